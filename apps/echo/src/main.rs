@@ -1,0 +1,2 @@
+//! Echo server and client on the native API.
+fn main() {}

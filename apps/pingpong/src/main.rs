@@ -1,0 +1,2 @@
+//! NetPIPE-like ping-pong on the native API.
+fn main() {}

@@ -1,0 +1,340 @@
+//! The contract between an application and its dataplane (DESIGN.md, wall 2).
+//!
+//! Only numbers and `#[repr(C)]` layouts: no logic, no allocation, no I/O. Both sides link this
+//! crate; a change of any layout here is a new [`ABI_VERSION`].
+//!
+//! * [`ProcessHeader`] is found through the environment variable [`ENV_HEADER`]; it names the gate
+//!   and, for every elastic thread, its [`ThreadArea`] with a call array and an event array.
+//! * The application writes [`Call`]s, enters the gate with [`gate_op::RUN_IO`] and reads
+//!   [`Event`]s. The dataplane overwrites [`Call::ret`] of every slot it has consumed.
+//! * Addresses are 128 bits wide, IPv4 mapped (`::ffff:a.b.c.d`), in network byte order.
+#![no_std]
+
+/// Version of every layout in this crate.
+pub const ABI_VERSION: u32 = 1;
+
+/// `b"IXABI\0\0\0"` as a little-endian number: the first field of [`ProcessHeader`].
+pub const ABI_MAGIC: u64 = u64::from_le_bytes(*b"IXABI\0\0\0");
+
+/// Environment variable that holds the address of the [`ProcessHeader`] as 16 hexadecimal digits.
+pub const ENV_HEADER: &str = "IX_ABI";
+
+/// Slots in the call array of an elastic thread.
+pub const CALLS_MAX: usize = 2048;
+/// Slots in the event array of an elastic thread.
+pub const EVENTS_MAX: usize = 2048;
+/// Entries in one scatter-gather array at most.
+pub const SG_MAX: usize = 64;
+
+/// An IPv6 address, or an IPv4 address mapped into IPv6, in network byte order.
+pub type Addr = [u8; 16];
+
+/// Dataplane's name of a flow: flow group, slot and generation. 0 is never a handle.
+pub type Handle = u64;
+
+/// Application's name of a flow; the dataplane only stores and returns it.
+pub type Cookie = u64;
+
+/// Numbers of the batched system calls ([`Call::op`]).
+pub mod call_op {
+    /// Does nothing; the slot is skipped.
+    pub const NOP: u32 = 0;
+    /// args: address high, address low, port, backlog (0: default), cookie. Answers a listener id.
+    /// The unspecified address stands for every address of the dataplane.
+    pub const LISTEN: u32 = 1;
+    /// args: listener id.
+    pub const UNLISTEN: u32 = 2;
+    /// args: cookie, address high, address low, port, local port (0: any). Answers a handle;
+    /// the outcome comes as event `CONNECTED`.
+    pub const CONNECT: u32 = 3;
+    /// args: handle, cookie. Takes a flow that was announced by `KNOCK`.
+    pub const ACCEPT: u32 = 4;
+    /// args: handle. Refuses a knocking flow with a reset.
+    pub const REJECT: u32 = 5;
+    /// args: handle, pointer to [`crate::SgEntry`]s, number of them. Answers the bytes that the
+    /// window took (from the front of the array; 0 when none).
+    pub const SENDV: u32 = 6;
+    /// args: handle, bytes. Gives received buffers back, oldest first, and opens the window.
+    pub const RECV_DONE: u32 = 7;
+    /// args: handle. Sends FIN after what was sent; receiving goes on.
+    pub const SHUTDOWN: u32 = 8;
+    /// args: handle. Closes both directions; the handle is dead at once, the flow ends in order.
+    pub const CLOSE: u32 = 9;
+    /// args: handle. Resets the connection; the handle is dead at once.
+    pub const ABORT: u32 = 10;
+    /// args: handle, option ([`crate::flow_opt`]), value.
+    pub const SET_OPT: u32 = 11;
+    /// args: handle, pointer to a [`crate::FlowInfo`] in transmit memory.
+    pub const GET_INFO: u32 = 12;
+    /// args: address high, address low, port, cookie. Answers a UDP socket id.
+    pub const UDP_BIND: u32 = 13;
+    /// args: UDP socket id.
+    pub const UDP_UNBIND: u32 = 14;
+    /// args: socket id | port << 32, pointer to [`crate::SgEntry`]s, number of them, address high,
+    /// address low, cookie. Answers the bytes sent; `UDP_SENT` says when the memory is free.
+    pub const UDP_SENDV: u32 = 15;
+    /// args: data pointer of the `UDP_RECV` event. Gives the buffer back.
+    pub const UDP_RECV_DONE: u32 = 16;
+    /// args: cookie, delay in µs. Answers a timer id; fires once as event `TIMER`.
+    pub const TIMER_SET: u32 = 17;
+    /// args: timer id.
+    pub const TIMER_CANCEL: u32 = 18;
+    /// args: bytes. Answers the address of that much transmit memory (2 MB steps).
+    pub const TX_ALLOC: u32 = 19;
+    /// args: address, bytes, as they were allocated.
+    pub const TX_FREE: u32 = 20;
+}
+
+/// Options of a flow ([`call_op::SET_OPT`]).
+pub mod flow_opt {
+    /// 1: Nagle's algorithm on (RFC 9293 3.7.4); off by default.
+    pub const NAGLE: u64 = 1;
+    /// Keepalive idle time in seconds, 0: off (RFC 9293 3.8.4).
+    pub const KEEPALIVE_S: u64 = 2;
+}
+
+/// Kinds of event conditions ([`Event::kind`]).
+pub mod event_kind {
+    /// A peer finished its handshake with a listener: `cookie` (of the listener), `handle`,
+    /// `addr` and `port` of the peer.
+    pub const KNOCK: u16 = 1;
+    /// Outcome of `CONNECT`: `cookie`, `handle`; `code` is 0 or a [`crate::error`].
+    pub const CONNECTED: u16 = 2;
+    /// In-order data: `cookie`, `handle`, `data` (address), `len`. Yours until `RECV_DONE`.
+    pub const RECV: u16 = 3;
+    /// The peer will send no more: `cookie`, `handle`.
+    pub const EOF: u16 = 4;
+    /// Acknowledged: `cookie`, `handle`, `len` bytes; `data` is the window that is free now.
+    /// `len` 0 announces a window that opened after `SENDV` took less than it was given.
+    pub const SENT: u16 = 5;
+    /// The flow is gone, the handle stale: `cookie`, `handle`, `code` is a [`crate::dead`].
+    pub const DEAD: u16 = 6;
+    /// A datagram: `cookie` of the socket, `data`, `len`, `addr`, `port` of the sender.
+    pub const UDP_RECV: u16 = 7;
+    /// The memory of a datagram is free again: `cookie` of the call.
+    pub const UDP_SENT: u16 = 8;
+    /// An application timer fired: `cookie`.
+    pub const TIMER: u16 = 9;
+    /// A flow group moved: `len` = group, `data` = its new thread.
+    pub const MIGRATED: u16 = 10;
+    /// This elastic thread (`data`) is about to be taken away.
+    pub const REVOKE: u16 = 11;
+}
+
+/// Error codes: a negative [`Call::ret`] is minus one of these.
+pub mod error {
+    /// No such call.
+    pub const NO_SYS: i64 = 1;
+    /// An argument makes no sense.
+    pub const INVALID: i64 = 2;
+    /// Stale, forged or foreign handle, listener, socket or timer.
+    pub const BAD_HANDLE: i64 = 3;
+    /// A pointer or length outside the memory that the call may name.
+    pub const FAULT: i64 = 4;
+    /// Out of flows, buffers or timers: try again later.
+    pub const NO_RESOURCE: i64 = 5;
+    /// The port is taken.
+    pub const IN_USE: i64 = 6;
+    /// The local address is not ours.
+    pub const NOT_LOCAL: i64 = 7;
+    /// No route, or the next hop does not answer ARP.
+    pub const UNREACHABLE: i64 = 8;
+    /// The peer refused the connection.
+    pub const REFUSED: i64 = 9;
+    /// The peer did not answer in time.
+    pub const TIMED_OUT: i64 = 10;
+    /// The connection was reset.
+    pub const RESET: i64 = 11;
+    /// The flow cannot do this in its state (sending after shutdown, accepting twice).
+    pub const STATE: i64 = 12;
+    /// The datagram is longer than the path allows.
+    pub const TOO_LONG: i64 = 13;
+}
+
+/// Reasons of [`event_kind::DEAD`] ([`Event::code`]).
+pub mod dead {
+    /// Both sides closed in order.
+    pub const CLOSED: u16 = 0;
+    /// The peer reset the connection.
+    pub const RESET: u16 = 1;
+    /// Retransmissions, probes or keepalives went unanswered.
+    pub const TIMED_OUT: u16 = 2;
+    /// The network says that the peer cannot be reached.
+    pub const UNREACHABLE: u16 = 3;
+}
+
+/// One batched system call, a cache line. The application fills `op` and `args`; the dataplane
+/// reads the slot once and overwrites `ret`: >= 0 is the answer, < 0 is minus an [`error`].
+#[repr(C, align(64))]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Call {
+    /// A number of [`call_op`].
+    pub op: u32,
+    /// Zero.
+    pub reserved: u32,
+    /// Written by the dataplane.
+    pub ret: i64,
+    /// Meaning by `op`.
+    pub args: [u64; 6],
+}
+
+/// One event condition, a cache line; which fields hold is said at [`event_kind`].
+#[repr(C, align(64))]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Event {
+    /// A number of [`event_kind`].
+    pub kind: u16,
+    /// Outcome or reason.
+    pub code: u16,
+    /// Bytes.
+    pub len: u32,
+    /// Application's name of the flow, listener, socket or timer.
+    pub cookie: Cookie,
+    /// Dataplane's name of the flow.
+    pub handle: Handle,
+    /// Address of the data, or a number.
+    pub data: u64,
+    /// Peer's address.
+    pub addr: Addr,
+    /// Peer's port, host byte order.
+    pub port: u16,
+    /// Zero.
+    pub reserved: [u16; 3],
+    /// Zero.
+    pub reserved2: u64,
+}
+
+/// One piece of memory of a scatter-gather array: in transmit memory, or in a received buffer
+/// that was not given back yet.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SgEntry {
+    /// Address.
+    pub base: u64,
+    /// Bytes.
+    pub len: u64,
+}
+
+/// What `GET_INFO` tells of a flow.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct FlowInfo {
+    /// Local address.
+    pub local_addr: Addr,
+    /// Peer's address.
+    pub remote_addr: Addr,
+    /// Local port.
+    pub local_port: u16,
+    /// Peer's port.
+    pub remote_port: u16,
+    /// RFC 9293 state, 1 = LISTEN … 11 = TIME-WAIT in the order of section 3.3.2.
+    pub state: u16,
+    /// Flow group.
+    pub flow_group: u16,
+    /// Smoothed round-trip time, µs.
+    pub srtt_us: u32,
+    /// Round-trip time variation, µs.
+    pub rttvar_us: u32,
+    /// Retransmission timeout, µs.
+    pub rto_us: u32,
+    /// Congestion window, bytes.
+    pub cwnd_bytes: u32,
+    /// Slow-start threshold, bytes.
+    pub ssthresh_bytes: u32,
+    /// Peer's window, bytes.
+    pub snd_wnd_bytes: u32,
+    /// Sent and not acknowledged, bytes.
+    pub in_flight_bytes: u32,
+    /// Largest segment we send, bytes.
+    pub mss_bytes: u32,
+    /// Segments sent again since the start.
+    pub retransmits: u32,
+    /// Zero.
+    pub reserved: u32,
+}
+
+/// What the application finds at the address in [`ENV_HEADER`]; read-only for it.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct ProcessHeader {
+    /// [`ABI_MAGIC`].
+    pub magic: u64,
+    /// [`ABI_VERSION`].
+    pub version: u32,
+    /// Elastic threads of this dataplane.
+    pub threads: u32,
+    /// Address of the gate: `extern "C" fn(op: u64, a: u64, b: u64, c: u64) -> i64` with
+    /// numbers of [`gate_op`].
+    pub gate: u64,
+    /// Address of an array of `threads` [`ThreadArea`]s.
+    pub thread_areas: u64,
+    /// Receive memory, mapped read-only for the application.
+    pub rx_base: u64,
+    /// Its bytes.
+    pub rx_len: u64,
+    /// Transmit memory: `TX_ALLOC` gives out parts of it.
+    pub tx_base: u64,
+    /// Its bytes.
+    pub tx_len: u64,
+    /// Address of the dataplane (its first one).
+    pub local_addr: Addr,
+    /// Largest TCP payload of one packet, bytes.
+    pub mss_bytes: u32,
+    /// Batch bound B.
+    pub batch_bound: u32,
+}
+
+/// Where the arrays of one elastic thread are.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct ThreadArea {
+    /// Address of [`CALLS_MAX`] [`Call`]s; the application writes them.
+    pub calls: u64,
+    /// Address of [`EVENTS_MAX`] [`Event`]s; the application only reads them.
+    pub events: u64,
+    /// Address of the [`ThreadStatus`]; the application only reads it.
+    pub status: u64,
+    /// Hardware thread that the elastic thread is pinned to when entered.
+    pub cpu: u32,
+    /// Zero.
+    pub reserved: u32,
+}
+
+/// What the dataplane tells an elastic thread besides its events.
+#[repr(C, align(64))]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ThreadStatus {
+    /// Time of the last cycle, µs of the dataplane's monotonic clock.
+    pub now_us: u64,
+    /// 1 when a Linux signal waits for the application: unblock signals, then enter again.
+    pub signal_pending: u32,
+    /// Zero.
+    pub reserved: u32,
+}
+
+/// The gate's operations: its first argument.
+pub mod gate_op {
+    /// a = thread index. The calling Linux thread becomes this elastic thread: pinned, with its
+    /// signals blocked. Answers 0 or minus an [`crate::error`] (`IN_USE`: somebody else is it).
+    pub const ENTER: u64 = 1;
+    /// a = thread index, b = calls in the array, c = longest wait in µs for an event
+    /// (0: one cycle, [`WAIT_FOREVER`]: no bound). Answers the number of events.
+    pub const RUN_IO: u64 = 2;
+    /// a = thread index. Gives the elastic thread back.
+    pub const LEAVE: u64 = 3;
+    /// `RUN_IO` waits until there is an event.
+    pub const WAIT_FOREVER: u64 = u64::MAX;
+}
+
+const _: () = assert!(size_of::<Call>() == 64);
+const _: () = assert!(size_of::<Event>() == 64);
+const _: () = assert!(size_of::<SgEntry>() == 16);
+const _: () = assert!(size_of::<FlowInfo>() == 80);
+const _: () = assert!(size_of::<ProcessHeader>() == 88);
+const _: () = assert!(size_of::<ThreadArea>() == 32);
+const _: () = assert!(size_of::<ThreadStatus>() == 64);
+
+/// Maps an IPv4 address (network byte order) into an [`Addr`].
+pub const fn v4(a: [u8; 4]) -> Addr {
+    [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, a[0], a[1], a[2], a[3]]
+}

@@ -1,0 +1,1 @@
+//! The elastic thread: cycle, flow groups, timers, batched system calls, metrics.

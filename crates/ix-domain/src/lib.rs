@@ -1,0 +1,1 @@
+//! How the dataplane image gets into a process, and what each side may see.

@@ -1,0 +1,81 @@
+//! The owning name of one frame.
+use crate::{FRAME_BYTES, HEADROOM_BYTES, PacketMemory};
+
+/// One frame and the bytes of it in use. Owning: whoever holds it is the only one to touch the
+/// frame, and must give it back to a [`crate::Pool`] (a dropped `Mbuf` is a leaked frame, which the
+/// pools' counters show).
+#[must_use = "a dropped mbuf is a leaked frame"]
+#[derive(Debug, PartialEq, Eq)]
+pub struct Mbuf {
+    frame: u32,
+    off: u16,
+    len: u16,
+}
+
+impl Mbuf {
+    /// Only for pools and devices, which get frame numbers back from the kernel's rings.
+    ///
+    /// # Safety
+    /// The caller owns `frame` and no other `Mbuf` names it.
+    pub unsafe fn from_frame(frame: u32) -> Mbuf {
+        Mbuf { frame, off: HEADROOM_BYTES as u16, len: 0 }
+    }
+
+    /// Gives up the name and keeps the number, for a ring or list that owns the frame from now on.
+    pub fn into_frame(self) -> u32 {
+        self.frame
+    }
+
+    /// Frame number within the packet memory.
+    pub fn frame(&self) -> u32 {
+        self.frame
+    }
+
+    /// First byte in use, from the start of the frame.
+    pub fn offset(&self) -> usize {
+        self.off as usize
+    }
+
+    /// Bytes in use.
+    #[allow(clippy::len_without_is_empty)]
+    pub fn len(&self) -> usize {
+        self.len as usize
+    }
+
+    /// Sets which bytes of the frame are in use.
+    ///
+    /// # Panics
+    /// When they do not lie within the frame.
+    pub fn set_range(&mut self, off: usize, len: usize) {
+        assert!(off + len <= FRAME_BYTES);
+        self.off = off as u16;
+        self.len = len as u16;
+    }
+
+    /// Drops `n` bytes from the front (at most all).
+    pub fn trim_front(&mut self, n: usize) {
+        let n = n.min(self.len());
+        self.off += n as u16;
+        self.len -= n as u16;
+    }
+
+    /// Keeps the first `n` bytes.
+    pub fn truncate(&mut self, n: usize) {
+        self.len = self.len.min(n.min(FRAME_BYTES) as u16);
+    }
+
+    /// The bytes in use.
+    pub fn bytes<'a>(&'a self, memory: &'a PacketMemory) -> &'a [u8] {
+        // SAFETY: the range lies within the frame (`set_range`), the frame number within the memory
+        // (pools make them); this Mbuf owns the frame, and `&self` forbids `bytes_mut` meanwhile.
+        unsafe { core::slice::from_raw_parts(memory.frame_ptr(self.frame).add(self.offset()), self.len()) }
+    }
+
+    /// The bytes in use, to write.
+    pub fn bytes_mut<'a>(&'a mut self, memory: &'a PacketMemory) -> &'a mut [u8] {
+        // SAFETY: as in `bytes`; `&mut self` makes this the only reference.
+        unsafe {
+            core::slice::from_raw_parts_mut(memory.frame_ptr(self.frame).add(self.offset()), self.len())
+        }
+    }
+}

@@ -1,0 +1,47 @@
+//! A thread's stack of free frames: last in, first out, so that warm frames are used again.
+use crate::Mbuf;
+
+/// Free frames of one elastic thread and one kind (receive or build). No atomics: one thread.
+pub struct Pool {
+    free: Vec<u32>,
+    owned: usize,
+}
+
+impl Pool {
+    /// A pool that owns these frames.
+    ///
+    /// # Safety
+    /// The numbers belong to one [`crate::PacketMemory`] and to no other pool or Mbuf.
+    pub unsafe fn new(frames: core::ops::Range<u32>) -> Pool {
+        Pool { owned: frames.len(), free: frames.rev().collect() }
+    }
+
+    /// Takes a free frame; `None` when all are in use.
+    #[inline]
+    pub fn take(&mut self) -> Option<Mbuf> {
+        let frame = self.free.pop()?;
+        // SAFETY: the number was on the free stack, so nobody else holds it.
+        Some(unsafe { Mbuf::from_frame(frame) })
+    }
+
+    /// Takes a frame back.
+    #[inline]
+    pub fn put(&mut self, mbuf: Mbuf) {
+        self.free.push(mbuf.into_frame());
+    }
+
+    /// Free frames.
+    pub fn free(&self) -> usize {
+        self.free.len()
+    }
+
+    /// Frames this pool was made with.
+    pub fn owned(&self) -> usize {
+        self.owned
+    }
+
+    /// Frames that are out: in rings, queues or with the application.
+    pub fn in_use(&self) -> isize {
+        self.owned as isize - self.free.len() as isize
+    }
+}

@@ -1,0 +1,103 @@
+//! A bounded ring between one producing and one consuming thread.
+use core::cell::UnsafeCell;
+use core::mem::MaybeUninit;
+use core::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::Arc;
+
+#[repr(align(128))]
+struct Padded<T>(T);
+
+struct Shared<T> {
+    head: Padded<AtomicUsize>,
+    tail: Padded<AtomicUsize>,
+    slots: Box<[UnsafeCell<MaybeUninit<T>>]>,
+}
+
+// SAFETY: a slot is touched by the producer only while it is free and by the consumer only while it
+// is full; `head` and `tail` hand it over with release/acquire.
+unsafe impl<T: Send> Sync for Shared<T> {}
+// SAFETY: the values may move between threads because T is Send.
+unsafe impl<T: Send> Send for Shared<T> {}
+
+/// The sending end.
+pub struct Producer<T> {
+    shared: Arc<Shared<T>>,
+    tail: usize,
+    head_seen: usize,
+}
+
+/// The receiving end.
+pub struct Consumer<T> {
+    shared: Arc<Shared<T>>,
+    head: usize,
+    tail_seen: usize,
+}
+
+/// A ring of `capacity` slots (rounded up to a power of two).
+pub fn ring<T: Send>(capacity: usize) -> (Producer<T>, Consumer<T>) {
+    let capacity = capacity.next_power_of_two();
+    let slots = (0..capacity).map(|_| UnsafeCell::new(MaybeUninit::uninit())).collect();
+    let shared = Arc::new(Shared {
+        head: Padded(AtomicUsize::new(0)),
+        tail: Padded(AtomicUsize::new(0)),
+        slots,
+    });
+    let consumer = Consumer { shared: shared.clone(), head: 0, tail_seen: 0 };
+    (Producer { shared, tail: 0, head_seen: 0 }, consumer)
+}
+
+impl<T: Send> Producer<T> {
+    /// Appends a value; gives it back when the ring is full.
+    pub fn push(&mut self, value: T) -> Result<(), T> {
+        let slots = &self.shared.slots;
+        if self.tail - self.head_seen == slots.len() {
+            self.head_seen = self.shared.head.0.load(Ordering::Acquire);
+            if self.tail - self.head_seen == slots.len() {
+                return Err(value);
+            }
+        }
+        let slot = &slots[self.tail & (slots.len() - 1)];
+        // SAFETY: the consumer has released this slot (checked against `head`), and we are the only
+        // producer.
+        unsafe { (*slot.get()).write(value) };
+        self.tail += 1;
+        self.shared.tail.0.store(self.tail, Ordering::Release);
+        Ok(())
+    }
+}
+
+impl<T: Send> Consumer<T> {
+    /// Takes the oldest value.
+    pub fn pop(&mut self) -> Option<T> {
+        if self.head == self.tail_seen {
+            self.tail_seen = self.shared.tail.0.load(Ordering::Acquire);
+            if self.head == self.tail_seen {
+                return None;
+            }
+        }
+        let slots = &self.shared.slots;
+        let slot = &slots[self.head & (slots.len() - 1)];
+        // SAFETY: the producer has filled this slot (checked against `tail`), and we are the only
+        // consumer; the head moves on, so it is read once.
+        let value = unsafe { (*slot.get()).assume_init_read() };
+        self.head += 1;
+        self.shared.head.0.store(self.head, Ordering::Release);
+        Some(value)
+    }
+
+    /// Whether nothing waits.
+    pub fn is_empty(&self) -> bool {
+        self.head == self.shared.tail.0.load(Ordering::Acquire)
+    }
+}
+
+impl<T> Drop for Shared<T> {
+    fn drop(&mut self) {
+        let (head, tail) = (*self.head.0.get_mut(), *self.tail.0.get_mut());
+        for i in head..tail {
+            let n = self.slots.len();
+            // SAFETY: slots between head and tail are full and nobody uses the ring any more.
+            unsafe { self.slots[i & (n - 1)].get_mut().assume_init_drop() };
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! Devices behind one small trait: bursts in and out.
+//!
+//! A [`Nic`] is one queue pair of one device, used by one elastic thread. The lowest common
+//! denominator works: one queue, no offloads, no redirection table. What a device can do more it
+//! says in [`NicInfo`].
+use ix_mem::{Mbuf, PacketMemory, Pool};
+
+/// What a device is and does; the same for all its queue pairs.
+#[derive(Clone, Debug)]
+pub struct NicInfo {
+    /// `tap`, `afxdp`, `memif` or `sim`.
+    pub kind: &'static str,
+    /// Its name on the host (`tap0`, `eth1`), for messages.
+    pub name: String,
+    /// The mode really in use, for people: "native, copy, need-wakeup".
+    pub mode: String,
+    /// Our Ethernet address on it.
+    pub mac: [u8; 6],
+    /// Largest IP packet, bytes.
+    pub mtu: usize,
+    /// How the device spreads packets over queues.
+    pub steering: Steering,
+    /// The peer may hand over frames whose transport checksum is only the pseudo-header sum
+    /// (a Linux stack on the same machine, over veth or virtio).
+    pub partial_checksums: bool,
+}
+
+/// Who decides which queue a packet goes to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Steering {
+    /// Nobody we know: packets of a flow group may come in on any queue, and the elastic thread
+    /// that polled one hands it to the owner of its flow group.
+    Software,
+    /// The device looks up our table with the dataplane's own flow hash (`ix_wire::FlowHash`); the
+    /// table is changed with [`SetReta`].
+    Table,
+    /// The device hashes as RSS does, with this Toeplitz key.
+    Rss([u8; 40]),
+}
+
+/// A received packet: an mbuf over the whole Ethernet frame.
+#[derive(Debug)]
+pub struct RxPacket {
+    /// The frame. A frame longer than one mbuf (a TSO frame of a Linux peer) comes as several
+    /// packets in a row with `more` set on all but the last; the headers are in the first.
+    pub mbuf: Mbuf,
+    /// The next packet of the burst continues this one.
+    pub more: bool,
+}
+
+/// One queue pair. Single-threaded; nothing here blocks but [`Nic::doorbell`]'s descriptor.
+pub trait Nic: Send {
+    /// What the device is.
+    fn info(&self) -> &NicInfo;
+
+    /// Appends at most `max` received packets to `out`, in order of arrival, and gives the device
+    /// fresh frames from `rx_pool` for them. Answers how many.
+    fn receive(
+        &mut self,
+        memory: &PacketMemory,
+        rx_pool: &mut Pool,
+        max: usize,
+        out: &mut Vec<RxPacket>,
+    ) -> usize;
+
+    /// Queues packets for transmission from the front of `packets` and leaves in it those that the
+    /// device has no room for. Finished frames return to `tx_pool`, here or in [`Nic::kick`].
+    fn transmit(
+        &mut self,
+        memory: &PacketMemory,
+        tx_pool: &mut Pool,
+        packets: &mut std::collections::VecDeque<Mbuf>,
+    );
+
+    /// The one doorbell of a cycle: starts what was queued (if the device needs telling) and takes
+    /// back finished frames.
+    fn kick(&mut self, memory: &PacketMemory, tx_pool: &mut Pool);
+
+    /// Frames the device holds now, receive and transmit, for the leak counters.
+    fn frames_held(&self) -> (usize, usize);
+
+    /// A descriptor that polls readable when packets wait; `None` if the device has none
+    /// (then the thread never sleeps longer than a timer tick).
+    fn doorbell(&self) -> Option<std::os::fd::RawFd>;
+
+    /// Says that the thread is about to sleep on the doorbell; false when packets came meanwhile.
+    fn arm(&mut self) -> bool {
+        true
+    }
+
+    /// Packets that the device itself lost on this queue since it was opened.
+    fn drops(&mut self) -> DeviceDrops {
+        DeviceDrops::default()
+    }
+
+    /// Gives all frames back, for an orderly end.
+    fn close(&mut self, rx_pool: &mut Pool, tx_pool: &mut Pool);
+}
+
+/// What a device lost, by reason.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DeviceDrops {
+    /// Packets lost because we did not poll in time or gave it no frames.
+    pub rx_overrun: u64,
+    /// Packets that did not fit into a frame or were otherwise not acceptable to the device.
+    pub rx_invalid: u64,
+    /// Packets that could not be sent.
+    pub tx_failed: u64,
+}
+
+/// Changes the device's redirection table, where [`Steering::Table`] or [`Steering::Rss`] says it
+/// has one.
+pub trait SetReta: Send + Sync {
+    /// Entry `flow_group` now points to `queue`.
+    fn set(&self, flow_group: usize, queue: usize) -> std::io::Result<()>;
+}

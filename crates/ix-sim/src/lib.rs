@@ -1,0 +1,1 @@
+//! Whole hosts on a simulated network in virtual time.

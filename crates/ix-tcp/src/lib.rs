@@ -1,0 +1,1 @@
+//! TCP, UDP, ICMP and ARP as pure state machines.

@@ -1,0 +1,1 @@
+//! Packet formats, checksums and flow hashes; parsing is total.

@@ -1,0 +1,2 @@
+//! The ix command.
+fn main() {}

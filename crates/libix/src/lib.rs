@@ -1,0 +1,1 @@
+//! The native API and event loop of programs written for IX.
