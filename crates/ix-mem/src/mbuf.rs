@@ -68,14 +68,19 @@ impl Mbuf {
     pub fn bytes<'a>(&'a self, memory: &'a PacketMemory) -> &'a [u8] {
         // SAFETY: the range lies within the frame (`set_range`), the frame number within the memory
         // (pools make them); this Mbuf owns the frame, and `&self` forbids `bytes_mut` meanwhile.
-        unsafe { core::slice::from_raw_parts(memory.frame_ptr(self.frame).add(self.offset()), self.len()) }
+        unsafe {
+            core::slice::from_raw_parts(memory.frame_ptr(self.frame).add(self.offset()), self.len())
+        }
     }
 
     /// The bytes in use, to write.
     pub fn bytes_mut<'a>(&'a mut self, memory: &'a PacketMemory) -> &'a mut [u8] {
         // SAFETY: as in `bytes`; `&mut self` makes this the only reference.
         unsafe {
-            core::slice::from_raw_parts_mut(memory.frame_ptr(self.frame).add(self.offset()), self.len())
+            core::slice::from_raw_parts_mut(
+                memory.frame_ptr(self.frame).add(self.offset()),
+                self.len(),
+            )
         }
     }
 }

@@ -1,5 +1,7 @@
 //! The one mapping that holds every packet of a dataplane process.
-use crate::FRAME_BYTES;
+use crate::list::Link;
+use crate::{FRAME_BYTES, Mbuf};
+use core::cell::UnsafeCell;
 use core::fmt;
 
 const TWO_MB: usize = 2 << 20;
@@ -34,7 +36,10 @@ pub enum MemoryError {
 impl fmt::Display for MemoryError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let MemoryError::Map(errno, bytes) = self;
-        write!(f, "cannot map {bytes} bytes of packet memory (errno {errno}); lower the number of buffers")
+        write!(
+            f,
+            "cannot map {bytes} bytes of packet memory (errno {errno}); lower the number of buffers"
+        )
     }
 }
 
@@ -51,6 +56,8 @@ pub struct PacketMemory {
     tx_bytes: usize,
     arena_bytes: usize,
     pages: PageKind,
+    /// One link a frame, for [`crate::MbufList`]; touched by whoever owns the frame.
+    links: Box<[UnsafeCell<Link>]>,
 }
 
 // SAFETY: the memory is plain bytes; access goes through owning Mbufs, each with one holder.
@@ -66,9 +73,20 @@ impl PacketMemory {
         let tx_bytes = round(sizes.tx_frames * FRAME_BYTES);
         let arena_bytes = round(sizes.arena_bytes);
         let bytes = rx_bytes + tx_bytes + arena_bytes;
+        let frames = (rx_bytes + tx_bytes) / FRAME_BYTES;
+        let links = (0..frames).map(|_| UnsafeCell::new(Link::default())).collect();
         if let Some(base) = map(bytes, libc::MAP_HUGETLB | libc::MAP_POPULATE) {
             let pages = PageKind::Huge2M;
-            return Ok(PacketMemory { base, mapping: (base, bytes), rx_bytes, tx_bytes, arena_bytes, pages });
+            let mapping = (base, bytes);
+            return Ok(PacketMemory {
+                base,
+                mapping,
+                rx_bytes,
+                tx_bytes,
+                arena_bytes,
+                pages,
+                links,
+            });
         }
         // 2 MB more, so that the areas can start at a multiple of 2 MB.
         let mapped = bytes + TWO_MB;
@@ -81,7 +99,8 @@ impl PacketMemory {
         // SAFETY: the range was mapped just now; the advice changes no content.
         unsafe { libc::madvise(base.cast(), bytes, libc::MADV_HUGEPAGE) };
         let pages = PageKind::Small;
-        Ok(PacketMemory { base, mapping: (start, mapped), rx_bytes, tx_bytes, arena_bytes, pages })
+        let mapping = (start, mapped);
+        Ok(PacketMemory { base, mapping, rx_bytes, tx_bytes, arena_bytes, pages, links })
     }
 
     /// Which pages back it.
@@ -154,6 +173,25 @@ impl PacketMemory {
     pub fn rx_frame_of(&self, addr: u64) -> Option<u32> {
         let (start, len) = self.rx_area();
         within(addr, 1, (start, len)).then(|| ((addr as usize - start) / FRAME_BYTES) as u32)
+    }
+
+    /// Writes the link of a frame whose Mbuf the caller holds.
+    pub(crate) fn set_link(&self, mbuf: &Mbuf, link: Link) {
+        // SAFETY: the holder of a frame's Mbuf is the only one to touch its link.
+        unsafe { *self.links[mbuf.frame() as usize].get() = link }
+    }
+
+    /// Reads the link of a frame that the calling list owns.
+    pub(crate) fn link(&self, frame: u32) -> Link {
+        // SAFETY: only the list that owns the frame calls this, under a borrow of itself.
+        unsafe { *self.links[frame as usize].get() }
+    }
+
+    /// Points the link of a frame that the calling list owns to another.
+    pub(crate) fn relink(&self, frame: u32, next: u32) {
+        let link = self.link(frame).with_next(next);
+        // SAFETY: only the list that owns the frame calls this, under an exclusive borrow of itself.
+        unsafe { *self.links[frame as usize].get() = link }
     }
 
     /// Address of an mbuf's first byte in use, to tell the application.

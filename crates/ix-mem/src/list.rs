@@ -1,0 +1,124 @@
+//! A first-in-first-out list of owned mbufs that costs twelve bytes when empty: the links stand in a
+//! table beside the frames, so that a flow can hold any number of buffers without allocating.
+use crate::{Mbuf, PacketMemory};
+
+/// What the link table keeps for a frame in a list.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Link {
+    next: u32,
+    off: u16,
+    len: u16,
+}
+
+/// An owning queue of mbufs. Must be emptied before it is dropped, or its frames leak.
+#[derive(Debug, Default)]
+pub struct MbufList {
+    head: u32,
+    tail: u32,
+    count: u32,
+}
+
+impl MbufList {
+    /// An empty list.
+    pub const fn new() -> MbufList {
+        MbufList { head: 0, tail: 0, count: 0 }
+    }
+
+    /// Mbufs in the list.
+    pub fn count(&self) -> usize {
+        self.count as usize
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// Appends.
+    pub fn push(&mut self, memory: &PacketMemory, mbuf: Mbuf) {
+        let frame = mbuf.frame();
+        memory.set_link(&mbuf, Link { next: 0, off: mbuf.offset() as u16, len: mbuf.len() as u16 });
+        let _ = mbuf.into_frame();
+        if self.count == 0 {
+            self.head = frame;
+        } else {
+            memory.relink(self.tail, frame);
+        }
+        self.tail = frame;
+        self.count += 1;
+    }
+
+    /// Takes the oldest.
+    pub fn pop(&mut self, memory: &PacketMemory) -> Option<Mbuf> {
+        if self.count == 0 {
+            return None;
+        }
+        let link = memory.link(self.head);
+        // SAFETY: the frame was in the list, which owned it; it leaves the list now.
+        let mut mbuf = unsafe { Mbuf::from_frame(self.head) };
+        mbuf.set_range(link.off as usize, link.len as usize);
+        self.head = link.next;
+        self.count -= 1;
+        Some(mbuf)
+    }
+
+    /// Bytes of the oldest mbuf.
+    pub fn front_len(&self, memory: &PacketMemory) -> Option<usize> {
+        (self.count > 0).then(|| memory.link(self.head).len as usize)
+    }
+
+    /// Calls `f` with address and bytes of each mbuf, oldest first, from the `skip`th on.
+    pub fn for_each(&self, memory: &PacketMemory, skip: usize, mut f: impl FnMut(u64, usize)) {
+        let mut frame = self.head;
+        for i in 0..self.count() {
+            let link = memory.link(frame);
+            if i >= skip {
+                f(memory.frame_ptr(frame) as u64 + link.off as u64, link.len as usize);
+            }
+            frame = link.next;
+        }
+    }
+}
+
+impl Link {
+    pub(crate) fn with_next(self, next: u32) -> Link {
+        Link { next, ..self }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Pool, Sizes};
+
+    #[test]
+    fn keeps_order_and_ranges_and_gives_every_frame_back() {
+        let sizes = Sizes { rx_frames: 64, tx_frames: 1, arena_bytes: 1 };
+        let memory = PacketMemory::new(sizes).unwrap();
+        // SAFETY: the only pool of this memory.
+        let mut pool = unsafe { Pool::new(0..64) };
+        let mut list = MbufList::new();
+        for round in 0..100usize {
+            for i in 0..40 {
+                let mut mbuf = pool.take().unwrap();
+                mbuf.set_range(300 + i, 10 + round);
+                list.push(&memory, mbuf);
+            }
+            let mut seen = 0;
+            list.for_each(&memory, 10, |addr, len| {
+                assert_eq!(addr % 2048, 310 + seen);
+                assert_eq!(len, 10 + round);
+                seen += 1;
+            });
+            assert_eq!(seen, 30);
+            for i in 0..40 {
+                assert_eq!(list.front_len(&memory), Some(10 + round));
+                let mbuf = list.pop(&memory).unwrap();
+                assert_eq!((mbuf.offset(), mbuf.len()), (300 + i, 10 + round));
+                pool.put(mbuf);
+            }
+            assert!(list.pop(&memory).is_none());
+            assert_eq!(pool.in_use(), 0);
+        }
+    }
+}
