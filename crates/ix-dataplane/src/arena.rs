@@ -1,0 +1,64 @@
+//! Transmit memory of the application, given out in steps of 2 MB. Not on the packet path.
+
+/// The transmit memory as 2 MB steps, first fit.
+pub struct Arena {
+    base: usize,
+    used: Vec<bool>,
+}
+
+/// Bytes of one step.
+pub const STEP: usize = 2 << 20;
+
+impl Arena {
+    /// All of `(address, bytes)` free.
+    pub fn new((base, bytes): (usize, usize)) -> Arena {
+        Arena { base, used: vec![false; bytes / STEP] }
+    }
+
+    /// Takes `bytes`, rounded up to whole steps; answers the address.
+    pub fn allocate(&mut self, bytes: u64) -> Option<u64> {
+        let steps = usize::try_from(bytes.div_ceil(STEP as u64)).ok()?.max(1);
+        if steps > self.used.len() {
+            return None;
+        }
+        let first = (0..=self.used.len() - steps)
+            .find(|&first| self.used[first..first + steps].iter().all(|used| !used))?;
+        self.used[first..first + steps].fill(true);
+        Some((self.base + first * STEP) as u64)
+    }
+
+    /// Gives back what `allocate` gave; false when it was not given out.
+    pub fn free(&mut self, addr: u64, bytes: u64) -> bool {
+        let Some(offset) = (addr as usize).checked_sub(self.base) else { return false };
+        let first = offset / STEP;
+        let Ok(steps) = usize::try_from(bytes.div_ceil(STEP as u64)) else { return false };
+        let Some(end) = first.checked_add(steps.max(1)) else { return false };
+        if offset % STEP != 0 || end > self.used.len() || !self.used[first..end].iter().all(|u| *u)
+        {
+            return false;
+        }
+        self.used[first..end].fill(false);
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn first_fit_and_refusals() {
+        let mut arena = Arena::new((0x40_0000, 4 * STEP));
+        let a = arena.allocate(1).unwrap();
+        let b = arena.allocate(2 * STEP as u64).unwrap();
+        assert_eq!((a, b), (0x40_0000, 0x40_0000 + STEP as u64));
+        assert_eq!(arena.allocate(2 * STEP as u64), None);
+        assert_eq!(arena.allocate(u64::MAX), None);
+        assert!(!arena.free(b + 1, 1));
+        assert!(!arena.free(b, u64::MAX));
+        assert!(!arena.free(0, 1));
+        assert!(arena.free(b, 2 * STEP as u64));
+        assert!(!arena.free(b, 2 * STEP as u64));
+        assert_eq!(arena.allocate(3 * STEP as u64), Some(b));
+    }
+}

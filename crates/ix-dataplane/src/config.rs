@@ -1,0 +1,256 @@
+//! Configuration of a dataplane, and its text form: `key=value` lines, as the `ix` command sends it
+//! to the image. Keys keep the names of IX's `ix.conf` where they exist.
+use core::fmt;
+use ix_wire::{IpAddr, MacAddr};
+
+/// Everything that is fixed when a dataplane starts.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Our addresses with their prefix lengths; at least one.
+    pub host_addrs: Vec<(IpAddr, u8)>,
+    /// Default gateway.
+    pub gateway_addr: Option<IpAddr>,
+    /// Hardware threads, one for each elastic thread.
+    pub cpus: Vec<u32>,
+    /// Batch bound B.
+    pub batch: usize,
+    /// Key of our flow hash.
+    pub flow_hash_key: [u64; 2],
+    /// Secret of sequence numbers, cookies, ports and timestamps.
+    pub secret: [u8; 16],
+    /// Static ARP entries.
+    pub arp: Vec<(IpAddr, MacAddr)>,
+    /// Address conflict detection (RFC 5227).
+    pub address_check: AddressCheck,
+    /// Time without work before an elastic thread sleeps, µs.
+    pub idle_spin_us: u64,
+    /// Receive frames of each elastic thread.
+    pub rx_frames: usize,
+    /// Frames for built packets of each elastic thread.
+    pub tx_frames: usize,
+    /// Transmit memory of the application, bytes.
+    pub arena_bytes: usize,
+    /// Flows of each elastic thread at most.
+    pub flows_max: usize,
+    /// Application timers of each elastic thread at most.
+    pub timers_max: usize,
+    /// Backlog of a listener that asks for the default.
+    pub backlog: u32,
+    /// TCP's own.
+    pub tcp: ix_tcp::Config,
+}
+
+/// How much of RFC 5227 is done when the dataplane starts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AddressCheck {
+    /// Nothing.
+    Off,
+    /// Announce at once, and defend the address.
+    Announce,
+    /// Probe first (several seconds), then announce and defend.
+    Probe,
+}
+
+/// A line of the text that cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConfigError {
+    /// The line.
+    pub line: String,
+    /// What is wrong with it.
+    pub why: &'static str,
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "configuration `{}`: {}", self.line, self.why)
+    }
+}
+
+impl std::error::Error for ConfigError {}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config {
+            host_addrs: Vec::new(),
+            gateway_addr: None,
+            cpus: vec![0],
+            batch: 64,
+            flow_hash_key: [0x6a09_e667_f3bc_c908, 0xbb67_ae85_84ca_a73b],
+            secret: [0; 16],
+            arp: Vec::new(),
+            address_check: AddressCheck::Announce,
+            idle_spin_us: 100,
+            rx_frames: 16384,
+            tx_frames: 8192,
+            arena_bytes: 64 << 20,
+            flows_max: 1 << 20,
+            timers_max: 1 << 16,
+            backlog: 4096,
+            tcp: ix_tcp::Config::default(),
+        }
+    }
+}
+
+impl Config {
+    /// Reads `key=value` lines; unknown keys are errors, empty lines and `#` comments are skipped.
+    /// Keys that describe devices (`nic`) are left to the caller and skipped here.
+    pub fn parse(text: &str) -> Result<Config, ConfigError> {
+        let mut config = Config::default();
+        for line in text.lines().map(str::trim) {
+            if line.is_empty() || line.starts_with('#') || line.starts_with("nic=") {
+                continue;
+            }
+            let error = |why| ConfigError { line: line.to_string(), why };
+            let (key, value) = line.split_once('=').ok_or(error("not key=value"))?;
+            config.set(key, value).map_err(error)?;
+        }
+        if config.host_addrs.is_empty() {
+            return Err(ConfigError { line: "host_addr".into(), why: "no address was given" });
+        }
+        Ok(config)
+    }
+
+    fn set(&mut self, key: &str, value: &str) -> Result<(), &'static str> {
+        match key {
+            "host_addr" => self.host_addrs.push(parse_cidr(value)?),
+            "gateway_addr" => {
+                self.gateway_addr = Some(value.parse().map_err(|_| "not an address")?);
+            }
+            "cpu" => {
+                let cpus: Result<Vec<u32>, _> = value.split(',').map(str::parse).collect();
+                self.cpus = cpus.map_err(|_| "not a list of hardware threads")?;
+            }
+            "batch" => self.batch = number(value, 1, 1024)? as usize,
+            "flow_hash_key" => {
+                let key = hex16(value)?;
+                let half = |at: usize| {
+                    u64::from_le_bytes(core::array::from_fn(|i| key[at + i]))
+                };
+                self.flow_hash_key = [half(0), half(8)];
+            }
+            "secret" => self.secret = hex16(value)?,
+            "arp" => self.arp.push(parse_arp(value)?),
+            "address_check" => {
+                self.address_check = match value {
+                    "off" => AddressCheck::Off,
+                    "announce" => AddressCheck::Announce,
+                    "probe" => AddressCheck::Probe,
+                    _ => return Err("not one of off, announce, probe"),
+                }
+            }
+            "idle_spin_us" => self.idle_spin_us = number(value, 0, 10_000_000)?,
+            "rx_frames" => self.rx_frames = number(value, 256, 1 << 22)? as usize,
+            "tx_frames" => self.tx_frames = number(value, 256, 1 << 22)? as usize,
+            "arena_mb" => self.arena_bytes = (number(value, 2, 1 << 16)? as usize) << 20,
+            "flows_max" => self.flows_max = number(value, 1, 1 << 24)? as usize,
+            "timers_max" => self.timers_max = number(value, 1, 1 << 24)? as usize,
+            "backlog" => self.backlog = number(value, 1, 1 << 20)? as u32,
+            _ => return set_tcp(&mut self.tcp, key, value),
+        }
+        Ok(())
+    }
+
+    /// Whether an address is one of ours.
+    pub fn is_local(&self, addr: IpAddr) -> bool {
+        self.host_addrs.iter().any(|(own, _)| *own == addr)
+    }
+
+    /// Our address and the next hop for packets to `remote`; `None` without a route.
+    pub fn route(&self, remote: IpAddr) -> Option<(IpAddr, IpAddr)> {
+        let direct =
+            self.host_addrs.iter().find(|(own, prefix)| own.same_network(remote, *prefix));
+        if let Some((own, _)) = direct {
+            return Some((*own, remote));
+        }
+        let gateway = self.gateway_addr?;
+        let via = self.host_addrs.iter().find(|(own, prefix)| own.same_network(gateway, *prefix));
+        via.map(|(own, _)| (*own, gateway))
+    }
+}
+
+fn set_tcp(tcp: &mut ix_tcp::Config, key: &str, value: &str) -> Result<(), &'static str> {
+    match key {
+        "tcp_min_rto_us" => tcp.min_rto_us = number(value, 100, 60_000_000)? as u32,
+        "tcp_delack_us" => tcp.delack_us = number(value, 0, 500_000)? as u32,
+        "tcp_time_wait_us" => tcp.time_wait_us = number(value, 0, 240_000_000)? as u32,
+        "tcp_rcv_buffers" => tcp.rcv_buffers_max = number(value, 8, 512)? as u32,
+        _ => return Err("no such key"),
+    }
+    Ok(())
+}
+
+fn number(text: &str, low: u64, high: u64) -> Result<u64, &'static str> {
+    match text.parse() {
+        Ok(n) if (low..=high).contains(&n) => Ok(n),
+        Ok(_) => Err("out of range"),
+        Err(_) => Err("not a number"),
+    }
+}
+
+fn hex16(text: &str) -> Result<[u8; 16], &'static str> {
+    let n = u128::from_str_radix(text, 16).map_err(|_| "not 32 hexadecimal digits")?;
+    Ok(n.to_be_bytes())
+}
+
+fn parse_cidr(text: &str) -> Result<(IpAddr, u8), &'static str> {
+    let (addr, prefix) = text.split_once('/').ok_or("not ADDRESS/PREFIX")?;
+    let addr: IpAddr = addr.parse().map_err(|_| "not an address")?;
+    if addr.as_v4().is_none() {
+        return Err("IPv6 is not built yet");
+    }
+    let prefix = number(prefix, 0, 32)? as u8;
+    if addr.is_unspecified() || addr.is_multicast() || addr.is_loopback() || addr.is_broadcast() {
+        return Err("not an address of a host");
+    }
+    Ok((addr, prefix))
+}
+
+fn parse_arp(text: &str) -> Result<(IpAddr, MacAddr), &'static str> {
+    let (ip, mac) = text.split_once(' ').ok_or("not `ADDRESS MAC`")?;
+    let ip = ip.parse().map_err(|_| "not an address")?;
+    let mut bytes = [0; 6];
+    let mut parts = mac.trim().split(':');
+    for byte in &mut bytes {
+        let part = parts.next().ok_or("not a MAC address")?;
+        *byte = u8::from_str_radix(part, 16).map_err(|_| "not a MAC address")?;
+    }
+    if parts.next().is_some() { Err("not a MAC address") } else { Ok((ip, bytes)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_what_the_command_writes() {
+        let config = Config::parse(
+            "host_addr=10.1.0.2/24\ngateway_addr=10.1.0.1\ncpu=1,3\nbatch=16\n\
+             arp=10.1.0.9 02:00:00:00:00:09\n# comment\n\nnic=tap whatever\ntcp_min_rto_us=1000\n",
+        )
+        .unwrap();
+        let ip = |s: &str| s.parse::<IpAddr>().unwrap();
+        assert_eq!(config.cpus, [1, 3]);
+        assert_eq!(config.batch, 16);
+        assert_eq!(config.arp, [(ip("10.1.0.9"), [2, 0, 0, 0, 0, 9])]);
+        assert_eq!(config.route(ip("10.1.0.7")), Some((ip("10.1.0.2"), ip("10.1.0.7"))));
+        assert_eq!(config.route(ip("8.8.8.8")), Some((ip("10.1.0.2"), ip("10.1.0.1"))));
+        assert!(config.is_local(ip("10.1.0.2")) && !config.is_local(ip("10.1.0.1")));
+    }
+
+    #[test]
+    fn refuses_what_makes_no_sense() {
+        for text in [
+            "",
+            "host_addr=10.0.0.1",
+            "host_addr=224.0.0.1/4",
+            "host_addr=::1/64",
+            "host_addr=10.0.0.1/33",
+            "host_addr=10.0.0.1/24\nbatch=0",
+            "host_addr=10.0.0.1/24\nfoo=1",
+            "host_addr=10.0.0.1/24\ncpu=a",
+            "host_addr=10.0.0.1/24\narp=10.0.0.2 1:2:3",
+        ] {
+            assert!(Config::parse(text).is_err(), "{text}");
+        }
+    }
+}

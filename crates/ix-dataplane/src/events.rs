@@ -1,0 +1,51 @@
+//! The event array of an elastic thread: filled by the dataplane, read by the application.
+use ix_abi::{Event, EVENTS_MAX};
+
+/// Event slots that must be free before another packet or timer is handled: more than one packet
+/// can produce (all of a flow's out-of-order queue becoming readable, and a few more).
+pub const RESERVE: usize = 640;
+
+/// Writer of one event array. The application can read the array at any time, so nothing here is
+/// ever read back from it.
+pub struct EventWriter {
+    array: *mut Event,
+    count: usize,
+}
+
+// SAFETY: the pointer is to memory that one elastic thread writes; the writer moves with it.
+unsafe impl Send for EventWriter {}
+
+impl EventWriter {
+    /// # Safety
+    /// `array` points to [`EVENTS_MAX`] events that outlive the writer and that nobody else writes.
+    pub unsafe fn new(array: *mut Event) -> EventWriter {
+        EventWriter { array, count: 0 }
+    }
+
+    /// Events since the last [`EventWriter::reset`].
+    pub fn count(&self) -> usize {
+        self.count
+    }
+
+    /// Whether another packet or timer may be handled in this cycle.
+    pub fn has_room(&self) -> bool {
+        EVENTS_MAX - self.count >= RESERVE
+    }
+
+    /// The application has consumed everything.
+    pub fn reset(&mut self) {
+        self.count = 0;
+    }
+
+    /// Appends. Callers keep [`EventWriter::has_room`], which makes an overflow impossible; were it
+    /// to happen all the same, the last slot is kept and the fault is visible in debug builds.
+    #[inline]
+    pub fn push(&mut self, event: Event) {
+        debug_assert!(self.count < EVENTS_MAX, "event array overflow");
+        if self.count < EVENTS_MAX {
+            // SAFETY: the index is below EVENTS_MAX, and the array is ours to write (`new`).
+            unsafe { self.array.add(self.count).write(event) };
+            self.count += 1;
+        }
+    }
+}

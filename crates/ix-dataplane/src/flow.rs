@@ -1,0 +1,126 @@
+//! One flow as the dataplane keeps it: the TCP state machine and what belongs to it here.
+use crate::sendq::SendQueue;
+use ix_mem::{Mbuf, MbufList, PacketMemory};
+use ix_tcp::{RxBuf, Tcb};
+use ix_wire::MacAddr;
+
+/// An mbuf trimmed to the payload of one segment.
+#[derive(Debug)]
+pub struct Payload(pub Mbuf);
+
+impl RxBuf for Payload {
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+    fn trim_front(&mut self, n: usize) {
+        self.0.trim_front(n);
+    }
+    fn truncate(&mut self, n: usize) {
+        self.0.truncate(n);
+    }
+}
+
+/// Who answers for the flow on the application's side.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Holder {
+    /// A passive open whose handshake is not finished: nobody yet.
+    Embryonic,
+    /// Announced by `knock`, neither accepted nor rejected yet.
+    Knocking,
+    /// The application, under its cookie.
+    Application,
+    /// Nobody any more: closed by the application, ending in order.
+    Orphan,
+}
+
+/// One flow. At rest a connection costs this and one table entry; a test keeps it below 512 bytes.
+pub struct Flow {
+    /// The state machine.
+    pub tcb: Tcb<Payload>,
+    /// What the application gave us to send.
+    pub sendq: SendQueue,
+    /// Received mbufs, oldest first: announced ones, then those not announced yet.
+    pub held: MbufList,
+    /// How many of `held` the application has been told of.
+    pub announced: u32,
+    /// Bytes announced and not given back yet.
+    pub announced_bytes: u32,
+    /// Bytes of the oldest held mbuf that are done with.
+    pub front_done: u32,
+    /// The application's name.
+    pub cookie: u64,
+    /// When the wheel will look at this flow (µs; `u64::MAX`: not at all).
+    pub scheduled_us: u64,
+    /// Hash under which the flow table knows it.
+    pub hash: u64,
+    /// Next hop's Ethernet address, as of `mac_version`.
+    pub mac: MacAddr,
+    /// Version of the neighbour table that `mac` is from; 0: never looked up.
+    pub mac_version: u16,
+    /// Listener slot of a passive open.
+    pub listener: u16,
+    /// Device.
+    pub port: u8,
+    /// Who answers for it.
+    pub holder: Holder,
+    /// In this cycle's list of flows that need `output`.
+    pub touched: bool,
+    /// The application was told of the end of the peer's stream.
+    pub eof_pending: bool,
+    /// `SENDV` took less than it was given: say when there is room.
+    pub wants_window: bool,
+}
+
+impl Flow {
+    /// A flow that nobody has touched yet.
+    pub fn new(tcb: Tcb<Payload>, hash: u64, port: u8, holder: Holder) -> Flow {
+        Flow {
+            tcb,
+            sendq: SendQueue::default(),
+            held: MbufList::new(),
+            announced: 0,
+            announced_bytes: 0,
+            front_done: 0,
+            cookie: 0,
+            scheduled_us: u64::MAX,
+            hash,
+            mac: [0; 6],
+            mac_version: 0,
+            listener: 0,
+            port,
+            holder,
+            touched: false,
+            eof_pending: false,
+            wants_window: false,
+        }
+    }
+
+    /// Gives back the oldest `bytes` announced bytes; answers how many mbufs became free (they go
+    /// to `free`), or `None`, with nothing changed, when fewer were announced.
+    pub fn release(
+        &mut self,
+        memory: &PacketMemory,
+        bytes: u64,
+        mut free: impl FnMut(Mbuf),
+    ) -> Option<u32> {
+        if bytes > self.announced_bytes as u64 {
+            return None;
+        }
+        self.announced_bytes -= bytes as u32;
+        let mut left = bytes + self.front_done as u64;
+        let mut freed = 0;
+        while let Some(len) = self.held.front_len(memory) {
+            if left < len as u64 || self.announced == 0 {
+                break;
+            }
+            left -= len as u64;
+            if let Some(mbuf) = self.held.pop(memory) {
+                free(mbuf);
+            }
+            self.announced -= 1;
+            freed += 1;
+        }
+        self.front_done = left as u32;
+        Some(freed)
+    }
+}

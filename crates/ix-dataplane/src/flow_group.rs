@@ -1,0 +1,132 @@
+//! A flow group: all flows with the same RSS index, as one value that an elastic thread owns and
+//! that moves to another as a whole (DESIGN.md, "Flow groups and migration").
+use crate::flow::Flow;
+use crate::flow_table::FlowTable;
+use crate::handle::{FlowId, SLOTS_MAX};
+use ix_wire::FlowTuple;
+
+/// Slots are made in chunks, so that a flow never moves and a reused slot needs no allocation.
+const CHUNK: usize = 16;
+
+/// Flows of one group: slots with generations, and the table that finds them by tuple.
+pub struct FlowGroup {
+    id: u16,
+    chunks: Vec<Box<[Slot]>>,
+    made: u32,
+    free: Vec<u32>,
+    table: FlowTable,
+}
+
+struct Slot {
+    generation: u32,
+    flow: Option<Flow>,
+}
+
+impl FlowGroup {
+    /// An empty group.
+    pub fn new(id: u16) -> FlowGroup {
+        FlowGroup { id, chunks: Vec::new(), made: 0, free: Vec::new(), table: FlowTable::new() }
+    }
+
+    /// Flows in it.
+    pub fn len(&self) -> usize {
+        self.made as usize - self.free.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The slot of the flow with this tuple.
+    #[inline]
+    pub fn find(&self, hash: u64, tuple: &FlowTuple) -> Option<u32> {
+        self.table.find(hash, |slot| {
+            self.slot(slot).flow.as_ref().is_some_and(|f| f.tcb.tuple() == tuple)
+        })
+    }
+
+    /// Fetches the table's line for this hash ahead.
+    #[inline]
+    pub fn prefetch(&self, hash: u64) {
+        self.table.prefetch(hash);
+    }
+
+    /// The slot that probably has the flow of this hash, to fetch it ahead.
+    #[inline]
+    pub fn guess(&self, hash: u64) -> Option<&Flow> {
+        let slot = self.table.find(hash, |_| true)?;
+        self.slot(slot).flow.as_ref()
+    }
+
+    #[inline]
+    fn slot(&self, slot: u32) -> &Slot {
+        &self.chunks[slot as usize / CHUNK][slot as usize % CHUNK]
+    }
+
+    #[inline]
+    fn slot_mut(&mut self, slot: u32) -> Option<&mut Slot> {
+        self.chunks.get_mut(slot as usize / CHUNK).map(|chunk| &mut chunk[slot as usize % CHUNK])
+    }
+
+    fn free_slot(&mut self) -> Option<u32> {
+        if let Some(slot) = self.free.pop() {
+            return Some(slot);
+        }
+        if self.made == SLOTS_MAX {
+            return None;
+        }
+        let slot = self.made;
+        if slot as usize % CHUNK == 0 {
+            self.chunks.push((0..CHUNK).map(|_| Slot { generation: 1, flow: None }).collect());
+        }
+        self.made += 1;
+        Some(slot)
+    }
+
+    /// Takes a flow in; `None` when the group is full.
+    pub fn insert(&mut self, flow: Flow) -> Option<FlowId> {
+        let hash = flow.hash;
+        let slot = self.free_slot()?;
+        self.slot_mut(slot)?.flow = Some(flow);
+        self.table.insert(hash, slot);
+        Some(self.id_of(slot))
+    }
+
+    /// Name of the flow in a slot.
+    pub fn id_of(&self, slot: u32) -> FlowId {
+        FlowId { group: self.id, slot, generation: self.slot(slot).generation }
+    }
+
+    /// The flow in a slot.
+    #[inline]
+    pub fn at(&mut self, slot: u32) -> Option<&mut Flow> {
+        self.slot_mut(slot)?.flow.as_mut()
+    }
+
+    /// The flow of a name, if it is not stale.
+    #[inline]
+    pub fn get(&mut self, id: FlowId) -> Option<&mut Flow> {
+        let slot = self.slot_mut(id.slot)?;
+        if slot.generation != id.generation {
+            return None;
+        }
+        slot.flow.as_mut()
+    }
+
+    /// Removes a flow; its name is stale from now on.
+    pub fn remove(&mut self, slot: u32) -> Option<Flow> {
+        let entry = self.slot_mut(slot)?;
+        let flow = entry.flow.take()?;
+        entry.generation = FlowId::next_generation(entry.generation);
+        self.table.remove(flow.hash, slot);
+        self.free.push(slot);
+        Some(flow)
+    }
+
+    /// Names of all flows, for the orderly end and for migration.
+    pub fn ids(&self) -> Vec<FlowId> {
+        let used = |slot: &u32| self.slot(*slot).flow.is_some();
+        (0..self.made).filter(used).map(|slot| self.id_of(slot)).collect()
+    }
+}

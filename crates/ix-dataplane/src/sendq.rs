@@ -1,0 +1,153 @@
+//! What a flow has been given to send and what is not acknowledged yet: references into the
+//! application's memory, oldest first. The bytes are copied into packets when they are (re)sent; the
+//! application leaves them unchanged until `sent` (DESIGN.md, wall 2).
+use ix_mem::PacketMemory;
+use std::collections::VecDeque;
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Piece {
+    addr: u64,
+    len: u32,
+}
+
+/// The send stream from the oldest unacknowledged byte on. Two pieces are kept in place, more spill.
+#[derive(Debug, Default)]
+pub struct SendQueue {
+    near: [Piece; 2],
+    rest: Option<Box<VecDeque<Piece>>>,
+    bytes: u32,
+}
+
+impl SendQueue {
+    /// Bytes in the queue.
+    pub fn bytes(&self) -> u32 {
+        self.bytes
+    }
+
+    /// Appends `len` bytes at `addr`, which the caller has checked to be memory that may be sent.
+    pub fn push(&mut self, addr: u64, len: u32) {
+        if len == 0 {
+            return;
+        }
+        self.bytes += len;
+        let last = self.last_mut();
+        if last.len > 0 && last.addr + last.len as u64 == addr {
+            last.len += len;
+            return;
+        }
+        let piece = Piece { addr, len };
+        if self.near[0].len == 0 {
+            self.near[0] = piece;
+        } else if self.near[1].len == 0 {
+            self.near[1] = piece;
+        } else {
+            self.rest.get_or_insert_with(Default::default).push_back(piece);
+        }
+    }
+
+    fn last_mut(&mut self) -> &mut Piece {
+        if let Some(last) = self.rest.as_mut().and_then(|rest| rest.back_mut()) {
+            return last;
+        }
+        if self.near[1].len > 0 { &mut self.near[1] } else { &mut self.near[0] }
+    }
+
+    /// Drops the oldest `n` bytes: they were acknowledged.
+    pub fn pop(&mut self, mut n: u32) {
+        debug_assert!(n <= self.bytes);
+        self.bytes -= n.min(self.bytes);
+        while n > 0 && self.near[0].len > 0 {
+            let front = &mut self.near[0];
+            let step = n.min(front.len);
+            front.addr += step as u64;
+            front.len -= step;
+            n -= step;
+            if front.len == 0 {
+                self.near[0] = self.near[1];
+                self.near[1] = match &mut self.rest {
+                    Some(rest) => rest.pop_front().unwrap_or_default(),
+                    None => Piece::default(),
+                };
+            }
+        }
+    }
+
+    /// Forgets everything.
+    pub fn clear(&mut self) {
+        *self = SendQueue::default();
+    }
+
+    /// Copies the bytes from `offset` on into `to`. Answers false when the queue is shorter, or a
+    /// piece does not lie in memory that may be sent.
+    pub fn copy_to(&self, memory: &PacketMemory, offset: u32, mut to: &mut [u8]) -> bool {
+        let mut skip = offset;
+        let rest = self.rest.iter().flat_map(|rest| rest.iter());
+        for piece in self.near.iter().chain(rest) {
+            if to.is_empty() {
+                return true;
+            }
+            if skip >= piece.len {
+                skip -= piece.len;
+                continue;
+            }
+            let n = to.len().min((piece.len - skip) as usize);
+            let (head, tail) = to.split_at_mut(n);
+            if !memory.copy_from_app(piece.addr + skip as u64, head) {
+                return false;
+            }
+            to = tail;
+            skip = 0;
+        }
+        to.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ix_mem::Sizes;
+
+    #[test]
+    fn behaves_like_a_byte_queue() {
+        let sizes = Sizes { rx_frames: 1, tx_frames: 1, arena_bytes: 1 << 20 };
+        let memory = PacketMemory::new(sizes).unwrap();
+        let (base, len) = memory.arena();
+        for i in 0..len {
+            // SAFETY: within the arena, which nobody else uses.
+            unsafe { *((base + i) as *mut u8) = (i * 7 % 251) as u8 };
+        }
+        let mut model: VecDeque<u8> = VecDeque::new();
+        let mut queue = SendQueue::default();
+        let mut seed = 12345u64;
+        let mut random = |n: u64| {
+            seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            (seed >> 33) % n
+        };
+        for _ in 0..20_000 {
+            if random(2) == 0 {
+                let (at, n) = (random(len as u64 - 600), random(600));
+                queue.push(base as u64 + at, n as u32);
+                model.extend((at..at + n).map(|i| (i * 7 % 251) as u8));
+            } else if !model.is_empty() {
+                let n = random(model.len() as u64 + 1).min(1000);
+                queue.pop(n as u32);
+                model.drain(..n as usize);
+            }
+            assert_eq!(queue.bytes() as usize, model.len());
+            let at = random(model.len() as u64 + 1) as usize;
+            let mut out = vec![0; (model.len() - at).min(100)];
+            assert!(queue.copy_to(&memory, at as u32, &mut out));
+            assert!(out.iter().eq(model.iter().skip(at).take(out.len())));
+            assert!(!queue.copy_to(&memory, at as u32, &mut vec![0; model.len() - at + 1]));
+        }
+    }
+
+    #[test]
+    fn memory_outside_is_never_read() {
+        let memory =
+            PacketMemory::new(Sizes { rx_frames: 1, tx_frames: 1, arena_bytes: 4096 }).unwrap();
+        let mut queue = SendQueue::default();
+        queue.push(0x1000, 64);
+        assert!(!queue.copy_to(&memory, 0, &mut [0; 64]));
+    }
+}

@@ -1,0 +1,85 @@
+//! What the elastic threads of one dataplane share. On the common path they only read here.
+use crate::config::Config;
+use crate::neighbors::Neighbors;
+use ix_mem::PacketMemory;
+use ix_wire::hash::{FLOW_GROUPS, FlowHash};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
+
+/// Shared by all elastic threads of a dataplane.
+pub struct Shared {
+    /// Configuration, fixed at start.
+    pub config: Config,
+    /// Packet memory.
+    pub memory: PacketMemory,
+    /// Our own flow hash, of devices that have none.
+    pub flow_hash: FlowHash,
+    /// The ARP table: the one exception to sharing nothing.
+    pub neighbors: Neighbors,
+    /// Which elastic thread owns each flow group.
+    owners: [AtomicU16; FLOW_GROUPS],
+    /// Transmit memory that the application has not asked for yet.
+    pub arena: Mutex<crate::arena::Arena>,
+    /// Sleeping elastic threads and how to wake them.
+    pub wakers: Vec<Waker>,
+}
+
+/// Wakes one elastic thread that sleeps on its doorbells.
+#[derive(Default)]
+pub struct Waker {
+    sleeping: AtomicBool,
+    /// An eventfd, where there is an operating system.
+    fd: std::sync::atomic::AtomicI32,
+}
+
+impl Waker {
+    /// A waker that rings this eventfd; -1: none (virtual time).
+    pub fn new(fd: i32) -> Waker {
+        Waker { sleeping: AtomicBool::new(false), fd: std::sync::atomic::AtomicI32::new(fd) }
+    }
+
+    /// The eventfd.
+    pub fn fd(&self) -> i32 {
+        self.fd.load(Ordering::Relaxed)
+    }
+
+    /// The thread says that it is going to sleep (then looks for work once more) or is awake.
+    pub fn set_sleeping(&self, sleeping: bool) {
+        // Sequentially consistent: the look for work afterwards must not move in front of it.
+        self.sleeping.store(sleeping, Ordering::SeqCst);
+    }
+
+    /// Whether it must be rung. The work must have been published before.
+    pub fn must_ring(&self) -> bool {
+        core::sync::atomic::fence(Ordering::SeqCst);
+        self.sleeping.load(Ordering::SeqCst)
+    }
+}
+
+impl Shared {
+    /// Flow groups dealt out to `threads` elastic threads, round robin.
+    pub fn new(config: Config, memory: PacketMemory, wakers: Vec<Waker>) -> Shared {
+        let threads = wakers.len() as u16;
+        let arena = Mutex::new(crate::arena::Arena::new(memory.arena()));
+        Shared {
+            flow_hash: FlowHash::new(config.flow_hash_key),
+            neighbors: Neighbors::new(&config),
+            owners: std::array::from_fn(|group| AtomicU16::new(group as u16 % threads)),
+            config,
+            memory,
+            arena,
+            wakers,
+        }
+    }
+
+    /// Elastic threads.
+    pub fn threads(&self) -> usize {
+        self.wakers.len()
+    }
+
+    /// The elastic thread that owns a flow group.
+    #[inline]
+    pub fn owner(&self, group: usize) -> usize {
+        self.owners[group].load(Ordering::Relaxed) as usize
+    }
+}
