@@ -1,1 +1,36 @@
 //! Private links and network namespaces for the demo, the benchmarks and the tests.
+//!
+//! Everything is made by system calls of this process, without external tools, and everything dies
+//! with it: a [`Namespace`] has no name, only a descriptor, and its devices go when the last
+//! descriptor and the last process in it are gone. So there is nothing to clean up, not even after
+//! SIGKILL.
+//!
+//! ```no_run
+//! # fn main() -> Result<(), ix_testbed::Error> {
+//! use ix_testbed::{Namespace, VethEnd};
+//! let (a, b) = (Namespace::new()?, Namespace::new()?);
+//! a.add_veth(&VethEnd::new("left"), &b, &VethEnd::new("right"))?;
+//! a.add_address("left", "10.0.0.1".parse().unwrap(), 24)?;
+//! a.set_up("left", true)?;
+//! b.set_up("right", true)?;
+//! let reached = a.run(|| std::net::UdpSocket::bind("10.0.0.1:0").is_ok());
+//! # assert!(reached); Ok(())
+//! # }
+//! ```
+pub mod cpu;
+mod error;
+mod ethtool;
+mod link;
+mod namespace;
+mod netlink;
+mod packet;
+mod user;
+mod watch;
+
+pub use error::Error;
+pub use ethtool::Channels;
+pub use link::{Link, VethEnd};
+pub use namespace::Namespace;
+pub use packet::PacketSocket;
+pub use user::{enter_user_namespace, try_user_namespace};
+pub use watch::{LinkChange, LinkWatch};
