@@ -1,0 +1,363 @@
+//! Hierarchical timing wheel of one elastic thread.
+//!
+//! Ticks are 16 µs; level 0 resolves single ticks, each further level is 256 times coarser
+//! (16 µs, 4 ms, 1 s, 268 s, …). As many levels as the clock has digits to the base of 256, so that
+//! there is no horizon: no deadline is clamped, and none needs a special case.
+//!
+//! An entry stands on the level of the highest base-256 digit in which its tick differs from the
+//! wheel's position. It follows that all of a lower level comes before any of a higher one, so the
+//! nearest occupied slot is found with a few bitmap words however far the clock has jumped.
+//!
+//! There is no removal: whoever set an entry checks when it fires whether it still means anything.
+//! That keeps timers lazy; an acknowledgement never touches the wheel.
+
+/// Microseconds of one tick.
+pub const TICK_US: u64 = 1 << TICK_SHIFT;
+
+const TICK_SHIFT: u32 = 4;
+const SLOT_BITS: u32 = 8;
+const SLOTS: usize = 1 << SLOT_BITS;
+const LEVELS: usize = (u64::BITS - TICK_SHIFT).div_ceil(SLOT_BITS) as usize;
+/// Entries of a chunk; with its header it fills two cache lines.
+const CHUNK_ENTRIES: usize = 7;
+/// Ends a list of chunks.
+const NONE: u32 = u32::MAX;
+
+#[derive(Clone, Copy, Default)]
+struct Entry {
+    tick: u64,
+    token: u64,
+}
+
+/// A part of a slot's list. Only the first chunk of a list may have room, none is empty.
+#[repr(C, align(64))]
+#[derive(Clone)]
+struct Chunk {
+    next: u32,
+    len: u32,
+    entries: [Entry; CHUNK_ENTRIES],
+}
+
+/// Slots of one level: heads of chunk lists, and a bit for each slot that has one.
+struct Level {
+    occupied: [u64; SLOTS / 64],
+    heads: [u32; SLOTS],
+}
+
+impl Level {
+    /// The first occupied slot at or after `from`.
+    fn next_occupied(&self, from: usize) -> Option<usize> {
+        let mut word = from / 64;
+        let mut bits = self.occupied[word] & (u64::MAX << (from % 64));
+        loop {
+            if bits != 0 {
+                return Some(word * 64 + bits.trailing_zeros() as usize);
+            }
+            word += 1;
+            bits = *self.occupied.get(word)?;
+        }
+    }
+}
+
+/// Timing wheel of `u64` tokens.
+pub struct Wheel {
+    /// Position in ticks: every entry of an earlier tick has fired.
+    tick: u64,
+    levels: [Level; LEVELS],
+    chunks: Vec<Chunk>,
+    free: u32,
+    len: usize,
+}
+
+impl Wheel {
+    /// An empty wheel at `now_us`, with room for about `entries` without allocation.
+    pub fn new(now_us: u64, entries: usize) -> Wheel {
+        let level = || Level { occupied: [0; SLOTS / 64], heads: [NONE; SLOTS] };
+        Wheel {
+            tick: now_us >> TICK_SHIFT,
+            levels: core::array::from_fn(|_| level()),
+            chunks: Vec::with_capacity(entries.div_ceil(CHUNK_ENTRIES)),
+            free: NONE,
+            len: 0,
+        }
+    }
+
+    /// Entries that have not fired, stale ones included.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether nothing waits.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Lets `token` fire at the first [`Wheel::advance`] at or after `deadline_us`: never earlier,
+    /// and not a full tick later. A deadline in the past fires at the next `advance`.
+    pub fn insert(&mut self, deadline_us: u64, token: u64) {
+        let tick = deadline_us.div_ceil(TICK_US).max(self.tick);
+        self.place(Entry { tick, token });
+        self.len += 1;
+    }
+
+    /// Fires what is due at `now_us`, ordered by tick. Handles at most `limit` entries, moves from
+    /// a coarse level to a finer one included; answers whether all that is due has fired. When
+    /// not, the next call goes on where this one stopped.
+    ///
+    /// However far `now_us` is from the last call, no entry is skipped: the position only moves
+    /// from one occupied slot to the next.
+    pub fn advance(&mut self, now_us: u64, limit: usize, mut fire: impl FnMut(u64)) -> bool {
+        let target = now_us >> TICK_SHIFT;
+        let mut left = limit;
+        while let Some((level, start)) = self.nearest() {
+            if start > target {
+                break;
+            }
+            // Only forward: the slot that the position stands in may be half done.
+            self.tick = self.tick.max(start);
+            let slot = slot_of(self.tick, level);
+            while let Some(entry) = self.first_of(level, slot) {
+                if left == 0 {
+                    return false;
+                }
+                left -= 1;
+                self.pop(level, slot);
+                if entry.tick <= self.tick {
+                    self.len -= 1;
+                    fire(entry.token);
+                } else {
+                    self.place(entry);
+                }
+            }
+        }
+        self.tick = self.tick.max(target);
+        true
+    }
+
+    /// A time at which `advance` has something to do, at the latest when the nearest entry is due;
+    /// `None` when the wheel is empty. Exact to the tick within 4 ms, else the start of the
+    /// nearest entry's slot.
+    pub fn next_deadline_us(&self) -> Option<u64> {
+        self.nearest().map(|(_, start)| start << TICK_SHIFT)
+    }
+
+    /// Level and first tick of the nearest occupied slot.
+    fn nearest(&self) -> Option<(usize, u64)> {
+        // A coarse slot at the position itself is being emptied (`insert` never uses it), and its
+        // entries may come before those that have already moved down.
+        let halfway = (1..LEVELS).find(|&l| self.levels[l].heads[slot_of(self.tick, l)] != NONE);
+        if let Some(level) = halfway {
+            return Some((level, self.tick));
+        }
+        (0..LEVELS).find_map(|level| {
+            let slot = self.levels[level].next_occupied(slot_of(self.tick, level))?;
+            let shift = level as u32 * SLOT_BITS;
+            let above = self.tick & !((SLOTS as u64) << shift).wrapping_sub(1);
+            Some((level, above | (slot as u64) << shift))
+        })
+    }
+
+    fn place(&mut self, entry: Entry) {
+        let differ = entry.tick ^ self.tick;
+        let level = (u64::BITS - differ.leading_zeros()).saturating_sub(1) / SLOT_BITS;
+        self.push(level as usize, slot_of(entry.tick, level as usize), entry);
+    }
+
+    fn push(&mut self, level: usize, slot: usize, entry: Entry) {
+        let head = self.levels[level].heads[slot];
+        if let Some(chunk) = self.chunks.get_mut(head as usize)
+            && (chunk.len as usize) < CHUNK_ENTRIES
+        {
+            chunk.entries[chunk.len as usize] = entry;
+            chunk.len += 1;
+            return;
+        }
+        let new = self.take_chunk();
+        let chunk = &mut self.chunks[new as usize];
+        chunk.next = head;
+        chunk.len = 1;
+        chunk.entries[0] = entry;
+        self.levels[level].heads[slot] = new;
+        self.levels[level].occupied[slot / 64] |= 1 << (slot % 64);
+    }
+
+    fn first_of(&self, level: usize, slot: usize) -> Option<Entry> {
+        let chunk = self.chunks.get(self.levels[level].heads[slot] as usize)?;
+        Some(chunk.entries[chunk.len as usize - 1])
+    }
+
+    /// Drops what `first_of` answers.
+    fn pop(&mut self, level: usize, slot: usize) {
+        let head = self.levels[level].heads[slot];
+        let chunk = &mut self.chunks[head as usize];
+        chunk.len -= 1;
+        if chunk.len > 0 {
+            return;
+        }
+        let next = chunk.next;
+        chunk.next = self.free;
+        self.free = head;
+        self.levels[level].heads[slot] = next;
+        if next == NONE {
+            self.levels[level].occupied[slot / 64] &= !(1 << (slot % 64));
+        }
+    }
+
+    fn take_chunk(&mut self) -> u32 {
+        if let Some(chunk) = self.chunks.get(self.free as usize) {
+            let taken = self.free;
+            self.free = chunk.next;
+            return taken;
+        }
+        self.chunks.push(Chunk { next: NONE, len: 0, entries: Default::default() });
+        (self.chunks.len() - 1) as u32
+    }
+}
+
+/// Digit of `tick` on this level.
+fn slot_of(tick: u64, level: usize) -> usize {
+    (tick >> (level as u32 * SLOT_BITS)) as usize % SLOTS
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeMap;
+
+    fn drain(wheel: &mut Wheel, now_us: u64) -> Vec<u64> {
+        let mut fired = Vec::new();
+        assert!(wheel.advance(now_us, usize::MAX, |t| fired.push(t)));
+        fired
+    }
+
+    #[test]
+    fn fires_not_before_the_deadline_and_within_a_tick() {
+        let mut wheel = Wheel::new(1000, 0);
+        wheel.insert(5001, 7);
+        assert!(drain(&mut wheel, 5000).is_empty());
+        assert_eq!(drain(&mut wheel, 5001 + TICK_US - 1), [7]);
+        assert!(wheel.is_empty());
+    }
+
+    #[test]
+    fn a_deadline_in_the_past_fires_at_the_next_advance() {
+        let mut wheel = Wheel::new(1_000_000, 0);
+        wheel.insert(3, 1);
+        assert_eq!(wheel.next_deadline_us().map(|d| d <= 1_000_000), Some(true));
+        assert_eq!(drain(&mut wheel, 1_000_000), [1]);
+    }
+
+    /// The original's wheel lost what lay in the slots skipped by a jump (ix-original, bug 12).
+    #[test]
+    fn a_long_sleep_delays_nothing() {
+        let mut wheel = Wheel::new(77, 0);
+        let deadlines = [90, 5_000, 1_100_000, 270_000_000, 80_000_000_000, u64::MAX - TICK_US];
+        for (token, deadline_us) in deadlines.into_iter().enumerate() {
+            wheel.insert(deadline_us, token as u64);
+        }
+        assert_eq!(drain(&mut wheel, 300_000_000), [0, 1, 2, 3]);
+        assert_eq!(drain(&mut wheel, u64::MAX), [4, 5]);
+    }
+
+    #[test]
+    fn a_clock_that_steps_back_fires_nothing_early_and_loses_nothing() {
+        let mut wheel = Wheel::new(1_000_000, 0);
+        wheel.insert(1_000_100, 1);
+        assert!(drain(&mut wheel, 10).is_empty());
+        assert_eq!(drain(&mut wheel, 1_000_200), [1]);
+    }
+
+    #[test]
+    fn steady_state_uses_chunks_again() {
+        let mut wheel = Wheel::new(0, 0);
+        for round in 0..200u64 {
+            for token in 0..50 {
+                wheel.insert(round * 9_000 + token * 150, token);
+            }
+            assert_eq!(drain(&mut wheel, (round + 1) * 9_000).len(), 50);
+        }
+        assert!(wheel.chunks.len() <= 100, "{} chunks for 50 entries", wheel.chunks.len());
+    }
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Insert(u64),
+        Advance(u64, usize),
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        // Distances spread over all scales, so that every level is used and crossed.
+        let distance = (0u32..45, any::<u64>()).prop_map(|(bits, x)| x & ((1 << bits) - 1));
+        prop_oneof![
+            3 => distance.clone().prop_map(Step::Insert),
+            1 => (distance, 1usize..40).prop_map(|(d, limit)| Step::Advance(d, limit)),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn does_what_a_sorted_map_does(
+            start_us in prop_oneof![0u64..1 << 20, any::<u64>().prop_map(|x| x >> 8)],
+            steps in prop::collection::vec(step(), 1..300),
+        ) {
+            let mut wheel = Wheel::new(start_us, 16);
+            let mut model = BTreeMap::<u64, Vec<u64>>::new();
+            let (mut now_us, mut waiting) = (start_us, 0);
+            for (token, step) in steps.into_iter().enumerate() {
+                match step {
+                    Step::Insert(distance) => {
+                        let deadline_us = now_us + distance;
+                        wheel.insert(deadline_us, token as u64);
+                        model.entry(deadline_us).or_default().push(token as u64);
+                        waiting += 1;
+                    }
+                    Step::Advance(distance, limit) => {
+                        now_us += distance;
+                        let mut fired = Vec::new();
+                        loop {
+                            let before = fired.len();
+                            let done = wheel.advance(now_us, limit, |t| fired.push(t));
+                            prop_assert!(fired.len() - before <= limit);
+                            if done { break; }
+                            // What is left is due: nobody may sleep now.
+                            prop_assert!(wheel.next_deadline_us().unwrap() <= now_us);
+                        }
+                        waiting -= fired.len();
+                        // Deadline of every token, taken out of the model.
+                        let mut last_tick = 0;
+                        for token in fired {
+                            let (&deadline_us, _) =
+                                model.iter().find(|(_, v)| v.contains(&token)).unwrap();
+                            let tick = deadline_us.div_ceil(TICK_US);
+                            prop_assert!(tick * TICK_US <= now_us, "early");
+                            prop_assert!(tick >= last_tick, "out of order");
+                            last_tick = tick;
+                            let tokens = model.get_mut(&deadline_us).unwrap();
+                            tokens.retain(|&t| t != token);
+                            if tokens.is_empty() {
+                                model.remove(&deadline_us);
+                            }
+                        }
+                        let first = model.keys().next().copied();
+                        if let Some(first) = first {
+                            prop_assert!(first.div_ceil(TICK_US) * TICK_US > now_us, "late");
+                        }
+                        prop_assert_eq!(wheel.next_deadline_us().is_some(), first.is_some());
+                    }
+                }
+                prop_assert_eq!(wheel.len(), waiting);
+                if let (Some(bound), Some((&first, _))) =
+                    (wheel.next_deadline_us(), model.first_key_value())
+                {
+                    let due = first.div_ceil(TICK_US) * TICK_US;
+                    prop_assert!(bound <= due.max(now_us), "sleeps too long");
+                    // Within one level-0 turn of the position the answer is exact.
+                    if due >> 12 == now_us >> 12 {
+                        prop_assert_eq!(bound, due.max(now_us & !(TICK_US - 1)));
+                    }
+                }
+            }
+        }
+    }
+}
