@@ -1,1 +1,58 @@
-//! Packet formats, checksums and flow hashes; parsing is total.
+//! Packet formats, checksums and flow hashes.
+//!
+//! Parsing is total: any bytes give a value or a [`DropReason`], and every reason is a drop counter.
+//! [`parse`] is the one call of a dataplane's receive path: a whole Ethernet frame in, what it is
+//! out, with every length and checksum verified. The modules hold one format each, with what is
+//! needed to build it in place.
+//!
+//! Values are in host byte order; addresses are bytes as on the wire. Nothing here allocates, and
+//! nothing panics on received bytes. Functions that build headers panic when the buffer is
+//! shorter than the header, which is the caller's mistake and never a peer's.
+#![cfg_attr(not(test), no_std)]
+#![forbid(unsafe_code)]
+
+mod addr;
+pub mod arp;
+pub mod checksum;
+mod drop_reason;
+pub mod ethernet;
+pub mod frame;
+pub mod hash;
+pub mod icmp;
+pub mod ipv4;
+mod parse;
+mod seq;
+pub mod tcp;
+pub mod udp;
+
+pub use addr::{BROADCAST_MAC, FlowTuple, IpAddr, IpAddrError, MacAddr, is_group_mac};
+pub use arp::{ArpOperation, ArpPacket};
+pub use checksum::Checksum;
+pub use drop_reason::DropReason;
+pub use frame::FrameHeader;
+pub use hash::{FLOW_GROUPS, FlowHash, Toeplitz, flow_group};
+pub use parse::{
+    ChecksumMode, IcmpPacket, IpMeta, Parsed, Payload, RxChecks, TcpPacket, UdpPacket, parse,
+    parse_first,
+};
+pub use seq::Seq;
+pub use tcp::{SackBlocks, TcpFlags, TcpHeader, TcpOptions};
+
+/// The first `N` bytes of a buffer that we build a header in.
+///
+/// # Panics
+/// When the buffer is shorter.
+#[inline]
+fn head<const N: usize>(buffer: &mut [u8]) -> &mut [u8; N] {
+    buffer.first_chunk_mut().expect("no room for a header")
+}
+
+#[inline]
+fn be16(bytes: &[u8], at: usize) -> u16 {
+    u16::from_be_bytes([bytes[at], bytes[at + 1]])
+}
+
+#[inline]
+fn be32(bytes: &[u8], at: usize) -> u32 {
+    u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+}

@@ -1,0 +1,257 @@
+//! The Internet checksum (RFC 1071), whole, in pieces and incremental (RFC 1624).
+use crate::IpAddr;
+
+/// A one's complement sum of 16-bit words, gathered over several pieces.
+///
+/// The sum is kept in the machine's byte order (RFC 1071 section 2 (B): swapping all bytes swaps
+/// the result) and folded only at the end.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Checksum {
+    /// At most 2^32 pieces of at most 2^32 each: cannot overflow.
+    sum: u64,
+    /// An odd number of bytes came so far: the next piece begins in the middle of a word.
+    odd: bool,
+}
+
+impl Checksum {
+    /// The sum of nothing.
+    #[inline]
+    pub const fn new() -> Self {
+        Self { sum: 0, odd: false }
+    }
+
+    /// The sum of one piece.
+    #[inline]
+    pub fn of(bytes: &[u8]) -> Self {
+        Self { sum: u64::from(sum_native(bytes)), odd: bytes.len() % 2 == 1 }
+    }
+
+    /// The pseudo-header of TCP and UDP: addresses, protocol and length of the transport packet.
+    ///
+    /// One formula serves IPv4 and IPv6: the prefix of a mapped IPv4 address sums to 0xffff, which
+    /// is zero in one's complement arithmetic.
+    #[inline]
+    pub fn pseudo_header(src: IpAddr, dst: IpAddr, protocol: u8, length: usize) -> Self {
+        debug_assert!(length <= u16::MAX as usize);
+        let words = u32::from(protocol) + length as u32;
+        let addresses = wide(&src.0) + wide(&dst.0);
+        let sum = u64::from(fold_32(addresses)) + u64::from(words.to_be());
+        Self { sum, odd: false }
+    }
+
+    /// Adds the next piece; pieces may have odd lengths.
+    #[inline]
+    pub fn add_bytes(&mut self, bytes: &[u8]) {
+        self.append(Self::of(bytes));
+    }
+
+    /// Adds the sum of the piece that follows, gathered on its own.
+    #[inline]
+    pub fn append(&mut self, next: Checksum) {
+        // At an odd place every byte of the piece stands in the other half of its word.
+        let sum = fold_16(next.sum);
+        self.sum += u64::from(if self.odd { sum.swap_bytes() } else { sum });
+        self.odd ^= next.odd;
+    }
+
+    /// Adds one word, given in host byte order. Only between whole words.
+    #[inline]
+    pub fn add_u16(&mut self, word: u16) {
+        debug_assert!(!self.odd);
+        self.sum += u64::from(word.to_be());
+    }
+
+    /// The folded sum, not complemented. This is what a Linux stack leaves in the checksum field
+    /// of a packet whose sum it expects a device to finish.
+    #[inline]
+    pub fn fold(self) -> u16 {
+        u16::from_be(fold_16(self.sum))
+    }
+
+    /// The checksum to write into the header (whose checksum field was zero).
+    #[inline]
+    pub fn finish(self) -> u16 {
+        !self.fold()
+    }
+
+    /// The sum covers a packet with its checksum field, and the checksum is right.
+    #[inline]
+    pub fn is_valid(self) -> bool {
+        fold_16(self.sum) == u16::MAX
+    }
+}
+
+/// The checksum of `bytes`: [`Checksum::finish`] over one piece.
+#[inline]
+pub fn checksum(bytes: &[u8]) -> u16 {
+    Checksum::of(bytes).finish()
+}
+
+/// What `check` becomes when one 16-bit word of what it covers changes (RFC 1624, equation 3).
+#[inline]
+pub const fn update_u16(check: u16, old: u16, new: u16) -> u16 {
+    // HC' = ~(~HC + ~m + m')
+    let mut sum = !check as u32 + !old as u32 + new as u32;
+    sum = (sum & 0xffff) + (sum >> 16);
+    !((sum & 0xffff) + (sum >> 16)) as u16
+}
+
+/// As [`update_u16`] for two words in a row.
+#[inline]
+pub const fn update_u32(check: u16, old: u32, new: u32) -> u16 {
+    let check = update_u16(check, (old >> 16) as u16, (new >> 16) as u16);
+    update_u16(check, old as u16, new as u16)
+}
+
+/// The sum of `bytes` in native words, folded to 32 bits; an odd last byte is padded with zero.
+///
+/// 64-bit words go into 128-bit sums, which is an add and an add-with-carry each; two sums keep
+/// the carries from waiting for each other.
+#[inline]
+fn sum_native(bytes: &[u8]) -> u32 {
+    let mut even = 0u128;
+    let mut odd = 0u128;
+    let (blocks, rest) = bytes.as_chunks::<32>();
+    for block in blocks {
+        let [a, b, c, d] = quads(block);
+        even += u128::from(a) + u128::from(b);
+        odd += u128::from(c) + u128::from(d);
+    }
+    let (words, tail) = rest.as_chunks::<8>();
+    for word in words {
+        even += u128::from(u64::from_ne_bytes(*word));
+    }
+    if !tail.is_empty() {
+        let mut last = [0u8; 8];
+        last[..tail.len()].copy_from_slice(tail);
+        odd += u128::from(u64::from_ne_bytes(last));
+    }
+    fold_32(even + odd)
+}
+
+#[inline]
+fn quads(block: &[u8; 32]) -> [u64; 4] {
+    let (words, _) = block.as_chunks::<8>();
+    [0, 1, 2, 3].map(|i| u64::from_ne_bytes(words[i]))
+}
+
+#[inline]
+fn wide(address: &[u8; 16]) -> u128 {
+    let (words, _) = address.as_chunks::<8>();
+    u128::from(u64::from_ne_bytes(words[0])) + u128::from(u64::from_ne_bytes(words[1]))
+}
+
+/// End-around carry down to 32 bits. The sum of at most 2^32 64-bit words is below 2^96.
+#[inline]
+const fn fold_32(sum: u128) -> u32 {
+    let sum = (sum as u64 as u128) + (sum >> 64);
+    let sum = (sum as u64) + ((sum >> 64) as u64);
+    let sum = (sum as u32 as u64) + (sum >> 32);
+    (sum as u32) + (sum >> 32) as u32
+}
+
+#[inline]
+const fn fold_16(sum: u64) -> u16 {
+    let sum = (sum & 0xffff_ffff) + (sum >> 32);
+    let sum = (sum & 0xffff) + ((sum >> 16) & 0xffff) + (sum >> 32);
+    let sum = (sum & 0xffff) + (sum >> 16);
+    ((sum & 0xffff) + (sum >> 16)) as u16
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// RFC 1071 section 1, word by word.
+    fn naive(bytes: &[u8]) -> u16 {
+        let mut sum = 0u32;
+        for pair in bytes.chunks(2) {
+            sum += u32::from(pair[0]) << 8 | pair.get(1).map_or(0, |b| u32::from(*b));
+            sum = (sum & 0xffff) + (sum >> 16);
+        }
+        !(sum as u16)
+    }
+
+    #[test]
+    fn rfc_1071_example() {
+        let bytes = [0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7];
+        assert_eq!(Checksum::of(&bytes).fold(), 0xddf2);
+    }
+
+    #[test]
+    fn extremes_do_not_overflow() {
+        let ones = vec![0xff; 65_535];
+        assert_eq!(checksum(&ones), naive(&ones));
+        assert_eq!(checksum(&[0; 65_535]), 0xffff);
+        assert_eq!(checksum(&[]), 0xffff);
+        assert_eq!(fold_16(u64::MAX), 0xffff);
+        assert_eq!(fold_32(u128::MAX >> 32), u32::MAX);
+    }
+
+    #[test]
+    fn rfc_1624_example() {
+        // Section 4: the naive equation 4 gives 0xffff here, equation 3 the right 0x0000.
+        assert_eq!(update_u16(0xdd2f, 0x5555, 0x3285), 0x0000);
+    }
+
+    #[test]
+    fn pseudo_header_is_the_same_in_both_shapes() {
+        let (src, dst) = (IpAddr::v4([10, 0, 0, 1]), IpAddr::v4([192, 168, 255, 254]));
+        let v4 = [10, 0, 0, 1, 192, 168, 255, 254, 0, 6, 0x12, 0x34];
+        assert_eq!(Checksum::pseudo_header(src, dst, 6, 0x1234).fold(), Checksum::of(&v4).fold());
+        let v6: IpAddr = "fe80::1:2".parse().unwrap();
+        let mut bytes = [v6.0, v6.0].concat();
+        bytes.extend([0, 0, 0x12, 0x34, 0, 0, 0, 17]);
+        assert_eq!(Checksum::pseudo_header(v6, v6, 17, 0x1234).fold(), Checksum::of(&bytes).fold());
+    }
+
+    proptest! {
+        #[test]
+        fn agrees_with_the_naive_sum(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+            prop_assert_eq!(checksum(&bytes), naive(&bytes));
+        }
+
+        #[test]
+        fn pieces_of_any_length_add_up(
+            bytes in prop::collection::vec(any::<u8>(), 0..200),
+            cuts in prop::collection::vec(0usize..200, 0..5),
+        ) {
+            let mut cuts: Vec<_> = cuts.into_iter().map(|c| c.min(bytes.len())).collect();
+            cuts.extend([0, bytes.len()]);
+            cuts.sort_unstable();
+            let mut sum = Checksum::new();
+            for piece in cuts.windows(2) {
+                sum.add_bytes(&bytes[piece[0]..piece[1]]);
+            }
+            prop_assert_eq!(sum.finish(), naive(&bytes));
+        }
+
+        #[test]
+        fn a_packet_with_its_checksum_is_valid(
+            mut bytes in prop::collection::vec(any::<u8>(), 2..100),
+            flip in any::<prop::sample::Index>(),
+            bit in 0u8..8,
+        ) {
+            bytes[..2].fill(0);
+            let check = checksum(&bytes);
+            bytes[..2].copy_from_slice(&check.to_be_bytes());
+            prop_assert!(Checksum::of(&bytes).is_valid());
+            let at = flip.index(bytes.len());
+            bytes[at] ^= 1 << bit;
+            prop_assert!(!Checksum::of(&bytes).is_valid());
+        }
+
+        #[test]
+        fn incremental_update_agrees_with_a_fresh_sum(
+            mut bytes in prop::collection::vec(any::<u8>(), 20..21),
+            new: u32,
+        ) {
+            bytes[..2].copy_from_slice(&[0x45, 0]); // a header is never all zero
+            let check = checksum(&bytes);
+            let old = u32::from_be_bytes([bytes[8], bytes[9], bytes[10], bytes[11]]);
+            bytes[8..12].copy_from_slice(&new.to_be_bytes());
+            prop_assert_eq!(update_u32(check, old, new), naive(&bytes));
+        }
+    }
+}

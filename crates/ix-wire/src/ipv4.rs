@@ -1,0 +1,170 @@
+//! IPv4 (RFC 791).
+use crate::{Checksum, DropReason, IpAddr, be16, be32, head};
+
+/// Bytes of a header without options: the only kind we send.
+pub const HEADER_BYTES: usize = 20;
+/// Protocol number of ICMP.
+pub const PROTOCOL_ICMP: u8 = 1;
+/// Protocol number of TCP.
+pub const PROTOCOL_TCP: u8 = 6;
+/// Protocol number of UDP.
+pub const PROTOCOL_UDP: u8 = 17;
+/// The hop limit we send with (RFC 1700's recommendation, and everybody's).
+pub const DEFAULT_TTL: u8 = 64;
+
+const FLAG_DONT_FRAGMENT: u16 = 0x4000;
+const FLAG_MORE_FRAGMENTS: u16 = 0x2000;
+const OFFSET_MASK: u16 = 0x1fff;
+
+/// What a received header says, checked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Header {
+    pub header_len: usize,
+    /// Header and payload, bytes.
+    pub total_len: usize,
+    pub ecn: u8,
+    pub dont_fragment: bool,
+    pub ttl: u8,
+    pub protocol: u8,
+    pub src: [u8; 4],
+    pub dst: [u8; 4],
+}
+
+impl Header {
+    /// Parses the header at the front of `packet`, of which `available` bytes exist (more than
+    /// `packet` holds when the packet goes on in other buffers).
+    #[inline]
+    pub fn parse(packet: &[u8], available: usize) -> Result<Self, DropReason> {
+        let fixed = packet.first_chunk::<HEADER_BYTES>().ok_or(DropReason::IpTruncated)?;
+        let header_len = if fixed[0] == 0x45 {
+            if !Checksum::of(fixed).is_valid() {
+                return Err(DropReason::IpBadChecksum);
+            }
+            HEADER_BYTES
+        } else {
+            check_long_header(packet)?
+        };
+        let total_len = usize::from(be16(fixed, 2));
+        if total_len < header_len || total_len > available {
+            return Err(DropReason::IpBadTotalLength);
+        }
+        let fragment = be16(fixed, 6);
+        if fragment & (FLAG_MORE_FRAGMENTS | OFFSET_MASK) != 0 {
+            return Err(DropReason::IpFragment);
+        }
+        let header = Self {
+            header_len,
+            total_len,
+            ecn: fixed[1] & 3,
+            dont_fragment: fragment & FLAG_DONT_FRAGMENT != 0,
+            ttl: fixed[8],
+            protocol: fixed[9],
+            src: [fixed[12], fixed[13], fixed[14], fixed[15]],
+            dst: [fixed[16], fixed[17], fixed[18], fixed[19]],
+        };
+        if is_martian_source(be32(fixed, 12)) {
+            return Err(DropReason::IpMartianSource);
+        }
+        if matches!(fixed[16], 0 | 127) {
+            return Err(DropReason::IpMartianDestination);
+        }
+        Ok(header)
+    }
+}
+
+/// 0/8, 127/8, 224/4 and 255.255.255.255 (RFC 1122 section 3.2.1.3). The rest of 240/4 passes.
+#[inline]
+fn is_martian_source(src: u32) -> bool {
+    let first = src >> 24;
+    first == 0 || first == 127 || first >> 4 == 0xe || src == u32::MAX
+}
+
+/// Anything but version 4 with a header of five words. Answers the header's length.
+#[cold]
+fn check_long_header(packet: &[u8]) -> Result<usize, DropReason> {
+    if packet[0] >> 4 != 4 {
+        return Err(DropReason::IpBadVersion);
+    }
+    let header_len = usize::from(packet[0] & 0xf) * 4;
+    if header_len < HEADER_BYTES {
+        return Err(DropReason::IpBadHeaderLength);
+    }
+    let header = packet.get(..header_len).ok_or(DropReason::IpBadHeaderLength)?;
+    if !Checksum::of(header).is_valid() {
+        return Err(DropReason::IpBadChecksum);
+    }
+    check_options(&header[HEADER_BYTES..])?;
+    Ok(header_len)
+}
+
+/// Options are walked and ignored (RFC 1122 section 3.2.1.8), but for source routes.
+fn check_options(mut options: &[u8]) -> Result<(), DropReason> {
+    const END: u8 = 0;
+    const NO_OPERATION: u8 = 1;
+    const LOOSE_SOURCE_ROUTE: u8 = 131;
+    const STRICT_SOURCE_ROUTE: u8 = 137;
+    while let [kind, rest @ ..] = options {
+        options = match *kind {
+            END => return Ok(()),
+            NO_OPERATION => rest,
+            LOOSE_SOURCE_ROUTE | STRICT_SOURCE_ROUTE => return Err(DropReason::IpSourceRoute),
+            _ => {
+                let len = usize::from(*rest.first().ok_or(DropReason::IpBadOption)?);
+                if len < 2 {
+                    return Err(DropReason::IpBadOption);
+                }
+                options.get(len..).ok_or(DropReason::IpBadOption)?
+            }
+        };
+    }
+    Ok(())
+}
+
+/// A header to send: no options, not fragmented.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ipv4Emit {
+    /// Source address; must be IPv4.
+    pub src: IpAddr,
+    /// Destination address; must be IPv4.
+    pub dst: IpAddr,
+    /// Protocol of the payload.
+    pub protocol: u8,
+    /// Hop limit.
+    pub ttl: u8,
+    /// The ECN bits, 0 to 3.
+    pub ecn: u8,
+    /// Set the DF flag (RFC 1191: always, for TCP).
+    pub dont_fragment: bool,
+    /// Identification; any value will do for an atomic datagram (RFC 6864 section 4.1).
+    pub ident: u16,
+    /// Bytes that follow the header.
+    pub payload_len: usize,
+}
+
+impl Ipv4Emit {
+    /// Writes the header with its checksum at the front of `packet`; answers its length.
+    ///
+    /// # Panics
+    /// When `packet` is shorter than the header.
+    #[inline]
+    pub fn emit(&self, packet: &mut [u8]) -> usize {
+        debug_assert!(self.src.as_v4().is_some() && self.dst.as_v4().is_some());
+        debug_assert!(self.payload_len + HEADER_BYTES <= usize::from(u16::MAX));
+        let header = head::<HEADER_BYTES>(packet);
+        let total_len = (HEADER_BYTES + self.payload_len) as u16;
+        let flags = if self.dont_fragment { FLAG_DONT_FRAGMENT } else { 0 };
+        header[0] = 0x45;
+        header[1] = self.ecn & 3;
+        header[2..4].copy_from_slice(&total_len.to_be_bytes());
+        header[4..6].copy_from_slice(&self.ident.to_be_bytes());
+        header[6..8].copy_from_slice(&flags.to_be_bytes());
+        header[8] = self.ttl;
+        header[9] = self.protocol;
+        header[10..12].fill(0);
+        header[12..16].copy_from_slice(&self.src.0[12..]);
+        header[16..20].copy_from_slice(&self.dst.0[12..]);
+        let check = Checksum::of(header).finish();
+        header[10..12].copy_from_slice(&check.to_be_bytes());
+        HEADER_BYTES
+    }
+}

@@ -1,0 +1,306 @@
+//! The receive path's one call: a frame in, what it is out.
+use crate::tcp::TcpHeader;
+use crate::udp::UdpHeader;
+use crate::{
+    ArpPacket, Checksum, DropReason, FlowTuple, IpAddr, MacAddr, be16, ethernet, icmp, ipv4,
+    is_group_mac, tcp,
+};
+use core::ops::Range;
+
+/// What to do about checksums of TCP and UDP. ICMP and IP headers are always verified.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum ChecksumMode {
+    /// The checksum must be right.
+    #[default]
+    Verify,
+    /// The checksum must be right, or be exactly the folded sum of the pseudo-header: what a Linux
+    /// stack leaves in the field when it expects a device to finish the checksum, and there is no
+    /// such device between us (veth, virtio, TAP). Such packets never crossed a wire.
+    AcceptPartial,
+    /// The device has verified it.
+    Skip,
+}
+
+/// What [`parse`] verifies beyond the formats.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct RxChecks {
+    /// Checksums of TCP and UDP.
+    pub transport: ChecksumMode,
+}
+
+/// The link and network part of a received packet.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct IpMeta {
+    /// IP source: a unicast address that may stand on a wire.
+    pub src: IpAddr,
+    /// IP destination; whether it is ours is the caller's question.
+    pub dst: IpAddr,
+    /// Hop limit. Zero is no reason to drop (RFC 1122 section 3.2.1.7).
+    pub ttl: u8,
+    /// The ECN bits: 0 not capable, 1 ECT(1), 2 ECT(0), 3 congestion experienced.
+    pub ecn: u8,
+    /// The DF flag.
+    pub dont_fragment: bool,
+    /// Length of the IP header, options included; it begins at [`ethernet::HEADER_BYTES`].
+    pub header_len: u8,
+    /// Ethernet source.
+    pub eth_src: MacAddr,
+    /// Ethernet destination; a group address when the packet came as broadcast or multicast.
+    pub eth_dst: MacAddr,
+}
+
+/// Where a packet's payload lies within its frame, without Ethernet padding.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Payload {
+    /// First byte, counted from the frame's.
+    pub start: u16,
+    /// Bytes in this buffer.
+    pub len: u16,
+    /// Bytes that follow in further buffers; 0 unless [`parse_first`] was given a part of a frame.
+    pub more: u16,
+}
+
+impl Payload {
+    /// The place as a range of the frame.
+    #[inline]
+    pub fn range(self) -> Range<usize> {
+        usize::from(self.start)..usize::from(self.start) + usize::from(self.len)
+    }
+
+    /// The payload itself, of the frame it was found in; empty for any other that is too short.
+    #[inline]
+    pub fn of(self, frame: &[u8]) -> &[u8] {
+        frame.get(self.range()).unwrap_or(&[])
+    }
+}
+
+/// A TCP segment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TcpPacket {
+    /// Link and network part.
+    pub ip: IpMeta,
+    /// The TCP header.
+    pub header: TcpHeader,
+    /// The data.
+    pub payload: Payload,
+    /// Accepted by [`ChecksumMode::AcceptPartial`], the data unverified.
+    pub partial: bool,
+}
+
+impl TcpPacket {
+    /// The flow it belongs to.
+    #[inline]
+    pub fn tuple(&self) -> FlowTuple {
+        FlowTuple {
+            local: self.ip.dst,
+            remote: self.ip.src,
+            local_port: self.header.dst_port,
+            remote_port: self.header.src_port,
+        }
+    }
+}
+
+/// A UDP datagram.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct UdpPacket {
+    /// Link and network part.
+    pub ip: IpMeta,
+    /// The sender's port; 0 when it expects no answer.
+    pub src_port: u16,
+    /// The receiver's port.
+    pub dst_port: u16,
+    /// The data.
+    pub payload: Payload,
+    /// Accepted by [`ChecksumMode::AcceptPartial`], the data unverified.
+    pub partial: bool,
+}
+
+impl UdpPacket {
+    /// The flow it belongs to.
+    #[inline]
+    pub fn tuple(&self) -> FlowTuple {
+        FlowTuple {
+            local: self.ip.dst,
+            remote: self.ip.src,
+            local_port: self.dst_port,
+            remote_port: self.src_port,
+        }
+    }
+}
+
+/// An ICMP message.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct IcmpPacket {
+    /// Link and network part.
+    pub ip: IpMeta,
+    /// Type, code and second word.
+    pub header: icmp::IcmpHeader,
+    /// What follows the header: an echo's data, or the quoted packet of an error.
+    pub payload: Payload,
+}
+
+/// What a frame is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Parsed {
+    /// A TCP segment.
+    Tcp(TcpPacket),
+    /// A UDP datagram.
+    Udp(UdpPacket),
+    /// An ICMP message.
+    Icmp(IcmpPacket),
+    /// An ARP packet.
+    Arp(ArpPacket),
+}
+
+/// Says what an Ethernet frame is, or why it is dropped.
+#[inline]
+pub fn parse(frame: &[u8], checks: RxChecks) -> Result<Parsed, DropReason> {
+    parse_first(frame, frame.len(), checks)
+}
+
+/// As [`parse`] for a frame of `total_len` bytes of which `frame` is the first buffer. All headers
+/// must be in it.
+///
+/// When the packet really goes on in other buffers, its transport checksum is not verified, but
+/// `partial` still says whether it is the sum of the pseudo-header.
+#[inline]
+pub fn parse_first(frame: &[u8], total_len: usize, checks: RxChecks) -> Result<Parsed, DropReason> {
+    let (eth, packet) =
+        frame.split_first_chunk::<{ ethernet::HEADER_BYTES }>().ok_or(DropReason::EthTruncated)?;
+    let &[d0, d1, d2, d3, d4, d5, s0, s1, s2, s3, s4, s5, ..] = eth;
+    let (eth_dst, eth_src) = ([d0, d1, d2, d3, d4, d5], [s0, s1, s2, s3, s4, s5]);
+    if is_group_mac(&eth_src) {
+        return Err(DropReason::EthBadSource);
+    }
+    match be16(eth, 12) {
+        ethernet::TYPE_IPV4 => {}
+        ethernet::TYPE_ARP => return ArpPacket::parse(packet).map(Parsed::Arp),
+        other => return Err(unknown_type(other)),
+    }
+
+    let available = total_len.max(frame.len()) - ethernet::HEADER_BYTES;
+    let ip = ipv4::Header::parse(packet, available)?;
+    let in_buffer = ip.total_len.min(packet.len());
+    // The header lies within both: `Header::parse` has looked at it.
+    let transport = packet.get(ip.header_len..in_buffer).ok_or(DropReason::IpTruncated)?;
+    let datagram = Datagram {
+        meta: IpMeta {
+            src: IpAddr::v4(ip.src),
+            dst: IpAddr::v4(ip.dst),
+            ttl: ip.ttl,
+            ecn: ip.ecn,
+            dont_fragment: ip.dont_fragment,
+            header_len: ip.header_len as u8,
+            eth_src,
+            eth_dst,
+        },
+        bytes: transport,
+        len: ip.total_len - ip.header_len,
+    };
+    match ip.protocol {
+        ipv4::PROTOCOL_TCP => parse_tcp(&datagram, checks.transport),
+        ipv4::PROTOCOL_UDP => parse_udp(&datagram, checks.transport),
+        ipv4::PROTOCOL_ICMP => parse_icmp(&datagram),
+        _ => Err(DropReason::IpUnknownProtocol),
+    }
+}
+
+#[cold]
+fn unknown_type(ethertype: u16) -> DropReason {
+    match ethertype {
+        ethernet::TYPE_VLAN | ethernet::TYPE_SERVICE_VLAN => DropReason::EthVlan,
+        ethernet::TYPE_IPV6 => DropReason::EthIpv6,
+        _ => DropReason::EthUnknownType,
+    }
+}
+
+/// The payload of an IP packet.
+struct Datagram<'a> {
+    meta: IpMeta,
+    /// What of it is in the first buffer.
+    bytes: &'a [u8],
+    /// Its whole length.
+    len: usize,
+}
+
+impl Datagram<'_> {
+    /// The payload behind a transport header of `header_len` bytes that lies in `bytes`, of a
+    /// transport packet of `len` bytes.
+    #[inline]
+    fn payload(&self, header_len: usize, len: usize) -> Payload {
+        let start = ethernet::HEADER_BYTES + usize::from(self.meta.header_len) + header_len;
+        let in_buffer = len.min(self.bytes.len());
+        // All below 64 KiB: they are parts of an IP total length, and at most 134 bytes more.
+        Payload {
+            start: start as u16,
+            len: (in_buffer - header_len) as u16,
+            more: (len - in_buffer) as u16,
+        }
+    }
+
+    /// Verifies the checksum over the first `len` bytes, given its field. `Ok(true)` when it is
+    /// the partial one.
+    ///
+    /// The partial sum is looked for first, which spares summing the payload. A packet whose right
+    /// checksum happens to equal it is accepted either way.
+    #[inline]
+    fn verify(&self, protocol: u8, len: usize, field: u16, mode: ChecksumMode) -> Option<bool> {
+        if mode == ChecksumMode::Skip {
+            return Some(false);
+        }
+        let mut sum = Checksum::pseudo_header(self.meta.src, self.meta.dst, protocol, len);
+        let whole = self.bytes.get(..len);
+        let accept_partial = mode == ChecksumMode::AcceptPartial || whole.is_none();
+        if accept_partial && field == sum.fold() {
+            return Some(true);
+        }
+        let Some(whole) = whole else { return Some(false) };
+        sum.add_bytes(whole);
+        sum.is_valid().then_some(false)
+    }
+}
+
+#[inline]
+fn parse_tcp(datagram: &Datagram<'_>, mode: ChecksumMode) -> Result<Parsed, DropReason> {
+    let (header, header_len) = TcpHeader::parse(datagram.bytes)?;
+    if is_group_mac(&datagram.meta.eth_dst)
+        || datagram.meta.dst.is_multicast()
+        || datagram.meta.dst.is_broadcast()
+    {
+        return Err(DropReason::TcpNotUnicast);
+    }
+    let field = tcp::checksum_field(datagram.bytes);
+    let partial = datagram
+        .verify(ipv4::PROTOCOL_TCP, datagram.len, field, mode)
+        .ok_or(DropReason::TcpBadChecksum)?;
+    let payload = datagram.payload(header_len, datagram.len);
+    Ok(Parsed::Tcp(TcpPacket { ip: datagram.meta, header, payload, partial }))
+}
+
+#[inline]
+fn parse_udp(datagram: &Datagram<'_>, mode: ChecksumMode) -> Result<Parsed, DropReason> {
+    let header = UdpHeader::parse(datagram.bytes, datagram.len)?;
+    let len = usize::from(header.length);
+    // Zero says that the sender computed none (RFC 768).
+    let mode = if header.checksum == 0 { ChecksumMode::Skip } else { mode };
+    let partial = datagram
+        .verify(ipv4::PROTOCOL_UDP, len, header.checksum, mode)
+        .ok_or(DropReason::UdpBadChecksum)?;
+    Ok(Parsed::Udp(UdpPacket {
+        ip: datagram.meta,
+        src_port: header.src_port,
+        dst_port: header.dst_port,
+        payload: datagram.payload(crate::udp::HEADER_BYTES, len),
+        partial,
+    }))
+}
+
+fn parse_icmp(datagram: &Datagram<'_>) -> Result<Parsed, DropReason> {
+    let header = icmp::IcmpHeader::parse(datagram.bytes)?;
+    let whole = datagram.bytes.len() == datagram.len;
+    if whole && !Checksum::of(datagram.bytes).is_valid() {
+        return Err(DropReason::IcmpBadChecksum);
+    }
+    let payload = datagram.payload(icmp::HEADER_BYTES, datagram.len);
+    Ok(Parsed::Icmp(IcmpPacket { ip: datagram.meta, header, payload }))
+}

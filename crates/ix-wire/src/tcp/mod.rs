@@ -1,0 +1,177 @@
+//! TCP (RFC 9293 section 3.1).
+use crate::{Checksum, DropReason, IpAddr, Seq, be16, be32, ipv4};
+use core::ops::{BitOr, BitOrAssign};
+
+mod options;
+
+pub use options::{OPTIONS_BYTES_MAX, SackBlocks, TcpOptions, WINDOW_SCALE_MAX};
+
+/// Bytes of a header without options.
+pub const HEADER_BYTES: usize = 20;
+/// Bytes of a header with as many options as fit.
+pub const HEADER_BYTES_MAX: usize = HEADER_BYTES + OPTIONS_BYTES_MAX;
+
+const CHECKSUM_AT: usize = 16;
+
+/// The control bits.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct TcpFlags(pub u8);
+
+impl TcpFlags {
+    /// No more data from the sender.
+    pub const FIN: Self = Self(0x01);
+    /// Synchronise sequence numbers.
+    pub const SYN: Self = Self(0x02);
+    /// Reset the connection.
+    pub const RST: Self = Self(0x04);
+    /// Push.
+    pub const PSH: Self = Self(0x08);
+    /// The acknowledgement field is significant.
+    pub const ACK: Self = Self(0x10);
+    /// The urgent pointer is significant.
+    pub const URG: Self = Self(0x20);
+    /// ECN echo (RFC 3168).
+    pub const ECE: Self = Self(0x40);
+    /// Congestion window reduced (RFC 3168).
+    pub const CWR: Self = Self(0x80);
+
+    /// All of `other`'s bits are set.
+    #[inline]
+    pub const fn contains(self, other: Self) -> bool {
+        self.0 & other.0 == other.0
+    }
+
+    /// Any of `other`'s bits is set.
+    #[inline]
+    pub const fn intersects(self, other: Self) -> bool {
+        self.0 & other.0 != 0
+    }
+
+    /// Both sets together, in constants.
+    #[inline]
+    pub const fn union(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+}
+
+impl BitOr for TcpFlags {
+    type Output = Self;
+    #[inline]
+    fn bitor(self, other: Self) -> Self {
+        self.union(other)
+    }
+}
+
+impl BitOrAssign for TcpFlags {
+    #[inline]
+    fn bitor_assign(&mut self, other: Self) {
+        *self = *self | other;
+    }
+}
+
+/// A TCP header without its checksum.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct TcpHeader {
+    /// The sender's port.
+    pub src_port: u16,
+    /// The receiver's port.
+    pub dst_port: u16,
+    /// Sequence number of the first byte (or of the SYN).
+    pub seq: Seq,
+    /// Next sequence number expected; significant with [`TcpFlags::ACK`].
+    pub ack: Seq,
+    /// The control bits. Reserved bits are ignored on reception (RFC 9293 section 3.1).
+    pub flags: TcpFlags,
+    /// The window as it stands in the header, before any scaling.
+    pub window: u16,
+    /// Urgent pointer; significant with [`TcpFlags::URG`].
+    pub urgent: u16,
+    /// The options.
+    pub options: TcpOptions,
+}
+
+impl TcpHeader {
+    /// Parses the header at the front of a segment; answers it and its length. The checksum is the
+    /// caller's to verify.
+    #[inline]
+    pub fn parse(segment: &[u8]) -> Result<(Self, usize), DropReason> {
+        let fixed = segment.first_chunk::<HEADER_BYTES>().ok_or(DropReason::TcpTruncated)?;
+        let header_len = usize::from(fixed[12] >> 4) * 4;
+        let options = segment.get(HEADER_BYTES..header_len).ok_or(DropReason::TcpBadDataOffset)?;
+        let header = Self {
+            src_port: be16(fixed, 0),
+            dst_port: be16(fixed, 2),
+            seq: Seq(be32(fixed, 4)),
+            ack: Seq(be32(fixed, 8)),
+            flags: TcpFlags(fixed[13]),
+            window: be16(fixed, 14),
+            urgent: be16(fixed, 18),
+            options: TcpOptions::parse(options),
+        };
+        Ok((header, header_len))
+    }
+
+    /// Bytes that [`Self::emit`] writes.
+    #[inline]
+    #[allow(clippy::len_without_is_empty)] // a header is never empty
+    pub fn len(&self) -> usize {
+        HEADER_BYTES + self.options.len()
+    }
+
+    /// Writes the header at the front of `out`, checksum zero; answers its length.
+    ///
+    /// # Panics
+    /// When `out` is shorter than that.
+    #[inline]
+    pub fn emit(&self, out: &mut [u8]) -> usize {
+        let (fixed, options) = out.split_at_mut(HEADER_BYTES);
+        let header_len = HEADER_BYTES + self.options.emit(options);
+        fixed[0..2].copy_from_slice(&self.src_port.to_be_bytes());
+        fixed[2..4].copy_from_slice(&self.dst_port.to_be_bytes());
+        fixed[4..8].copy_from_slice(&self.seq.0.to_be_bytes());
+        fixed[8..12].copy_from_slice(&self.ack.0.to_be_bytes());
+        fixed[12] = (header_len as u8 / 4) << 4;
+        fixed[13] = self.flags.0;
+        fixed[14..16].copy_from_slice(&self.window.to_be_bytes());
+        fixed[16..18].fill(0);
+        fixed[18..20].copy_from_slice(&self.urgent.to_be_bytes());
+        header_len
+    }
+}
+
+/// Fills in the checksum of a segment that lies whole in one piece, whatever its checksum field
+/// holds now.
+///
+/// # Panics
+/// When `segment` is shorter than a header.
+#[inline]
+pub fn fill_checksum(segment: &mut [u8], src: IpAddr, dst: IpAddr) {
+    fill_checksum_with(segment, src, dst, 0, Checksum::new());
+}
+
+/// Fills in the checksum of a segment whose header is `header` and whose payload, of
+/// `payload_len` bytes that sum to `payload`, lies elsewhere.
+///
+/// # Panics
+/// When `header` is shorter than a header.
+#[inline]
+pub fn fill_checksum_with(
+    header: &mut [u8],
+    src: IpAddr,
+    dst: IpAddr,
+    payload_len: usize,
+    payload: Checksum,
+) {
+    header[CHECKSUM_AT..CHECKSUM_AT + 2].fill(0);
+    let length = header.len() + payload_len;
+    let mut sum = Checksum::pseudo_header(src, dst, ipv4::PROTOCOL_TCP, length);
+    sum.add_bytes(header);
+    sum.append(payload);
+    header[CHECKSUM_AT..CHECKSUM_AT + 2].copy_from_slice(&sum.finish().to_be_bytes());
+}
+
+/// The checksum field of a segment that is known to hold a whole header.
+#[inline]
+pub(crate) fn checksum_field(segment: &[u8]) -> u16 {
+    segment.get(CHECKSUM_AT..CHECKSUM_AT + 2).map_or(0, |field| be16(field, 0))
+}
