@@ -1,0 +1,468 @@
+//! Counters and histograms of the elastic threads, in memory that the control plane reads.
+//!
+//! One elastic thread writes its own block, with plain loads and stores; everybody else only reads,
+//! so a reader sees each counter somewhat late but never torn. Names are stable: tools rely on them.
+mod page;
+mod snapshot;
+
+pub use page::{ControlPage, PageError};
+pub use snapshot::{Snapshot, ThreadSnapshot};
+
+use crate::histogram::{BUCKETS, Histogram, bucket_of};
+use core::ops::Deref;
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use ix_tcp::TcpCounter;
+use ix_wire::DropReason;
+use std::sync::Arc;
+
+/// Layout of the control page; a change of any list in this module is a new version.
+pub const VERSION: u32 = 1;
+
+/// Buckets of the batch histogram: 0, 1, 2..4, 4..8, … the last is open-ended.
+pub const BATCH_BUCKETS: usize = 12;
+
+/// A number that one thread writes and others read.
+#[derive(Debug, Default)]
+#[repr(transparent)]
+pub struct Metric(AtomicU64);
+
+impl Metric {
+    /// Adds to a counter.
+    #[inline]
+    pub fn add(&self, n: u64) {
+        // One writer, so no atomic read-modify-write is needed.
+        self.0.store(self.0.load(Relaxed).wrapping_add(n), Relaxed);
+    }
+
+    /// Sets a gauge.
+    #[inline]
+    pub fn set(&self, value: u64) {
+        self.0.store(value, Relaxed);
+    }
+
+    /// Keeps the larger of the gauge and `value`.
+    #[inline]
+    pub fn raise(&self, value: u64) {
+        if value > self.0.load(Relaxed) {
+            self.0.store(value, Relaxed);
+        }
+    }
+
+    /// Reads.
+    pub fn get(&self) -> u64 {
+        self.0.load(Relaxed)
+    }
+}
+
+macro_rules! counters {
+    ($($(#[doc = $doc:literal])+ $name:ident,)*) => {
+        /// Counters and gauges of one elastic thread.
+        #[derive(Debug, Default)]
+        #[repr(C)]
+        pub struct Counters {
+            $($(#[doc = $doc])+ pub $name: Metric,)*
+        }
+
+        impl Counters {
+            /// Every name with its value, in the order of declaration.
+            pub fn for_each(&self, mut f: impl FnMut(&'static str, u64)) {
+                $(f(stringify!($name), self.$name.get());)*
+            }
+        }
+    };
+}
+
+counters! {
+    /// Packets that devices handed over.
+    rx_packets,
+    /// Their bytes, Ethernet headers included.
+    rx_bytes,
+    /// Packets handed to devices.
+    tx_packets,
+    /// Their bytes.
+    tx_bytes,
+    /// Run-to-completion cycles, empty ones included.
+    cycles,
+    /// Cycles that received or sent something.
+    busy_cycles,
+    /// Event conditions.
+    events,
+    /// Batched system calls.
+    calls,
+    /// Batched system calls that answered an error.
+    call_errors,
+    /// Event `knock`.
+    knocks,
+    /// Connections opened by us, successfully.
+    connects,
+    /// Knocks that the application accepted.
+    accepted,
+    /// Flows that ended, for whatever reason.
+    closed,
+    /// Flows now, in all states.
+    flows,
+    /// Most flows at one time.
+    flows_peak,
+    /// Flows in SYN-RECEIVED now.
+    half_open,
+    /// Flows in TIME-WAIT now.
+    time_wait,
+    /// Receive frames now out of the pool: in rings, queues, or with the application.
+    rx_frames_in_use,
+    /// Transmit frames now out of the pool.
+    tx_frames_in_use,
+    /// Application timers armed now.
+    app_timers,
+    /// Entries in the timing wheel now, stale ones included.
+    wheel_entries,
+    /// Packets handled by another thread than the owner of their flow group; must stay 0.
+    misrouted,
+    /// Packets handed to the owner of their flow group.
+    forwarded,
+    /// Turns that left packets in the device because the event array was full.
+    event_back_pressure,
+    /// Lost by devices: we did not poll in time.
+    device_rx_overrun,
+    /// Lost by devices: not acceptable to them.
+    device_rx_invalid,
+    /// Lost by devices: could not be sent.
+    device_tx_failed,
+}
+
+macro_rules! local_drops {
+    ($($(#[doc = $doc:literal])+ $variant:ident = $name:literal,)*) => {
+        /// Why the dataplane itself drops a packet that is well formed.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum LocalDrop {
+            $($(#[doc = $doc])+ $variant,)*
+        }
+
+        impl LocalDrop {
+            /// All reasons, in the order of their counters.
+            pub const ALL: &'static [LocalDrop] = &[$(LocalDrop::$variant,)*];
+            /// How many there are.
+            pub const COUNT: usize = Self::ALL.len();
+
+            /// Name of the counter.
+            pub const fn name(self) -> &'static str {
+                match self { $(LocalDrop::$variant => $name,)* }
+            }
+        }
+    };
+}
+
+local_drops! {
+    /// A segment for which there is neither flow nor listener.
+    NoFlow = "no_flow",
+    /// A SYN beyond the backlog, or one that a listener refused otherwise.
+    Backlog = "backlog",
+    /// A new flow beyond `flows_max`.
+    FlowsMax = "flows_max",
+    /// A datagram to a port that nobody has bound.
+    UdpNoSocket = "udp_no_socket",
+    /// A datagram to a socket whose application holds too many.
+    UdpQueueFull = "udp_queue_full",
+    /// No frame to build a packet in.
+    NoTxFrame = "no_tx_frame",
+    /// No frame for a packet that must outlive its cycle.
+    NoRxFrame = "no_rx_frame",
+    /// A packet that waited for the Ethernet address of its next hop in vain.
+    ArpPending = "arp_pending",
+    /// No route to the destination.
+    NoRoute = "no_route",
+    /// The ring to the owner of the flow group was full.
+    ForwardFull = "forward_full",
+    /// A later piece of a frame whose first piece was dropped.
+    FrameTail = "frame_tail",
+}
+
+/// The parts of a cycle that time is charged to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// Step 1: the receive ring.
+    Poll,
+    /// Step 2: the protocol stack.
+    Process,
+    /// Step 3: the application.
+    App,
+    /// Step 4: batched system calls.
+    Calls,
+    /// Step 5: timers.
+    Timers,
+    /// Step 6: the transmit ring.
+    Transmit,
+    /// Waiting for work.
+    Idle,
+}
+
+impl Stage {
+    /// All stages, in the order of their counters.
+    pub const ALL: [Stage; 7] = [
+        Stage::Poll,
+        Stage::Process,
+        Stage::App,
+        Stage::Calls,
+        Stage::Timers,
+        Stage::Transmit,
+        Stage::Idle,
+    ];
+
+    /// Name of the counter.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Stage::Poll => "poll",
+            Stage::Process => "process",
+            Stage::App => "app",
+            Stage::Calls => "calls",
+            Stage::Timers => "timers",
+            Stage::Transmit => "transmit",
+            Stage::Idle => "idle",
+        }
+    }
+}
+
+/// A histogram that one thread writes and others read.
+#[derive(Debug)]
+#[repr(C)]
+pub struct SharedHistogram {
+    counts: [Metric; BUCKETS],
+    sum: Metric,
+    max: Metric,
+}
+
+impl SharedHistogram {
+    /// Counts a value.
+    #[inline]
+    pub fn record(&self, value: u64) {
+        self.counts[bucket_of(value)].add(1);
+        self.sum.add(value);
+        self.max.raise(value);
+    }
+
+    /// A copy to work with.
+    pub fn read(&self) -> Histogram {
+        let counts = core::array::from_fn(|bucket| self.counts[bucket].get());
+        Histogram::from_parts(counts, self.sum.get(), self.max.get())
+    }
+}
+
+/// What one elastic thread writes. All zero is a valid block, and how each begins.
+#[derive(Debug)]
+#[repr(C, align(128))]
+pub struct ThreadBlock {
+    /// Counters and gauges.
+    pub counters: Counters,
+    /// Received packets refused by the parser, by reason.
+    pub drops: [Metric; DropReason::COUNT],
+    /// Packets dropped by the dataplane, by reason.
+    pub local_drops: [Metric; LocalDrop::COUNT],
+    /// What happened inside TCP.
+    pub tcp: [Metric; TcpCounter::COUNT],
+    /// Time stamp counter ticks by stage.
+    pub stage_ticks: [Metric; Stage::ALL.len()],
+    /// Cycles by number of packets received.
+    pub batches: [Metric; BATCH_BUCKETS],
+    /// Ticks from the application's return to its next turn, of cycles that did something.
+    pub busy_cycle_ticks: SharedHistogram,
+}
+
+/// The writing end of one [`ThreadBlock`], and the stopwatch of the cycle's stages.
+pub struct ThreadMetrics {
+    block: NonNull<ThreadBlock>,
+    /// Keeps the block's memory mapped.
+    _page: Arc<ControlPage>,
+    stage: Stage,
+    stage_since: u64,
+    cycle_since: u64,
+}
+
+// SAFETY: the pointer is to shared memory of atomics, kept alive by `_page`.
+unsafe impl Send for ThreadMetrics {}
+
+impl Deref for ThreadMetrics {
+    type Target = ThreadBlock;
+
+    #[inline]
+    fn deref(&self) -> &ThreadBlock {
+        // SAFETY: points into `_page`'s mapping, which is as long as self; the block holds nothing
+        // but atomics, so that shared references are all that is ever needed.
+        unsafe { self.block.as_ref() }
+    }
+}
+
+impl ThreadMetrics {
+    /// The writing end for elastic thread `index`. Whoever makes two for one thread loses counts.
+    ///
+    /// # Panics
+    /// When the page has no such thread, or was mapped for reading only.
+    pub fn new(page: &Arc<ControlPage>, index: usize) -> ThreadMetrics {
+        assert!(page.writable(), "the page is mapped for reading only");
+        let now = ticks();
+        ThreadMetrics {
+            block: NonNull::from(page.thread(index)),
+            _page: page.clone(),
+            stage: Stage::App,
+            stage_since: now,
+            cycle_since: now,
+        }
+    }
+
+    /// From now on time is charged to `stage`.
+    #[inline]
+    pub fn enter(&mut self, stage: Stage) {
+        let now = ticks();
+        self.stage_ticks[self.stage as usize].add(now.wrapping_sub(self.stage_since));
+        if matches!(self.stage, Stage::App | Stage::Idle) {
+            self.cycle_since = now;
+        }
+        self.stage = stage;
+        self.stage_since = now;
+    }
+
+    /// A cycle is over; it received and sent so many packets. The application is next.
+    #[inline]
+    pub fn cycle_done(&mut self, received: usize, sent: usize) {
+        self.enter(Stage::App);
+        self.counters.cycles.add(1);
+        self.batches[batch_bucket(received)].add(1);
+        if received + sent > 0 {
+            self.counters.busy_cycles.add(1);
+            let length = self.stage_since.wrapping_sub(self.cycle_since);
+            self.busy_cycle_ticks.record(length);
+        }
+    }
+
+    /// The parser refused a packet.
+    #[inline]
+    pub fn drop_packet(&self, reason: DropReason) {
+        self.drops[reason.index()].add(1);
+    }
+
+    /// Something notable happened to a connection.
+    #[inline]
+    pub fn count_tcp(&self, what: TcpCounter) {
+        self.tcp[what.index()].add(1);
+    }
+
+    /// The dataplane dropped a packet.
+    #[inline]
+    pub fn drop_local(&self, reason: LocalDrop) {
+        self.local_drops[reason as usize].add(1);
+    }
+}
+
+fn batch_bucket(received: usize) -> usize {
+    ((usize::BITS - received.leading_zeros()) as usize).min(BATCH_BUCKETS - 1)
+}
+
+/// The processor's time stamp counter.
+#[inline]
+fn ticks() -> u64 {
+    // SAFETY: RDTSC exists on every x86-64 processor, and Linux does not disable it.
+    unsafe { core::arch::x86_64::_rdtsc() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::{AsFd, FromRawFd, OwnedFd};
+
+    fn memfd() -> OwnedFd {
+        // SAFETY: a plain system call with a constant string.
+        let fd = unsafe { libc::memfd_create(c"ix-test".as_ptr(), 0) };
+        assert!(fd >= 0);
+        // SAFETY: a fresh descriptor that nobody else owns.
+        unsafe { OwnedFd::from_raw_fd(fd) }
+    }
+
+    #[test]
+    fn a_reader_in_another_mapping_sees_what_each_thread_counted() {
+        let fd = memfd();
+        let page = Arc::new(ControlPage::create(fd.as_fd(), 2, 2500).unwrap());
+        let mut second = ThreadMetrics::new(&page, 1);
+        second.counters.rx_packets.add(3);
+        second.counters.flows_peak.raise(9);
+        second.counters.flows_peak.raise(4);
+        second.drop_packet(DropReason::IpFragment);
+        second.drop_local(LocalDrop::ForwardFull);
+        second.enter(Stage::Calls);
+        second.cycle_done(5, 0);
+        second.cycle_done(0, 0);
+        let reader = ControlPage::open(fd.as_fd()).unwrap();
+        drop((second, page));
+        let snapshot = Snapshot::of(&reader);
+        assert_eq!((snapshot.threads.len(), snapshot.ticks_per_us), (2, 2500));
+        let (first, second) = (&snapshot.threads[0], &snapshot.threads[1]);
+        assert_eq!(first.get("rx_packets"), Some(0));
+        assert_eq!(second.get("flows_peak"), Some(9));
+        assert_eq!(second.get("drops.ip_fragment"), Some(1));
+        assert_eq!(second.get("drops.forward_full"), Some(1));
+        assert_eq!((second.get("cycles"), second.get("busy_cycles")), (Some(2), Some(1)));
+        assert_eq!((second.batches[0], second.batches[3]), (1, 1));
+        assert_eq!(second.busy_cycle_ticks.count(), 1);
+        assert_eq!(snapshot.total("rx_packets"), Some(3));
+        assert_eq!(snapshot.total("no_such_counter"), None);
+    }
+
+    #[test]
+    fn time_goes_to_the_stage_it_was_spent_in() {
+        let page = Arc::new(ControlPage::anonymous(1).unwrap());
+        let mut metrics = ThreadMetrics::new(&page, 0);
+        metrics.enter(Stage::Idle);
+        let spin = |ms| {
+            let end = std::time::Instant::now() + std::time::Duration::from_millis(ms);
+            while std::time::Instant::now() < end {}
+        };
+        spin(8);
+        metrics.enter(Stage::Timers);
+        spin(1);
+        metrics.cycle_done(1, 1);
+        let ticks = |stage: Stage| metrics.stage_ticks[stage as usize].get();
+        assert!(ticks(Stage::Idle) > ticks(Stage::Timers));
+        assert!(ticks(Stage::Timers) > ticks(Stage::Transmit));
+        // The time before the thread woke is no part of the cycle.
+        assert!(metrics.busy_cycle_ticks.read().max() <= ticks(Stage::Timers) * 2);
+        assert!(metrics.busy_cycle_ticks.read().max() < ticks(Stage::Idle));
+    }
+
+    #[test]
+    fn strange_memory_is_refused() {
+        let fd = memfd();
+        assert_eq!(ControlPage::open(fd.as_fd()).err(), Some(PageError::NotAPage));
+        // SAFETY: a plain system call on our descriptor.
+        unsafe { libc::ftruncate(std::os::fd::AsRawFd::as_raw_fd(&fd), 4096) };
+        assert_eq!(ControlPage::open(fd.as_fd()).err(), Some(PageError::NotAPage));
+        drop(ControlPage::create(fd.as_fd(), 4, 0).unwrap());
+        // SAFETY: as above.
+        unsafe { libc::ftruncate(std::os::fd::AsRawFd::as_raw_fd(&fd), 4096) };
+        assert_eq!(ControlPage::open(fd.as_fd()).err(), Some(PageError::Truncated));
+    }
+
+    #[test]
+    fn json_has_every_name_once() {
+        let page = ControlPage::anonymous(1).unwrap();
+        let snapshot = Snapshot::of(&page);
+        let json = snapshot.to_string();
+        let thread = &snapshot.threads[0];
+        let (front, _) = json.split_once("\"stage_ticks\"").unwrap();
+        for (name, _) in thread.counters.iter().chain(&thread.drops).chain(&thread.tcp) {
+            assert_eq!(front.matches(&format!("\"{name}\":")).count(), 1, "{name}");
+        }
+        let depth = json.chars().fold(0i32, |depth, c| match c {
+            '{' | '[' => depth + 1,
+            '}' | ']' => depth - 1,
+            _ => depth,
+        });
+        assert_eq!(depth, 0, "{json}");
+    }
+
+    #[test]
+    fn blocks_share_no_cache_line() {
+        assert_eq!(size_of::<ThreadBlock>() % 128, 0);
+        assert_eq!(align_of::<ThreadBlock>(), 128);
+        let size = |received| batch_bucket(received);
+        assert_eq!([size(0), size(1), size(2), size(3), size(4), size(64)], [0, 1, 2, 2, 3, 7]);
+        assert_eq!(size(usize::MAX), BATCH_BUCKETS - 1);
+    }
+}
