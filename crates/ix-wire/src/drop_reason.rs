@@ -118,7 +118,12 @@ mod tests {
         assert_eq!(names.len(), DropReason::COUNT);
         for (i, reason) in DropReason::ALL.iter().enumerate() {
             assert_eq!(reason.index(), i);
-            assert!(reason.name().bytes().all(|b| b.is_ascii_lowercase() || b == b'_'));
+            assert!(
+                reason
+                    .name()
+                    .bytes()
+                    .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_')
+            );
             assert!(reason.describe().ends_with(['.', ')']) && !reason.describe().starts_with(' '));
         }
     }

@@ -1,0 +1,238 @@
+//! Properties of the parser: total, and the inverse of what builds packets.
+use ix_wire::*;
+use proptest::prelude::*;
+
+fn mac() -> impl Strategy<Value = MacAddr> {
+    any::<MacAddr>().prop_map(|mut mac| {
+        mac[0] &= !1;
+        mac[5] |= 1; // not zero
+        mac
+    })
+}
+
+fn unicast() -> impl Strategy<Value = [u8; 4]> {
+    any::<[u8; 4]>().prop_map(|mut ip| {
+        ip[0] = if matches!(ip[0], 0 | 127 | 224..=255) { 10 } else { ip[0] };
+        ip
+    })
+}
+
+fn link() -> impl Strategy<Value = FrameHeader> {
+    let macs = (mac(), mac());
+    let ips = (unicast(), unicast());
+    (macs, ips, any::<u8>(), 0u8..4, any::<u16>()).prop_map(|(macs, ips, ttl, ecn, ident)| {
+        FrameHeader {
+            eth_src: macs.0,
+            eth_dst: macs.1,
+            src: IpAddr::v4(ips.0),
+            dst: IpAddr::v4(ips.1),
+            ttl,
+            ecn,
+            ident,
+        }
+    })
+}
+
+fn options() -> impl Strategy<Value = TcpOptions> {
+    let blocks = prop::collection::vec(any::<(u32, u32)>(), 0..=4);
+    let shift = prop::option::of(0u8..=14);
+    (any::<Option<u16>>(), shift, any::<bool>(), any::<Option<(u32, u32)>>(), blocks).prop_map(
+        |(mss, window_scale, sack_permitted, timestamp, blocks)| {
+            let mut sack = SackBlocks::EMPTY;
+            blocks.into_iter().for_each(|(left, right)| sack.push(Seq(left), Seq(right)));
+            TcpOptions { mss, window_scale, sack_permitted, timestamp, sack }
+        },
+    )
+}
+
+prop_compose! {
+    fn header()(ports: (u16, u16), seq: u32, ack: u32, flags: u8, window: u16, urgent: u16,
+        options in options()) -> TcpHeader {
+        TcpHeader {
+            src_port: ports.0,
+            dst_port: ports.1,
+            seq: Seq(seq),
+            ack: Seq(ack),
+            flags: TcpFlags(flags),
+            window,
+            urgent,
+            options,
+        }
+    }
+}
+
+fn payload() -> impl Strategy<Value = Vec<u8>> {
+    prop::collection::vec(any::<u8>(), 0..100)
+}
+
+fn checks() -> impl Strategy<Value = RxChecks> {
+    use ChecksumMode::*;
+    prop::sample::select(vec![Verify, AcceptPartial, Skip])
+        .prop_map(|transport| RxChecks { transport })
+}
+
+/// Some frame that parses.
+fn valid_frame() -> impl Strategy<Value = Vec<u8>> {
+    let kinds = (0..4, link(), header(), payload());
+    kinds.prop_map(|(kind, link, header, payload)| {
+        let mut frame = vec![0; frame::HEADERS_BYTES_MAX];
+        let sum = Checksum::of(&payload);
+        let len = match kind {
+            0 => link.emit_tcp(&mut frame, &header, payload.len(), sum),
+            1 => link.emit_udp(&mut frame, header.src_port, 9, payload.len(), sum),
+            2 => {
+                let icmp = icmp::IcmpHeader { kind: 3, code: 4, rest: [0, 0, 5, 0] };
+                link.emit_icmp(&mut frame, &icmp, payload.len(), sum)
+            }
+            _ => ArpPacket {
+                operation: ArpOperation::Reply,
+                sender_mac: link.eth_src,
+                sender_ip: [10, 0, 0, 1],
+                target_mac: link.eth_dst,
+                target_ip: [10, 0, 0, 2],
+            }
+            .emit_frame(&mut frame),
+        };
+        frame.truncate(len);
+        frame.extend(payload);
+        frame
+    })
+}
+
+/// Whatever is answered must lie within the frame.
+fn check_bounds(frame: &[u8], total_len: usize, checks: RxChecks) {
+    let payload = match parse_first(frame, total_len, checks) {
+        Ok(Parsed::Tcp(packet)) => packet.payload,
+        Ok(Parsed::Udp(packet)) => packet.payload,
+        Ok(Parsed::Icmp(packet)) => packet.payload,
+        Ok(Parsed::Arp(_)) | Err(_) => return,
+    };
+    assert!(payload.range().end <= frame.len());
+    assert!(payload.range().end + usize::from(payload.more) <= total_len.max(frame.len()));
+}
+
+proptest! {
+    #[test]
+    fn any_bytes_give_a_value_or_a_reason(
+        bytes in prop::collection::vec(any::<u8>(), 0..200),
+        total_len in 0usize..70_000,
+        checks in checks(),
+    ) {
+        check_bounds(&bytes, total_len, checks);
+        let _ = TcpHeader::parse(&bytes);
+        let _ = TcpOptions::parse(&bytes);
+        let _ = ArpPacket::parse(&bytes);
+        let _ = icmp::IcmpHeader::parse(&bytes);
+        let _ = udp::UdpHeader::parse(&bytes, total_len);
+    }
+
+    /// Mutations after which the IP checksum is right again, so that they get past it.
+    #[test]
+    fn mutated_frames_give_a_value_or_a_reason(
+        mut frame in valid_frame(),
+        mutations in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..6),
+        mend: bool,
+        cut in any::<prop::sample::Index>(),
+        total_len in 0usize..70_000,
+        checks in checks(),
+    ) {
+        for (at, byte) in mutations {
+            let at = at.index(frame.len());
+            frame[at] = byte;
+        }
+        if mend && frame.len() >= 34 {
+            let header_len = (usize::from(frame[14] & 0xf) * 4).min(frame.len() - 14);
+            frame[24..26].fill(0);
+            let check = checksum::checksum(&frame[14..14 + header_len]);
+            frame[24..26].copy_from_slice(&check.to_be_bytes());
+        }
+        check_bounds(&frame, frame.len(), checks);
+        let cut = cut.index(frame.len() + 1);
+        check_bounds(&frame[..cut], total_len, checks);
+    }
+
+    /// A frame that was changed in one bit is dropped, or the bit is not covered by any checksum.
+    #[test]
+    fn one_flipped_bit_behind_the_ethernet_header_is_noticed(
+        mut frame in valid_frame(),
+        at in any::<prop::sample::Index>(),
+        bit in 0u8..8,
+    ) {
+        prop_assume!(frame[12..14] == [8, 0]);
+        let at = 14 + at.index(frame.len() - 14);
+        frame[at] ^= 1 << bit;
+        // UDP whose checksum became zero counts as having none; ports etc. are then intact.
+        prop_assume!(frame[23] != 17 || frame[40..42] != [0, 0]);
+        prop_assert!(parse(&frame, RxChecks::default()).is_err());
+    }
+
+    #[test]
+    fn tcp_round_trip(link in link(), header in header(), payload in payload(), pad in 0usize..50) {
+        let mut frame = vec![0; frame::HEADERS_BYTES_MAX];
+        let len = link.emit_tcp(&mut frame, &header, payload.len(), Checksum::of(&payload));
+        prop_assert_eq!(len, 34 + header.len());
+        frame.truncate(len);
+        frame.extend(&payload);
+        frame.resize(frame.len() + pad, 0xa5);
+        let Ok(Parsed::Tcp(packet)) = parse(&frame, RxChecks::default()) else {
+            return Err(TestCaseError::fail("did not parse"));
+        };
+        prop_assert_eq!(packet.payload.of(&frame), &payload[..]);
+        // SACK blocks that did not fit are missing, from the last; all else is as it was.
+        let kept = packet.header.options.sack;
+        prop_assert!(header.options.sack.as_slice().starts_with(kept.as_slice()));
+        let room = header.options.len() + 8 > tcp::OPTIONS_BYTES_MAX;
+        prop_assert!(kept == header.options.sack || room);
+        let expected = TcpHeader { options: TcpOptions { sack: kept, ..header.options }, ..header };
+        prop_assert_eq!(packet.header, expected);
+        prop_assert_eq!((packet.ip.src, packet.ip.dst), (link.src, link.dst));
+        prop_assert_eq!((packet.ip.eth_src, packet.ip.eth_dst), (link.eth_src, link.eth_dst));
+        prop_assert_eq!((packet.ip.ttl, packet.ip.ecn), (link.ttl, link.ecn));
+
+        // The same checksum when all lies in one piece.
+        let mut whole = frame[34..34 + header.len() + payload.len()].to_vec();
+        whole[16..18].fill(0xff);
+        tcp::fill_checksum(&mut whole, link.src, link.dst);
+        prop_assert_eq!(&whole[..], &frame[34..34 + whole.len()]);
+    }
+
+    #[test]
+    fn udp_round_trip(link in link(), ports: (u16, u16), payload in payload()) {
+        let mut frame = vec![0; frame::HEADERS_BYTES_MAX];
+        let sum = Checksum::of(&payload);
+        let len = link.emit_udp(&mut frame, ports.0, ports.1, payload.len(), sum);
+        frame.truncate(len);
+        frame.extend(&payload);
+        let Ok(Parsed::Udp(packet)) = parse(&frame, RxChecks::default()) else {
+            return Err(TestCaseError::fail("did not parse"));
+        };
+        prop_assert_eq!((packet.src_port, packet.dst_port), ports);
+        prop_assert_eq!(packet.payload.of(&frame), &payload[..]);
+    }
+
+    #[test]
+    fn icmp_round_trip(link in link(), kind: u8, code: u8, rest: [u8; 4], payload in payload()) {
+        let header = icmp::IcmpHeader { kind, code, rest };
+        let mut frame = vec![0; frame::HEADERS_BYTES_MAX];
+        let len = link.emit_icmp(&mut frame, &header, payload.len(), Checksum::of(&payload));
+        frame.truncate(len);
+        frame.extend(&payload);
+        let Ok(Parsed::Icmp(packet)) = parse(&frame, RxChecks::default()) else {
+            return Err(TestCaseError::fail("did not parse"));
+        };
+        prop_assert_eq!(packet.header, header);
+        prop_assert_eq!(packet.payload.of(&frame), &payload[..]);
+    }
+
+    #[test]
+    fn arp_round_trip(
+        reply: bool, sender_mac in mac(), sender_ip in unicast(),
+        target_mac: [u8; 6], target_ip: [u8; 4],
+    ) {
+        let operation = if reply { ArpOperation::Reply } else { ArpOperation::Request };
+        let packet = ArpPacket { operation, sender_mac, sender_ip, target_mac, target_ip };
+        let mut bytes = [0; arp::PACKET_BYTES];
+        packet.emit(&mut bytes);
+        prop_assert_eq!(ArpPacket::parse(&bytes), Ok(packet));
+    }
+}
