@@ -1,0 +1,168 @@
+//! Segments that belong to no connection: refusing them, and what a listener does with a SYN.
+use crate::config::{Config, MSS_DEFAULT, MSS_MAX, MSS_MIN};
+use crate::output::SegmentOut;
+use ix_wire::{Seq, TcpFlags, TcpHeader, TcpOptions};
+
+/// What a peer offered in its SYN.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PeerOptions {
+    /// Largest payload it takes (RFC 9293 section 3.7.1: 536 when it did not say).
+    pub mss: u16,
+    /// Shift of its windows, when it offers scaling.
+    pub window_scale: Option<u8>,
+    /// It accepts selective acknowledgements.
+    pub sack_permitted: bool,
+    /// It sends timestamps.
+    pub timestamps: bool,
+}
+
+impl PeerOptions {
+    /// Reads them from a SYN or SYN-ACK.
+    pub fn of_syn(syn: &TcpHeader) -> PeerOptions {
+        PeerOptions {
+            mss: syn.options.mss.unwrap_or(MSS_DEFAULT).clamp(MSS_MIN, MSS_MAX),
+            window_scale: syn.options.window_scale.map(|shift| shift.min(14)),
+            sack_permitted: syn.options.sack_permitted,
+            timestamps: syn.options.timestamp.is_some(),
+        }
+    }
+
+    /// What holds on the connection: both sides must want an option.
+    pub fn agreed(self, cfg: &Config) -> PeerOptions {
+        PeerOptions {
+            mss: self.mss.min(cfg.mss).clamp(MSS_MIN, MSS_MAX),
+            window_scale: self.window_scale.filter(|_| cfg.window_scaling),
+            sack_permitted: self.sack_permitted && cfg.sack,
+            timestamps: self.timestamps && cfg.timestamps,
+        }
+    }
+}
+
+/// The reset that answers a segment for which there is no connection (RFC 9293 section 3.10.7.1);
+/// `None` when the segment is itself a reset. `payload_len` counts the bytes after the header.
+pub fn reset_for(hdr: &TcpHeader, payload_len: u32) -> Option<SegmentOut> {
+    if hdr.flags.contains(TcpFlags::RST) {
+        return None;
+    }
+    let (seq, ack, flags) = if hdr.flags.contains(TcpFlags::ACK) {
+        (hdr.ack, Seq(0), TcpFlags::RST)
+    } else {
+        let control = |flag| u32::from(hdr.flags.contains(flag));
+        let seg_len = payload_len + control(TcpFlags::SYN) + control(TcpFlags::FIN);
+        (Seq(0), hdr.seq + seg_len, TcpFlags::RST | TcpFlags::ACK)
+    };
+    Some(control_segment(seq, ack, flags, 0, TcpOptions::NONE))
+}
+
+/// The stateless SYN-ACK of a SYN cookie. `tsval` already carries what the cookie hides in it.
+pub fn cookie_syn_ack(cfg: &Config, syn: &TcpHeader, cookie: Seq, tsval: u32) -> SegmentOut {
+    let agreed = PeerOptions::of_syn(syn).agreed(cfg);
+    // Scale and SACK of the peer come back only in the low bits of our timestamp's echo: without
+    // timestamps they must not be offered.
+    let timestamp =
+        syn.options.timestamp.filter(|_| agreed.timestamps).map(|(val, _)| (tsval, val));
+    let options = TcpOptions {
+        mss: Some(cfg.mss),
+        window_scale: agreed
+            .window_scale
+            .filter(|_| timestamp.is_some())
+            .map(|_| cfg.window_shift()),
+        sack_permitted: agreed.sack_permitted && timestamp.is_some(),
+        timestamp,
+        ..TcpOptions::NONE
+    };
+    let window = cfg.rcv_buf_bytes.min(u32::from(u16::MAX)) as u16;
+    control_segment(cookie, syn.seq + 1, TcpFlags::SYN | TcpFlags::ACK, window, options)
+}
+
+fn control_segment(
+    seq: Seq,
+    ack: Seq,
+    flags: TcpFlags,
+    window: u16,
+    options: TcpOptions,
+) -> SegmentOut {
+    let (payload_offset, payload_len, retransmission) = (0, 0, false);
+    SegmentOut { seq, ack, flags, window, options, payload_offset, payload_len, retransmission }
+}
+
+/// What a listener does with a SYN.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SynVerdict {
+    /// Make a connection in SYN-RECEIVED ([`crate::Tcb::accept`]).
+    Accept,
+    /// Answer with a SYN cookie and forget (RFC 4987 section 3.6).
+    Cookie,
+    /// Drop it: the application does not accept fast enough; the peer will try again.
+    Drop,
+}
+
+/// The bounded backlog of one listener on one elastic thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Listener {
+    backlog: u32,
+    half_open_max: u32,
+    half_open: u32,
+    knocking: u32,
+}
+
+impl Listener {
+    /// At most `backlog` established connections that the application has not accepted, and
+    /// `half_open_max` unfinished handshakes before SYN cookies are used.
+    pub fn new(backlog: u32, half_open_max: u32) -> Listener {
+        Listener { backlog: backlog.max(1), half_open_max, half_open: 0, knocking: 0 }
+    }
+
+    /// A SYN arrived. After `Accept` a connection is half open until [`Self::established`] or
+    /// [`Self::half_open_died`].
+    pub fn on_syn(&mut self) -> SynVerdict {
+        if self.knocking >= self.backlog {
+            SynVerdict::Drop
+        } else if self.half_open >= self.half_open_max {
+            SynVerdict::Cookie
+        } else {
+            self.half_open += 1;
+            SynVerdict::Accept
+        }
+    }
+
+    /// Whether a connection from a valid SYN cookie may be made; it then waits for `accepted`.
+    pub fn on_cookie(&mut self) -> bool {
+        let room = self.knocking < self.backlog;
+        self.knocking += u32::from(room);
+        room
+    }
+
+    /// A half-open connection finished its handshake and waits to be accepted.
+    pub fn established(&mut self) {
+        self.half_open_died();
+        self.knocking += 1;
+    }
+
+    /// A half-open connection died.
+    pub fn half_open_died(&mut self) {
+        debug_assert!(self.half_open > 0, "half-open connections miscounted");
+        self.half_open = self.half_open.saturating_sub(1);
+    }
+
+    /// A waiting connection was accepted, rejected, or died.
+    pub fn accepted(&mut self) {
+        debug_assert!(self.knocking > 0, "waiting connections miscounted");
+        self.knocking = self.knocking.saturating_sub(1);
+    }
+
+    /// Unfinished handshakes.
+    pub fn half_open(&self) -> u32 {
+        self.half_open
+    }
+
+    /// Connections that wait to be accepted.
+    pub fn knocking(&self) -> u32 {
+        self.knocking
+    }
+
+    /// SYNs are answered with cookies now.
+    pub fn uses_cookies(&self) -> bool {
+        self.half_open >= self.half_open_max
+    }
+}

@@ -1,0 +1,66 @@
+//! The states of RFC 9293 section 3.3.2.
+
+/// State of a connection; the numbers are the order of RFC 9293 section 3.3.2.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum State {
+    /// Waiting for any peer (listeners, never a [`crate::Tcb`]).
+    Listen = 1,
+    /// SYN sent.
+    SynSent,
+    /// SYN received and sent.
+    SynReceived,
+    /// Data flows.
+    Established,
+    /// We closed; our FIN is not acknowledged.
+    FinWait1,
+    /// We closed; our FIN is acknowledged.
+    FinWait2,
+    /// The peer closed.
+    CloseWait,
+    /// Both closed at once; our FIN is not acknowledged.
+    Closing,
+    /// The peer closed first, then we; our FIN is not acknowledged.
+    LastAck,
+    /// Both closed; old segments may still be on the way.
+    TimeWait,
+    /// No connection.
+    Closed,
+}
+
+impl State {
+    /// Data and FIN of the peer are still to come.
+    #[inline]
+    pub const fn receives(self) -> bool {
+        matches!(self, State::Established | State::FinWait1 | State::FinWait2)
+    }
+
+    /// The application may append to the send stream.
+    #[inline]
+    pub const fn sends(self) -> bool {
+        matches!(self, State::SynSent | State::SynReceived | State::Established | State::CloseWait)
+    }
+
+    /// SYNs were exchanged and acknowledged.
+    #[inline]
+    pub const fn synchronized(self) -> bool {
+        !matches!(self, State::Listen | State::SynSent | State::SynReceived | State::Closed)
+    }
+
+    /// Whether the state diagram (RFC 9293 figure 5, with the errata) has this transition. Any state
+    /// may end in CLOSED.
+    pub const fn may_become(self, next: State) -> bool {
+        use State::*;
+        match (self, next) {
+            (_, Closed) => true,
+            (SynSent, SynReceived | Established) => true,
+            (SynReceived, Established | FinWait1 | CloseWait) => true,
+            (Established, FinWait1 | CloseWait) => true,
+            (FinWait1, FinWait2 | Closing | TimeWait) => true,
+            (FinWait2, TimeWait) => true,
+            (CloseWait, LastAck) => true,
+            (Closing, TimeWait) => true,
+            _ => false,
+        }
+    }
+}

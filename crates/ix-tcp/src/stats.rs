@@ -1,0 +1,121 @@
+//! Counters of everything notable that happens to connections.
+
+macro_rules! counters {
+    ($($(#[doc = $doc:literal])+ $variant:ident = $name:literal,)+) => {
+        /// What can be counted; [`TcpCounter::name`] is the name in metrics.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[repr(u8)]
+        pub enum TcpCounter {
+            $($(#[doc = $doc])+ $variant,)+
+        }
+
+        impl TcpCounter {
+            /// Every counter, in the order of its index.
+            pub const ALL: &'static [TcpCounter] = &[$(TcpCounter::$variant,)+];
+            /// How many there are.
+            pub const COUNT: usize = Self::ALL.len();
+
+            /// Place of this counter in [`TcpStats`].
+            #[inline]
+            pub const fn index(self) -> usize {
+                self as usize
+            }
+
+            /// Name in metrics and on the terminal.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(TcpCounter::$variant => $name,)+
+                }
+            }
+        }
+    };
+}
+
+counters! {
+    /// Segments transmitted again, for whatever reason.
+    Retransmits = "retransmits",
+    /// Retransmission timeouts (RFC 6298).
+    Rto = "rto",
+    /// Tail loss probes (RFC 8985 section 7).
+    Tlp = "tlp",
+    /// Loss recoveries entered by RACK or duplicate acknowledgements.
+    Recoveries = "recoveries",
+    /// Congestion responses taken back because no segment had been lost.
+    Undos = "undos",
+    /// Duplicate SACKs received (RFC 2883).
+    DsackReceived = "dsack_received",
+    /// Duplicate SACKs sent.
+    DsackSent = "dsack_sent",
+    /// Peers that forgot data they had selectively acknowledged.
+    SackReneged = "sack_reneged",
+    /// Zero-window probes sent.
+    WindowProbes = "window_probes",
+    /// Keepalive probes sent.
+    KeepaliveProbes = "keepalive_probes",
+    /// Segments received out of order and queued.
+    OutOfOrder = "out_of_order",
+    /// Queued segments dropped to make room for earlier ones.
+    OutOfOrderDropped = "out_of_order_dropped",
+    /// Segments that brought nothing new.
+    DuplicateSegments = "duplicate_segments",
+    /// Segments outside the receive window.
+    OutOfWindow = "out_of_window",
+    /// Segments refused because the application holds too many buffers.
+    RcvBufferLimit = "rcv_buffer_limit",
+    /// Data that arrived when nobody was left to read it.
+    DataAfterClose = "data_after_close",
+    /// Segments dropped by PAWS (RFC 7323 section 5).
+    PawsDrop = "paws_drop",
+    /// Segments without the negotiated timestamp (RFC 7323 section 3.2).
+    TimestampMissing = "timestamp_missing",
+    /// Segments without ACK, or with control bits that make no sense in the state.
+    BadFlags = "bad_flags",
+    /// Acknowledgements of data never sent, or far too old (RFC 5961 section 5).
+    BadAck = "bad_ack",
+    /// Challenge acknowledgements sent (RFC 5961).
+    ChallengeAcks = "challenge_acks",
+    /// Challenge acknowledgements suppressed by their rate limit.
+    ChallengeAcksLimited = "challenge_acks_limited",
+    /// RSTs received that were in the window but not exact.
+    InexactRst = "inexact_rst",
+    /// Connections reset by the peer.
+    ResetsReceived = "resets_received",
+    /// RSTs sent by connections.
+    ResetsSent = "resets_sent",
+    /// Connections given up after unanswered retransmissions, probes or keepalives.
+    TimedOut = "timed_out",
+    /// ICMP errors that quoted nothing we have in flight (RFC 5927).
+    IcmpIgnored = "icmp_ignored",
+    /// Path MTU reductions.
+    PmtuReduced = "pmtu_reduced",
+    /// Segments that found no transmit buffer.
+    TransmitFailed = "transmit_failed",
+}
+
+/// One number for each [`TcpCounter`].
+#[derive(Clone, Debug)]
+pub struct TcpStats([u64; TcpCounter::COUNT]);
+
+impl Default for TcpStats {
+    fn default() -> Self {
+        TcpStats([0; TcpCounter::COUNT])
+    }
+}
+
+impl TcpStats {
+    /// Adds one.
+    #[inline]
+    pub fn count(&mut self, counter: TcpCounter) {
+        self.0[counter.index()] += 1;
+    }
+
+    /// The number so far.
+    pub fn get(&self, counter: TcpCounter) -> u64 {
+        self.0[counter.index()]
+    }
+
+    /// Every counter with its number.
+    pub fn iter(&self) -> impl Iterator<Item = (TcpCounter, u64)> + '_ {
+        TcpCounter::ALL.iter().map(|&counter| (counter, self.get(counter)))
+    }
+}
