@@ -33,10 +33,20 @@ impl Checksum {
     #[inline]
     pub fn pseudo_header(src: IpAddr, dst: IpAddr, protocol: u8, length: usize) -> Self {
         debug_assert!(length <= u16::MAX as usize);
-        let words = u32::from(protocol) + length as u32;
-        let addresses = wide(&src.0) + wide(&dst.0);
-        let sum = u64::from(fold_32(addresses)) + u64::from(words.to_be());
-        Self { sum, odd: false }
+        let addresses = fold_32(wide(&src.0) + wide(&dst.0));
+        let mut pseudo = Self { sum: u64::from(addresses), odd: false };
+        pseudo.add_u32(u32::from(protocol) + length as u32);
+        pseudo
+    }
+
+    /// [`Self::pseudo_header`] of plain IPv4 addresses.
+    #[inline]
+    pub(crate) fn pseudo_header_v4(src: [u8; 4], dst: [u8; 4], protocol: u8, len: usize) -> Self {
+        let mut pseudo = Self::new();
+        pseudo.add_u32(u32::from_be_bytes(src));
+        pseudo.add_u32(u32::from_be_bytes(dst));
+        pseudo.add_u32(u32::from(protocol) + len as u32);
+        pseudo
     }
 
     /// Adds the next piece; pieces may have odd lengths.
@@ -54,11 +64,14 @@ impl Checksum {
         self.odd ^= next.odd;
     }
 
-    /// Adds one word, given in host byte order. Only between whole words.
+    /// Adds two 16-bit words, given as one number in host byte order. Only between whole words.
+    ///
+    /// Headers are summed from values before they are stored: to load in one piece what was just
+    /// stored in several stalls the processor.
     #[inline]
-    pub fn add_u16(&mut self, word: u16) {
+    pub fn add_u32(&mut self, words: u32) {
         debug_assert!(!self.odd);
-        self.sum += u64::from(word.to_be());
+        self.sum += u64::from(words.to_be());
     }
 
     /// The folded sum, not complemented. This is what a Linux stack leaves in the checksum field
@@ -121,10 +134,17 @@ fn sum_native(bytes: &[u8]) -> u32 {
     for word in words {
         even += u128::from(u64::from_ne_bytes(*word));
     }
-    if !tail.is_empty() {
-        let mut last = [0u8; 8];
-        last[..tail.len()].copy_from_slice(tail);
-        odd += u128::from(u64::from_ne_bytes(last));
+    // By halves: a copy of variable length costs more than the whole sum of a short packet.
+    let (words, tail) = tail.as_chunks::<4>();
+    if let [word] = words {
+        odd += u128::from(u32::from_ne_bytes(*word));
+    }
+    let (words, tail) = tail.as_chunks::<2>();
+    if let [word] = words {
+        odd += u128::from(u16::from_ne_bytes(*word));
+    }
+    if let [last] = tail {
+        odd += u128::from(u16::from_ne_bytes([*last, 0]));
     }
     fold_32(even + odd)
 }

@@ -62,9 +62,7 @@ impl FrameHeader {
         let header_len = header.len();
         let at = self.emit(frame, ipv4::PROTOCOL_TCP, header_len + payload_len);
         let segment = &mut frame[at..at + header_len];
-        header.emit(segment);
-        tcp::fill_checksum_with(segment, self.src, self.dst, payload_len, payload);
-        at + header_len
+        at + header.emit_with_checksum(segment, self.src, self.dst, payload_len, payload)
     }
 
     /// Writes all headers of a UDP datagram from `src_port` to `dst_port`; otherwise as

@@ -1,5 +1,5 @@
 //! IPv4 (RFC 791).
-use crate::{Checksum, DropReason, IpAddr, be16, be32, head};
+use crate::{Checksum, DropReason, IpAddr, be16, be32, head, put_words};
 
 /// Bytes of a header without options: the only kind we send.
 pub const HEADER_BYTES: usize = 20;
@@ -151,20 +151,19 @@ impl Ipv4Emit {
         debug_assert!(self.src.as_v4().is_some() && self.dst.as_v4().is_some());
         debug_assert!(self.payload_len + HEADER_BYTES <= usize::from(u16::MAX));
         let header = head::<HEADER_BYTES>(packet);
-        let total_len = (HEADER_BYTES + self.payload_len) as u16;
+        let total_len = (HEADER_BYTES + self.payload_len) as u32;
         let flags = if self.dont_fragment { FLAG_DONT_FRAGMENT } else { 0 };
-        header[0] = 0x45;
-        header[1] = self.ecn & 3;
-        header[2..4].copy_from_slice(&total_len.to_be_bytes());
-        header[4..6].copy_from_slice(&self.ident.to_be_bytes());
-        header[6..8].copy_from_slice(&flags.to_be_bytes());
-        header[8] = self.ttl;
-        header[9] = self.protocol;
-        header[10..12].fill(0);
-        header[12..16].copy_from_slice(&self.src.0[12..]);
-        header[16..20].copy_from_slice(&self.dst.0[12..]);
-        let check = Checksum::of(header).finish();
-        header[10..12].copy_from_slice(&check.to_be_bytes());
+        let mut words = [
+            0x45 << 24 | u32::from(self.ecn & 3) << 16 | total_len,
+            u32::from(self.ident) << 16 | u32::from(flags),
+            u32::from(self.ttl) << 24 | u32::from(self.protocol) << 16,
+            be32(&self.src.0, 12),
+            be32(&self.dst.0, 12),
+        ];
+        let mut sum = Checksum::new();
+        words.iter().for_each(|word| sum.add_u32(*word));
+        words[2] |= u32::from(sum.finish());
+        put_words(header, &words);
         HEADER_BYTES
     }
 }

@@ -56,3 +56,11 @@ fn be16(bytes: &[u8], at: usize) -> u16 {
 fn be32(bytes: &[u8], at: usize) -> u32 {
     u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
 }
+
+/// Stores 32-bit words, in network byte order, at the front of `out`.
+#[inline]
+fn put_words(out: &mut [u8], words: &[u32]) {
+    for (place, word) in out.as_chunks_mut::<4>().0.iter_mut().zip(words) {
+        *place = word.to_be_bytes();
+    }
+}

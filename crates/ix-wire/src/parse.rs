@@ -1,9 +1,8 @@
 //! The receive path's one call: a frame in, what it is out.
-use crate::tcp::TcpHeader;
+use crate::tcp::{TcpHeader, TcpOptions};
 use crate::udp::UdpHeader;
 use crate::{
-    ArpPacket, Checksum, DropReason, FlowTuple, IpAddr, MacAddr, be16, ethernet, icmp, ipv4,
-    is_group_mac, tcp,
+    ArpPacket, Checksum, DropReason, FlowTuple, IpAddr, MacAddr, be16, ethernet, icmp, ipv4, tcp,
 };
 use core::ops::Range;
 
@@ -167,9 +166,7 @@ pub fn parse(frame: &[u8], checks: RxChecks) -> Result<Parsed, DropReason> {
 pub fn parse_first(frame: &[u8], total_len: usize, checks: RxChecks) -> Result<Parsed, DropReason> {
     let (eth, packet) =
         frame.split_first_chunk::<{ ethernet::HEADER_BYTES }>().ok_or(DropReason::EthTruncated)?;
-    let &[d0, d1, d2, d3, d4, d5, s0, s1, s2, s3, s4, s5, ..] = eth;
-    let (eth_dst, eth_src) = ([d0, d1, d2, d3, d4, d5], [s0, s1, s2, s3, s4, s5]);
-    if is_group_mac(&eth_src) {
+    if eth[6] & 1 != 0 {
         return Err(DropReason::EthBadSource);
     }
     match be16(eth, 12) {
@@ -182,22 +179,9 @@ pub fn parse_first(frame: &[u8], total_len: usize, checks: RxChecks) -> Result<P
     let ip = ipv4::Header::parse(packet, available)?;
     let in_buffer = ip.total_len.min(packet.len());
     // The header lies within both: `Header::parse` has looked at it.
-    let transport = packet.get(ip.header_len..in_buffer).ok_or(DropReason::IpTruncated)?;
-    let datagram = Datagram {
-        meta: IpMeta {
-            src: IpAddr::v4(ip.src),
-            dst: IpAddr::v4(ip.dst),
-            ttl: ip.ttl,
-            ecn: ip.ecn,
-            dont_fragment: ip.dont_fragment,
-            header_len: ip.header_len as u8,
-            eth_src,
-            eth_dst,
-        },
-        bytes: transport,
-        len: ip.total_len - ip.header_len,
-    };
-    match ip.protocol {
+    let bytes = packet.get(ip.header_len..in_buffer).ok_or(DropReason::IpTruncated)?;
+    let datagram = Datagram { eth, len: ip.total_len - ip.header_len, ip, bytes };
+    match datagram.ip.protocol {
         ipv4::PROTOCOL_TCP => parse_tcp(&datagram, checks.transport),
         ipv4::PROTOCOL_UDP => parse_udp(&datagram, checks.transport),
         ipv4::PROTOCOL_ICMP => parse_icmp(&datagram),
@@ -216,7 +200,8 @@ fn unknown_type(ethertype: u16) -> DropReason {
 
 /// The payload of an IP packet.
 struct Datagram<'a> {
-    meta: IpMeta,
+    eth: &'a [u8; ethernet::HEADER_BYTES],
+    ip: ipv4::Header,
     /// What of it is in the first buffer.
     bytes: &'a [u8],
     /// Its whole length.
@@ -224,11 +209,27 @@ struct Datagram<'a> {
 }
 
 impl Datagram<'_> {
+    /// Built last, straight into its place: to copy what was just stored in pieces is slow.
+    #[inline(always)]
+    fn meta(&self) -> IpMeta {
+        let &[d0, d1, d2, d3, d4, d5, s0, s1, s2, s3, s4, s5, ..] = self.eth;
+        IpMeta {
+            src: IpAddr::v4(self.ip.src),
+            dst: IpAddr::v4(self.ip.dst),
+            ttl: self.ip.ttl,
+            ecn: self.ip.ecn,
+            dont_fragment: self.ip.dont_fragment,
+            header_len: self.ip.header_len as u8,
+            eth_src: [s0, s1, s2, s3, s4, s5],
+            eth_dst: [d0, d1, d2, d3, d4, d5],
+        }
+    }
+
     /// The payload behind a transport header of `header_len` bytes that lies in `bytes`, of a
     /// transport packet of `len` bytes.
     #[inline]
     fn payload(&self, header_len: usize, len: usize) -> Payload {
-        let start = ethernet::HEADER_BYTES + usize::from(self.meta.header_len) + header_len;
+        let start = ethernet::HEADER_BYTES + self.ip.header_len + header_len;
         let in_buffer = len.min(self.bytes.len());
         // All below 64 KiB: they are parts of an IP total length, and at most 134 bytes more.
         Payload {
@@ -248,7 +249,7 @@ impl Datagram<'_> {
         if mode == ChecksumMode::Skip {
             return Some(false);
         }
-        let mut sum = Checksum::pseudo_header(self.meta.src, self.meta.dst, protocol, len);
+        let mut sum = Checksum::pseudo_header_v4(self.ip.src, self.ip.dst, protocol, len);
         let whole = self.bytes.get(..len);
         let accept_partial = mode == ChecksumMode::AcceptPartial || whole.is_none();
         if accept_partial && field == sum.fold() {
@@ -260,21 +261,48 @@ impl Datagram<'_> {
     }
 }
 
-#[inline]
+#[inline(always)]
 fn parse_tcp(datagram: &Datagram<'_>, mode: ChecksumMode) -> Result<Parsed, DropReason> {
-    let (header, header_len) = TcpHeader::parse(datagram.bytes)?;
-    if is_group_mac(&datagram.meta.eth_dst)
-        || datagram.meta.dst.is_multicast()
-        || datagram.meta.dst.is_broadcast()
-    {
+    let (fixed, options) = tcp::split_header(datagram.bytes)?;
+    let dst = datagram.ip.dst;
+    if datagram.eth[0] & 1 != 0 || dst[0] >> 4 == 0xe || dst == [255; 4] {
         return Err(DropReason::TcpNotUnicast);
     }
-    let field = tcp::checksum_field(datagram.bytes);
+    let field = tcp::checksum_field(fixed);
     let partial = datagram
         .verify(ipv4::PROTOCOL_TCP, datagram.len, field, mode)
         .ok_or(DropReason::TcpBadChecksum)?;
-    let payload = datagram.payload(header_len, datagram.len);
-    Ok(Parsed::Tcp(TcpPacket { ip: datagram.meta, header, payload, partial }))
+    match TcpOptions::parse_usual(options) {
+        Some(usual) => Ok(tcp_packet(datagram, fixed, options.len(), usual, partial)),
+        None => Ok(tcp_packet_with_options(datagram, fixed, options, partial)),
+    }
+}
+
+/// Out of line, so that the options of the usual packet stay in registers until they are stored.
+#[inline(never)]
+fn tcp_packet_with_options(
+    datagram: &Datagram<'_>,
+    fixed: &[u8; tcp::HEADER_BYTES],
+    options: &[u8],
+    partial: bool,
+) -> Parsed {
+    tcp_packet(datagram, fixed, options.len(), TcpOptions::parse_any(options), partial)
+}
+
+#[inline(always)]
+fn tcp_packet(
+    datagram: &Datagram<'_>,
+    fixed: &[u8; tcp::HEADER_BYTES],
+    options_len: usize,
+    options: TcpOptions,
+    partial: bool,
+) -> Parsed {
+    Parsed::Tcp(TcpPacket {
+        ip: datagram.meta(),
+        header: TcpHeader::with_options(fixed, options),
+        payload: datagram.payload(tcp::HEADER_BYTES + options_len, datagram.len),
+        partial,
+    })
 }
 
 #[inline]
@@ -287,7 +315,7 @@ fn parse_udp(datagram: &Datagram<'_>, mode: ChecksumMode) -> Result<Parsed, Drop
         .verify(ipv4::PROTOCOL_UDP, len, header.checksum, mode)
         .ok_or(DropReason::UdpBadChecksum)?;
     Ok(Parsed::Udp(UdpPacket {
-        ip: datagram.meta,
+        ip: datagram.meta(),
         src_port: header.src_port,
         dst_port: header.dst_port,
         payload: datagram.payload(crate::udp::HEADER_BYTES, len),
@@ -302,5 +330,5 @@ fn parse_icmp(datagram: &Datagram<'_>) -> Result<Parsed, DropReason> {
         return Err(DropReason::IcmpBadChecksum);
     }
     let payload = datagram.payload(icmp::HEADER_BYTES, datagram.len);
-    Ok(Parsed::Icmp(IcmpPacket { ip: datagram.meta, header, payload }))
+    Ok(Parsed::Icmp(IcmpPacket { ip: datagram.meta(), header, payload }))
 }

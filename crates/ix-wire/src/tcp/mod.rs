@@ -1,5 +1,5 @@
 //! TCP (RFC 9293 section 3.1).
-use crate::{Checksum, DropReason, IpAddr, Seq, be16, be32, ipv4};
+use crate::{Checksum, DropReason, IpAddr, Seq, be16, be32, ipv4, put_words};
 use core::ops::{BitOr, BitOrAssign};
 
 mod options;
@@ -95,10 +95,15 @@ impl TcpHeader {
     /// caller's to verify.
     #[inline]
     pub fn parse(segment: &[u8]) -> Result<(Self, usize), DropReason> {
-        let fixed = segment.first_chunk::<HEADER_BYTES>().ok_or(DropReason::TcpTruncated)?;
-        let header_len = usize::from(fixed[12] >> 4) * 4;
-        let options = segment.get(HEADER_BYTES..header_len).ok_or(DropReason::TcpBadDataOffset)?;
-        let header = Self {
+        let (fixed, options) = split_header(segment)?;
+        let options = TcpOptions::parse(options);
+        Ok((Self::with_options(fixed, options), usize::from(fixed[12] >> 4) * 4))
+    }
+
+    /// The header of which `fixed` is the part before the options.
+    #[inline(always)]
+    pub(crate) fn with_options(fixed: &[u8; HEADER_BYTES], options: TcpOptions) -> Self {
+        Self {
             src_port: be16(fixed, 0),
             dst_port: be16(fixed, 2),
             seq: Seq(be32(fixed, 4)),
@@ -106,9 +111,8 @@ impl TcpHeader {
             flags: TcpFlags(fixed[13]),
             window: be16(fixed, 14),
             urgent: be16(fixed, 18),
-            options: TcpOptions::parse(options),
-        };
-        Ok((header, header_len))
+            options,
+        }
     }
 
     /// Bytes that [`Self::emit`] writes.
@@ -124,18 +128,46 @@ impl TcpHeader {
     /// When `out` is shorter than that.
     #[inline]
     pub fn emit(&self, out: &mut [u8]) -> usize {
-        let (fixed, options) = out.split_at_mut(HEADER_BYTES);
-        let header_len = HEADER_BYTES + self.options.emit(options);
-        fixed[0..2].copy_from_slice(&self.src_port.to_be_bytes());
-        fixed[2..4].copy_from_slice(&self.dst_port.to_be_bytes());
-        fixed[4..8].copy_from_slice(&self.seq.0.to_be_bytes());
-        fixed[8..12].copy_from_slice(&self.ack.0.to_be_bytes());
-        fixed[12] = (header_len as u8 / 4) << 4;
-        fixed[13] = self.flags.0;
-        fixed[14..16].copy_from_slice(&self.window.to_be_bytes());
-        fixed[16..18].fill(0);
-        fixed[18..20].copy_from_slice(&self.urgent.to_be_bytes());
+        self.emit_summed(out).0
+    }
+
+    /// Writes the header with its checksum, given the addresses and the sum of the payload of
+    /// `payload_len` bytes; answers its length.
+    ///
+    /// # Panics
+    /// When `out` is shorter than that.
+    #[inline]
+    pub fn emit_with_checksum(
+        &self,
+        out: &mut [u8],
+        src: IpAddr,
+        dst: IpAddr,
+        payload_len: usize,
+        payload: Checksum,
+    ) -> usize {
+        let (header_len, mut sum) = self.emit_summed(out);
+        let length = header_len + payload_len;
+        sum.append(Checksum::pseudo_header(src, dst, ipv4::PROTOCOL_TCP, length));
+        sum.append(payload);
+        out[CHECKSUM_AT..CHECKSUM_AT + 2].copy_from_slice(&sum.finish().to_be_bytes());
         header_len
+    }
+
+    #[inline]
+    fn emit_summed(&self, out: &mut [u8]) -> (usize, Checksum) {
+        let (fixed, options) = out.split_at_mut(HEADER_BYTES);
+        let (options_len, mut sum) = self.options.emit_summed(options);
+        let header_len = HEADER_BYTES + options_len;
+        let words = [
+            u32::from(self.src_port) << 16 | u32::from(self.dst_port),
+            self.seq.0,
+            self.ack.0,
+            (header_len as u32 / 4) << 28 | u32::from(self.flags.0) << 16 | u32::from(self.window),
+            u32::from(self.urgent),
+        ];
+        words.iter().for_each(|word| sum.add_u32(*word));
+        put_words(fixed, &words);
+        (header_len, sum)
     }
 }
 
@@ -146,32 +178,23 @@ impl TcpHeader {
 /// When `segment` is shorter than a header.
 #[inline]
 pub fn fill_checksum(segment: &mut [u8], src: IpAddr, dst: IpAddr) {
-    fill_checksum_with(segment, src, dst, 0, Checksum::new());
+    segment[CHECKSUM_AT..CHECKSUM_AT + 2].fill(0);
+    let mut sum = Checksum::pseudo_header(src, dst, ipv4::PROTOCOL_TCP, segment.len());
+    sum.add_bytes(segment);
+    segment[CHECKSUM_AT..CHECKSUM_AT + 2].copy_from_slice(&sum.finish().to_be_bytes());
 }
 
-/// Fills in the checksum of a segment whose header is `header` and whose payload, of
-/// `payload_len` bytes that sum to `payload`, lies elsewhere.
-///
-/// # Panics
-/// When `header` is shorter than a header.
-#[inline]
-pub fn fill_checksum_with(
-    header: &mut [u8],
-    src: IpAddr,
-    dst: IpAddr,
-    payload_len: usize,
-    payload: Checksum,
-) {
-    header[CHECKSUM_AT..CHECKSUM_AT + 2].fill(0);
-    let length = header.len() + payload_len;
-    let mut sum = Checksum::pseudo_header(src, dst, ipv4::PROTOCOL_TCP, length);
-    sum.add_bytes(header);
-    sum.append(payload);
-    header[CHECKSUM_AT..CHECKSUM_AT + 2].copy_from_slice(&sum.finish().to_be_bytes());
+/// The parts of the header at the front of a segment: up to the options, and the options.
+#[inline(always)]
+pub(crate) fn split_header(segment: &[u8]) -> Result<(&[u8; HEADER_BYTES], &[u8]), DropReason> {
+    let fixed = segment.first_chunk::<HEADER_BYTES>().ok_or(DropReason::TcpTruncated)?;
+    let header_len = usize::from(fixed[12] >> 4) * 4;
+    let options = segment.get(HEADER_BYTES..header_len).ok_or(DropReason::TcpBadDataOffset)?;
+    Ok((fixed, options))
 }
 
-/// The checksum field of a segment that is known to hold a whole header.
+/// The checksum field of a header.
 #[inline]
-pub(crate) fn checksum_field(segment: &[u8]) -> u16 {
-    segment.get(CHECKSUM_AT..CHECKSUM_AT + 2).map_or(0, |field| be16(field, 0))
+pub(crate) fn checksum_field(fixed: &[u8; HEADER_BYTES]) -> u16 {
+    be16(fixed, CHECKSUM_AT)
 }

@@ -1,5 +1,5 @@
 //! TCP options (RFC 9293 section 3.2, RFC 7323, RFC 2018).
-use crate::{Seq, be16, be32};
+use crate::{Checksum, Seq, be16, be32, put_words};
 
 /// Bytes that options may take in a header.
 pub const OPTIONS_BYTES_MAX: usize = 40;
@@ -90,19 +90,24 @@ impl TcpOptions {
     /// reset, but then anybody could reset a connection without knowing its sequence numbers.
     #[inline]
     pub fn parse(options: &[u8]) -> Self {
-        if options.is_empty() {
-            return Self::NONE;
+        match Self::parse_usual(options) {
+            Some(usual) => usual,
+            None => Self::parse_any(options),
         }
-        if let Some(only) = options.first_chunk::<TIMESTAMP_BYTES>()
-            && options.len() == TIMESTAMP_BYTES
-            && only[..4] == TIMESTAMP_ONLY
-        {
-            return Self { timestamp: Some((be32(only, 4), be32(only, 8))), ..Self::NONE };
-        }
-        Self::parse_any(options)
     }
 
-    fn parse_any(mut options: &[u8]) -> Self {
+    /// Nothing but a timestamp, or nothing at all; `None` for anything else.
+    #[inline(always)]
+    pub(crate) fn parse_usual(options: &[u8]) -> Option<Self> {
+        if options.is_empty() {
+            return Some(Self::NONE);
+        }
+        let only: &[u8; TIMESTAMP_BYTES] = options.try_into().ok()?;
+        let timestamp = Some((be32(only, 4), be32(only, 8)));
+        (only[..4] == TIMESTAMP_ONLY).then_some(Self { timestamp, ..Self::NONE })
+    }
+
+    pub(crate) fn parse_any(mut options: &[u8]) -> Self {
         let mut parsed = Self::NONE;
         while let [kind, rest @ ..] = options {
             options = match *kind {
@@ -175,6 +180,34 @@ impl TcpOptions {
     /// When `out` is shorter than that.
     #[inline]
     pub fn emit(&self, out: &mut [u8]) -> usize {
+        self.emit_summed(out).0
+    }
+
+    /// As [`Self::emit`]; answers the sum of what it wrote as well.
+    #[inline]
+    pub(super) fn emit_summed(&self, out: &mut [u8]) -> (usize, Checksum) {
+        let mut sum = Checksum::new();
+        let rare = self.mss.is_some()
+            | self.window_scale.is_some()
+            | self.sack_permitted
+            | !self.sack.is_empty();
+        match self.timestamp {
+            _ if rare => {
+                let len = self.emit_any(out);
+                sum.add_bytes(&out[..len]);
+                (len, sum)
+            }
+            Some((value, echo)) => {
+                let words = [u32::from_be_bytes(TIMESTAMP_ONLY), value, echo];
+                words.iter().for_each(|word| sum.add_u32(*word));
+                put_words(&mut out[..TIMESTAMP_BYTES], &words);
+                (TIMESTAMP_BYTES, sum)
+            }
+            None => (0, sum),
+        }
+    }
+
+    fn emit_any(&self, out: &mut [u8]) -> usize {
         let mut at = 0;
         let mut put = |bytes: &[u8]| {
             out[at..at + bytes.len()].copy_from_slice(bytes);
