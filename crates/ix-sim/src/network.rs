@@ -1,0 +1,131 @@
+//! A switch with one cable to each port.
+use crate::nic::Port;
+use crate::rng::Rng;
+use crate::wire::{Faults, Wire, WireStats};
+
+struct Cable {
+    port: Port,
+    /// From the port to the switch; everything that goes wrong does so here.
+    wire: Wire,
+}
+
+/// A frame that is on its way to a port.
+#[derive(Debug, PartialEq, Eq)]
+pub struct InFlight {
+    /// Where it will arrive.
+    pub port: usize,
+    /// Its bytes.
+    pub frame: Vec<u8>,
+}
+
+/// Ports, joined by a switch that knows who is where.
+pub struct Network {
+    cables: Vec<Cable>,
+    rng: Rng,
+}
+
+impl Network {
+    /// An empty network whose faults are those of this seed.
+    pub fn new(seed: u64) -> Network {
+        Network { cables: Vec::new(), rng: Rng::new(seed) }
+    }
+
+    /// Plugs a device in; frames that it sends meet these faults. Answers the port's number.
+    pub fn attach(&mut self, port: Port, faults: Faults) -> usize {
+        let wire = Wire::new(faults, self.rng.fork());
+        self.cables.push(Cable { port, wire });
+        self.cables.len() - 1
+    }
+
+    /// Ports.
+    pub fn ports(&self) -> usize {
+        self.cables.len()
+    }
+
+    /// A device.
+    pub fn port(&self, port: usize) -> &Port {
+        &self.cables[port].port
+    }
+
+    /// Changes what frames from this port meet.
+    pub fn set_faults(&mut self, port: usize, faults: Faults) {
+        self.cables[port].wire.set_faults(faults);
+    }
+
+    /// What frames from this port meet.
+    pub fn faults(&self, port: usize) -> &Faults {
+        self.cables[port].wire.faults()
+    }
+
+    /// What became of the frames from this port.
+    pub fn stats(&self, port: usize) -> WireStats {
+        self.cables[port].wire.stats()
+    }
+
+    /// Takes what a device has sent; `arrive` gets each frame with time and place of its arrival.
+    pub fn collect(&mut self, port: usize, now_us: u64, mut arrive: impl FnMut(u64, InFlight)) {
+        while let Some(frame) = self.cables[port].port.take_sent() {
+            let targets = self.targets(port, &frame);
+            let wire = &mut self.cables[port].wire;
+            wire.send(now_us, frame, |at_us, frame| {
+                for &port in &targets {
+                    arrive(at_us, InFlight { port, frame: frame.clone() });
+                }
+            });
+        }
+    }
+
+    fn targets(&self, from: usize, frame: &[u8]) -> Vec<usize> {
+        let Some(destination) = frame.first_chunk::<6>() else { return Vec::new() };
+        let is_group = destination[0] & 1 != 0;
+        let wanted = |port: usize| {
+            port != from && (is_group || self.port(port).config().mac == *destination)
+        };
+        (0..self.ports()).filter(|&port| wanted(port)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::nic::{PortConfig, Spread};
+    use ix_mem::{HEADROOM_BYTES, PacketMemory, Pool, Sizes};
+    use ix_nic::Nic;
+    use std::collections::VecDeque;
+
+    fn send(port: &Port, to: [u8; 6]) {
+        let sizes = Sizes { rx_frames: 0, tx_frames: 1, arena_bytes: 0 };
+        let memory = PacketMemory::new(sizes).unwrap();
+        // SAFETY: the only pool of this memory.
+        let mut pool = unsafe { Pool::new(memory.tx_frames()) };
+        let mut mbuf = pool.take().unwrap();
+        mbuf.set_range(HEADROOM_BYTES, 60);
+        mbuf.bytes_mut(&memory)[..6].copy_from_slice(&to);
+        let mut nic = port.queue(0);
+        nic.transmit(&memory, &mut pool, &mut VecDeque::from([mbuf]));
+        nic.kick(&memory, &mut pool);
+    }
+
+    #[test]
+    fn frames_go_where_their_address_says() {
+        let mut network = Network::new(1);
+        let mac = |i| [2, 0, 0, 0, 0, i];
+        for i in 0..3 {
+            let spread = Spread::Random(Rng::new(0));
+            let config = PortConfig { mac: mac(i), mtu: 1500, queues: 1, ring: 8, spread };
+            network.attach(Port::new(config), Faults::none(10 + i as u64));
+        }
+        for (from, to, expected) in [
+            (0, mac(2), vec![(110, 2)]),
+            (1, mac(0), vec![(111, 0)]),
+            (2, [0xff; 6], vec![(112, 0), (112, 1)]),
+            (0, mac(9), vec![]),
+            (0, mac(0), vec![]),
+        ] {
+            send(network.port(from), to);
+            let mut got = Vec::new();
+            network.collect(from, 100, |at, frame| got.push((at, frame.port)));
+            assert_eq!(got, expected);
+        }
+    }
+}
