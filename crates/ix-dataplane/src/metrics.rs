@@ -55,98 +55,104 @@ impl Metric {
     }
 }
 
-/// An enumeration of counters with stable names.
-macro_rules! named_counters {
-    (
-        $(#[doc = $enum_doc:literal])+ $enum:ident;
-        $($(#[doc = $doc:literal])+ $variant:ident = $name:literal,)*
-    ) => {
-        $(#[doc = $enum_doc])+
-        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        pub enum $enum {
-            $($(#[doc = $doc])+ $variant,)*
+macro_rules! counters {
+    ($($(#[doc = $doc:literal])+ $name:ident,)*) => {
+        /// Counters and gauges of one elastic thread.
+        #[derive(Debug, Default)]
+        #[repr(C)]
+        pub struct Counters {
+            $($(#[doc = $doc])+ pub $name: Metric,)*
         }
 
-        impl $enum {
-            /// All of them, in the order of their counters.
-            pub const ALL: &'static [$enum] = &[$($enum::$variant,)*];
-            /// How many there are.
-            pub const COUNT: usize = Self::ALL.len();
-
-            /// Name of the counter.
-            pub const fn name(self) -> &'static str {
-                match self {
-                    $($enum::$variant => $name,)*
-                }
+        impl Counters {
+            /// Every name with its value, in the order of declaration.
+            pub fn for_each(&self, mut f: impl FnMut(&'static str, u64)) {
+                $(f(stringify!($name), self.$name.get());)*
             }
         }
     };
 }
 
-named_counters! {
-    /// Counters and gauges ("now", "most") of one elastic thread.
-    Counter;
+counters! {
     /// Packets that devices handed over.
-    RxPackets = "rx_packets",
+    rx_packets,
     /// Their bytes, Ethernet headers included.
-    RxBytes = "rx_bytes",
+    rx_bytes,
     /// Packets handed to devices.
-    TxPackets = "tx_packets",
+    tx_packets,
     /// Their bytes.
-    TxBytes = "tx_bytes",
+    tx_bytes,
     /// Run-to-completion cycles, empty ones included.
-    Cycles = "cycles",
+    cycles,
     /// Cycles that received or sent something.
-    BusyCycles = "busy_cycles",
+    busy_cycles,
     /// Event conditions.
-    Events = "events",
+    events,
     /// Batched system calls.
-    Calls = "calls",
+    calls,
     /// Batched system calls that answered an error.
-    CallErrors = "call_errors",
+    call_errors,
     /// Event `knock`.
-    Knocks = "knocks",
+    knocks,
     /// Connections opened by us, successfully.
-    Connects = "connects",
+    connects,
     /// Knocks that the application accepted.
-    Accepted = "accepted",
+    accepted,
     /// Flows that ended, for whatever reason.
-    Closed = "closed",
+    closed,
     /// Flows now, in all states.
-    Flows = "flows",
+    flows,
     /// Most flows at one time.
-    FlowsPeak = "flows_peak",
+    flows_peak,
     /// Flows in SYN-RECEIVED now.
-    HalfOpen = "half_open",
+    half_open,
     /// Flows in TIME-WAIT now.
-    TimeWait = "time_wait",
+    time_wait,
     /// Receive frames now out of the pool: in rings, queues, or with the application.
-    RxFramesInUse = "rx_frames_in_use",
+    rx_frames_in_use,
     /// Transmit frames now out of the pool.
-    TxFramesInUse = "tx_frames_in_use",
+    tx_frames_in_use,
     /// Application timers armed now.
-    AppTimers = "app_timers",
+    app_timers,
     /// Entries in the timing wheel now, stale ones included.
-    WheelEntries = "wheel_entries",
+    wheel_entries,
     /// Packets handled by another thread than the owner of their flow group; must stay 0.
-    Misrouted = "misrouted",
+    misrouted,
     /// Packets handed to the owner of their flow group.
-    Forwarded = "forwarded",
+    forwarded,
     /// Turns that left packets in the device because the event array was full.
-    EventArrayFull = "event_array_full",
-    /// Segments that found no frame to be built in; they are tried again.
-    NoTxFrame = "no_tx_frame",
+    event_back_pressure,
     /// Lost by devices: we did not poll in time.
-    DeviceRxOverrun = "device_rx_overrun",
+    device_rx_overrun,
     /// Lost by devices: not acceptable to them.
-    DeviceRxInvalid = "device_rx_invalid",
+    device_rx_invalid,
     /// Lost by devices: could not be sent.
-    DeviceTxFailed = "device_tx_failed",
+    device_tx_failed,
 }
 
-named_counters! {
-    /// Why the dataplane drops a packet that the parser accepted.
-    LocalDrop;
+macro_rules! local_drops {
+    ($($(#[doc = $doc:literal])+ $variant:ident = $name:literal,)*) => {
+        /// Why the dataplane itself drops a packet that is well formed.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum LocalDrop {
+            $($(#[doc = $doc])+ $variant,)*
+        }
+
+        impl LocalDrop {
+            /// All reasons, in the order of their counters.
+            pub const ALL: &'static [LocalDrop] = &[$(LocalDrop::$variant,)*];
+            /// How many there are.
+            pub const COUNT: usize = Self::ALL.len();
+
+            /// Name of the counter.
+            pub const fn name(self) -> &'static str {
+                match self { $(LocalDrop::$variant => $name,)* }
+            }
+        }
+    };
+}
+
+local_drops! {
     /// A segment for which there is neither flow nor listener.
     NoFlow = "no_flow",
     /// A SYN beyond the backlog, or one that a listener refused otherwise.
@@ -157,54 +163,63 @@ named_counters! {
     UdpNoSocket = "udp_no_socket",
     /// A datagram to a socket whose application holds too many.
     UdpQueueFull = "udp_queue_full",
+    /// No frame to build a packet in.
+    NoTxFrame = "no_tx_frame",
+    /// No frame for a packet that must outlive its cycle.
+    NoRxFrame = "no_rx_frame",
     /// A packet that waited for the Ethernet address of its next hop in vain.
     ArpPending = "arp_pending",
     /// No route to the destination.
     NoRoute = "no_route",
     /// The ring to the owner of the flow group was full.
-    ForwardRingFull = "forward_ring_full",
-    /// No frame for an answer.
-    NoAnswerFrame = "no_answer_frame",
+    ForwardFull = "forward_full",
+    /// A later piece of a frame whose first piece was dropped.
+    FrameTail = "frame_tail",
 }
 
-/// Why a packet is dropped: refused by the parser, or by the dataplane.
+/// The parts of a cycle that time is charged to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Drop {
-    /// The parser refused it.
-    Parse(DropReason),
-    /// The dataplane has no use for it, or no room.
-    Local(LocalDrop),
-}
-
-impl From<DropReason> for Drop {
-    fn from(reason: DropReason) -> Drop {
-        Drop::Parse(reason)
-    }
-}
-
-impl From<LocalDrop> for Drop {
-    fn from(reason: LocalDrop) -> Drop {
-        Drop::Local(reason)
-    }
-}
-
-named_counters! {
-    /// The parts of a cycle that time is charged to.
-    Stage;
+pub enum Stage {
     /// Step 1: the receive ring.
-    Poll = "poll",
+    Poll,
     /// Step 2: the protocol stack.
-    Process = "process",
+    Process,
     /// Step 3: the application.
-    App = "app",
+    App,
     /// Step 4: batched system calls.
-    Calls = "calls",
+    Calls,
     /// Step 5: timers.
-    Timers = "timers",
+    Timers,
     /// Step 6: the transmit ring.
-    Transmit = "transmit",
+    Transmit,
     /// Waiting for work.
-    Idle = "idle",
+    Idle,
+}
+
+impl Stage {
+    /// All stages, in the order of their counters.
+    pub const ALL: [Stage; 7] = [
+        Stage::Poll,
+        Stage::Process,
+        Stage::App,
+        Stage::Calls,
+        Stage::Timers,
+        Stage::Transmit,
+        Stage::Idle,
+    ];
+
+    /// Name of the counter.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Stage::Poll => "poll",
+            Stage::Process => "process",
+            Stage::App => "app",
+            Stage::Calls => "calls",
+            Stage::Timers => "timers",
+            Stage::Transmit => "transmit",
+            Stage::Idle => "idle",
+        }
+    }
 }
 
 /// A histogram that one thread writes and others read.
@@ -237,7 +252,7 @@ impl SharedHistogram {
 #[repr(C, align(128))]
 pub struct ThreadBlock {
     /// Counters and gauges.
-    pub counters: [Metric; Counter::COUNT],
+    pub counters: Counters,
     /// Received packets refused by the parser, by reason.
     pub drops: [Metric; DropReason::COUNT],
     /// Packets dropped by the dataplane, by reason.
@@ -245,7 +260,7 @@ pub struct ThreadBlock {
     /// What happened inside TCP.
     pub tcp: [Metric; TcpCounter::COUNT],
     /// Time stamp counter ticks by stage.
-    pub stage_ticks: [Metric; Stage::COUNT],
+    pub stage_ticks: [Metric; Stage::ALL.len()],
     /// Cycles by number of packets received.
     pub batches: [Metric; BATCH_BUCKETS],
     /// Ticks from the application's return to its next turn, of cycles that did something.
@@ -309,66 +324,31 @@ impl ThreadMetrics {
     #[inline]
     pub fn cycle_done(&mut self, received: usize, sent: usize) {
         self.enter(Stage::App);
-        self.count(Counter::Cycles);
+        self.counters.cycles.add(1);
         self.batches[batch_bucket(received)].add(1);
         if received + sent > 0 {
-            self.count(Counter::BusyCycles);
+            self.counters.busy_cycles.add(1);
             let length = self.stage_since.wrapping_sub(self.cycle_since);
             self.busy_cycle_ticks.record(length);
         }
     }
 
-    /// Adds one to a counter.
+    /// The parser refused a packet.
     #[inline]
-    pub fn count(&self, counter: Counter) {
-        self.add(counter, 1);
-    }
-
-    /// Adds to a counter.
-    #[inline]
-    pub fn add(&self, counter: Counter, n: u64) {
-        self.counters[counter as usize].add(n);
-    }
-
-    /// Sets a gauge.
-    #[inline]
-    pub fn set(&self, gauge: Counter, value: u64) {
-        self.counters[gauge as usize].set(value);
-    }
-
-    /// Keeps the larger of a gauge and `value`.
-    #[inline]
-    pub fn raise(&self, gauge: Counter, value: u64) {
-        self.counters[gauge as usize].raise(value);
-    }
-
-    /// A packet of so many bytes came in.
-    #[inline]
-    pub fn count_rx(&self, bytes: usize) {
-        self.count(Counter::RxPackets);
-        self.add(Counter::RxBytes, bytes as u64);
-    }
-
-    /// A packet of so many bytes went out.
-    #[inline]
-    pub fn count_tx(&self, bytes: usize) {
-        self.count(Counter::TxPackets);
-        self.add(Counter::TxBytes, bytes as u64);
-    }
-
-    /// A packet is dropped.
-    #[inline]
-    pub fn count_drop(&self, reason: impl Into<Drop>) {
-        match reason.into() {
-            Drop::Parse(reason) => self.drops[reason.index()].add(1),
-            Drop::Local(reason) => self.local_drops[reason as usize].add(1),
-        }
+    pub fn drop_packet(&self, reason: DropReason) {
+        self.drops[reason.index()].add(1);
     }
 
     /// Something notable happened to a connection.
     #[inline]
     pub fn count_tcp(&self, what: TcpCounter) {
         self.tcp[what.index()].add(1);
+    }
+
+    /// The dataplane dropped a packet.
+    #[inline]
+    pub fn drop_local(&self, reason: LocalDrop) {
+        self.local_drops[reason as usize].add(1);
     }
 }
 
@@ -401,11 +381,11 @@ mod tests {
         let fd = memfd();
         let page = Arc::new(ControlPage::create(fd.as_fd(), 2, 2500).unwrap());
         let mut second = ThreadMetrics::new(&page, 1);
-        second.add(Counter::RxPackets, 3);
-        second.raise(Counter::FlowsPeak, 9);
-        second.raise(Counter::FlowsPeak, 4);
-        second.count_drop(DropReason::IpFragment);
-        second.count_drop(LocalDrop::ForwardRingFull);
+        second.counters.rx_packets.add(3);
+        second.counters.flows_peak.raise(9);
+        second.counters.flows_peak.raise(4);
+        second.drop_packet(DropReason::IpFragment);
+        second.drop_local(LocalDrop::ForwardFull);
         second.enter(Stage::Calls);
         second.cycle_done(5, 0);
         second.cycle_done(0, 0);
@@ -417,7 +397,7 @@ mod tests {
         assert_eq!(first.get("rx_packets"), Some(0));
         assert_eq!(second.get("flows_peak"), Some(9));
         assert_eq!(second.get("drops.ip_fragment"), Some(1));
-        assert_eq!(second.get("drops.forward_ring_full"), Some(1));
+        assert_eq!(second.get("drops.forward_full"), Some(1));
         assert_eq!((second.get("cycles"), second.get("busy_cycles")), (Some(2), Some(1)));
         assert_eq!((second.batches[0], second.batches[3]), (1, 1));
         assert_eq!(second.busy_cycle_ticks.count(), 1);

@@ -1,5 +1,5 @@
 //! A copy of all counters at one time, by name, and its JSON.
-use super::{BATCH_BUCKETS, ControlPage, Counter, LocalDrop, Metric, Stage, ThreadBlock};
+use super::{BATCH_BUCKETS, ControlPage, LocalDrop, Metric, Stage, ThreadBlock};
 use crate::histogram::Histogram;
 use core::fmt::{self, Write};
 use ix_tcp::TcpCounter;
@@ -48,10 +48,12 @@ impl Snapshot {
 
 impl ThreadSnapshot {
     fn of(block: &ThreadBlock) -> ThreadSnapshot {
+        let mut counters = Named::new();
+        block.counters.for_each(|name, value| counters.push((name, value)));
         let parser = DropReason::ALL.iter().map(|reason| reason.name()).zip(&block.drops);
         let local = LocalDrop::ALL.iter().map(|reason| reason.name()).zip(&block.local_drops);
         ThreadSnapshot {
-            counters: named(Counter::ALL.iter().map(|c| c.name()).zip(&block.counters)),
+            counters,
             drops: named(parser.chain(local)),
             tcp: named(TcpCounter::ALL.iter().map(|stat| stat.name()).zip(&block.tcp)),
             stage_ticks: named(Stage::ALL.iter().map(|s| s.name()).zip(&block.stage_ticks)),
