@@ -1,1 +1,48 @@
 //! The native API and event loop of programs written for IX.
+//!
+//! A program under `ix run` shares its process with a dataplane: its own TCP/IP stack on dedicated
+//! hardware threads. Two layers reach it, the lower one useful on its own:
+//!
+//! * [`raw`]: the contract of `ix-abi` in safe types. A [`raw::Thread`] is one elastic thread: batched
+//!   system calls go in, event conditions come out, `run_io` is the only crossing.
+//! * [`event`]: an [`event::EventLoop`] with connections, callbacks, zero-copy receive and send,
+//!   timers, and one `sendv` a connection and cycle however often it was written to.
+//!
+//! All `unsafe` of the library is in [`raw`] and in the model of a dataplane (`loopback`).
+//!
+//! ```no_run
+//! use libix::event::{Conn, EventLoop, Handler, Io};
+//! use libix::raw::{Process, Thread};
+//!
+//! struct Echo;
+//! impl Handler for Echo {
+//!     type State = ();
+//!     fn on_accept(&mut self, _: &mut Io<()>, _: u64, _: std::net::SocketAddr) -> Option<()> {
+//!         Some(())
+//!     }
+//!     fn on_readable(&mut self, conn: &mut Conn<'_, ()>) {
+//!         let bytes = conn.received_bytes();
+//!         conn.send_received(bytes); // straight out of the receive buffer
+//!     }
+//! }
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let process = Process::find()?;
+//! let mut service = EventLoop::new(Thread::enter(&process, 0)?, Echo);
+//! service.listen("0.0.0.0:7".parse()?, 0)?;
+//! service.run()?;
+//! # Ok(())
+//! # }
+//! ```
+#![deny(unsafe_code)]
+
+mod addr;
+mod error;
+pub mod event;
+#[cfg(feature = "loopback")]
+#[allow(unsafe_code)]
+pub mod loopback;
+#[allow(unsafe_code)]
+pub mod raw;
+
+pub use error::{Dead, Error};

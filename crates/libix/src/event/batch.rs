@@ -1,0 +1,99 @@
+//! The batch of calls that is being written, and what each of their answers is for.
+use super::output::OutQueue;
+use crate::error::Error;
+use crate::raw::call::Batched;
+use crate::raw::{Thread, Wait};
+use ix_abi::{CALLS_MAX, Handle};
+use std::collections::VecDeque;
+
+/// Whom the answer of a call is for.
+#[derive(Clone, Copy)]
+pub(super) enum Pending {
+    /// Nobody.
+    Nothing,
+    Listen(u64),
+    Connect(u64),
+    Accept(u64),
+    /// A connection, and the bytes that were offered.
+    Sendv(u64, u64),
+    /// A timer, and its delay.
+    Timer(u64, u64),
+    TxMemory,
+}
+
+/// The elastic thread with one [`Pending`] beside each slot of its call array.
+pub(super) struct Batch {
+    pub(super) thread: Thread,
+    pending: Vec<Pending>,
+    answered: Vec<Pending>,
+    /// Calls that the array had no room for; they go first into the next batch.
+    backlog: VecDeque<(Batched, Pending)>,
+}
+
+impl Batch {
+    pub(super) fn new(thread: Thread) -> Batch {
+        let slots = || Vec::with_capacity(CALLS_MAX);
+        Batch { thread, pending: slots(), answered: slots(), backlog: VecDeque::new() }
+    }
+
+    /// Appends a call, now or (when the array is full) to the next batch; order is kept.
+    #[inline]
+    pub(super) fn push(&mut self, call: Batched, pending: Pending) {
+        if self.backlog.is_empty() && self.thread.push(call).is_some() {
+            self.pending.push(pending);
+        } else {
+            self.backlog.push_back((call, pending));
+        }
+    }
+
+    /// Appends a call to the next batch while the answers of the last one are still being read.
+    pub(super) fn push_later(&mut self, call: Batched, pending: Pending) {
+        self.backlog.push_back((call, pending));
+    }
+
+    /// Whether `calls` calls and a scatter-gather array have room.
+    #[inline]
+    pub(super) fn has_room(&self, calls: usize) -> bool {
+        self.backlog.is_empty() && self.thread.call_room() >= calls && self.thread.sg_room()
+    }
+
+    /// Appends one `sendv` of all that is unsent; there is room.
+    pub(super) fn push_sendv(&mut self, handle: Handle, id: u64, out: &OutQueue) {
+        if let Some((_, offered)) = self.thread.push_sendv(handle, out.unsent_pieces()) {
+            self.pending.push(Pending::Sendv(id, offered));
+        }
+    }
+
+    /// Moves what waits into the array, as far as there is room.
+    pub(super) fn refill(&mut self) {
+        while self.thread.call_room() > 0
+            && let Some((call, pending)) = self.backlog.pop_front()
+        {
+            self.thread.push(call);
+            self.pending.push(pending);
+        }
+    }
+
+    /// Whether calls wait for the next batch.
+    pub(super) fn has_backlog(&self) -> bool {
+        !self.backlog.is_empty()
+    }
+
+    /// One cycle; answers the number of events.
+    pub(super) fn run_io(&mut self, wait: Wait) -> Result<usize, Error> {
+        let events = self.thread.run_io(wait);
+        self.answered.clear();
+        core::mem::swap(&mut self.pending, &mut self.answered);
+        events
+    }
+
+    /// Calls of the last batch.
+    pub(super) fn answers(&self) -> usize {
+        self.answered.len()
+    }
+
+    /// Whom the answer in `slot` of the last batch is for, and the answer.
+    pub(super) fn answer(&self, slot: usize) -> (Pending, Result<u64, Error>) {
+        (self.answered[slot], self.thread.answer(slot))
+    }
+}

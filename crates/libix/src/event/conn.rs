@@ -1,0 +1,184 @@
+//! One connection as a handler sees it.
+use super::Io;
+use super::batch::Pending;
+use super::connection::{Connection, Ending};
+use crate::raw::{TxBuf, call};
+use ix_abi::Handle;
+use std::net::SocketAddr;
+use std::ops::Range;
+use std::rc::Rc;
+
+/// A connection within a callback (or, between cycles, by [`Io::conn`]).
+pub struct Conn<'a, S> {
+    io: &'a mut Io<S>,
+    id: u64,
+}
+
+impl<'a, S> Conn<'a, S> {
+    /// The connection exists; nothing removes it while this borrows the loop.
+    pub(super) fn new(io: &'a mut Io<S>, id: u64) -> Conn<'a, S> {
+        debug_assert!(io.connections.get(id).is_some());
+        Conn { io, id }
+    }
+
+    fn get(&self) -> &Connection<S> {
+        self.io.connections.get(self.id).expect("connections are removed between callbacks only")
+    }
+
+    fn get_mut(&mut self) -> &mut Connection<S> {
+        let connection = self.io.connections.get_mut(self.id);
+        connection.expect("connections are removed between callbacks only")
+    }
+
+    /// Name of the connection, for [`Io::conn`] later.
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// The loop.
+    pub fn io(&mut self) -> &mut Io<S> {
+        self.io
+    }
+
+    /// The peer.
+    pub fn peer(&self) -> SocketAddr {
+        self.get().peer
+    }
+
+    /// What the service keeps for the connection.
+    pub fn state(&self) -> &S {
+        &self.get().state
+    }
+
+    /// What the service keeps for the connection.
+    pub fn state_mut(&mut self) -> &mut S {
+        &mut self.get_mut().state
+    }
+
+    /// Received bytes that were not consumed.
+    pub fn received_bytes(&self) -> usize {
+        self.get().rx.len()
+    }
+
+    /// Received bytes that were not consumed, where they came in.
+    pub fn received(&self) -> impl Iterator<Item = &[u8]> {
+        self.get().rx.slices()
+    }
+
+    /// The state, and what [`Conn::received`] gives, at the same time.
+    pub fn state_and_received(&mut self) -> (&mut S, impl Iterator<Item = &[u8]>) {
+        let connection = self.get_mut();
+        (&mut connection.state, connection.rx.slices())
+    }
+
+    /// The first `bytes` received bytes (or all) are done with: the window opens.
+    pub fn consume(&mut self, bytes: usize) {
+        self.get_mut().rx.consume(bytes);
+        self.io.touch(self.id);
+    }
+
+    /// Copies received bytes to `to`, consumes them and answers how many.
+    pub fn read(&mut self, to: &mut [u8]) -> usize {
+        let mut done = 0;
+        for slice in self.get().rx.slices() {
+            let n = slice.len().min(to.len() - done);
+            to[done..done + n].copy_from_slice(&slice[..n]);
+            done += n;
+        }
+        self.consume(done);
+        done
+    }
+
+    /// Bytes that can be given to send now.
+    pub fn send_room(&self) -> u64 {
+        let connection = self.get();
+        if !connection.can_send() {
+            return 0;
+        }
+        self.io.send_limit.saturating_sub(connection.out.len())
+    }
+
+    /// Bytes given to send that the window has not taken yet.
+    pub fn unsent_bytes(&self) -> u64 {
+        self.get().out.unsent()
+    }
+
+    /// Bytes on their way that the peer has not acknowledged.
+    pub fn unacked_bytes(&self) -> u64 {
+        self.get().out.unacked()
+    }
+
+    /// Copies the front of `data` into blocks that all writes share, and answers how many bytes: fewer
+    /// than given is back-pressure, and `on_writable` follows. Nothing after `shutdown`.
+    pub fn send(&mut self, data: &[u8]) -> usize {
+        let n = usize::try_from(self.send_room()).unwrap_or(usize::MAX).min(data.len());
+        let Some(connection) = self.io.connections.get_mut(self.id) else { return 0 };
+        let written = connection.out.write(self.io.batch.thread.tx(), &data[..n]);
+        if written < data.len() && connection.can_send() {
+            connection.wants_room = true;
+            if written < n {
+                self.io.starved.push(self.id);
+            }
+        }
+        self.io.touch(self.id);
+        written
+    }
+
+    /// Sends a whole buffer without a copy. It is taken whatever the room; watch [`Conn::send_room`].
+    /// After `shutdown` it comes back.
+    pub fn send_zc(&mut self, buf: TxBuf) -> Result<(), TxBuf> {
+        if !self.get().can_send() {
+            return Err(buf);
+        }
+        self.get_mut().out.push_own(buf);
+        self.io.touch(self.id);
+        Ok(())
+    }
+
+    /// Sends part of a buffer that others may send as well, without a copy; answers whether it was
+    /// taken (not after `shutdown`).
+    ///
+    /// # Panics
+    /// When the range is not within the buffer.
+    pub fn send_shared(&mut self, buf: &Rc<TxBuf>, range: Range<usize>) -> bool {
+        if !self.get().can_send() {
+            return false;
+        }
+        self.get_mut().out.push_shared(Rc::clone(buf), range);
+        self.io.touch(self.id);
+        true
+    }
+
+    /// Sends the first `bytes` received bytes (or all) back from where they are, and answers how many.
+    /// They count against the receive window until they are acknowledged. Nothing after `shutdown`.
+    pub fn send_received(&mut self, bytes: usize) -> usize {
+        if !self.get().can_send() {
+            return 0;
+        }
+        let Connection { rx, out, .. } = self.get_mut();
+        let lent = rx.lend(bytes, |piece| out.push_received(piece));
+        self.io.touch(self.id);
+        lent
+    }
+
+    /// Sets an option of [`ix_abi::flow_opt`] (Nagle, keepalive) once connected.
+    pub fn set_option(&mut self, option: u64, value: u64) {
+        let handle: Handle = self.get().handle;
+        self.io.batch.push(call::set_opt(handle, option, value), Pending::Nothing);
+    }
+
+    /// Sends FIN after what was given to send; receiving goes on.
+    pub fn shutdown(&mut self) {
+        self.io.fin(self.id);
+    }
+
+    /// Ends the connection in order, after what was given to send. Received bytes are dropped.
+    pub fn close(&mut self) {
+        self.io.end(self.id, Ending::Close);
+    }
+
+    /// Resets the connection.
+    pub fn abort(&mut self) {
+        self.io.end(self.id, Ending::Abort);
+    }
+}

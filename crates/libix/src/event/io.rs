@@ -1,0 +1,294 @@
+//! The loop as a handler sees it, and its bookkeeping between cycles.
+use super::batch::{Batch, Pending};
+use super::connection::{Connection, EMIT_CALLS, Emitted, Ending, Fin};
+use super::slab::Slab;
+use super::{Conn, RETRY_US};
+use crate::error::{Dead, Error};
+use crate::raw::{Event, Thread, TxArena, Wait, call};
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+
+/// Bytes of transmit memory that are asked for at a time.
+const TX_STEP_BYTES: u64 = 2 << 20;
+/// After a refusal of transmit memory, ask again this much later.
+const TX_RETRY_US: u64 = 100_000;
+/// Bytes that a connection may hold unless said otherwise.
+const SEND_LIMIT_BYTES: u64 = 1 << 20;
+
+/// Dataplane's name of a listener once it is known.
+type Listener = Option<Result<u64, Error>>;
+
+struct Timer {
+    token: u64,
+    /// Dataplane's name, once it is known.
+    id: Option<u64>,
+}
+
+/// Connections, listeners and timers of one event loop; `S` is the state of a connection.
+pub struct Io<S> {
+    pub(super) batch: Batch,
+    pub(super) connections: Slab<Connection<S>>,
+    listeners: Slab<Listener>,
+    timers: Slab<Timer>,
+    /// Connections with calls to append, each once.
+    dirty: VecDeque<u64>,
+    pub(super) failed: Vec<(u64, Dead)>,
+    pub(super) starved: Vec<u64>,
+    pub(super) send_limit: u64,
+    tx_asked: bool,
+    tx_refused_us: Option<u64>,
+    stop: bool,
+}
+
+impl<S> Io<S> {
+    pub(super) fn new(thread: Thread) -> Io<S> {
+        Io {
+            batch: Batch::new(thread),
+            connections: Slab::default(),
+            listeners: Slab::default(),
+            timers: Slab::default(),
+            dirty: VecDeque::new(),
+            failed: Vec::new(),
+            starved: Vec::new(),
+            send_limit: SEND_LIMIT_BYTES,
+            tx_asked: false,
+            tx_refused_us: None,
+            stop: false,
+        }
+    }
+
+    /// Time of this cycle, µs of the dataplane's monotonic clock.
+    pub fn now_us(&self) -> u64 {
+        self.batch.thread.now_us()
+    }
+
+    /// Which elastic thread this is.
+    pub fn thread_index(&self) -> u32 {
+        self.batch.thread.index()
+    }
+
+    /// Transmit memory, to fill buffers for [`Conn::send_zc`] and [`Conn::send_shared`].
+    pub fn tx(&self) -> &TxArena {
+        self.batch.thread.tx()
+    }
+
+    /// Connections, those that are closing included.
+    pub fn connections(&self) -> usize {
+        self.connections.len()
+    }
+
+    /// Bytes that a connection holds at most, unsent and unacknowledged together.
+    pub fn set_send_limit(&mut self, bytes: u64) {
+        self.send_limit = bytes;
+    }
+
+    /// Ends [`super::EventLoop::run`] after this cycle.
+    pub fn stop(&mut self) {
+        self.stop = true;
+    }
+
+    /// The connection with this id, unless it is gone or the handler has ended it.
+    pub fn conn(&mut self, id: u64) -> Option<Conn<'_, S>> {
+        let open = self.connections.get(id)?.ending == Ending::No;
+        open.then(|| Conn::new(self, id))
+    }
+
+    /// Begins a connection; the outcome is told by `on_connected` or `on_dead`. What is sent before
+    /// that waits.
+    pub fn connect(&mut self, to: SocketAddr, state: S) -> u64 {
+        let id = self.connections.insert(Connection::new(0, false, to, state));
+        self.batch.push(call::connect(id, to, 0), Pending::Connect(id));
+        id
+    }
+
+    /// Sets a timer: `on_timer` hears `token` once, `delay_us` from now. Answers an id.
+    pub fn set_timer(&mut self, delay_us: u64, token: u64) -> u64 {
+        let id = self.timers.insert(Timer { token, id: None });
+        self.batch.push(call::timer_set(id, delay_us), Pending::Timer(id, delay_us));
+        id
+    }
+
+    /// Stops a timer; answers whether it had not fired yet.
+    pub fn cancel_timer(&mut self, id: u64) -> bool {
+        let timer = self.timers.remove(id);
+        if let Some(Timer { id: Some(timer), .. }) = timer {
+            self.batch.push(call::timer_cancel(timer), Pending::Nothing);
+        }
+        timer.is_some()
+    }
+
+    /// Ends a listener. Its connections live on.
+    pub fn unlisten(&mut self, listener: u64) {
+        if let Some(Some(Ok(id))) = self.listeners.remove(listener) {
+            self.batch.push(call::unlisten(id), Pending::Nothing);
+        }
+    }
+
+    pub(super) fn listen(&mut self, at: SocketAddr, backlog: u32) -> u64 {
+        let id = self.listeners.insert(None);
+        self.batch.push(call::listen(at, backlog, id), Pending::Listen(id));
+        id
+    }
+
+    /// Whether the listener was opened, once that is known; a refused one is forgotten.
+    pub(super) fn listener_outcome(&mut self, id: u64) -> Option<Result<(), Error>> {
+        let outcome = *self.listeners.get(id)?;
+        if let Some(Err(_)) = outcome {
+            self.listeners.remove(id);
+        }
+        outcome.map(|listener| listener.map(|_| ()))
+    }
+
+    pub(super) fn accept(&mut self, handle: u64, peer: SocketAddr, state: S) -> u64 {
+        let id = self.connections.insert(Connection::new(handle, true, peer, state));
+        self.batch.push(call::accept(handle, id), Pending::Accept(id));
+        id
+    }
+
+    pub(super) fn reject(&mut self, handle: u64) {
+        self.batch.push(call::reject(handle), Pending::Nothing);
+    }
+
+    pub(super) fn timer_fired(&mut self, id: u64) -> Option<u64> {
+        self.timers.remove(id).map(|timer| timer.token)
+    }
+
+    pub(super) fn take_stop(&mut self) -> bool {
+        core::mem::take(&mut self.stop)
+    }
+
+    pub(super) fn event(&self, index: usize) -> Event {
+        self.batch.thread.event(index)
+    }
+
+    /// Notes that the connection may have calls to append before the next cycle.
+    #[inline]
+    pub(super) fn touch(&mut self, id: u64) {
+        if let Some(connection) = self.connections.get_mut(id)
+            && !connection.dirty
+            && connection.has_calls()
+        {
+            connection.dirty = true;
+            self.dirty.push_back(id);
+        }
+    }
+
+    /// Appends what this cycle brought, and runs the next one. What the call array has no room for
+    /// waits one cycle, which then does not sleep.
+    pub(super) fn run_io(&mut self, wait: Wait) -> Result<usize, Error> {
+        self.ask_for_memory();
+        self.batch.refill();
+        while self.batch.has_room(EMIT_CALLS)
+            && let Some(id) = self.dirty.pop_front()
+        {
+            let Some(connection) = self.connections.get_mut(id) else { continue };
+            connection.dirty = false;
+            if connection.emit(id, &mut self.batch) == Emitted::Gone {
+                self.connections.remove(id);
+            }
+        }
+        let starved = !self.starved.is_empty();
+        let wait = match wait {
+            _ if !self.dirty.is_empty() || self.batch.has_backlog() => Wait::Poll,
+            Wait::Forever if starved => Wait::Us(RETRY_US),
+            Wait::Us(us) if starved => Wait::Us(us.min(RETRY_US)),
+            wait => wait,
+        };
+        self.batch.run_io(wait)
+    }
+
+    /// Takes in the answers of the last batch. Calls that follow from them go to the next batch:
+    /// appending would overwrite answers.
+    pub(super) fn settle(&mut self) {
+        for slot in 0..self.batch.answers() {
+            let (pending, answer) = self.batch.answer(slot);
+            match pending {
+                Pending::Nothing => {}
+                Pending::Sendv(id, offered) => self.sendv_answered(id, offered, answer),
+                Pending::Accept(id) => {
+                    if answer.is_err() {
+                        self.failed.push((id, Dead::Reset));
+                    }
+                }
+                Pending::Connect(id) => self.connect_answered(id, answer),
+                Pending::Listen(id) => {
+                    if let Some(listener) = self.listeners.get_mut(id) {
+                        *listener = Some(answer);
+                    }
+                }
+                Pending::Timer(id, delay_us) => self.timer_answered(id, delay_us, answer),
+                Pending::TxMemory => {
+                    self.tx_asked = false;
+                    let adopted = self.batch.thread.adopt_tx(slot);
+                    self.tx_refused_us = adopted.is_err().then(|| self.now_us());
+                }
+            }
+        }
+    }
+
+    fn sendv_answered(&mut self, id: u64, offered: u64, answer: Result<u64, Error>) {
+        let Some(connection) = self.connections.get_mut(id) else { return };
+        match connection.sendv_answered(offered, answer) {
+            Ok(()) => {
+                // More than one array full, an end that waited for this, or a retry.
+                self.touch(id);
+            }
+            Err(error) => {
+                let handle = connection.handle;
+                self.failed.push((id, Dead::Failed(error)));
+                self.batch.push_later(call::abort(handle), Pending::Nothing);
+            }
+        }
+    }
+
+    fn connect_answered(&mut self, id: u64, answer: Result<u64, Error>) {
+        match answer {
+            Ok(handle) => {
+                if let Some(connection) = self.connections.get_mut(id) {
+                    connection.handle = handle;
+                    self.touch(id);
+                }
+            }
+            Err(error) => self.failed.push((id, Dead::NotConnected(error))),
+        }
+    }
+
+    fn timer_answered(&mut self, id: u64, delay_us: u64, answer: Result<u64, Error>) {
+        match (self.timers.get_mut(id), answer) {
+            (Some(timer), Ok(name)) => timer.id = Some(name),
+            // Cancelled before it had a name.
+            (None, Ok(name)) => self.batch.push_later(call::timer_cancel(name), Pending::Nothing),
+            (Some(_), Err(Error::NoResource)) => {
+                self.batch.push_later(call::timer_set(id, delay_us), Pending::Timer(id, delay_us));
+            }
+            (_, Err(_)) => drop(self.timers.remove(id)),
+        }
+    }
+
+    fn ask_for_memory(&mut self) {
+        if self.tx_asked || !self.tx().wants_memory() {
+            return;
+        }
+        let now_us = self.now_us();
+        if self.tx_refused_us.is_none_or(|refused| now_us.saturating_sub(refused) >= TX_RETRY_US) {
+            self.tx_asked = true;
+            self.batch.push(call::tx_alloc(TX_STEP_BYTES), Pending::TxMemory);
+        }
+    }
+
+    pub(super) fn end(&mut self, id: u64, ending: Ending) {
+        if let Some(connection) = self.connections.get_mut(id) {
+            connection.ending = ending;
+            self.touch(id);
+        }
+    }
+
+    pub(super) fn fin(&mut self, id: u64) {
+        if let Some(connection) = self.connections.get_mut(id)
+            && connection.fin == Fin::No
+        {
+            connection.fin = Fin::Wanted;
+            self.touch(id);
+        }
+    }
+}

@@ -1,0 +1,265 @@
+//! An event loop in libevent's manner, one per elastic thread.
+//!
+//! A [`Handler`] hears what happens to connections and acts through [`Conn`] (one connection) and
+//! [`Io`] (the loop). What it does in a cycle is only noted; before the next cycle every connection
+//! that was touched appends at most one `recv_done` and one `sendv` to the batch, however often it was
+//! read from and written to.
+//!
+//! * **Receive** is without a copy: [`Conn::received`] are slices of packet buffers. The handler says
+//!   how many bytes it is done with by [`Conn::consume`], now or later; until then they count
+//!   against the receive window. [`Conn::send_received`] sends them on from where they are.
+//! * **Send** takes as much as the connection may hold ([`Io::set_send_limit`]) and says how much that
+//!   was: 0 is back-pressure, and [`Handler::on_writable`] its end. Memory is kept until acknowledged.
+//! * **Ends**: [`Conn::shutdown`] closes our direction, [`Conn::close`] both in order after what was
+//!   sent, [`Conn::abort`] resets. After `close` and `abort` the handler hears no more of it.
+
+mod batch;
+mod conn;
+mod connection;
+mod io;
+mod output;
+mod slab;
+
+use crate::error::{Dead, Error};
+use crate::raw::{Event, Thread, Wait};
+use connection::Ending;
+use std::net::SocketAddr;
+
+pub use conn::Conn;
+pub use io::Io;
+
+/// Longest wait while connections starve for transmit memory: no event says that it is back.
+const RETRY_US: u64 = 1000;
+
+/// A service: what happens is told to it. Ids are never used twice within an [`EventLoop`].
+pub trait Handler {
+    /// What the service keeps for each connection.
+    type State;
+
+    /// A peer connected to `listener`: the state of the connection takes it, `None` refuses it.
+    fn on_accept(
+        &mut self,
+        io: &mut Io<Self::State>,
+        listener: u64,
+        peer: SocketAddr,
+    ) -> Option<Self::State> {
+        let _ = (io, listener, peer);
+        None
+    }
+
+    /// An accepted or outgoing connection is there.
+    fn on_connected(&mut self, conn: &mut Conn<'_, Self::State>) {
+        let _ = conn;
+    }
+
+    /// More bytes came; those that were not consumed before are still there as well.
+    fn on_readable(&mut self, conn: &mut Conn<'_, Self::State>);
+
+    /// The peer has acknowledged `bytes` more.
+    fn on_sent(&mut self, conn: &mut Conn<'_, Self::State>, bytes: u32) {
+        let _ = (conn, bytes);
+    }
+
+    /// A connection that took less than it was given has room again.
+    fn on_writable(&mut self, conn: &mut Conn<'_, Self::State>) {
+        let _ = conn;
+    }
+
+    /// The peer will send no more. Ends the connection unless the handler knows better.
+    fn on_eof(&mut self, conn: &mut Conn<'_, Self::State>) {
+        conn.close();
+    }
+
+    /// The connection is gone, or an attempt failed; the last that is heard of it. Unread bytes can
+    /// still be read.
+    fn on_dead(&mut self, conn: &mut Conn<'_, Self::State>, why: Dead) {
+        let _ = (conn, why);
+    }
+
+    /// The timer that was set with `token` fired.
+    fn on_timer(&mut self, io: &mut Io<Self::State>, token: u64) {
+        let _ = (io, token);
+    }
+
+    /// A flow group moved to another elastic thread.
+    fn on_migrated(&mut self, io: &mut Io<Self::State>, group: u32, thread: u32) {
+        let _ = (io, group, thread);
+    }
+
+    /// This elastic thread is about to be taken away.
+    fn on_revoke(&mut self, io: &mut Io<Self::State>) {
+        let _ = io;
+    }
+}
+
+/// A service on one elastic thread.
+pub struct EventLoop<H: Handler> {
+    io: Io<H::State>,
+    handler: H,
+}
+
+impl<H: Handler> EventLoop<H> {
+    /// A loop without listeners and connections.
+    pub fn new(thread: Thread, handler: H) -> EventLoop<H> {
+        EventLoop { io: Io::new(thread), handler }
+    }
+
+    /// The loop, to be used between cycles.
+    pub fn io(&mut self) -> &mut Io<H::State> {
+        &mut self.io
+    }
+
+    /// The service.
+    pub fn handler(&mut self) -> &mut H {
+        &mut self.handler
+    }
+
+    /// Both at once.
+    pub fn parts(&mut self) -> (&mut Io<H::State>, &mut H) {
+        (&mut self.io, &mut self.handler)
+    }
+
+    /// Opens a listener and answers its id; cycles run meanwhile. `backlog` 0: the dataplane's default.
+    pub fn listen(&mut self, at: SocketAddr, backlog: u32) -> Result<u64, Error> {
+        let id = self.io.listen(at, backlog);
+        loop {
+            self.turn(Wait::Poll)?;
+            if let Some(outcome) = self.io.listener_outcome(id) {
+                return outcome.map(|()| id);
+            }
+        }
+    }
+
+    /// Runs until [`Io::stop`].
+    pub fn run(&mut self) -> Result<(), Error> {
+        while !self.io.take_stop() {
+            self.turn(Wait::Forever)?;
+        }
+        Ok(())
+    }
+
+    /// One cycle: the batch goes out, then everything that happened is told to the handler. An error
+    /// is the dataplane's refusal to run this thread.
+    pub fn turn(&mut self, wait: Wait) -> Result<(), Error> {
+        let events = self.io.run_io(wait)?;
+        self.io.settle();
+        for index in 0..events {
+            let event = self.io.event(index);
+            self.dispatch(event);
+        }
+        self.report_failures();
+        self.feed_starved();
+        Ok(())
+    }
+
+    fn dispatch(&mut self, event: Event) {
+        match event {
+            Event::Recv { cookie, data, .. } => self.received(cookie, data),
+            Event::Sent { cookie, bytes, .. } => self.sent(cookie, bytes),
+            Event::Knock { listener, handle, peer } => self.knocked(listener, handle, peer),
+            Event::Connected { cookie, handle, outcome } => {
+                self.connected(cookie, handle, outcome);
+            }
+            Event::Eof { cookie } => self.tell(cookie, |handler, conn| handler.on_eof(conn)),
+            Event::Dead { cookie, reason } => self.dead(cookie, reason),
+            Event::Timer { cookie } => {
+                if let Some(token) = self.io.timer_fired(cookie) {
+                    self.handler.on_timer(&mut self.io, token);
+                }
+            }
+            Event::Migrated { group, thread } => {
+                self.handler.on_migrated(&mut self.io, group, thread);
+            }
+            Event::Revoke { .. } => self.handler.on_revoke(&mut self.io),
+            // The loop binds no UDP sockets.
+            Event::UdpRecv { .. } | Event::UdpSent { .. } | Event::Unknown => {}
+        }
+    }
+
+    /// Calls back about a connection that the handler has not ended.
+    #[inline]
+    fn tell(&mut self, id: u64, call: impl FnOnce(&mut H, &mut Conn<'_, H::State>)) {
+        if let Some(mut conn) = self.io.conn(id) {
+            call(&mut self.handler, &mut conn);
+        }
+    }
+
+    fn received(&mut self, id: u64, data: crate::raw::Received) {
+        let Some(connection) = self.io.connections.get_mut(id) else { return };
+        connection.rx.push(data);
+        if connection.ending == Ending::No {
+            self.tell(id, |handler, conn| handler.on_readable(conn));
+        } else {
+            self.io.touch(id);
+        }
+    }
+
+    fn sent(&mut self, id: u64, bytes: u32) {
+        let limit = self.io.send_limit;
+        let Some(connection) = self.io.connections.get_mut(id) else { return };
+        connection.blocked = false;
+        let received = connection.out.acked(bytes.into());
+        connection.rx.unlend(received);
+        let writable = connection.wants_room && connection.out.len() <= limit / 2;
+        if writable {
+            connection.wants_room = false;
+        }
+        self.io.touch(id);
+        if bytes > 0 {
+            self.tell(id, |handler, conn| handler.on_sent(conn, bytes));
+        }
+        if writable {
+            self.tell(id, |handler, conn| handler.on_writable(conn));
+        }
+    }
+
+    fn knocked(&mut self, listener: u64, handle: u64, peer: SocketAddr) {
+        match self.handler.on_accept(&mut self.io, listener, peer) {
+            Some(state) => {
+                let id = self.io.accept(handle, peer, state);
+                self.tell(id, |handler, conn| handler.on_connected(conn));
+            }
+            None => self.io.reject(handle),
+        }
+    }
+
+    fn connected(&mut self, id: u64, handle: u64, outcome: Result<(), Error>) {
+        let Some(connection) = self.io.connections.get_mut(id) else { return };
+        match outcome {
+            Ok(()) => {
+                connection.handle = handle;
+                connection.established = true;
+                self.io.touch(id);
+                self.tell(id, |handler, conn| handler.on_connected(conn));
+            }
+            Err(error) => self.dead(id, Dead::NotConnected(error)),
+        }
+    }
+
+    fn dead(&mut self, id: u64, why: Dead) {
+        self.tell(id, |handler, conn| handler.on_dead(conn, why));
+        // The flow is gone whatever the handler has done in its last callback.
+        self.io.connections.remove(id);
+    }
+
+    /// Connections that a call was refused on; those that died of it in the same cycle are gone.
+    fn report_failures(&mut self) {
+        while let Some((id, why)) = self.io.failed.pop() {
+            self.dead(id, why);
+        }
+    }
+
+    /// Connections that transmit memory was missing for: no event of theirs says that it is back.
+    fn feed_starved(&mut self) {
+        if self.io.starved.is_empty() {
+            return;
+        }
+        for id in core::mem::take(&mut self.io.starved) {
+            if let Some(connection) = self.io.connections.get_mut(id)
+                && core::mem::take(&mut connection.wants_room)
+            {
+                self.tell(id, |handler, conn| handler.on_writable(conn));
+            }
+        }
+    }
+}

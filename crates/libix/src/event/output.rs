@@ -1,0 +1,143 @@
+//! What a connection has been given to send, from the oldest unacknowledged byte on.
+use crate::raw::{Received, TxArena, TxBuf};
+use ix_abi::SgEntry;
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::rc::Rc;
+
+/// Keeps the memory of a piece until the piece is acknowledged.
+enum Source {
+    Own(TxBuf),
+    Shared { _keep: Rc<TxBuf> },
+    Received,
+}
+
+struct Piece {
+    base: u64,
+    len: u64,
+    source: Source,
+}
+
+/// Acknowledged bytes leave in front, unsent ones join behind: `[taken by sendv | unsent]`.
+#[derive(Default)]
+pub(super) struct OutQueue {
+    pieces: VecDeque<Piece>,
+    front_acked: u64,
+    taken_bytes: u64,
+    unsent_bytes: u64,
+    /// Where unsent bytes begin: a piece and an offset in it.
+    next_piece: usize,
+    next_offset: u64,
+}
+
+impl OutQueue {
+    /// Bytes that no `sendv` has taken yet.
+    pub(super) fn unsent(&self) -> u64 {
+        self.unsent_bytes
+    }
+
+    /// Bytes that a `sendv` took and the peer has not acknowledged.
+    pub(super) fn unacked(&self) -> u64 {
+        self.taken_bytes
+    }
+
+    /// All bytes whose memory is held.
+    pub(super) fn len(&self) -> u64 {
+        self.taken_bytes + self.unsent_bytes
+    }
+
+    /// Copies `data` behind what is there, into the last block while it has room. Answers the bytes
+    /// that transmit memory was there for.
+    pub(super) fn write(&mut self, tx: &TxArena, data: &[u8]) -> usize {
+        let mut left = data;
+        while !left.is_empty() {
+            let mut block = left.len();
+            if let Some(Piece { len, source: Source::Own(last), .. }) = self.pieces.back_mut() {
+                let n = last.extend(left);
+                *len += n as u64;
+                self.unsent_bytes += n as u64;
+                left = &left[n..];
+                // Many small writes get ever larger blocks, so that they fit one `sendv`.
+                block = left.len().max(4 * last.capacity());
+            }
+            if left.is_empty() {
+                break;
+            }
+            let Some(buf) = tx.alloc(block) else { break };
+            self.pieces.push_back(Piece { base: buf.base(), len: 0, source: Source::Own(buf) });
+        }
+        data.len() - left.len()
+    }
+
+    pub(super) fn push_own(&mut self, buf: TxBuf) {
+        self.push(buf.base(), buf.len() as u64, Source::Own(buf));
+    }
+
+    pub(super) fn push_shared(&mut self, buf: Rc<TxBuf>, range: Range<usize>) {
+        let part = &buf[range];
+        let (base, len) = (part.as_ptr().expose_provenance() as u64, part.len() as u64);
+        self.push(base, len, Source::Shared { _keep: buf });
+    }
+
+    pub(super) fn push_received(&mut self, data: Received) {
+        self.push(data.base(), data.len().into(), Source::Received);
+    }
+
+    fn push(&mut self, base: u64, len: u64, source: Source) {
+        if len > 0 {
+            self.pieces.push_back(Piece { base, len, source });
+            self.unsent_bytes += len;
+        }
+    }
+
+    /// The unsent bytes as a scatter-gather array.
+    pub(super) fn unsent_pieces(&self) -> impl Iterator<Item = SgEntry> {
+        let mut skip = self.next_offset;
+        self.pieces.range(self.next_piece..).filter_map(move |piece| {
+            let offset = core::mem::take(&mut skip);
+            let entry = SgEntry { base: piece.base + offset, len: piece.len - offset };
+            (entry.len > 0).then_some(entry)
+        })
+    }
+
+    /// A `sendv` took the first `bytes` unsent bytes.
+    pub(super) fn taken(&mut self, bytes: u64) {
+        let bytes = bytes.min(self.unsent_bytes);
+        self.unsent_bytes -= bytes;
+        self.taken_bytes += bytes;
+        self.next_offset += bytes;
+        while let Some(piece) = self.pieces.get(self.next_piece) {
+            if self.next_offset < piece.len || self.next_piece + 1 == self.pieces.len() {
+                break;
+            }
+            self.next_offset -= piece.len;
+            self.next_piece += 1;
+        }
+    }
+
+    /// The oldest `bytes` taken bytes were acknowledged: their memory is free. Answers how many of
+    /// them were received bytes.
+    pub(super) fn acked(&mut self, bytes: u64) -> u64 {
+        let mut left = bytes.min(self.taken_bytes);
+        self.taken_bytes -= left;
+        let mut received = 0;
+        while let Some(front) = self.pieces.front() {
+            let n = left.min(front.len - self.front_acked);
+            if matches!(front.source, Source::Received) {
+                received += n;
+            }
+            left -= n;
+            self.front_acked += n;
+            if self.front_acked < front.len {
+                break;
+            }
+            self.pieces.pop_front();
+            self.front_acked = 0;
+            match self.next_piece.checked_sub(1) {
+                Some(next) => self.next_piece = next,
+                None => self.next_offset = 0,
+            }
+        }
+        received
+    }
+}

@@ -1,0 +1,98 @@
+//! Batched system calls, one constructor each. [`ix_abi::call_op`] says what they mean.
+use crate::addr;
+use ix_abi::{Call, Cookie, Handle, call_op};
+use std::net::SocketAddr;
+
+/// A batched system call, ready for [`super::Thread::push`].
+#[derive(Clone, Copy, Debug)]
+pub struct Batched(pub(super) Call);
+
+fn batched<const N: usize>(op: u32, args: [u64; N]) -> Batched {
+    let mut call = Call { op, ..Call::default() };
+    call.args[..N].copy_from_slice(&args);
+    Batched(call)
+}
+
+/// Answers a listener id. `backlog` 0: the dataplane's default.
+pub fn listen(at: SocketAddr, backlog: u32, cookie: Cookie) -> Batched {
+    let [high, low] = addr::words(addr::to_abi(at.ip()));
+    batched(call_op::LISTEN, [high, low, at.port().into(), backlog.into(), cookie])
+}
+
+/// Ends a listener.
+pub fn unlisten(listener: u64) -> Batched {
+    batched(call_op::UNLISTEN, [listener])
+}
+
+/// Answers a handle; the outcome comes as an event. `local_port` 0: any.
+pub fn connect(cookie: Cookie, to: SocketAddr, local_port: u16) -> Batched {
+    let [high, low] = addr::words(addr::to_abi(to.ip()));
+    batched(call_op::CONNECT, [cookie, high, low, to.port().into(), local_port.into()])
+}
+
+/// Takes a flow that knocked.
+pub fn accept(handle: Handle, cookie: Cookie) -> Batched {
+    batched(call_op::ACCEPT, [handle, cookie])
+}
+
+/// Refuses a flow that knocked.
+pub fn reject(handle: Handle) -> Batched {
+    batched(call_op::REJECT, [handle])
+}
+
+/// Gives received bytes back, oldest first. Memory of theirs must not be read afterwards; that
+/// promise is made at [`super::Received::bytes`].
+pub fn recv_done(handle: Handle, bytes: u64) -> Batched {
+    batched(call_op::RECV_DONE, [handle, bytes])
+}
+
+/// Sends FIN after what was sent.
+pub fn shutdown(handle: Handle) -> Batched {
+    batched(call_op::SHUTDOWN, [handle])
+}
+
+/// Ends the flow in order; the handle is dead.
+pub fn close(handle: Handle) -> Batched {
+    batched(call_op::CLOSE, [handle])
+}
+
+/// Resets the flow; the handle is dead.
+pub fn abort(handle: Handle) -> Batched {
+    batched(call_op::ABORT, [handle])
+}
+
+/// Sets an option of [`ix_abi::flow_opt`].
+pub fn set_opt(handle: Handle, option: u64, value: u64) -> Batched {
+    batched(call_op::SET_OPT, [handle, option, value])
+}
+
+/// Answers a UDP socket id.
+pub fn udp_bind(at: SocketAddr, cookie: Cookie) -> Batched {
+    let [high, low] = addr::words(addr::to_abi(at.ip()));
+    batched(call_op::UDP_BIND, [high, low, at.port().into(), cookie])
+}
+
+/// Ends a UDP socket.
+pub fn udp_unbind(socket: u64) -> Batched {
+    batched(call_op::UDP_UNBIND, [socket])
+}
+
+/// Gives the buffer of a datagram back.
+pub fn udp_recv_done(data: super::Received) -> Batched {
+    batched(call_op::UDP_RECV_DONE, [data.base()])
+}
+
+/// Answers a timer id; fires once.
+pub fn timer_set(cookie: Cookie, delay_us: u64) -> Batched {
+    batched(call_op::TIMER_SET, [cookie, delay_us])
+}
+
+/// Stops a timer.
+pub fn timer_cancel(timer: u64) -> Batched {
+    batched(call_op::TIMER_CANCEL, [timer])
+}
+
+/// Answers the address of `bytes` of transmit memory, for [`super::Thread::adopt_tx`].
+pub fn tx_alloc(bytes: u64) -> Batched {
+    batched(call_op::TX_ALLOC, [bytes])
+}

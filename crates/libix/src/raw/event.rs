@@ -1,0 +1,200 @@
+//! Event conditions as a typed view of the event array.
+use crate::addr;
+use crate::error::{Dead, Error};
+use ix_abi::{Cookie, Handle, event_kind};
+use std::net::SocketAddr;
+
+/// An event condition ([`ix_abi::event_kind`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A peer finished its handshake with a listener.
+    Knock {
+        /// Cookie of the listener.
+        listener: Cookie,
+        /// The new flow, to be accepted or rejected.
+        handle: Handle,
+        /// The peer.
+        peer: SocketAddr,
+    },
+    /// Outcome of `connect`.
+    Connected {
+        /// The flow.
+        cookie: Cookie,
+        /// The flow.
+        handle: Handle,
+        /// Connected, or why not.
+        outcome: Result<(), Error>,
+    },
+    /// In-order data.
+    Recv {
+        /// The flow.
+        cookie: Cookie,
+        /// The flow.
+        handle: Handle,
+        /// The data.
+        data: Received,
+    },
+    /// The peer will send no more.
+    Eof {
+        /// The flow.
+        cookie: Cookie,
+    },
+    /// Acknowledged data, or (`bytes` 0) a window that opened.
+    Sent {
+        /// The flow.
+        cookie: Cookie,
+        /// Bytes that were acknowledged.
+        bytes: u32,
+        /// Bytes that the window has room for.
+        window: u64,
+    },
+    /// The flow is gone.
+    Dead {
+        /// The flow.
+        cookie: Cookie,
+        /// Why.
+        reason: Dead,
+    },
+    /// A datagram.
+    UdpRecv {
+        /// The socket.
+        cookie: Cookie,
+        /// The data.
+        data: Received,
+        /// The sender.
+        peer: SocketAddr,
+    },
+    /// The memory of a datagram is free again.
+    UdpSent {
+        /// Cookie of the call.
+        cookie: Cookie,
+    },
+    /// A timer fired.
+    Timer {
+        /// Cookie of the timer.
+        cookie: Cookie,
+    },
+    /// A flow group moved.
+    Migrated {
+        /// The flow group.
+        group: u32,
+        /// Its elastic thread from now on.
+        thread: u32,
+    },
+    /// An elastic thread is about to be taken away.
+    Revoke {
+        /// Which.
+        thread: u32,
+    },
+    /// An event of a later version: ignore it.
+    Unknown,
+}
+
+/// Received bytes, still in the dataplane's packet buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Received {
+    base: u64,
+    len: u32,
+}
+
+impl Received {
+    /// Address; a scatter-gather entry may name it until the bytes are given back.
+    pub fn base(self) -> u64 {
+        self.base
+    }
+
+    /// Bytes.
+    #[allow(clippy::len_without_is_empty)]
+    pub fn len(self) -> u32 {
+        self.len
+    }
+
+    /// The bytes.
+    ///
+    /// # Safety
+    /// They have not been given back by `recv_done` (`udp_recv_done`), nor has the flow been closed
+    /// or aborted, nor has a cycle run since its `Dead`; and none of that happens during `'a`.
+    #[inline]
+    pub unsafe fn bytes<'a>(self) -> &'a [u8] {
+        let base = core::ptr::with_exposed_provenance::<u8>(self.base as usize);
+        // SAFETY: a `RECV` event names that many readable bytes, which the dataplane leaves alone
+        // until they are given back: not before the end of `'a` by the caller's promise.
+        unsafe { core::slice::from_raw_parts(base, self.len as usize) }
+    }
+
+    /// Without the first `n` bytes.
+    pub(crate) fn skip(self, n: u32) -> Received {
+        debug_assert!(n <= self.len);
+        Received { base: self.base + u64::from(n), len: self.len - n }
+    }
+
+    /// The first `n` bytes.
+    pub(crate) fn take(self, n: u32) -> Received {
+        debug_assert!(n <= self.len);
+        Received { base: self.base, len: n }
+    }
+}
+
+impl Event {
+    /// Reads the fields that this kind of event has.
+    #[inline]
+    pub(super) fn view(raw: &ix_abi::Event) -> Event {
+        let (cookie, handle) = (raw.cookie, raw.handle);
+        match raw.kind {
+            event_kind::RECV => Event::Recv { cookie, handle, data: received(raw) },
+            event_kind::SENT => Event::Sent { cookie, bytes: raw.len, window: raw.data },
+            event_kind::KNOCK => Event::Knock { listener: cookie, handle, peer: peer(raw) },
+            event_kind::CONNECTED => {
+                let outcome = match raw.code {
+                    0 => Ok(()),
+                    code => Err(Error::from_code(code.into())),
+                };
+                Event::Connected { cookie, handle, outcome }
+            }
+            event_kind::EOF => Event::Eof { cookie },
+            event_kind::DEAD => Event::Dead { cookie, reason: Dead::from_code(raw.code) },
+            event_kind::UDP_RECV => Event::UdpRecv { cookie, data: received(raw), peer: peer(raw) },
+            event_kind::UDP_SENT => Event::UdpSent { cookie },
+            event_kind::TIMER => Event::Timer { cookie },
+            event_kind::MIGRATED => Event::Migrated { group: raw.len, thread: raw.data as u32 },
+            event_kind::REVOKE => Event::Revoke { thread: raw.data as u32 },
+            _ => Event::Unknown,
+        }
+    }
+}
+
+fn received(raw: &ix_abi::Event) -> Received {
+    Received { base: raw.data, len: raw.len }
+}
+
+fn peer(raw: &ix_abi::Event) -> SocketAddr {
+    SocketAddr::new(addr::from_abi(raw.addr), raw.port)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_of_each_kind() {
+        let raw = ix_abi::Event {
+            kind: event_kind::KNOCK,
+            cookie: 7,
+            handle: 9,
+            addr: ix_abi::v4([10, 0, 0, 2]),
+            port: 4000,
+            ..ix_abi::Event::default()
+        };
+        let peer = "10.0.0.2:4000".parse().unwrap();
+        assert_eq!(Event::view(&raw), Event::Knock { listener: 7, handle: 9, peer });
+        let raw = ix_abi::Event {
+            kind: event_kind::CONNECTED,
+            code: ix_abi::error::REFUSED as u16,
+            ..raw
+        };
+        let refused = Event::Connected { cookie: 7, handle: 9, outcome: Err(Error::Refused) };
+        assert_eq!(Event::view(&raw), refused);
+        let raw = ix_abi::Event { kind: 999, ..raw };
+        assert_eq!(Event::view(&raw), Event::Unknown);
+    }
+}

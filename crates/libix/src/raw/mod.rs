@@ -1,0 +1,32 @@
+//! The contract with the dataplane (`ix-abi`) in safe types.
+//!
+//! [`Process`] is the dataplane of this process, [`Thread`] one of its elastic threads entered by the
+//! calling Linux thread. A cycle of a program on this layer:
+//!
+//! 1. [`Thread::push`] and [`Thread::push_sendv`] append batched system calls;
+//! 2. [`Thread::run_io`] gives the thread to the dataplane for one cycle;
+//! 3. [`Thread::answer`] reads the return codes, [`Thread::event`] the event conditions.
+//!
+//! Nothing here allocates, locks or enters Linux on that path, but for signals that wait.
+
+pub mod call;
+mod event;
+mod process;
+pub(crate) mod rx;
+mod signal;
+mod thread;
+mod tx;
+
+pub use event::{Event, Received};
+pub use process::{FindError, Process, ProcessGate};
+pub use thread::{EnterError, Thread, Wait};
+pub use tx::{TxArena, TxBuf};
+
+/// The way into the dataplane: `ix_abi::gate_op` and its three arguments.
+///
+/// [`ProcessGate`] is the real one; a simulator implements it over a simulated elastic thread, so
+/// that the same programs run in virtual time.
+pub trait Gate {
+    /// Crosses the wall and comes back with the answer (< 0: minus an `ix_abi::error`).
+    fn call(&mut self, op: u64, a: u64, b: u64, c: u64) -> i64;
+}

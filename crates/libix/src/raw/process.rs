@@ -1,0 +1,177 @@
+//! Finding the dataplane of this process.
+use super::Gate;
+use core::fmt;
+use core::ptr::with_exposed_provenance;
+use ix_abi::{ABI_MAGIC, ABI_VERSION, ENV_HEADER, ProcessHeader, ThreadArea};
+use std::net::IpAddr;
+
+/// The dataplane in this process.
+#[derive(Clone, Copy)]
+pub struct Process {
+    header: &'static ProcessHeader,
+}
+
+/// Why there is no dataplane to talk to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FindError {
+    /// The environment does not name one.
+    NotUnderIx,
+    /// The environment names an address where there is none (a child of a program on IX inherits
+    /// the variable, but not the dataplane).
+    Stale,
+    /// The dataplane speaks another version of the contract.
+    Version {
+        /// The dataplane's.
+        dataplane: u32,
+    },
+}
+
+impl fmt::Display for FindError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            FindError::NotUnderIx => {
+                write!(f, "not running under `ix run` ({ENV_HEADER} is not set)")
+            }
+            FindError::Stale => {
+                write!(f, "{ENV_HEADER} names no dataplane of this process: start it by `ix run`")
+            }
+            FindError::Version { dataplane } => write!(
+                f,
+                "the dataplane speaks ABI version {dataplane}, this program {ABI_VERSION}: \
+                 build both from the same release"
+            ),
+        }
+    }
+}
+
+impl std::error::Error for FindError {}
+
+impl Process {
+    /// Finds the dataplane through the environment variable `IX_ABI`.
+    pub fn find() -> Result<Process, FindError> {
+        let value = std::env::var(ENV_HEADER).map_err(|_| FindError::NotUnderIx)?;
+        let address = usize::from_str_radix(&value, 16).map_err(|_| FindError::Stale)?;
+        if !is_mapped(address) {
+            return Err(FindError::Stale);
+        }
+        let header = with_exposed_provenance::<ProcessHeader>(address);
+        // SAFETY: the memory is mapped and aligned (`is_mapped`). `ix run` puts the address of a
+        // header into the variable; were it anything else, the magic number tells before any other
+        // field is believed.
+        unsafe { Process::at(header) }
+    }
+
+    /// The dataplane with this header.
+    ///
+    /// # Safety
+    /// `header` points to readable memory of that size, and if it begins with `ABI_MAGIC` it is a
+    /// header that keeps the promises of `ix-abi`, for the rest of the process's life.
+    pub unsafe fn at(header: *const ProcessHeader) -> Result<Process, FindError> {
+        // SAFETY: readable by the caller's promise.
+        let header = unsafe { &*header };
+        if header.magic != ABI_MAGIC {
+            return Err(FindError::Stale);
+        }
+        if header.version != ABI_VERSION {
+            return Err(FindError::Version { dataplane: header.version });
+        }
+        Ok(Process { header })
+    }
+
+    /// Elastic threads.
+    pub fn threads(&self) -> u32 {
+        self.header.threads
+    }
+
+    /// Address of the dataplane.
+    pub fn local_addr(&self) -> IpAddr {
+        crate::addr::from_abi(self.header.local_addr)
+    }
+
+    /// Largest TCP payload of one packet.
+    pub fn mss_bytes(&self) -> u32 {
+        self.header.mss_bytes
+    }
+
+    /// Most packets in one cycle.
+    pub fn batch_bound(&self) -> u32 {
+        self.header.batch_bound
+    }
+
+    /// The gate of this process.
+    pub fn gate(&self) -> ProcessGate {
+        ProcessGate { address: self.header.gate as usize }
+    }
+
+    /// Where the arrays of elastic thread `index` are.
+    pub fn area(&self, index: u32) -> Option<ThreadArea> {
+        if index >= self.header.threads {
+            return None;
+        }
+        let areas = with_exposed_provenance::<ThreadArea>(self.header.thread_areas as usize);
+        // SAFETY: the header promises an array of `threads` areas, and `index` is below that.
+        Some(unsafe { areas.add(index as usize).read() })
+    }
+}
+
+/// The gate of the dataplane in this process: a function across the wall.
+#[derive(Clone, Copy, Debug)]
+pub struct ProcessGate {
+    address: usize,
+}
+
+impl Gate for ProcessGate {
+    #[inline]
+    fn call(&mut self, op: u64, a: u64, b: u64, c: u64) -> i64 {
+        type Entry = extern "C" fn(u64, u64, u64, u64) -> i64;
+        let entry = with_exposed_provenance::<()>(self.address);
+        // SAFETY: only `Process::gate` makes this, from a header that promises a function of
+        // this type at the address; the gate keeps the C calling convention.
+        let entry = unsafe { core::mem::transmute::<*const (), Entry>(entry) };
+        entry(op, a, b, c)
+    }
+}
+
+/// Whether a [`ProcessHeader`] could be read at `address`, so that a stale variable is an error and
+/// not a crash.
+fn is_mapped(address: usize) -> bool {
+    if address == 0 || !address.is_multiple_of(align_of::<ProcessHeader>()) {
+        return false;
+    }
+    // SAFETY: a plain query.
+    let page_bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as usize;
+    let first = address & !(page_bytes - 1);
+    let Some(end) = address.checked_add(size_of::<ProcessHeader>()) else { return false };
+    let mut residency = [0u8; 2];
+    // SAFETY: mincore only looks the range up; it spans two pages at most, as `residency` does.
+    unsafe { libc::mincore(first as *mut _, end - first, residency.as_mut_ptr()) == 0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_that_cannot_be_a_header() {
+        assert!(!is_mapped(0));
+        assert!(!is_mapped(1 << 20));
+        assert!(!is_mapped(usize::MAX - 7));
+        let here = 0u64;
+        assert!(is_mapped(&raw const here as usize));
+        assert!(!is_mapped(&raw const here as usize + 1));
+    }
+
+    #[test]
+    fn wrong_magic_and_version() {
+        // SAFETY: all-zero is a valid value of this plain structure.
+        let mut header: ProcessHeader = unsafe { core::mem::zeroed() };
+        // SAFETY: points to a header; nothing is believed without the magic number.
+        let result = unsafe { Process::at(&header) };
+        assert_eq!(result.err(), Some(FindError::Stale));
+        header.magic = ABI_MAGIC;
+        header.version = ABI_VERSION + 1;
+        // SAFETY: as above, and the version stops any use.
+        let result = unsafe { Process::at(&header) };
+        assert_eq!(result.err(), Some(FindError::Version { dataplane: ABI_VERSION + 1 }));
+    }
+}

@@ -1,0 +1,193 @@
+//! The received bytes of one flow that the application has not given back yet.
+use super::Received;
+use std::collections::VecDeque;
+
+/// In order of arrival: bytes given back already, then bytes that the handler is done with or has
+/// lent to the send queue (waiting for `Sent`), then bytes that nobody has looked at finally.
+///
+/// Soundness of the slices rests on three promises of the event loop, the only user: it pushes
+/// the `Recv` events of one flow in their order; the bytes of [`RxQueue::take_done`], and no others,
+/// go into `recv_done`; and it drops the queue before the first cycle after `close`, `abort` or `Dead`.
+#[derive(Default)]
+pub(crate) struct RxQueue {
+    unread: VecDeque<Received>,
+    unread_bytes: usize,
+    /// Behind lent bytes, finished ones wait: buffers go back oldest first.
+    waiting: VecDeque<Span>,
+    done_bytes: u64,
+}
+
+#[derive(Clone, Copy)]
+struct Span {
+    bytes: u64,
+    lent: bool,
+}
+
+impl RxQueue {
+    pub(crate) fn push(&mut self, data: Received) {
+        self.unread_bytes += data.len() as usize;
+        self.unread.push_back(data);
+    }
+
+    /// Unread bytes.
+    pub(crate) fn len(&self) -> usize {
+        self.unread_bytes
+    }
+
+    /// Unread bytes, in the pieces they came in.
+    pub(crate) fn slices(&self) -> impl Iterator<Item = &[u8]> {
+        // SAFETY: unread bytes have not been given back, and the promises above keep them for as long
+        // as the queue is borrowed: giving them back takes it mutably.
+        self.unread.iter().map(|data| unsafe { data.bytes() })
+    }
+
+    /// The first `n` unread bytes (or all) are done with.
+    pub(crate) fn consume(&mut self, n: usize) {
+        let bytes = self.remove(n, |_| ());
+        self.wait(bytes, false);
+    }
+
+    /// Lends the first `n` unread bytes (or all): the pieces must not go back before [`RxQueue::unlend`].
+    pub(crate) fn lend(&mut self, n: usize, piece: impl FnMut(Received)) -> usize {
+        let bytes = self.remove(n, piece);
+        self.wait(bytes, true);
+        bytes as usize
+    }
+
+    /// The oldest `bytes` lent bytes are done with.
+    pub(crate) fn unlend(&mut self, mut bytes: u64) {
+        while let Some(front) = self.waiting.front_mut() {
+            let n = if front.lent { front.bytes.min(bytes) } else { front.bytes };
+            if front.lent {
+                bytes -= n;
+            }
+            front.bytes -= n;
+            self.done_bytes += n;
+            if front.bytes > 0 {
+                break;
+            }
+            self.waiting.pop_front();
+        }
+        debug_assert!(bytes == 0, "more came back than was lent");
+    }
+
+    /// Bytes that can be given back now; the caller does.
+    pub(crate) fn take_done(&mut self) -> u64 {
+        core::mem::take(&mut self.done_bytes)
+    }
+
+    /// Whether [`RxQueue::take_done`] has anything.
+    pub(crate) fn has_done(&self) -> bool {
+        self.done_bytes > 0
+    }
+
+    fn remove(&mut self, n: usize, mut piece: impl FnMut(Received)) -> u64 {
+        let mut left = n.min(self.unread_bytes);
+        let removed = left;
+        self.unread_bytes -= removed;
+        while let Some(front) = self.unread.front_mut() {
+            if left == 0 {
+                break;
+            }
+            let step = (front.len() as usize).min(left) as u32;
+            piece(front.take(step));
+            *front = front.skip(step);
+            left -= step as usize;
+            if front.len() == 0 {
+                self.unread.pop_front();
+            }
+        }
+        removed as u64
+    }
+
+    fn wait(&mut self, bytes: u64, lent: bool) {
+        if self.waiting.is_empty() && !lent {
+            self.done_bytes += bytes;
+            return;
+        }
+        match self.waiting.back_mut() {
+            Some(last) if last.lent == lent => last.bytes += bytes,
+            _ if bytes > 0 => self.waiting.push_back(Span { bytes, lent }),
+            _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::raw::Event;
+    use ix_abi::event_kind::RECV;
+    use proptest::prelude::*;
+
+    fn received(data: &'static [u8]) -> Received {
+        let raw = ix_abi::Event {
+            kind: RECV,
+            len: data.len() as u32,
+            data: data.as_ptr().expose_provenance() as u64,
+            ..ix_abi::Event::default()
+        };
+        match Event::view(&raw) {
+            Event::Recv { data, .. } => data,
+            _ => unreachable!(),
+        }
+    }
+
+    static DATA: [u8; 4096] = {
+        let mut data = [0; 4096];
+        let mut i = 0;
+        while i < 4096 {
+            data[i] = (i * 31 % 251) as u8;
+            i += 1;
+        }
+        data
+    };
+
+    proptest! {
+        /// Model: one mark a byte (unread, finished, lent), given back only from the front.
+        #[test]
+        fn gives_back_oldest_first(steps in prop::collection::vec((0..4u8, 0..90usize), 1..200)) {
+            let mut queue = RxQueue::default();
+            let mut model: Vec<char> = Vec::new();
+            let (mut arrived, mut back) = (0, 0);
+            for (what, n) in steps {
+                let unread = model.iter().filter(|&&mark| mark == 'u').count();
+                let first = model.len() - unread;
+                let few = n.min(unread);
+                match what {
+                    0 if n > 0 && arrived + n <= DATA.len() => {
+                        queue.push(received(&DATA[arrived..arrived + n]));
+                        model.extend(std::iter::repeat_n('u', n));
+                        arrived += n;
+                    }
+                    1 => {
+                        queue.consume(n);
+                        model[first..first + few].fill('f');
+                    }
+                    2 => {
+                        let mut lent = 0;
+                        prop_assert_eq!(queue.lend(n, |piece| lent += piece.len()), few);
+                        prop_assert_eq!(lent as usize, few);
+                        model[first..first + few].fill('l');
+                    }
+                    3 => {
+                        let lent = model.iter().filter(|&&mark| mark == 'l').count();
+                        queue.unlend(n.min(lent) as u64);
+                        let marks = model.iter_mut().filter(|mark| **mark == 'l');
+                        marks.take(n).for_each(|mark| *mark = 'f');
+                    }
+                    _ => {}
+                }
+                let gone = model.iter().take_while(|&&mark| mark == 'f').count();
+                model.drain(..gone);
+                back += gone;
+                prop_assert_eq!(queue.has_done(), gone > 0);
+                prop_assert_eq!(queue.take_done(), gone as u64);
+                let unread: Vec<u8> = queue.slices().flatten().copied().collect();
+                prop_assert_eq!(unread.len(), queue.len());
+                prop_assert_eq!(&unread[..], &DATA[arrived - unread.len()..arrived]);
+            }
+            prop_assert!(back <= arrived);
+        }
+    }
+}

@@ -1,0 +1,266 @@
+//! One elastic thread, as the application sees it.
+use super::call::{self, Batched};
+use super::signal::SignalMask;
+use super::{Event, Gate, Process, ProcessGate, TxArena};
+use crate::error::Error;
+use core::fmt;
+use core::ptr::with_exposed_provenance_mut;
+use ix_abi::{
+    CALLS_MAX, Call, EVENTS_MAX, Handle, SG_MAX, SgEntry, ThreadArea, ThreadStatus, call_op, error,
+    gate_op,
+};
+
+/// Bytes of transmit memory in one step of `TX_ALLOC`.
+pub(super) const TX_STEP_BYTES: u64 = 2 << 20;
+/// Scatter-gather entries that one batch can hold: they lie in transmit memory, where the dataplane
+/// may look.
+const SG_SCRATCH: usize = (TxArena::LARGEST_BYTES as usize) / size_of::<SgEntry>();
+
+/// How long [`Thread::run_io`] waits for an event condition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wait {
+    /// Not at all: one cycle.
+    Poll,
+    /// That many µs at most.
+    Us(u64),
+    /// Until there is one.
+    Forever,
+}
+
+/// Why a Linux thread could not become an elastic thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EnterError {
+    /// The dataplane has fewer elastic threads.
+    NoSuchThread {
+        /// How many it has.
+        threads: u32,
+    },
+    /// The dataplane refused; `InUse`: another Linux thread is this elastic thread.
+    Refused(Error),
+    /// There is no transmit memory for it.
+    NoTxMemory(Error),
+}
+
+impl fmt::Display for EnterError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            EnterError::NoSuchThread { threads } => {
+                write!(f, "no such elastic thread: this dataplane has {threads} (ix run --cpus)")
+            }
+            EnterError::Refused(error) => write!(f, "cannot enter the elastic thread: {error}"),
+            EnterError::NoTxMemory(error) => write!(f, "no transmit memory: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for EnterError {}
+
+/// An elastic thread entered by the Linux thread that holds this. Dropping it gives it back.
+pub struct Thread {
+    gate: Box<dyn Gate>,
+    index: u32,
+    calls: *mut Call,
+    events: *const ix_abi::Event,
+    status: *const ThreadStatus,
+    pushed: usize,
+    answered: usize,
+    ready: usize,
+    tx: TxArena,
+    sg: *mut SgEntry,
+    sg_used: usize,
+    signals: SignalMask,
+}
+
+impl Thread {
+    /// Makes the calling Linux thread elastic thread `index`: pinned to its hardware thread, its
+    /// signals blocked.
+    pub fn enter(process: &Process, index: u32) -> Result<Thread, EnterError> {
+        let threads = process.threads();
+        let area = process.area(index).ok_or(EnterError::NoSuchThread { threads })?;
+        let gate: ProcessGate = process.gate();
+        // SAFETY: area and gate are the dataplane's own, of the same thread.
+        unsafe { Thread::with_gate(Box::new(gate), area, index) }
+    }
+
+    /// Enters through any gate.
+    ///
+    /// # Safety
+    /// `area` holds the addresses of arrays that `gate` serves as thread `index` the way `ix-abi`
+    /// promises: they outlive this value, nobody else writes the calls, events and status change only
+    /// within a gate call, and what `TX_ALLOC` answers is memory for this thread alone.
+    pub unsafe fn with_gate(
+        mut gate: Box<dyn Gate>,
+        area: ThreadArea,
+        index: u32,
+    ) -> Result<Thread, EnterError> {
+        let signals = SignalMask::of_this_thread();
+        let entered = gate.call(gate_op::ENTER, index.into(), 0, 0);
+        Error::check(entered).map_err(EnterError::Refused)?;
+        let mut thread = Thread {
+            gate,
+            index,
+            calls: with_exposed_provenance_mut(area.calls as usize),
+            events: with_exposed_provenance_mut::<ix_abi::Event>(area.events as usize),
+            status: with_exposed_provenance_mut::<ThreadStatus>(area.status as usize),
+            pushed: 0,
+            answered: 0,
+            ready: 0,
+            tx: TxArena::default(),
+            sg: core::ptr::null_mut(),
+            sg_used: 0,
+            signals,
+        };
+        // A fresh elastic thread has no flows, so this cycle brings no events that could be missed.
+        thread.push(call::tx_alloc(TX_STEP_BYTES));
+        thread.run_io(Wait::Poll).map_err(EnterError::Refused)?;
+        thread.adopt_tx(0).map_err(EnterError::NoTxMemory)?;
+        let scratch = thread.tx.alloc(TxArena::LARGEST_BYTES as usize);
+        let scratch = scratch.ok_or(EnterError::NoTxMemory(Error::NoResource))?;
+        thread.sg = scratch.into_raw().cast();
+        Ok(thread)
+    }
+
+    /// Which elastic thread this is.
+    pub fn index(&self) -> u32 {
+        self.index
+    }
+
+    /// Time of the last cycle, µs of the dataplane's monotonic clock.
+    #[inline]
+    pub fn now_us(&self) -> u64 {
+        // SAFETY: the status is readable and changes only within a gate call (`with_gate`).
+        unsafe { (*self.status).now_us }
+    }
+
+    /// Transmit memory of this thread.
+    pub fn tx(&self) -> &TxArena {
+        &self.tx
+    }
+
+    /// Calls that the batch has room for.
+    #[inline]
+    pub fn call_room(&self) -> usize {
+        CALLS_MAX - self.pushed
+    }
+
+    /// Appends a call to the batch and answers its slot; `None`: the batch is full, run a cycle.
+    /// Overwrites the answers of the last cycle from the first slot on.
+    #[inline]
+    pub fn push(&mut self, call: Batched) -> Option<usize> {
+        if self.pushed == CALLS_MAX {
+            return None;
+        }
+        let slot = self.pushed;
+        // SAFETY: slot is below CALLS_MAX, and the call array is ours to write (`with_gate`).
+        unsafe { self.calls.add(slot).write(call.0) };
+        self.pushed += 1;
+        self.answered = 0;
+        Some(slot)
+    }
+
+    /// Whether [`Thread::push_sendv`] can take `SG_MAX` pieces.
+    #[inline]
+    pub fn sg_room(&self) -> bool {
+        SG_SCRATCH - self.sg_used >= SG_MAX
+    }
+
+    /// Appends a `sendv` of the first `SG_MAX` pieces; answers its slot and the bytes in them. The
+    /// answer of the call says how many the window took. `None`: run a cycle first.
+    ///
+    /// A piece lies in transmit memory or in received bytes not given back, and stays unchanged until
+    /// `Sent`; anything else is the call's error.
+    #[inline]
+    pub fn push_sendv(
+        &mut self,
+        handle: Handle,
+        pieces: impl Iterator<Item = SgEntry>,
+    ) -> Option<(usize, u64)> {
+        if !self.sg_room() || self.call_room() == 0 {
+            return None;
+        }
+        let first = self.sg_used;
+        let mut bytes = 0;
+        for piece in pieces.take(SG_MAX) {
+            bytes += piece.len;
+            // SAFETY: `sg` has room for SG_SCRATCH entries, and SG_MAX were free from `first` on.
+            unsafe { self.sg.add(self.sg_used).write(piece) };
+            self.sg_used += 1;
+        }
+        let entries = (self.sg_used - first) as u64;
+        // SAFETY: `first` is at most SG_SCRATCH - SG_MAX.
+        let array = unsafe { self.sg.add(first) };
+        let call = Call {
+            op: call_op::SENDV,
+            args: [handle, array.expose_provenance() as u64, entries, 0, 0, 0],
+            ..Call::default()
+        };
+        let slot = self.push(Batched(call))?;
+        Some((slot, bytes))
+    }
+
+    /// Gives the thread to the dataplane for one cycle: the batch is carried out, packets are
+    /// handled, and the answer is the number of event conditions. Events seen before are gone.
+    pub fn run_io(&mut self, wait: Wait) -> Result<usize, Error> {
+        let wait_us = match wait {
+            Wait::Poll => 0,
+            Wait::Us(us) => us,
+            Wait::Forever => gate_op::WAIT_FOREVER,
+        };
+        let pushed = self.pushed as u64;
+        let events = self.gate.call(gate_op::RUN_IO, self.index.into(), pushed, wait_us);
+        self.answered = self.pushed;
+        self.pushed = 0;
+        self.sg_used = 0;
+        self.ready = 0;
+        self.ready = (Error::check(events)? as usize).min(EVENTS_MAX);
+        // SAFETY: the status is readable and changes only within a gate call (`with_gate`).
+        if unsafe { (*self.status).signal_pending } != 0 {
+            self.signals.open_window();
+        }
+        Ok(self.ready)
+    }
+
+    /// What the call in `slot` of the last batch answered.
+    ///
+    /// # Panics
+    /// When the last batch had no such slot, or a call was pushed since.
+    #[inline]
+    pub fn answer(&self, slot: usize) -> Result<u64, Error> {
+        assert!(slot < self.answered, "no answer in this slot");
+        // SAFETY: slot is below CALLS_MAX, and the dataplane writes only within a gate call.
+        Error::check(unsafe { (*self.calls.add(slot)).ret })
+    }
+
+    /// Event condition `index` of the last cycle.
+    ///
+    /// # Panics
+    /// When there were fewer.
+    #[inline]
+    pub fn event(&self, index: usize) -> Event {
+        assert!(index < self.ready, "no such event");
+        // SAFETY: index is below EVENTS_MAX, and events change only within a gate call.
+        Event::view(unsafe { &*self.events.add(index) })
+    }
+
+    /// Puts the memory that a `tx_alloc` in `slot` of the last batch brought into the arena.
+    pub fn adopt_tx(&mut self, slot: usize) -> Result<(), Error> {
+        let base = self.answer(slot)?;
+        // SAFETY: as in `answer`; the slot is ours to write.
+        let call = unsafe { &mut *self.calls.add(slot) };
+        if call.op != call_op::TX_ALLOC {
+            return Err(Error::Invalid);
+        }
+        // Not twice.
+        (call.op, call.ret) = (call_op::NOP, -error::INVALID);
+        // SAFETY: the dataplane gave out these bytes for this thread alone (`with_gate`), and the
+        // slot can no longer bring them a second time.
+        unsafe { self.tx.adopt(base, call.args[0]) };
+        Ok(())
+    }
+}
+
+impl Drop for Thread {
+    fn drop(&mut self) {
+        self.gate.call(gate_op::LEAVE, self.index.into(), 0, 0);
+    }
+}
