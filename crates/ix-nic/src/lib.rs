@@ -3,10 +3,37 @@
 //! A [`Nic`] is one queue pair of one device, used by one elastic thread. The lowest common
 //! denominator works: one queue, no offloads, no redirection table. What a device can do more it
 //! says in [`NicInfo`].
+//!
+//! Coming to a `Nic` takes two steps, in two processes. The broker, which has privileges, calls
+//! [`open`] and hands the queues' descriptors and one line about the device
+//! ([`NicInfo::to_line`]) to the dataplane's process, which calls [`attach`] for each queue and
+//! needs no privilege. Then the broker calls [`OpenedDevice::finish`], with which packets begin to
+//! come in. See [`open`] for what needs which privilege.
+mod afxdp;
+mod bpf;
+mod device;
+mod frames;
+mod info;
+pub mod netdev;
+mod sim;
+mod spec;
+mod steering;
+mod sys;
+mod tap;
+
+pub use afxdp::{XdpBind, XdpMode};
+pub use device::{
+    AttachError, OpenError, OpenOptions, OpenedDevice, RingSizes, attach, open, raise_memlock_limit,
+};
+pub use info::LineError;
+pub use sim::{SimDevice, SimNic, SimOptions};
+pub use spec::{DeviceSpec, SpecError};
+pub use steering::{frame_flow_group, initial_queue};
+
 use ix_mem::{Mbuf, PacketMemory, Pool};
 
 /// What a device is and does; the same for all its queue pairs.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NicInfo {
     /// `tap`, `afxdp`, `memif` or `sim`.
     pub kind: &'static str,
@@ -14,6 +41,8 @@ pub struct NicInfo {
     pub name: String,
     /// The mode really in use, for people: "native, copy, need-wakeup".
     pub mode: String,
+    /// Queue pairs in use, numbered from 0.
+    pub queues: usize,
     /// Our Ethernet address on it.
     pub mac: [u8; 6],
     /// Largest IP packet, bytes.
@@ -23,6 +52,8 @@ pub struct NicInfo {
     /// The peer may hand over frames whose transport checksum is only the pseudo-header sum
     /// (a Linux stack on the same machine, over veth or virtio).
     pub partial_checksums: bool,
+    /// For `afxdp`: how its sockets bind.
+    pub xdp: Option<XdpBind>,
 }
 
 /// Who decides which queue a packet goes to.
@@ -54,7 +85,8 @@ pub trait Nic: Send {
     fn info(&self) -> &NicInfo;
 
     /// Appends at most `max` received packets to `out`, in order of arrival, and gives the device
-    /// fresh frames from `rx_pool` for them. Answers how many.
+    /// fresh frames from `rx_pool` for them. Answers how many. Never ends in the middle of a frame
+    /// of several packets (`more`): to complete the last frame it may go beyond `max`.
     fn receive(
         &mut self,
         memory: &PacketMemory,

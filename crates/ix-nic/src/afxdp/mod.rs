@@ -1,0 +1,280 @@
+//! `afxdp`: any Linux network interface, shared with Linux.
+//!
+//! Our XDP program hands packets for our addresses to AF_XDP sockets, one a queue, and all others
+//! on to the kernel. [`open`] loads and attaches the program and makes the sockets; [`AfxdpNic`]
+//! is one socket with its rings. The program hangs on a BPF link: it goes when its owner dies.
+mod nic;
+mod program;
+mod ring;
+mod socket;
+
+pub(crate) use nic::AfxdpNic;
+
+use crate::bpf::{Map, MapKind, PROGRAM_XDP_FRAGS, Program, ProgramKind};
+use crate::device::{OpenError, OpenOptions, OpenedDevice};
+use crate::netdev::{Interface, Rss};
+use crate::sys;
+use crate::{NicInfo, SetReta, Steering};
+use ix_mem::{FRAME_BYTES, HEADROOM_BYTES};
+use ix_wire::FLOW_GROUPS;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::{Mutex, PoisonError};
+
+/// What the user insists on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum XdpMode {
+    /// The fastest that works: zero-copy, else copying in the driver, else in the stack.
+    Auto,
+    /// Zero-copy or nothing.
+    ZeroCopy,
+    /// Copying in the driver.
+    Copy,
+    /// Copying, with the program in the stack behind the driver (works with every driver).
+    Generic,
+}
+
+impl XdpMode {
+    /// As in `mode=`.
+    pub fn name(self) -> &'static str {
+        match self {
+            XdpMode::Auto => "auto",
+            XdpMode::ZeroCopy => "zerocopy",
+            XdpMode::Copy => "copy",
+            XdpMode::Generic => "generic",
+        }
+    }
+
+    /// The mode that [`XdpMode::name`] names so.
+    pub fn from_name(name: &str) -> Option<XdpMode> {
+        let all = [XdpMode::Auto, XdpMode::ZeroCopy, XdpMode::Copy, XdpMode::Generic];
+        all.into_iter().find(|mode| mode.name() == name)
+    }
+}
+
+/// How the sockets of an interface bind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct XdpBind {
+    /// The interface's number in the network namespace of the sockets.
+    pub ifindex: u32,
+    /// Ways that are still to be tried; `Generic` and `Copy` leave only copying.
+    pub mode: XdpMode,
+    /// The program takes frames of several buffers, so sockets shall ask for them.
+    pub frags: bool,
+}
+
+/// The program on its interface, and the sockets that are not in its map yet.
+pub(crate) struct Attachment {
+    _link: OwnedFd,
+    sockets: Map,
+    waiting: Vec<Option<OwnedFd>>,
+}
+
+impl Attachment {
+    /// Puts the socket of an attached queue into the map.
+    pub fn finish(&mut self, queue: usize, name: &str) -> Result<(), OpenError> {
+        let Some(socket) = self.waiting.get_mut(queue).and_then(Option::take) else {
+            return Ok(());
+        };
+        self.sockets
+            .set(queue as u32, socket.as_raw_fd() as u32)
+            .map_err(|e| OpenError::system("let packets into a queue of", name, e))
+    }
+}
+
+/// XDP flags for `BPF_LINK_CREATE` (linux/if_link.h).
+const ATTACH_GENERIC: u32 = 1 << 1;
+const ATTACH_NATIVE: u32 = 1 << 2;
+
+/// Bytes of skbs under way that a socket may be charged for: enough for a full transmit ring.
+const SEND_BUFFER_BYTES: i32 = 8 << 20;
+
+const ETHERNET_BYTES: usize = 14;
+
+/// Loads and attaches the program and makes the sockets.
+pub(crate) fn open(
+    name: &str,
+    queues: usize,
+    mode: XdpMode,
+    options: &OpenOptions,
+) -> Result<OpenedDevice, OpenError> {
+    let interface =
+        Interface::new(name).map_err(|e| OpenError::system("open a socket", name, e))?;
+    let ifindex = check_interface(&interface, name, queues)?;
+    if !options.addresses.iter().any(|ip| ip.as_v4().is_some()) {
+        return Err(OpenError::NoAddress { name: name.to_owned() });
+    }
+    let ask = |e| OpenError::system("ask for the state of", name, e);
+    let (mtu, mac) = (interface.mtu().map_err(ask)?, interface.mac().map_err(ask)?);
+
+    let sockets = Map::new(MapKind::Xsk, c"ix_xsks", queues as u32)
+        .map_err(|e| bpf_error("make a BPF map", name, e))?;
+    let attached = attach_program(&sockets, name, ifindex, mode, options)?;
+    let largest = FRAME_BYTES - HEADROOM_BYTES - ETHERNET_BYTES;
+    if !attached.frags && mtu > largest {
+        return Err(OpenError::MtuTooLarge { name: name.to_owned(), mtu, largest });
+    }
+    let queue_fds = (0..queues).map(|_| make_socket(name)).collect::<Result<Vec<_>, _>>()?;
+    let copies = queue_fds.iter().map(|fd| fd.try_clone().map(Some)).collect::<io::Result<_>>();
+    let waiting = copies.map_err(|e| OpenError::system("keep a socket of", name, e))?;
+
+    let (steering, reta) = steering(interface, queues);
+    let info = NicInfo {
+        kind: "afxdp",
+        name: name.to_owned(),
+        mode: attached.text,
+        queues,
+        mac,
+        mtu,
+        steering,
+        partial_checksums: partial_checksums(name),
+        xdp: Some(XdpBind { ifindex, mode: attached.bind_mode, frags: attached.frags }),
+    };
+    let attachment = Attachment { _link: attached.link, sockets, waiting };
+    Ok(OpenedDevice::new(info, queue_fds, reta).with_xdp(attachment))
+}
+
+/// The interface's number, if it is up and has exactly `queues` queues.
+fn check_interface(interface: &Interface, name: &str, queues: usize) -> Result<u32, OpenError> {
+    let ask = |e| OpenError::system("ask for the state of", name, e);
+    let ifindex = interface.index().map_err(ask)?;
+    if !interface.is_up().map_err(ask)? {
+        return Err(OpenError::Down { name: name.to_owned() });
+    }
+    let channels = interface.channels();
+    let (name, asked) = (name.to_owned(), queues);
+    let has = channels.rx.min(channels.tx);
+    if asked > has {
+        return Err(OpenError::TooManyQueues { name, asked, has });
+    }
+    // A socket hears only its own queue, and the program runs on all of them.
+    if asked < channels.rx {
+        return Err(OpenError::TooFewQueues { name, asked, has: channels.rx });
+    }
+    Ok(ifindex)
+}
+
+/// A program on its interface.
+struct Attached {
+    link: OwnedFd,
+    frags: bool,
+    bind_mode: XdpMode,
+    text: String,
+}
+
+/// Tries the places for the program from the fastest on; each refusal stays in the text.
+fn attach_program(
+    sockets: &Map,
+    name: &str,
+    ifindex: u32,
+    mode: XdpMode,
+    options: &OpenOptions,
+) -> Result<Attached, OpenError> {
+    let insns = program::xdp_program(sockets, &options.addresses);
+    let load = |flags| Program::load(ProgramKind::Xdp, c"ix_xdp", &insns, flags);
+    let plain = load(0).map_err(|e| bpf_error("load an XDP program", name, e))?;
+    let with_frags = load(PROGRAM_XDP_FRAGS);
+
+    let places: &[(u32, &str)] = match mode {
+        XdpMode::Auto => &[(ATTACH_NATIVE, "native"), (ATTACH_GENERIC, "generic")],
+        XdpMode::ZeroCopy | XdpMode::Copy => &[(ATTACH_NATIVE, "native")],
+        XdpMode::Generic => &[(ATTACH_GENERIC, "generic")],
+    };
+    let mut refusals = String::new();
+    let mut last = None;
+    for (place, text) in places {
+        for (program, frags) in [(with_frags.as_ref(), true), (Ok(&plain), false)] {
+            let result = match program {
+                Ok(program) => program.attach_xdp(ifindex, *place),
+                Err(e) => Err(io::Error::new(e.kind(), e.to_string())),
+            };
+            match result {
+                Ok(link) => {
+                    let generic = *place == ATTACH_GENERIC;
+                    let bind_mode = if generic { XdpMode::Generic } else { mode };
+                    let text = format!("{text}{refusals}");
+                    return Ok(Attached { link, frags, bind_mode, text });
+                }
+                Err(e) => {
+                    let what = if frags { " multi-buffer" } else { "" };
+                    refusals += &format!(" ({text}{what} refused: {e})");
+                    last = Some(e);
+                }
+            }
+        }
+    }
+    let error = last.unwrap_or_else(|| io::ErrorKind::Unsupported.into());
+    Err(match error.raw_os_error() {
+        Some(libc::EBUSY | libc::EEXIST) => OpenError::ProgramPresent { name: name.to_owned() },
+        Some(libc::EOPNOTSUPP) if mode != XdpMode::Auto => {
+            OpenError::ModeRefused { name: name.to_owned(), mode: mode.name(), source: error }
+        }
+        _ => bpf_error("attach an XDP program to", name, error),
+    })
+}
+
+fn make_socket(name: &str) -> Result<OwnedFd, OpenError> {
+    let socket = sys::socket(libc::AF_XDP, libc::SOCK_RAW).map_err(|e| match e.raw_os_error() {
+        Some(libc::EPERM) => OpenError::Privilege {
+            what: "open an AF_XDP socket",
+            name: name.to_owned(),
+            needs: "CAP_NET_RAW",
+        },
+        _ => OpenError::system("open an AF_XDP socket for", name, e),
+    })?;
+    // Without it a burst longer than the default takes another kick; no reason to fail.
+    let (level, bytes) = (libc::SOL_SOCKET, SEND_BUFFER_BYTES);
+    let _ = sys::set_option(socket.as_fd(), level, libc::SO_SNDBUFFORCE, bytes);
+    Ok(socket)
+}
+
+fn bpf_error(what: &'static str, name: &str, error: io::Error) -> OpenError {
+    match error.raw_os_error() {
+        Some(libc::EPERM) => OpenError::Privilege {
+            what,
+            name: name.to_owned(),
+            needs: "CAP_BPF and CAP_NET_ADMIN outside of any user namespace",
+        },
+        _ => OpenError::system(what, name, error),
+    }
+}
+
+/// Drivers whose peer may be the Linux stack of the same machine.
+fn partial_checksums(name: &str) -> bool {
+    let driver = Interface::new(name).map(|i| i.driver()).unwrap_or_default();
+    matches!(driver.as_str(), "veth" | "virtio_net" | "tun")
+}
+
+fn steering(interface: Interface, queues: usize) -> (Steering, Option<Box<dyn SetReta>>) {
+    match interface.rss() {
+        // A table that our flow groups do not fit on is no table for us.
+        Some(rss) if queues > 1 && rss.table.len().is_multiple_of(FLOW_GROUPS) => {
+            let Rss { table, key } = rss;
+            let reta = RssReta { interface, queues, table: Mutex::new(table) };
+            (Steering::Rss(key), Some(Box::new(reta)))
+        }
+        _ => (Steering::Software, None),
+    }
+}
+
+/// The redirection table of an interface with receive-side scaling: flow group `g` is the entries
+/// whose number is `g` modulo [`FLOW_GROUPS`]. Linux's own packets follow the table as well.
+struct RssReta {
+    interface: Interface,
+    queues: usize,
+    table: Mutex<Vec<u32>>,
+}
+
+impl SetReta for RssReta {
+    fn set(&self, flow_group: usize, queue: usize) -> io::Result<()> {
+        if flow_group >= FLOW_GROUPS || queue >= self.queues {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        let mut table = self.table.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut changed = table.clone();
+        changed.iter_mut().skip(flow_group).step_by(FLOW_GROUPS).for_each(|q| *q = queue as u32);
+        self.interface.set_rss_table(&changed)?;
+        *table = changed;
+        Ok(())
+    }
+}

@@ -1,0 +1,289 @@
+//! One AF_XDP socket as a queue pair.
+use super::XdpBind;
+use super::socket::Socket;
+use crate::device::{AttachError, RingSizes};
+use crate::frames::FrameSet;
+use crate::{DeviceDrops, Nic, NicInfo, RxPacket};
+use ix_mem::{FRAME_BYTES, Mbuf, PacketMemory, Pool};
+use std::collections::VecDeque;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+
+/// The kernel sends at most this many packets a kick in copy mode (TX_BATCH_SIZE of net/xdp).
+const PACKETS_PER_KICK: u32 = 32;
+
+/// A queue pair on an AF_XDP socket.
+pub(crate) struct AfxdpNic {
+    info: NicInfo,
+    /// `None` once closed.
+    socket: Option<Socket>,
+    sizes: RingSizes,
+    /// Received frames may consist of several packets.
+    frags: bool,
+    rx_held: FrameSet,
+    tx_held: FrameSet,
+    /// The transmit ring has packets that the kernel may not know of.
+    kick_due: bool,
+    /// The kernel said that the link is down or the interface gone.
+    down: bool,
+    counted: DeviceDrops,
+}
+
+impl AfxdpNic {
+    /// Registers the memory, binds to the queue and fills the fill ring.
+    pub fn attach(
+        info: &NicInfo,
+        bind: XdpBind,
+        queue: usize,
+        fd: OwnedFd,
+        memory: &PacketMemory,
+        rx_pool: &mut Pool,
+        sizes: RingSizes,
+    ) -> Result<AfxdpNic, AttachError> {
+        let sizes = RingSizes {
+            rx: sizes.rx.next_power_of_two(),
+            fill: sizes.fill.next_power_of_two(),
+            tx: sizes.tx.next_power_of_two(),
+        };
+        let socket = Socket::new(fd, memory, sizes, &info.name)?;
+        let bound = socket.bind(bind, queue, &info.name)?;
+        let refused =
+            if bound.refused.is_empty() { String::new() } else { format!(" ({})", bound.refused) };
+        let mode = format!("{}, {}, need-wakeup{refused}", info.mode, bound.attempt.text());
+        let frames = memory.bytes() / FRAME_BYTES;
+        let mut nic = AfxdpNic {
+            info: NicInfo { mode, ..info.clone() },
+            socket: Some(socket),
+            sizes,
+            frags: bound.attempt.frags,
+            rx_held: FrameSet::new(frames),
+            tx_held: FrameSet::new(frames),
+            kick_due: false,
+            down: false,
+            counted: DeviceDrops::default(),
+        };
+        nic.refill(rx_pool);
+        Ok(nic)
+    }
+
+    /// Makes the packet that a receive descriptor names. `None` when it names no frame of ours.
+    fn take_received(&mut self, desc: libc::xdp_desc, rx_pool: &mut Pool) -> Option<RxPacket> {
+        let (frame, offset) = split(desc.addr);
+        if !self.rx_held.remove(frame) {
+            self.counted.rx_invalid += 1;
+            return None;
+        }
+        // SAFETY: the frame was in `rx_held`: we gave it to the device, it gives it back now, and
+        // having left the set it cannot come back a second time.
+        let mut mbuf = unsafe { Mbuf::from_frame(frame as u32) };
+        if offset + desc.len as usize > FRAME_BYTES {
+            self.counted.rx_invalid += 1;
+            rx_pool.put(mbuf);
+            return None;
+        }
+        mbuf.set_range(offset, desc.len as usize);
+        Some(RxPacket { mbuf, more: desc.options & libc::XDP_PKT_CONTD != 0 })
+    }
+
+    /// Keeps the device supplied with receive frames.
+    fn refill(&mut self, rx_pool: &mut Pool) {
+        let Some(socket) = &mut self.socket else { return };
+        let mut given = false;
+        while self.rx_held.count() < self.sizes.fill as usize && socket.fill.room(1) > 0 {
+            let Some(mbuf) = rx_pool.take() else { break };
+            let frame = mbuf.into_frame();
+            self.rx_held.insert(frame);
+            socket.fill.push(u64::from(frame) * FRAME_BYTES as u64);
+            given = true;
+        }
+        if given {
+            socket.fill.submit();
+        }
+        if socket.fill.needs_wakeup() {
+            socket.wake_rx();
+        }
+    }
+
+    /// Takes back the frames of packets that were sent.
+    fn reap(&mut self, tx_pool: &mut Pool) {
+        let Some(socket) = &mut self.socket else { return };
+        let n = socket.completion.waiting();
+        for i in 0..n {
+            let (frame, _) = split(socket.completion.peek(i));
+            if self.tx_held.remove(frame) {
+                // SAFETY: the frame was in `tx_held`: as in `take_received`.
+                tx_pool.put(unsafe { Mbuf::from_frame(frame as u32) });
+            }
+        }
+        if n > 0 {
+            socket.completion.release(n);
+        }
+    }
+
+    /// Kicks until the kernel has seen the whole transmit ring or cannot go on.
+    fn ring_doorbell(&mut self) {
+        let Some(socket) = &self.socket else { return };
+        if !socket.tx.needs_wakeup() {
+            self.kick_due = false;
+            return;
+        }
+        let mut stalls = 0;
+        for _ in 0..self.sizes.tx / PACKETS_PER_KICK + 2 {
+            let before = (socket.tx.consumed(), socket.completion.waiting());
+            let Err(e) = socket.wake_tx() else {
+                (self.kick_due, self.down) = (false, false);
+                return;
+            };
+            match e.raw_os_error() {
+                // Its bound of packets a call, or the socket's send buffer.
+                Some(libc::EAGAIN | libc::ENOBUFS) => {
+                    let after = (socket.tx.consumed(), socket.completion.waiting());
+                    // Kernels before 6.17 show the consumer index late: one try more.
+                    stalls = if before == after { stalls + 1 } else { 0 };
+                    if stalls == 2 {
+                        return;
+                    }
+                }
+                Some(libc::EINTR) => {}
+                Some(libc::ENETDOWN | libc::ENXIO) => {
+                    self.down = true;
+                    return;
+                }
+                // EBUSY: the driver's queue is full. The packets stay in the ring for the next kick.
+                _ => return,
+            }
+        }
+    }
+}
+
+/// Frame number and offset within it of a ring's address.
+#[inline]
+fn split(addr: u64) -> (u64, usize) {
+    (addr / FRAME_BYTES as u64, addr as usize % FRAME_BYTES)
+}
+
+impl Nic for AfxdpNic {
+    fn info(&self) -> &NicInfo {
+        &self.info
+    }
+
+    fn receive(
+        &mut self,
+        _memory: &PacketMemory,
+        rx_pool: &mut Pool,
+        max: usize,
+        out: &mut Vec<RxPacket>,
+    ) -> usize {
+        let Some(socket) = &self.socket else { return 0 };
+        let n = whole_frames(socket, self.frags, max as u32);
+        let before = out.len();
+        for i in 0..n {
+            let Some(socket) = &self.socket else { break };
+            let desc = socket.rx.peek(i);
+            out.extend(self.take_received(desc, rx_pool));
+        }
+        if let Some(socket) = &mut self.socket
+            && n > 0
+        {
+            socket.rx.release(n);
+        }
+        self.refill(rx_pool);
+        out.len() - before
+    }
+
+    fn transmit(
+        &mut self,
+        _memory: &PacketMemory,
+        tx_pool: &mut Pool,
+        packets: &mut VecDeque<Mbuf>,
+    ) {
+        if self.socket.as_mut().is_some_and(|s| s.tx.room(packets.len() as u32) == 0) {
+            self.reap(tx_pool);
+        }
+        let Some(socket) = &mut self.socket else { return };
+        while let Some(mbuf) = packets.pop_front() {
+            // The kernel skips an empty packet and never completes it; a dead link loses all.
+            if mbuf.len() == 0 || self.down {
+                self.counted.tx_failed += 1;
+                tx_pool.put(mbuf);
+                continue;
+            }
+            if socket.tx.room(1) == 0 {
+                packets.push_front(mbuf);
+                break;
+            }
+            let (offset, len) = (mbuf.offset() as u64, mbuf.len() as u32);
+            let frame = mbuf.into_frame();
+            self.tx_held.insert(frame);
+            let addr = u64::from(frame) * FRAME_BYTES as u64 + offset;
+            socket.tx.push(libc::xdp_desc { addr, len, options: 0 });
+            self.kick_due = true;
+        }
+        if self.kick_due {
+            socket.tx.submit();
+        }
+    }
+
+    fn kick(&mut self, _memory: &PacketMemory, tx_pool: &mut Pool) {
+        if self.kick_due {
+            self.ring_doorbell();
+        }
+        self.reap(tx_pool);
+    }
+
+    fn frames_held(&self) -> (usize, usize) {
+        (self.rx_held.count(), self.tx_held.count())
+    }
+
+    fn doorbell(&self) -> Option<RawFd> {
+        self.socket.as_ref().map(|socket| socket.fd.as_raw_fd())
+    }
+
+    fn arm(&mut self) -> bool {
+        let unsent = self.kick_due && !self.down;
+        !unsent && self.socket.as_ref().is_none_or(|socket| socket.rx.waiting() == 0)
+    }
+
+    fn drops(&mut self) -> DeviceDrops {
+        let Some(Ok(stats)) = self.socket.as_ref().map(Socket::statistics) else {
+            return self.counted;
+        };
+        // A packet for which there was no frame counts in `rx_dropped` too.
+        let unfilled = stats.rx_fill_ring_empty_descs.min(stats.rx_dropped);
+        DeviceDrops {
+            rx_overrun: stats.rx_ring_full + unfilled,
+            rx_invalid: self.counted.rx_invalid + (stats.rx_dropped - unfilled),
+            tx_failed: self.counted.tx_failed + stats.tx_invalid_descs,
+        }
+    }
+
+    /// The frames are ours again at once in copy mode; a zero-copy driver may write to receive
+    /// frames for some milliseconds more, until the kernel has stopped its queue.
+    fn close(&mut self, rx_pool: &mut Pool, tx_pool: &mut Pool) {
+        self.counted = self.drops();
+        self.socket = None;
+        for (held, pool) in [(&mut self.rx_held, rx_pool), (&mut self.tx_held, tx_pool)] {
+            for frame in held.drain() {
+                // SAFETY: the frame was in the set: the device had it, and is closed now.
+                pool.put(unsafe { Mbuf::from_frame(frame) });
+            }
+        }
+    }
+}
+
+/// How many of the packets that wait to take: about `max`, up to the end of a frame.
+fn whole_frames(socket: &Socket, frags: bool, max: u32) -> u32 {
+    let waiting = socket.rx.waiting();
+    if !frags {
+        return waiting.min(max);
+    }
+    let mut whole = 0;
+    for i in 0..waiting {
+        if socket.rx.peek(i).options & libc::XDP_PKT_CONTD == 0 {
+            whole = i + 1;
+            if whole >= max {
+                break;
+            }
+        }
+    }
+    whole
+}

@@ -1,0 +1,202 @@
+//! From a bare AF_XDP socket to bound rings, in the process that has the packet memory.
+use super::ring::{Consumer, Producer};
+use super::{XdpBind, XdpMode};
+use crate::device::{AttachError, RingSizes};
+use crate::sys::{Mapping, check, get_option, set_option};
+use ix_mem::{FRAME_BYTES, PacketMemory};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+/// A socket that just lost its owner keeps its queue until the kernel's workqueue ran.
+const BUSY_RETRIES: u32 = 100;
+const BUSY_PAUSE: Duration = Duration::from_millis(10);
+
+/// A socket and its four rings.
+pub(super) struct Socket {
+    pub fd: OwnedFd,
+    pub rx: Consumer<libc::xdp_desc>,
+    pub fill: Producer<u64>,
+    pub tx: Producer<libc::xdp_desc>,
+    pub completion: Consumer<u64>,
+}
+
+impl Socket {
+    /// Registers `memory` with the socket and maps its rings. Not bound yet.
+    pub fn new(
+        fd: OwnedFd,
+        memory: &PacketMemory,
+        sizes: RingSizes,
+        name: &str,
+    ) -> Result<Socket, AttachError> {
+        let system = |action| move |e| system(action, name, e);
+        register_memory(fd.as_fd(), memory).map_err(|e| match e.raw_os_error() {
+            Some(libc::ENOBUFS | libc::ENOMEM | libc::EPERM) => {
+                AttachError::Memlock { name: name.to_owned(), bytes: memory.bytes() }
+            }
+            _ => system("register packet memory with")(e),
+        })?;
+        for (option, entries) in [
+            (libc::XDP_UMEM_FILL_RING, sizes.fill),
+            (libc::XDP_UMEM_COMPLETION_RING, sizes.tx),
+            (libc::XDP_RX_RING, sizes.rx),
+            (libc::XDP_TX_RING, sizes.tx),
+        ] {
+            set_option(fd.as_fd(), libc::SOL_XDP, option, entries)
+                .map_err(system("make a ring for"))?;
+        }
+        // SAFETY: all-zero bytes are valid offsets; `get_option` below needs the same.
+        let zero: libc::xdp_mmap_offsets = unsafe { std::mem::zeroed() };
+        // SAFETY: the structure is integers only.
+        let at = unsafe { get_option(fd.as_fd(), libc::SOL_XDP, libc::XDP_MMAP_OFFSETS, zero) }
+            .map_err(system("ask for the rings of"))?;
+        let map = |offsets: &libc::xdp_ring_offset, entry: usize, entries: u32, page: i64| {
+            let bytes = offsets.desc as usize + entry * entries as usize;
+            Mapping::of_fd(fd.as_fd(), bytes, page).map_err(system("map a ring of"))
+        };
+        let desc = size_of::<libc::xdp_desc>();
+        let rx = map(&at.rx, desc, sizes.rx, libc::XDP_PGOFF_RX_RING)?;
+        let tx = map(&at.tx, desc, sizes.tx, libc::XDP_PGOFF_TX_RING)?;
+        let fill = map(&at.fr, 8, sizes.fill, libc::XDP_UMEM_PGOFF_FILL_RING as i64)?;
+        let completion = map(&at.cr, 8, sizes.tx, libc::XDP_UMEM_PGOFF_COMPLETION_RING as i64)?;
+        Ok(Socket {
+            rx: Consumer::new(rx, &at.rx, sizes.rx),
+            fill: Producer::new(fill, &at.fr, sizes.fill),
+            tx: Producer::new(tx, &at.tx, sizes.tx),
+            completion: Consumer::new(completion, &at.cr, sizes.tx),
+            fd,
+        })
+    }
+
+    /// Binds to a queue in the fastest way that the interface accepts.
+    pub fn bind(&self, bind: XdpBind, queue: usize, name: &str) -> Result<Bound, AttachError> {
+        let mut answers = String::new();
+        let mut only_busy = true;
+        for attempt in Attempt::all(bind) {
+            match self.bind_patiently(bind.ifindex, queue, attempt.flags()) {
+                Ok(()) => return Ok(Bound { attempt, refused: answers }),
+                Err(e) if e.raw_os_error() == Some(libc::ENETDOWN) => {
+                    return Err(AttachError::Down { name: name.to_owned() });
+                }
+                Err(e) => {
+                    only_busy &= e.raw_os_error() == Some(libc::EBUSY);
+                    let separator = if answers.is_empty() { "" } else { "; " };
+                    answers += &format!("{separator}{} refused: {e}", attempt.text());
+                    if only_busy {
+                        break; // another way finds the queue just as busy
+                    }
+                }
+            }
+        }
+        Err(match only_busy {
+            true => AttachError::Busy { name: name.to_owned(), queue },
+            false => AttachError::Refused { name: name.to_owned(), queue, answers },
+        })
+    }
+
+    fn bind_patiently(&self, ifindex: u32, queue: usize, flags: u16) -> io::Result<()> {
+        for _ in 0..BUSY_RETRIES {
+            match self.bind_once(ifindex, queue, flags) {
+                Err(e) if e.raw_os_error() == Some(libc::EBUSY) => std::thread::sleep(BUSY_PAUSE),
+                result => return result,
+            }
+        }
+        self.bind_once(ifindex, queue, flags)
+    }
+
+    fn bind_once(&self, ifindex: u32, queue: usize, flags: u16) -> io::Result<()> {
+        let address = libc::sockaddr_xdp {
+            sxdp_family: libc::AF_XDP as u16,
+            sxdp_flags: flags,
+            sxdp_ifindex: ifindex,
+            sxdp_queue_id: queue as u32,
+            sxdp_shared_umem_fd: 0,
+        };
+        let len = size_of_val(&address) as libc::socklen_t;
+        // SAFETY: `address` is `len` readable bytes for the length of the call.
+        let ret = unsafe { libc::bind(self.fd.as_raw_fd(), (&raw const address).cast(), len) };
+        check(ret).map(drop)
+    }
+
+    /// What the kernel counted on this socket.
+    pub fn statistics(&self) -> io::Result<libc::xdp_statistics> {
+        // SAFETY: all-zero bytes are valid statistics.
+        let zero: libc::xdp_statistics = unsafe { std::mem::zeroed() };
+        // SAFETY: the structure is integers only.
+        unsafe { get_option(self.fd.as_fd(), libc::SOL_XDP, libc::XDP_STATISTICS, zero) }
+    }
+
+    /// Tells the kernel to look at the transmit ring. Never blocks.
+    pub fn wake_tx(&self) -> io::Result<()> {
+        let (fd, none) = (self.fd.as_raw_fd(), std::ptr::null());
+        // SAFETY: no data and no address are passed.
+        check(unsafe { libc::sendto(fd, none, 0, libc::MSG_DONTWAIT, none.cast(), 0) }).map(drop)
+    }
+
+    /// Tells the kernel to look at the fill ring. Never blocks.
+    pub fn wake_rx(&self) {
+        let (fd, none) = (self.fd.as_raw_fd(), std::ptr::null_mut());
+        let no_address = (std::ptr::null_mut(), std::ptr::null_mut());
+        // SAFETY: no data and no address are asked for. An error repeats when packets are sent,
+        // and is handled there.
+        unsafe { libc::recvfrom(fd, none, 0, libc::MSG_DONTWAIT, no_address.0, no_address.1) };
+    }
+}
+
+/// The way a socket is bound.
+pub(super) struct Bound {
+    pub attempt: Attempt,
+    /// What the faster ways answered.
+    pub refused: String,
+}
+
+/// One way to bind.
+#[derive(Clone, Copy)]
+pub(super) struct Attempt {
+    pub zero_copy: bool,
+    pub frags: bool,
+}
+
+impl Attempt {
+    /// From the fastest on. Frames of several buffers matter less than not copying.
+    fn all(bind: XdpBind) -> impl Iterator<Item = Attempt> {
+        let ways = match bind.mode {
+            XdpMode::Auto => &[true, false][..],
+            XdpMode::ZeroCopy => &[true],
+            XdpMode::Copy | XdpMode::Generic => &[false],
+        };
+        let frags = if bind.frags { &[true, false][..] } else { &[false] };
+        ways.iter().flat_map(move |&zero_copy| {
+            frags.iter().map(move |&frags| Attempt { zero_copy, frags })
+        })
+    }
+
+    fn flags(self) -> u16 {
+        let copy = if self.zero_copy { libc::XDP_ZEROCOPY } else { libc::XDP_COPY };
+        let frags = if self.frags { libc::XDP_USE_SG } else { 0 };
+        copy | frags | libc::XDP_USE_NEED_WAKEUP
+    }
+
+    pub fn text(self) -> &'static str {
+        match (self.zero_copy, self.frags) {
+            (true, true) => "zero-copy, multi-buffer",
+            (true, false) => "zero-copy",
+            (false, true) => "copy, multi-buffer",
+            (false, false) => "copy",
+        }
+    }
+}
+
+fn register_memory(fd: BorrowedFd<'_>, memory: &PacketMemory) -> io::Result<()> {
+    // SAFETY: all-zero bytes are a valid registration of nothing.
+    let mut umem: libc::xdp_umem_reg = unsafe { std::mem::zeroed() };
+    umem.addr = memory.base().addr() as u64;
+    umem.len = memory.bytes() as u64;
+    umem.chunk_size = FRAME_BYTES as u32;
+    // XDP itself keeps 256 bytes free in front of a packet: our HEADROOM_BYTES.
+    set_option(fd, libc::SOL_XDP, libc::XDP_UMEM_REG, umem)
+}
+
+fn system(action: &'static str, name: &str, source: io::Error) -> AttachError {
+    AttachError::System { action, name: name.to_owned(), source }
+}

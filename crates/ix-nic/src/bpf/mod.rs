@@ -1,0 +1,210 @@
+//! Maps, programs and links through bpf(2), without a library.
+pub mod asm;
+
+use crate::sys::check;
+use asm::Insn;
+use std::ffi::CStr;
+use std::io;
+use std::mem::size_of;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+
+/// Kinds of programs we load (`enum bpf_prog_type`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum ProgramKind {
+    /// Runs on a `__sk_buff`; what TUNSETSTEERINGEBPF takes.
+    SocketFilter = 1,
+    /// Runs on an `xdp_md`.
+    Xdp = 6,
+}
+
+/// Kinds of maps we make (`enum bpf_map_type`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum MapKind {
+    /// An array.
+    Array = 2,
+    /// AF_XDP sockets by index.
+    Xsk = 17,
+}
+
+/// `bpf_map_lookup_elem(map, key)`.
+pub const HELPER_MAP_LOOKUP: i32 = 1;
+/// `bpf_skb_load_bytes(skb, offset, to, len)`.
+pub const HELPER_SKB_LOAD_BYTES: i32 = 26;
+/// `bpf_redirect_map(map, key, flags)`.
+pub const HELPER_REDIRECT_MAP: i32 = 51;
+
+/// The program takes packets of several buffers (`BPF_F_XDP_HAS_FRAGS`).
+pub const PROGRAM_XDP_FRAGS: u32 = 1 << 5;
+
+const COMMAND_MAP_CREATE: i64 = 0;
+const COMMAND_MAP_UPDATE: i64 = 2;
+const COMMAND_PROG_LOAD: i64 = 5;
+const COMMAND_LINK_CREATE: i64 = 28;
+const ATTACH_XDP: u32 = 37;
+
+/// A map of `u32` keys and `u32` values.
+#[derive(Debug)]
+pub struct Map(OwnedFd);
+
+impl Map {
+    /// A map with keys `0..entries`.
+    pub fn new(kind: MapKind, name: &CStr, entries: u32) -> io::Result<Map> {
+        #[repr(C)]
+        #[derive(Default)]
+        struct Attr {
+            map_type: u32,
+            key_size: u32,
+            value_size: u32,
+            max_entries: u32,
+            map_flags: u32,
+            inner_map_fd: u32,
+            numa_node: u32,
+            map_name: [u8; 16],
+        }
+        let mut attr = Attr {
+            map_type: kind as u32,
+            key_size: 4,
+            value_size: 4,
+            max_entries: entries,
+            map_name: object_name(name),
+            ..Attr::default()
+        };
+        bpf_fd(COMMAND_MAP_CREATE, &mut attr).map(Map)
+    }
+
+    /// `map[key] = value`; a program that runs meanwhile sees the old or the new value.
+    pub fn set(&self, key: u32, value: u32) -> io::Result<()> {
+        #[repr(C)]
+        struct Attr {
+            map_fd: u32,
+            pad: u32,
+            key: u64,
+            value: u64,
+            flags: u64,
+        }
+        let mut attr = Attr {
+            map_fd: self.raw() as u32,
+            pad: 0,
+            key: (&raw const key).addr() as u64,
+            value: (&raw const value).addr() as u64,
+            flags: 0,
+        };
+        bpf(COMMAND_MAP_UPDATE, &mut attr).map(drop)
+    }
+
+    /// Its descriptor's number, for programs.
+    pub fn raw(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+}
+
+/// A loaded program.
+#[derive(Debug)]
+pub struct Program(OwnedFd);
+
+impl Program {
+    /// Loads a program. An error of the verifier carries the last line of its log.
+    pub fn load(kind: ProgramKind, name: &CStr, insns: &[Insn], flags: u32) -> io::Result<Program> {
+        match load(kind, name, insns, flags, &mut []) {
+            // The verifier's refusals: tell why, at the price of a second try.
+            Err(e) if matches!(e.raw_os_error(), Some(libc::EACCES | libc::EINVAL)) => {
+                let mut log = vec![0u8; 64 << 10];
+                load(kind, name, insns, flags, &mut log).map_err(|e| with_log(e, &log))
+            }
+            result => result,
+        }
+    }
+
+    /// Attaches an XDP program; dropping the answer takes it off again, as does our death.
+    pub fn attach_xdp(&self, ifindex: u32, flags: u32) -> io::Result<OwnedFd> {
+        #[repr(C)]
+        #[derive(Default)]
+        struct Attr {
+            prog_fd: u32,
+            target_ifindex: u32,
+            attach_type: u32,
+            flags: u32,
+        }
+        let mut attr = Attr {
+            prog_fd: self.0.as_raw_fd() as u32,
+            target_ifindex: ifindex,
+            attach_type: ATTACH_XDP,
+            flags,
+        };
+        bpf_fd(COMMAND_LINK_CREATE, &mut attr)
+    }
+}
+
+impl AsFd for Program {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+fn load(
+    kind: ProgramKind,
+    name: &CStr,
+    insns: &[Insn],
+    flags: u32,
+    log: &mut [u8],
+) -> io::Result<Program> {
+    #[repr(C)]
+    #[derive(Default)]
+    struct Attr {
+        prog_type: u32,
+        insn_cnt: u32,
+        insns: u64,
+        license: u64,
+        log_level: u32,
+        log_size: u32,
+        log_buf: u64,
+        kern_version: u32,
+        prog_flags: u32,
+        prog_name: [u8; 16],
+    }
+    // No helper that we call asks for the GPL.
+    let license = c"MIT OR Apache-2.0";
+    let mut attr = Attr {
+        prog_type: kind as u32,
+        insn_cnt: insns.len() as u32,
+        insns: insns.as_ptr().addr() as u64,
+        license: license.as_ptr().addr() as u64,
+        prog_flags: flags,
+        prog_name: object_name(name),
+        ..Attr::default()
+    };
+    if !log.is_empty() {
+        attr.log_level = 1;
+        attr.log_size = log.len() as u32;
+        attr.log_buf = log.as_mut_ptr().addr() as u64;
+    }
+    bpf_fd(COMMAND_PROG_LOAD, &mut attr).map(Program)
+}
+
+fn with_log(error: io::Error, log: &[u8]) -> io::Error {
+    let text = CStr::from_bytes_until_nul(log).map(CStr::to_string_lossy).unwrap_or_default();
+    let last = text.lines().rfind(|l| !l.is_empty() && !l.starts_with("processed")).unwrap_or("");
+    if last.is_empty() { error } else { io::Error::new(error.kind(), format!("{error}: {last}")) }
+}
+
+fn object_name(name: &CStr) -> [u8; 16] {
+    let mut to = [0; 16];
+    let from = &name.to_bytes()[..name.to_bytes().len().min(15)];
+    to[..from.len()].copy_from_slice(from);
+    to
+}
+
+fn bpf<A>(command: i64, attr: &mut A) -> io::Result<libc::c_long> {
+    // SAFETY: `attr` is the structure of this command or the beginning of it (the kernel takes the
+    // rest as zero); the memory it points to outlives the call.
+    let ret = unsafe { libc::syscall(libc::SYS_bpf, command, &raw mut *attr, size_of::<A>()) };
+    check(ret)
+}
+
+fn bpf_fd<A>(command: i64, attr: &mut A) -> io::Result<OwnedFd> {
+    let fd = bpf(command, attr)?;
+    // SAFETY: these commands answer a new descriptor (close-on-exec), which nobody else has.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
+}

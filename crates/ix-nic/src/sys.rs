@@ -1,0 +1,102 @@
+//! What all back ends share of the system-call interface.
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
+
+/// The result of a system call: -1 becomes the error that `errno` names.
+pub(crate) fn check<T: Copy + PartialEq + From<i8>>(ret: T) -> io::Result<T> {
+    if ret == T::from(-1) { Err(io::Error::last_os_error()) } else { Ok(ret) }
+}
+
+/// Pages shared with the kernel (or, in tests, with nobody).
+#[derive(Debug)]
+pub(crate) struct Mapping {
+    addr: *mut u8,
+    bytes: usize,
+}
+
+// SAFETY: plain memory without thread affinity; users order their accesses themselves.
+unsafe impl Send for Mapping {}
+
+impl Mapping {
+    /// Maps `bytes` of a descriptor's memory at `offset`.
+    pub fn of_fd(fd: BorrowedFd<'_>, bytes: usize, offset: i64) -> io::Result<Mapping> {
+        Mapping::new(bytes, libc::MAP_SHARED | libc::MAP_POPULATE, fd.as_raw_fd(), offset)
+    }
+
+    /// Fresh zeroed memory.
+    #[cfg(test)]
+    pub fn anonymous(bytes: usize) -> io::Result<Mapping> {
+        Mapping::new(bytes, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0)
+    }
+
+    fn new(bytes: usize, flags: i32, fd: RawFd, offset: i64) -> io::Result<Mapping> {
+        let prot = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: a new mapping at an address of the kernel's choice.
+        let p = unsafe { libc::mmap(std::ptr::null_mut(), bytes, prot, flags, fd, offset) };
+        if p == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(Mapping { addr: p.cast(), bytes })
+    }
+
+    /// Address of the value at `offset`.
+    ///
+    /// # Panics
+    /// When `count` values from there on do not lie within the mapping, aligned.
+    pub fn at<T>(&self, offset: u64, count: usize) -> *mut T {
+        let end = count.checked_mul(size_of::<T>()).and_then(|n| n.checked_add(offset as usize));
+        assert!(end.is_some_and(|end| end <= self.bytes), "offset outside of the mapping");
+        // SAFETY: `offset` is within the mapping, checked above.
+        let p = unsafe { self.addr.add(offset as usize) }.cast::<T>();
+        assert!(p.is_aligned());
+        p
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: exactly what `new` mapped; whoever has pointers into it owns this value.
+        unsafe { libc::munmap(self.addr.cast(), self.bytes) };
+    }
+}
+
+/// Opens a socket, close-on-exec.
+pub(crate) fn socket(family: i32, kind: i32) -> io::Result<OwnedFd> {
+    use std::os::fd::FromRawFd;
+    // SAFETY: no memory involved.
+    let fd = check(unsafe { libc::socket(family, kind | libc::SOCK_CLOEXEC, 0) })?;
+    // SAFETY: a new descriptor that nobody else has.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Sets a socket option to a plain value.
+pub(crate) fn set_option<T: Copy>(
+    fd: BorrowedFd<'_>,
+    level: i32,
+    option: i32,
+    value: T,
+) -> io::Result<()> {
+    let len = size_of::<T>() as libc::socklen_t;
+    // SAFETY: `value` is `len` readable bytes for the length of the call.
+    let ret =
+        unsafe { libc::setsockopt(fd.as_raw_fd(), level, option, (&raw const value).cast(), len) };
+    check(ret).map(drop)
+}
+
+/// Reads a socket option into a plain value; a shorter answer leaves the rest of it as it was.
+///
+/// # Safety
+/// Every bit pattern is a valid `T`.
+pub(crate) unsafe fn get_option<T: Copy>(
+    fd: BorrowedFd<'_>,
+    level: i32,
+    option: i32,
+    mut value: T,
+) -> io::Result<T> {
+    let mut len = size_of::<T>() as libc::socklen_t;
+    // SAFETY: `value` is `len` writable bytes, and any bytes make a valid `T` (the caller's part).
+    let ret = unsafe {
+        libc::getsockopt(fd.as_raw_fd(), level, option, (&raw mut value).cast(), &raw mut len)
+    };
+    check(ret).map(|_| value)
+}
