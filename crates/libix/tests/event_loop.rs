@@ -390,3 +390,28 @@ fn an_elastic_thread_is_entered_once() {
     model.enter(0).unwrap();
     assert!(model.enter(1).is_err());
 }
+
+#[test]
+fn a_full_window_is_waited_for() {
+    let config = Config { step_bytes: 0, window_bytes: 100, ..Config::default() };
+    let (model, _server, mut clients) = echo_pair(config, How::Copy);
+    clients.io().connect(at(7), client(1, 5000, 1000));
+    for _ in 0..50 {
+        clients.turn(Wait::Poll).unwrap();
+    }
+    assert_eq!(model.sendv_calls(), 1, "nothing was acknowledged, nothing is to be tried");
+}
+
+#[test]
+fn a_cycle_does_not_sleep_on_unfinished_batches() {
+    let model = Loopback::new(1, Config::default());
+    let mut clock = EventLoop::new(model.enter(0).unwrap(), Clock { fired: Vec::new() });
+    let start_us = clock.io().now_us();
+    for _ in 0..3000 {
+        clock.io().set_timer(1_000_000, 1);
+    }
+    clock.turn(Wait::Forever).unwrap();
+    assert!(clock.io().now_us() < start_us + 1000, "slept with calls in hand");
+    clock.turn(Wait::Forever).unwrap();
+    assert!(clock.io().now_us() >= start_us + 1_000_000);
+}
