@@ -1,0 +1,175 @@
+//! Congestion control: how many bytes may be in flight.
+//!
+//! Loss *detection* and recovery live elsewhere (RFC 8985, RFC 6582); this module is only told what
+//! they found. From [`Control::on_congestion`] to the end of that recovery the caller reports no
+//! acknowledgements: the window is the reduced one at once, and does not grow before recovery ends
+//! (RFC 6675 section 5; the window is compared with what is in flight, so nothing inflates it).
+mod cubic;
+mod new_reno;
+
+pub use cubic::Cubic;
+pub use new_reno::NewReno;
+
+/// Which algorithm a connection uses.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Kind {
+    /// RFC 9438.
+    #[default]
+    Cubic,
+    /// RFC 5681 and RFC 6582.
+    NewReno,
+}
+
+/// No window grows beyond what a scaled window field can express (RFC 7323 section 2.3).
+pub const CWND_MAX_BYTES: u32 = 1 << 30;
+
+/// ABC's limit L: one acknowledgement opens the window by at most so many segments in slow start.
+/// RFC 3465 section 2.3 allows 2; RFC 9406 section 4.2 recommends 8 for senders that do not pace,
+/// because peers with receive offload acknowledge many segments at once.
+const ABC_LIMIT_SEGMENTS: u32 = 8;
+
+/// ABC's limit L in the slow start after a timeout, where an acknowledgement may cover data that
+/// had left the network long before (RFC 3465 section 2.3).
+const ABC_LIMIT_SEGMENTS_AFTER_RTO: u32 = 1;
+
+/// What an acknowledgement of new data tells the congestion control.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ack {
+    /// Bytes that this acknowledgement newly covers.
+    pub acked_bytes: u32,
+    /// Bytes still in flight after it.
+    pub in_flight_bytes: u32,
+    /// The window did not limit the sender: the application or the peer's window did. The window
+    /// does not grow then (RFC 7661 section 1, RFC 9438 section 5.8).
+    pub app_limited: bool,
+    /// Smoothed round-trip time.
+    pub srtt_us: u32,
+}
+
+impl Ack {
+    /// The flight filled at least half of the window. A window that grows though half of it is
+    /// unused says nothing about the path (RFC 7661 section 4.1).
+    fn validates(&self, cwnd_bytes: u32) -> bool {
+        let flight_bytes = self.in_flight_bytes.saturating_add(self.acked_bytes);
+        !self.app_limited && flight_bytes >= cwnd_bytes / 2
+    }
+}
+
+/// Congestion control of one connection: a closed set, so that it is stored inline and called
+/// without a table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Control {
+    /// RFC 9438.
+    Cubic(Cubic),
+    /// RFC 5681 and RFC 6582.
+    NewReno(NewReno),
+}
+
+macro_rules! each {
+    ($self:expr, $control:ident => $call:expr) => {
+        match $self {
+            Control::Cubic($control) => $call,
+            Control::NewReno($control) => $call,
+        }
+    };
+}
+
+impl Control {
+    /// State at the start of a connection.
+    pub fn new(kind: Kind, mss: u16, iw_segments: u32) -> Self {
+        match kind {
+            Kind::Cubic => Control::Cubic(Cubic::new(mss, iw_segments)),
+            Kind::NewReno => Control::NewReno(NewReno::new(mss, iw_segments)),
+        }
+    }
+
+    /// Which algorithm this is.
+    pub fn kind(&self) -> Kind {
+        match self {
+            Control::Cubic(_) => Kind::Cubic,
+            Control::NewReno(_) => Kind::NewReno,
+        }
+    }
+
+    /// The congestion window.
+    #[inline]
+    pub fn cwnd_bytes(&self) -> u32 {
+        each!(self, control => control.cwnd_bytes)
+    }
+
+    /// The slow start threshold; [`CWND_MAX_BYTES`] before the first congestion.
+    #[inline]
+    pub fn ssthresh_bytes(&self) -> u32 {
+        each!(self, control => control.ssthresh_bytes)
+    }
+
+    /// The window is below the threshold.
+    #[inline]
+    pub fn in_slow_start(&self) -> bool {
+        self.cwnd_bytes() < self.ssthresh_bytes()
+    }
+
+    /// New data was acknowledged outside fast recovery.
+    #[inline]
+    pub fn on_ack(&mut self, ack: &Ack, now_us: u64) {
+        match self {
+            Control::Cubic(cubic) => cubic.on_ack(ack, now_us),
+            Control::NewReno(reno) => reno.on_ack(ack),
+        }
+    }
+
+    /// Fast recovery begins: multiplicative decrease. Call once for a window of data.
+    ///
+    /// `flight_bytes` is FlightSize (RFC 5681 section 2): sent and not cumulatively acknowledged.
+    pub fn on_congestion(&mut self, flight_bytes: u32) {
+        each!(self, control => control.on_congestion(flight_bytes))
+    }
+
+    /// The retransmission timer expired. `first`: this segment was not retransmitted by the timer
+    /// before (later expirations leave the threshold alone, RFC 5681 section 3.1).
+    pub fn on_rto(&mut self, first: bool, flight_bytes: u32) {
+        each!(self, control => control.on_rto(first, flight_bytes))
+    }
+
+    /// The last congestion response was a mistake (DSACK, Eifel): take it back. Does nothing
+    /// when there is none to take back.
+    pub fn undo(&mut self) {
+        each!(self, control => control.undo())
+    }
+
+    /// Nothing was sent for a retransmission timeout: the window is stale (RFC 5681 section 4.1).
+    pub fn on_idle_restart(&mut self, iw_segments: u32) {
+        each!(self, control => control.on_idle_restart(iw_segments))
+    }
+
+    /// The segment size changed (path MTU). The window keeps its bytes, as these are what the path
+    /// was seen to hold, but never falls below one segment.
+    pub fn set_mss(&mut self, mss: u16) {
+        each!(self, control => control.set_mss(mss))
+    }
+}
+
+/// Initial window: `iw_segments` segments, at most what RFC 6928 section 2 counts as
+/// `max(2 * MSS, 14600)` for its 10, in proportion.
+fn initial_window_bytes(mss: u16, iw_segments: u32) -> u32 {
+    let mss_bytes = u32::from(mss);
+    let segments = iw_segments.clamp(1, CWND_MAX_BYTES >> 16);
+    let bound_bytes = (2 * mss_bytes).max(segments * 1460);
+    (segments * mss_bytes).min(bound_bytes)
+}
+
+/// Threshold after congestion: `flight * numerator / denominator`, at least two segments
+/// (RFC 5681 equation 4, RFC 9438 section 4.6). Limited transmit may have put a little more than a
+/// window in flight, which must not count (RFC 5681 section 3.2).
+fn reduced_bytes(flight_bytes: u32, cwnd_bytes: u32, beta: (u64, u64), mss_bytes: u32) -> u32 {
+    let base_bytes = u64::from(flight_bytes.min(cwnd_bytes));
+    ((base_bytes * beta.0 / beta.1) as u32).max(2 * mss_bytes)
+}
+
+/// Slow start with appropriate byte counting (RFC 3465), up to the threshold.
+fn slow_start(cwnd_bytes: u32, ssthresh_bytes: u32, acked_bytes: u32, limit_bytes: u32) -> u32 {
+    (cwnd_bytes + acked_bytes.min(limit_bytes)).min(ssthresh_bytes).min(CWND_MAX_BYTES)
+}
+
+#[cfg(test)]
+mod tests;

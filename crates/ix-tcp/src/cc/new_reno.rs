@@ -1,0 +1,111 @@
+//! NewReno (RFC 5681, RFC 6582) with appropriate byte counting (RFC 3465).
+use super::{
+    ABC_LIMIT_SEGMENTS, ABC_LIMIT_SEGMENTS_AFTER_RTO, Ack, CWND_MAX_BYTES, initial_window_bytes,
+    reduced_bytes, slow_start,
+};
+
+/// Multiplicative decrease factor.
+const BETA: (u64, u64) = (1, 2);
+
+/// State of NewReno.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NewReno {
+    pub(super) cwnd_bytes: u32,
+    pub(super) ssthresh_bytes: u32,
+    /// Acknowledged in congestion avoidance and not yet turned into a segment of window.
+    bytes_acked: u32,
+    /// Window and threshold before the last reduction, for `undo`; threshold 0: nothing to undo.
+    prior_cwnd_bytes: u32,
+    prior_ssthresh_bytes: u32,
+    mss: u16,
+    /// In the slow start after a timeout.
+    after_rto: bool,
+}
+
+impl NewReno {
+    pub(super) fn new(mss: u16, iw_segments: u32) -> Self {
+        let mss = mss.max(1);
+        NewReno {
+            cwnd_bytes: initial_window_bytes(mss, iw_segments),
+            ssthresh_bytes: CWND_MAX_BYTES,
+            bytes_acked: 0,
+            prior_cwnd_bytes: 0,
+            prior_ssthresh_bytes: 0,
+            mss,
+            after_rto: false,
+        }
+    }
+
+    fn mss_bytes(&self) -> u32 {
+        u32::from(self.mss)
+    }
+
+    #[inline]
+    pub(super) fn on_ack(&mut self, ack: &Ack) {
+        if !ack.validates(self.cwnd_bytes) {
+            return;
+        }
+        if self.cwnd_bytes < self.ssthresh_bytes {
+            let segments =
+                if self.after_rto { ABC_LIMIT_SEGMENTS_AFTER_RTO } else { ABC_LIMIT_SEGMENTS };
+            self.cwnd_bytes = slow_start(
+                self.cwnd_bytes,
+                self.ssthresh_bytes,
+                ack.acked_bytes,
+                segments * self.mss_bytes(),
+            );
+            return;
+        }
+        self.after_rto = false;
+        // RFC 3465 section 2.1: one segment for each window's worth of acknowledged bytes.
+        self.bytes_acked = self.bytes_acked.saturating_add(ack.acked_bytes);
+        if self.bytes_acked >= self.cwnd_bytes {
+            self.bytes_acked = (self.bytes_acked - self.cwnd_bytes).min(self.cwnd_bytes);
+            self.cwnd_bytes = (self.cwnd_bytes + self.mss_bytes()).min(CWND_MAX_BYTES);
+        }
+    }
+
+    fn remember(&mut self) {
+        self.prior_cwnd_bytes = self.cwnd_bytes;
+        self.prior_ssthresh_bytes = self.ssthresh_bytes;
+        self.bytes_acked = 0;
+    }
+
+    pub(super) fn on_congestion(&mut self, flight_bytes: u32) {
+        self.remember();
+        self.ssthresh_bytes = reduced_bytes(flight_bytes, self.cwnd_bytes, BETA, self.mss_bytes());
+        self.cwnd_bytes = self.ssthresh_bytes;
+        self.after_rto = false;
+    }
+
+    pub(super) fn on_rto(&mut self, first: bool, flight_bytes: u32) {
+        if first {
+            self.remember();
+            self.ssthresh_bytes =
+                reduced_bytes(flight_bytes, self.cwnd_bytes, BETA, self.mss_bytes());
+        }
+        self.cwnd_bytes = self.mss_bytes();
+        self.bytes_acked = 0;
+        self.after_rto = true;
+    }
+
+    pub(super) fn undo(&mut self) {
+        if self.prior_ssthresh_bytes == 0 {
+            return;
+        }
+        self.cwnd_bytes = self.cwnd_bytes.max(self.prior_cwnd_bytes);
+        self.ssthresh_bytes = self.prior_ssthresh_bytes;
+        self.prior_ssthresh_bytes = 0;
+        self.after_rto = false;
+    }
+
+    pub(super) fn on_idle_restart(&mut self, iw_segments: u32) {
+        self.cwnd_bytes = self.cwnd_bytes.min(initial_window_bytes(self.mss, iw_segments));
+        self.bytes_acked = 0;
+    }
+
+    pub(super) fn set_mss(&mut self, mss: u16) {
+        self.mss = mss.max(1);
+        self.cwnd_bytes = self.cwnd_bytes.max(self.mss_bytes());
+    }
+}

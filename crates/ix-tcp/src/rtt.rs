@@ -1,0 +1,315 @@
+//! Round-trip time and retransmission timeout (RFC 6298), and the path's minimum round-trip time.
+
+/// Estimates are kept in 1/64 microseconds, so that round trips of one microsecond neither round to
+/// nothing nor stop the averages short of their goal (gvisor#6113).
+const FRACTION_BITS: u32 = 6;
+/// Samples are cut here, so that the scaled estimates and their sum with the variance fit.
+const SAMPLE_MAX_US: u32 = (1 << 24) - 1;
+/// alpha = 1/8, beta = 1/4 (RFC 6298 section 2.3).
+const ALPHA_SHIFT: u32 = 3;
+const BETA_SHIFT: u32 = 2;
+/// Averages over more samples than this would not move any more at small round-trip times.
+const SPREAD_SHIFT_MAX: u32 = 5;
+/// The minimum is that of the last one to two windows, so that it follows a path change.
+const MIN_WINDOW_MS: u32 = 30_000;
+const BACKOFF_MAX: u8 = 20;
+
+/// Estimator of one connection.
+///
+/// Samples must not come from retransmitted segments unless a timestamp tells which copy was
+/// acknowledged (Karn's algorithm, RFC 6298 section 3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RttEstimator {
+    /// SRTT, scaled; 0: no sample yet.
+    srtt_scaled: u32,
+    rttvar_scaled: u32,
+    /// Minimum of this window and of the one before; `u32::MAX`: none.
+    min_now_us: u32,
+    min_before_us: u32,
+    window_began_ms: u32,
+    /// How often the timeout has been doubled.
+    backoff: u8,
+}
+
+impl Default for RttEstimator {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl RttEstimator {
+    /// Without a sample.
+    pub const fn new() -> Self {
+        RttEstimator {
+            srtt_scaled: 0,
+            rttvar_scaled: 0,
+            min_now_us: u32::MAX,
+            min_before_us: u32::MAX,
+            window_began_ms: 0,
+            backoff: 0,
+        }
+    }
+
+    /// A round trip was measured; ends the backoff (RFC 6298 section 5, Karn).
+    ///
+    /// `samples_per_rtt`: how many samples the flight gives, about half its segments. With more
+    /// than one the averages are slowed down, else their memory would be shorter than one round
+    /// trip (RFC 7323 appendix G).
+    pub fn sample(&mut self, rtt_us: u32, samples_per_rtt: u32, now_us: u64) {
+        let rtt_us = rtt_us.clamp(1, SAMPLE_MAX_US);
+        self.sample_minimum(rtt_us, now_us);
+        self.backoff = 0;
+        let rtt_scaled = rtt_us << FRACTION_BITS;
+        if self.srtt_scaled == 0 {
+            self.srtt_scaled = rtt_scaled;
+            self.rttvar_scaled = rtt_scaled / 2;
+            return;
+        }
+        let spread_shift = samples_per_rtt.max(1).ilog2().min(SPREAD_SHIFT_MAX);
+        let deviation_scaled = self.srtt_scaled.abs_diff(rtt_scaled);
+        // The variance first: it uses the old mean (RFC 6298 section 2.3).
+        approach(&mut self.rttvar_scaled, deviation_scaled, BETA_SHIFT + spread_shift);
+        approach(&mut self.srtt_scaled, rtt_scaled, ALPHA_SHIFT + spread_shift);
+    }
+
+    fn sample_minimum(&mut self, rtt_us: u32, now_us: u64) {
+        let now_ms = (now_us / 1000) as u32;
+        let age_ms = now_ms.wrapping_sub(self.window_began_ms);
+        if age_ms >= MIN_WINDOW_MS {
+            // After a long silence the last window is of no use either.
+            let stale = age_ms >= 2 * MIN_WINDOW_MS;
+            self.min_before_us = if stale { u32::MAX } else { self.min_now_us };
+            self.min_now_us = u32::MAX;
+            self.window_began_ms = now_ms;
+        }
+        self.min_now_us = self.min_now_us.min(rtt_us);
+    }
+
+    /// Some round trip has been measured.
+    #[inline]
+    pub fn has_sample(&self) -> bool {
+        self.srtt_scaled != 0
+    }
+
+    /// Smoothed round-trip time; 0 only before the first sample.
+    #[inline]
+    pub fn srtt_us(&self) -> u32 {
+        self.srtt_scaled.div_ceil(1 << FRACTION_BITS)
+    }
+
+    /// Round-trip time variation.
+    #[inline]
+    pub fn rttvar_us(&self) -> u32 {
+        self.rttvar_scaled.div_ceil(1 << FRACTION_BITS)
+    }
+
+    /// Smallest round-trip time of the last half to whole minute in which there were samples (RACK,
+    /// RFC 8985 section 6.2 step 1); 0 only before the first sample.
+    #[inline]
+    pub fn min_rtt_us(&self) -> u32 {
+        let min_us = self.min_now_us.min(self.min_before_us);
+        if min_us == u32::MAX { 0 } else { min_us }
+    }
+
+    /// Retransmission timeout with its backoff, within `min_us..=max_us`; `initial_us` before the
+    /// first sample (after a retransmitted SYN that is 3 s for data, RFC 6298 section 5.7).
+    #[inline]
+    pub fn rto_us(&self, min_us: u32, max_us: u32, initial_us: u32) -> u32 {
+        let base_us = if self.has_sample() {
+            // G, the clock's granularity, is one microsecond.
+            self.srtt_us() + (4 * self.rttvar_us()).max(1)
+        } else {
+            initial_us
+        };
+        let backed_off_us = u64::from(base_us.max(min_us)) << self.backoff;
+        backed_off_us.min(u64::from(max_us)) as u32
+    }
+
+    /// The timer expired: doubles the timeout (RFC 6298 section 5.5).
+    pub fn back_off(&mut self) {
+        self.backoff = (self.backoff + 1).min(BACKOFF_MAX);
+    }
+
+    /// The peer acknowledged something new, though no round trip could be measured.
+    #[inline]
+    pub fn clear_backoff(&mut self) {
+        self.backoff = 0;
+    }
+
+    /// How often the timeout has been doubled since the last sample.
+    #[inline]
+    pub fn backoff(&self) -> u8 {
+        self.backoff
+    }
+}
+
+/// Moves an average by `1 / 2^shift` of the way towards `sample`, by at least one unit if they
+/// differ: truncation must not leave it standing a few units off.
+fn approach(average: &mut u32, sample: u32, shift: u32) {
+    if sample >= *average {
+        *average += (sample - *average).div_ceil(1 << shift);
+    } else {
+        *average -= (*average - sample).div_ceil(1 << shift);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const MIN_US: u32 = 1;
+    const MAX_US: u32 = 60_000_000;
+    const INITIAL_US: u32 = 1_000_000;
+
+    fn rto_us(rtt: &RttEstimator) -> u32 {
+        rtt.rto_us(MIN_US, MAX_US, INITIAL_US)
+    }
+
+    #[test]
+    fn state_is_compact() {
+        assert!(size_of::<RttEstimator>() <= 24);
+    }
+
+    #[test]
+    fn first_sample_sets_mean_and_half_of_it_as_variance() {
+        let mut rtt = RttEstimator::new();
+        assert_eq!((rtt.srtt_us(), rtt.min_rtt_us(), rto_us(&rtt)), (0, 0, INITIAL_US));
+        rtt.sample(10_000, 1, 0);
+        assert_eq!((rtt.srtt_us(), rtt.rttvar_us()), (10_000, 5_000));
+        assert_eq!(rto_us(&rtt), 30_000);
+    }
+
+    #[test]
+    fn second_sample_follows_rfc_6298() {
+        let mut rtt = RttEstimator::new();
+        rtt.sample(8_000, 1, 0);
+        rtt.sample(16_000, 1, 0);
+        // RTTVAR = 3/4 * 4000 + 1/4 * 8000; SRTT = 7/8 * 8000 + 1/8 * 16000.
+        assert_eq!((rtt.srtt_us(), rtt.rttvar_us()), (9_000, 5_000));
+        assert_eq!(rto_us(&rtt), 29_000);
+    }
+
+    #[test]
+    fn a_round_trip_of_one_microsecond_is_not_zero() {
+        let mut rtt = RttEstimator::new();
+        for _ in 0..1000 {
+            rtt.sample(0, 1, 0);
+            assert_eq!((rtt.srtt_us(), rtt.min_rtt_us()), (1, 1));
+            assert!(rto_us(&rtt) >= 2);
+        }
+    }
+
+    #[test]
+    fn averages_reach_a_new_round_trip_time() {
+        for (from_us, to_us) in [(1, 100), (100, 1), (50, 51), (200_000, 7), (3, 16_000_000)] {
+            for samples_per_rtt in [1, 16, 1000] {
+                let mut rtt = RttEstimator::new();
+                rtt.sample(from_us, samples_per_rtt, 0);
+                for _ in 0..20_000 {
+                    rtt.sample(to_us, samples_per_rtt, 0);
+                }
+                assert_eq!(rtt.srtt_us(), to_us);
+                assert!(rtt.rttvar_us() <= 1);
+            }
+        }
+    }
+
+    #[test]
+    fn many_samples_a_round_trip_remember_as_long_as_one() {
+        // RFC 7323 appendix G: one slow round trip, then as many fast ones; whatever the number of
+        // samples in each, about the same timeout remains.
+        let after = |samples_per_rtt: u32| {
+            let mut rtt = RttEstimator::new();
+            rtt.sample(100_000, 1, 0);
+            for _ in 0..8 * samples_per_rtt {
+                rtt.sample(1_000, samples_per_rtt, 0);
+            }
+            rto_us(&rtt)
+        };
+        let one = after(1);
+        for samples_per_rtt in [2, 4, 8, 16, 32] {
+            let many = after(samples_per_rtt);
+            assert!(many > one * 2 / 3 && many < one * 3 / 2, "{samples_per_rtt}: {many} {one}");
+        }
+    }
+
+    #[test]
+    fn backoff_doubles_from_the_minimum_and_a_sample_ends_it() {
+        let mut rtt = RttEstimator::new();
+        rtt.sample(100, 1, 0);
+        let at = |rtt: &RttEstimator| rtt.rto_us(5_000, MAX_US, INITIAL_US);
+        assert_eq!(at(&rtt), 5_000);
+        for doublings in 1..=30u32 {
+            rtt.back_off();
+            assert_eq!(u64::from(at(&rtt)), (5_000u64 << doublings.min(20)).min(60_000_000));
+        }
+        rtt.sample(100, 1, 0);
+        assert_eq!(at(&rtt), 5_000);
+        rtt.back_off();
+        rtt.clear_backoff();
+        assert_eq!((at(&rtt), rtt.backoff()), (5_000, 0));
+    }
+
+    #[test]
+    fn minimum_forgets_an_old_path() {
+        let mut rtt = RttEstimator::new();
+        let second_us = 1_000_000;
+        rtt.sample(100, 1, 0);
+        for second in 1..30 {
+            rtt.sample(300, 1, second * second_us);
+            assert_eq!(rtt.min_rtt_us(), 100);
+        }
+        for second in 30..100 {
+            rtt.sample(300, 1, second * second_us);
+        }
+        assert_eq!(rtt.min_rtt_us(), 300);
+        // At once after a long silence.
+        rtt.sample(500, 1, 200 * second_us);
+        assert_eq!(rtt.min_rtt_us(), 500);
+    }
+
+    proptest! {
+        /// Against RFC 6298 in floating point.
+        #[test]
+        fn agrees_with_floating_point(samples in proptest::collection::vec(1u32..10_000_000, 1..80)) {
+            let mut rtt = RttEstimator::new();
+            let (mut srtt, mut rttvar) = (0f64, 0f64);
+            for (index, &sample_us) in samples.iter().enumerate() {
+                rtt.sample(sample_us, 1, 0);
+                let sample = f64::from(sample_us);
+                if index == 0 {
+                    (srtt, rttvar) = (sample, sample / 2.0);
+                } else {
+                    rttvar = 0.75 * rttvar + 0.25 * (srtt - sample).abs();
+                    srtt = 0.875 * srtt + 0.125 * sample;
+                }
+                prop_assert!((f64::from(rtt.srtt_us()) - srtt).abs() < 1.5);
+                prop_assert!((f64::from(rtt.rttvar_us()) - rttvar).abs() < 2.5);
+                prop_assert_eq!(rtt.min_rtt_us(), *samples[..=index].iter().min().unwrap());
+            }
+        }
+
+        /// Any samples at any times: no overflow, and the timeout stays in its bounds.
+        #[test]
+        fn bounds_hold(
+            samples in proptest::collection::vec((any::<u32>(), any::<u32>(), 0..1u64 << 40), 0..50),
+            backoffs in 0..40u32,
+            min_us in 1..10_000_000u32,
+        ) {
+            let mut rtt = RttEstimator::new();
+            let mut now_us = 0;
+            for (rtt_us, samples_per_rtt, dt_us) in samples {
+                now_us += dt_us;
+                rtt.sample(rtt_us, samples_per_rtt, now_us);
+                prop_assert!(rtt.srtt_us() > 0);
+                prop_assert!(rtt.min_rtt_us() > 0);
+            }
+            for _ in 0..backoffs {
+                rtt.back_off();
+            }
+            let rto_us = rtt.rto_us(min_us, MAX_US, INITIAL_US);
+            prop_assert!((min_us..=MAX_US).contains(&rto_us));
+        }
+    }
+}
