@@ -1,0 +1,150 @@
+//! Ephemeral ports by RFC 6056 algorithm 4, "double hash": ports for one destination count upwards
+//! from a secret place, and destinations share counters at random.
+use crate::isn::{Key, Purpose};
+use ix_wire::{FlowTuple, IpAddr};
+
+/// RFC 6056 section 3.3.4 wants at least 10. Few counters let an observer recognise a machine by the
+/// destinations that collide, hence many, and steps of random width.
+const COUNTERS: usize = 1024;
+
+/// Chooses local ports of outgoing connections, for one elastic thread.
+pub struct PortSelector {
+    key: Key,
+    low: u16,
+    high: u16,
+    counters: [u16; COUNTERS],
+}
+
+impl PortSelector {
+    /// Ports `low..=high`; RFC 6056 section 3.2 recommends 1024 to 65535, IANA's dynamic ports begin
+    /// at 49152.
+    ///
+    /// # Panics
+    /// When `low > high` or `low` is 0.
+    pub fn new(key: Key, low: u16, high: u16) -> Self {
+        assert!(low > 0 && low <= high, "a range of ports, without 0");
+        PortSelector { key, low, high, counters: [0; COUNTERS] }
+    }
+
+    /// A local port for a connection from `local` to `remote`, or `None` when `accept` refuses every
+    /// port of the range.
+    ///
+    /// `accept` says whether a port is free and its answers will arrive at this thread. It is asked
+    /// at most once for each port.
+    pub fn select(
+        &mut self,
+        local: IpAddr,
+        remote: IpAddr,
+        remote_port: u16,
+        random: u32,
+        mut accept: impl FnMut(u16) -> bool,
+    ) -> Option<u16> {
+        let destination = FlowTuple { local, remote, local_port: 0, remote_port };
+        let offset = self.key.hash(Purpose::PortOffset, &destination, &[]) as u32;
+        let index = self.key.hash(Purpose::PortIndex, &destination, &[]) as usize % COUNTERS;
+        let counter = &mut self.counters[index];
+        let range = u32::from(self.high) - u32::from(self.low) + 1;
+        let start = (offset % range) + u32::from(*counter) + (random & 1);
+        for step in 0..range {
+            let port = self.low + ((start + step) % range) as u16;
+            if accept(port) {
+                let used = (u32::from(*counter) + (random & 1) + step + 1) % range;
+                *counter = used as u16;
+                return Some(port);
+            }
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::isn::tests::KEY;
+    use proptest::prelude::*;
+    use std::collections::HashSet;
+
+    const LOCAL: IpAddr = IpAddr::v4([10, 0, 0, 1]);
+    const REMOTE: IpAddr = IpAddr::v4([10, 0, 0, 2]);
+
+    #[test]
+    fn ports_of_one_destination_do_not_repeat_before_the_range_is_used() {
+        let mut ports = PortSelector::new(KEY, 50_000, 50_999);
+        let chosen: HashSet<u16> =
+            (0..1000).filter_map(|_| ports.select(LOCAL, REMOTE, 80, 0, |_| true)).collect();
+        assert_eq!(chosen.len(), 1000);
+    }
+
+    #[test]
+    fn destinations_begin_at_unrelated_ports() {
+        let first = |remote_port| {
+            PortSelector::new(KEY, 1024, 65_535).select(LOCAL, REMOTE, remote_port, 0, |_| true)
+        };
+        let firsts: HashSet<_> = (1..=1000).map(first).collect();
+        // 1000 draws of 64512: about 8 collide.
+        assert!(firsts.len() > 950, "{}", firsts.len());
+        let other_key =
+            PortSelector::new(Key([1, 2]), 1024, 65_535).select(LOCAL, REMOTE, 80, 0, |_| true);
+        assert_ne!(first(80), other_key);
+    }
+
+    #[test]
+    fn finds_the_only_free_port_and_fails_only_without_one() {
+        for free in [1024, 1025, 40_000, 65_534, 65_535] {
+            let mut ports = PortSelector::new(KEY, 1024, 65_535);
+            let mut asked = 0;
+            let got = ports.select(LOCAL, REMOTE, 80, u32::MAX, |port| {
+                asked += 1;
+                port == free
+            });
+            assert_eq!(got, Some(free));
+            assert!(asked <= 64_512);
+        }
+        let mut ports = PortSelector::new(KEY, 1, 65_535);
+        let mut asked = HashSet::new();
+        assert_eq!(ports.select(LOCAL, REMOTE, 80, 1, |port| !asked.insert(port)), None);
+        assert_eq!(asked.len(), 65_535);
+    }
+
+    #[test]
+    fn a_range_of_one_port_works() {
+        let mut ports = PortSelector::new(KEY, 65_535, 65_535);
+        for random in 0..4 {
+            assert_eq!(ports.select(LOCAL, REMOTE, 80, random, |_| true), Some(65_535));
+        }
+    }
+
+    proptest! {
+        /// Against the definition: inside the range, accepted, and each port asked for once.
+        #[test]
+        fn chosen_port_is_accepted(
+            low in 1u16..,
+            width in any::<u16>(),
+            remote_port in any::<u16>(),
+            randoms in proptest::collection::vec(any::<u32>(), 1..20),
+            modulus in 1u16..8,
+        ) {
+            let high = low.saturating_add(width);
+            let mut ports = PortSelector::new(KEY, low, high);
+            let mut taken = HashSet::new();
+            for random in randoms {
+                let mut asked = HashSet::new();
+                let mut twice = false;
+                let got = ports.select(LOCAL, REMOTE, remote_port, random, |port| {
+                    twice |= !asked.insert(port);
+                    port % modulus == 0 && !taken.contains(&port)
+                });
+                prop_assert!(!twice);
+                match got {
+                    Some(port) => {
+                        prop_assert!((low..=high).contains(&port) && port % modulus == 0);
+                        prop_assert!(taken.insert(port));
+                    }
+                    None => prop_assert!(
+                        (low..=high).all(|port| port % modulus != 0 || taken.contains(&port))
+                    ),
+                }
+            }
+        }
+    }
+}
