@@ -1,0 +1,722 @@
+//! The cache of next hops.
+//!
+//! An entry of a next hop in use never goes away because of its age: it is asked again, first
+//! with unicast requests (RFC 1122 section 2.3.2.1, method 2), then with broadcast ones, and
+//! answers [`Resolution::Known`] all the while.
+use super::ArpOutput;
+use ix_wire::{ArpOperation, ArpPacket, IpAddr, MacAddr};
+use std::collections::BTreeMap;
+
+/// What is known about a next hop.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Resolution {
+    /// Send there.
+    Known(MacAddr),
+    /// A request is on its way: queue the packet.
+    Pending,
+    /// Nobody answered, and it is too early to ask again: drop the packet.
+    Failed,
+}
+
+/// What a received packet changed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ArpChange {
+    /// Nothing that matters outside.
+    Nothing,
+    /// A next hop has a (new) address: packets that wait for it can go.
+    Learned {
+        /// The next hop.
+        ip: IpAddr,
+        /// Its address.
+        mac: MacAddr,
+    },
+    /// Somebody else uses one of our addresses; the [`super::AddressGuard`] answers.
+    Conflict {
+        /// Our address.
+        ip: IpAddr,
+        /// Who uses it.
+        mac: MacAddr,
+    },
+}
+
+/// Sizes and times of an [`ArpCache`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ArpLimits {
+    /// Next hops at most, static ones not counted.
+    pub entries_max: usize,
+    /// An answer is good for so long; then the next hop is asked again if it is in use.
+    pub reachable_us: u64,
+    /// A next hop is in use if it was looked up or touched within this time.
+    pub in_use_us: u64,
+    /// Time between two requests (RFC 1122 section 2.3.2.1: at most one a second).
+    pub retry_us: u64,
+    /// Requests of one kind before giving up.
+    pub tries_max: u8,
+    /// A next hop that did not answer is not asked again before this time.
+    pub failed_hold_us: u64,
+}
+
+impl Default for ArpLimits {
+    fn default() -> Self {
+        Self {
+            entries_max: 1024,
+            reachable_us: 30_000_000,
+            in_use_us: 60_000_000,
+            retry_us: 1_000_000,
+            tries_max: 3,
+            failed_hold_us: 3_000_000,
+        }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum State {
+    /// No address yet; broadcast requests are out.
+    Incomplete { tries: u8, next_us: u64 },
+    /// The address was confirmed less than `reachable_us` ago.
+    Reachable { mac: MacAddr, until_us: u64 },
+    /// The address is older, and nobody has used it since.
+    Stale { mac: MacAddr },
+    /// The address is old and in use: requests are out, unicast, then broadcast.
+    Probing { mac: MacAddr, tries: u8, next_us: u64 },
+    /// Nobody answered.
+    Failed { until_us: u64 },
+    /// Set by the configuration; never asked, changed or evicted.
+    Static { mac: MacAddr },
+}
+
+impl State {
+    fn mac(self) -> Option<MacAddr> {
+        match self {
+            State::Reachable { mac, .. }
+            | State::Stale { mac }
+            | State::Probing { mac, .. }
+            | State::Static { mac } => Some(mac),
+            State::Incomplete { .. } | State::Failed { .. } => None,
+        }
+    }
+
+    /// When [`ArpCache::tick`] has something to do about it.
+    fn due_us(self) -> u64 {
+        match self {
+            State::Incomplete { next_us, .. } | State::Probing { next_us, .. } => next_us,
+            State::Reachable { until_us, .. } | State::Failed { until_us } => until_us,
+            State::Stale { .. } | State::Static { .. } => u64::MAX,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    state: State,
+    /// When it was last looked up or touched; `None` when only its own packets made it.
+    used_us: Option<u64>,
+}
+
+/// The ARP cache of a dataplane.
+///
+/// Ordered maps, so that the same packets at the same times give the same requests in the same
+/// order.
+#[derive(Debug)]
+pub struct ArpCache {
+    limits: ArpLimits,
+    /// Addresses of our devices; requests go out from the first.
+    own_macs: Vec<MacAddr>,
+    /// Addresses that we answer for.
+    own_ips: Vec<[u8; 4]>,
+    entries: BTreeMap<[u8; 4], Entry>,
+    statics: usize,
+    version: u64,
+    due_us: u64,
+}
+
+impl ArpCache {
+    /// A cache for a host whose devices have these Ethernet addresses, at least one. Addresses to
+    /// answer for come with [`Self::add_address`].
+    pub fn new(own_macs: &[MacAddr], limits: ArpLimits) -> Self {
+        debug_assert!(!own_macs.is_empty() && limits.tries_max > 0 && limits.retry_us > 0);
+        Self {
+            limits,
+            own_macs: own_macs.to_vec(),
+            own_ips: Vec::new(),
+            entries: BTreeMap::new(),
+            statics: 0,
+            version: 0,
+            due_us: u64::MAX,
+        }
+    }
+
+    /// Answers for this address from now on. An IPv6 address has no ARP and is ignored.
+    pub fn add_address(&mut self, ip: IpAddr) {
+        if let Some(v4) = ip.as_v4()
+            && !self.own_ips.contains(&v4)
+        {
+            self.own_ips.push(v4);
+        }
+    }
+
+    /// Answers no longer for this address.
+    pub fn remove_address(&mut self, ip: IpAddr) {
+        self.own_ips.retain(|own| Some(*own) != ip.as_v4());
+    }
+
+    /// Fixes the address of a next hop (`arp` in the configuration).
+    pub fn set_static(&mut self, ip: IpAddr, mac: MacAddr) {
+        let Some(v4) = ip.as_v4() else { return };
+        let entry = Entry { state: State::Static { mac }, used_us: None };
+        let old = self.entries.insert(v4, entry);
+        if !matches!(old, Some(Entry { state: State::Static { .. }, .. })) {
+            self.statics += 1;
+        }
+        self.version += 1;
+    }
+
+    /// Grows whenever a mapping that a copy of the table may hold has changed or gone.
+    pub fn version(&self) -> u64 {
+        self.version
+    }
+
+    /// When [`Self::tick`] has something to do next; `u64::MAX` for never.
+    pub fn deadline(&self) -> u64 {
+        self.due_us
+    }
+
+    /// How many next hops it holds.
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// It holds none.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// All usable mappings, for copies and for people.
+    pub fn mappings(&self) -> impl Iterator<Item = (IpAddr, MacAddr)> + '_ {
+        let known = self.entries.iter();
+        known.filter_map(|(ip, entry)| entry.state.mac().map(|mac| (IpAddr::v4(*ip), mac)))
+    }
+
+    /// The address of a next hop; asks for it if need be.
+    pub fn lookup(&mut self, ip: IpAddr, now_us: u64, out: &mut impl ArpOutput) -> Resolution {
+        let Some(v4) = ip.as_v4() else { return Resolution::Failed };
+        let Some(mut entry) = self.entries.get(&v4).copied() else {
+            self.make_room(now_us, true);
+            return self.begin_asking(v4, now_us, out);
+        };
+        entry.used_us = Some(now_us);
+        self.entries.insert(v4, entry);
+        match entry.state {
+            State::Stale { mac } => self.begin_probing(v4, mac, now_us, out),
+            State::Failed { until_us } if now_us >= until_us => {
+                return self.begin_asking(v4, now_us, out);
+            }
+            State::Failed { .. } => return Resolution::Failed,
+            _ => {}
+        }
+        entry.state.mac().map_or(Resolution::Pending, Resolution::Known)
+    }
+
+    /// Says that packets went to this next hop, on behalf of threads that use a copy of the table.
+    pub fn touch(&mut self, ip: IpAddr, now_us: u64) {
+        if let Some(entry) = ip.as_v4().and_then(|v4| self.entries.get_mut(&v4)) {
+            entry.used_us = Some(now_us);
+            // Probed at the next tick.
+            if let State::Stale { mac } = entry.state {
+                entry.state = State::Reachable { mac, until_us: now_us };
+                self.due_us = self.due_us.min(now_us);
+            }
+        }
+    }
+
+    /// Takes a received packet: learns from it, and answers a request for one of our addresses.
+    pub fn on_packet(
+        &mut self,
+        packet: &ArpPacket,
+        now_us: u64,
+        out: &mut impl ArpOutput,
+    ) -> ArpChange {
+        if self.own_macs.contains(&packet.sender_mac) {
+            return ArpChange::Nothing;
+        }
+        let (sender, mac) = (packet.sender_ip, packet.sender_mac);
+        if self.own_ips.contains(&sender) {
+            return ArpChange::Conflict { ip: IpAddr::v4(sender), mac };
+        }
+        let for_us = self.own_ips.contains(&packet.target_ip);
+        // RFC 826: merge into what there is; create only when we are the target. A probe
+        // (RFC 5227 section 1.1) has no sender address and teaches nothing.
+        let known = self.entries.contains_key(&sender);
+        let learns = sender != [0; 4] && (known || (for_us && self.make_room(now_us, false)));
+        let change = if learns { self.learn(sender, mac, now_us) } else { ArpChange::Nothing };
+        if for_us && packet.operation == ArpOperation::Request {
+            out.send(ArpPacket {
+                operation: ArpOperation::Reply,
+                sender_mac: self.own_macs[0],
+                sender_ip: packet.target_ip,
+                target_mac: packet.sender_mac,
+                target_ip: packet.sender_ip,
+            });
+        }
+        change
+    }
+
+    fn learn(&mut self, ip: [u8; 4], mac: MacAddr, now_us: u64) -> ArpChange {
+        let old = self.entries.get(&ip).copied();
+        if matches!(old, Some(Entry { state: State::Static { .. }, .. })) {
+            return ArpChange::Nothing;
+        }
+        let until_us = now_us + self.limits.reachable_us;
+        let used_us = old.and_then(|entry| entry.used_us);
+        self.set(ip, Entry { state: State::Reachable { mac, until_us }, used_us });
+        if old.and_then(|entry| entry.state.mac()) == Some(mac) {
+            return ArpChange::Nothing;
+        }
+        self.version += 1;
+        ArpChange::Learned { ip: IpAddr::v4(ip), mac }
+    }
+
+    /// Does what is due: asks again, gives up, lets idle entries go stale.
+    pub fn tick(&mut self, now_us: u64, out: &mut impl ArpOutput) {
+        if now_us < self.due_us {
+            return;
+        }
+        let due: Vec<_> = self
+            .entries
+            .iter()
+            .filter(|(_, entry)| now_us >= entry.state.due_us())
+            .map(|(ip, entry)| (*ip, *entry))
+            .collect();
+        for (ip, entry) in due {
+            self.advance(ip, entry, now_us, out);
+        }
+        self.due_us = self.entries.values().map(|e| e.state.due_us()).min().unwrap_or(u64::MAX);
+    }
+
+    fn advance(&mut self, ip: [u8; 4], mut entry: Entry, now_us: u64, out: &mut impl ArpOutput) {
+        let ArpLimits { tries_max, retry_us, failed_hold_us, .. } = self.limits;
+        let failed = State::Failed { until_us: now_us + failed_hold_us };
+        match entry.state {
+            State::Reachable { mac, .. } if self.in_use(&entry, now_us) => {
+                return self.begin_probing(ip, mac, now_us, out);
+            }
+            State::Reachable { mac, .. } => entry.state = State::Stale { mac },
+            State::Incomplete { tries, .. } if tries < tries_max => {
+                let next_us = now_us + retry_us;
+                entry.state = State::Incomplete { tries: tries + 1, next_us };
+                self.ask(ip, [0; 6], out);
+            }
+            State::Probing { mac, tries, .. } if tries < 2 * tries_max => {
+                let next_us = now_us + retry_us;
+                entry.state = State::Probing { mac, tries: tries + 1, next_us };
+                self.ask(ip, if tries < tries_max { mac } else { [0; 6] }, out);
+            }
+            State::Incomplete { .. } => entry.state = failed,
+            State::Probing { .. } => {
+                self.version += 1;
+                entry.state = failed;
+            }
+            State::Failed { .. } => {
+                self.entries.remove(&ip);
+                return;
+            }
+            State::Stale { .. } | State::Static { .. } => return,
+        }
+        self.set(ip, entry);
+    }
+
+    fn begin_asking(&mut self, ip: [u8; 4], now_us: u64, out: &mut impl ArpOutput) -> Resolution {
+        let state = State::Incomplete { tries: 1, next_us: now_us + self.limits.retry_us };
+        self.set(ip, Entry { state, used_us: Some(now_us) });
+        self.ask(ip, [0; 6], out);
+        Resolution::Pending
+    }
+
+    fn begin_probing(&mut self, ip: [u8; 4], mac: MacAddr, now_us: u64, out: &mut impl ArpOutput) {
+        let used_us = self.entries.get(&ip).and_then(|entry| entry.used_us);
+        let next_us = now_us + self.limits.retry_us;
+        self.set(ip, Entry { state: State::Probing { mac, tries: 1, next_us }, used_us });
+        self.ask(ip, mac, out);
+    }
+
+    fn ask(&self, ip: [u8; 4], target_mac: MacAddr, out: &mut impl ArpOutput) {
+        out.send(ArpPacket {
+            operation: ArpOperation::Request,
+            sender_mac: self.own_macs[0],
+            sender_ip: self.own_ips.first().copied().unwrap_or([0; 4]),
+            target_mac,
+            target_ip: ip,
+        });
+    }
+
+    fn set(&mut self, ip: [u8; 4], entry: Entry) {
+        self.due_us = self.due_us.min(entry.state.due_us());
+        self.entries.insert(ip, entry);
+    }
+
+    fn in_use(&self, entry: &Entry, now_us: u64) -> bool {
+        entry.used_us.is_some_and(|used| now_us.saturating_sub(used) < self.limits.in_use_us)
+    }
+
+    /// Makes room for one more entry; false when there is none. For a next hop of our own
+    /// (`wanted`) anything may go, the least recently used first; for a stranger only what is
+    /// not in use.
+    fn make_room(&mut self, now_us: u64, wanted: bool) -> bool {
+        if self.entries.len() - self.statics < self.limits.entries_max {
+            return true;
+        }
+        let oldest = self
+            .entries
+            .iter()
+            .filter(|(_, entry)| !matches!(entry.state, State::Static { .. }))
+            .min_by_key(|(_, entry)| entry.used_us);
+        let Some((&ip, &entry)) = oldest else { return false };
+        if !wanted && self.in_use(&entry, now_us) {
+            return false;
+        }
+        self.entries.remove(&ip);
+        self.version += 1;
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OURS: MacAddr = [2, 0, 0, 0, 0, 2];
+    const PEER: MacAddr = [2, 0, 0, 0, 0, 1];
+    const SECOND: u64 = 1_000_000;
+
+    fn ip(last: u8) -> IpAddr {
+        IpAddr::v4([10, 0, 0, last])
+    }
+
+    fn cache_with(limits: ArpLimits) -> ArpCache {
+        let mut cache = ArpCache::new(&[OURS], limits);
+        cache.add_address(ip(2));
+        cache
+    }
+
+    fn cache() -> ArpCache {
+        cache_with(ArpLimits::default())
+    }
+
+    fn packet(operation: ArpOperation, sender: u8, mac: MacAddr, target: u8) -> ArpPacket {
+        ArpPacket {
+            operation,
+            sender_mac: mac,
+            sender_ip: [10, 0, 0, sender],
+            target_mac: OURS,
+            target_ip: [10, 0, 0, target],
+        }
+    }
+
+    fn reply(sender: u8, mac: MacAddr) -> ArpPacket {
+        packet(ArpOperation::Reply, sender, mac, 2)
+    }
+
+    fn lookup(cache: &mut ArpCache, last: u8, now_us: u64) -> (Resolution, Vec<ArpPacket>) {
+        let mut out = Vec::new();
+        (cache.lookup(ip(last), now_us, &mut out), out)
+    }
+
+    fn tick(cache: &mut ArpCache, now_us: u64) -> Vec<ArpPacket> {
+        let mut out = Vec::new();
+        cache.tick(now_us, &mut out);
+        out
+    }
+
+    fn receive(
+        cache: &mut ArpCache,
+        packet: &ArpPacket,
+        now_us: u64,
+    ) -> (ArpChange, Vec<ArpPacket>) {
+        let mut out = Vec::new();
+        (cache.on_packet(packet, now_us, &mut out), out)
+    }
+
+    fn knows(cache: &ArpCache, last: u8) -> Option<MacAddr> {
+        cache.mappings().find(|(known, _)| *known == ip(last)).map(|(_, mac)| mac)
+    }
+
+    #[test]
+    fn asks_once_then_knows() {
+        let mut cache = cache();
+        let (resolution, out) = lookup(&mut cache, 1, 0);
+        assert_eq!(resolution, Resolution::Pending);
+        let request = ArpPacket {
+            operation: ArpOperation::Request,
+            sender_mac: OURS,
+            sender_ip: [10, 0, 0, 2],
+            target_mac: [0; 6],
+            target_ip: [10, 0, 0, 1],
+        };
+        assert_eq!(out, [request]);
+        // No flood (RFC 1122 section 2.3.2.1), however often packets want to go there.
+        assert_eq!(lookup(&mut cache, 1, 10), (Resolution::Pending, vec![]));
+        let version = cache.version();
+        let learned = ArpChange::Learned { ip: ip(1), mac: PEER };
+        assert_eq!(receive(&mut cache, &reply(1, PEER), 20), (learned, vec![]));
+        assert!(cache.version() > version);
+        assert_eq!(lookup(&mut cache, 1, 30), (Resolution::Known(PEER), vec![]));
+    }
+
+    #[test]
+    fn three_tries_a_second_apart_then_failed_for_a_while() {
+        let mut cache = cache();
+        let mut asked = lookup(&mut cache, 1, 0).1.len();
+        for ms in 1..=3_000 {
+            let out = tick(&mut cache, ms * 1000);
+            assert!(out.is_empty() || ms % 1000 == 0);
+            asked += out.len();
+        }
+        assert_eq!(asked, 3);
+        assert_eq!(lookup(&mut cache, 1, 3 * SECOND), (Resolution::Failed, vec![]));
+        assert_eq!(lookup(&mut cache, 1, 6 * SECOND - 1), (Resolution::Failed, vec![]));
+        let (resolution, out) = lookup(&mut cache, 1, 6 * SECOND);
+        assert_eq!((resolution, out.len()), (Resolution::Pending, 1));
+        // A late answer is as good as any.
+        receive(&mut cache, &reply(1, PEER), 7 * SECOND);
+        assert_eq!(lookup(&mut cache, 1, 7 * SECOND).0, Resolution::Known(PEER));
+    }
+
+    #[test]
+    fn a_failed_entry_goes_away_by_itself() {
+        let mut cache = cache();
+        lookup(&mut cache, 1, 0);
+        (1..=6).for_each(|s| drop(tick(&mut cache, s * SECOND)));
+        assert!(cache.is_empty());
+        assert_eq!(cache.deadline(), u64::MAX);
+    }
+
+    /// research 3.7: an entry expires mid-flow.
+    #[test]
+    fn an_entry_in_use_is_asked_again_and_never_vanishes() {
+        let mut cache = cache();
+        lookup(&mut cache, 1, 0);
+        receive(&mut cache, &reply(1, PEER), 0);
+        for s in 1..=300 {
+            let now_us = s * SECOND;
+            for request in tick(&mut cache, now_us) {
+                assert_eq!(request.ethernet_destination(), PEER, "re-probes are unicast");
+                receive(&mut cache, &reply(1, PEER), now_us + 100);
+            }
+            assert_eq!(lookup(&mut cache, 1, now_us + 200).0, Resolution::Known(PEER));
+        }
+        // One request each 30 s, no more.
+        let version = cache.version();
+        assert_eq!(version, 1, "a confirmed mapping is no change");
+    }
+
+    #[test]
+    fn touch_keeps_an_entry_in_use_like_a_lookup() {
+        let mut cache = cache();
+        lookup(&mut cache, 1, 0);
+        receive(&mut cache, &reply(1, PEER), 0);
+        cache.touch(ip(1), 29 * SECOND);
+        assert_eq!(tick(&mut cache, 30 * SECOND).len(), 1);
+        // A stale entry that is touched is probed at the next tick.
+        receive(&mut cache, &reply(1, PEER), 31 * SECOND);
+        assert_eq!(tick(&mut cache, 200 * SECOND), []);
+        cache.touch(ip(1), 201 * SECOND);
+        assert!(cache.deadline() <= 201 * SECOND);
+        assert_eq!(tick(&mut cache, 201 * SECOND).len(), 1);
+    }
+
+    #[test]
+    fn a_dead_next_hop_is_asked_by_unicast_then_broadcast_then_fails() {
+        let mut cache = cache();
+        lookup(&mut cache, 1, 0);
+        receive(&mut cache, &reply(1, PEER), 0);
+        lookup(&mut cache, 1, 29 * SECOND);
+        let mut destinations = Vec::new();
+        for s in 30..36 {
+            destinations.extend(tick(&mut cache, s * SECOND).iter().map(|p| p.target_mac));
+            assert_eq!(lookup(&mut cache, 1, s * SECOND).0, Resolution::Known(PEER));
+        }
+        assert_eq!(destinations, [PEER, PEER, PEER, [0; 6], [0; 6], [0; 6]]);
+        let version = cache.version();
+        tick(&mut cache, 36 * SECOND);
+        assert_eq!(lookup(&mut cache, 1, 36 * SECOND).0, Resolution::Failed);
+        assert!(cache.version() > version && knows(&cache, 1).is_none());
+    }
+
+    #[test]
+    fn an_idle_entry_goes_stale_silently_and_is_probed_when_used_again() {
+        let mut cache = cache();
+        receive(&mut cache, &packet(ArpOperation::Request, 1, PEER, 2), 0);
+        assert_eq!(tick(&mut cache, 30 * SECOND), []);
+        assert_eq!(cache.deadline(), u64::MAX);
+        let (resolution, out) = lookup(&mut cache, 1, 4000 * SECOND);
+        assert_eq!(resolution, Resolution::Known(PEER));
+        assert_eq!(out[0].ethernet_destination(), PEER);
+    }
+
+    #[test]
+    fn rfc826_creates_only_when_we_are_the_target_and_merges_always() {
+        let mut cache = cache();
+        let other = packet(ArpOperation::Request, 1, PEER, 7);
+        assert_eq!(receive(&mut cache, &other, 0), (ArpChange::Nothing, vec![]));
+        assert!(cache.is_empty());
+        // A request for us creates, and is answered.
+        let (change, out) = receive(&mut cache, &packet(ArpOperation::Request, 1, PEER, 2), 0);
+        assert_eq!(change, ArpChange::Learned { ip: ip(1), mac: PEER });
+        let answer = packet(ArpOperation::Reply, 2, OURS, 1);
+        assert_eq!(out, [ArpPacket { target_mac: PEER, ..answer }]);
+        // Anything from it merges: a fail-over announces its new address to everybody.
+        let moved = [2, 0, 0, 0, 0, 9];
+        let announcement = packet(ArpOperation::Request, 1, moved, 1);
+        let learned = ArpChange::Learned { ip: ip(1), mac: moved };
+        assert_eq!(receive(&mut cache, &announcement, 1), (learned, vec![]));
+        assert_eq!(lookup(&mut cache, 1, 2).0, Resolution::Known(moved));
+    }
+
+    #[test]
+    fn rfc5227_a_probe_is_answered_and_teaches_nothing() {
+        let mut cache = cache();
+        let probe = ArpPacket { sender_ip: [0; 4], ..packet(ArpOperation::Request, 0, PEER, 2) };
+        let (change, out) = receive(&mut cache, &probe, 0);
+        assert_eq!(change, ArpChange::Nothing);
+        assert_eq!((out.len(), out[0].target_ip), (1, [0; 4]));
+        assert!(cache.is_empty());
+    }
+
+    #[test]
+    fn conflicts_are_told_and_our_own_packets_ignored() {
+        let mut cache = cache();
+        let claim = packet(ArpOperation::Reply, 2, PEER, 2);
+        let conflict = ArpChange::Conflict { ip: ip(2), mac: PEER };
+        assert_eq!(receive(&mut cache, &claim, 0), (conflict, vec![]));
+        let own = packet(ArpOperation::Request, 2, OURS, 2);
+        assert_eq!(receive(&mut cache, &own, 0), (ArpChange::Nothing, vec![]));
+        cache.remove_address(ip(2));
+        let request = packet(ArpOperation::Request, 1, PEER, 2);
+        assert_eq!(receive(&mut cache, &request, 0), (ArpChange::Nothing, vec![]));
+    }
+
+    #[test]
+    fn static_entries_stay() {
+        let mut cache = cache_with(ArpLimits { entries_max: 1, ..ArpLimits::default() });
+        cache.set_static(ip(1), PEER);
+        receive(&mut cache, &reply(1, [2, 0, 0, 0, 0, 9]), 0);
+        (3..20).for_each(|last| drop(lookup(&mut cache, last, SECOND)));
+        tick(&mut cache, 1000 * SECOND);
+        assert_eq!(lookup(&mut cache, 1, 2000 * SECOND), (Resolution::Known(PEER), vec![]));
+        assert!(cache.len() <= 2);
+    }
+
+    /// research 3.7: active peers evicted.
+    #[test]
+    fn strangers_never_evict_next_hops_in_use() {
+        let mut cache = cache_with(ArpLimits { entries_max: 8, ..ArpLimits::default() });
+        for last in 10..14 {
+            lookup(&mut cache, last, 0);
+            receive(&mut cache, &reply(last, PEER), 0);
+        }
+        for n in 0..1000u32 {
+            let [_, _, c, d] = n.to_be_bytes();
+            let stranger = ArpPacket { sender_ip: [10, 9, c, d], ..reply(0, [2, 0, 0, 1, c, d]) };
+            receive(&mut cache, &stranger, 10);
+        }
+        assert_eq!(cache.len(), 8);
+        (10..14).for_each(|last| assert_eq!(knows(&cache, last), Some(PEER)));
+        // Next hops of our own push out strangers first, then the least recently used.
+        (20..24).for_each(|last| drop(lookup(&mut cache, last, SECOND)));
+        (10..14).for_each(|last| assert_eq!(knows(&cache, last), Some(PEER)));
+        (11..14).for_each(|last| drop(lookup(&mut cache, last, 2 * SECOND)));
+        lookup(&mut cache, 30, 3 * SECOND);
+        assert_eq!(knows(&cache, 10), None);
+        (11..14).for_each(|last| assert_eq!(knows(&cache, last), Some(PEER)));
+        // All in use: a stranger is not taken up.
+        let version = cache.version();
+        let stranger = ArpPacket { sender_ip: [10, 8, 0, 1], ..reply(0, PEER) };
+        assert_eq!(receive(&mut cache, &stranger, 3 * SECOND).0, ArpChange::Nothing);
+        assert_eq!(cache.version(), version);
+    }
+
+    #[test]
+    fn there_is_no_arp_for_ipv6() {
+        let mut cache = cache();
+        let six: IpAddr = "fe80::1".parse().unwrap();
+        assert_eq!(cache.lookup(six, 0, &mut Vec::new()), Resolution::Failed);
+        cache.set_static(six, PEER);
+        cache.touch(six, 0);
+        assert!(cache.is_empty());
+    }
+
+    mod random {
+        use super::*;
+        use proptest::prelude::*;
+
+        #[derive(Clone, Debug)]
+        enum Step {
+            Lookup(u8),
+            Touch(u8),
+            Receive { request: bool, sender: u8, mac: u8, target: u8 },
+            Wait { ms: u64 },
+        }
+
+        fn step() -> impl Strategy<Value = Step> {
+            prop_oneof![
+                (0u8..20).prop_map(Step::Lookup),
+                (0u8..20).prop_map(Step::Touch),
+                (any::<bool>(), 0u8..20, 0u8..4, 0u8..4).prop_map(
+                    |(request, sender, mac, target)| Step::Receive { request, sender, mac, target }
+                ),
+                (0u64..40_000).prop_map(|ms| Step::Wait { ms }),
+            ]
+        }
+
+        proptest! {
+            /// Bounded; a copy taken at one version stays right until the version changes; the
+            /// deadline is honest; and without evictions (after which a next hop is new) nobody
+            /// is asked twice within a second.
+            #[test]
+            fn invariants(evicts: bool, steps in prop::collection::vec(step(), 1..200)) {
+                let entries_max = if evicts { 6 } else { 64 };
+                let limits = ArpLimits { entries_max, ..ArpLimits::default() };
+                let mut cache = cache_with(limits);
+                let mut now_us = 0;
+                let mut copy = (cache.version(), Vec::new());
+                let mut asked = BTreeMap::new();
+                for step in steps {
+                    let mut out = Vec::new();
+                    match step {
+                        Step::Lookup(last) => {
+                            let known = knows(&cache, last);
+                            let resolution = cache.lookup(ip(last), now_us, &mut out);
+                            prop_assert_eq!(known.map(Resolution::Known),
+                                matches!(resolution, Resolution::Known(_)).then_some(resolution));
+                        }
+                        Step::Touch(last) => cache.touch(ip(last), now_us),
+                        Step::Receive { request, sender, mac, target } => {
+                            let operation =
+                                if request { ArpOperation::Request } else { ArpOperation::Reply };
+                            let mac = [2, 0, 0, 0, 7, mac];
+                            let packet = packet(operation, sender, mac, target);
+                            cache.on_packet(&packet, now_us, &mut out);
+                            out.retain(|packet| packet.operation == ArpOperation::Request);
+                        }
+                        Step::Wait { ms } => {
+                            now_us += ms * 1000;
+                            cache.tick(now_us, &mut out);
+                            prop_assert!(cache.deadline() > now_us);
+                        }
+                    }
+                    for request in out {
+                        let before = asked.insert(request.target_ip, now_us);
+                        let soon = before.is_some_and(|then| now_us < then + limits.retry_us);
+                        prop_assert!(evicts || !soon);
+                    }
+                    prop_assert!(cache.len() <= limits.entries_max);
+                    let mappings: Vec<_> = cache.mappings().collect();
+                    if cache.version() == copy.0 {
+                        prop_assert_eq!(&mappings, &copy.1);
+                    }
+                    copy = (cache.version(), mappings);
+                }
+            }
+        }
+    }
+}
