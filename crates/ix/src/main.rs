@@ -1,2 +1,4 @@
-//! The ix command.
-fn main() {}
+//! The `ix` command; all of it is in the library.
+fn main() -> std::process::ExitCode {
+    ix::main()
+}

@@ -1,0 +1,241 @@
+//! The command line's shape.
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+const RUN_HELP: &str = "Runs PROGRAM with its own TCP/IP dataplane inside its process.\n\n\
+    Examples:\n  \
+    ix run --nic afxdp:eth1 --addr 10.0.0.2/24 -- ix-echo 64 --port 7\n  \
+    ix run --nic tap:ix0,queues=2 --addr 10.0.0.2/24 --cpus 2,3 -- ix-echo 64\n  \
+    ix run -c ix.toml -- ix-echo 64\n\n\
+    The configuration file keeps IX's names; flags override it:\n  \
+    host_addr = \"10.0.0.2/24\"\n  gateway_addr = \"10.0.0.1\"\n  \
+    devices = [\"afxdp:eth1\"]\n  cpu = [2, 3]\n  batch = 64\n  \
+    arp = [{ ip = \"10.0.0.9\", mac = \"02:00:00:00:00:09\" }]\n  \
+    [tcp]\n  min_rto_us = 5000";
+
+const DEMO_HELP: &str = "Makes a private link between network namespaces of its own, runs the echo \
+    service on IX and on Linux sockets behind it, and prints rate and latency of both side by \
+    side. Everything it makes dies with it.\n\n\
+    As root the link is a virtual Ethernet pair with AF_XDP; otherwise a TAP device in a user \
+    namespace.";
+
+const DOCTOR_HELP: &str = "Tries what IX needs, for real, in a network namespace of its own, and says \
+    of each thing whether it works, why not, and the command that mends it. Changes nothing.\n\n\
+    Exit status 0 when `ix run` can work with at least one kind of device.";
+
+/// The whole command line.
+#[derive(Parser, Debug)]
+#[command(
+    name = "ix",
+    version,
+    about = "IX, a protected dataplane operating system for latency-critical services",
+    long_about = "IX gives a network service its own TCP/IP dataplane on dedicated hardware \
+        threads: packets are polled from the network card, run through the protocol stack and \
+        handed to the service, and the answers leave, in one run to completion.\n\n\
+        Start with `ix doctor` (what this machine can do) and `ix demo` (the whole tour).",
+    after_help = "Exit status: 0 on success only; 2 for a wrong command line. `ix run` answers \
+        its program's status."
+)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The subcommands.
+#[derive(Subcommand, Debug)]
+pub enum Command {
+    /// Run a program on a dataplane of its own
+    #[command(long_about = RUN_HELP)]
+    Run(RunArgs),
+    /// The whole tour on this machine: a service on IX and on Linux sockets, side by side
+    #[command(long_about = DEMO_HELP)]
+    Demo(DemoArgs),
+    /// Run one benchmark, IX and Linux side by side
+    #[command(subcommand)]
+    Bench(BenchCommand),
+    /// Talk to a running dataplane
+    #[command(subcommand)]
+    Ctl(CtlCommand),
+    /// Say what this machine can do, what it cannot, why, and what mends it
+    #[command(long_about = DOCTOR_HELP)]
+    Doctor(DoctorArgs),
+    /// Run whole hosts in virtual time over a network with seeded faults
+    #[command(disable_help_flag = true)]
+    Sim(SimArgs),
+}
+
+/// What keeps the program out of its dataplane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Domain {
+    /// Nothing: the program can touch the dataplane's memory
+    None,
+    /// Memory protection keys of the processor (not built yet)
+    Pku,
+}
+
+/// Flags of `ix run`.
+#[derive(Args, Debug, Default)]
+pub struct RunArgs {
+    /// Configuration file
+    #[arg(short = 'c', long = "config", value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Device: `afxdp:IFNAME[,queues=N]` or `tap:NAME[,queues=N]`; may be given several times
+    #[arg(long, value_name = "SPEC")]
+    pub nic: Vec<String>,
+    /// Address of the dataplane with its prefix length: `10.0.0.2/24`
+    #[arg(long, value_name = "CIDR")]
+    pub addr: Option<String>,
+    /// Default gateway
+    #[arg(long, value_name = "IP")]
+    pub gateway: Option<String>,
+    /// Hardware threads, one for each elastic thread: `2,4-7`
+    #[arg(long, value_name = "LIST")]
+    pub cpus: Option<String>,
+    /// What keeps the program out of the dataplane's memory
+    #[arg(long, value_enum)]
+    pub domain: Option<Domain>,
+    /// Most packets of one cycle (1..=1024)
+    #[arg(long, value_name = "B")]
+    pub batch: Option<usize>,
+    /// Write the dataplane's counters to this file, as JSON, when the program has ended
+    #[arg(long, value_name = "FILE")]
+    pub stats: Option<PathBuf>,
+    /// Where to listen for `ix ctl` (default: /run/ix/PID.sock, or in $XDG_RUNTIME_DIR)
+    #[arg(long, value_name = "PATH")]
+    pub control: Option<PathBuf>,
+    /// The program and its arguments
+    #[arg(last = true, required = true, value_name = "PROGRAM [ARGS]")]
+    pub program: Vec<OsString>,
+}
+
+/// Kinds of device that a benchmark can use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Device {
+    /// AF_XDP sockets on a virtual Ethernet link (needs root)
+    Afxdp,
+    /// A TAP device (works in a user namespace)
+    Tap,
+    /// Shared memory to another process (not built yet)
+    Memif,
+}
+
+impl Device {
+    /// Its name in results and device specifications.
+    pub fn name(self) -> &'static str {
+        match self {
+            Device::Afxdp => "afxdp",
+            Device::Tap => "tap",
+            Device::Memif => "memif",
+        }
+    }
+}
+
+/// On what the load generator runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Client {
+    /// Linux sockets
+    Linux,
+    /// IX
+    Ix,
+}
+
+/// Flags of `ix demo`.
+#[derive(Args, Debug)]
+pub struct DemoArgs {
+    /// Write the results to this file as well, as JSON (`-`: standard output)
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+    /// Length of one measurement
+    #[arg(long, value_name = "T", default_value_t = 1.0)]
+    pub seconds: f64,
+    /// Measurements of each point; the medians are printed
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    pub runs: usize,
+    /// Device (default: afxdp as root, tap otherwise)
+    #[arg(long, value_enum)]
+    pub device: Option<Device>,
+}
+
+/// The benchmarks.
+#[derive(Subcommand, Debug)]
+pub enum BenchCommand {
+    /// Echo of one message size over the number of connections
+    Echo(BenchArgs),
+    /// One message back and forth on one connection, over sizes (IX's bench_pingpong)
+    Pingpong(BenchArgs),
+    /// Connections that carry few messages and end by reset (IX's bench_short)
+    Short(BenchArgs),
+    /// One flow of bulk data in each direction
+    Bulk(BenchArgs),
+}
+
+/// Flags that all benchmarks share.
+#[derive(Args, Debug, Clone)]
+pub struct BenchArgs {
+    /// Device under IX (default: afxdp as root, tap otherwise)
+    #[arg(long, value_enum)]
+    pub device: Option<Device>,
+    /// Only this kind of load generator (default: linux, and ix where the device allows it)
+    #[arg(long, value_enum)]
+    pub client: Option<Client>,
+    /// Numbers of connections: `1,16,64`
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    pub connections: Vec<usize>,
+    /// Message sizes in bytes (bulk: bytes to move)
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    pub size: Vec<u64>,
+    /// Length of one measurement
+    #[arg(long, value_name = "T")]
+    pub seconds: Option<f64>,
+    /// Measurements of each point; medians are reported
+    #[arg(long, value_name = "N")]
+    pub runs: Option<usize>,
+    /// What keeps the program out of the dataplane's memory
+    #[arg(long, value_enum, default_value = "none")]
+    pub domain: Domain,
+    /// Fewer points and short runs
+    #[arg(long)]
+    pub quick: bool,
+    /// Write the results to this file as well, as JSON (`-`: standard output)
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+}
+
+/// Requests to a running dataplane.
+#[derive(Subcommand, Debug)]
+pub enum CtlCommand {
+    /// Print the counters of a dataplane
+    Stats(CtlArgs),
+}
+
+/// Which dataplane, and how to print its answer.
+#[derive(Args, Debug, Default)]
+pub struct CtlArgs {
+    /// Process number of the program (default: the only one that runs)
+    #[arg(long, conflicts_with = "control")]
+    pub pid: Option<i32>,
+    /// Its control socket
+    #[arg(long, value_name = "PATH")]
+    pub control: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Flags of `ix doctor`.
+#[derive(Args, Debug)]
+pub struct DoctorArgs {
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Arguments of the simulator, which reads them itself.
+#[derive(Args, Debug)]
+pub struct SimArgs {
+    /// Passed on
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    pub args: Vec<OsString>,
+}

@@ -1,0 +1,261 @@
+//! The private link that benchmarks run over: two ends, each a network namespace and a hardware
+//! thread, and processes at them on Linux sockets or on IX.
+//!
+//! On `afxdp` the link is a virtual Ethernet pair, and every server and client has the same one,
+//! on Linux or on IX. On `tap` IX's server stands behind a TAP device of the client's namespace;
+//! Linux's server stays behind the pair, for Linux has no other end of a TAP.
+use super::process::{Process, finish};
+use crate::args::Device;
+use crate::machine::two_cpus;
+use crate::problem::{Problem, Result};
+use ix_testbed::{Namespace, VethEnd};
+use serde_json::Value;
+use std::ffi::OsString;
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+const LINUX_SERVER: Ipv4Addr = Ipv4Addr::new(10, 66, 0, 1);
+const IX_SERVER: Ipv4Addr = Ipv4Addr::new(10, 66, 0, 2);
+const LINUX_CLIENT: Ipv4Addr = Ipv4Addr::new(10, 66, 0, 3);
+const IX_CLIENT: Ipv4Addr = Ipv4Addr::new(10, 66, 0, 4);
+const TAP_LINUX: Ipv4Addr = Ipv4Addr::new(10, 67, 0, 3);
+const TAP_IX: Ipv4Addr = Ipv4Addr::new(10, 67, 0, 2);
+const PREFIX: u8 = 24;
+const SERVER_LINK: &str = "ix-server";
+const CLIENT_LINK: &str = "ix-client";
+const TAP: &str = "ix-tap";
+const PORT: u16 = 7;
+/// Time for a process to come up.
+const START: Duration = Duration::from_secs(15);
+
+/// What one end of a measurement runs on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Host {
+    /// IX.
+    Ix,
+    /// Linux sockets; waiting in epoll or spinning.
+    Linux {
+        /// Whether it spins.
+        spin: bool,
+    },
+}
+
+impl Host {
+    /// Linux sockets, waiting in epoll.
+    pub const BLOCKING: Host = Host::Linux { spin: false };
+    /// Linux sockets, spinning.
+    pub const SPINNING: Host = Host::Linux { spin: true };
+
+    /// `ix` or `linux`.
+    pub fn system(self) -> &'static str {
+        if self == Host::Ix { "ix" } else { "linux" }
+    }
+}
+
+/// The link with its two ends.
+pub struct Lab {
+    server: Namespace,
+    client: Namespace,
+    device: Device,
+    /// Hardware threads of server and client.
+    pub cpus: (usize, usize),
+    ix: PathBuf,
+    echo: PathBuf,
+    control: PathBuf,
+}
+
+/// A running server.
+pub struct Server {
+    process: Process,
+    host: Host,
+    address: Ipv4Addr,
+    control: PathBuf,
+}
+
+impl Lab {
+    /// Makes the link. Everything goes when the lab is dropped or the process dies.
+    pub fn new(device: Device) -> Result<Lab> {
+        let ix = std::env::current_exe()
+            .map_err(|e| Problem::new("cannot find this command's own file", e))?;
+        let echo = beside("ix-echo")?;
+        let what = || format!("cannot make a private link for {}", device.name());
+        let made = || {
+            let (server, client) = (Namespace::new()?, Namespace::new()?);
+            let (here, there) = (VethEnd::new(SERVER_LINK), VethEnd::new(CLIENT_LINK));
+            server.add_veth(&here, &client, &there)?;
+            server.add_address(SERVER_LINK, LINUX_SERVER, PREFIX)?;
+            client.add_address(CLIENT_LINK, LINUX_CLIENT, PREFIX)?;
+            server.set_up(SERVER_LINK, true)?;
+            client.set_up(CLIENT_LINK, true)?;
+            server.wait_running(SERVER_LINK, START)?;
+            client.wait_running(CLIENT_LINK, START)?;
+            Ok((server, client))
+        };
+        let (server, client) = made().map_err(|e: ix_testbed::Error| {
+            Problem::new(what(), e).mend("`ix doctor` says what is missing")
+        })?;
+        let name = format!("ix-lab-{}", std::process::id());
+        let control = std::env::temp_dir().join(name);
+        Ok(Lab { server, client, device, cpus: two_cpus(), ix, echo, control })
+    }
+
+    /// Name of the link under a host: Linux's is always the pair.
+    pub fn device_of(&self, host: Host) -> &'static str {
+        match host {
+            Host::Ix => self.device.name(),
+            Host::Linux { .. } => "veth",
+        }
+    }
+
+    /// Whether IX can run at the client's end as well.
+    pub fn has_ix_client(&self) -> bool {
+        self.device == Device::Afxdp
+    }
+
+    /// The end that Linux's client is at.
+    pub fn client_namespace(&self) -> &Namespace {
+        &self.client
+    }
+
+    /// Switches checksum and segmentation offloads of both ends on or off.
+    pub fn set_offloads(&self, on: bool) -> Result<()> {
+        self.server
+            .set_offloads(SERVER_LINK, on)
+            .and_then(|()| self.client.set_offloads(CLIENT_LINK, on))
+            .map_err(|e| Problem::new("cannot switch the offloads of the link", e))
+    }
+
+    /// Congestion control that Linux uses on the link.
+    pub fn congestion_control(&self) -> String {
+        self.client.sysctl("net/ipv4/tcp_congestion_control").unwrap_or_default()
+    }
+
+    /// Starts `ix-echo` with `arguments` as a server, and waits until it listens.
+    pub fn start_server(&self, host: Host, arguments: &[String]) -> Result<Server> {
+        let mut args: Vec<OsString> = arguments.iter().map(OsString::from).collect();
+        args.extend(["--port".into(), PORT.to_string().into()]);
+        let cpu = self.cpus.0;
+        let (command, address, on_tap) = match (host, self.device) {
+            (Host::Linux { spin }, _) => {
+                let mut command = self.server.command(&self.echo, Some(cpu));
+                command.args(args).args(linux_flags(spin)).args(["--cpus", &cpu.to_string()]);
+                (command, LINUX_SERVER, false)
+            }
+            (Host::Ix, Device::Tap) => {
+                let nic = format!("tap:{TAP}");
+                (self.ix_command(&self.client, &nic, TAP_IX, cpu, &args), TAP_IX, true)
+            }
+            (Host::Ix, _) => {
+                let nic = format!("afxdp:{SERVER_LINK}");
+                (self.ix_command(&self.server, &nic, IX_SERVER, cpu, &args), IX_SERVER, false)
+            }
+        };
+        let mut process = Process::start(command, &format!("{} server", host.system()))?;
+        if on_tap {
+            self.raise_tap().map_err(|e| process.explain(e))?;
+        }
+        process.wait_for_line("ready", START)?;
+        Ok(Server { process, host, address, control: self.control_of(address) })
+    }
+
+    /// The tap exists once `ix run` has opened it; its Linux side is ours to set up.
+    fn raise_tap(&self) -> Result<()> {
+        let raised = self
+            .client
+            .wait_for_link(TAP, START)
+            .and_then(|_| self.client.add_address(TAP, TAP_LINUX, PREFIX))
+            .and_then(|()| self.client.set_up(TAP, true));
+        raised.map_err(|e| Problem::new("cannot set up the TAP device", e))
+    }
+
+    /// Runs `ix-echo --client` with `arguments` against a server to its end; answers the object
+    /// that it prints.
+    pub fn run_client(
+        &self,
+        host: Host,
+        server: &mut Server,
+        arguments: &[String],
+        timeout: Duration,
+    ) -> Result<Value> {
+        let mut args: Vec<OsString> = vec!["--client".into()];
+        args.push(format!("{}:{PORT}", server.address).into());
+        args.extend(arguments.iter().map(OsString::from));
+        args.push("--json".into());
+        let cpu = self.cpus.1;
+        let command = match host {
+            Host::Linux { spin } => {
+                let mut command = self.client.command(&self.echo, Some(cpu));
+                command.args(args).args(linux_flags(spin));
+                command
+            }
+            Host::Ix => {
+                let nic = format!("afxdp:{CLIENT_LINK}");
+                self.ix_command(&self.client, &nic, IX_CLIENT, cpu, &args)
+            }
+        };
+        let result = finish(command, &format!("{} client", host.system()), timeout);
+        server.process.check().and(result)
+    }
+
+    fn ix_command(
+        &self,
+        namespace: &Namespace,
+        nic: &str,
+        address: Ipv4Addr,
+        cpu: usize,
+        args: &[OsString],
+    ) -> Command {
+        let mut command = namespace.command(&self.ix, Some(cpu));
+        command.args(["run", "--domain", "none", "--nic", nic, "--addr"]);
+        command.arg(format!("{address}/{PREFIX}")).args(["--cpus", &cpu.to_string()]);
+        command.arg("--control").arg(self.control_of(address));
+        command.arg("--").arg(&self.echo).args(args);
+        command
+    }
+
+    fn control_of(&self, address: Ipv4Addr) -> PathBuf {
+        self.control.with_extension(format!("{address}.sock"))
+    }
+}
+
+impl Server {
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddrV4 {
+        SocketAddrV4::new(self.address, PORT)
+    }
+
+    /// Where to ask the dataplane for its counters; `None` on Linux.
+    pub fn control(&self) -> Option<PathBuf> {
+        (self.host == Host::Ix).then(|| self.control.clone())
+    }
+
+    /// What the dataplane runs on, as `ix run` said it.
+    pub fn mode(&self) -> Option<String> {
+        self.process.said("ix: device ")
+    }
+
+    /// Stops it, and waits until it is gone.
+    pub fn stop(self) {
+        self.process.stop();
+    }
+}
+
+fn linux_flags(spin: bool) -> &'static [&'static str] {
+    if spin { &["--linux", "--spin"] } else { &["--linux"] }
+}
+
+/// The file of a program that is built together with this command.
+fn beside(name: &str) -> Result<PathBuf> {
+    let own = std::env::current_exe()
+        .map_err(|e| Problem::new("cannot find this command's own file", e))?;
+    // A test's own file stands one folder deeper than the programs.
+    let folders = own.ancestors().skip(1).take(2);
+    let candidate = folders.map(|folder| folder.join(name)).find(|path| path.is_file());
+    candidate.ok_or_else(|| {
+        let profile = if cfg!(debug_assertions) { "" } else { " --release" };
+        Problem::new(format!("no program {name}"), "it is not next to this command's file")
+            .mend(format!("build it: cargo build{profile} -p {name}"))
+    })
+}

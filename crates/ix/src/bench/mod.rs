@@ -1,0 +1,107 @@
+//! `ix bench`: IX and Linux over the same private link, alternated, in one run.
+pub mod lab;
+pub mod meter;
+mod plan;
+mod process;
+mod runner;
+
+use crate::args::{BenchArgs, BenchCommand, Client, Device, Domain};
+use crate::machine::Machine;
+use crate::problem::{Problem, Result};
+use crate::report::Report;
+use lab::{Host, Lab};
+pub use plan::Plan;
+pub use runner::{Setup, measure};
+
+/// Runs a benchmark and prints its results.
+pub fn main(command: &BenchCommand) -> Result<()> {
+    let (name, args) = match command {
+        BenchCommand::Echo(args) => ("echo", args),
+        BenchCommand::Pingpong(args) => ("pingpong", args),
+        BenchCommand::Short(args) => ("short", args),
+        BenchCommand::Bulk(args) => ("bulk", args),
+    };
+    if args.domain == Domain::Pku {
+        return Err(crate::run::pku_not_built());
+    }
+    let plan = Plan::of(name, args);
+    let (device, why) = choose_device(args.device)?;
+    let lab = Lab::new(device)?;
+    let setups = setups(&lab, args)?;
+    let machine = Machine::read();
+    eprintln!("ix: {}", machine.summary());
+    let mut notes = common_notes(&lab);
+    notes.extend(why);
+    let rows = measure(&lab, &plan, &setups, &mut notes)?;
+    Report { bench: name.to_owned(), machine, rows, notes }.publish(args.json.as_deref())
+}
+
+/// Which device, and why when nobody asked for it. Without root this moves the process into a
+/// user namespace, so it must come before any thread.
+pub fn choose_device(asked: Option<Device>) -> Result<(Device, Option<String>)> {
+    if asked == Some(Device::Memif) {
+        return Err(Problem::new("cannot use memif", "it is not built yet")
+            .mend("use --device afxdp or tap"));
+    }
+    // SAFETY: cannot fail and touches no memory.
+    if unsafe { libc::geteuid() } == 0 {
+        return Ok((asked.unwrap_or(Device::Afxdp), None));
+    }
+    ix_testbed::enter_user_namespace().map_err(|e| {
+        Problem::new("cannot make a private link without root", e)
+            .mend("run it as root, or see `ix doctor`")
+    })?;
+    if asked == Some(Device::Afxdp) {
+        let why = "loading XDP programs needs root, not a user namespace's root";
+        return Err(Problem::new("cannot use afxdp", why).mend("run it as root, or --device tap"));
+    }
+    let why = "without root: TAP in a user namespace (AF_XDP and steering programs need root)";
+    Ok((Device::Tap, Some(why.to_owned())))
+}
+
+/// Who measures against whom.
+fn setups(lab: &Lab, args: &BenchArgs) -> Result<Vec<Setup>> {
+    let all = all_setups(lab);
+    let Some(client) = args.client else { return Ok(all) };
+    if client == Client::Ix && !lab.has_ix_client() {
+        return Err(Problem::new("cannot run the client on IX", "this device has one end only")
+            .mend("use --device afxdp or --client linux"));
+    }
+    let wanted = |s: &Setup| match client {
+        Client::Ix => s.client == Host::Ix || s.server != Host::Ix,
+        Client::Linux => s.client != Host::Ix,
+    };
+    Ok(all.into_iter().filter(wanted).collect())
+}
+
+/// Everything that a device allows; Linux, blocking, is what the others are compared with.
+pub fn all_setups(lab: &Lab) -> Vec<Setup> {
+    let mut setups = vec![
+        Setup { server: Host::BLOCKING, client: Host::BLOCKING },
+        Setup { server: Host::SPINNING, client: Host::SPINNING },
+        Setup { server: Host::Ix, client: Host::BLOCKING },
+        Setup { server: Host::Ix, client: Host::SPINNING },
+    ];
+    if lab.has_ix_client() {
+        setups.push(Setup { server: Host::Ix, client: Host::Ix });
+    }
+    setups
+}
+
+/// What must be said of every comparison.
+pub fn common_notes(lab: &Lab) -> Vec<String> {
+    let mut notes = vec![
+        "domain none: the program can touch the dataplane's memory".to_owned(),
+        format!("Linux's congestion control on the link: {}", lab.congestion_control()),
+    ];
+    if lab.cpus.0 == lab.cpus.1 {
+        notes.push("one hardware thread only: server and client share it".to_owned());
+    } else {
+        notes.push(format!(
+            "server on hardware thread {}, client on {}; × Linux compares with blocking sockets \
+             at both ends",
+            lab.cpus.0, lab.cpus.1
+        ));
+    }
+    notes
+}

@@ -1,0 +1,183 @@
+//! Measuring: every setup in turn, again and again, so that a change of the machine's mood meets
+//! all of them.
+use super::lab::{Host, Lab, Server};
+use super::meter::Meter;
+use super::plan::{Plan, Point};
+use crate::problem::Result;
+use crate::report::Row;
+use serde_json::Value;
+use std::time::{Duration, Instant};
+
+/// Figures of a client that become figures of a row.
+const CLIENT_FIGURES: [&str; 6] =
+    ["msgs_per_s", "mbit_per_s", "p50_us", "p99_us", "p999_us", "errors"];
+/// Time on top of the measurement for warm-up, connecting and ending.
+const SLACK: Duration = Duration::from_secs(30);
+/// Slowest bulk transfer that is waited for, bytes per second.
+const SLOWEST_BULK: u64 = 4 << 20;
+
+/// Who measures against whom.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Setup {
+    /// The server's end.
+    pub server: Host,
+    /// The client's end.
+    pub client: Host,
+}
+
+/// Measures every point with every setup; adds to the notes what mode the devices are in.
+pub fn measure(
+    lab: &Lab,
+    plan: &Plan,
+    setups: &[Setup],
+    notes: &mut Vec<String>,
+) -> Result<Vec<Row>> {
+    let mut rows: Vec<Vec<Row>> = setups
+        .iter()
+        .map(|&setup| plan.points.iter().map(|point| row(lab, setup, point)).collect())
+        .collect();
+    for run in 1..=plan.runs {
+        for (setup, rows) in setups.iter().zip(&mut rows) {
+            measure_setup(lab, plan, *setup, rows, &format!("run {run}/{}", plan.runs), notes)?;
+        }
+    }
+    // The same point of all setups side by side.
+    let points = 0..plan.points.len();
+    Ok(points.flat_map(|point| rows.iter().map(move |rows| rows[point].clone())).collect())
+}
+
+fn row(lab: &Lab, setup: Setup, point: &Point) -> Row {
+    let mode = |host: Host| match host {
+        Host::Ix => "run to completion",
+        Host::Linux { spin: true } => "spinning",
+        Host::Linux { spin: false } => "blocking",
+    };
+    Row {
+        system: setup.server.system().to_owned(),
+        mode: mode(setup.server).to_owned(),
+        device: lab.device_of(setup.server).to_owned(),
+        client: setup.client.system().to_owned(),
+        client_mode: mode(setup.client).to_owned(),
+        connections: point.connections,
+        size: point.size,
+        also: point.also.clone(),
+        samples: Vec::new(),
+    }
+}
+
+/// One round of all points with one setup; neighbouring points that agree share a server.
+fn measure_setup(
+    lab: &Lab,
+    plan: &Plan,
+    setup: Setup,
+    rows: &mut [Row],
+    progress: &str,
+    notes: &mut Vec<String>,
+) -> Result<()> {
+    let same = |a: &Point, b: &Point| a.server == b.server && a.offloads == b.offloads;
+    let mut rows = rows.iter_mut();
+    for points in plan.points.chunk_by(same) {
+        lab.set_offloads(points[0].offloads)?;
+        let mut server = lab.start_server(setup.server, &points[0].server)?;
+        note_mode(&server, notes);
+        for (point, row) in points.iter().zip(&mut rows) {
+            let figures = measure_point(lab, plan.seconds, setup, point, &mut server)?;
+            eprintln!("ix: {progress}: {}", tell(row, &figures));
+            row.add(figures);
+        }
+        server.stop();
+    }
+    Ok(())
+}
+
+fn note_mode(server: &Server, notes: &mut Vec<String>) {
+    let note = server.mode().map(|mode| format!("IX's device: {mode}"));
+    notes.extend(note.filter(|note| !notes.contains(note)));
+}
+
+/// One line of progress.
+fn tell(row: &Row, figures: &[(&'static str, f64)]) -> String {
+    let value = |key| figures.iter().find(|(name, _)| *name == key).map(|(_, value)| *value);
+    let what = format!(
+        "{} ({}), {} client ({}), {} × {} B",
+        row.system, row.mode, row.client, row.client_mode, row.connections, row.size
+    );
+    match (value("msgs_per_s"), value("p50_us"), value("mbit_per_s")) {
+        (Some(rate), Some(p50), _) => format!("{what}: {rate:.0} msg/s, p50 {p50:.1} µs"),
+        (_, _, Some(rate)) => format!("{what}: {rate:.0} Mbit/s"),
+        _ => what,
+    }
+}
+
+fn measure_point(
+    lab: &Lab,
+    seconds: f64,
+    setup: Setup,
+    point: &Point,
+    server: &mut Server,
+) -> Result<Vec<(&'static str, f64)>> {
+    let bulk = point.client.iter().any(|arg| arg == "--bulk");
+    let expected = if bulk { point.size / SLOWEST_BULK } else { 0 };
+    let timeout = Duration::from_secs_f64(seconds * 2.0) + Duration::from_secs(expected) + SLACK;
+    let meter = Meter::of_cpu(lab.cpus.0).ok();
+    let control = server.control();
+    let (result, costs) = std::thread::scope(|scope| {
+        // In the middle of the measurement, so that warming up and ending are left out.
+        let costs = scope.spawn(|| cost_per_second(meter.as_ref(), control.as_deref(), seconds));
+        let result = lab.run_client(setup.client, server, &point.client, timeout);
+        (result, costs.join().unwrap_or_default())
+    });
+    let result = result?;
+    let mut figures: Vec<(&'static str, f64)> =
+        CLIENT_FIGURES.iter().filter_map(|&key| Some((key, result.get(key)?.as_f64()?))).collect();
+    let value = |key| result.get(key).and_then(Value::as_f64).filter(|v| *v > 0.0);
+    if let Some(rate) = value("msgs_per_s").filter(|_| !bulk) {
+        figures.extend(costs.iter().map(|(key, cost)| (*key, cost / rate)));
+    }
+    if let Some(p50_us) = value("p50_us").filter(|_| point.connections == 1) {
+        figures.push(("one_way_us", p50_us / 2.0));
+        // Both ways: a message out and the same message back.
+        figures.push(("mbit_per_s", 16.0 * point.size as f64 / p50_us));
+    }
+    Ok(figures)
+}
+
+/// What the server's hardware thread spends in a second: all of it by the hardware's counters, and
+/// the dataplane's part by its own.
+fn cost_per_second(
+    meter: Option<&Meter>,
+    control: Option<&std::path::Path>,
+    seconds: f64,
+) -> Vec<(&'static str, f64)> {
+    let part = Duration::from_secs_f64(seconds * 0.4);
+    let look = || {
+        let busy = control.and_then(|path| crate::control::ask(path, "stats").ok());
+        (Instant::now(), meter.map(Meter::read), busy.as_ref().and_then(busy_ticks))
+    };
+    std::thread::sleep(part);
+    let (start, counted, busy) = look();
+    std::thread::sleep(part);
+    let (end, counted_after, busy_after) = look();
+    let per_second =
+        |before: u64, after: u64| after.saturating_sub(before) as f64 / (end - start).as_secs_f64();
+    let mut costs = Vec::new();
+    if let (Some(before), Some(after)) = (counted, counted_after) {
+        costs.push(("cycles_per_msg", per_second(before.cycles, after.cycles)));
+        let instructions = per_second(before.instructions, after.instructions);
+        costs.push(("instructions_per_msg", instructions));
+    }
+    if let (Some(before), Some(after)) = (busy, busy_after) {
+        costs.push(("dataplane_ticks_per_msg", per_second(before, after)));
+    }
+    costs
+}
+
+/// Ticks that the dataplane's threads spent on cycles that did something, without the application.
+fn busy_ticks(stats: &Value) -> Option<u64> {
+    let mut sum = 0.0;
+    for thread in stats.get("threads")?.as_array()? {
+        let cycles = thread.get("busy_cycle_ticks")?;
+        sum += cycles.get("count")?.as_f64()? * cycles.get("mean")?.as_f64()?;
+    }
+    Some(sum as u64)
+}

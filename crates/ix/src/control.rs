@@ -1,0 +1,246 @@
+//! The control socket of a running dataplane: one request line in, one JSON line out.
+//!
+//! `stats` answers the counters. The socket belongs to `ix run`, not to the program.
+use crate::args::CtlArgs;
+use crate::problem::{Problem, Result};
+use serde_json::{Value, json};
+use std::fs;
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+const TIMEOUT: Duration = Duration::from_secs(2);
+/// Longest request line.
+const REQUEST_MAX: u64 = 256;
+
+/// The folder of control sockets that nobody named: `/run/ix` for root, else in the user's own.
+pub fn folder() -> PathBuf {
+    // SAFETY: cannot fail and touches no memory.
+    let root = unsafe { libc::geteuid() } == 0;
+    match std::env::var_os("XDG_RUNTIME_DIR").filter(|dir| !root && !dir.is_empty()) {
+        Some(dir) => PathBuf::from(dir).join("ix"),
+        None if root => PathBuf::from("/run/ix"),
+        // SAFETY: as above.
+        None => std::env::temp_dir().join(format!("ix-{}", unsafe { libc::getuid() })),
+    }
+}
+
+/// A socket that answers requests; its file goes when it is dropped.
+pub struct Control {
+    listener: UnixListener,
+    path: PathBuf,
+}
+
+impl Control {
+    /// Listens at `path`, or at the usual place of process `pid`. Removes what dead runs left.
+    pub fn listen(path: Option<&Path>, pid: i32) -> Result<Control> {
+        let path = match path {
+            Some(path) => path.to_owned(),
+            None => {
+                let folder = folder();
+                make_private(&folder)?;
+                remove_dead(&folder);
+                folder.join(format!("{pid}.sock"))
+            }
+        };
+        let bind = || match UnixListener::bind(&path) {
+            Err(e) if e.kind() == ErrorKind::AddrInUse && is_dead(&path) => {
+                fs::remove_file(&path)?;
+                UnixListener::bind(&path)
+            }
+            other => other,
+        };
+        let listener = bind().map_err(|e| {
+            Problem::new(format!("cannot listen at {}", path.display()), e)
+                .mend("choose another place with --control")
+        })?;
+        Ok(Control { listener, path })
+    }
+
+    /// Where it listens.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// A descriptor that polls readable when somebody asks.
+    pub fn fd(&self) -> std::os::fd::BorrowedFd<'_> {
+        use std::os::fd::AsFd;
+        self.listener.as_fd()
+    }
+
+    /// Answers one request. A client that misbehaves costs at most a moment.
+    pub fn serve_one(&self, snapshot: impl Fn() -> Value) {
+        let Ok((stream, _)) = self.listener.accept() else { return };
+        let _ = stream.set_read_timeout(Some(TIMEOUT));
+        let _ = stream.set_write_timeout(Some(TIMEOUT));
+        let mut request = String::new();
+        let mut reader = BufReader::new((&stream).take(REQUEST_MAX));
+        let answer = match reader.read_line(&mut request) {
+            Err(_) => return,
+            Ok(_) if request.trim() == "stats" => snapshot(),
+            Ok(_) => json!({ "error": "no such request; there is `stats`" }),
+        };
+        // The asker may be gone; that is its own affair.
+        let _ = (&stream).write_all(format!("{answer}\n").as_bytes());
+    }
+}
+
+impl Drop for Control {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+fn make_private(folder: &Path) -> Result<()> {
+    use std::os::unix::fs::DirBuilderExt;
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(|e| {
+        Problem::new(format!("cannot make the folder {}", folder.display()), e)
+            .mend("name a control socket with --control")
+    })
+}
+
+fn sockets(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let mut paths: Vec<_> = entries.map(|entry| entry.path()).collect();
+    paths.retain(|path| path.extension().is_some_and(|e| e == "sock"));
+    paths
+}
+
+/// A socket file that nobody listens at any more (its `ix run` was killed).
+fn is_dead(path: &Path) -> bool {
+    UnixStream::connect(path).is_err_and(|e| e.kind() == ErrorKind::ConnectionRefused)
+}
+
+fn remove_dead(folder: &Path) {
+    for path in sockets(folder).iter().filter(|path| is_dead(path)) {
+        let _ = fs::remove_file(path);
+    }
+}
+
+/// Sends a request to a control socket.
+pub fn ask(path: &Path, request: &str) -> Result<Value> {
+    let problem = |e: std::io::Error| {
+        let what = format!("cannot reach the dataplane at {}", path.display());
+        Problem::new(what, e).mend("is its `ix run` alive?")
+    };
+    let mut stream = UnixStream::connect(path).map_err(problem)?;
+    stream.set_read_timeout(Some(TIMEOUT)).map_err(problem)?;
+    stream.write_all(format!("{request}\n").as_bytes()).map_err(problem)?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).map_err(problem)?;
+    let value: Value = serde_json::from_str(&answer)
+        .map_err(|e| Problem::new(format!("cannot read the answer of {}", path.display()), e))?;
+    match value.get("error").and_then(Value::as_str) {
+        Some(error) => Err(Problem::new(format!("{} refuses", path.display()), error)),
+        None => Ok(value),
+    }
+}
+
+/// `ix ctl stats`.
+pub fn stats(args: &CtlArgs) -> Result<()> {
+    let value = ask(&find(args)?, "stats")?;
+    if args.json {
+        println!("{value:#}");
+    } else {
+        let mut lines = Vec::new();
+        flatten("", &value, &mut lines);
+        let width = lines.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
+        for (name, value) in lines {
+            println!("{name:<width$}  {value}");
+        }
+    }
+    Ok(())
+}
+
+/// The socket that the flags name, or the only one.
+fn find(args: &CtlArgs) -> Result<PathBuf> {
+    if let Some(path) = &args.control {
+        return Ok(path.clone());
+    }
+    if let Some(pid) = args.pid {
+        return Ok(folder().join(format!("{pid}.sock")));
+    }
+    let mut alive: Vec<_> = sockets(&folder());
+    alive.retain(|path| !is_dead(path));
+    match alive.len() {
+        1 => Ok(alive.remove(0)),
+        0 => Err(Problem::new("no dataplane", format!("none listens in {}", folder().display()))
+            .mend("start one with `ix run`, or name its socket with --control")),
+        n => {
+            let pids: Vec<_> =
+                alive.iter().filter_map(|p| p.file_stem()?.to_str().map(str::to_owned)).collect();
+            Err(Problem::new(format!("there are {n} dataplanes"), pids.join(", "))
+                .mend("choose one with --pid"))
+        }
+    }
+}
+
+/// One line a number: `threads.0.rx_packets`.
+fn flatten(name: &str, value: &Value, lines: &mut Vec<(String, String)>) {
+    let join = |key: &str| if name.is_empty() { key.to_owned() } else { format!("{name}.{key}") };
+    match value {
+        Value::Object(map) => map.iter().for_each(|(k, v)| flatten(&join(k), v, lines)),
+        Value::Array(values) => {
+            values.iter().enumerate().for_each(|(i, v)| flatten(&join(&i.to_string()), v, lines));
+        }
+        Value::String(text) => lines.push((name.to_owned(), text.clone())),
+        other => lines.push((name.to_owned(), other.to_string())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn temp(name: &str) -> PathBuf {
+        std::env::temp_dir().join(format!("ix-control-{}-{name}.sock", std::process::id()))
+    }
+
+    #[test]
+    fn a_request_gets_its_answer_and_nonsense_an_error() {
+        let path = temp("answer");
+        let control = Control::listen(Some(&path), 0).expect("listen");
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for _ in 0..3 {
+                    control.serve_one(|| json!({ "threads": [{ "flows": 7 }] }));
+                }
+            });
+            assert_eq!(ask(&path, "stats").expect("answer")["threads"][0]["flows"], 7);
+            let e = ask(&path, "explode").expect_err("refused");
+            assert!(e.to_string().contains("no such request"), "{e}");
+            // One that says nothing and goes.
+            drop(UnixStream::connect(&path).expect("connect"));
+        });
+        drop(control);
+        assert!(!path.exists(), "the file goes with the socket");
+        assert!(ask(&path, "stats").is_err());
+    }
+
+    #[test]
+    fn a_dead_socket_is_taken_over_and_a_living_one_is_not() {
+        let path = temp("dead");
+        drop(UnixListener::bind(&path).expect("bind"));
+        assert!(path.exists(), "left behind");
+        // A process that another test has just forked may hold the descriptor for a moment.
+        for _ in 0..200 {
+            if is_dead(&path) {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let control = Control::listen(Some(&path), 0).expect("taken over");
+        let e = Control::listen(Some(&path), 0).err().expect("taken");
+        assert!(e.to_string().contains("--control"), "{e}");
+        assert_eq!(control.path(), path);
+    }
+
+    #[test]
+    fn numbers_get_dotted_names() {
+        let mut lines = Vec::new();
+        flatten("", &json!({ "a": { "b": [1, { "c": 2 }] }, "d": "x" }), &mut lines);
+        let text: Vec<_> = lines.iter().map(|(k, v)| format!("{k}={v}")).collect();
+        assert_eq!(text, ["a.b.0=1", "a.b.1.c=2", "d=x"]);
+    }
+}

@@ -1,0 +1,25 @@
+//! `ix demo`: the whole tour on one machine.
+use crate::args::DemoArgs;
+use crate::bench::lab::Lab;
+use crate::bench::{Plan, all_setups, choose_device, common_notes, measure};
+use crate::machine::Machine;
+use crate::problem::Result;
+use crate::report::Report;
+
+/// Points of the tour.
+const CONNECTIONS: [usize; 2] = [1, 64];
+
+/// Makes a link, runs the echo service on IX and on Linux sockets, prints both.
+pub fn main(args: &DemoArgs) -> Result<()> {
+    let (device, why) = choose_device(args.device)?;
+    let machine = Machine::read();
+    let lab = Lab::new(device)?;
+    eprintln!("ix: {}", machine.summary());
+    eprintln!("ix: made a private link between two network namespaces of my own");
+    let mut notes = common_notes(&lab);
+    notes.extend(why);
+    let plan = Plan::demo(&CONNECTIONS, args.seconds, args.runs);
+    let rows = measure(&lab, &plan, &all_setups(&lab), &mut notes)?;
+    notes.push("the link and everything on it is gone now; `ix bench` measures more".to_owned());
+    Report { bench: "demo".to_owned(), machine, rows, notes }.publish(args.json.as_deref())
+}

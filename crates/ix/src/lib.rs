@@ -1,0 +1,44 @@
+//! The `ix` command, as a library so that tests can use its pieces.
+//!
+//! Everything here runs in ordinary Linux processes: the broker of `ix run`, the demo, the
+//! benchmarks, the doctor. Errors are a [`problem::Problem`]: one line that says what, why, and
+//! what to do.
+pub mod args;
+pub mod bench;
+pub mod control;
+mod demo;
+pub mod doctor;
+pub mod machine;
+pub mod problem;
+pub mod report;
+mod run;
+pub mod settings;
+
+use args::{Cli, Command, CtlCommand};
+use clap::Parser;
+use problem::{Problem, Result};
+use std::process::ExitCode;
+
+/// Reads the command line and does what it says.
+pub fn main() -> ExitCode {
+    match dispatch(Cli::parse()) {
+        Ok(code) => code,
+        Err(problem) => {
+            eprintln!("ix: {problem}");
+            ExitCode::from(problem.status())
+        }
+    }
+}
+
+fn dispatch(cli: Cli) -> Result<ExitCode> {
+    let done = |()| ExitCode::SUCCESS;
+    match cli.command {
+        Command::Run(args) => run::main(&args).map(ExitCode::from),
+        Command::Demo(args) => demo::main(&args).map(done),
+        Command::Bench(command) => bench::main(&command).map(done),
+        Command::Ctl(CtlCommand::Stats(args)) => control::stats(&args).map(done),
+        Command::Doctor(args) => doctor::main(&args).map(done),
+        Command::Sim(_) => Err(Problem::new("no simulator", "it is not built yet")
+            .mend("run `cargo test -p ix-sim` for its tests")),
+    }
+}

@@ -1,0 +1,179 @@
+//! Facts about this machine that every result must name.
+use ix_testbed::cpu;
+use serde_json::{Value, json};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// What the results were measured on.
+#[derive(Clone, Debug)]
+pub struct Machine {
+    /// Model name of the processor.
+    pub cpu: String,
+    /// Hardware threads that we may run on.
+    pub cpus: usize,
+    /// Hardware threads of one core.
+    pub threads_per_core: usize,
+    /// Kernel release.
+    pub kernel: String,
+    /// The kernel's default congestion control.
+    pub congestion_control: String,
+    /// Frequency governor, or why there is none.
+    pub governor: String,
+    /// Mitigations of processor bugs that are on.
+    pub mitigations: Vec<String>,
+    /// The system runs on a hypervisor.
+    pub virtual_machine: bool,
+    /// Revision of the source tree that the command stands in, if any.
+    pub revision: Option<String>,
+}
+
+impl Machine {
+    /// Reads them.
+    pub fn read() -> Machine {
+        let cpuinfo = read("/proc/cpuinfo");
+        let field = |name: &str| {
+            let line = cpuinfo.lines().find(|line| line.starts_with(name));
+            line.and_then(|line| line.split_once(':')).map(|(_, v)| v.trim().to_owned())
+        };
+        let siblings = read("/sys/devices/system/cpu/cpu0/topology/thread_siblings_list");
+        Machine {
+            cpu: field("model name").unwrap_or_else(|| "unknown".to_owned()),
+            cpus: cpu::allowed().len(),
+            threads_per_core: cpu::parse_list(&siblings).map_or(1, |list| list.len().max(1)),
+            kernel: read("/proc/sys/kernel/osrelease"),
+            congestion_control: read("/proc/sys/net/ipv4/tcp_congestion_control"),
+            governor: governor(),
+            mitigations: mitigations(),
+            virtual_machine: field("flags").is_some_and(|f| f.contains(" hypervisor")),
+            revision: std::env::current_exe().ok().as_deref().and_then(revision),
+        }
+    }
+
+    /// The same for the results.
+    pub fn to_json(&self) -> Value {
+        json!({
+            "cpu": self.cpu,
+            "cpus": self.cpus,
+            "threads_per_core": self.threads_per_core,
+            "kernel": self.kernel,
+            "congestion_control": self.congestion_control,
+            "governor": self.governor,
+            "mitigations": self.mitigations,
+            "virtual_machine": self.virtual_machine,
+            "revision": self.revision,
+        })
+    }
+
+    /// The same in one line.
+    pub fn summary(&self) -> String {
+        format!(
+            "{} × {}{}, Linux {}, congestion control {}, governor {}",
+            self.cpus,
+            self.cpu,
+            if self.virtual_machine { " (virtual machine)" } else { "" },
+            self.kernel,
+            self.congestion_control,
+            self.governor,
+        )
+    }
+}
+
+/// A small file of the kernel's, trimmed; empty where there is none.
+pub fn read(path: impl AsRef<Path>) -> String {
+    fs::read_to_string(path).map(|text| text.trim().to_owned()).unwrap_or_default()
+}
+
+/// The frequency governor of the first hardware thread.
+pub fn governor() -> String {
+    let name = read("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor");
+    if name.is_empty() { "none (no cpufreq here)".to_owned() } else { name }
+}
+
+/// One entry for each bug that this processor has.
+fn mitigations() -> Vec<String> {
+    let Ok(bugs) = fs::read_dir("/sys/devices/system/cpu/vulnerabilities") else {
+        return Vec::new();
+    };
+    let mut lines: Vec<String> = bugs
+        .flatten()
+        .map(|bug| (bug.file_name().to_string_lossy().into_owned(), read(bug.path())))
+        .filter(|(_, state)| !state.starts_with("Not affected"))
+        .map(|(name, state)| format!("{name}: {state}"))
+        .collect();
+    lines.sort();
+    lines
+}
+
+/// The commit that is checked out in the first repository above `start`.
+fn revision(start: &Path) -> Option<String> {
+    let git = start.ancestors().map(|dir| dir.join(".git")).find(|git| git.exists())?;
+    // In a linked work tree `.git` is a file that says where the rest is.
+    let git = match fs::read_to_string(&git) {
+        Ok(text) => PathBuf::from(text.strip_prefix("gitdir:")?.trim()),
+        Err(_) => git,
+    };
+    let head = read(git.join("HEAD"));
+    let Some(name) = head.strip_prefix("ref: ") else { return Some(head) };
+    let common = match fs::read_to_string(git.join("commondir")) {
+        Ok(text) => git.join(text.trim()),
+        Err(_) => git,
+    };
+    let loose = read(common.join(name));
+    if !loose.is_empty() {
+        return Some(loose);
+    }
+    let packed = read(common.join("packed-refs"));
+    let line = packed.lines().find(|line| line.ends_with(&format!(" {name}")))?;
+    line.split(' ').next().map(str::to_owned)
+}
+
+/// Two hardware threads for the two ends of a benchmark: on different cores where possible.
+/// Answers (server, client); the same one twice on a machine that has only one.
+pub fn two_cpus() -> (usize, usize) {
+    let allowed = cpu::allowed();
+    let core = |cpu: usize| {
+        let topology = format!("/sys/devices/system/cpu/cpu{cpu}/topology");
+        (read(format!("{topology}/physical_package_id")), read(format!("{topology}/core_id")))
+    };
+    // Low numbers have the interrupts and the system's own work, so start from the top.
+    let server = allowed.last().copied().unwrap_or(0);
+    let others = || allowed.iter().rev().copied().filter(|&cpu| cpu != server);
+    let client = others().find(|&cpu| core(cpu) != core(server)).or_else(|| others().next());
+    (server, client.unwrap_or(server))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_machine_has_a_processor_and_a_kernel() {
+        let machine = Machine::read();
+        assert!(machine.cpus > 0 && machine.threads_per_core > 0);
+        assert!(machine.kernel.contains('.') && machine.cpu != "unknown");
+    }
+
+    #[test]
+    fn the_revision_is_found_loose_and_packed() {
+        let dir = std::env::temp_dir().join(format!("ix-revision-{}", std::process::id()));
+        let git = dir.join(".git");
+        fs::create_dir_all(git.join("refs/heads")).expect("mkdir");
+        fs::create_dir_all(dir.join("target/release")).expect("mkdir");
+        fs::write(git.join("HEAD"), "ref: refs/heads/main\n").expect("write");
+        fs::write(git.join("packed-refs"), "# pack\nabc123 refs/heads/main\n").expect("write");
+        let exe = dir.join("target/release/ix");
+        assert_eq!(revision(&exe).as_deref(), Some("abc123"));
+        fs::write(git.join("refs/heads/main"), "def456\n").expect("write");
+        assert_eq!(revision(&exe).as_deref(), Some("def456"));
+        fs::write(git.join("HEAD"), "fff\n").expect("write");
+        assert_eq!(revision(&exe).as_deref(), Some("fff"));
+        fs::remove_dir_all(&dir).expect("clean up");
+        assert_eq!(revision(&exe), None);
+    }
+
+    #[test]
+    fn the_two_ends_do_not_share_a_hardware_thread_without_need() {
+        let (server, client) = two_cpus();
+        assert_eq!(server == client, cpu::allowed().len() == 1);
+    }
+}

@@ -1,0 +1,323 @@
+//! Results: medians, the table on the terminal, and the JSON object.
+use crate::machine::Machine;
+use crate::problem::{Problem, Result};
+use serde_json::{Map, Value, json};
+use std::path::Path;
+
+/// Figures that may be measured at a point, in the table's order: key, heading, decimals.
+const FIGURES: [(&str, &str, usize); 9] = [
+    ("msgs_per_s", "msg/s", 0),
+    ("mbit_per_s", "Mbit/s", 0),
+    ("p50_us", "p50 µs", 1),
+    ("p99_us", "p99 µs", 1),
+    ("one_way_us", "one way µs", 1),
+    ("cycles_per_msg", "cycles/msg", 0),
+    ("instructions_per_msg", "instr/msg", 0),
+    ("dataplane_ticks_per_msg", "dataplane/msg", 0),
+    ("errors", "errors", 0),
+];
+
+/// One measured point: what was run, and the samples of each figure.
+#[derive(Clone, Debug, Default)]
+pub struct Row {
+    /// `ix` or `linux`: the server's.
+    pub system: String,
+    /// Mode of the system: `blocking`, `spinning`, or the device's.
+    pub mode: String,
+    /// `afxdp`, `tap` or `veth`.
+    pub device: String,
+    /// `linux` or `ix`: the load generator's.
+    pub client: String,
+    /// Mode of the load generator.
+    pub client_mode: String,
+    /// Connections at a time.
+    pub connections: usize,
+    /// Bytes of a message.
+    pub size: u64,
+    /// What else makes the point (`messages_per_connection`, `direction`), in order.
+    pub also: Vec<(&'static str, Value)>,
+    /// Samples of each figure that was measured.
+    pub samples: Vec<(&'static str, Vec<f64>)>,
+}
+
+impl Row {
+    /// Adds the figures of one run.
+    pub fn add(&mut self, figures: impl IntoIterator<Item = (&'static str, f64)>) {
+        for (key, value) in figures {
+            match self.samples.iter_mut().find(|(name, _)| *name == key) {
+                Some((_, samples)) => samples.push(value),
+                None => self.samples.push((key, vec![value])),
+            }
+        }
+    }
+
+    /// Median of a figure.
+    pub fn median(&self, key: &str) -> Option<f64> {
+        self.samples.iter().find(|(name, _)| *name == key).and_then(|(_, s)| median(s))
+    }
+
+    /// Whether two rows are the same point on different systems.
+    fn same_point(&self, other: &Row) -> bool {
+        (self.connections, self.size, &self.also) == (other.connections, other.size, &other.also)
+    }
+
+    fn is_baseline(&self) -> bool {
+        let (server, client) = ((&*self.system, &*self.mode), (&*self.client, &*self.client_mode));
+        server == ("linux", "blocking") && client == server
+    }
+
+    /// The flat object of this row; `baseline` is the same point on Linux.
+    fn to_json(&self, baseline: Option<&Row>) -> Value {
+        let mut row = Map::new();
+        row.insert("system".into(), json!(self.system));
+        row.insert("mode".into(), json!(self.mode));
+        row.insert("device".into(), json!(self.device));
+        row.insert("client".into(), json!(self.client));
+        row.insert("client_mode".into(), json!(self.client_mode));
+        row.insert("connections".into(), json!(self.connections));
+        row.insert("size".into(), json!(self.size));
+        row.extend(self.also.iter().map(|(key, value)| ((*key).to_owned(), value.clone())));
+        for (key, samples) in &self.samples {
+            let fold = |f: fn(f64, f64) -> f64| samples.iter().copied().reduce(f);
+            row.insert((*key).into(), json!(median(samples)));
+            row.insert(format!("{key}_min"), json!(fold(f64::min)));
+            row.insert(format!("{key}_max"), json!(fold(f64::max)));
+        }
+        row.insert("runs".into(), json!(self.samples.first().map_or(0, |(_, s)| s.len())));
+        if let Some(linux) = baseline {
+            if let Some(ratio) = self.ratio(linux) {
+                row.insert("ratio_to_linux".into(), json!(ratio));
+            }
+            if let Some(ratio) = quotient(self.median("p50_us"), linux.median("p50_us")) {
+                row.insert("p50_ratio_to_linux".into(), json!(ratio));
+            }
+        }
+        Value::Object(row)
+    }
+
+    /// Our rate over Linux's.
+    fn ratio(&self, linux: &Row) -> Option<f64> {
+        ["msgs_per_s", "mbit_per_s"]
+            .iter()
+            .find_map(|key| quotient(self.median(key), linux.median(key)))
+    }
+}
+
+fn quotient(a: Option<f64>, b: Option<f64>) -> Option<f64> {
+    let (a, b) = (a?, b?);
+    (b > 0.0).then_some(a / b)
+}
+
+/// The middle one, or the mean of the two middle ones; `None` of nothing.
+pub fn median(samples: &[f64]) -> Option<f64> {
+    let mut sorted = samples.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let high = sorted.get(sorted.len() / 2)?;
+    let low = sorted.get((sorted.len() - 1) / 2)?;
+    Some((high + low) / 2.0)
+}
+
+/// All results of one benchmark.
+#[derive(Clone, Debug)]
+pub struct Report {
+    /// Name of the benchmark.
+    pub bench: String,
+    /// Where it ran.
+    pub machine: Machine,
+    /// The measured points.
+    pub rows: Vec<Row>,
+    /// What the reader must know, one line each.
+    pub notes: Vec<String>,
+}
+
+impl Report {
+    fn baseline(&self, row: &Row) -> Option<&Row> {
+        self.rows.iter().find(|other| other.is_baseline() && other.same_point(row))
+    }
+
+    /// The object of DESIGN.md.
+    pub fn to_json(&self) -> Value {
+        let rows: Vec<_> = self.rows.iter().map(|row| row.to_json(self.baseline(row))).collect();
+        json!({
+            "bench": self.bench,
+            "machine": self.machine.to_json(),
+            "command": std::env::args().collect::<Vec<_>>().join(" "),
+            "notes": self.notes,
+            "rows": rows,
+        })
+    }
+
+    /// The table for the terminal.
+    pub fn to_table(&self) -> String {
+        let has = |key: &str| self.rows.iter().any(|row| row.median(key).is_some());
+        let figures: Vec<_> = FIGURES.iter().filter(|(key, _, _)| has(key)).collect();
+        let also: Vec<_> = self
+            .rows
+            .first()
+            .map_or(Vec::new(), |row| row.also.iter().map(|(key, _)| *key).collect());
+        let mut head = vec!["server".to_owned(), "client".into(), "conns".into(), "size".into()];
+        head.extend(also.iter().map(|key| key.replace('_', " ")));
+        head.extend(figures.iter().map(|(_, heading, _)| (*heading).to_owned()));
+        head.extend(["× Linux".to_owned(), "p50 × Linux".to_owned()]);
+        let mut lines = vec![head];
+        for row in &self.rows {
+            lines.push(self.table_line(row, &figures));
+        }
+        layout(&lines)
+    }
+
+    fn table_line(&self, row: &Row, figures: &[&(&str, &str, usize)]) -> Vec<String> {
+        let mut line = vec![
+            format!(
+                "{} ({})",
+                row.system,
+                if row.system == "ix" { &row.device } else { &row.mode }
+            ),
+            if row.client == "ix" {
+                row.client.clone()
+            } else {
+                format!("{} ({})", row.client, row.client_mode)
+            },
+            row.connections.to_string(),
+            row.size.to_string(),
+        ];
+        line.extend(row.also.iter().map(|(_, v)| v.as_str().map_or(v.to_string(), str::to_owned)));
+        for (key, _, decimals) in figures {
+            let text = row.median(key).map_or(String::new(), |v| format!("{v:.decimals$}"));
+            line.push(group_thousands(&text));
+        }
+        let linux = self.baseline(row);
+        let ratio = linux.and_then(|linux| row.ratio(linux));
+        let p50 = linux.and_then(|l| quotient(row.median("p50_us"), l.median("p50_us")));
+        line.extend([ratio, p50].map(|r| r.map_or(String::new(), |r| format!("{r:.2}"))));
+        line
+    }
+
+    /// Prints the table, and writes the JSON where it was asked for.
+    pub fn publish(&self, json: Option<&Path>) -> Result<()> {
+        let to_stdout = json.is_some_and(|path| path.as_os_str() == "-");
+        let text = format!(
+            "\n{}\n{}\n{}",
+            self.machine.summary(),
+            self.to_table(),
+            self.notes.iter().map(|note| format!("  {note}\n")).collect::<String>()
+        );
+        if to_stdout {
+            eprint!("{text}");
+            println!("{:#}", self.to_json());
+            return Ok(());
+        }
+        print!("{text}");
+        match json {
+            Some(path) => write_json(path, &self.to_json()),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Writes a JSON file.
+pub fn write_json(path: &Path, value: &Value) -> Result<()> {
+    std::fs::write(path, format!("{value:#}\n")).map_err(|e| {
+        Problem::new(format!("cannot write {}", path.display()), e).mend("choose another file")
+    })
+}
+
+/// Columns as wide as their widest cell: the first two to the left, figures to the right.
+fn layout(lines: &[Vec<String>]) -> String {
+    let columns = lines.iter().map(Vec::len).max().unwrap_or(0);
+    let width = |column: usize| {
+        lines.iter().filter_map(|l| l.get(column)).map(|c| c.chars().count()).max().unwrap_or(0)
+    };
+    let widths: Vec<_> = (0..columns).map(width).collect();
+    let mut text = String::new();
+    for line in lines {
+        let cells = line.iter().zip(&widths).enumerate().map(|(i, (cell, &width))| {
+            if i < 2 { format!("{cell:<width$}") } else { format!("{cell:>width$}") }
+        });
+        text.push_str(cells.collect::<Vec<_>>().join("  ").trim_end());
+        text.push('\n');
+    }
+    text
+}
+
+/// `1234567.8` → `1 234 567.8`.
+fn group_thousands(text: &str) -> String {
+    let (whole, rest) = text.split_at(text.find('.').unwrap_or(text.len()));
+    let mut grouped = String::new();
+    for (i, digit) in whole.chars().enumerate() {
+        if i > 0 && (whole.len() - i) % 3 == 0 {
+            grouped.push(' ');
+        }
+        grouped.push(digit);
+    }
+    grouped + rest
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(system: &str, mode: &str, connections: usize, rate: &[f64]) -> Row {
+        Row {
+            system: system.into(),
+            mode: mode.into(),
+            device: "afxdp".into(),
+            client: "linux".into(),
+            client_mode: if system == "ix" { "blocking" } else { mode }.into(),
+            connections,
+            size: 64,
+            samples: vec![
+                ("msgs_per_s", rate.to_vec()),
+                ("p50_us", rate.iter().map(|r| 1e6 / r).collect()),
+            ],
+            ..Row::default()
+        }
+    }
+
+    fn report() -> Report {
+        let rows = vec![
+            row("linux", "blocking", 1, &[40_000.0, 50_000.0, 30_000.0]),
+            row("linux", "spinning", 1, &[80_000.0]),
+            row("ix", "copy", 1, &[100_000.0]),
+            row("ix", "copy", 64, &[100_000.0]),
+        ];
+        Report { bench: "echo".into(), machine: Machine::read(), rows, notes: vec![] }
+    }
+
+    #[test]
+    fn ratios_are_to_blocking_linux_at_the_same_point() {
+        let json = report().to_json();
+        let rows = json["rows"].as_array().expect("rows");
+        assert_eq!(rows[0]["msgs_per_s"], 40_000.0);
+        assert_eq!((rows[0]["msgs_per_s_min"].as_f64()), Some(30_000.0));
+        assert_eq!((rows[0]["msgs_per_s_max"].as_f64()), Some(50_000.0));
+        assert_eq!(rows[1]["ratio_to_linux"], 2.0);
+        assert_eq!(rows[2]["ratio_to_linux"], 2.5);
+        assert_eq!(rows[2]["p50_ratio_to_linux"], 0.4);
+        assert!(rows[3].get("ratio_to_linux").is_none(), "that point was not run on Linux");
+        for row in rows {
+            for key in ["system", "device", "client", "connections", "size"] {
+                assert!(row.get(key).is_some(), "{key}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_table_has_a_line_a_row_and_aligned_columns() {
+        let table = report().to_table();
+        let lines: Vec<_> = table.lines().collect();
+        assert_eq!(lines.len(), 5);
+        assert!(lines[3].contains("100 000") && lines[3].contains("2.50"), "{table}");
+        let ends: Vec<_> = lines[1..].iter().map(|l| l.find(" 000").map(|at| at + 4)).collect();
+        assert!(ends.windows(2).all(|w| w[0] == w[1]), "{table}");
+    }
+
+    #[test]
+    fn medians() {
+        assert_eq!(median(&[]), None);
+        assert_eq!(median(&[3.0, 1.0, 2.0]), Some(2.0));
+        assert_eq!(median(&[4.0, 1.0, 2.0, 3.0]), Some(2.5));
+        assert_eq!(group_thousands("1234567.8"), "1 234 567.8");
+        assert_eq!(group_thousands("123"), "123");
+    }
+}

@@ -1,0 +1,185 @@
+//! `ix run`: a program on a dataplane of its own.
+//!
+//! This process is the broker. It checks everything before it touches anything, opens the devices
+//! (which needs privilege), starts the program with the dataplane in it, hands over the
+//! descriptors, and stays: to answer `ix ctl`, to watch the links, and to end as the program ends.
+use crate::args::{Domain, RunArgs};
+use crate::problem::{Problem, Result, STATUS_NOT_EXECUTABLE, STATUS_NOT_FOUND};
+use crate::settings::Settings;
+use ix_nic::{DeviceSpec, OpenOptions, OpenedDevice};
+use std::ffi::OsStr;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+/// Runs it; answers the program's exit status.
+pub fn main(args: &RunArgs) -> Result<u8> {
+    if args.domain == Some(Domain::Pku) {
+        return Err(pku_not_built());
+    }
+    let settings = Settings::from_args(args)?;
+    let specs = device_specs(&settings)?;
+    let program = find_program(args.program.first().map_or(OsStr::new(""), |p| p))?;
+    let keys = Keys::random()?;
+    let devices = open_devices(&specs, &settings, &keys)?;
+    eprintln!("ix: domain none: the program can touch the dataplane's memory");
+    for device in &devices {
+        eprintln!("ix: device {}:{}: {}", device.info.kind, device.info.name, device.info.mode);
+    }
+    let _text = dataplane_text(&settings, &keys, &devices);
+    Err(Problem::new(format!("cannot run {}", program.display()), "no dataplane is built yet"))
+}
+
+/// The answer to `--domain pku`.
+pub fn pku_not_built() -> Problem {
+    Problem::new("cannot use --domain pku", "protection by memory keys is not built yet")
+        .mend("say --domain none, with which the program can touch the dataplane's memory")
+}
+
+/// Reads the device specifications. Where one does not say how many queues, it gets one for each
+/// elastic thread.
+fn device_specs(settings: &Settings) -> Result<Vec<DeviceSpec>> {
+    let threads = settings.cpus().len();
+    let mut specs: Vec<DeviceSpec> = Vec::new();
+    for text in &settings.devices {
+        let says = text.split(',').any(|word| word.starts_with("queues="));
+        let full = if says { text.clone() } else { format!("{text},queues={threads}") };
+        let spec: DeviceSpec = full.parse().map_err(|_| {
+            // What the user wrote must stand in the message, not what we made of it.
+            let why = text.parse::<DeviceSpec>().err().map_or(String::new(), |e| e.to_string());
+            Problem::new("cannot use a device", why)
+        })?;
+        if spec.queues() != threads {
+            let why = format!("it has {} queues for {threads} elastic threads", spec.queues());
+            return Err(Problem::new(format!("cannot use the device `{text}`"), why)
+                .mend(format!("say queues={threads}, or other --cpus")));
+        }
+        if specs.iter().any(|other| other.name() == spec.name()) {
+            let why = "it is named twice";
+            return Err(Problem::new(format!("cannot use the device `{text}` twice"), why));
+        }
+        specs.push(spec);
+    }
+    Ok(specs)
+}
+
+/// The program's file: as it is named with a slash, else along PATH.
+fn find_program(name: &OsStr) -> Result<PathBuf> {
+    use std::os::unix::ffi::OsStrExt;
+    let what = || format!("cannot run {}", name.to_string_lossy());
+    let path = if name.as_bytes().contains(&b'/') {
+        PathBuf::from(name)
+    } else {
+        let folders = std::env::var_os("PATH").unwrap_or_default();
+        let mut found = std::env::split_paths(&folders).map(|folder| folder.join(name));
+        found.find(|path| is_executable(path)).ok_or_else(|| {
+            Problem::new(what(), "no such program along PATH")
+                .mend("give its path")
+                .with_status(STATUS_NOT_FOUND)
+        })?
+    };
+    let metadata = path.metadata().map_err(|e| {
+        Problem::new(what(), e).mend("check the path").with_status(STATUS_NOT_FOUND)
+    })?;
+    let refuse = |why: &str| Problem::new(what(), why).with_status(STATUS_NOT_EXECUTABLE);
+    if metadata.is_dir() {
+        return Err(refuse("it is a folder").mend("name a program"));
+    }
+    if !is_executable(&path) {
+        return Err(refuse("it is not executable").mend(format!("chmod +x {}", path.display())));
+    }
+    Ok(path)
+}
+
+fn is_executable(path: &Path) -> bool {
+    path.metadata().is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0)
+}
+
+/// Secrets of one run.
+struct Keys {
+    flow_hash: [u8; 16],
+    secret: [u8; 16],
+}
+
+impl Keys {
+    fn random() -> Result<Keys> {
+        let mut bytes = [0u8; 32];
+        // SAFETY: the buffer is valid for its length.
+        let n = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
+        if n != bytes.len() as isize {
+            let why = std::io::Error::last_os_error();
+            return Err(Problem::new("cannot draw random keys", why));
+        }
+        let mut keys = Keys { flow_hash: [0; 16], secret: [0; 16] };
+        keys.flow_hash.copy_from_slice(&bytes[..16]);
+        keys.secret.copy_from_slice(&bytes[16..]);
+        Ok(keys)
+    }
+
+    /// The flow hash's key as two numbers, as `ix_dataplane::Config` reads it from its text.
+    fn flow_hash_key(&self) -> [u64; 2] {
+        let half = |at: usize| u64::from_le_bytes(std::array::from_fn(|i| self.flow_hash[at + i]));
+        [half(0), half(8)]
+    }
+}
+
+fn open_devices(
+    specs: &[DeviceSpec],
+    settings: &Settings,
+    keys: &Keys,
+) -> Result<Vec<OpenedDevice>> {
+    let options = OpenOptions {
+        addresses: settings.addresses().iter().map(|a| ix_wire::IpAddr::v4(a.octets())).collect(),
+        flow_hash_key: keys.flow_hash_key(),
+    };
+    let open = |spec| {
+        ix_nic::open(spec, &options).map_err(|e| Problem::new(format!("cannot open {spec}"), e))
+    };
+    specs.iter().map(open).collect()
+}
+
+/// The configuration as the dataplane reads it: settings, secrets, one line a device.
+fn dataplane_text(settings: &Settings, keys: &Keys, devices: &[OpenedDevice]) -> String {
+    let hex = |bytes: &[u8; 16]| format!("{:032x}", u128::from_be_bytes(*bytes));
+    let mut text = settings.text();
+    text.push_str(&format!("flow_hash_key={}\n", hex(&keys.flow_hash)));
+    text.push_str(&format!("secret={}\n", hex(&keys.secret)));
+    for device in devices {
+        text.push_str(&format!("nic={}\n", device.info.to_line()));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn programs_are_found_as_a_shell_finds_them() {
+        assert_eq!(find_program("/bin/sh".as_ref()).expect("found"), Path::new("/bin/sh"));
+        assert!(find_program("sh".as_ref()).expect("along PATH").is_absolute());
+        for (name, status) in [
+            ("no-such-program", STATUS_NOT_FOUND),
+            ("/no/such", STATUS_NOT_FOUND),
+            ("", STATUS_NOT_FOUND),
+            ("/etc", STATUS_NOT_EXECUTABLE),
+            ("/etc/passwd", STATUS_NOT_EXECUTABLE),
+        ] {
+            assert_eq!(find_program(name.as_ref()).expect_err(name).status(), status, "{name}");
+        }
+    }
+
+    #[test]
+    fn devices_have_a_queue_for_each_elastic_thread() {
+        let settings = |devices: &[&str]| Settings::for_test("0,1", devices);
+        let specs = device_specs(&settings(&["tap:a", "tap:b,queues=2"])).expect("fine");
+        assert!(specs.iter().all(|spec| spec.queues() == 2));
+        for (wrong, says) in [
+            (&["tap:a,queues=1"][..], "1 queues for 2"),
+            (&["tap:a", "tap:a"], "twice"),
+            (&["dpdk:a"], "`dpdk:a`: no such kind"),
+        ] {
+            let e = device_specs(&settings(wrong)).expect_err("refused").to_string();
+            assert!(e.contains(says), "{e}");
+        }
+    }
+}

@@ -1,0 +1,273 @@
+//! What `ix run` shall do: configuration file and flags, merged and checked.
+//!
+//! The result is the text that the dataplane reads: `key=value` lines with the keys of
+//! `ix_dataplane::Config`.
+use crate::args::RunArgs;
+use crate::problem::{Problem, Result};
+use ix_testbed::cpu;
+use std::fmt::Write;
+use std::net::{IpAddr, Ipv4Addr};
+use std::path::Path;
+
+/// A checked configuration.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Settings {
+    /// Device specifications.
+    pub devices: Vec<String>,
+    /// The dataplane's keys, in the order of first mention; a key may stand several times.
+    entries: Vec<(String, String)>,
+}
+
+impl Settings {
+    /// Reads the file that the flags name, and puts the flags over it.
+    pub fn from_args(args: &RunArgs) -> Result<Settings> {
+        let mut settings = match &args.config {
+            Some(path) => Settings::from_file(path)?,
+            None => Settings::default(),
+        };
+        if !args.nic.is_empty() {
+            settings.devices = args.nic.clone();
+        }
+        let flags = [
+            ("host_addr", args.addr.clone()),
+            ("gateway_addr", args.gateway.clone()),
+            ("cpu", args.cpus.clone()),
+            ("batch", args.batch.map(|b| b.to_string())),
+        ];
+        for (key, value) in flags {
+            if let Some(value) = value {
+                settings.replace(key, value);
+            }
+        }
+        settings.check()?;
+        Ok(settings)
+    }
+
+    fn from_file(path: &Path) -> Result<Settings> {
+        let what = || format!("cannot use the configuration {}", path.display());
+        let text = std::fs::read_to_string(path)
+            .map_err(|e| Problem::new(what(), e).mend("give an existing file with -c"))?;
+        let table: toml::Table =
+            text.parse().map_err(|e: toml::de::Error| Problem::new(what(), e))?;
+        Settings::from_table(table)
+            .map_err(|why| Problem::new(what(), why).mend("see `ix run --help` for an example"))
+    }
+
+    fn from_table(table: toml::Table) -> std::result::Result<Settings, String> {
+        let mut settings = Settings::default();
+        for (key, value) in table {
+            match (key.as_str(), value) {
+                ("devices", value) => {
+                    for device in each(value) {
+                        settings.devices.push(scalar("devices", &device)?);
+                    }
+                }
+                ("loader_path", _) => {
+                    eprintln!("ix: loader_path is not used: programs keep their own loader");
+                }
+                ("cpu", value) => {
+                    let cpus: std::result::Result<Vec<_>, _> =
+                        each(value).iter().map(|cpu| scalar("cpu", cpu)).collect();
+                    settings.replace("cpu", cpus?.join(","));
+                }
+                ("arp", value) => {
+                    for entry in each(value) {
+                        let part = |name| entry.get(name).and_then(|v| v.as_str());
+                        let (Some(ip), Some(mac)) = (part("ip"), part("mac")) else {
+                            return Err("arp: not a list of { ip = …, mac = … }".to_owned());
+                        };
+                        settings.entries.push(("arp".to_owned(), format!("{ip} {mac}")));
+                    }
+                }
+                (section, toml::Value::Table(keys)) => {
+                    for (name, value) in keys {
+                        let value = scalar(&name, &value)?;
+                        settings.entries.push((format!("{section}_{name}"), value));
+                    }
+                }
+                (_, value) => {
+                    for value in each(value) {
+                        let value = scalar(&key, &value)?;
+                        settings.entries.push((key.clone(), value));
+                    }
+                }
+            }
+        }
+        Ok(settings)
+    }
+
+    /// Nothing but hardware threads and devices.
+    #[cfg(test)]
+    pub(crate) fn for_test(cpus: &str, devices: &[&str]) -> Settings {
+        Settings {
+            devices: devices.iter().map(|d| (*d).to_owned()).collect(),
+            entries: vec![("cpu".to_owned(), cpus.to_owned())],
+        }
+    }
+
+    fn replace(&mut self, key: &str, value: String) {
+        self.entries.retain(|(old, _)| old != key);
+        self.entries.push((key.to_owned(), value));
+    }
+
+    fn first(&self, key: &str) -> Option<&str> {
+        self.entries.iter().find(|(name, _)| name == key).map(|(_, value)| value.as_str())
+    }
+
+    /// The dataplane's addresses.
+    pub fn addresses(&self) -> Vec<Ipv4Addr> {
+        let values = self.entries.iter().filter(|(key, _)| key == "host_addr");
+        values.filter_map(|(_, value)| value.split('/').next()?.parse().ok()).collect()
+    }
+
+    /// Hardware threads of the elastic threads.
+    pub fn cpus(&self) -> Vec<usize> {
+        self.first("cpu").and_then(cpu::parse_list).unwrap_or_default()
+    }
+
+    /// Refuses what cannot work, before anything is touched.
+    fn check(&mut self) -> Result<()> {
+        if self.devices.is_empty() {
+            return Err(Problem::new("no device", "neither --nic nor `devices` names one")
+                .mend("for example --nic tap:ix0"));
+        }
+        if self.first("host_addr").is_none() {
+            return Err(Problem::new("no address", "neither --addr nor `host_addr` names one")
+                .mend("for example --addr 10.0.0.2/24"));
+        }
+        self.check_addresses()?;
+        self.check_cpus()
+    }
+
+    /// Addresses are IPv4 with a prefix length; the gateway is on the network of one of them.
+    fn check_addresses(&self) -> Result<()> {
+        let mut networks = Vec::new();
+        for (_, text) in self.entries.iter().filter(|(key, _)| key == "host_addr") {
+            let refuse = |why: &str| {
+                Problem::new(format!("cannot use the address `{text}`"), why)
+                    .mend("for example --addr 10.0.0.2/24")
+            };
+            let (address, prefix) =
+                text.split_once('/').ok_or_else(|| refuse("its prefix length is missing"))?;
+            let address = match address.parse() {
+                Ok(IpAddr::V4(address)) => address,
+                Ok(IpAddr::V6(_)) => return Err(refuse("IPv6 is not built yet")),
+                Err(_) => return Err(refuse("not an IPv4 address")),
+            };
+            let prefix = prefix.parse().ok().filter(|p| (1..=32).contains(p));
+            let prefix: u32 = prefix.ok_or_else(|| refuse("a prefix length is 1 to 32"))?;
+            if address.is_unspecified() || address.is_multicast() || address.is_loopback() {
+                return Err(refuse("not an address of a host"));
+            }
+            networks.push((u32::from(address), u32::MAX << (32 - prefix)));
+        }
+        let Some(text) = self.first("gateway_addr") else { return Ok(()) };
+        let refuse = |why: &str| {
+            Problem::new(format!("cannot use the gateway `{text}`"), why)
+                .mend("give an address on the dataplane's own network")
+        };
+        let gateway: Ipv4Addr = text.parse().map_err(|_| refuse("not an IPv4 address"))?;
+        let gateway = u32::from(gateway);
+        if networks.iter().any(|(own, mask)| (own ^ gateway) & mask == 0) {
+            return Ok(());
+        }
+        Err(refuse("it is on none of the dataplane's networks"))
+    }
+
+    /// Every elastic thread needs a hardware thread of its own that we may run on.
+    fn check_cpus(&mut self) -> Result<()> {
+        let allowed = cpu::allowed();
+        let cpus = match self.first("cpu") {
+            None => allowed.iter().take(1).copied().collect(),
+            Some(text) => {
+                cpu::parse_list(text).filter(|cpus| !cpus.is_empty()).ok_or_else(|| {
+                    Problem::new(format!("cannot use the hardware threads `{text}`"), "not a list")
+                        .mend("for example --cpus 0,2-3")
+                })?
+            }
+        };
+        for (i, cpu) in cpus.iter().enumerate() {
+            if !allowed.contains(cpu) {
+                let why = format!("this process may run on {}", list(&allowed));
+                return Err(Problem::new(format!("cannot use hardware thread {cpu}"), why)
+                    .mend("choose others with --cpus"));
+            }
+            if cpus[..i].contains(cpu) {
+                let why = "it stands twice, and an elastic thread needs one of its own";
+                return Err(Problem::new(format!("cannot use hardware thread {cpu} twice"), why));
+            }
+        }
+        self.replace("cpu", list(&cpus));
+        Ok(())
+    }
+
+    /// The text for the dataplane, without secrets and devices.
+    pub fn text(&self) -> String {
+        let mut text = String::new();
+        for (key, value) in &self.entries {
+            // Writing to a String cannot fail.
+            let _ = writeln!(text, "{key}={value}");
+        }
+        text
+    }
+}
+
+fn list(cpus: &[usize]) -> String {
+    cpus.iter().map(usize::to_string).collect::<Vec<_>>().join(",")
+}
+
+/// One value stands for a list of one, as in IX's configuration.
+fn each(value: toml::Value) -> Vec<toml::Value> {
+    match value {
+        toml::Value::Array(values) => values,
+        value => vec![value],
+    }
+}
+
+fn scalar(key: &str, value: &toml::Value) -> std::result::Result<String, String> {
+    match value {
+        toml::Value::String(text) if !text.contains('\n') => Ok(text.clone()),
+        toml::Value::Integer(n) => Ok(n.to_string()),
+        toml::Value::Boolean(b) => Ok(u8::from(*b).to_string()),
+        _ => Err(format!("{key}: not a text or a whole number")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn table(text: &str) -> std::result::Result<Settings, String> {
+        Settings::from_table(text.parse().expect("toml"))
+    }
+
+    #[test]
+    fn the_file_keeps_ixs_names_and_allows_lists() {
+        let settings = table(
+            "host_addr = '10.0.0.2/24'\ndevices = 'tap:ix0'\ncpu = [1, 3]\nbatch = 16\n\
+             arp = [{ ip = '10.0.0.9', mac = '02:00:00:00:00:09' }]\n[tcp]\nmin_rto_us = 1000\n",
+        )
+        .expect("valid");
+        assert_eq!(settings.devices, ["tap:ix0"]);
+        let mut lines: Vec<_> = settings.text().lines().map(str::to_owned).collect();
+        lines.sort();
+        assert_eq!(
+            lines,
+            [
+                "arp=10.0.0.9 02:00:00:00:00:09",
+                "batch=16",
+                "cpu=1,3",
+                "host_addr=10.0.0.2/24",
+                "tcp_min_rto_us=1000"
+            ]
+        );
+        assert_eq!(settings.addresses(), [Ipv4Addr::new(10, 0, 0, 2)]);
+    }
+
+    #[test]
+    fn values_cannot_smuggle_lines() {
+        assert!(table("host_addr = \"10.0.0.2/24\\nsecret=0\"").is_err());
+        assert!(table("batch = 1.5").is_err());
+        assert!(table("arp = ['10.0.0.1']").is_err());
+    }
+}

@@ -1,0 +1,50 @@
+//! A Linux host and a service on IX, on a private link; for end-to-end tests.
+#![allow(dead_code)] // Each test file uses a part of it.
+use ix::args::Device;
+use ix::bench::lab::{Host, Lab, Server};
+use std::process::{Command, Output};
+
+/// Runs the `ix` command.
+pub fn ix(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_ix")).args(args).output().expect("the command starts")
+}
+
+/// What the command said on standard error.
+pub fn errors(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// Whether this process may make links; says so, loudly, when not.
+pub fn may_make_links(test: &str) -> bool {
+    match ix_testbed::Namespace::new() {
+        Ok(_) => true,
+        Err(e) => {
+            eprintln!("SKIPPED {test}: {e}; run it as root (sudo -E cargo test)");
+            false
+        }
+    }
+}
+
+/// A private link with a server behind it.
+pub struct Service {
+    /// The link; [`Lab::client_namespace`] is where Linux clients live.
+    pub lab: Lab,
+    /// The server.
+    pub server: Server,
+}
+
+impl Service {
+    /// Starts `ix-echo` with `arguments` on `host` behind a link of kind `device`.
+    pub fn start(device: Device, host: Host, arguments: &[&str]) -> Service {
+        let lab = Lab::new(device).unwrap_or_else(|e| panic!("{e}"));
+        let arguments: Vec<_> = arguments.iter().map(|a| (*a).to_owned()).collect();
+        let server = lab.start_server(host, &arguments).unwrap_or_else(|e| panic!("{e}"));
+        Service { lab, server }
+    }
+
+    /// Runs `client` in the namespace of Linux clients, with the server's address.
+    pub fn run<T: Send>(&self, client: impl FnOnce(std::net::SocketAddrV4) -> T + Send) -> T {
+        let address = self.server.address();
+        self.lab.client_namespace().run(|| client(address))
+    }
+}
