@@ -124,6 +124,17 @@ impl<'a, S> Conn<'a, S> {
         written
     }
 
+    /// A buffer for [`Conn::send_zc`] with room for `bytes` ([`crate::raw::TxArena::alloc`]). When
+    /// transmit memory is short, `None`, and `on_writable` follows.
+    pub fn alloc(&mut self, bytes: usize) -> Option<TxBuf> {
+        let buf = self.io.tx().alloc(bytes);
+        if buf.is_none() {
+            self.get_mut().wants_room = true;
+            self.io.starved.push(self.id);
+        }
+        buf
+    }
+
     /// Sends a whole buffer without a copy. It is taken whatever the room; watch [`Conn::send_room`].
     /// After `shutdown` it comes back.
     pub fn send_zc(&mut self, buf: TxBuf) -> Result<(), TxBuf> {

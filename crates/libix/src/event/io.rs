@@ -77,6 +77,12 @@ impl<S> Io<S> {
         self.connections.len()
     }
 
+    /// Resets all connections, without a callback.
+    pub fn abort_all(&mut self) {
+        let all: Vec<u64> = self.connections.ids().collect();
+        all.into_iter().for_each(|id| self.end(id, Ending::Abort));
+    }
+
     /// Bytes that a connection holds at most, unsent and unacknowledged together.
     pub fn set_send_limit(&mut self, bytes: u64) {
         self.send_limit = bytes;

@@ -47,6 +47,13 @@ impl<T> Slab<T> {
         self.slots[id as u32 as usize].value.take()
     }
 
+    pub(super) fn ids(&self) -> impl Iterator<Item = u64> {
+        let id = |(index, slot): (usize, &Slot<T>)| {
+            slot.value.as_ref().map(|_| u64::from(slot.generation) << 32 | index as u64)
+        };
+        self.slots.iter().enumerate().filter_map(id)
+    }
+
     pub(super) fn len(&self) -> usize {
         self.slots.len() - self.free.len()
     }
@@ -75,6 +82,8 @@ mod tests {
                     gone.push(id);
                 }
                 prop_assert_eq!(slab.len(), model.len());
+                prop_assert!(slab.ids().all(|id| model.contains_key(&id)));
+                prop_assert_eq!(slab.ids().count(), model.len());
                 prop_assert!(model.iter().all(|(id, value)| slab.get(*id) == Some(value)));
                 prop_assert!(gone.iter().all(|id| slab.get_mut(*id).is_none()));
             }

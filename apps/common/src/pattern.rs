@@ -1,0 +1,66 @@
+//! Content whose every byte depends on its position, so that lost, repeated and moved bytes show.
+
+/// Prime, so that no power-of-two shift of the stream looks right.
+const PERIOD: usize = 65_521;
+/// Longest slice at any position.
+const SLICE: usize = 64 << 10;
+
+/// An endless stream of bytes.
+pub struct Pattern {
+    bytes: Vec<u8>,
+}
+
+impl Default for Pattern {
+    fn default() -> Pattern {
+        let mut word: u64 = 0x9e37_79b9_7f4a_7c15;
+        let mut next = || {
+            // xorshift64 (Marsaglia 2003).
+            word ^= word << 13;
+            word ^= word >> 7;
+            word ^= word << 17;
+            (word >> 32) as u8
+        };
+        let mut bytes: Vec<u8> = (0..PERIOD).map(|_| next()).collect();
+        let again: Vec<u8> = bytes.iter().cycle().take(SLICE).copied().collect();
+        bytes.extend(again);
+        Pattern { bytes }
+    }
+}
+
+impl Pattern {
+    /// The bytes from `position` on, `most` or fewer (64 KiB at most).
+    pub fn at(&self, position: u64, most: u64) -> &[u8] {
+        let start = (position % PERIOD as u64) as usize;
+        &self.bytes[start..start + most.min(SLICE as u64) as usize]
+    }
+
+    /// Whether `data` is what belongs at `position`.
+    pub fn matches(&self, position: u64, data: &[u8]) -> bool {
+        let mut at = position;
+        data.chunks(SLICE).all(|chunk| {
+            let same = self.at(at, chunk.len() as u64) == chunk;
+            at += chunk.len() as u64;
+            same
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn finds_shifts_and_flips() {
+        let pattern = Pattern::default();
+        let mut data: Vec<u8> = Vec::new();
+        while data.len() < 200_000 {
+            data.extend(pattern.at(1000 + data.len() as u64, 50_000));
+        }
+        assert!(pattern.matches(1000, &data));
+        for shift in [1, 2, 64, 1460, 4096, 65_536] {
+            assert!(!pattern.matches(1000 + shift, &data), "shift {shift}");
+        }
+        data[150_000] ^= 1;
+        assert!(!pattern.matches(1000, &data));
+    }
+}
