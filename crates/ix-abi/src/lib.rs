@@ -51,8 +51,8 @@ pub mod call_op {
     pub const ACCEPT: u32 = 4;
     /// args: handle. Refuses a knocking flow with a reset.
     pub const REJECT: u32 = 5;
-    /// args: handle, pointer to [`crate::SgEntry`]s, number of them. Answers the bytes that the
-    /// window took (from the front of the array; 0 when none).
+    /// args: handle, pointer to [`crate::SgEntry`]s in transmit memory, number of them. Answers the
+    /// bytes that the window took (from the front of the array; 0 when none).
     pub const SENDV: u32 = 6;
     /// args: handle, bytes. Gives received buffers back, oldest first, and opens the window.
     pub const RECV_DONE: u32 = 7;
@@ -70,8 +70,8 @@ pub mod call_op {
     pub const UDP_BIND: u32 = 13;
     /// args: UDP socket id.
     pub const UDP_UNBIND: u32 = 14;
-    /// args: socket id | port << 32, pointer to [`crate::SgEntry`]s, number of them, address high,
-    /// address low, cookie. Answers the bytes sent; `UDP_SENT` says when the memory is free.
+    /// args: socket id | port << 32, pointer to [`crate::SgEntry`]s in transmit memory, number of
+    /// them, address high, address low, cookie. Answers the bytes sent; `UDP_SENT` says when the memory is free.
     pub const UDP_SENDV: u32 = 15;
     /// args: data pointer of the `UDP_RECV` event. Gives the buffer back.
     pub const UDP_RECV_DONE: u32 = 16;

@@ -1,4 +1,5 @@
 //! One flow as the dataplane keeps it: the TCP state machine and what belongs to it here.
+use crate::handle::FlowId;
 use crate::sendq::SendQueue;
 use ix_mem::{Mbuf, MbufList, PacketMemory};
 use ix_tcp::{RxBuf, Tcb};
@@ -23,6 +24,8 @@ impl RxBuf for Payload {
 /// Who answers for the flow on the application's side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Holder {
+    /// An active open that is not finished; the application has its handle.
+    Connecting,
     /// A passive open whose handshake is not finished: nobody yet.
     Embryonic,
     /// Announced by `knock`, neither accepted nor rejected yet.
@@ -33,10 +36,29 @@ pub enum Holder {
     Orphan,
 }
 
+/// Where a passive open counts in its listener's backlog.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Waits {
+    /// Not (any more).
+    Nowhere,
+    /// For the end of its handshake.
+    HalfOpen,
+    /// To be accepted.
+    Knocking,
+}
+
 /// One flow. At rest a connection costs this and one table entry; a test keeps it below 512 bytes.
 pub struct Flow {
     /// The state machine.
     pub tcb: Tcb<Payload>,
+    /// What else belongs to the flow; apart, so that the state machine can speak to it.
+    pub side: Side,
+}
+
+/// The dataplane's side of a flow.
+pub struct Side {
+    /// The name of the flow.
+    pub id: FlowId,
     /// What the application gave us to send.
     pub sendq: SendQueue,
     /// Received mbufs, oldest first: announced ones, then those not announced yet.
@@ -45,6 +67,8 @@ pub struct Flow {
     pub announced: u32,
     /// Bytes announced and not given back yet.
     pub announced_bytes: u32,
+    /// Bytes acknowledged that the application was not told of.
+    pub acked_bytes: u32,
     /// Bytes of the oldest held mbuf that are done with.
     pub front_done: u32,
     /// The application's name.
@@ -56,17 +80,23 @@ pub struct Flow {
     /// Next hop's Ethernet address, as of `mac_version`.
     pub mac: MacAddr,
     /// Version of the neighbour table that `mac` is from; 0: never looked up.
-    pub mac_version: u16,
+    pub mac_version: u32,
     /// Listener slot of a passive open.
     pub listener: u16,
     /// Device.
     pub port: u8,
     /// Who answers for it.
     pub holder: Holder,
+    /// Where it counts in the listener's backlog.
+    pub waits: Waits,
+    /// Counted among those in TIME-WAIT.
+    pub in_time_wait: bool,
     /// In this cycle's list of flows that need `output`.
     pub touched: bool,
-    /// The application was told of the end of the peer's stream.
+    /// The peer's stream has ended, and the application was not told.
     pub eof_pending: bool,
+    /// The send window opened, and the application was not told.
+    pub window_opened: bool,
     /// `SENDV` took less than it was given: say when there is room.
     pub wants_window: bool,
 }
@@ -74,13 +104,14 @@ pub struct Flow {
 impl Flow {
     /// A flow that nobody has touched yet.
     pub fn new(tcb: Tcb<Payload>, hash: u64, port: u8, holder: Holder) -> Flow {
-        Flow {
-            tcb,
+        let side = Side {
+            id: FlowId { group: 0, slot: 0, generation: 0 },
             sendq: SendQueue::default(),
             held: MbufList::new(),
             announced: 0,
             announced_bytes: 0,
             front_done: 0,
+            acked_bytes: 0,
             cookie: 0,
             scheduled_us: u64::MAX,
             hash,
@@ -89,10 +120,22 @@ impl Flow {
             listener: 0,
             port,
             holder,
+            waits: Waits::Nowhere,
+            in_time_wait: false,
             touched: false,
             eof_pending: false,
+            window_opened: false,
             wants_window: false,
-        }
+        };
+        Flow { tcb, side }
+    }
+}
+
+impl Side {
+
+    /// Whether something came in that the application was not told of.
+    pub fn unannounced(&self) -> bool {
+        self.held.count() > self.announced as usize || self.eof_pending
     }
 
     /// Gives back the oldest `bytes` announced bytes; answers how many mbufs became free (they go

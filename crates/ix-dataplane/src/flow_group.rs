@@ -85,12 +85,14 @@ impl FlowGroup {
     }
 
     /// Takes a flow in; `None` when the group is full.
-    pub fn insert(&mut self, flow: Flow) -> Option<FlowId> {
-        let hash = flow.hash;
+    pub fn insert(&mut self, mut flow: Flow) -> Option<FlowId> {
+        let hash = flow.side.hash;
         let slot = self.free_slot()?;
+        let id = self.id_of(slot);
+        flow.side.id = id;
         self.slot_mut(slot)?.flow = Some(flow);
         self.table.insert(hash, slot);
-        Some(self.id_of(slot))
+        Some(id)
     }
 
     /// Name of the flow in a slot.
@@ -119,14 +121,14 @@ impl FlowGroup {
         let entry = self.slot_mut(slot)?;
         let flow = entry.flow.take()?;
         entry.generation = FlowId::next_generation(entry.generation);
-        self.table.remove(flow.hash, slot);
+        self.table.remove(flow.side.hash, slot);
         self.free.push(slot);
         Some(flow)
     }
 
-    /// Names of all flows, for the orderly end and for migration.
-    pub fn ids(&self) -> Vec<FlowId> {
-        let used = |slot: &u32| self.slot(*slot).flow.is_some();
-        (0..self.made).filter(used).map(|slot| self.id_of(slot)).collect()
+    /// Names of the flows that `wanted` picks.
+    pub fn ids_where(&self, wanted: impl Fn(&Flow) -> bool) -> Vec<FlowId> {
+        let picked = |slot: &u32| self.slot(*slot).flow.as_ref().is_some_and(&wanted);
+        (0..self.made).filter(picked).map(|slot| self.id_of(slot)).collect()
     }
 }

@@ -1,1 +1,46 @@
 //! The elastic thread: cycle, flow groups, timers, batched system calls, metrics.
+//!
+//! [`ElasticThread`] owns everything that one hardware thread needs to run packets to completion;
+//! `thread.rs` has the six steps in order. The steps' own files: `receive.rs` (1: poll, parse,
+//! classify, fetch ahead), `inbound.rs` (2: what each packet does), `calls.rs` (4: batched system
+//! calls), `wheel.rs` (5: timers), `io.rs` and `output.rs` (6: packets that leave, events that come
+//! of them). [`Runner`] is `run_io` on Linux: a clock, bounded spinning, sleep on the doorbells.
+mod app_memory;
+mod app_timers;
+mod arena;
+mod calls;
+mod clock;
+pub mod config;
+mod connections;
+mod events;
+mod flow;
+mod flow_group;
+mod flow_table;
+pub mod handle;
+pub mod histogram;
+mod icmp;
+mod inbound;
+mod io;
+mod listeners;
+pub mod metrics;
+mod neighbors;
+mod output;
+mod receive;
+mod runner;
+mod secrets;
+mod sendq;
+mod shared;
+mod thread;
+mod timers;
+mod udp;
+mod wheel;
+
+pub use calls::CallArray;
+pub use clock::{Clock, ticks};
+pub use config::Config;
+pub use events::EventWriter;
+pub use io::Io;
+pub use receive::{Forwarding, forwarding};
+pub use runner::{RunOutcome, Runner};
+pub use shared::{Shared, Waker};
+pub use thread::{CycleReport, ElasticThread};

@@ -92,6 +92,10 @@ counters! {
     calls,
     /// Batched system calls that answered an error.
     call_errors,
+    /// ARP packets of others that claim an address of ours.
+    address_conflicts,
+    /// SYNs answered with a cookie.
+    syn_cookies,
     /// Event `knock`.
     knocks,
     /// Connections opened by us, successfully.
@@ -112,6 +116,10 @@ counters! {
     rx_frames_in_use,
     /// Transmit frames now out of the pool.
     tx_frames_in_use,
+    /// Of those, the ones that devices hold to receive into.
+    rx_frames_in_device,
+    /// Of those, the ones that devices are sending.
+    tx_frames_in_device,
     /// Application timers armed now.
     app_timers,
     /// Entries in the timing wheel now, stale ones included.

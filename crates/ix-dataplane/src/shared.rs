@@ -2,7 +2,7 @@
 use crate::config::Config;
 use crate::neighbors::Neighbors;
 use ix_mem::PacketMemory;
-use ix_wire::hash::{FLOW_GROUPS, FlowHash};
+use ix_wire::{FLOW_GROUPS, FlowHash, MacAddr};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 
@@ -57,13 +57,19 @@ impl Waker {
 }
 
 impl Shared {
-    /// Flow groups dealt out to `threads` elastic threads, round robin.
-    pub fn new(config: Config, memory: PacketMemory, wakers: Vec<Waker>) -> Shared {
+    /// Flow groups and ARP: the devices' addresses are `macs`. Flow groups are dealt out to `threads` elastic threads, round robin.
+    pub fn new(
+        config: Config,
+        memory: PacketMemory,
+        wakers: Vec<Waker>,
+        macs: &[MacAddr],
+        now_us: u64,
+    ) -> Shared {
         let threads = wakers.len() as u16;
         let arena = Mutex::new(crate::arena::Arena::new(memory.arena()));
         Shared {
             flow_hash: FlowHash::new(config.flow_hash_key),
-            neighbors: Neighbors::new(&config),
+            neighbors: Neighbors::new(&config, macs, now_us),
             owners: std::array::from_fn(|group| AtomicU16::new(group as u16 % threads)),
             config,
             memory,

@@ -1,0 +1,30 @@
+//! Structures that the application leaves for us in transmit memory: checked, then read once.
+use crate::shared::Shared;
+use ix_abi::{FlowInfo, SgEntry};
+
+impl Shared {
+    /// Entry `index` of a scatter-gather array at `sg`; `None` when it does not lie in transmit
+    /// memory.
+    #[inline]
+    pub(crate) fn read_sg(&self, sg: u64, index: u64) -> Option<SgEntry> {
+        let size = size_of::<SgEntry>() as u64;
+        let addr = sg.checked_add(index * size)?;
+        if addr % 8 != 0 || !self.memory.in_arena(addr, size) {
+            return None;
+        }
+        // SAFETY: aligned and within transmit memory, which is mapped as long as `self.memory`; the
+        // application may write it meanwhile, so it is read once, and only the copy is used.
+        Some(unsafe { (addr as *const SgEntry).read_volatile() })
+    }
+
+    /// Writes a structure into transmit memory; false when `addr` does not lie there.
+    pub(crate) fn write_info(&self, addr: u64, info: FlowInfo) -> bool {
+        if addr % 8 != 0 || !self.memory.in_arena(addr, size_of::<FlowInfo>() as u64) {
+            return false;
+        }
+        // SAFETY: aligned and within transmit memory, which the application owns and may use for
+        // anything: nothing of ours lies there.
+        unsafe { (addr as *mut FlowInfo).write_volatile(info) };
+        true
+    }
+}

@@ -1,0 +1,237 @@
+//! Step 4 of the cycle: the application's batched system calls.
+//!
+//! Each slot is read once and only the copy is used; pointers and lengths in it are checked against
+//! the memory that the call may name. The answer overwrites the slot's `ret`.
+use crate::connections::End;
+use crate::flow::{Flow, Holder};
+use crate::handle::FlowId;
+use crate::flow_group::FlowGroup;
+use crate::thread::{ElasticThread, flow_of};
+use ix_abi::{Call, FlowInfo, SG_MAX, call_op, error, flow_opt};
+
+/// The call array of one elastic thread, in memory that the application writes at any time.
+pub struct CallArray(*mut Call);
+
+// SAFETY: plain memory; the elastic thread that owns the array is the only one of ours to use it.
+unsafe impl Send for CallArray {}
+
+impl CallArray {
+    /// # Safety
+    /// `array` points to [`ix_abi::CALLS_MAX`] slots that outlive this.
+    pub unsafe fn new(array: *mut Call) -> CallArray {
+        CallArray(array)
+    }
+
+    /// The one read of slot `index` (below `CALLS_MAX`).
+    fn read(&self, index: usize) -> Call {
+        // SAFETY: within the array; volatile, because the application may write meanwhile: we get
+        // some mixture of its values, which is checked as any value is.
+        unsafe { self.0.add(index).read_volatile() }
+    }
+
+    fn answer(&self, index: usize, ret: i64) {
+        // SAFETY: within the array; the field is plain memory.
+        unsafe { (&raw mut (*self.0.add(index)).ret).write_volatile(ret) }
+    }
+}
+
+type Answer = Result<i64, i64>;
+
+impl ElasticThread {
+    /// Runs the first `count` slots of the call array (at most `CALLS_MAX`).
+    pub fn run_calls(&mut self, count: usize) {
+        for index in 0..count.min(ix_abi::CALLS_MAX) {
+            let call = self.calls.read(index);
+            if call.op == call_op::NOP {
+                continue;
+            }
+            self.io.metrics.counters.calls.add(1);
+            let answer = self.run_call(&call);
+            if answer.is_err() {
+                self.io.metrics.counters.call_errors.add(1);
+            }
+            self.calls.answer(index, answer.unwrap_or_else(|code| -code));
+        }
+    }
+
+    fn run_call(&mut self, call: &Call) -> Answer {
+        let a = &call.args;
+        match call.op {
+            call_op::SENDV => self.call_sendv(a[0], a[1], a[2]),
+            call_op::RECV_DONE => self.call_recv_done(a[0], a[1]),
+            call_op::ACCEPT => self.call_accept(a[0], a[1]),
+            call_op::REJECT => self.call_reject(a[0]),
+            call_op::CLOSE => self.call_close(a[0]),
+            call_op::ABORT => self.call_abort(a[0]),
+            call_op::SHUTDOWN => self.call_shutdown(a[0]),
+            call_op::CONNECT => self.call_connect(a),
+            call_op::LISTEN => self.call_listen(a),
+            call_op::UNLISTEN => self.call_unlisten(a[0]),
+            call_op::SET_OPT => self.call_set_opt(a[0], a[1], a[2]),
+            call_op::GET_INFO => self.call_get_info(a[0], a[1]),
+            call_op::UDP_BIND => self.call_udp_bind(a),
+            call_op::UDP_UNBIND => self.call_udp_unbind(a[0]),
+            call_op::UDP_SENDV => self.call_udp_sendv(a),
+            call_op::UDP_RECV_DONE => self.call_udp_recv_done(a[0]),
+            call_op::TIMER_SET => self.call_timer_set(a[0], a[1]),
+            call_op::TIMER_CANCEL => self.call_timer_cancel(a[0]),
+            call_op::TX_ALLOC => self.call_tx_alloc(a[0]),
+            call_op::TX_FREE => self.call_tx_free(a[0], a[1]),
+            _ => Err(error::NO_SYS),
+        }
+    }
+}
+
+/// Flows: what the application does with its connections.
+impl ElasticThread {
+    fn call_sendv(&mut self, handle: u64, sg: u64, count: u64) -> Answer {
+        if count > SG_MAX as u64 {
+            return Err(error::INVALID);
+        }
+        let ElasticThread { shared, groups, .. } = self;
+        let flow = own_flow(groups, handle)?;
+        if !flow.tcb.state().sends() || flow.side.holder != Holder::Application {
+            return Err(error::STATE);
+        }
+        let mut space = flow.tcb.send_space(&shared.config.tcp) as u64;
+        let mut taken = 0;
+        let mut short = false;
+        for index in 0..count {
+            let entry = shared.read_sg(sg, index).ok_or(error::FAULT)?;
+            if !shared.memory.app_may_send(entry.base, entry.len) {
+                // What stands before the bad entry was taken: say so, and fault next time.
+                if taken > 0 {
+                    break;
+                }
+                return Err(error::FAULT);
+            }
+            let n = entry.len.min(space);
+            flow.side.sendq.push(entry.base, n as u32);
+            taken += n;
+            space -= n;
+            if n < entry.len {
+                short = true;
+                break;
+            }
+        }
+        flow.tcb.append(taken as u32);
+        flow.side.wants_window = short;
+        self.touch(FlowId::from_handle(handle));
+        Ok(taken as i64)
+    }
+
+    fn call_recv_done(&mut self, handle: u64, bytes: u64) -> Answer {
+        let ElasticThread { shared, groups, io, .. } = self;
+        let flow = own_flow(groups, handle)?;
+        let rx_pool = &mut io.rx_pool;
+        let freed = flow
+            .side
+            .release(&shared.memory, bytes, |mbuf| rx_pool.put(mbuf))
+            .ok_or(error::INVALID)?;
+        flow.tcb.recv_done(&shared.config.tcp, bytes as u32, freed);
+        if flow.tcb.needs_output() {
+            self.touch(FlowId::from_handle(handle));
+        }
+        Ok(0)
+    }
+
+    fn call_accept(&mut self, handle: u64, cookie: u64) -> Answer {
+        let id = FlowId::from_handle(handle);
+        let flow = flow_of(&mut self.groups, id).ok_or(error::BAD_HANDLE)?;
+        match flow.side.holder {
+            Holder::Knocking => {}
+            Holder::Application | Holder::Connecting => return Err(error::STATE),
+            Holder::Embryonic | Holder::Orphan => return Err(error::BAD_HANDLE),
+        }
+        flow.side.cookie = cookie;
+        flow.side.holder = Holder::Application;
+        if flow.side.unannounced() {
+            self.to_announce.push_back(id);
+        }
+        self.stop_waiting(id);
+        self.io.metrics.counters.accepted.add(1);
+        Ok(0)
+    }
+
+    fn call_reject(&mut self, handle: u64) -> Answer {
+        let id = FlowId::from_handle(handle);
+        let flow = flow_of(&mut self.groups, id).ok_or(error::BAD_HANDLE)?;
+        if flow.side.holder != Holder::Knocking {
+            return Err(error::STATE);
+        }
+        self.stop_waiting(id);
+        self.end_flow(id, End::Abort);
+        Ok(0)
+    }
+
+    fn call_close(&mut self, handle: u64) -> Answer {
+        own_flow(&mut self.groups, handle)?;
+        self.end_flow(FlowId::from_handle(handle), End::Close);
+        Ok(0)
+    }
+
+    fn call_abort(&mut self, handle: u64) -> Answer {
+        own_flow(&mut self.groups, handle)?;
+        self.end_flow(FlowId::from_handle(handle), End::Abort);
+        Ok(0)
+    }
+
+    fn call_shutdown(&mut self, handle: u64) -> Answer {
+        let ElasticThread { shared, groups, io, .. } = self;
+        let flow = own_flow(groups, handle)?;
+        if !flow.tcb.state().sends() {
+            return Err(error::STATE);
+        }
+        let (cfg, now_us) = (&shared.config.tcp, io.now_us);
+        flow.tcb.shutdown(cfg, now_us, &mut io.of(&mut flow.side));
+        self.touch(FlowId::from_handle(handle));
+        Ok(0)
+    }
+
+    fn call_set_opt(&mut self, handle: u64, option: u64, value: u64) -> Answer {
+        let flow = own_flow(&mut self.groups, handle)?;
+        match (option, value) {
+            (flow_opt::NAGLE, 0 | 1) => flow.tcb.set_nagle(value == 1),
+            (flow_opt::KEEPALIVE_S, 0..=0x7fff) => {
+                flow.tcb.set_keepalive(value as u16, self.io.now_us);
+                self.touch(FlowId::from_handle(handle));
+            }
+            _ => return Err(error::INVALID),
+        }
+        Ok(0)
+    }
+
+    fn call_get_info(&mut self, handle: u64, to: u64) -> Answer {
+        let id = FlowId::from_handle(handle);
+        let flow = own_flow(&mut self.groups, handle)?;
+        let (tuple, info) = (*flow.tcb.tuple(), flow.tcb.info());
+        let answer = FlowInfo {
+            local_addr: tuple.local.0,
+            remote_addr: tuple.remote.0,
+            local_port: tuple.local_port,
+            remote_port: tuple.remote_port,
+            state: flow.tcb.state() as u16,
+            flow_group: id.group,
+            srtt_us: info.srtt_us,
+            rttvar_us: info.rttvar_us,
+            rto_us: info.rto_us,
+            cwnd_bytes: info.cwnd_bytes,
+            ssthresh_bytes: info.ssthresh_bytes,
+            snd_wnd_bytes: info.snd_wnd_bytes,
+            in_flight_bytes: info.in_flight_bytes,
+            mss_bytes: info.mss_bytes,
+            retransmits: info.retransmits,
+            reserved: 0,
+        };
+        if self.shared.write_info(to, answer) { Ok(0) } else { Err(error::FAULT) }
+    }
+}
+
+fn own_flow(groups: &mut [Option<Box<FlowGroup>>], handle: u64) -> Result<&mut Flow, i64> {
+    let flow = flow_of(groups, FlowId::from_handle(handle)).ok_or(error::BAD_HANDLE)?;
+    match flow.side.holder {
+        Holder::Application | Holder::Connecting => Ok(flow),
+        Holder::Knocking => Err(error::STATE),
+        Holder::Embryonic | Holder::Orphan => Err(error::BAD_HANDLE),
+    }
+}

@@ -1,0 +1,220 @@
+//! Connections come and go: listening, connecting, and the end of a flow.
+use crate::flow::{Flow, Holder, Payload, Waits};
+use crate::handle::FlowId;
+use crate::listeners::{ListenError, Listening};
+use crate::receive::Work;
+use crate::thread::{ElasticThread, flow_of};
+use ix_abi::error;
+use ix_tcp::{Listener, Tcb};
+use ix_wire::{FlowTuple, IpAddr, TcpHeader, TcpPacket};
+
+/// How the application ends a flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    /// In order.
+    Close,
+    /// By reset.
+    Abort,
+}
+
+impl ElasticThread {
+    /// Takes a new flow in; `None` when there are too many.
+    pub(crate) fn insert_flow(&mut self, group: usize, flow: Flow) -> Option<FlowId> {
+        if self.flows >= self.shared.config.flows_max {
+            return None;
+        }
+        let id = self.groups[group].as_mut()?.insert(flow)?;
+        self.flows += 1;
+        let counters = &self.io.metrics.counters;
+        counters.flows.set(self.flows as u64);
+        counters.flows_peak.raise(self.flows as u64);
+        Some(id)
+    }
+
+    /// Removes a flow with all it holds; its handle is stale from now on.
+    pub(crate) fn remove_flow(&mut self, id: FlowId) {
+        let Some(group) = self.groups[id.group as usize].as_mut() else { return };
+        if group.get(id).is_none() {
+            return;
+        }
+        let Some(mut flow) = group.remove(id.slot) else { return };
+        self.listeners.stop_waiting(&mut flow.side);
+        flow.tcb.release(&mut self.io.of(&mut flow.side));
+        self.io.bury(&mut flow.side);
+        self.flows -= 1;
+        if flow.side.in_time_wait {
+            let time_wait = &self.io.metrics.counters.time_wait;
+            time_wait.set(time_wait.get().saturating_sub(1));
+        }
+        self.io.metrics.counters.flows.set(self.flows as u64);
+        self.io.metrics.counters.closed.add(1);
+    }
+
+    /// The flow leaves its listener's backlog.
+    pub(crate) fn stop_waiting(&mut self, id: FlowId) {
+        if let Some(flow) = flow_of(&mut self.groups, id) {
+            self.listeners.stop_waiting(&mut flow.side);
+        }
+    }
+
+    /// The application leaves a flow; the flow ends by itself.
+    pub(crate) fn end_flow(&mut self, id: FlowId, how: End) {
+        let ElasticThread { shared, groups, io, .. } = self;
+        let Some(flow) = flow_of(groups, id) else { return };
+        let (cfg, now_us) = (&shared.config.tcp, io.now_us);
+        flow.side.holder = Holder::Orphan;
+        match how {
+            End::Close => flow.tcb.close(cfg, now_us, &mut io.of(&mut flow.side)),
+            End::Abort => flow.tcb.abort(cfg, now_us, &mut io.of(&mut flow.side)),
+        }
+        io.bury_received(&mut flow.side);
+        self.touch(id);
+    }
+
+    /// Tells the application of data that came before it accepted the flow.
+    pub(crate) fn announce_early_data(&mut self) {
+        while self.io.events.has_room() {
+            let Some(id) = self.to_announce.pop_front() else { return };
+            let ElasticThread { groups, io, shared, .. } = self;
+            let Some(flow) = flow_of(groups, id) else { continue };
+            if flow.side.holder != Holder::Application {
+                continue;
+            }
+            let side = &mut flow.side;
+            let held = std::mem::take(&mut side.held);
+            let skip = side.announced as usize;
+            held.for_each(&shared.memory, skip, |addr, len| io.announce(side, addr, len as u32));
+            side.held = held;
+            if side.eof_pending {
+                io.announce_eof(side);
+            }
+        }
+    }
+
+    pub(crate) fn call_listen(&mut self, args: &[u64; 6]) -> Result<i64, i64> {
+        let addr = addr_of(args[0], args[1]);
+        let port = port_of(args[2])?;
+        let config = &self.shared.config;
+        if !addr.is_unspecified() && !config.is_local(addr) {
+            return Err(error::NOT_LOCAL);
+        }
+        if port == 0 {
+            return Err(error::INVALID);
+        }
+        let backlog = match u32::try_from(args[3]).map_err(|_| error::INVALID)? {
+            0 => config.backlog,
+            n => n.min(BACKLOG_MAX),
+        };
+        let addr = if addr.is_unspecified() { IpAddr::UNSPECIFIED } else { addr };
+        let backlog = Listener::new(backlog, backlog.max(HALF_OPEN_MIN));
+        let listening = Listening { addr, port, cookie: args[4], backlog };
+        self.listeners.add(listening).map(|id| id as i64).map_err(|e| match e {
+            ListenError::InUse => error::IN_USE,
+            ListenError::TooMany => error::NO_RESOURCE,
+        })
+    }
+
+    /// Refuses all that wait at the listener, then removes it.
+    pub(crate) fn call_unlisten(&mut self, id: u64) -> Result<i64, i64> {
+        let slot = self.listeners.slot_of(id).ok_or(error::BAD_HANDLE)?;
+        let waiting = |flow: &Flow| {
+            flow.side.waits != Waits::Nowhere && flow.side.listener == slot
+        };
+        let ids: Vec<FlowId> =
+            self.groups.iter().flatten().flat_map(|group| group.ids_where(waiting)).collect();
+        for id in ids {
+            self.stop_waiting(id);
+            self.end_flow(id, End::Abort);
+        }
+        self.listeners.remove(slot);
+        Ok(0)
+    }
+
+    pub(crate) fn call_connect(&mut self, args: &[u64; 6]) -> Result<i64, i64> {
+        let remote = addr_of(args[1], args[2]);
+        let remote_port = port_of(args[3])?;
+        let wanted = port_of(args[4])?;
+        if remote_port == 0 || remote.is_unspecified() || remote.is_multicast() {
+            return Err(error::INVALID);
+        }
+        let (local, _) = self.shared.config.route(remote).ok_or(error::UNREACHABLE)?;
+        if self.io.ports.is_empty() {
+            return Err(error::UNREACHABLE);
+        }
+        let tuple = FlowTuple { local, remote, local_port: wanted, remote_port };
+        let (tuple, group, hash) = self.choose_port(tuple)?;
+        let tcb = self.new_active(&tuple);
+        let mut flow = Flow::new(tcb, hash, 0, Holder::Connecting);
+        flow.side.cookie = args[0];
+        let id = self.insert_flow(group, flow).ok_or(error::NO_RESOURCE)?;
+        self.touch(id);
+        self.io.metrics.counters.connects.add(1);
+        Ok(id.handle() as i64)
+    }
+
+    /// Completes the tuple with a local port that is free and whose flow group is this thread's,
+    /// so that the answers come here (RFC 6056 for the choice).
+    fn choose_port(&mut self, mut tuple: FlowTuple) -> Result<(FlowTuple, usize, u64), i64> {
+        let ElasticThread { shared, receive, groups, secrets, .. } = self;
+        let place = |tuple: &FlowTuple| {
+            let hash = shared.flow_hash.hash(tuple);
+            (receive.classify(hash, 0, tuple), hash)
+        };
+        let fits = |tuple: &FlowTuple| {
+            let (group, hash) = place(tuple);
+            groups[group].as_ref().is_some_and(|g| g.find(hash, tuple).is_none())
+        };
+        if tuple.local_port != 0 {
+            let (group, hash) = place(&tuple);
+            return match &groups[group] {
+                None => Err(error::INVALID),
+                Some(g) if g.find(hash, &tuple).is_some() => Err(error::IN_USE),
+                Some(_) => Ok((tuple, group, hash)),
+            };
+        }
+        let fits = |port| fits(&FlowTuple { local_port: port, ..tuple });
+        let port = secrets.local_port(&tuple, fits);
+        tuple.local_port = port.ok_or(error::NO_RESOURCE)?;
+        let (group, hash) = place(&tuple);
+        Ok((tuple, group, hash))
+    }
+
+    fn new_active(&mut self, tuple: &FlowTuple) -> Tcb<Payload> {
+        let (iss, ts_offset) = self.secrets.start_of(tuple, self.io.now_us);
+        Tcb::connect(&self.shared.config.tcp, *tuple, iss, ts_offset, self.io.now_us)
+    }
+
+    pub(crate) fn new_passive(&mut self, syn: &TcpHeader, tuple: &FlowTuple) -> Tcb<Payload> {
+        let (iss, ts_offset) = self.secrets.start_of(tuple, self.io.now_us);
+        Tcb::accept(&self.shared.config.tcp, *tuple, syn, iss, ts_offset, self.io.now_us)
+    }
+
+    pub(crate) fn open_cookie(&self, ack: &TcpHeader, tuple: &FlowTuple) -> Option<Tcb<Payload>> {
+        self.secrets.open_cookie(&self.shared.config.tcp, ack, tuple, self.io.now_us)
+    }
+
+    pub(crate) fn send_cookie(&mut self, work: &Work, packet: &TcpPacket, tuple: &FlowTuple) {
+        let cfg = &self.shared.config.tcp;
+        let answer = self.secrets.cookie_for(cfg, &packet.header, tuple, self.io.now_us);
+        self.io.metrics.counters.syn_cookies.add(1);
+        self.io.send_reply(work.port, packet.ip.eth_src, tuple, &answer);
+    }
+}
+
+/// Largest backlog that an application may ask for.
+const BACKLOG_MAX: u32 = 1 << 20;
+/// Unfinished handshakes that even a small backlog has before cookies are used.
+const HALF_OPEN_MIN: u32 = 128;
+
+/// The address of two argument words.
+pub(crate) fn addr_of(high: u64, low: u64) -> IpAddr {
+    let mut bytes = [0; 16];
+    bytes[..8].copy_from_slice(&high.to_be_bytes());
+    bytes[8..].copy_from_slice(&low.to_be_bytes());
+    IpAddr(bytes)
+}
+
+/// The port of an argument word.
+pub(crate) fn port_of(value: u64) -> Result<u16, i64> {
+    u16::try_from(value).map_err(|_| error::INVALID)
+}

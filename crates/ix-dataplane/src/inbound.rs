@@ -1,0 +1,196 @@
+//! Step 2: what each packet of the batch does.
+use crate::flow::{Flow, Holder, Payload, Waits};
+use crate::metrics::LocalDrop;
+use crate::receive::Work;
+use crate::thread::{ElasticThread, flow_of};
+use crate::handle::FlowId;
+use ix_abi::{Event, event_kind};
+use ix_tcp::SynVerdict;
+use ix_wire::{FlowTuple, Parsed, TcpFlags, TcpPacket};
+
+impl ElasticThread {
+    pub(crate) fn handle(&mut self, work: Work) {
+        match work.parsed {
+            Parsed::Tcp(packet) => self.handle_tcp(work, &packet),
+            Parsed::Udp(packet) => self.handle_udp(work, &packet),
+            Parsed::Icmp(packet) => self.handle_icmp(work, &packet),
+            Parsed::Arp(packet) => self.handle_arp(work, &packet),
+        }
+    }
+
+    fn handle_tcp(&mut self, work: Work, packet: &TcpPacket) {
+        let tuple = packet.tuple();
+        let group = work.group as usize;
+        if self.shared.owner(group) != self.io.index {
+            self.io.metrics.counters.misrouted.add(1);
+        }
+        let found = self.groups[group].as_ref().and_then(|g| g.find(work.hash, &tuple));
+        let Some(slot) = found else {
+            self.open_passively(work, packet, &tuple);
+            return;
+        };
+        let Some(flow) = self.groups[group].as_mut().and_then(|g| g.at(slot)) else { return };
+        let id = flow.side.id;
+        let opens = TcpFlags::SYN.0 == packet.header.flags.0 & (TcpFlags::SYN | TcpFlags::ACK).0;
+        if opens && flow.tcb.gives_way_to(&packet.header) {
+            self.remove_flow(id);
+            self.open_passively(work, packet, &tuple);
+            return;
+        }
+        self.segment(id, work, packet);
+    }
+
+    /// Hands a segment to its flow, then tells the application what came of it.
+    fn segment(&mut self, id: FlowId, mut work: Work, packet: &TcpPacket) {
+        let ElasticThread { shared, groups, io, receive, touched, listeners, .. } = self;
+        let Some(flow) = flow_of(groups, id) else { return };
+        let cfg = &shared.config.tcp;
+        let now_us = io.now_us;
+        let payload = packet.payload;
+        if payload.len == 0 && work.tails == 0 {
+            io.rx_pool.put(work.mbuf);
+            flow.tcb.segment(cfg, now_us, &packet.header, None, &mut io.of(&mut flow.side));
+        } else {
+            let start = work.mbuf.offset() + payload.start as usize;
+            work.mbuf.set_range(start, payload.len as usize);
+            let first = Payload(work.mbuf);
+            let mut header = packet.header;
+            // A frame of several mbufs is as many segments; its end carries the final flags.
+            let last_flags = header.flags;
+            let mut more = payload.more as usize;
+            let mut part = Some(first);
+            for left in (0..=work.tails).rev() {
+                let Some(buf) = part.take() else { break };
+                let len = buf.0.len() as u32;
+                header.flags = if left > 0 { without_end(last_flags) } else { last_flags };
+                flow.tcb.segment(cfg, now_us, &header, Some(buf), &mut io.of(&mut flow.side));
+                header.seq = header.seq + len;
+                if left > 0 {
+                    part = receive.take_tail(&mut more).map(Payload);
+                }
+                if part.as_ref().is_some_and(|buf| buf.0.len() == 0)
+                    && let Some(empty) = part.take()
+                {
+                    io.rx_pool.put(empty.0);
+                }
+            }
+        }
+        if !flow.side.touched {
+            flow.side.touched = true;
+            touched.push(id);
+        }
+        let side = &mut flow.side;
+        match side.holder {
+            Holder::Application if side.acked_bytes > 0 || side.window_opened => {
+                io.announce_sent(side, flow.tcb.send_space(cfg));
+            }
+            Holder::Knocking if side.waits != Waits::Knocking => {
+                let Some(listening) = listeners.get(side.listener) else { return };
+                if side.waits == Waits::HalfOpen {
+                    listening.backlog.established();
+                }
+                side.waits = Waits::Knocking;
+                let tuple = flow.tcb.tuple();
+                io.metrics.counters.knocks.add(1);
+                io.events.push(Event {
+                    kind: event_kind::KNOCK,
+                    cookie: listening.cookie,
+                    handle: id.handle(),
+                    addr: tuple.remote.0,
+                    port: tuple.remote_port,
+                    ..Event::default()
+                });
+            }
+            _ => {}
+        }
+    }
+
+    /// A segment of no flow: a listener's business, or refused (RFC 9293 section 3.10.7.1, .2).
+    fn open_passively(&mut self, work: Work, packet: &TcpPacket, tuple: &FlowTuple) {
+        let header = &packet.header;
+        let flags = header.flags;
+        let slot = self.listeners.find(tuple.local, tuple.local_port);
+        let kinds = TcpFlags::SYN | TcpFlags::ACK | TcpFlags::RST;
+        match (slot, flags.0 & kinds.0) {
+            (Some(slot), f) if f == TcpFlags::SYN.0 && !flags.contains(TcpFlags::FIN) => {
+                self.handle_syn(slot, work, packet, tuple)
+            }
+            (Some(slot), f) if f == TcpFlags::ACK.0 => {
+                self.handle_cookie(slot, work, packet, tuple)
+            }
+            _ => self.refuse(work, packet, tuple),
+        }
+    }
+
+    fn handle_syn(&mut self, slot: u16, work: Work, packet: &TcpPacket, tuple: &FlowTuple) {
+        let Some(listening) = self.listeners.get(slot) else { return self.give_back(work) };
+        match listening.backlog.on_syn() {
+            SynVerdict::Accept => {
+                let tcb = self.new_passive(&packet.header, tuple);
+                let mut flow = Flow::new(tcb, work.hash, work.port, Holder::Embryonic);
+                flow.side.listener = slot;
+                flow.side.waits = Waits::HalfOpen;
+                match self.insert_flow(work.group as usize, flow) {
+                    Some(id) => self.touch(id),
+                    None => {
+                        if let Some(listening) = self.listeners.get(slot) {
+                            listening.backlog.half_open_died();
+                        }
+                        self.io.metrics.drop_local(LocalDrop::FlowsMax);
+                    }
+                }
+            }
+            SynVerdict::Cookie => self.send_cookie(&work, packet, tuple),
+            SynVerdict::Drop => self.io.metrics.drop_local(LocalDrop::Backlog),
+        }
+        self.give_back(work);
+    }
+
+    /// An ACK without a flow at a listener's port: the third segment of a SYN cookie, or nothing.
+    fn handle_cookie(&mut self, slot: u16, work: Work, packet: &TcpPacket, tuple: &FlowTuple) {
+        let Some(tcb) = self.open_cookie(&packet.header, tuple) else {
+            return self.refuse(work, packet, tuple);
+        };
+        let Some(listening) = self.listeners.get(slot) else { return self.give_back(work) };
+        if !listening.backlog.on_cookie() {
+            self.io.metrics.drop_local(LocalDrop::Backlog);
+            return self.give_back(work);
+        }
+        let mut flow = Flow::new(tcb, work.hash, work.port, Holder::Knocking);
+        flow.side.listener = slot;
+        match self.insert_flow(work.group as usize, flow) {
+            Some(id) => self.segment(id, work, packet),
+            None => {
+                if let Some(listening) = self.listeners.get(slot) {
+                    listening.backlog.accepted();
+                }
+                self.io.metrics.drop_local(LocalDrop::FlowsMax);
+                self.give_back(work);
+            }
+        }
+    }
+
+    /// Answers a reset, as RFC 9293 section 3.10.7.1 has it.
+    fn refuse(&mut self, work: Work, packet: &TcpPacket, tuple: &FlowTuple) {
+        self.io.metrics.drop_local(LocalDrop::NoFlow);
+        let payload_len = (packet.payload.len + packet.payload.more) as u32;
+        if let Some(reset) = ix_tcp::reset_for(&packet.header, payload_len) {
+            self.io.send_reply(work.port, packet.ip.eth_src, tuple, &reset);
+        }
+        self.give_back(work);
+    }
+
+    /// Frees the mbufs of a packet that is done with.
+    pub(crate) fn give_back(&mut self, work: Work) {
+        self.io.rx_pool.put(work.mbuf);
+        for _ in 0..work.tails {
+            if let Some(mbuf) = self.receive.pop_tail() {
+                self.io.rx_pool.put(mbuf);
+            }
+        }
+    }
+}
+
+fn without_end(flags: TcpFlags) -> TcpFlags {
+    TcpFlags(flags.0 & !(TcpFlags::FIN | TcpFlags::PSH).0)
+}

@@ -1,0 +1,273 @@
+//! Next hops. The ARP table is the one thing that elastic threads share; each keeps a copy of what
+//! it uses, so that the common path takes no lock: it compares a version number.
+use crate::config::{AddressCheck, Config};
+use crate::flow::Side;
+use crate::io::Io;
+use crate::metrics::LocalDrop;
+use ix_mem::{HEADROOM_BYTES, Mbuf};
+use ix_tcp::arp::{
+    AddressGuard, ArpCache, ArpChange, ArpLimits, GuardEvent, GuardMode, Resolution,
+};
+use ix_wire::{ArpPacket, FlowTuple, IpAddr, MacAddr, ethernet};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// A copy is looked up anew after this time, so that the table knows which next hops are in use.
+const COPY_US: u64 = 1_000_000;
+/// After losing the defence of an address we claim it again no sooner than this (RFC 5227 section
+/// 2.4 (c): a service keeps its address).
+const RECLAIM_US: u64 = 10_000_000;
+
+/// The table of all threads.
+pub struct Neighbors {
+    table: Mutex<Table>,
+    version: AtomicU64,
+    due_us: AtomicU64,
+}
+
+struct Table {
+    cache: ArpCache,
+    guards: Vec<AddressGuard>,
+    mac: MacAddr,
+}
+
+impl Neighbors {
+    /// For a host with these devices. Probing or announcing begins at `now_us`.
+    pub fn new(config: &Config, macs: &[MacAddr], now_us: u64) -> Neighbors {
+        let mut cache = ArpCache::new(macs, ArpLimits::default());
+        for (ip, mac) in &config.arp {
+            cache.set_static(*ip, *mac);
+        }
+        let mac = macs.first().copied().unwrap_or_default();
+        let mode = match config.address_check {
+            AddressCheck::Off => GuardMode::Off,
+            AddressCheck::Announce => GuardMode::Announce,
+            AddressCheck::Probe => GuardMode::Probe,
+        };
+        let random = config.flow_hash_key[0];
+        let guard = |ip: IpAddr| ip.as_v4().map(|v4| AddressGuard::new(v4, mac, mode, now_us, random));
+        let guards = config.host_addrs.iter().filter_map(|(ip, _)| guard(*ip)).collect();
+        if mode != GuardMode::Probe {
+            config.host_addrs.iter().for_each(|(ip, _)| cache.add_address(*ip));
+        }
+        let version = AtomicU64::new(cache.version());
+        let table = Mutex::new(Table { cache, guards, mac });
+        Neighbors { table, version, due_us: AtomicU64::new(now_us) }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes changes visible to the other threads; answers whether there were any.
+    fn publish(&self, table: &Table) -> bool {
+        let guards = table.guards.iter().map(AddressGuard::deadline);
+        let due_us = guards.fold(table.cache.deadline(), u64::min);
+        self.due_us.store(due_us, Ordering::Relaxed);
+        let version = table.cache.version();
+        self.version.swap(version, Ordering::Release) != version
+    }
+}
+
+/// What one thread remembers of the table.
+pub struct NeighborCopy {
+    known: HashMap<IpAddr, MacAddr>,
+    /// Goes up whenever flows must look their next hop up anew; never 0.
+    version: u32,
+    seen: u64,
+    until_us: u64,
+}
+
+impl NeighborCopy {
+    /// An empty copy.
+    pub fn new() -> NeighborCopy {
+        NeighborCopy { known: HashMap::new(), version: 1, seen: 0, until_us: 0 }
+    }
+}
+
+impl Default for NeighborCopy {
+    fn default() -> NeighborCopy {
+        NeighborCopy::new()
+    }
+}
+
+impl Io {
+    /// At the start of each turn: drops the copy when the table has changed or it is old.
+    #[inline]
+    pub(crate) fn check_neighbors(&mut self) {
+        let seen = self.shared.neighbors.version.load(Ordering::Acquire);
+        let copy = &mut self.neighbors;
+        if seen == copy.seen && self.now_us < copy.until_us {
+            return;
+        }
+        copy.known.clear();
+        copy.version = copy.version.wrapping_add(1).max(1);
+        copy.until_us = self.now_us + COPY_US;
+        if std::mem::replace(&mut copy.seen, seen) != seen {
+            self.send_pending();
+        }
+    }
+
+    /// Sees to it that `side.mac` is the address of the flow's next hop; false while it is unknown.
+    #[inline]
+    pub(crate) fn refresh_mac(&mut self, side: &mut Side, tuple: &FlowTuple) -> bool {
+        if side.mac_version == self.neighbors.version {
+            return true;
+        }
+        match self.resolve(tuple.remote, side.port) {
+            Resolution::Known(mac) => {
+                side.mac = mac;
+                side.mac_version = self.neighbors.version;
+                true
+            }
+            Resolution::Pending | Resolution::Failed => false,
+        }
+    }
+
+    /// The Ethernet address for packets to `remote`.
+    pub(crate) fn resolve(&mut self, remote: IpAddr, port: u8) -> Resolution {
+        let Some((_, hop)) = self.shared.config.route(remote) else { return Resolution::Failed };
+        if let Some(mac) = self.neighbors.known.get(&hop) {
+            return Resolution::Known(*mac);
+        }
+        let shared = self.shared.clone();
+        let mut out = Vec::new();
+        let mut table = shared.neighbors.lock();
+        let resolution = table.cache.lookup(hop, self.now_us, &mut out);
+        shared.neighbors.publish(&table);
+        drop(table);
+        self.send_arp(port, out);
+        if let Resolution::Known(mac) = resolution {
+            self.neighbors.known.insert(hop, mac);
+        }
+        resolution
+    }
+
+    /// Keeps a built packet until its next hop answers; drops it if that has just failed.
+    pub(crate) fn wait_for_neighbor(&mut self, remote: IpAddr, port: u8, mbuf: Mbuf) {
+        let hop = self.shared.config.route(remote).map(|(_, hop)| hop);
+        let refused = match (hop, self.resolve(remote, port)) {
+            (Some(hop), Resolution::Pending) => self.pending.push(hop, (port, mbuf), self.now_us).err(),
+            _ => Some((port, mbuf)),
+        };
+        if let Some((_, mbuf)) = refused {
+            self.metrics.drop_local(LocalDrop::ArpPending);
+            self.tx_pool.put(mbuf);
+        }
+    }
+
+    /// Sends what waited for next hops that are known now.
+    fn send_pending(&mut self) {
+        if self.pending.is_empty() {
+            return;
+        }
+        let hops: Vec<IpAddr> = self.pending.hops().collect();
+        for hop in hops {
+            match self.resolve(hop, 0) {
+                Resolution::Known(mac) => {
+                    for (port, mut mbuf) in self.pending.take(hop) {
+                        mbuf.bytes_mut(&self.shared.memory)[..6].copy_from_slice(&mac);
+                        self.ports[port as usize].queue.push_back(mbuf);
+                    }
+                }
+                Resolution::Pending => {}
+                Resolution::Failed => {
+                    for (_, mbuf) in self.pending.take(hop) {
+                        self.metrics.drop_local(LocalDrop::ArpPending);
+                        self.tx_pool.put(mbuf);
+                    }
+                }
+            }
+        }
+    }
+
+    /// An ARP packet came in on a port.
+    pub(crate) fn handle_arp_packet(&mut self, port: u8, packet: &ArpPacket) {
+        let shared = self.shared.clone();
+        let mut out = Vec::new();
+        let mut table = shared.neighbors.lock();
+        let change = table.cache.on_packet(packet, self.now_us, &mut out);
+        if matches!(change, ArpChange::Conflict { .. }) {
+            self.metrics.counters.address_conflicts.add(1);
+        }
+        let Table { cache, guards, mac } = &mut *table;
+        for guard in guards {
+            let event = guard.on_packet(packet, self.now_us, &mut out);
+            act_on(event, guard, cache, *mac, self.now_us);
+        }
+        let changed = shared.neighbors.publish(&table);
+        drop(table);
+        self.send_arp(port, out);
+        if changed {
+            self.check_neighbors();
+            (0..shared.threads()).filter(|i| *i != self.index).for_each(|i| self.ring_thread(i));
+        }
+    }
+
+    /// Asks again, expires, announces; whichever thread comes first does it for all.
+    pub(crate) fn run_neighbor_timers(&mut self) {
+        while let Some((_, mbuf)) = self.pending.expire(self.now_us) {
+            self.metrics.drop_local(LocalDrop::ArpPending);
+            self.tx_pool.put(mbuf);
+        }
+        if self.now_us < self.shared.neighbors.due_us.load(Ordering::Relaxed) {
+            return;
+        }
+        let shared = self.shared.clone();
+        let mut out = Vec::new();
+        let mut table = shared.neighbors.lock();
+        let Table { cache, guards, mac } = &mut *table;
+        cache.tick(self.now_us, &mut out);
+        for guard in guards {
+            let event = guard.tick(self.now_us, &mut out);
+            act_on(event, guard, cache, *mac, self.now_us);
+        }
+        shared.neighbors.publish(&table);
+        drop(table);
+        for port in 0..self.ports.len() as u8 {
+            self.send_arp(port, out.clone());
+        }
+    }
+
+    /// When `run_neighbor_timers` has something to do, µs.
+    pub(crate) fn neighbor_deadline_us(&self) -> Option<u64> {
+        let due_us = self.shared.neighbors.due_us.load(Ordering::Relaxed);
+        let due_us = if self.pending.is_empty() { due_us } else { due_us.min(self.now_us + COPY_US) };
+        (due_us != u64::MAX).then_some(due_us)
+    }
+
+    fn send_arp(&mut self, port: u8, packets: Vec<ArpPacket>) {
+        let Some(device) = self.ports.get_mut(port as usize) else { return };
+        for mut packet in packets {
+            packet.sender_mac = device.info.mac;
+            let Some(mut mbuf) = self.tx_pool.take() else {
+                self.metrics.drop_local(LocalDrop::NoTxFrame);
+                return;
+            };
+            mbuf.set_range(HEADROOM_BYTES, ethernet::FRAME_BYTES_MIN);
+            let frame = mbuf.bytes_mut(&self.shared.memory);
+            frame.fill(0);
+            packet.emit_frame(frame);
+            device.queue.push_back(mbuf);
+        }
+    }
+}
+
+/// What the guard of an address says becomes of the cache's answers for it.
+fn act_on(
+    event: Option<GuardEvent>,
+    guard: &mut AddressGuard,
+    cache: &mut ArpCache,
+    mac: MacAddr,
+    now_us: u64,
+) {
+    match event {
+        Some(GuardEvent::Usable) => cache.add_address(IpAddr::v4(guard.ip())),
+        Some(GuardEvent::Lost { .. }) => {
+            let again_us = now_us + RECLAIM_US;
+            *guard = AddressGuard::new(guard.ip(), mac, GuardMode::Announce, again_us, now_us);
+        }
+        Some(GuardEvent::Taken { .. } | GuardEvent::Defended { .. }) | None => {}
+    }
+}

@@ -1,0 +1,147 @@
+//! `run_io` on Linux: turns of the cycle until there is something for the application, with bounded
+//! spinning and then sleep on the doorbells.
+use crate::clock::Clock;
+use crate::metrics::Stage;
+use crate::thread::ElasticThread;
+use std::os::fd::RawFd;
+
+/// How `run_io` came back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RunOutcome {
+    /// Events in the array.
+    pub events: usize,
+    /// Time of the last cycle, µs.
+    pub now_us: u64,
+    /// A signal waits for the application.
+    pub signal: bool,
+}
+
+/// An elastic thread with a clock and a bed.
+pub struct Runner {
+    /// The elastic thread.
+    pub thread: ElasticThread,
+    clock: Clock,
+    /// Readable while a blocked signal is pending for this Linux thread.
+    signal_fd: Option<RawFd>,
+    signal_check_us: u64,
+    polls: Vec<libc::pollfd>,
+}
+
+/// Between looks at pending signals while there is always work.
+const SIGNAL_CHECK_US: u64 = 1_000;
+/// A deadline nearer than this is waited for awake: to sleep and wake takes about as long.
+const NAP_MIN_US: u64 = 60;
+/// Longest sleep with a device that has no doorbell.
+const NAP_WITHOUT_DOORBELL_US: u64 = 50;
+
+impl Runner {
+    /// The wait loop of `thread`.
+    pub fn new(thread: ElasticThread, clock: Clock) -> Runner {
+        let polls = Vec::with_capacity(8);
+        Runner { thread, clock, signal_fd: None, signal_check_us: 0, polls }
+    }
+
+    /// Looks at this descriptor (a signalfd) for signals from now on.
+    pub fn set_signal_fd(&mut self, fd: Option<RawFd>) {
+        self.signal_fd = fd;
+    }
+
+    /// Runs the application's calls, then cycles until there are events, or `wait_us` are over.
+    pub fn run_io(&mut self, calls: usize, wait_us: u64) -> RunOutcome {
+        let start_us = self.clock.now_us();
+        let until_us = start_us.saturating_add(wait_us);
+        let spin_us = self.thread.shared.config.idle_spin_us;
+        self.thread.begin(calls, start_us);
+        let mut busy_us = start_us;
+        let mut now_us = start_us;
+        loop {
+            let report = self.thread.turn(now_us);
+            let outcome = |signal| RunOutcome { events: report.events, now_us, signal };
+            if report.events > 0 {
+                return outcome(now_us >= self.signal_check_us && self.signal_waits(now_us));
+            }
+            if now_us >= until_us {
+                return outcome(false);
+            }
+            if now_us >= self.signal_check_us && self.signal_waits(now_us) {
+                return outcome(true);
+            }
+            if report.busy {
+                busy_us = now_us;
+            } else if now_us - busy_us >= spin_us {
+                self.sleep(now_us, until_us);
+                now_us = self.clock.now_us();
+                self.signal_check_us = 0;
+                // One more round of polling before the next sleep, not a whole spin.
+                busy_us = now_us.saturating_sub(spin_us / 2);
+                continue;
+            } else {
+                core::hint::spin_loop();
+            }
+            now_us = self.clock.now_us();
+        }
+    }
+
+    /// Sleeps until a doorbell rings, another thread or a signal calls, or something is due.
+    fn sleep(&mut self, now_us: u64, until_us: u64) {
+        let thread = &mut self.thread;
+        let mut wake_us = thread.next_deadline_us().unwrap_or(u64::MAX).min(until_us);
+        if wake_us < now_us + NAP_MIN_US {
+            return;
+        }
+        let index = thread.io.index;
+        thread.shared.wakers[index].set_sleeping(true);
+        if thread.may_sleep() {
+            thread.io.metrics.enter(Stage::Idle);
+            self.polls.clear();
+            let mut add = |fd: RawFd| {
+                self.polls.push(libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
+            };
+            for port in &thread.io.ports {
+                match port.nic.doorbell() {
+                    Some(fd) => add(fd),
+                    None => wake_us = wake_us.min(now_us + NAP_WITHOUT_DOORBELL_US),
+                }
+            }
+            let waker_fd = thread.shared.wakers[index].fd();
+            add(waker_fd);
+            if let Some(fd) = self.signal_fd {
+                add(fd);
+            }
+            poll(&mut self.polls, wake_us.saturating_sub(now_us));
+            drain(waker_fd);
+        }
+        thread.shared.wakers[index].set_sleeping(false);
+    }
+
+    fn signal_waits(&mut self, now_us: u64) -> bool {
+        self.signal_check_us = now_us + SIGNAL_CHECK_US;
+        let Some(fd) = self.signal_fd else { return false };
+        let mut one = [libc::pollfd { fd, events: libc::POLLIN, revents: 0 }];
+        poll(&mut one, 0);
+        one[0].revents & libc::POLLIN != 0
+    }
+}
+
+fn poll(polls: &mut [libc::pollfd], wait_us: u64) {
+    let time = libc::timespec {
+        tv_sec: (wait_us / 1_000_000).min(i32::MAX as u64) as i64,
+        tv_nsec: (wait_us % 1_000_000 * 1000) as i64,
+    };
+    // SAFETY: an exclusive slice and its length; no signal mask. An error (EINTR) is a wake-up.
+    unsafe { libc::ppoll(polls.as_mut_ptr(), polls.len() as u64, &time, core::ptr::null()) };
+}
+
+/// Empties an eventfd.
+fn drain(fd: RawFd) {
+    let mut count = 0u64;
+    // SAFETY: reads eight bytes into a local; the descriptor is non-blocking.
+    unsafe { libc::read(fd, (&raw mut count).cast(), 8) };
+}
+
+/// Rings an eventfd.
+pub(crate) fn ring(fd: RawFd) {
+    let one = 1u64;
+    // SAFETY: writes eight bytes from a local. A full counter is a ring that was heard already.
+    unsafe { libc::write(fd, (&raw const one).cast(), 8) };
+}

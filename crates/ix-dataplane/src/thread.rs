@@ -1,0 +1,258 @@
+//! An elastic thread: what it owns, and the six steps of its cycle.
+//!
+//! Nothing here reads a clock or waits: the caller brings the time and decides about sleeping
+//! (`runner.rs` on Linux, the simulator in virtual time).
+use crate::app_timers::AppTimers;
+use crate::calls::CallArray;
+use crate::flow::Flow;
+use crate::flow_group::FlowGroup;
+use crate::handle::FlowId;
+use crate::io::Io;
+use crate::listeners::Listeners;
+use crate::metrics::{Stage, ThreadMetrics};
+use crate::receive::{Forwarding, Receive};
+use crate::secrets::Secrets;
+use crate::shared::Shared;
+use crate::wheel::Wheel;
+use ix_tcp::State;
+use ix_wire::FLOW_GROUPS;
+use std::sync::Arc;
+
+/// Entries that the wheel handles in one cycle at most: the bound of step 5.
+const TIMERS_PER_CYCLE: usize = 256;
+
+/// Between updates of the gauges.
+const HOUSEKEEPING_US: u64 = 100_000;
+
+/// Wheel tokens with this bit name application timers, all others are handles.
+pub(crate) const APP_TIMER: u64 = 1 << 63;
+
+/// One elastic thread.
+pub struct ElasticThread {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) io: Io,
+    pub(crate) calls: CallArray,
+    pub(crate) groups: Box<[Option<Box<FlowGroup>>]>,
+    pub(crate) flows: usize,
+    pub(crate) wheel: Wheel,
+    pub(crate) app_timers: AppTimers,
+    pub(crate) listeners: Listeners,
+    pub(crate) secrets: Secrets,
+    pub(crate) receive: Receive,
+    /// Flows that need `output` before this cycle's transmission.
+    pub(crate) touched: Vec<FlowId>,
+    /// Accepted flows whose early data is not announced yet.
+    pub(crate) to_announce: std::collections::VecDeque<FlowId>,
+    due: Vec<u64>,
+    housekeeping_us: u64,
+}
+
+/// What one cycle found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CycleReport {
+    /// Events that wait for the application.
+    pub events: usize,
+    /// Packets that came in or went out, or timers that fired: something was done.
+    pub busy: bool,
+}
+
+impl ElasticThread {
+    /// A thread that owns the flow groups which `shared` gives it.
+    pub fn new(io: Io, calls: CallArray, forwarding: Forwarding, now_us: u64) -> ElasticThread {
+        let owned = |group: usize| io.shared.owner(group) == io.index;
+        let groups = (0..FLOW_GROUPS)
+            .map(|group| owned(group).then(|| Box::new(FlowGroup::new(group as u16))))
+            .collect();
+        let steering: Vec<_> = io.ports.iter().map(|port| port.info.steering.clone()).collect();
+        let timers_max = io.shared.config.timers_max;
+        ElasticThread {
+            calls,
+            groups,
+            flows: 0,
+            wheel: Wheel::new(now_us, 4096),
+            app_timers: AppTimers::new(timers_max),
+            listeners: Listeners::default(),
+            secrets: Secrets::new(io.shared.config.secret, io.index),
+            receive: Receive::new(io.shared.config.batch, forwarding, &steering),
+            touched: Vec::with_capacity(1024),
+            to_announce: Default::default(),
+            due: Vec::with_capacity(TIMERS_PER_CYCLE),
+            housekeeping_us: 0,
+            shared: io.shared.clone(),
+            io,
+        }
+    }
+
+    /// Steps 4 to 6 and then 1 and 2: consumes the application's `calls`, and leaves in the event
+    /// array what happened since. The application has consumed all earlier events.
+    pub fn run_cycle(&mut self, calls: usize, now_us: u64) -> CycleReport {
+        self.begin(calls, now_us);
+        self.turn(now_us)
+    }
+
+    /// The application came back with `calls`: its old events are consumed (step 4).
+    pub fn begin(&mut self, calls: usize, now_us: u64) {
+        self.io.events.reset();
+        self.io.empty_graveyard();
+        self.io.begin_cycle(now_us);
+        self.io.metrics.enter(Stage::Calls);
+        self.run_calls(calls);
+        self.announce_early_data();
+    }
+
+    /// Steps 5, 6, 1 and 2, without new calls. May be repeated while there are no events.
+    pub fn turn(&mut self, now_us: u64) -> CycleReport {
+        self.io.begin_cycle(now_us);
+        self.flush_touched();
+        self.io.metrics.enter(Stage::Timers);
+        let fired = self.run_timers(now_us);
+        self.flush_touched();
+        self.io.metrics.enter(Stage::Transmit);
+        let sent = self.io.transmit();
+        self.io.metrics.enter(Stage::Poll);
+        let received = self.receive_batch();
+        self.io.metrics.cycle_done(received, sent);
+        CycleReport { events: self.io.events.count(), busy: received + sent > 0 || fired }
+    }
+
+    /// Sends what the touched flows have to send, arms their timers, buries the dead.
+    pub(crate) fn flush_touched(&mut self) {
+        let mut touched = std::mem::take(&mut self.touched);
+        for id in touched.drain(..) {
+            self.flush_flow(id);
+        }
+        self.touched = touched;
+    }
+
+    fn flush_flow(&mut self, id: FlowId) {
+        let ElasticThread { shared, groups, io, wheel, .. } = self;
+        let Some(flow) = flow_of(groups, id) else { return };
+        flow.side.touched = false;
+        flow.tcb.output(&shared.config.tcp, io.now_us, &mut io.of(&mut flow.side));
+        if flow.tcb.is_dead() {
+            self.remove_flow(id);
+        } else {
+            count_time_wait(&io.metrics, flow);
+            schedule(wheel, flow);
+        }
+    }
+
+    fn run_timers(&mut self, now_us: u64) -> bool {
+        if !self.io.events.has_room() {
+            return false;
+        }
+        let mut due = std::mem::take(&mut self.due);
+        self.wheel.advance(now_us, TIMERS_PER_CYCLE, |token| due.push(token));
+        let fired = !due.is_empty();
+        for token in due.drain(..) {
+            if token & APP_TIMER != 0 {
+                self.fire_app_timer(token & !APP_TIMER);
+            } else {
+                self.fire_flow_timer(FlowId::from_handle(token), now_us);
+            }
+        }
+        self.due = due;
+        self.io.run_neighbor_timers();
+        self.run_housekeeping(now_us, false);
+        fired
+    }
+
+    fn fire_flow_timer(&mut self, id: FlowId, now_us: u64) {
+        let ElasticThread { shared, groups, io, wheel, .. } = self;
+        let Some(flow) = flow_of(groups, id) else { return };
+        // Timers are lazy: an entry that another one has replaced says nothing.
+        if flow.side.scheduled_us > now_us {
+            return;
+        }
+        flow.side.scheduled_us = u64::MAX;
+        if flow.tcb.deadline() > now_us {
+            schedule(wheel, flow);
+            return;
+        }
+        flow.tcb.timer(&shared.config.tcp, now_us, &mut io.of(&mut flow.side));
+        self.touch(id);
+    }
+
+    /// Puts a flow on the list of those that need `output` in this cycle.
+    pub(crate) fn touch(&mut self, id: FlowId) {
+        let Some(flow) = flow_of(&mut self.groups, id) else { return };
+        if !flow.side.touched {
+            flow.side.touched = true;
+            self.touched.push(id);
+        }
+    }
+
+    /// Gauges and the devices' own counters, every 100 ms and before sleep.
+    pub(crate) fn run_housekeeping(&mut self, now_us: u64, force: bool) {
+        if now_us < self.housekeeping_us && !force {
+            return;
+        }
+        self.housekeeping_us = now_us + HOUSEKEEPING_US;
+        let io = &mut self.io;
+        let counters = &io.metrics.counters;
+        counters.rx_frames_in_use.set(io.rx_pool.in_use().max(0) as u64);
+        counters.tx_frames_in_use.set(io.tx_pool.in_use().max(0) as u64);
+        counters.app_timers.set(self.app_timers.armed() as u64);
+        counters.wheel_entries.set(self.wheel.len() as u64);
+        counters.half_open.set(self.listeners.half_open());
+        let (mut overrun, mut invalid, mut failed) = (0, 0, 0);
+        let (mut rx_held, mut tx_held) = (0, 0);
+        for port in &mut io.ports {
+            let drops = port.nic.drops();
+            overrun += drops.rx_overrun;
+            invalid += drops.rx_invalid;
+            failed += drops.tx_failed;
+            let held = port.nic.frames_held();
+            rx_held += held.0;
+            tx_held += held.1;
+        }
+        counters.rx_frames_in_device.set(rx_held as u64);
+        counters.tx_frames_in_device.set(tx_held as u64);
+        counters.device_rx_overrun.set(overrun);
+        counters.device_rx_invalid.set(invalid);
+        counters.device_tx_failed.set(failed);
+    }
+
+    /// Whether nothing waits that no doorbell will ring for. Arms the devices' doorbells.
+    pub fn may_sleep(&mut self) -> bool {
+        let unsent = self.io.ports.iter().any(|port| !port.queue.is_empty());
+        if unsent || self.receive.has_backlog() || !self.to_announce.is_empty() {
+            return false;
+        }
+        self.io.ports.iter_mut().all(|port| port.nic.arm())
+    }
+
+    /// When the wheel or a neighbour has something to do next, µs.
+    pub fn next_deadline_us(&self) -> Option<u64> {
+        let neighbors = self.io.neighbor_deadline_us();
+        match (self.wheel.next_deadline_us(), neighbors) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        }
+    }
+}
+
+/// The flow of a name, if its group is here and the name is not stale.
+#[inline]
+pub(crate) fn flow_of(groups: &mut [Option<Box<FlowGroup>>], id: FlowId) -> Option<&mut Flow> {
+    groups.get_mut(id.group as usize)?.as_mut()?.get(id)
+}
+
+/// Keeps the gauge of flows in TIME-WAIT; `remove_flow` takes them out again.
+#[inline]
+fn count_time_wait(metrics: &ThreadMetrics, flow: &mut Flow) {
+    if flow.tcb.state() == State::TimeWait && !flow.side.in_time_wait {
+        flow.side.in_time_wait = true;
+        metrics.counters.time_wait.add(1);
+    }
+}
+
+/// Sees to it that the wheel looks at the flow no later than its earliest deadline.
+#[inline]
+fn schedule(wheel: &mut Wheel, flow: &mut Flow) {
+    let deadline_us = flow.tcb.deadline();
+    if deadline_us < flow.side.scheduled_us {
+        flow.side.scheduled_us = deadline_us;
+        wheel.insert(deadline_us, flow.side.id.handle());
+    }
+}
