@@ -176,17 +176,26 @@ pub fn parse_first(frame: &[u8], total_len: usize, checks: RxChecks) -> Result<P
     }
 
     let available = total_len.max(frame.len()) - ethernet::HEADER_BYTES;
-    let ip = ipv4::Header::parse(packet, available)?;
-    let in_buffer = ip.total_len.min(packet.len());
-    // The header lies within both: `Header::parse` has looked at it.
-    let bytes = packet.get(ip.header_len..in_buffer).ok_or(DropReason::IpTruncated)?;
-    let datagram = Datagram { eth, len: ip.total_len - ip.header_len, ip, bytes };
+    let datagram = Datagram::parse(eth, packet, available)?;
     match datagram.ip.protocol {
         ipv4::PROTOCOL_TCP => parse_tcp(&datagram, checks.transport),
         ipv4::PROTOCOL_UDP => parse_udp(&datagram, checks.transport),
         ipv4::PROTOCOL_ICMP => parse_icmp(&datagram),
         _ => Err(DropReason::IpUnknownProtocol),
     }
+}
+
+/// The link and network part of an IP packet of any protocol, and the protocol: for packets that
+/// [`parse`] refuses as [`DropReason::IpUnknownProtocol`].
+pub fn parse_ip(frame: &[u8]) -> Result<(IpMeta, u8), DropReason> {
+    let (eth, packet) =
+        frame.split_first_chunk::<{ ethernet::HEADER_BYTES }>().ok_or(DropReason::EthTruncated)?;
+    match be16(eth, 12) {
+        ethernet::TYPE_IPV4 => {}
+        other => return Err(unknown_type(other)),
+    }
+    let datagram = Datagram::parse(eth, packet, packet.len())?;
+    Ok((datagram.meta(), datagram.ip.protocol))
 }
 
 #[cold]
@@ -208,7 +217,21 @@ struct Datagram<'a> {
     len: usize,
 }
 
-impl Datagram<'_> {
+impl<'a> Datagram<'a> {
+    /// Parses the IP header at the front of `packet`, of which `available` bytes exist.
+    #[inline(always)]
+    fn parse(
+        eth: &'a [u8; ethernet::HEADER_BYTES],
+        packet: &'a [u8],
+        available: usize,
+    ) -> Result<Self, DropReason> {
+        let ip = ipv4::Header::parse(packet, available)?;
+        let in_buffer = ip.total_len.min(packet.len());
+        // The header lies within both: `Header::parse` has looked at it.
+        let bytes = packet.get(ip.header_len..in_buffer).ok_or(DropReason::IpTruncated)?;
+        Ok(Self { eth, len: ip.total_len - ip.header_len, ip, bytes })
+    }
+
     /// Built last, straight into its place: to copy what was just stored in pieces is slow.
     #[inline(always)]
     fn meta(&self) -> IpMeta {

@@ -363,3 +363,13 @@ fn an_echo_reply_is_the_request_with_another_type() {
         assert_eq!(reply.payload.of(&frame), payload);
     }
 }
+
+#[test]
+fn the_ip_part_of_an_unknown_protocol() {
+    let frame = with_ip(tcp_frame(b"data"), |ip| ip[9] = 132);
+    let (meta, protocol) = parse_ip(&frame).unwrap();
+    assert_eq!((meta.src, meta.eth_src, protocol), (link().src, PEER, 132));
+    assert_eq!(parse_ip(&arp_frame(arp_packet())), Err(DropReason::EthUnknownType));
+    let fragment = with_ip(frame, |ip| ip[6] = 0x20);
+    assert_eq!(parse_ip(&fragment), Err(DropReason::IpFragment));
+}

@@ -1,0 +1,524 @@
+//! ICMP: answers to echo requests, errors that we send, errors that we receive.
+use crate::PathError;
+use ix_wire::icmp::{self, IcmpHeader};
+use ix_wire::{
+    Checksum, FlowTuple, FrameHeader, IcmpPacket, IpAddr, IpMeta, Seq, UdpPacket, ethernet, ipv4,
+};
+
+/// Turns a received echo request into its reply, in place: swaps the addresses and updates the
+/// checksum. Answers the length of the frame to send, or `None` when there is no reply.
+///
+/// Requests to group addresses get none: RFC 1122 section 3.2.2.6 allows that, and an answer would
+/// serve to attack others. Nor do requests that go on in further buffers.
+pub fn reply_to_echo(frame: &mut [u8], packet: &IcmpPacket) -> Option<usize> {
+    let wanted = packet.header.kind == icmp::ECHO_REQUEST
+        && packet.header.code == 0
+        && packet.payload.more == 0
+        && !to_group(&packet.ip);
+    let ip_end = ethernet::HEADER_BYTES + usize::from(packet.ip.header_len);
+    let frame_len = packet.payload.range().end;
+    if !wanted || frame_len > frame.len() || ip_end + icmp::HEADER_BYTES > frame_len {
+        return None;
+    }
+    ethernet::emit(frame, packet.ip.eth_src, packet.ip.eth_dst, ethernet::TYPE_IPV4);
+    // IP options go back as they came.
+    let ip = &mut frame[ethernet::HEADER_BYTES..ip_end];
+    let (src, dst) = ip[12..20].split_at_mut(4);
+    src.swap_with_slice(dst);
+    ip[8] = ipv4::DEFAULT_TTL;
+    ip[10..12].fill(0);
+    let check = Checksum::of(ip).finish();
+    ip[10..12].copy_from_slice(&check.to_be_bytes());
+    icmp::echo_request_to_reply(&mut frame[ip_end..frame_len]);
+    Some(frame_len)
+}
+
+/// The packet came for more than one host (RFC 1122 section 3.2.2: no error about it, either).
+/// A directed broadcast comes in a broadcast frame.
+fn to_group(ip: &IpMeta) -> bool {
+    ix_wire::is_group_mac(&ip.eth_dst) || ip.dst.is_multicast() || ip.dst.is_broadcast()
+}
+
+/// Limits the errors that we send: a token bucket (RFC 1812 section 4.3.2.8).
+#[derive(Clone, Copy, Debug)]
+pub struct ErrorLimiter {
+    per_s: u64,
+    burst: u64,
+    /// When the bucket would have been empty, had it never been full.
+    empty_us: u64,
+}
+
+impl ErrorLimiter {
+    /// At most `per_s` errors a second, `burst` at once; neither zero.
+    pub const fn new(per_s: u32, burst: u32) -> Self {
+        assert!(per_s > 0 && burst > 0);
+        Self { per_s: per_s as u64, burst: burst as u64, empty_us: 0 }
+    }
+
+    /// Whether one more error may be sent now; if so it counts.
+    pub fn allow(&mut self, now_us: u64) -> bool {
+        let each_us = 1_000_000_u64.div_ceil(self.per_s);
+        let full_us = each_us * self.burst;
+        // Starts full, also when the clock starts at zero.
+        let clock_us = now_us + full_us;
+        let empty_us = self.empty_us.max(clock_us - full_us);
+        if clock_us - empty_us < each_us {
+            return false;
+        }
+        self.empty_us = empty_us + each_us;
+        true
+    }
+}
+
+impl Default for ErrorLimiter {
+    /// A thousand a second, fifty at once.
+    fn default() -> Self {
+        Self::new(1000, 50)
+    }
+}
+
+/// The longest error: RFC 1812 section 4.3.2.3.
+const ERROR_BYTES_MAX: usize = 576;
+const QUOTE_BYTES_MAX: usize = ERROR_BYTES_MAX - ipv4::HEADER_BYTES - icmp::HEADER_BYTES;
+
+/// An ICMP error to send about a received packet.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ErrorMessage {
+    about: IpMeta,
+    header: IcmpHeader,
+}
+
+impl ErrorMessage {
+    /// Room that [`Self::emit`] needs.
+    pub const FRAME_BYTES_MAX: usize = ethernet::HEADER_BYTES + ERROR_BYTES_MAX;
+
+    /// Nobody listens on the port of this datagram. `None` when RFC 1122 section 3.2.2 forbids an
+    /// error; the other cases of that section (fragments, strange sources) are not parsed at all.
+    pub fn port_unreachable(packet: &UdpPacket) -> Option<Self> {
+        Self::unreachable(packet.ip, icmp::UNREACHABLE_PORT)
+    }
+
+    /// We do not speak the protocol of this frame, which the parser refused for that reason.
+    pub fn protocol_unreachable(frame: &[u8]) -> Option<Self> {
+        let (ip, _) = ix_wire::parse_ip(frame).ok()?;
+        Self::unreachable(ip, icmp::UNREACHABLE_PROTOCOL)
+    }
+
+    fn unreachable(about: IpMeta, code: u8) -> Option<Self> {
+        let header = IcmpHeader { kind: icmp::UNREACHABLE, code, rest: [0; 4] };
+        (!to_group(&about)).then_some(Self { about, header })
+    }
+
+    /// Builds the frame: back to where `received` came from, with as much of it as fits. Answers
+    /// the frame's length.
+    ///
+    /// # Panics
+    /// When `frame` is shorter than [`Self::FRAME_BYTES_MAX`].
+    pub fn emit(&self, received: &[u8], ident: u16, frame: &mut [u8]) -> usize {
+        const QUOTE_AT: usize = ethernet::HEADER_BYTES + ipv4::HEADER_BYTES + icmp::HEADER_BYTES;
+        let quote = quote_of(received);
+        let frame_len = QUOTE_AT + quote.len();
+        frame[QUOTE_AT..frame_len].copy_from_slice(quote);
+        let link = FrameHeader {
+            eth_src: self.about.eth_dst,
+            eth_dst: self.about.eth_src,
+            src: self.about.dst,
+            dst: self.about.src,
+            ttl: ipv4::DEFAULT_TTL,
+            ecn: 0,
+            ident,
+        };
+        link.emit_icmp(frame, &self.header, quote.len(), Checksum::of(quote));
+        frame_len
+    }
+}
+
+/// The received IP packet without Ethernet header and padding, as far as it fits into an error.
+fn quote_of(received: &[u8]) -> &[u8] {
+    let packet = received.get(ethernet::HEADER_BYTES..).unwrap_or(&[]);
+    let total_len = match packet {
+        [_, _, high, low, ..] => usize::from(u16::from_be_bytes([*high, *low])),
+        _ => 0,
+    };
+    &packet[..packet.len().min(total_len).min(QUOTE_BYTES_MAX)]
+}
+
+/// What a received ICMP error says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum IcmpErrorKind {
+    /// No way to the network.
+    NetUnreachable,
+    /// No way to the host.
+    HostUnreachable,
+    /// The host does not speak the protocol.
+    ProtoUnreachable,
+    /// Nobody listens on the port.
+    PortUnreachable,
+    /// A packet with DF was too long for a link (RFC 1191).
+    FragNeeded {
+        /// MTU of that link; 0 from routers that do not say.
+        mtu: u16,
+    },
+    /// Somebody on the way forbids it (RFC 1122, RFC 1812: codes 9, 10 and 13).
+    AdminProhibited,
+    /// The hop limit ran out, or a reassembly timed out.
+    TimeExceeded,
+    /// Somebody on the way could not understand the header.
+    ParameterProblem,
+}
+
+impl IcmpErrorKind {
+    /// `None` for what is no error, and for source quench and redirects, which hosts ignore
+    /// (RFC 6633; RFC 1122 section 3.2.2.2 would have us follow redirects, which is an attack).
+    fn of(header: &IcmpHeader) -> Option<Self> {
+        let [.., mtu_high, mtu_low] = header.rest;
+        Some(match (header.kind, header.code) {
+            (icmp::UNREACHABLE, 0 | 6 | 11) => Self::NetUnreachable,
+            (icmp::UNREACHABLE, icmp::UNREACHABLE_PROTOCOL) => Self::ProtoUnreachable,
+            (icmp::UNREACHABLE, icmp::UNREACHABLE_PORT) => Self::PortUnreachable,
+            (icmp::UNREACHABLE, icmp::UNREACHABLE_FRAGMENTATION) => {
+                Self::FragNeeded { mtu: u16::from_be_bytes([mtu_high, mtu_low]) }
+            }
+            (icmp::UNREACHABLE, 9 | 10 | 13) => Self::AdminProhibited,
+            (icmp::UNREACHABLE, 1 | 5 | 7 | 8 | 12 | 14 | 15) => Self::HostUnreachable,
+            (icmp::TIME_EXCEEDED, 0 | 1) => Self::TimeExceeded,
+            (icmp::PARAMETER_PROBLEM, _) => Self::ParameterProblem,
+            _ => return None,
+        })
+    }
+
+    /// What it means to a TCP connection (RFC 1122 section 4.2.3.9).
+    pub fn path_error(self) -> PathError {
+        match self {
+            Self::FragNeeded { mtu } => PathError::FragNeeded { mtu },
+            Self::NetUnreachable
+            | Self::HostUnreachable
+            | Self::TimeExceeded
+            | Self::ParameterProblem => PathError::Soft,
+            Self::ProtoUnreachable | Self::PortUnreachable | Self::AdminProhibited => {
+                PathError::Hard
+            }
+        }
+    }
+}
+
+/// A received ICMP error about a packet of ours.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct IcmpError {
+    /// The flow that the quoted packet belongs to, as seen from us.
+    pub tuple: FlowTuple,
+    /// Protocol of the quoted packet: TCP or UDP.
+    pub protocol: u8,
+    /// Sequence number of the quoted segment, for RFC 5927's check; there is none for UDP.
+    pub quoted_seq: Option<Seq>,
+    /// What went wrong.
+    pub kind: IcmpErrorKind,
+}
+
+impl IcmpError {
+    /// Reads a received ICMP message as an error; `frame` is the frame that `packet` was parsed
+    /// from. `None` when it is no error, quotes no packet of a flow, or quotes one that was not
+    /// sent from the address that the error came to.
+    ///
+    /// Who sends an error cannot be verified: a router may answer for the peer.
+    pub fn parse(frame: &[u8], packet: &IcmpPacket) -> Option<Self> {
+        let kind = IcmpErrorKind::of(&packet.header)?;
+        let quote = packet.payload.of(frame);
+        let fixed = quote.first_chunk::<{ ipv4::HEADER_BYTES }>()?;
+        let header_len = usize::from(fixed[0] & 0xf) * 4;
+        let first_fragment = fixed[6] & 0x1f == 0 && fixed[7] == 0;
+        if fixed[0] >> 4 != 4 || header_len < ipv4::HEADER_BYTES || !first_fragment {
+            return None;
+        }
+        let protocol = fixed[9];
+        if !matches!(protocol, ipv4::PROTOCOL_TCP | ipv4::PROTOCOL_UDP) {
+            return None;
+        }
+        let &[_, _, _, _, _, _, _, _, _, _, _, _, s0, s1, s2, s3, d0, d1, d2, d3] = fixed;
+        // At least eight bytes of the transport header are quoted (RFC 792).
+        let &[p0, p1, p2, p3, q0, q1, q2, q3] = quote.get(header_len..)?.first_chunk::<8>()?;
+        let tuple = FlowTuple {
+            local: IpAddr::v4([s0, s1, s2, s3]),
+            remote: IpAddr::v4([d0, d1, d2, d3]),
+            local_port: u16::from_be_bytes([p0, p1]),
+            remote_port: u16::from_be_bytes([p2, p3]),
+        };
+        let is_tcp = protocol == ipv4::PROTOCOL_TCP;
+        let quoted_seq = is_tcp.then(|| Seq(u32::from_be_bytes([q0, q1, q2, q3])));
+        (tuple.local == packet.ip.dst).then_some(Self { tuple, protocol, quoted_seq, kind })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ix_wire::{
+        BROADCAST_MAC, DropReason, MacAddr, Parsed, RxChecks, TcpFlags, TcpHeader, checksum, frame,
+    };
+    use proptest::prelude::*;
+
+    const OURS: MacAddr = [2, 0, 0, 0, 0, 2];
+    const PEER: MacAddr = [2, 0, 0, 0, 0, 1];
+    const OUR_IP: IpAddr = IpAddr::v4([10, 0, 0, 2]);
+    const PEER_IP: IpAddr = IpAddr::v4([10, 0, 0, 1]);
+
+    fn link() -> FrameHeader {
+        let (eth_src, eth_dst, src, dst) = (PEER, OURS, PEER_IP, OUR_IP);
+        FrameHeader { eth_src, eth_dst, src, dst, ttl: 3, ecn: 0, ident: 77 }
+    }
+
+    fn icmp_frame(link: FrameHeader, header: IcmpHeader, body: &[u8]) -> Vec<u8> {
+        let mut frame = vec![0; frame::HEADERS_BYTES_MAX];
+        let len = link.emit_icmp(&mut frame, &header, body.len(), Checksum::of(body));
+        frame.truncate(len);
+        frame.extend_from_slice(body);
+        frame
+    }
+
+    fn echo(link: FrameHeader, body: &[u8]) -> Vec<u8> {
+        let header = IcmpHeader { kind: icmp::ECHO_REQUEST, code: 0, rest: [1, 2, 3, 4] };
+        icmp_frame(link, header, body)
+    }
+
+    fn udp_frame(link: FrameHeader, body: &[u8]) -> Vec<u8> {
+        let mut frame = vec![0; frame::HEADERS_BYTES_MAX];
+        let len = link.emit_udp(&mut frame, 4000, 9, body.len(), Checksum::of(body));
+        frame.truncate(len);
+        frame.extend_from_slice(body);
+        frame
+    }
+
+    fn icmp_of(frame: &[u8]) -> IcmpPacket {
+        match ix_wire::parse(frame, RxChecks::default()) {
+            Ok(Parsed::Icmp(packet)) => packet,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn udp_of(frame: &[u8]) -> UdpPacket {
+        match ix_wire::parse(frame, RxChecks::default()) {
+            Ok(Parsed::Udp(packet)) => packet,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn an_echo_of_any_size_is_answered() {
+        for len in [0, 1, 56, 1472, 9000] {
+            let body: Vec<u8> = (0..len).map(|i| i as u8).collect();
+            let mut frame = echo(link(), &body);
+            let request_len = frame.len();
+            frame.resize(request_len.max(60), 0xee);
+            let packet = icmp_of(&frame);
+            assert_eq!(reply_to_echo(&mut frame, &packet), Some(request_len));
+            let frame = &frame[..request_len];
+            let reply = icmp_of(frame);
+            assert_eq!((reply.ip.src, reply.ip.dst, reply.ip.ttl), (OUR_IP, PEER_IP, 64));
+            assert_eq!((reply.ip.eth_src, reply.ip.eth_dst), (OURS, PEER));
+            assert_eq!((reply.header.kind, reply.header.rest), (icmp::ECHO_REPLY, [1, 2, 3, 4]));
+            assert_eq!(reply.payload.of(frame), body);
+        }
+    }
+
+    #[test]
+    fn no_reply_to_groups_replies_or_parts() {
+        let group = FrameHeader { dst: IpAddr::v4([224, 0, 0, 1]), ..link() };
+        let broadcast = FrameHeader { dst: IpAddr::BROADCAST, ..link() };
+        let in_broadcast_frame = FrameHeader { eth_dst: BROADCAST_MAC, ..link() };
+        for link in [group, broadcast, in_broadcast_frame] {
+            let mut frame = echo(link, b"ping");
+            let packet = icmp_of(&frame);
+            assert_eq!(reply_to_echo(&mut frame, &packet), None);
+        }
+        let header = IcmpHeader { kind: icmp::ECHO_REPLY, code: 0, rest: [0; 4] };
+        let mut frame = icmp_frame(link(), header, b"pong");
+        let packet = icmp_of(&frame);
+        assert_eq!(reply_to_echo(&mut frame, &packet), None);
+        let mut frame = echo(link(), b"ping");
+        let mut packet = icmp_of(&frame);
+        packet.payload.more = 1;
+        assert_eq!(reply_to_echo(&mut frame, &packet), None);
+    }
+
+    #[test]
+    fn port_unreachable_quotes_the_datagram() {
+        let mut received = udp_frame(link(), b"nobody?");
+        received.resize(60, 0xee);
+        let message = ErrorMessage::port_unreachable(&udp_of(&received)).unwrap();
+        let mut frame = vec![0; ErrorMessage::FRAME_BYTES_MAX];
+        let len = message.emit(&received, 5, &mut frame);
+        let error = icmp_of(&frame[..len]);
+        assert_eq!((error.ip.src, error.ip.dst, error.ip.eth_dst), (OUR_IP, PEER_IP, PEER));
+        assert_eq!((error.header.kind, error.header.code), (3, 3));
+        assert_eq!(error.payload.of(&frame), &received[14..14 + 20 + 8 + 7], "without padding");
+        // The peer understands it.
+        let understood = IcmpError::parse(&frame[..len], &error).unwrap();
+        assert_eq!(understood.kind, IcmpErrorKind::PortUnreachable);
+        let tuple = FlowTuple { local: PEER_IP, remote: OUR_IP, local_port: 4000, remote_port: 9 };
+        assert_eq!((understood.tuple, understood.quoted_seq), (tuple, None));
+    }
+
+    #[test]
+    fn rfc1812_4_3_2_3_errors_have_at_most_576_bytes() {
+        let received = udp_frame(link(), &[7; 1400]);
+        let message = ErrorMessage::port_unreachable(&udp_of(&received)).unwrap();
+        let mut frame = vec![0; ErrorMessage::FRAME_BYTES_MAX];
+        assert_eq!(message.emit(&received, 5, &mut frame), 14 + 576);
+    }
+
+    #[test]
+    fn protocol_unreachable() {
+        let mut received = udp_frame(link(), b"sctp");
+        received[23] = 132;
+        received[24..26].fill(0);
+        let check = checksum::checksum(&received[14..34]);
+        received[24..26].copy_from_slice(&check.to_be_bytes());
+        let parsed = ix_wire::parse(&received, RxChecks::default());
+        assert_eq!(parsed, Err(DropReason::IpUnknownProtocol));
+        let message = ErrorMessage::protocol_unreachable(&received).unwrap();
+        let mut frame = vec![0; ErrorMessage::FRAME_BYTES_MAX];
+        let len = message.emit(&received, 5, &mut frame);
+        let error = icmp_of(&frame[..len]);
+        assert_eq!((error.header.kind, error.header.code), (3, 2));
+    }
+
+    #[test]
+    fn rfc1122_3_2_2_no_error_about_groups() {
+        let group = FrameHeader { dst: IpAddr::v4([239, 1, 1, 1]), ..link() };
+        let in_broadcast_frame = FrameHeader { eth_dst: BROADCAST_MAC, ..link() };
+        for link in [group, in_broadcast_frame] {
+            let packet = udp_of(&udp_frame(link, b""));
+            assert_eq!(ErrorMessage::port_unreachable(&packet), None);
+        }
+    }
+
+    #[test]
+    fn errors_are_limited() {
+        let mut limiter = ErrorLimiter::new(100, 5);
+        let mut burst = |now_us| (0..100).filter(|_| limiter.allow(now_us)).count();
+        assert_eq!(burst(0), 5);
+        assert_eq!(burst(9_999), 0);
+        assert_eq!(burst(10_000), 1);
+        assert_eq!(burst(40_000), 3);
+        assert_eq!(burst(10_000_000), 5, "never more than the burst");
+    }
+
+    #[test]
+    fn the_limit_holds_over_time() {
+        let mut limiter = ErrorLimiter::default();
+        let allowed = (0..10_000_000).step_by(100).filter(|now_us| limiter.allow(*now_us)).count();
+        assert!((10_000..=10_050).contains(&allowed), "{allowed}");
+    }
+
+    /// A segment of ours, from its IP header on, as an error quotes it.
+    fn our_segment() -> Vec<u8> {
+        let link = FrameHeader { src: OUR_IP, dst: PEER_IP, ..link() };
+        let header = TcpHeader {
+            src_port: 80,
+            dst_port: 40_000,
+            seq: Seq(0x0102_0304),
+            flags: TcpFlags::ACK,
+            ..TcpHeader::default()
+        };
+        let mut frame = vec![0; frame::HEADERS_BYTES_MAX];
+        let len = link.emit_tcp(&mut frame, &header, 0, Checksum::new());
+        frame[14..len].to_vec()
+    }
+
+    fn read(kind: u8, code: u8, rest: [u8; 4], quote: &[u8]) -> Option<IcmpError> {
+        let frame = icmp_frame(link(), IcmpHeader { kind, code, rest }, quote);
+        IcmpError::parse(&frame, &icmp_of(&frame))
+    }
+
+    #[test]
+    fn every_error_is_understood() {
+        use IcmpErrorKind::*;
+        let quote = &our_segment()[..28];
+        let cases = [
+            (3, 0, NetUnreachable, PathError::Soft),
+            (3, 1, HostUnreachable, PathError::Soft),
+            (3, 2, ProtoUnreachable, PathError::Hard),
+            (3, 3, PortUnreachable, PathError::Hard),
+            (3, 4, FragNeeded { mtu: 1400 }, PathError::FragNeeded { mtu: 1400 }),
+            (3, 5, HostUnreachable, PathError::Soft),
+            (3, 9, AdminProhibited, PathError::Hard),
+            (3, 10, AdminProhibited, PathError::Hard),
+            (3, 13, AdminProhibited, PathError::Hard),
+            (11, 0, TimeExceeded, PathError::Soft),
+            (11, 1, TimeExceeded, PathError::Soft),
+            (12, 0, ParameterProblem, PathError::Soft),
+        ];
+        for (kind, code, expected, path_error) in cases {
+            let error = read(kind, code, [0, 0, 5, 120], quote).unwrap();
+            assert_eq!((error.kind, error.kind.path_error()), (expected, path_error));
+            assert_eq!(error.quoted_seq, Some(Seq(0x0102_0304)));
+            assert_eq!(error.protocol, ipv4::PROTOCOL_TCP);
+            let tuple =
+                FlowTuple { local: OUR_IP, remote: PEER_IP, local_port: 80, remote_port: 40_000 };
+            assert_eq!(error.tuple, tuple);
+        }
+        for (kind, code) in [(0, 0), (8, 0), (4, 0), (5, 1), (13, 0), (3, 16), (11, 2)] {
+            assert_eq!(read(kind, code, [0; 4], quote), None, "type {kind} code {code}");
+        }
+    }
+
+    #[test]
+    fn quotes_that_name_no_flow_of_ours_are_ignored() {
+        let edit = |edit: fn(&mut Vec<u8>)| {
+            let mut quote = our_segment();
+            edit(&mut quote);
+            read(3, 3, [0; 4], &quote)
+        };
+        assert!(edit(|_| ()).is_some());
+        assert_eq!(edit(|q| q.truncate(27)), None, "fewer than eight bytes of transport header");
+        assert_eq!(edit(|q| q.truncate(19)), None);
+        assert_eq!(edit(|q| q[0] = 0x65), None, "not IPv4");
+        assert_eq!(edit(|q| q[0] = 0x44), None, "header too short");
+        assert_eq!(edit(|q| q[0] = 0x4f), None, "options beyond the quote");
+        assert_eq!(edit(|q| q[7] = 1), None, "a later fragment");
+        assert_eq!(edit(|q| q[9] = 1), None, "ICMP");
+        assert_eq!(edit(|q| q[15] = 3), None, "sent by another host");
+        // A quoted first fragment, a mended TTL and checksum, and options are all possible.
+        assert!(edit(|q| q[6] = 0x20).is_some());
+        assert!(edit(|q| q[8] = 1).is_some());
+        let with_options = edit(|q| {
+            q[0] = 0x46;
+            q.splice(20..20, [1, 1, 1, 0]);
+        });
+        assert_eq!(with_options.map(|error| error.tuple.local_port), Some(80));
+    }
+
+    proptest! {
+        #[test]
+        fn any_quote_gives_a_value_or_none(
+            kind: u8, code: u8, rest: [u8; 4],
+            quote in prop::collection::vec(any::<u8>(), 0..80),
+            four: bool,
+        ) {
+            let mut quote = quote;
+            if let Some(first) = quote.first_mut() && four {
+                *first = 0x40 | (*first & 7);
+            }
+            let _ = read(kind, code, rest, &quote);
+        }
+
+        /// Also with a packet that does not belong to the frame.
+        #[test]
+        fn any_frame_is_safe(
+            mut bytes in prop::collection::vec(any::<u8>(), 0..120),
+            body in prop::collection::vec(any::<u8>(), 0..80),
+        ) {
+            let packet = icmp_of(&echo(link(), &body));
+            let _ = IcmpError::parse(&bytes, &packet);
+            let _ = reply_to_echo(&mut bytes, &packet);
+            let mut frame = vec![0; ErrorMessage::FRAME_BYTES_MAX];
+            let udp = udp_of(&udp_frame(link(), &body));
+            if let Some(message) = ErrorMessage::port_unreachable(&udp) {
+                prop_assert!(message.emit(&bytes, 0, &mut frame) <= frame.len());
+            }
+            if let Some(message) = ErrorMessage::protocol_unreachable(&bytes) {
+                prop_assert!(message.emit(&bytes, 0, &mut frame) <= frame.len());
+            }
+        }
+    }
+}

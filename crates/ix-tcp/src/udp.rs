@@ -1,0 +1,297 @@
+//! UDP: which socket a datagram belongs to.
+use core::fmt;
+use ix_wire::IpAddr;
+
+/// The range ephemeral ports come from (RFC 6056 section 3.2 wants all above 1023; the lower
+/// half is left to services).
+pub const EPHEMERAL_PORTS: core::ops::RangeInclusive<u16> = 32_768..=65_535;
+
+const SLOTS_MAX: usize = 1 << 16;
+
+/// Names a socket to the application: a place and its generation, so that a stale name is an
+/// error and never another socket.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct UdpSocketId(pub u32);
+
+impl UdpSocketId {
+    fn new(slot: usize, generation: u16) -> Self {
+        debug_assert!(slot < SLOTS_MAX);
+        Self(u32::from(generation) << 16 | slot as u32)
+    }
+
+    fn slot(self) -> usize {
+        self.0 as usize & (SLOTS_MAX - 1)
+    }
+
+    fn generation(self) -> u16 {
+        (self.0 >> 16) as u16
+    }
+}
+
+/// A bound socket.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct UdpSocket {
+    /// Its name.
+    pub id: UdpSocketId,
+    /// The address it is bound to; unspecified for all of ours.
+    pub addr: IpAddr,
+    /// The port it is bound to.
+    pub port: u16,
+    /// The application's name for it.
+    pub cookie: u64,
+}
+
+/// Why a socket cannot be bound.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum BindError {
+    /// Another socket has this very address and port.
+    InUse,
+    /// No port is free, or none is acceptable.
+    NoPort,
+    /// There are as many sockets as there can be.
+    TooMany,
+}
+
+impl fmt::Display for BindError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::InUse => "address and port are in use",
+            Self::NoPort => "no port is free",
+            Self::TooMany => "too many sockets",
+        })
+    }
+}
+
+impl std::error::Error for BindError {}
+
+#[derive(Clone, Copy, Debug)]
+struct Slot {
+    generation: u16,
+    socket: Option<UdpSocket>,
+}
+
+/// The UDP sockets of one elastic thread.
+///
+/// A socket of one address gets the datagrams to it before a socket of all addresses with the same
+/// port. The sockets stand sorted by port and address: few of them in a cache line or two.
+#[derive(Debug, Default)]
+pub struct UdpTable {
+    /// Port, address and place of each socket, sorted.
+    order: Vec<(u16, IpAddr, u16)>,
+    slots: Vec<Slot>,
+    free: Vec<u16>,
+}
+
+impl UdpTable {
+    /// No sockets.
+    pub const fn new() -> Self {
+        Self { order: Vec::new(), slots: Vec::new(), free: Vec::new() }
+    }
+
+    /// How many sockets are bound.
+    pub fn len(&self) -> usize {
+        self.order.len()
+    }
+
+    /// None is bound.
+    pub fn is_empty(&self) -> bool {
+        self.order.is_empty()
+    }
+
+    /// Binds a socket to an address of ours, or the unspecified one, and a port. Port 0 is no
+    /// port: see [`Self::bind_ephemeral`].
+    pub fn bind(&mut self, addr: IpAddr, port: u16, cookie: u64) -> Result<UdpSocketId, BindError> {
+        if port == 0 {
+            return Err(BindError::NoPort);
+        }
+        let addr = canonical(addr);
+        let Err(at) = self.place(addr, port) else { return Err(BindError::InUse) };
+        let slot = self.free_slot().ok_or(BindError::TooMany)?;
+        let id = UdpSocketId::new(usize::from(slot), self.slots[usize::from(slot)].generation);
+        let socket = UdpSocket { id, addr, port, cookie };
+        self.slots[usize::from(slot)].socket = Some(socket);
+        self.order.insert(at, (port, addr, slot));
+        Ok(id)
+    }
+
+    /// Binds a socket to a free port that `accept` likes (one whose datagrams come to this thread),
+    /// beginning at a random one (RFC 6056 section 3.3.1).
+    pub fn bind_ephemeral(
+        &mut self,
+        addr: IpAddr,
+        cookie: u64,
+        random: u32,
+        accept: impl Fn(u16) -> bool,
+    ) -> Result<(UdpSocketId, u16), BindError> {
+        let addr = canonical(addr);
+        let (first, last) = EPHEMERAL_PORTS.into_inner();
+        let count = u32::from(last - first) + 1;
+        let port = (0..count)
+            .map(|i| first + (random.wrapping_add(i) % count) as u16)
+            .find(|port| self.place(addr, *port).is_err() && accept(*port))
+            .ok_or(BindError::NoPort)?;
+        self.bind(addr, port, cookie).map(|id| (id, port))
+    }
+
+    /// Closes a socket and answers what it was; `None` for a stale or forged name.
+    pub fn unbind(&mut self, id: UdpSocketId) -> Option<UdpSocket> {
+        let socket = *self.get(id)?;
+        if let Ok(at) = self.place(socket.addr, socket.port) {
+            self.order.remove(at);
+        }
+        let slot = &mut self.slots[id.slot()];
+        slot.socket = None;
+        slot.generation = slot.generation.wrapping_add(1);
+        self.free.push(id.slot() as u16);
+        Some(socket)
+    }
+
+    /// The socket of this name; `None` for a stale or forged one.
+    #[inline]
+    pub fn get(&self, id: UdpSocketId) -> Option<&UdpSocket> {
+        let slot = self.slots.get(id.slot())?;
+        if slot.generation == id.generation() { slot.socket.as_ref() } else { None }
+    }
+
+    /// The socket that a datagram to `addr` and `port` belongs to.
+    #[inline]
+    pub fn lookup(&self, addr: IpAddr, port: u16) -> Option<&UdpSocket> {
+        let found = self.place(addr, port).or_else(|_| self.place(IpAddr::UNSPECIFIED, port));
+        let (_, _, slot) = self.order[found.ok()?];
+        self.slots[usize::from(slot)].socket.as_ref()
+    }
+
+    /// All sockets, by port and address.
+    pub fn iter(&self) -> impl Iterator<Item = &UdpSocket> {
+        self.order.iter().filter_map(|(_, _, slot)| self.slots[usize::from(*slot)].socket.as_ref())
+    }
+
+    #[inline]
+    fn place(&self, addr: IpAddr, port: u16) -> Result<usize, usize> {
+        self.order.binary_search_by(|(p, a, _)| (p, a).cmp(&(&port, &addr)))
+    }
+
+    fn free_slot(&mut self) -> Option<u16> {
+        if let Some(slot) = self.free.pop() {
+            return Some(slot);
+        }
+        let slot = u16::try_from(self.slots.len()).ok()?;
+        self.slots.push(Slot { generation: 0, socket: None });
+        Some(slot)
+    }
+}
+
+/// One name for "every address", of whichever family it came.
+fn canonical(addr: IpAddr) -> IpAddr {
+    if addr.is_unspecified() { IpAddr::UNSPECIFIED } else { addr }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const ANY: IpAddr = IpAddr::UNSPECIFIED;
+    const A: IpAddr = IpAddr::v4([10, 0, 0, 1]);
+    const B: IpAddr = IpAddr::v4([10, 0, 0, 2]);
+
+    fn cookie(table: &UdpTable, addr: IpAddr, port: u16) -> Option<u64> {
+        table.lookup(addr, port).map(|socket| socket.cookie)
+    }
+
+    #[test]
+    fn specific_beats_wildcard() {
+        let mut table = UdpTable::new();
+        table.bind(ANY, 53, 1).unwrap();
+        let id = table.bind(A, 53, 2).unwrap();
+        assert_eq!((cookie(&table, A, 53), cookie(&table, B, 53)), (Some(2), Some(1)));
+        assert_eq!(cookie(&table, A, 54), None);
+        assert_eq!(table.unbind(id).map(|socket| socket.cookie), Some(2));
+        assert_eq!(cookie(&table, A, 53), Some(1));
+    }
+
+    #[test]
+    fn both_wildcards_are_one() {
+        let mut table = UdpTable::new();
+        table.bind("::".parse().unwrap(), 53, 1).unwrap();
+        assert_eq!(cookie(&table, A, 53), Some(1));
+        assert_eq!(table.bind(ANY, 53, 2), Err(BindError::InUse));
+    }
+
+    #[test]
+    fn errors() {
+        let mut table = UdpTable::new();
+        table.bind(A, 53, 1).unwrap();
+        assert_eq!(table.bind(A, 53, 2), Err(BindError::InUse));
+        assert_eq!(table.bind(A, 0, 2), Err(BindError::NoPort));
+        assert_eq!(table.len(), 1);
+    }
+
+    #[test]
+    fn stale_and_forged_names_are_errors() {
+        let mut table = UdpTable::new();
+        let old = table.bind(A, 53, 1).unwrap();
+        table.unbind(old).unwrap();
+        let new = table.bind(A, 54, 2).unwrap();
+        assert_eq!(new.slot(), old.slot());
+        assert_eq!(table.get(old), None);
+        assert_eq!(table.unbind(old), None);
+        assert_eq!(table.get(new).map(|socket| socket.port), Some(54));
+        assert_eq!(table.get(UdpSocketId(u32::MAX)), None);
+    }
+
+    #[test]
+    fn as_many_sockets_as_there_are_places() {
+        let mut table = UdpTable::new();
+        for n in (1..=u16::MAX).rev() {
+            table.bind(A, n, 0).unwrap();
+        }
+        table.bind(B, 1, 0).unwrap();
+        assert_eq!(table.bind(B, 2, 0), Err(BindError::TooMany));
+        assert_eq!(table.len(), SLOTS_MAX);
+    }
+
+    #[test]
+    fn ephemeral_ports_are_random_free_and_accepted() {
+        let mut table = UdpTable::new();
+        let even = |port: u16| port.is_multiple_of(2);
+        let (_, first) = table.bind_ephemeral(A, 1, 12_345, even).unwrap();
+        assert_eq!(first, 32_768 + 12_346);
+        let (_, second) = table.bind_ephemeral(A, 1, 12_345, even).unwrap();
+        assert_eq!(second, first + 2);
+        // The same port of another address is free.
+        assert_eq!(table.bind_ephemeral(B, 1, 12_345, even).unwrap().1, first);
+        assert_eq!(table.bind_ephemeral(A, 1, 7, |_| false), Err(BindError::NoPort));
+        // The last one is found, from wherever the search begins.
+        let (_, last) = table.bind_ephemeral(A, 1, 0, |port| port == 65_535).unwrap();
+        assert_eq!(last, 65_535);
+        assert_eq!(table.bind_ephemeral(A, 1, 99, |port| port == 65_535), Err(BindError::NoPort));
+    }
+
+    proptest! {
+        /// Against a list: (address, port, cookie, name).
+        #[test]
+        fn agrees_with_a_list(steps in prop::collection::vec((0u8..4, 0u8..3, 1u16..6), 0..200)) {
+            let mut table = UdpTable::new();
+            let mut model: Vec<(IpAddr, u16, u64, UdpSocketId)> = Vec::new();
+            for (n, (action, addr, port)) in steps.into_iter().enumerate() {
+                let addr = [ANY, A, B][usize::from(addr)];
+                let known = model.iter().position(|s| (s.0, s.1) == (addr, port));
+                if action > 0 {
+                    let bound = table.bind(addr, port, n as u64);
+                    prop_assert_eq!(bound.is_err(), known.is_some());
+                    model.extend(bound.ok().map(|id| (addr, port, n as u64, id)));
+                } else if let Some(at) = known {
+                    let (_, _, cookie, id) = model.remove(at);
+                    prop_assert_eq!(table.unbind(id).map(|socket| socket.cookie), Some(cookie));
+                }
+                prop_assert_eq!(table.len(), model.len());
+                for (addr, port) in [A, B].iter().flat_map(|a| (1..6).map(|p| (*a, p))) {
+                    let of = |wanted| model.iter().find(|s| (s.0, s.1) == (wanted, port));
+                    let expected = of(addr).or_else(|| of(ANY)).map(|s| s.2);
+                    prop_assert_eq!(cookie(&table, addr, port), expected);
+                }
+            }
+        }
+    }
+}
