@@ -2,13 +2,16 @@
 //! events out. No I/O, no clock, no `unsafe`.
 #![forbid(unsafe_code)]
 
+pub mod arp;
 mod config;
+pub mod icmp;
 mod listen;
 mod output;
 mod pmtu;
 mod state;
 mod stats;
 mod tcb;
+pub mod udp;
 
 pub use config::{Config, CongestionControl, HEADER_BYTES, MSS_DEFAULT, MSS_MAX, MSS_MIN};
 pub use listen::{Listener, PeerOptions, SynVerdict, cookie_syn_ack, reset_for};
