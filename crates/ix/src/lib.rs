@@ -4,6 +4,7 @@
 //! benchmarks, the doctor. Errors are a [`problem::Problem`]: one line that says what, why, and
 //! what to do.
 pub mod args;
+mod attendant;
 pub mod bench;
 pub mod control;
 mod demo;

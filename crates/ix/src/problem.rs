@@ -36,6 +36,16 @@ impl Problem {
         self
     }
 
+    /// What failed and why, without what to do.
+    pub fn reason(&self) -> String {
+        format!("{}: {}", self.what, self.why.trim_end())
+    }
+
+    /// What to do about it; empty where nothing is known.
+    pub fn what_mends(&self) -> &str {
+        &self.mend
+    }
+
     /// The exit status that says it; never 0.
     pub fn status(&self) -> u8 {
         self.status.max(1)
@@ -44,7 +54,7 @@ impl Problem {
 
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut line = format!("{}: {}", self.what, self.why.trim_end());
+        let mut line = self.reason();
         if !self.mend.is_empty() {
             line = format!("{line}; {}", self.mend);
         }

@@ -14,7 +14,7 @@ use std::ffi::OsString;
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::path::PathBuf;
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const LINUX_SERVER: Ipv4Addr = Ipv4Addr::new(10, 66, 0, 1);
 const IX_SERVER: Ipv4Addr = Ipv4Addr::new(10, 66, 0, 2);
@@ -80,6 +80,9 @@ impl Lab {
         let ix = std::env::current_exe()
             .map_err(|e| Problem::new("cannot find this command's own file", e))?;
         let echo = beside("ix-echo")?;
+        if device == Device::Tap {
+            can_open_tap()?;
+        }
         let what = || format!("cannot make a private link for {}", device.name());
         let made = || {
             let (server, client) = (Namespace::new()?, Namespace::new()?);
@@ -154,20 +157,28 @@ impl Lab {
         };
         let mut process = Process::start(command, &format!("{} server", host.system()))?;
         if on_tap {
-            self.raise_tap().map_err(|e| process.explain(e))?;
+            self.raise_tap(&mut process)?;
         }
         process.wait_for_line("ready", START)?;
         Ok(Server { process, host, address, control: self.control_of(address) })
     }
 
     /// The tap exists once `ix run` has opened it; its Linux side is ours to set up.
-    fn raise_tap(&self) -> Result<()> {
+    fn raise_tap(&self, server: &mut Process) -> Result<()> {
+        let problem = |e: ix_testbed::Error| Problem::new("cannot set up the TAP device", e);
+        let end = Instant::now() + START;
+        while self.client.link(TAP).map_err(problem)?.is_none() {
+            server.check()?;
+            if Instant::now() > end {
+                return Err(Problem::new("the ix server hangs", "it has not opened its device"));
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
         let raised = self
             .client
-            .wait_for_link(TAP, START)
-            .and_then(|_| self.client.add_address(TAP, TAP_LINUX, PREFIX))
+            .add_address(TAP, TAP_LINUX, PREFIX)
             .and_then(|()| self.client.set_up(TAP, true));
-        raised.map_err(|e| Problem::new("cannot set up the TAP device", e))
+        raised.map_err(problem)
     }
 
     /// Runs `ix-echo --client` with `arguments` against a server to its end; answers the object
@@ -240,6 +251,19 @@ impl Server {
     pub fn stop(self) {
         self.process.stop();
     }
+}
+
+/// Refuses, with what mends it, where TAP devices cannot be had.
+pub fn can_open_tap() -> Result<()> {
+    let device = "/dev/net/tun";
+    let opened = std::fs::OpenOptions::new().read(true).write(true).open(device);
+    opened.map(drop).map_err(|e| {
+        let mend = match e.kind() {
+            std::io::ErrorKind::NotFound => "modprobe tun",
+            _ => "chmod 666 /dev/net/tun, or run it as root",
+        };
+        Problem::new(format!("cannot open {device}"), e).mend(mend)
+    })
 }
 
 fn linux_flags(spin: bool) -> &'static [&'static str] {

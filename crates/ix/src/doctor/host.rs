@@ -116,7 +116,7 @@ fn memlock() -> Check {
 }
 
 /// Whether a capability is effective.
-pub(super) fn has_capability(number: u32) -> bool {
+fn has_capability(number: u32) -> bool {
     let status = read("/proc/self/status");
     let set = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
     set.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok())

@@ -75,10 +75,8 @@ impl Check {
 
 /// Tries everything and prints what was found.
 pub fn main(args: &DoctorArgs) -> Result<()> {
-    // Namespaces come first: they must be tried before there is a second thread.
-    let users = network::user_namespaces();
     let mut checks = host::checks();
-    checks.push(users);
+    checks.push(network::user_namespaces());
     checks.extend(network::checks());
     let state = |name: &str| checks.iter().find(|c| c.name == name).map(|c| c.state);
     let works = ["tap", "afxdp"].iter().any(|name| state(name) != Some(State::Missing))

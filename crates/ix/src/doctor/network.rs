@@ -1,15 +1,14 @@
 //! Namespaces, TAP and AF_XDP, each opened for real in a network namespace of its own.
-use super::Check;
-use super::host::has_capability;
+use super::{Check, State};
+use crate::bench::lab::can_open_tap;
 use crate::machine::read;
 use ix_mem::{PacketMemory, Pool, Sizes};
 use ix_nic::{DeviceSpec, OpenOptions, OpenedDevice, RingSizes, Steering};
 use ix_testbed::{Namespace, VethEnd};
-use std::fs::OpenOptions as FileOptions;
 
 const NEAR: &str = "ix-doctor0";
 const FAR: &str = "ix-doctor1";
-const CAP_BPF: u32 = 39;
+const AS_ROOT: &str = "run it as root: sudo ix doctor";
 const TRIAL_FRAMES: usize = 1024;
 
 /// Whether somebody without root could have a private link.
@@ -30,18 +29,20 @@ pub(super) fn user_namespaces() -> Check {
     }
 }
 
+/// Must come before the process has a second thread: without root it moves into a user namespace.
 pub(super) fn checks() -> Vec<Check> {
     let mut checks = vec![interfaces()];
-    match Namespace::new() {
+    // SAFETY: cannot fail and touches no memory.
+    let root = unsafe { libc::geteuid() } == 0;
+    let namespace = if root { Ok(()) } else { ix_testbed::enter_user_namespace() };
+    match namespace.and_then(|()| Namespace::new()) {
         Err(e) => {
-            let why = format!("not tried: {e}");
             for name in ["tap", "steering", "afxdp"] {
-                checks
-                    .push(Check::missing(name, why.clone()).mend("run it as root: sudo ix doctor"));
+                checks.push(Check::missing(name, format!("not tried: {e}")).mend(AS_ROOT));
             }
         }
         Ok(namespace) => {
-            checks.extend(tap(&namespace));
+            checks.extend(tap(&namespace, root));
             checks.extend(afxdp(&namespace));
         }
     }
@@ -68,30 +69,23 @@ fn interfaces() -> Check {
     }
 }
 
-fn tap(namespace: &Namespace) -> Vec<Check> {
-    let not_tried = |why: &str| Check::missing("steering", format!("not tried: {why}"));
-    let device = "/dev/net/tun";
-    if let Err(e) = FileOptions::new().read(true).write(true).open(device) {
-        let mend = if e.kind() == std::io::ErrorKind::NotFound {
-            "modprobe tun"
-        } else {
-            "chmod 666 /dev/net/tun"
-        };
-        let check = Check::missing("tap", format!("cannot open {device}: {e}")).mend(mend);
-        return vec![check, not_tried("there is no tap").mend(mend)];
+fn tap(namespace: &Namespace, root: bool) -> Vec<Check> {
+    let without = |check| vec![check, Check::missing("steering", "not tried: there is no tap")];
+    if let Err(problem) = can_open_tap() {
+        return without(Check::missing("tap", problem.reason()).mend(problem.what_mends()));
     }
-    match open(namespace, "tap:ix-doctor,queues=2") {
-        Err(why) => vec![Check::missing("tap", why), not_tried("there is no tap")],
-        Ok(opened) => {
-            let steering = if opened.info.steering == Steering::Table {
-                Check::ok("steering", "TAP queues follow our redirection table")
-            } else {
-                let mend = if has_capability(CAP_BPF) { "" } else { "run it as root" };
-                Check::limited("steering", opened.info.mode.clone()).mend(mend)
-            };
-            vec![Check::ok("tap", "a device with two queues could be opened"), steering]
-        }
-    }
+    let opened = match open(namespace, "tap:ix-doctor,queues=2") {
+        Err(why) => return without(Check::missing("tap", why)),
+        Ok(opened) => opened,
+    };
+    let steering = if opened.info.steering == Steering::Table {
+        Check::ok("steering", "TAP queues follow our redirection table")
+    } else {
+        let mend = if root { "" } else { AS_ROOT };
+        Check::limited("steering", opened.info.mode.clone()).mend(mend)
+    };
+    let place = if root { "" } else { " inside a user namespace, so for demo and benchmarks" };
+    vec![Check::ok("tap", format!("a device with two queues could be opened{place}")), steering]
 }
 
 /// A virtual Ethernet pair, and a socket on it in every mode there is.
@@ -116,12 +110,13 @@ fn afxdp(namespace: &Namespace) -> Vec<Check> {
         Some((_, _, Ok(mode))) => Check::ok("afxdp", format!("on veth: {mode}")),
         _ => {
             let why = results.iter().find_map(|(_, _, r)| r.clone().err()).unwrap_or_default();
-            Check::missing("afxdp", why).mend("run it as root: sudo ix doctor")
+            Check::missing("afxdp", why).mend(AS_ROOT)
         }
     };
+    let some_work = summary.state != State::Missing;
     let each = results.into_iter().map(|(name, meaning, result)| match result {
         Ok(_) => Check::ok(name, meaning),
-        Err(why) if name == "afxdp-zerocopy" => {
+        Err(why) if some_work && name == "afxdp-zerocopy" => {
             let why = format!("not on veth ({why}); depends on the network card's driver");
             Check::limited(name, why)
         }
