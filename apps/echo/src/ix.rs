@@ -1,0 +1,161 @@
+//! The echo server on IX: answers leave from the receive buffers themselves.
+use libix::event::{Conn, EventLoop, Handler, Io};
+use libix::raw::{Thread, TxArena, TxBuf};
+use libix::{Dead, Error};
+use std::net::SocketAddr;
+
+/// Longer messages are gathered in transmit memory: held in receive buffers they would shut the
+/// window that the rest of them needs.
+const HELD_BYTES: usize = 8 << 10;
+
+/// The server of one elastic thread.
+pub struct EchoZeroCopy {
+    size: usize,
+    max_conn: usize,
+    live: usize,
+}
+
+/// A long message that is not complete.
+#[derive(Default)]
+pub struct Partial {
+    blocks: Vec<TxBuf>,
+    have: usize,
+}
+
+/// A loop that serves messages of `size` bytes on up to `max_conn` connections.
+pub fn server(
+    thread: Thread,
+    size: usize,
+    max_conn: Option<usize>,
+    at: SocketAddr,
+) -> Result<EventLoop<EchoZeroCopy>, Error> {
+    let max_conn = max_conn.unwrap_or(usize::MAX);
+    let mut server = EventLoop::new(thread, EchoZeroCopy { size, max_conn, live: 0 });
+    server.listen(at, 0)?;
+    Ok(server)
+}
+
+impl EchoZeroCopy {
+    /// Gathers and answers long messages; without transmit memory it goes on in `on_writable`.
+    fn gather(&self, conn: &mut Conn<'_, Partial>) {
+        while conn.received_bytes() > 0 {
+            let missing = self.size - conn.state().have;
+            let full = conn.state().blocks.last().is_none_or(|last| last.len() == last.capacity());
+            if full {
+                let Some(block) = conn.alloc(missing.min(TxArena::LARGEST_BYTES as usize)) else {
+                    return;
+                };
+                conn.state_mut().blocks.push(block);
+            }
+            let (partial, mut data) = conn.state_and_received();
+            let (Some(last), Some(slice)) = (partial.blocks.last_mut(), data.next()) else {
+                return;
+            };
+            let n = last.extend(&slice[..slice.len().min(missing)]);
+            drop(data);
+            partial.have += n;
+            conn.consume(n);
+            if n == missing {
+                let whole = core::mem::take(conn.state_mut());
+                for block in whole.blocks {
+                    // Only a connection that is ending refuses, and then nobody wants the answer.
+                    drop(conn.send_zc(block));
+                }
+            }
+        }
+    }
+}
+
+impl Handler for EchoZeroCopy {
+    type State = Partial;
+
+    fn on_accept(&mut self, _: &mut Io<Partial>, _: u64, _: SocketAddr) -> Option<Partial> {
+        let room = self.live < self.max_conn;
+        self.live += usize::from(room);
+        room.then(Partial::default)
+    }
+
+    fn on_readable(&mut self, conn: &mut Conn<'_, Partial>) {
+        if self.size > HELD_BYTES {
+            return self.gather(conn);
+        }
+        let whole = conn.received_bytes() / self.size * self.size;
+        if whole > 0 {
+            conn.send_received(whole);
+        }
+    }
+
+    fn on_writable(&mut self, conn: &mut Conn<'_, Partial>) {
+        self.on_readable(conn);
+    }
+
+    fn on_eof(&mut self, conn: &mut Conn<'_, Partial>) {
+        self.live -= 1;
+        conn.close();
+    }
+
+    fn on_dead(&mut self, _: &mut Conn<'_, Partial>, _: Dead) {
+        self.live -= 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::args::Direction;
+    use crate::bulk::{BulkClient, BulkServer};
+    use crate::client::{EchoClient, Load};
+    use ix_apps::ix::{client, finish, server as serve};
+    use libix::loopback::{Config, Loopback};
+    use libix::raw::Wait;
+
+    fn at() -> SocketAddr {
+        SocketAddr::from(([10, 0, 0, 1], 7))
+    }
+
+    #[test]
+    fn echoes_short_and_long_messages_on_the_model() {
+        for size in [1, 64, HELD_BYTES, HELD_BYTES + 1, 300_000] {
+            let config = Config { tx_steps: 8, ..Config::default() };
+            let model = Loopback::new(2, config);
+            let mut echo = server(model.enter(0).unwrap(), size, Some(8), at()).unwrap();
+            let load = Load {
+                size: size as u64,
+                depth: 2,
+                messages_per_connection: Some(3),
+                measured_ns: (0, u64::MAX),
+            };
+            let clients = EchoClient::new(load);
+            let mut clients = client(model.enter(1).unwrap(), clients, at(), 4);
+            let mut turns = 0;
+            while clients.handler().service().sample().messages() < 40 {
+                echo.turn(Wait::Poll).unwrap();
+                clients.turn(Wait::Poll).unwrap();
+                turns += 1;
+                assert!(turns < 100_000, "size {size} stalled");
+            }
+            finish(&mut clients).unwrap();
+            for _ in 0..3 {
+                echo.turn(Wait::Poll).unwrap();
+                clients.turn(Wait::Poll).unwrap();
+            }
+            let sample = clients.handler().service().sample();
+            assert_eq!(sample.errors, 0, "{:?}", sample.first_error);
+            assert_eq!((model.flows(), model.held_buffers(), echo.handler().live), (0, 0, 0));
+        }
+    }
+
+    #[test]
+    fn bulk_both_ways_on_the_model() {
+        let model = Loopback::new(2, Config::default());
+        let mut there = serve(model.enter(0).unwrap(), BulkServer::default(), at()).unwrap();
+        let transfer = BulkClient::new(Direction::Both, 3_000_000);
+        let mut here = client(model.enter(1).unwrap(), transfer, at(), 1);
+        while here.handler().service().outcome.is_none() {
+            there.turn(Wait::Poll).unwrap();
+            here.turn(Wait::Poll).unwrap();
+        }
+        let outcome = here.handler().service().outcome.take();
+        assert!(matches!(outcome, Some(Ok((_, 3_000_000, 3_000_000)))), "{outcome:?}");
+    }
+}
