@@ -71,7 +71,8 @@ pub mod call_op {
     /// args: UDP socket id.
     pub const UDP_UNBIND: u32 = 14;
     /// args: socket id | port << 32, pointer to [`crate::SgEntry`]s in transmit memory, number of
-    /// them, address high, address low, cookie. Answers the bytes sent; `UDP_SENT` says when the memory is free.
+    /// them, address high, address low, cookie. Answers the bytes sent; `UDP_SENT` says when the
+    /// memory is free.
     pub const UDP_SENDV: u32 = 15;
     /// args: data pointer of the `UDP_RECV` event. Gives the buffer back.
     pub const UDP_RECV_DONE: u32 = 16;

@@ -8,6 +8,7 @@
 mod app_memory;
 mod app_timers;
 mod arena;
+mod boot;
 mod calls;
 mod clock;
 pub mod config;
@@ -35,6 +36,7 @@ mod timers;
 mod udp;
 mod wheel;
 
+pub use boot::{BootError, Dataplane, Device};
 pub use calls::CallArray;
 pub use clock::{Clock, ticks};
 pub use config::Config;

@@ -1,0 +1,317 @@
+//! From a configuration and descriptors to elastic threads that can be entered: what happens once,
+//! when a dataplane starts. Needs no privilege; everything is allocated here.
+use crate::calls::CallArray;
+use crate::clock::Clock;
+use crate::config::{Config, ConfigError};
+use crate::events::EventWriter;
+use crate::io::Io;
+use crate::metrics::{ControlPage, ThreadMetrics};
+use crate::receive::forwarding;
+use crate::runner::Runner;
+use crate::shared::{Shared, Waker};
+use crate::thread::ElasticThread;
+use core::cell::UnsafeCell;
+use ix_abi::{
+    ABI_MAGIC, ABI_VERSION, CALLS_MAX, Call, EVENTS_MAX, Event, ProcessHeader, ThreadArea,
+    ThreadStatus,
+};
+use ix_mem::{MemoryError, PacketMemory, PageKind, Pool, Sizes};
+use ix_nic::{AttachError, Nic, NicInfo, RingSizes};
+use std::fmt;
+use std::os::fd::{OwnedFd, RawFd};
+use std::sync::Arc;
+
+/// A device as the broker opened it.
+pub struct Device {
+    /// What it is.
+    pub info: NicInfo,
+    /// One descriptor a queue: as many as there are elastic threads.
+    pub queues: Vec<OwnedFd>,
+}
+
+/// Why a dataplane does not start.
+#[derive(Debug)]
+pub enum BootError {
+    /// The configuration makes no sense.
+    Config(ConfigError),
+    /// No packet memory.
+    Memory(MemoryError),
+    /// A queue cannot be used.
+    Attach(AttachError),
+    /// Numbers of queues and elastic threads differ.
+    Queues {
+        /// The device.
+        name: String,
+        /// Its queues.
+        queues: usize,
+        /// Elastic threads.
+        threads: usize,
+    },
+    /// A system call failed.
+    System(&'static str, std::io::Error),
+    /// The broker could not finish the attachment of a queue.
+    Broker(String),
+}
+
+impl fmt::Display for BootError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            BootError::Config(e) => e.fmt(f),
+            BootError::Memory(e) => e.fmt(f),
+            BootError::Attach(e) => e.fmt(f),
+            BootError::Queues { name, queues, threads } => write!(
+                f,
+                "{name} has {queues} queues for {threads} elastic threads; \
+                 ask for `queues={threads}` or for {queues} in --cpus"
+            ),
+            BootError::System(what, e) => write!(f, "{what}: {e}"),
+            BootError::Broker(why) => f.write_str(why),
+        }
+    }
+}
+
+impl std::error::Error for BootError {}
+
+/// The arrays that application and dataplane share for one elastic thread.
+#[repr(C)]
+struct Area {
+    calls: [Call; CALLS_MAX],
+    events: [Event; EVENTS_MAX],
+    status: ThreadStatus,
+}
+
+/// A dataplane, ready to be entered.
+pub struct Dataplane {
+    header: Box<ProcessHeader>,
+    /// What `header.thread_areas` points to.
+    _areas: Box<[ThreadArea]>,
+    status: Vec<*mut ThreadStatus>,
+    runners: Box<[UnsafeCell<Runner>]>,
+    shared: Arc<Shared>,
+}
+
+// SAFETY: each runner and status is used only by the Linux thread that has entered its elastic
+// thread (`run_io`'s contract); everything else is read-only.
+unsafe impl Sync for Dataplane {}
+// SAFETY: nothing in it is bound to a Linux thread.
+unsafe impl Send for Dataplane {}
+
+impl Dataplane {
+    /// Starts: maps memory, attaches every queue (`attached(device, queue)` is called after each),
+    /// makes the elastic threads. `gate` is the address that applications will call.
+    pub fn boot(
+        config: Config,
+        devices: Vec<Device>,
+        page: &Arc<ControlPage>,
+        gate: u64,
+        mut attached: impl FnMut(usize, usize) -> Result<(), String>,
+    ) -> Result<Dataplane, BootError> {
+        let threads = config.cpus.len();
+        for device in &devices {
+            if device.queues.len() != threads {
+                let (name, queues) = (device.info.name.clone(), device.queues.len());
+                return Err(BootError::Queues { name, queues, threads });
+            }
+        }
+        let sizes = Sizes {
+            rx_frames: config.rx_frames * threads,
+            tx_frames: config.tx_frames * threads,
+            arena_bytes: config.arena_bytes,
+        };
+        let memory = PacketMemory::new(sizes).map_err(BootError::Memory)?;
+        let mut pools = pools(&memory, threads);
+        let nics = attach_all(devices, &memory, &mut pools, &mut attached)?;
+        let macs: Vec<_> = nics[0].iter().map(|nic| nic.info().mac).collect();
+        let config = fit_to_devices(config, &nics[0]);
+        let mut clock = Clock::new();
+        let wakers: Result<Vec<Waker>, BootError> =
+            (0..threads).map(|_| Ok(Waker::new(eventfd()?))).collect();
+        let now_us = clock.now_us();
+        let shared = Arc::new(Shared::new(config, memory, wakers?, &macs, now_us));
+        let mut runners = Vec::new();
+        let mut areas = Vec::new();
+        let parts = nics.into_iter().zip(pools).zip(forwarding(threads));
+        for (index, ((nics, pools), forwarding)) in parts.enumerate() {
+            let area = map_area()?;
+            let metrics = ThreadMetrics::new(page, index);
+            // SAFETY: the area was mapped just now, is never unmapped, and only this writer and
+            // this call array are made for it.
+            let (events, calls) = unsafe {
+                let events = EventWriter::new((&raw mut (*area).events).cast());
+                (events, CallArray::new((&raw mut (*area).calls).cast()))
+            };
+            let io = Io::new(shared.clone(), index, nics, pools, events, metrics);
+            let thread = ElasticThread::new(io, calls, forwarding, now_us);
+            runners.push(UnsafeCell::new(Runner::new(thread, Clock::new())));
+            areas.push((area, shared.config.cpus[index]));
+        }
+        Ok(Dataplane::new(shared, gate, runners, areas))
+    }
+
+    fn new(
+        shared: Arc<Shared>,
+        gate: u64,
+        runners: Vec<UnsafeCell<Runner>>,
+        areas: Vec<(*mut Area, u32)>,
+    ) -> Dataplane {
+        // SAFETY: only the fields' addresses are taken.
+        let status = areas.iter().map(|(area, _)| unsafe { &raw mut (**area).status }).collect();
+        let describe = |(area, cpu): &(*mut Area, u32)| {
+            let base = *area as u64;
+            ThreadArea {
+                calls: base + core::mem::offset_of!(Area, calls) as u64,
+                events: base + core::mem::offset_of!(Area, events) as u64,
+                status: base + core::mem::offset_of!(Area, status) as u64,
+                cpu: *cpu,
+                reserved: 0,
+            }
+        };
+        let areas: Box<[ThreadArea]> = areas.iter().map(describe).collect();
+        let (rx_base, rx_len) = shared.memory.rx_area();
+        let (tx_base, tx_len) = shared.memory.arena();
+        let header = Box::new(ProcessHeader {
+            magic: ABI_MAGIC,
+            version: ABI_VERSION,
+            threads: areas.len() as u32,
+            gate,
+            thread_areas: areas.as_ptr() as u64,
+            rx_base: rx_base as u64,
+            rx_len: rx_len as u64,
+            tx_base: tx_base as u64,
+            tx_len: tx_len as u64,
+            local_addr: shared.config.host_addrs[0].0.0,
+            mss_bytes: u32::from(shared.config.tcp.mss),
+            batch_bound: shared.config.batch as u32,
+        });
+        Dataplane { header, _areas: areas, status, runners: runners.into(), shared }
+    }
+
+    /// What the application finds through `IX_ABI`.
+    pub fn header(&self) -> *const ProcessHeader {
+        &*self.header
+    }
+
+    /// Elastic threads.
+    pub fn threads(&self) -> usize {
+        self.runners.len()
+    }
+
+    /// The hardware thread that an elastic thread belongs on.
+    pub fn cpu(&self, thread: usize) -> u32 {
+        self.shared.config.cpus[thread]
+    }
+
+    /// Which pages back the packet memory.
+    pub fn pages(&self) -> PageKind {
+        self.shared.memory.pages()
+    }
+
+    /// The modes that the devices are really used in.
+    ///
+    /// # Safety
+    /// As [`Dataplane::run_io`].
+    pub unsafe fn modes(&self) -> Vec<(String, String)> {
+        // SAFETY: the caller's promise for thread 0.
+        let runner = unsafe { &*self.runners[0].get() };
+        let ports = runner.thread.io.ports.iter();
+        ports.map(|port| (port.info.name.clone(), port.info.mode.clone())).collect()
+    }
+
+    /// From now on `run_io` of this thread looks for signals on `fd`.
+    ///
+    /// # Safety
+    /// As [`Dataplane::run_io`].
+    pub unsafe fn set_signal_fd(&self, thread: usize, fd: Option<RawFd>) {
+        // SAFETY: the caller's promise.
+        unsafe { (*self.runners[thread].get()).set_signal_fd(fd) }
+    }
+
+    /// The unbatched call: `thread` (below `threads()`) runs `calls` slots of its call array, then
+    /// turns until there are events or `wait_us` are over. Answers the number of events.
+    ///
+    /// # Safety
+    /// Nobody else uses this elastic thread during the call.
+    pub unsafe fn run_io(&self, thread: usize, calls: usize, wait_us: u64) -> usize {
+        // SAFETY: the caller's promise.
+        let outcome = unsafe { (*self.runners[thread].get()).run_io(calls, wait_us) };
+        let status = self.status[thread];
+        // SAFETY: mapped for the life of the process; the application only reads it.
+        unsafe {
+            (&raw mut (*status).now_us).write_volatile(outcome.now_us);
+            (&raw mut (*status).signal_pending).write_volatile(u32::from(outcome.signal));
+        }
+        outcome.events
+    }
+}
+
+/// Receive and transmit pools of each thread: equal parts of the memory.
+fn pools(memory: &PacketMemory, threads: usize) -> Vec<(Pool, Pool)> {
+    let share = |all: core::ops::Range<u32>, index: u32| {
+        let each = all.len() as u32 / threads as u32;
+        all.start + index * each..all.start + (index + 1) * each
+    };
+    let pool = |index: u32| {
+        // SAFETY: the parts are disjoint, and these are the only pools of this memory.
+        unsafe {
+            let rx = Pool::new(share(memory.rx_frames(), index));
+            (rx, Pool::new(share(memory.tx_frames(), index)))
+        }
+    };
+    (0..threads as u32).map(pool).collect()
+}
+
+/// Queue `i` of each device goes to thread `i`.
+fn attach_all(
+    devices: Vec<Device>,
+    memory: &PacketMemory,
+    pools: &mut [(Pool, Pool)],
+    attached: &mut impl FnMut(usize, usize) -> Result<(), String>,
+) -> Result<Vec<Vec<Box<dyn Nic>>>, BootError> {
+    let mut nics: Vec<Vec<Box<dyn Nic>>> = pools.iter().map(|_| Vec::new()).collect();
+    for (number, device) in devices.into_iter().enumerate() {
+        for (queue, fd) in device.queues.into_iter().enumerate() {
+            let rings = RingSizes::default();
+            let rx_pool = &mut pools[queue].0;
+            let nic = ix_nic::attach(&device.info, queue, fd, memory, rx_pool, rings)
+                .map_err(BootError::Attach)?;
+            nics[queue].push(nic);
+            attached(number, queue).map_err(BootError::Broker)?;
+        }
+    }
+    Ok(nics)
+}
+
+/// The MSS follows the smallest MTU.
+fn fit_to_devices(mut config: Config, nics: &[Box<dyn Nic>]) -> Config {
+    if let Some(mtu) = nics.iter().map(|nic| nic.info().mtu).min() {
+        let mss = mtu.saturating_sub(usize::from(ix_tcp::HEADER_BYTES)).min(MSS_IN_FRAME);
+        config.tcp.mss = (mss as u16).max(ix_tcp::MSS_MIN);
+    }
+    config
+}
+
+/// Largest payload that fits, with all headers, into one frame behind the headroom.
+const MSS_IN_FRAME: usize =
+    ix_mem::FRAME_BYTES - ix_mem::HEADROOM_BYTES - ix_wire::frame::HEADERS_BYTES_MAX;
+
+fn map_area() -> Result<*mut Area, BootError> {
+    let bytes = size_of::<Area>();
+    let prot = libc::PROT_READ | libc::PROT_WRITE;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_POPULATE;
+    // SAFETY: a new anonymous mapping at an address of the kernel's choice.
+    let p = unsafe { libc::mmap(core::ptr::null_mut(), bytes, prot, flags, -1, 0) };
+    if p == libc::MAP_FAILED {
+        return Err(BootError::System("cannot map the call array", last_error()));
+    }
+    Ok(p.cast())
+}
+
+fn eventfd() -> Result<RawFd, BootError> {
+    // SAFETY: a plain system call. The descriptor lives as long as the process.
+    let fd = unsafe { libc::eventfd(0, libc::EFD_NONBLOCK | libc::EFD_CLOEXEC) };
+    if fd < 0 { Err(BootError::System("eventfd", last_error())) } else { Ok(fd) }
+}
+
+fn last_error() -> std::io::Error {
+    std::io::Error::last_os_error()
+}
