@@ -1,6 +1,6 @@
 //! Packet formats, checksums and flow hashes.
 //!
-//! Parsing is total: any bytes give a value or a [`DropReason`], and every reason is a drop counter.
+//! Parsing is total: any bytes give a value or a [`DropReason`], and each reason is a drop counter.
 //! [`parse`] is the one call of a dataplane's receive path: a whole Ethernet frame in, what it is
 //! out, with every length and checksum verified. The modules hold one format each, with what is
 //! needed to build it in place.
