@@ -1,5 +1,7 @@
 //! Parameters of all connections of a dataplane; read-only while it runs.
 
+pub use crate::cc::Kind as CongestionControl;
+
 /// Smallest MSS that we believe, from a peer or from the path. Smaller ones only serve to make us
 /// send many tiny packets (CVE-2019-11479).
 pub const MSS_MIN: u16 = 64;
@@ -9,15 +11,6 @@ pub const MSS_MAX: u16 = 65_000;
 pub const MSS_DEFAULT: u16 = 536;
 /// Bytes of IPv4 and TCP header without options: MTU minus this is the MSS.
 pub const HEADER_BYTES: u16 = 40;
-
-/// Algorithms of congestion control.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CongestionControl {
-    /// RFC 9438.
-    Cubic,
-    /// RFC 5681 and 6582.
-    NewReno,
-}
 
 /// Parameters of TCP. Times are microseconds.
 #[derive(Clone, Debug, PartialEq, Eq)]

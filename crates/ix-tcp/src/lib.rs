@@ -1,17 +1,40 @@
 //! TCP, UDP, ICMP and ARP as pure state machines: packets, time and randomness in; packets and
 //! events out. No I/O, no clock, no `unsafe`.
+//!
+//! A connection is a [`Tcb`]. [`Tcb::segment`] takes what arrives, [`Tcb::output`] sends what is to
+//! be sent after the application has had its turn, [`Tcb::timer`] does what [`Tcb::deadline`]
+//! announced. All three speak to the world through [`Output`].
 #![forbid(unsafe_code)]
 
+mod ack;
+pub mod ack_limit;
 pub mod arp;
+mod arrive;
+pub mod cc;
+mod close;
 mod config;
+mod connect;
 pub mod icmp;
+pub mod isn;
 mod listen;
+mod loss;
 mod output;
 mod pmtu;
+pub mod ports;
+mod rack;
+mod rcv;
+mod reassembly;
+mod records;
+mod recovery;
+pub mod rtt;
+mod snd;
 mod state;
 mod stats;
+pub mod syn_cookie;
 mod tcb;
+mod timer;
 pub mod udp;
+mod window;
 
 pub use config::{Config, CongestionControl, HEADER_BYTES, MSS_DEFAULT, MSS_MAX, MSS_MIN};
 pub use listen::{Listener, PeerOptions, SynVerdict, cookie_syn_ack, reset_for};

@@ -41,6 +41,13 @@ pub trait Output<B> {
     /// Something happened that an operator may want to know. Never called for an in-order segment
     /// or acknowledgement on a healthy connection.
     fn count(&mut self, counter: TcpCounter);
+
+    /// Whether a challenge ACK may go out, by the budget that connections share
+    /// ([`crate::ack_limit::ChallengeLimit`]). Each connection is limited by itself before.
+    fn may_challenge(&mut self, now_us: u64) -> bool {
+        let _ = now_us;
+        true
+    }
 }
 
 /// One segment to transmit; the layer below adds ports, checksum and addresses.

@@ -1,4 +1,11 @@
 //! What ICMP errors do to a connection: RFC 1122 section 4.2.3.9, RFC 1191, RFC 5927.
+use crate::config::{Config, HEADER_BYTES};
+use crate::connect::TIMESTAMP_BYTES;
+use crate::output::{DeadReason, Output, RxBuf};
+use crate::state::State;
+use crate::stats::TcpCounter;
+use crate::tcb::{Flags, Tcb};
+use ix_wire::Seq;
 
 /// What an ICMP error says about the path of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,4 +19,65 @@ pub enum PathError {
     Soft,
     /// Nobody there speaks TCP, or listens on the port, or we are forbidden to ask.
     Hard,
+}
+
+/// Smallest path MTU that we believe (as Linux): a smaller one is more likely an attack on
+/// throughput than a link.
+const PMTU_MIN: u16 = 552;
+
+/// RFC 1191 section 7.1: common MTUs, to guess from when the router does not say.
+const PLATEAUS: [u16; 8] = [32_000, 17_914, 8_166, 4_352, 2_002, 1_492, 1_006, 552];
+
+impl<B: RxBuf> Tcb<B> {
+    /// An ICMP error quoted a segment of this connection.
+    pub fn icmp_error(
+        &mut self,
+        cfg: &Config,
+        now_us: u64,
+        error: PathError,
+        quoted_seq: Option<Seq>,
+        out: &mut impl Output<B>,
+    ) {
+        // RFC 5927 section 4.1: an error about nothing that is in flight is old, or forged.
+        let in_flight = quoted_seq.is_some_and(|seq| seq.between(self.snd_una, self.snd_nxt));
+        if !in_flight || self.state == State::Closed {
+            out.count(TcpCounter::IcmpIgnored);
+            return;
+        }
+        match error {
+            PathError::FragNeeded { mtu } => self.path_mtu(cfg, now_us, mtu, out),
+            PathError::Hard if !self.state.synchronized() => self.die(DeadReason::Refused, out),
+            // RFC 5927 section 5.2: an established connection outlives hard errors too.
+            PathError::Soft | PathError::Hard => self.flags.set(Flags::SOFT_ERROR),
+        }
+        self.check();
+    }
+
+    /// The path takes at most `mtu` bytes: what is longer goes again, in smaller pieces.
+    fn path_mtu(&mut self, cfg: &Config, now_us: u64, mtu: u16, out: &mut impl Output<B>) {
+        let timestamps = self.flags.has(Flags::TIMESTAMPS);
+        let options = if timestamps { TIMESTAMP_BYTES } else { 0 };
+        let packet = self.mss + options + HEADER_BYTES;
+        let mtu = if mtu == 0 {
+            PLATEAUS.into_iter().find(|plateau| *plateau < packet).unwrap_or(PMTU_MIN)
+        } else {
+            mtu.max(PMTU_MIN)
+        };
+        // RFC 1191 section 6.3: never a larger one.
+        if mtu >= packet || !self.handshake_done() {
+            out.count(TcpCounter::IcmpIgnored);
+            return;
+        }
+        out.count(TcpCounter::PmtuReduced);
+        self.mss = mtu - HEADER_BYTES - options;
+        self.cc.set_mss(self.mss);
+        for index in 0..self.records.len() {
+            if self.records.get(index).is_some_and(|record| record.len > self.mss + 1) {
+                self.mark_lost(index);
+            }
+        }
+        // Not a sign of congestion (RFC 1191 section 6.4 wants it sent at once).
+        self.retransmit_lost(cfg, now_us, out);
+        self.arm_loss_timer(cfg, now_us);
+    }
 }

@@ -1,17 +1,182 @@
-//! The transmission control block: one connection.
+//! The transmission control block: what one connection remembers, and its plain accessors.
+//!
+//! What happens to it stands elsewhere by role: `connect` (made), `arrive` (a segment arrives),
+//! `ack` (its acknowledgement), `rcv` (its payload), `rack` and `recovery` (loss), `snd` (output),
+//! `window` (flow control), `timer`, `close`, `pmtu`.
+use crate::ack_limit::ChallengeSpacing;
+use crate::cc::Control;
 use crate::config::Config;
-use crate::listen::PeerOptions;
-use crate::output::{Output, RxBuf};
-use crate::pmtu::PathError;
+use crate::loss::LossState;
+use crate::output::{DeadReason, Output, RxBuf, TcpEvent};
+use crate::reassembly::Reassembly;
+use crate::records::TxRecords;
+use crate::rtt::RttEstimator;
 use crate::state::State;
-use core::marker::PhantomData;
-use ix_wire::{FlowTuple, Seq, TcpHeader};
+use crate::stats::TcpCounter;
+use ix_wire::{FlowTuple, Seq};
+
+/// Yes-or-no facts about a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Flags(u16);
+
+impl Flags {
+    pub const NONE: Flags = Flags(0);
+
+    #[inline]
+    pub fn has(self, flag: u16) -> bool {
+        self.0 & flag != 0
+    }
+
+    #[inline]
+    pub fn set(&mut self, flag: u16) {
+        self.0 |= flag;
+    }
+
+    #[inline]
+    pub fn clear(&mut self, flag: u16) {
+        self.0 &= !flag;
+    }
+
+    #[inline]
+    pub fn put(&mut self, flag: u16, on: bool) {
+        if on { self.set(flag) } else { self.clear(flag) }
+    }
+
+    /// Timestamps are in use (RFC 7323).
+    pub const TIMESTAMPS: u16 = 1;
+    /// Selective acknowledgements are in use (RFC 2018).
+    pub const SACK: u16 = 1 << 1;
+    /// Window scaling is in use, or (SYN-SENT) offered.
+    pub const WINDOW_SCALING: u16 = 1 << 2;
+    /// An acknowledgement must go out at the next output.
+    pub const ACK_NOW: u16 = 1 << 3;
+    /// An acknowledgement is owed, and may wait for data.
+    pub const ACK_DELAYED: u16 = 1 << 4;
+    /// The application ended the send stream.
+    pub const FIN_QUEUED: u16 = 1 << 5;
+    /// Nagle's algorithm.
+    pub const NAGLE: u16 = 1 << 6;
+    /// The application has closed the connection and reads no more.
+    pub const ORPHAN: u16 = 1 << 7;
+    /// The application knows that the connection is over.
+    pub const DEAD_SAID: u16 = 1 << 8;
+    /// The connection began with a SYN of the peer.
+    pub const PASSIVE: u16 = 1 << 9;
+    /// Sending stopped because the congestion window was full.
+    pub const CWND_LIMITED: u16 = 1 << 10;
+    /// The last transmission found no buffer.
+    pub const TX_BLOCKED: u16 = 1 << 11;
+    /// The path reorders segments (RFC 8985 section 6.2 step 3).
+    pub const REORDERING: u16 = 1 << 12;
+    /// The network says that the peer cannot be reached (RFC 1122 section 4.2.3.9).
+    pub const SOFT_ERROR: u16 = 1 << 13;
+}
+
+/// What the loss timer waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum LossTimer {
+    /// Retransmission timeout (RFC 6298).
+    Rto,
+    /// Tail loss probe (RFC 8985 section 7).
+    Tlp,
+    /// Reordering window (RFC 8985 section 6.2 step 5).
+    Reorder,
+    /// Zero-window probe (RFC 9293 section 3.8.6.1), or the override of silly-window avoidance.
+    Persist,
+    /// Nothing is outstanding; memory of busier times can be freed.
+    Idle,
+}
+
+/// How loss recovery stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Phase {
+    /// Nothing is known to be lost.
+    Open,
+    /// Fast recovery (RFC 6675, RFC 6582), until `LossState::recover`.
+    Recovery,
+    /// After a retransmission timeout, until `LossState::recover`.
+    Timeout,
+}
 
 /// One TCP connection. `B` is the owning token of a received buffer.
+///
+/// The order is that of use: what every segment touches comes first.
+#[repr(C)]
 pub struct Tcb<B> {
-    tuple: FlowTuple,
-    state: State,
-    buffers: PhantomData<B>,
+    pub(crate) rcv_nxt: Seq,
+    /// Right edge of the window that we have offered; never moves left.
+    pub(crate) rcv_adv: Seq,
+    pub(crate) last_ack_sent: Seq,
+    pub(crate) ts_recent: u32,
+    pub(crate) snd_una: Seq,
+    pub(crate) snd_nxt: Seq,
+    pub(crate) snd_wnd: u32,
+    pub(crate) snd_wl1: Seq,
+    pub(crate) snd_wl2: Seq,
+    /// Bytes appended and not acknowledged.
+    pub(crate) snd_buf_bytes: u32,
+    /// Bytes delivered and not given back.
+    pub(crate) rcv_held_bytes: u32,
+    /// Buffers delivered and not given back.
+    pub(crate) rcv_held_bufs: u32,
+    pub(crate) flags: Flags,
+    pub(crate) state: State,
+    pub(crate) phase: Phase,
+    pub(crate) loss_timer: LossTimer,
+    pub(crate) snd_shift: u8,
+    pub(crate) rcv_shift: u8,
+    /// Acknowledgements that are not delayed, at the start of a connection.
+    pub(crate) quick_acks: u8,
+    /// Largest payload of one segment, options other than SACK taken off.
+    pub(crate) mss: u16,
+    /// Largest payload seen in one segment.
+    pub(crate) rcv_mss: u16,
+    /// When `ts_recent` was set, in units of 2^20 µs.
+    pub(crate) ts_recent_age: u32,
+
+    pub(crate) reassembly: Option<Box<Reassembly<B>>>,
+    pub(crate) last_rcv_us: u64,
+    pub(crate) delack_at_us: u64,
+    pub(crate) loss_at_us: u64,
+    /// Keepalive, FIN-WAIT-2 or TIME-WAIT, as the state says.
+    pub(crate) state_at_us: u64,
+    /// Last restart of the retransmission timer (RFC 6298 section 5).
+    pub(crate) rto_base_us: u64,
+    pub(crate) ts_offset: u32,
+    /// Largest window the peer has offered.
+    pub(crate) snd_wnd_max: u32,
+
+    pub(crate) records: TxRecords,
+    pub(crate) rtt: RttEstimator,
+    pub(crate) cc: Control,
+
+    /// Transmission time of the latest segment known to be delivered (RACK.xmit_ts).
+    pub(crate) rack_xmit_us: u64,
+    /// Its end (RACK.end_seq).
+    pub(crate) rack_end: Seq,
+    /// Its round-trip time (RACK.rtt).
+    pub(crate) rack_rtt_us: u32,
+    /// Highest sequence number known to be delivered (RACK.fack).
+    pub(crate) rack_fack: Seq,
+    /// Octets between `snd_una` and `snd_nxt` that were selectively acknowledged.
+    pub(crate) sacked_bytes: u32,
+    /// Octets there that are taken for lost and not retransmitted.
+    pub(crate) lost_bytes: u32,
+    /// When data was sent last, in units of 2^10 µs.
+    pub(crate) last_snd_ms: u32,
+    pub(crate) loss: Option<Box<LossState>>,
+
+    pub(crate) retransmits: u32,
+    pub(crate) keepalive_idle_s: u16,
+    /// Unanswered keepalive probes.
+    pub(crate) keepalives: u8,
+    pub(crate) challenge_spacing: ChallengeSpacing,
+    /// Duplicate acknowledgements in a row, from a peer without SACK.
+    pub(crate) dupacks: u16,
+    pub(crate) sacked_segs: u16,
+    pub(crate) tuple: FlowTuple,
 }
 
 /// What a connection knows about itself (for `GET_INFO`).
@@ -39,127 +204,170 @@ pub struct TcbInfo {
     pub retransmits: u32,
 }
 
-#[allow(unused_variables)]
+/// No timer.
+pub(crate) const NEVER: u64 = u64::MAX;
+
 impl<B: RxBuf> Tcb<B> {
-    /// Active open: SYN goes out at the next [`Self::output`]. `ts_offset` is the random start of
-    /// this connection's timestamps.
-    pub fn connect(cfg: &Config, tuple: FlowTuple, iss: Seq, ts_offset: u32, now_us: u64) -> Self {
-        Tcb { tuple, state: State::SynSent, buffers: PhantomData }
-    }
-
-    /// Passive open from an acceptable SYN: SYN-ACK goes out at the next [`Self::output`].
-    pub fn accept(
-        cfg: &Config,
-        tuple: FlowTuple,
-        syn: &TcpHeader,
-        iss: Seq,
-        ts_offset: u32,
-        now_us: u64,
-    ) -> Self {
-        Tcb { tuple, state: State::SynReceived, buffers: PhantomData }
-    }
-
-    /// Established by the ACK of a valid SYN cookie; `peer` is what the cookie kept of the SYN.
-    /// Hand the same segment to [`Self::segment`] next: it may carry data.
-    pub fn accept_cookie(
-        cfg: &Config,
-        tuple: FlowTuple,
-        ack: &TcpHeader,
-        peer: &PeerOptions,
-        ts_offset: u32,
-        now_us: u64,
-    ) -> Self {
-        Tcb { tuple, state: State::Established, buffers: PhantomData }
-    }
-
-    /// A segment arrives (RFC 9293 section 3.10.7). The payload leaves through `out`, or is queued.
-    pub fn segment(
-        &mut self,
-        cfg: &Config,
-        now_us: u64,
-        hdr: &TcpHeader,
-        payload: Option<B>,
-        out: &mut impl Output<B>,
-    ) {
-    }
-
-    /// Sends what is to be sent now: data, FIN, acknowledgements, window updates. Call once a cycle
-    /// for every connection that was touched, after the application's calls.
-    pub fn output(&mut self, cfg: &Config, now_us: u64, out: &mut impl Output<B>) {}
-
-    /// Whether [`Self::output`] may have something to do.
-    pub fn needs_output(&self) -> bool {
-        false
-    }
-
-    /// Does what is due at `now_us`. Harmless when nothing is.
-    pub fn timer(&mut self, cfg: &Config, now_us: u64, out: &mut impl Output<B>) {}
-
-    /// When [`Self::timer`] is to be called next; `u64::MAX`: never. Changes often; it may be looked
-    /// at lazily, because an acknowledgement only moves it later.
-    pub fn deadline(&self) -> u64 {
-        u64::MAX
-    }
-
-    /// The application appended `bytes` to the send stream (at most [`Self::send_space`]).
-    pub fn append(&mut self, bytes: u32) {}
-
-    /// How many bytes the sliding window takes now.
-    pub fn send_space(&self, cfg: &Config) -> u32 {
-        0
-    }
-
-    /// The application gave back `bytes` received bytes, and with them `buffers_freed` buffers.
-    pub fn recv_done(&mut self, cfg: &Config, bytes: u32, buffers_freed: u32) {}
-
-    /// Ends the send stream: FIN follows what was appended.
-    pub fn shutdown(&mut self, cfg: &Config, now_us: u64, out: &mut impl Output<B>) {}
-
-    /// The application leaves: FIN follows what was appended, data that still comes in is answered
-    /// by a reset (RFC 2525 section 2.17, RFC 9293 section 3.6.1).
-    pub fn close(&mut self, cfg: &Config, now_us: u64, out: &mut impl Output<B>) {}
-
-    /// Resets the connection.
-    pub fn abort(&mut self, cfg: &Config, now_us: u64, out: &mut impl Output<B>) {}
-
-    /// An ICMP error quoted a segment of this connection.
-    pub fn icmp_error(
-        &mut self,
-        cfg: &Config,
-        now_us: u64,
-        error: PathError,
-        quoted_seq: Option<Seq>,
-        out: &mut impl Output<B>,
-    ) {
-    }
-
-    /// Nagle's algorithm on or off (RFC 9293 section 3.7.4).
-    pub fn set_nagle(&mut self, on: bool) {}
-
-    /// Keepalive after `idle_s` seconds of silence, 0: off (RFC 9293 section 3.8.4).
-    pub fn set_keepalive(&mut self, idle_s: u16, now_us: u64) {}
-
-    /// Whether this connection, in TIME-WAIT, may be forgotten in favour of a new SYN of the peer
-    /// (RFC 6191; RFC 9293 section 3.6.1). The caller then frees it and asks the listener.
-    pub fn gives_way_to(&self, syn: &TcpHeader) -> bool {
-        false
-    }
-
-    /// Gives back every queued buffer. Needed before a connection that is not dead is dropped.
-    pub fn release(&mut self, out: &mut impl Output<B>) {}
-
     /// State.
+    #[inline]
     pub fn state(&self) -> State {
         self.state
     }
 
     /// Names the connection.
+    #[inline]
     pub fn tuple(&self) -> &FlowTuple {
         &self.tuple
     }
 
     /// The connection is gone and holds nothing: drop it.
+    #[inline]
     pub fn is_dead(&self) -> bool {
         self.state == State::Closed
+    }
+
+    /// Figures for `GET_INFO`.
+    pub fn info(&self, cfg: &Config) -> TcbInfo {
+        TcbInfo {
+            state: self.state,
+            srtt_us: self.rtt.srtt_us(),
+            rttvar_us: self.rtt.rttvar_us(),
+            rto_us: self.rtt.rto_us(cfg.min_rto_us, cfg.max_rto_us, cfg.initial_rto_us),
+            cwnd_bytes: self.cwnd_bytes(),
+            ssthresh_bytes: self.cc.ssthresh_bytes(),
+            snd_wnd_bytes: self.snd_wnd,
+            in_flight_bytes: self.pipe_bytes(),
+            mss_bytes: u32::from(self.mss),
+            retransmits: self.retransmits,
+        }
+    }
+
+    /// Nagle's algorithm on or off (RFC 9293 section 3.7.4).
+    pub fn set_nagle(&mut self, on: bool) {
+        self.flags.put(Flags::NAGLE, on);
+    }
+
+    /// Gives back every queued buffer. Needed before a connection that is not dead is dropped.
+    pub fn release(&mut self, out: &mut impl Output<B>) {
+        if let Some(mut reassembly) = self.reassembly.take() {
+            while let Some(buf) = reassembly.pop_last() {
+                out.discard(buf);
+            }
+        }
+    }
+
+    /// First octet of the send stream that is not acknowledged: `snd_una`, but for a SYN before it.
+    #[inline]
+    pub(crate) fn data_una(&self) -> Seq {
+        self.snd_una + u32::from(!self.handshake_done())
+    }
+
+    /// Our SYN is acknowledged and we have the peer's.
+    #[inline]
+    pub(crate) fn handshake_done(&self) -> bool {
+        self.state > State::SynReceived
+    }
+
+    /// End of what the application appended; FIN stands here.
+    #[inline]
+    pub(crate) fn data_end(&self) -> Seq {
+        self.data_una() + self.snd_buf_bytes
+    }
+
+    /// Bytes appended and never sent.
+    #[inline]
+    pub(crate) fn unsent_bytes(&self) -> u32 {
+        if self.snd_nxt == self.snd_una {
+            return self.snd_buf_bytes;
+        }
+        (self.data_end() - self.snd_nxt).max(0) as u32
+    }
+
+    /// FIN is to be sent, perhaps after data, and never was.
+    #[inline]
+    pub(crate) fn fin_unsent(&self) -> bool {
+        matches!(self.state, State::FinWait1 | State::LastAck | State::Closing)
+            && self.snd_nxt.le(self.data_end())
+    }
+
+    /// Sent and not cumulatively acknowledged (FlightSize of RFC 5681).
+    #[inline]
+    pub(crate) fn flight_bytes(&self) -> u32 {
+        (self.snd_nxt - self.snd_una) as u32
+    }
+
+    /// Enters another state.
+    pub(crate) fn enter(&mut self, next: State) {
+        debug_assert!(self.state.may_become(next), "{:?} -> {next:?}", self.state);
+        self.state = next;
+    }
+
+    /// Tells the application once that nothing more will come.
+    pub(crate) fn say_dead(&mut self, reason: DeadReason, out: &mut impl Output<B>) {
+        if !self.flags.has(Flags::DEAD_SAID) {
+            self.flags.set(Flags::DEAD_SAID);
+            out.event(TcpEvent::Dead(reason));
+        }
+    }
+
+    /// The end: CLOSED, nothing queued, no timer.
+    pub(crate) fn die(&mut self, reason: DeadReason, out: &mut impl Output<B>) {
+        match reason {
+            DeadReason::TimedOut | DeadReason::Unreachable => out.count(TcpCounter::TimedOut),
+            DeadReason::Reset | DeadReason::Refused => out.count(TcpCounter::ResetsReceived),
+            DeadReason::Closed => {}
+        }
+        self.bury(out);
+        self.say_dead(reason, out);
+    }
+
+    /// As `die`, but the application asked for it.
+    pub(crate) fn bury(&mut self, out: &mut impl Output<B>) {
+        self.enter(State::Closed);
+        self.release(out);
+        self.flags.clear(Flags::ACK_NOW | Flags::ACK_DELAYED | Flags::TX_BLOCKED);
+        self.loss_at_us = NEVER;
+        self.delack_at_us = NEVER;
+        self.state_at_us = NEVER;
+    }
+
+    /// The timestamp clock: milliseconds (RFC 7323 section 5.4), from a random start.
+    #[inline]
+    pub(crate) fn ts_at(&self, time_us: u64) -> u32 {
+        ((time_us / 1000) as u32).wrapping_add(self.ts_offset)
+    }
+
+    /// RFC 9293 section 3.3.1 and 3.4, and our own accounts.
+    pub(crate) fn check(&self) {
+        debug_assert!(self.snd_una.le(self.snd_nxt));
+        debug_assert!(self.rcv_nxt.le(self.rcv_adv));
+        debug_assert!(self.sacked_bytes + self.lost_bytes <= self.flight_bytes());
+        debug_assert_eq!(self.records.is_empty(), self.flight_bytes() == 0);
+        #[cfg(debug_assertions)]
+        self.check_records();
+    }
+
+    #[cfg(debug_assertions)]
+    fn check_records(&self) {
+        use crate::records::TxRecord;
+        // The walk is quadratic over a window: sample the long ones.
+        if self.records.len() > 64 && !self.snd_una.0.is_multiple_of(61) {
+            return;
+        }
+        let (mut at, mut sacked, mut lost, mut segs) = (self.snd_una, 0, 0, 0);
+        for record in (0..self.records.len()).filter_map(|index| self.records.get(index)) {
+            assert_eq!(record.seq, at, "transmit records have a gap");
+            assert!(
+                record.len > 0 && !(record.has(TxRecord::SACKED) && record.has(TxRecord::LOST))
+            );
+            at = record.end();
+            let len = u32::from(record.len);
+            sacked += if record.has(TxRecord::SACKED) { len } else { 0 };
+            segs += u16::from(record.has(TxRecord::SACKED));
+            lost += if record.has(TxRecord::LOST) { len } else { 0 };
+        }
+        assert_eq!(at, self.snd_nxt, "transmit records do not reach snd_nxt");
+        assert_eq!((sacked, segs), (self.sacked_bytes, self.sacked_segs));
+        assert_eq!(lost, self.lost_bytes);
     }
 }

@@ -1,0 +1,283 @@
+//! The acknowledgement field, the window and the SACK blocks of an acceptable segment.
+use crate::cc::Ack;
+use crate::config::Config;
+use crate::output::{DeadReason, Output, RxBuf};
+use crate::records::TxRecord;
+use crate::state::State;
+use crate::stats::TcpCounter;
+use crate::tcb::{Flags, Phase, Tcb};
+use ix_wire::{Seq, TcpHeader};
+
+/// What one acknowledgement brought.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct AckReport {
+    /// Octets that it newly acknowledges cumulatively.
+    pub acked: u32,
+    /// Octets that it newly acknowledges, either way.
+    pub delivered: u32,
+    /// Something was acknowledged that had been transmitted more than once.
+    pub retransmitted: bool,
+    /// Our FIN is acknowledged.
+    pub fin: bool,
+    /// The segment reported a duplicate (RFC 2883).
+    pub dsack: Option<(Seq, Seq)>,
+    /// The segment brought news in SACK blocks.
+    pub sacked: bool,
+    /// It is a duplicate acknowledgement (RFC 5681 section 2).
+    pub duplicate: bool,
+}
+
+impl<B: RxBuf> Tcb<B> {
+    /// Processes the acknowledgement of a segment that passed all checks. `has_text`: the segment
+    /// carries data or FIN, so it is no duplicate acknowledgement.
+    #[inline]
+    pub(crate) fn acknowledged(
+        &mut self,
+        cfg: &Config,
+        now_us: u64,
+        hdr: &TcpHeader,
+        has_text: bool,
+        out: &mut impl Output<B>,
+    ) {
+        let space_before = self.send_space(cfg);
+        let wnd_before = self.snd_wnd;
+        let report = self.retire(cfg, now_us, hdr, out);
+        if hdr.ack.ge(self.snd_una) {
+            self.take_window(hdr, report.acked > 0);
+        }
+        let quiet = report.acked == 0 && self.snd_wnd == wnd_before && hdr.options.sack.is_empty();
+        if quiet && self.records.is_empty() {
+            return;
+        }
+        self.digest(cfg, now_us, hdr, report, quiet && !has_text, out);
+        if report.acked == 0 && self.snd_wnd != wnd_before {
+            self.window_changed(cfg, space_before, out);
+            self.arm_loss_timer(cfg, now_us);
+        }
+        if report.fin {
+            self.fin_acknowledged(cfg, now_us, out);
+        }
+    }
+
+    /// Takes what `hdr` acknowledges cumulatively out of the records and the send stream.
+    #[inline]
+    pub(crate) fn retire(
+        &mut self,
+        cfg: &Config,
+        now_us: u64,
+        hdr: &TcpHeader,
+        out: &mut impl Output<B>,
+    ) -> AckReport {
+        let mut report = AckReport::default();
+        let ack = hdr.ack;
+        if ack.le(self.snd_una) {
+            return report;
+        }
+        let acked = (ack - self.snd_una) as u32;
+        let mut control = 0;
+        let mut sample_sent_us = None;
+        let samples = self.records.len() as u32;
+        while let Some(record) = self.records.first().copied() {
+            if record.end().gt(ack) {
+                self.retire_part(ack, &mut report, &mut control);
+                break;
+            }
+            self.records.pop_first();
+            self.forget_marks(&record);
+            report.retransmitted |= record.has(TxRecord::RETRANSMITTED);
+            report.fin |= record.has(TxRecord::FIN);
+            control += u32::from(record.has(TxRecord::SYN)) + u32::from(record.has(TxRecord::FIN));
+            if !record.has(TxRecord::SACKED) {
+                report.delivered += u32::from(record.len);
+                self.note_delivered(&record, now_us, hdr);
+                if !record.has(TxRecord::RETRANSMITTED) {
+                    sample_sent_us = Some(record.sent_us);
+                }
+            }
+        }
+        report.acked = acked;
+        self.snd_una = ack;
+        self.rtt.clear_backoff();
+        if let Some(sent_us) = sample_sent_us {
+            self.sample_rtt(now_us.saturating_sub(sent_us), samples, now_us);
+        } else if report.retransmitted {
+            self.sample_timestamp(now_us, hdr);
+        }
+        self.rto_base_us = now_us;
+        if let Some(loss) = &mut self.loss {
+            loss.unanswered_since_us = 0;
+        }
+        let data = acked - control;
+        debug_assert!(data <= self.snd_buf_bytes);
+        if data > 0 {
+            self.snd_buf_bytes = self.snd_buf_bytes.saturating_sub(data);
+            out.acked(data);
+        }
+        let _ = cfg;
+        report
+    }
+
+    /// The first record is acknowledged up to `ack`, which lies within it.
+    fn retire_part(&mut self, ack: Seq, report: &mut AckReport, control: &mut u32) {
+        let Some(record) = self.records.get_mut(0) else { return };
+        let part = (ack - record.seq).max(0) as u16;
+        if part == 0 {
+            return;
+        }
+        record.seq = ack;
+        record.len -= part;
+        *control += u32::from(record.has(TxRecord::SYN));
+        record.marks &= !TxRecord::SYN;
+        report.retransmitted |= record.has(TxRecord::RETRANSMITTED);
+        let part = u32::from(part);
+        if record.has(TxRecord::SACKED) {
+            self.sacked_bytes -= part;
+            return;
+        }
+        if record.has(TxRecord::LOST) {
+            self.lost_bytes -= part;
+        }
+        report.delivered += part;
+    }
+
+    /// A round trip was measured on a segment sent once.
+    fn sample_rtt(&mut self, rtt_us: u64, flight_segs: u32, now_us: u64) {
+        self.rtt.sample(rtt_us.min(u64::from(u32::MAX)) as u32, flight_segs / 2, now_us);
+    }
+
+    /// After retransmissions only the echoed timestamp tells which copy was acknowledged (RFC 7323
+    /// section 4). It is coarse, and taken only when it lies between our start and now.
+    fn sample_timestamp(&mut self, now_us: u64, hdr: &TcpHeader) {
+        let Some((_, ecr)) = hdr.options.timestamp else { return };
+        if !self.flags.has(Flags::TIMESTAMPS) || ecr == 0 {
+            return;
+        }
+        let age_ms = self.ts_at(now_us).wrapping_sub(ecr);
+        if age_ms < 60_000 {
+            self.rtt.sample((age_ms * 1000).max(1000), 1, now_us);
+        }
+    }
+
+    /// Everything but the plain advance: duplicates, SACK, losses, congestion control, timer.
+    #[inline]
+    fn digest(
+        &mut self,
+        cfg: &Config,
+        now_us: u64,
+        hdr: &TcpHeader,
+        mut report: AckReport,
+        quiet: bool,
+        out: &mut impl Output<B>,
+    ) {
+        let plain = hdr.options.sack.is_empty()
+            && self.phase == Phase::Open
+            && self.loss.is_none()
+            && self.sacked_bytes == 0
+            && !quiet;
+        if !plain {
+            report.duplicate = quiet && hdr.ack == self.snd_una;
+            self.take_sack(now_us, hdr, &mut report, out);
+            self.detect_loss(cfg, now_us, hdr, &report, out);
+        }
+        if report.acked > 0 {
+            self.dupacks = if self.phase == Phase::Open { 0 } else { self.dupacks };
+            if self.phase != Phase::Recovery {
+                self.grow_window(&report, now_us);
+            }
+        }
+        if report.acked > 0 || report.delivered > 0 || !plain {
+            self.arm_loss_timer(cfg, now_us);
+        }
+    }
+
+    fn grow_window(&mut self, report: &AckReport, now_us: u64) {
+        let ack = Ack {
+            acked_bytes: report.acked,
+            in_flight_bytes: self.pipe_bytes(),
+            app_limited: !self.flags.has(Flags::CWND_LIMITED) && !self.cc.in_slow_start(),
+            srtt_us: self.rtt.srtt_us(),
+        };
+        self.cc.on_ack(&ack, now_us);
+    }
+
+    /// RFC 2018 and 2883: marks the records that SACK blocks name.
+    fn take_sack(
+        &mut self,
+        now_us: u64,
+        hdr: &TcpHeader,
+        report: &mut AckReport,
+        out: &mut impl Output<B>,
+    ) {
+        if !self.flags.has(Flags::SACK) {
+            return;
+        }
+        let blocks = hdr.options.sack.as_slice();
+        for (index, &(left, right)) in blocks.iter().enumerate() {
+            if !left.lt(right) {
+                continue;
+            }
+            if index == 0 && is_dsack(blocks, hdr.ack) {
+                // Only what we have sent not long ago can have come twice.
+                let recent = right.le(self.snd_nxt) && left.ge(self.snd_una - self.snd_wnd_max);
+                if recent {
+                    report.dsack = Some((left, right));
+                    out.count(TcpCounter::DsackReceived);
+                }
+                continue;
+            }
+            if left.lt(self.snd_nxt) && right.gt(self.snd_una) && right.le(self.snd_nxt) {
+                self.take_sack_block(now_us, hdr, left.max(self.snd_una), right, report);
+            }
+        }
+    }
+
+    fn take_sack_block(
+        &mut self,
+        now_us: u64,
+        hdr: &TcpHeader,
+        left: Seq,
+        right: Seq,
+        report: &mut AckReport,
+    ) {
+        let mut index = self.records.find(left);
+        while let Some(record) = self.records.get(index).copied() {
+            if record.end().gt(right) {
+                break;
+            }
+            let news = record.seq.ge(left) && !record.has(TxRecord::SACKED);
+            if news {
+                self.forget_marks(&record);
+                if let Some(record) = self.records.get_mut(index) {
+                    record.marks = record.marks & !TxRecord::LOST | TxRecord::SACKED;
+                }
+                self.sacked_bytes += u32::from(record.len);
+                self.sacked_segs += 1;
+                report.sacked = true;
+                report.delivered += u32::from(record.len);
+                self.note_delivered(&record, now_us, hdr);
+            }
+            index += 1;
+        }
+    }
+
+    fn fin_acknowledged(&mut self, cfg: &Config, now_us: u64, out: &mut impl Output<B>) {
+        match self.state {
+            State::FinWait1 => {
+                self.enter(State::FinWait2);
+                self.start_fin_wait2(cfg, now_us);
+            }
+            State::Closing => self.enter_time_wait(cfg, now_us, out),
+            State::LastAck => self.die(DeadReason::Closed, out),
+            _ => debug_assert!(false, "FIN acknowledged in {:?}", self.state),
+        }
+    }
+}
+
+/// RFC 2883 section 4: the first block is a duplicate if it lies below the acknowledgement or
+/// within the second block.
+fn is_dsack(blocks: &[(Seq, Seq)], ack: Seq) -> bool {
+    let Some(&(left, right)) = blocks.first() else { return false };
+    let within =
+        |&(outer_left, outer_right): &(Seq, Seq)| left.ge(outer_left) && right.le(outer_right);
+    right.le(ack) || blocks.get(1).is_some_and(within)
+}

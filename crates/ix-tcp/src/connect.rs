@@ -1,0 +1,178 @@
+//! Connections are made: RFC 9293 sections 3.10.1 (active open) and 3.10.7.2 (a SYN arrives at a
+//! listener), RFC 4987 section 3.6 (SYN cookies).
+use crate::ack_limit::ChallengeSpacing;
+use crate::cc::Control;
+use crate::config::Config;
+use crate::listen::PeerOptions;
+use crate::output::RxBuf;
+use crate::records::TxRecords;
+use crate::rtt::RttEstimator;
+use crate::state::State;
+use crate::tcb::{Flags, LossTimer, NEVER, Phase, Tcb};
+use ix_wire::{FlowTuple, Seq, TcpHeader};
+
+/// Bytes of the timestamp option with its padding; they come off the peer's MSS
+/// (RFC 9293 section 3.7.1).
+pub(crate) const TIMESTAMP_BYTES: u16 = 12;
+
+/// Acknowledgements sent at once at the start of a connection, so that the peer's slow start is
+/// not held up by our delays.
+const QUICK_ACKS: u8 = 16;
+
+/// Largest window that a SYN can offer: its field is never scaled (RFC 7323 section 2.2).
+pub(crate) const SYN_WINDOW_MAX: u32 = 65_535;
+
+impl<B: RxBuf> Tcb<B> {
+    /// Active open: SYN goes out at the next [`Self::output`]. `ts_offset` is the random start of
+    /// this connection's timestamps.
+    pub fn connect(cfg: &Config, tuple: FlowTuple, iss: Seq, ts_offset: u32, now_us: u64) -> Self {
+        let mut tcb = Self::new(cfg, tuple, State::SynSent, iss, ts_offset, now_us);
+        tcb.flags.put(Flags::TIMESTAMPS, cfg.timestamps);
+        tcb.flags.put(Flags::SACK, cfg.sack);
+        tcb.flags.put(Flags::WINDOW_SCALING, cfg.window_scaling);
+        tcb
+    }
+
+    /// Passive open from an acceptable SYN: SYN-ACK goes out at the next [`Self::output`].
+    pub fn accept(
+        cfg: &Config,
+        tuple: FlowTuple,
+        syn: &TcpHeader,
+        iss: Seq,
+        ts_offset: u32,
+        now_us: u64,
+    ) -> Self {
+        let mut tcb = Self::new(cfg, tuple, State::SynReceived, iss, ts_offset, now_us);
+        tcb.flags.set(Flags::PASSIVE);
+        tcb.peer_syn(cfg, syn, now_us);
+        tcb
+    }
+
+    /// Established by the ACK of a valid SYN cookie; `peer` is what the cookie kept of the SYN.
+    /// Hand the same segment to [`Self::segment`] next: it may carry data.
+    pub fn accept_cookie(
+        cfg: &Config,
+        tuple: FlowTuple,
+        ack: &TcpHeader,
+        peer: &PeerOptions,
+        ts_offset: u32,
+        now_us: u64,
+    ) -> Self {
+        let mut tcb = Self::new(cfg, tuple, State::SynReceived, ack.ack, ts_offset, now_us);
+        tcb.flags.set(Flags::PASSIVE);
+        tcb.agree(cfg, *peer);
+        tcb.rcv_nxt = ack.seq;
+        tcb.rcv_adv = ack.seq + tcb.rcv_space(cfg).min(SYN_WINDOW_MAX);
+        tcb.last_ack_sent = ack.seq;
+        tcb.snd_wnd = u32::from(ack.window) << tcb.snd_shift;
+        tcb.snd_wnd_max = tcb.snd_wnd;
+        tcb.snd_wl1 = ack.seq;
+        tcb.snd_wl2 = ack.ack;
+        if let Some((val, _)) = ack.options.timestamp {
+            tcb.remember_ts(val, now_us);
+        }
+        tcb.enter(State::Established);
+        tcb.start_keepalive(now_us);
+        tcb
+    }
+
+    /// A block without a peer. Our SYN is at `iss`, not sent.
+    fn new(
+        cfg: &Config,
+        tuple: FlowTuple,
+        state: State,
+        iss: Seq,
+        ts_offset: u32,
+        now_us: u64,
+    ) -> Self {
+        let mut flags = Flags::NONE;
+        flags.put(Flags::NAGLE, cfg.nagle);
+        Tcb {
+            rcv_nxt: Seq(0),
+            rcv_adv: Seq(0),
+            last_ack_sent: Seq(0),
+            ts_recent: 0,
+            snd_una: iss,
+            snd_nxt: iss,
+            snd_wnd: 0,
+            snd_wl1: Seq(0),
+            snd_wl2: iss,
+            snd_buf_bytes: 0,
+            rcv_held_bytes: 0,
+            rcv_held_bufs: 0,
+            flags,
+            state,
+            phase: Phase::Open,
+            loss_timer: LossTimer::Idle,
+            snd_shift: 0,
+            rcv_shift: 0,
+            quick_acks: QUICK_ACKS,
+            mss: cfg.mss,
+            rcv_mss: crate::MSS_DEFAULT.min(cfg.mss),
+            ts_recent_age: 0,
+            reassembly: None,
+            last_rcv_us: now_us,
+            delack_at_us: NEVER,
+            loss_at_us: NEVER,
+            state_at_us: NEVER,
+            rto_base_us: now_us,
+            ts_offset,
+            snd_wnd_max: 0,
+            records: TxRecords::new(),
+            rtt: RttEstimator::new(),
+            cc: Control::new(cfg.congestion, cfg.mss, cfg.initial_window_segments),
+            rack_xmit_us: 0,
+            rack_end: iss,
+            rack_rtt_us: 0,
+            rack_fack: iss,
+            sacked_bytes: 0,
+            lost_bytes: 0,
+            last_snd_ms: ms_of(now_us),
+            loss: None,
+            retransmits: 0,
+            keepalive_idle_s: cfg.keepalive_idle_s,
+            keepalives: 0,
+            challenge_spacing: ChallengeSpacing::default(),
+            dupacks: 0,
+            sacked_segs: 0,
+            tuple,
+        }
+    }
+
+    /// Takes the peer's sequence number, window and options from its SYN.
+    pub(crate) fn peer_syn(&mut self, cfg: &Config, syn: &TcpHeader, now_us: u64) {
+        self.agree(cfg, PeerOptions::of_syn(syn));
+        self.rcv_nxt = syn.seq + 1;
+        self.rcv_adv = self.rcv_nxt + self.rcv_space(cfg).min(SYN_WINDOW_MAX);
+        self.last_ack_sent = self.rcv_nxt;
+        self.snd_wnd = u32::from(syn.window);
+        self.snd_wnd_max = self.snd_wnd;
+        self.snd_wl1 = syn.seq;
+        if let Some((val, _)) = syn.options.timestamp {
+            self.remember_ts(val, now_us);
+        }
+    }
+
+    /// Settles which options are in use: those that both sides want.
+    fn agree(&mut self, cfg: &Config, peer: PeerOptions) {
+        let agreed = peer.agreed(cfg);
+        self.flags.put(Flags::TIMESTAMPS, agreed.timestamps);
+        self.flags.put(Flags::SACK, agreed.sack_permitted);
+        self.flags.put(Flags::WINDOW_SCALING, agreed.window_scale.is_some());
+        self.snd_shift = agreed.window_scale.unwrap_or(0);
+        self.rcv_shift = if agreed.window_scale.is_some() { cfg.window_shift() } else { 0 };
+        self.mss = agreed.mss - if agreed.timestamps { TIMESTAMP_BYTES } else { 0 };
+        self.cc = Control::new(cfg.congestion, self.mss, cfg.initial_window_segments);
+    }
+
+    pub(crate) fn remember_ts(&mut self, val: u32, now_us: u64) {
+        self.ts_recent = val;
+        self.ts_recent_age = (now_us >> 20) as u32;
+    }
+}
+
+/// About milliseconds (1024 µs), for coarse ages.
+#[inline]
+pub(crate) fn ms_of(now_us: u64) -> u32 {
+    (now_us >> 10) as u32
+}

@@ -1,0 +1,70 @@
+//! What a connection remembers only while, or since, something was lost.
+use ix_wire::Seq;
+
+/// Recovery state, boxed: most connections never have one.
+#[derive(Clone, Debug)]
+pub(crate) struct LossState {
+    /// Recovery lasts until this is acknowledged (RecoveryPoint of RFC 6675, recover of RFC 6582).
+    pub recover: Seq,
+    /// Bytes delivered in this recovery (RFC 9937).
+    pub prr_delivered: u32,
+    /// Bytes sent in it.
+    pub prr_out: u32,
+    /// Bytes in flight when it began (RecoverFS).
+    pub prr_flight: u32,
+    /// Congestion window while it lasts.
+    pub prr_cwnd: u32,
+
+    /// Retransmissions of this recovery that no DSACK has called superfluous; `None`: the
+    /// congestion response can no longer be undone.
+    pub undo: Option<u32>,
+    /// Timestamp clock at the first retransmission of this recovery (RFC 3522).
+    pub first_retransmit_ts: u32,
+    /// The first retransmission has been made.
+    pub retransmitted: bool,
+
+    /// A tail loss probe is out; everything before this was sent when it was (TLP.end_seq).
+    pub tlp_end: Option<Seq>,
+    /// It was a retransmission (TLP.is_retrans).
+    pub tlp_retransmit: bool,
+
+    /// When the reordering window of something unacknowledged ends; 0: nothing waits for it.
+    pub reorder_at_us: u64,
+    /// RACK.reo_wnd_mult.
+    pub reo_mult: u8,
+    /// RACK.reo_wnd_persist.
+    pub reo_persist: u8,
+    /// RACK.dsack_round.
+    pub dsack_round: Option<Seq>,
+
+    /// A SYN had to be sent again.
+    pub unanswered_syn: bool,
+    /// First of the timeouts or probes in a row that went unanswered; 0: none.
+    pub unanswered_since_us: u64,
+}
+
+/// How many recoveries a widened reordering window lasts (RFC 8985 section 6.2 step 4).
+pub(crate) const REO_PERSIST: u8 = 16;
+
+impl LossState {
+    pub fn new(snd_una: Seq) -> Self {
+        LossState {
+            recover: snd_una,
+            prr_delivered: 0,
+            prr_out: 0,
+            prr_flight: 0,
+            prr_cwnd: 0,
+            undo: None,
+            first_retransmit_ts: 0,
+            retransmitted: false,
+            tlp_end: None,
+            tlp_retransmit: false,
+            reorder_at_us: 0,
+            reo_mult: 1,
+            reo_persist: REO_PERSIST,
+            dsack_round: None,
+            unanswered_syn: false,
+            unanswered_since_us: 0,
+        }
+    }
+}

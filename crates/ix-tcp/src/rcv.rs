@@ -1,0 +1,143 @@
+//! Payload and FIN of an acceptable segment: RFC 9293 section 3.10.7.4, seventh and eighth.
+use crate::config::Config;
+use crate::output::{DeadReason, Output, RxBuf, TcpEvent};
+use crate::reassembly::{Inserted, Reassembly};
+use crate::state::State;
+use crate::stats::TcpCounter;
+use crate::tcb::{Flags, Tcb};
+use ix_wire::Seq;
+
+impl<B: RxBuf> Tcb<B> {
+    /// Payload that begins exactly at `rcv_nxt` and lies within the window.
+    #[inline]
+    pub(crate) fn take_in_order(&mut self, cfg: &Config, buf: B, out: &mut impl Output<B>) {
+        if self.rcv_held_bufs >= cfg.rcv_buffers_max {
+            out.count(TcpCounter::RcvBufferLimit);
+            self.flags.set(Flags::ACK_NOW);
+            out.discard(buf);
+            return;
+        }
+        self.rcv_mss = self.rcv_mss.max((buf.len() as u32).min(u32::from(cfg.mss)) as u16);
+        self.hand_over(buf, out);
+        if self.reassembly.is_some() {
+            self.drain_reassembly(cfg, out);
+            // RFC 5681 section 4.2: at once when a segment fills all or part of a gap.
+            self.flags.set(Flags::ACK_NOW);
+        } else {
+            self.flags.set(Flags::ACK_DELAYED);
+        }
+    }
+
+    fn hand_over(&mut self, buf: B, out: &mut impl Output<B>) {
+        let len = buf.len() as u32;
+        debug_assert!(len > 0 && len <= self.rcv_wnd());
+        self.rcv_nxt += len;
+        self.rcv_held_bytes += len;
+        self.rcv_held_bufs += 1;
+        out.deliver(buf);
+    }
+
+    /// Delivers what a gap, or the limit of buffers, held back.
+    pub(crate) fn drain_reassembly(&mut self, cfg: &Config, out: &mut impl Output<B>) {
+        let Some(mut reassembly) = self.reassembly.take() else { return };
+        while self.rcv_held_bufs < cfg.rcv_buffers_max
+            && let Some(buf) = reassembly.pop(self.rcv_nxt, |buf| out.discard(buf))
+        {
+            self.hand_over(buf, out);
+        }
+        self.reassembly = Some(reassembly);
+        self.settle_reassembly();
+    }
+
+    /// Frees the queue when it holds nothing.
+    pub(crate) fn settle_reassembly(&mut self) {
+        if self.reassembly.as_ref().is_some_and(|reassembly| reassembly.is_unused()) {
+            self.reassembly = None;
+        }
+    }
+
+    /// Payload within the window but after a gap.
+    pub(crate) fn take_out_of_order(
+        &mut self,
+        cfg: &Config,
+        seq: Seq,
+        buf: B,
+        out: &mut impl Output<B>,
+    ) {
+        self.flags.set(Flags::ACK_NOW);
+        let room = cfg.rcv_buffers_max.saturating_sub(self.rcv_held_bufs) as usize;
+        let mut reassembly = self.reassembly.take().unwrap_or_else(|| Box::new(Reassembly::new()));
+        // Earlier data is worth more than later: it is delivered first (cf. gvisor#9153).
+        while reassembly.len() >= room.max(1)
+            && reassembly.last_seq().is_some_and(|last| seq.lt(last))
+            && let Some(last) = reassembly.pop_last()
+        {
+            out.count(TcpCounter::OutOfOrderDropped);
+            out.discard(last);
+        }
+        let counter = match reassembly.insert(seq, buf, room, |buf| out.discard(buf)) {
+            Inserted::Queued => TcpCounter::OutOfOrder,
+            Inserted::Duplicate => TcpCounter::DuplicateSegments,
+            Inserted::NoRoom => TcpCounter::RcvBufferLimit,
+        };
+        out.count(counter);
+        self.reassembly = Some(reassembly);
+        self.settle_reassembly();
+    }
+
+    /// Octets up to `right` came again: the peer is told by a DSACK (RFC 2883), and at once.
+    pub(crate) fn note_duplicate(&mut self, left: Seq, right: Seq, out: &mut impl Output<B>) {
+        out.count(TcpCounter::DuplicateSegments);
+        self.flags.set(Flags::ACK_NOW);
+        if self.flags.has(Flags::SACK) && left.lt(right) {
+            self.reassembly
+                .get_or_insert_with(|| Box::new(Reassembly::new()))
+                .set_duplicate(left, right);
+        }
+    }
+
+    /// The peer's FIN stands at `seq`: remembered if something before it is missing.
+    pub(crate) fn note_fin(&mut self, seq: Seq) {
+        self.flags.set(Flags::ACK_NOW);
+        if seq.gt(self.rcv_nxt) {
+            self.reassembly.get_or_insert_with(|| Box::new(Reassembly::new())).set_fin(seq);
+        }
+    }
+
+    /// Acts on the peer's FIN once everything before it has been delivered: `here`, or remembered.
+    pub(crate) fn take_fin(
+        &mut self,
+        cfg: &Config,
+        now_us: u64,
+        here: bool,
+        out: &mut impl Output<B>,
+    ) {
+        let rcv_nxt = self.rcv_nxt;
+        let remembered =
+            self.reassembly.as_mut().is_some_and(|reassembly| reassembly.take_fin_at(rcv_nxt));
+        if !here && !remembered {
+            return;
+        }
+        // Nothing can follow a FIN.
+        self.release(out);
+        self.rcv_nxt += 1;
+        self.rcv_adv = self.rcv_adv.max(self.rcv_nxt);
+        self.flags.set(Flags::ACK_NOW);
+        out.event(TcpEvent::Eof);
+        match self.state {
+            State::SynReceived | State::Established => self.enter(State::CloseWait),
+            State::FinWait1 => self.enter(State::Closing),
+            State::FinWait2 => self.enter_time_wait(cfg, now_us, out),
+            _ => debug_assert!(false, "FIN consumed in {:?}", self.state),
+        }
+    }
+
+    /// Both FINs are acknowledged; old segments may still be on the way (RFC 9293 section 3.6.1).
+    pub(crate) fn enter_time_wait(&mut self, cfg: &Config, now_us: u64, out: &mut impl Output<B>) {
+        self.enter(State::TimeWait);
+        self.loss = None;
+        self.records.shrink();
+        self.state_at_us = now_us.saturating_add(u64::from(cfg.time_wait_us));
+        self.say_dead(DeadReason::Closed, out);
+    }
+}

@@ -1,0 +1,233 @@
+//! Payload that arrived out of order (RFC 9293 section 3.10.7.4), and what we tell the peer about
+//! it (RFC 2018, RFC 2883).
+use crate::output::RxBuf;
+use ix_wire::{SackBlocks, Seq};
+use std::collections::VecDeque;
+
+/// Most blocks in one option.
+const SACK_BLOCKS_MAX: usize = 4;
+
+#[derive(Debug)]
+struct Piece<B> {
+    seq: Seq,
+    len: u32,
+    buf: B,
+}
+
+impl<B> Piece<B> {
+    fn end(&self) -> Seq {
+        self.seq + self.len
+    }
+}
+
+/// What became of an inserted buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Inserted {
+    /// It is queued, perhaps trimmed.
+    Queued,
+    /// It brought nothing new; the range is what was already there.
+    Duplicate,
+    /// There was no room for it.
+    NoRoom,
+}
+
+/// Out-of-order payload: pieces sorted by sequence number that do not overlap.
+#[derive(Debug)]
+pub(crate) struct Reassembly<B> {
+    pieces: VecDeque<Piece<B>>,
+    /// A sequence number within each of the latest blocks to change, latest first.
+    recent: [Seq; SACK_BLOCKS_MAX],
+    recent_len: u8,
+    /// Received twice, to be reported in the next acknowledgement (RFC 2883).
+    duplicate: Option<(Seq, Seq)>,
+    /// Where the peer's stream ends, when its FIN arrived early.
+    fin: Option<Seq>,
+}
+
+impl<B: RxBuf> Reassembly<B> {
+    pub fn new() -> Self {
+        Reassembly {
+            pieces: VecDeque::new(),
+            recent: [Seq(0); SACK_BLOCKS_MAX],
+            recent_len: 0,
+            duplicate: None,
+            fin: None,
+        }
+    }
+
+    /// Buffers held.
+    pub fn len(&self) -> usize {
+        self.pieces.len()
+    }
+
+    /// Nothing is queued and nothing is to be reported.
+    pub fn is_unused(&self) -> bool {
+        self.pieces.is_empty() && self.duplicate.is_none() && self.fin.is_none()
+    }
+
+    pub fn set_duplicate(&mut self, left: Seq, right: Seq) {
+        self.duplicate = Some((left, right));
+    }
+
+    pub fn has_duplicate(&self) -> bool {
+        self.duplicate.is_some()
+    }
+
+    pub fn clear_duplicate(&mut self) {
+        self.duplicate = None;
+    }
+
+    /// The peer's FIN stands at `seq`, which lies after a gap.
+    pub fn set_fin(&mut self, seq: Seq) {
+        self.fin.get_or_insert(seq);
+    }
+
+    pub fn fin(&self) -> Option<Seq> {
+        self.fin
+    }
+
+    pub fn take_fin_at(&mut self, rcv_nxt: Seq) -> bool {
+        let arrived = self.fin == Some(rcv_nxt);
+        if arrived {
+            self.fin = None;
+        }
+        arrived
+    }
+
+    /// Queues `buf`, whose first octet is `seq`, in at most `room` buffers. What is already there
+    /// stays (the peer must send the same bytes again); what the new buffer covers whole is given
+    /// to `free`, and so is the new buffer itself when it is not needed.
+    pub fn insert(
+        &mut self,
+        mut seq: Seq,
+        mut buf: B,
+        room: usize,
+        mut free: impl FnMut(B),
+    ) -> Inserted {
+        let whole = (seq, seq + buf.len() as u32);
+        let mut end = whole.1;
+        let mut at = self.pieces.partition_point(|piece| piece.end().le(seq));
+        if let Some(piece) = self.pieces.get(at)
+            && piece.seq.le(seq)
+        {
+            if piece.end().ge(end) {
+                self.duplicate = Some(whole);
+                self.note_recent(seq);
+                free(buf);
+                return Inserted::Duplicate;
+            }
+            self.duplicate = Some((seq, piece.end()));
+            buf.trim_front((piece.end() - seq) as usize);
+            seq = piece.end();
+            at += 1;
+        }
+        while let Some(piece) = self.pieces.get(at)
+            && piece.seq.lt(end)
+        {
+            let covered = (piece.seq, piece.end().min(end));
+            self.duplicate = Some(covered);
+            if piece.end().gt(end) {
+                buf.truncate((piece.seq - seq) as usize);
+                end = piece.seq;
+                break;
+            }
+            if let Some(piece) = self.pieces.remove(at) {
+                free(piece.buf);
+            }
+        }
+        if end == seq {
+            self.note_recent(whole.0);
+            free(buf);
+            return Inserted::Duplicate;
+        }
+        if self.pieces.len() >= room {
+            free(buf);
+            return Inserted::NoRoom;
+        }
+        self.pieces.insert(at, Piece { seq, len: (end - seq) as u32, buf });
+        self.note_recent(seq);
+        Inserted::Queued
+    }
+
+    /// The next piece if it begins at or before `rcv_nxt`, trimmed to begin there; `free` takes
+    /// pieces that `rcv_nxt` has overtaken.
+    pub fn pop(&mut self, rcv_nxt: Seq, mut free: impl FnMut(B)) -> Option<B> {
+        loop {
+            if self.pieces.front()?.seq.gt(rcv_nxt) {
+                return None;
+            }
+            let mut piece = self.pieces.pop_front()?;
+            if piece.end().le(rcv_nxt) {
+                free(piece.buf);
+                continue;
+            }
+            piece.buf.trim_front((rcv_nxt - piece.seq) as usize);
+            return Some(piece.buf);
+        }
+    }
+
+    /// The newest of the stream's pieces, to make room for older ones.
+    pub fn pop_last(&mut self) -> Option<B> {
+        self.pieces.pop_back().map(|piece| piece.buf)
+    }
+
+    /// Sequence number of the last piece.
+    pub fn last_seq(&self) -> Option<Seq> {
+        self.pieces.back().map(|piece| piece.seq)
+    }
+
+    /// The block of `seq` changed last: it comes first from now on.
+    fn note_recent(&mut self, seq: Seq) {
+        let block = self.block_of(seq);
+        let mut recent = [seq; SACK_BLOCKS_MAX];
+        let mut len = 1;
+        for &other in &self.recent[..usize::from(self.recent_len)] {
+            let merged = block.is_some_and(|(left, right)| other.between(left, right));
+            if len < SACK_BLOCKS_MAX && !merged {
+                recent[len] = other;
+                len += 1;
+            }
+        }
+        self.recent = recent;
+        self.recent_len = len as u8;
+    }
+
+    /// The isolated block that holds `seq`.
+    fn block_of(&self, seq: Seq) -> Option<(Seq, Seq)> {
+        let at = self.pieces.partition_point(|piece| piece.end().le(seq));
+        let found = self.pieces.get(at).filter(|piece| piece.seq.le(seq))?;
+        let (mut left, mut right) = (found.seq, found.end());
+        for piece in self.pieces.range(..at).rev() {
+            if piece.end() != left {
+                break;
+            }
+            left = piece.seq;
+        }
+        for piece in self.pieces.range(at + 1..) {
+            if piece.seq != right {
+                break;
+            }
+            right = piece.end();
+        }
+        Some((left, right))
+    }
+
+    /// The blocks to report: a duplicate first (RFC 2883 section 4), then the block of the latest
+    /// arrival, then the others, latest first (RFC 2018 section 4).
+    pub fn sack_blocks(&self, max: usize) -> SackBlocks {
+        let mut blocks = SackBlocks::EMPTY;
+        if let Some((left, right)) = self.duplicate
+            && max > 0
+        {
+            blocks.push(left, right);
+        }
+        let first = blocks.len();
+        for &seq in &self.recent[..usize::from(self.recent_len)] {
+            let Some(block) = self.block_of(seq) else { continue };
+            if blocks.len() < max && !blocks.as_slice()[first..].contains(&block) {
+                blocks.push(block.0, block.1);
+            }
+        }
+        blocks
+    }
+}

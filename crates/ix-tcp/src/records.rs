@@ -1,0 +1,241 @@
+//! Transmit records: one for each segment in flight. They are the retransmission queue, the
+//! scoreboard of RFC 6675 and the timestamps of RFC 8985 in one.
+use ix_wire::Seq;
+use std::collections::VecDeque;
+
+/// One transmitted segment that is not cumulatively acknowledged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct TxRecord {
+    /// Last transmission.
+    pub sent_us: u64,
+    /// First octet.
+    pub seq: Seq,
+    /// Octets, SYN and FIN counted.
+    pub len: u16,
+    /// The constants below.
+    pub marks: u16,
+}
+
+impl TxRecord {
+    /// Begins with SYN.
+    pub const SYN: u16 = 1;
+    /// Ends with FIN.
+    pub const FIN: u16 = 2;
+    /// Selectively acknowledged.
+    pub const SACKED: u16 = 4;
+    /// Taken for lost and not transmitted since.
+    pub const LOST: u16 = 8;
+    /// Transmitted more than once: no round-trip sample from it (Karn).
+    pub const RETRANSMITTED: u16 = 16;
+    /// One octet sent into a closed window.
+    pub const PROBE: u16 = 32;
+
+    const NONE: TxRecord = TxRecord { sent_us: 0, seq: Seq(0), len: 0, marks: 0 };
+
+    #[inline]
+    pub fn end(&self) -> Seq {
+        self.seq + u32::from(self.len)
+    }
+
+    #[inline]
+    pub fn has(&self, mark: u16) -> bool {
+        self.marks & mark != 0
+    }
+}
+
+/// Two records in place: enough for a request or a small answer.
+const INLINE: usize = 2;
+
+/// The records of a connection, without gaps from `snd_una` to `snd_nxt`.
+///
+/// The first two stand in the connection itself. More need the deque, which stays until
+/// [`TxRecords::shrink`]: a bulk flow allocates it once, an idle flow has none.
+#[derive(Debug)]
+pub(crate) struct TxRecords {
+    inline: [TxRecord; INLINE],
+    many: Option<Box<VecDeque<TxRecord>>>,
+    inline_len: u8,
+}
+
+impl TxRecords {
+    pub fn new() -> Self {
+        TxRecords { inline: [TxRecord::NONE; INLINE], many: None, inline_len: 0 }
+    }
+
+    #[inline]
+    pub fn len(&self) -> usize {
+        match &self.many {
+            None => usize::from(self.inline_len),
+            Some(many) => many.len(),
+        }
+    }
+
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    #[inline]
+    pub fn get(&self, index: usize) -> Option<&TxRecord> {
+        match &self.many {
+            None => self.inline[..usize::from(self.inline_len)].get(index),
+            Some(many) => many.get(index),
+        }
+    }
+
+    #[inline]
+    pub fn get_mut(&mut self, index: usize) -> Option<&mut TxRecord> {
+        match &mut self.many {
+            None => self.inline[..usize::from(self.inline_len)].get_mut(index),
+            Some(many) => many.get_mut(index),
+        }
+    }
+
+    #[inline]
+    pub fn first(&self) -> Option<&TxRecord> {
+        self.get(0)
+    }
+
+    #[inline]
+    pub fn push(&mut self, record: TxRecord) {
+        debug_assert!(self.len() == 0 || self.get(self.len() - 1).unwrap().end() == record.seq);
+        if self.many.is_none() {
+            if let Some(slot) = self.inline.get_mut(usize::from(self.inline_len)) {
+                *slot = record;
+                self.inline_len += 1;
+                return;
+            }
+            self.spill();
+        }
+        if let Some(many) = &mut self.many {
+            many.push_back(record);
+        }
+    }
+
+    #[cold]
+    fn spill(&mut self) {
+        let mut many = VecDeque::with_capacity(16);
+        many.extend(&self.inline[..usize::from(self.inline_len)]);
+        self.inline_len = 0;
+        self.many = Some(Box::new(many));
+    }
+
+    #[inline]
+    pub fn pop_first(&mut self) -> Option<TxRecord> {
+        match &mut self.many {
+            Some(many) => many.pop_front(),
+            None if self.inline_len == 0 => None,
+            None => {
+                let first = self.inline[0];
+                self.inline[0] = self.inline[1];
+                self.inline_len -= 1;
+                Some(first)
+            }
+        }
+    }
+
+    /// Removes the newest record.
+    pub fn pop_last(&mut self) -> Option<TxRecord> {
+        match &mut self.many {
+            Some(many) => many.pop_back(),
+            None => {
+                self.inline_len = self.inline_len.checked_sub(1)?;
+                Some(self.inline[usize::from(self.inline_len)])
+            }
+        }
+    }
+
+    /// Cuts the record at `index` so that it keeps its first `len` octets and a new one after it
+    /// holds the rest. SYN stays in front, FIN behind.
+    pub fn split(&mut self, index: usize, len: u16) {
+        if self.many.is_none() {
+            self.spill();
+        }
+        let Some(many) = &mut self.many else { return };
+        let Some(front) = many.get_mut(index) else { return };
+        debug_assert!(0 < len && len < front.len);
+        let mut rest = *front;
+        rest.seq += u32::from(len);
+        rest.len -= len;
+        rest.marks &= !TxRecord::SYN;
+        front.len = len;
+        front.marks &= !TxRecord::FIN;
+        many.insert(index + 1, rest);
+    }
+
+    /// Index of the record that holds `seq`, or of the first one after it.
+    pub fn find(&self, seq: Seq) -> usize {
+        let (mut low, mut high) = (0, self.len());
+        while low < high {
+            let middle = low + (high - low) / 2;
+            match self.get(middle) {
+                Some(record) if record.end().le(seq) => low = middle + 1,
+                _ => high = middle,
+            }
+        }
+        low
+    }
+
+    /// Whether [`Self::shrink`] would free memory.
+    pub fn is_large(&self) -> bool {
+        self.many.is_some()
+    }
+
+    /// Frees the deque when it is empty.
+    pub fn shrink(&mut self) {
+        if self.many.as_ref().is_some_and(|many| many.is_empty()) {
+            self.many = None;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn record(seq: u32, len: u16) -> TxRecord {
+        TxRecord { sent_us: 0, seq: Seq(seq), len, marks: 0 }
+    }
+
+    #[test]
+    fn splits_keep_syn_in_front_and_fin_behind() {
+        let mut records = TxRecords::new();
+        records.push(TxRecord { marks: TxRecord::SYN | TxRecord::FIN, ..record(5, 10) });
+        records.split(0, 4);
+        assert_eq!(records.get(0), Some(&TxRecord { marks: TxRecord::SYN, ..record(5, 4) }));
+        assert_eq!(records.get(1), Some(&TxRecord { marks: TxRecord::FIN, ..record(9, 6) }));
+    }
+
+    proptest! {
+        /// The inline slots and the deque behave as one queue.
+        #[test]
+        fn agrees_with_a_plain_queue(base: u32, steps in prop::collection::vec((0u8..5, 1u16..50), 0..200)) {
+            let mut records = TxRecords::new();
+            let mut model: VecDeque<TxRecord> = VecDeque::new();
+            let mut next = Seq(base);
+            for (what, len) in steps {
+                match what {
+                    0 | 1 => {
+                        let record = record(next.0, len);
+                        next += u32::from(len);
+                        records.push(record);
+                        model.push_back(record);
+                    }
+                    2 => prop_assert_eq!(records.pop_first(), model.pop_front()),
+                    3 => {
+                        let last = model.pop_back();
+                        prop_assert_eq!(records.pop_last(), last);
+                        if let Some(last) = last { next = last.seq; }
+                    }
+                    _ => records.shrink(),
+                }
+                prop_assert_eq!(records.len(), model.len());
+                prop_assert_eq!(records.first(), model.front());
+                let probe = Seq(base) + u32::from(len);
+                let naive = model.iter().position(|r| r.end().gt(probe)).unwrap_or(model.len());
+                prop_assert_eq!(records.find(probe), naive);
+            }
+        }
+    }
+}

@@ -1,0 +1,243 @@
+//! What follows from a loss: RFC 6675 and RFC 6582 (when to enter and leave recovery), RFC 9937 (how
+//! much to send in it), RFC 3522 and RFC 3708 (when it was a mistake).
+use crate::ack::AckReport;
+use crate::config::Config;
+use crate::loss::LossState;
+use crate::output::{Output, RxBuf};
+use crate::rack::DUP_THRESH;
+use crate::records::TxRecord;
+use crate::stats::TcpCounter;
+use crate::tcb::{Flags, LossTimer, Phase, Tcb};
+use ix_wire::TcpHeader;
+
+impl<B: RxBuf> Tcb<B> {
+    /// The recovery state, made when first needed.
+    pub(crate) fn loss_mut(&mut self) -> &mut LossState {
+        let snd_una = self.snd_una;
+        self.loss.get_or_insert_with(|| Box::new(LossState::new(snd_una)))
+    }
+
+    /// Octets that are somewhere in the network: neither acknowledged nor taken for lost. Every
+    /// outstanding octet is in exactly one of these accounts, whatever the order in which it was
+    /// sacked, lost, sent again and acknowledged (cf. gvisor#14092).
+    #[inline]
+    pub(crate) fn pipe_bytes(&self) -> u32 {
+        self.flight_bytes() - self.sacked_bytes - self.lost_bytes - self.presumed_sacked_bytes()
+    }
+
+    /// Each duplicate acknowledgement of a peer without SACK stands for a segment that has arrived
+    /// (RFC 6582 section 3.2 inflates the window instead).
+    fn presumed_sacked_bytes(&self) -> u32 {
+        if self.dupacks == 0 {
+            return 0;
+        }
+        let first = self.records.first().map_or(0, |record| u32::from(record.len));
+        let others = self.flight_bytes().saturating_sub(first);
+        let lost_others = self.lost_bytes.saturating_sub(first);
+        (u32::from(self.dupacks) * u32::from(self.mss)).min(others.saturating_sub(lost_others))
+    }
+
+    /// The congestion window that holds now.
+    #[inline]
+    pub(crate) fn cwnd_bytes(&self) -> u32 {
+        match (self.phase, &self.loss) {
+            (Phase::Recovery, Some(loss)) => loss.prr_cwnd,
+            _ => self.cc.cwnd_bytes(),
+        }
+    }
+
+    /// Draws the conclusions from an acknowledgement that was not plain.
+    pub(crate) fn detect_loss(
+        &mut self,
+        cfg: &Config,
+        now_us: u64,
+        hdr: &TcpHeader,
+        report: &AckReport,
+        out: &mut impl Output<B>,
+    ) {
+        self.adapt_reordering_window(report.dsack.is_some());
+        self.judge_probe(hdr.ack, report, !hdr.options.sack.is_empty(), out);
+        self.consider_undo(hdr, report, out);
+        self.consider_exit();
+        let lost_before = self.lost_bytes;
+        let delivered = if self.flags.has(Flags::SACK) {
+            self.rack_detect(now_us);
+            report.delivered
+        } else {
+            self.new_reno(report)
+        };
+        let newly_lost = self.lost_bytes > lost_before;
+        if newly_lost && self.phase == Phase::Open {
+            self.enter_recovery(out);
+        } else if self.phase == Phase::Recovery {
+            self.pace_recovery(cfg, delivered, report.acked > 0 && !newly_lost);
+        }
+    }
+
+    /// RFC 8985 section 6.2 step 5, and the timer for what may still be lost.
+    pub(crate) fn rack_detect(&mut self, now_us: u64) {
+        let wait_us = self.rack_mark_lost(now_us);
+        if wait_us > 0 || self.loss.is_some() {
+            let reorder_at_us = if wait_us > 0 { now_us.saturating_add(wait_us) } else { 0 };
+            self.loss_mut().reorder_at_us = reorder_at_us;
+        }
+    }
+
+    /// RFC 6582, for peers without SACK. Answers the octets that the acknowledgement delivered.
+    fn new_reno(&mut self, report: &AckReport) -> u32 {
+        let mss = u32::from(self.mss);
+        if report.acked > 0 {
+            // Segments that duplicate acknowledgements stood for are now acknowledged.
+            let presumed = (report.acked / mss).saturating_sub(1).min(u32::from(self.dupacks));
+            self.dupacks -= presumed as u16;
+            if self.phase == Phase::Recovery {
+                // Partial acknowledgement: the next hole is lost too.
+                self.mark_lost(0);
+            }
+            return report.acked.saturating_sub(presumed * mss);
+        }
+        let probing = self.records.first().is_none_or(|first| first.has(TxRecord::PROBE));
+        if !report.duplicate || probing || self.snd_wnd == 0 {
+            return 0;
+        }
+        self.dupacks = self.dupacks.saturating_add(1);
+        // After a timeout, duplicates of what it sent again are no loss (section 4).
+        let fresh = self.loss.as_ref().is_none_or(|loss| self.snd_una.gt(loss.recover))
+            || self.loss.as_ref().is_some_and(|loss| !loss.retransmitted);
+        if self.dupacks >= DUP_THRESH && self.phase == Phase::Open && fresh {
+            self.mark_lost(0);
+        }
+        mss
+    }
+
+    /// Recovery begins: one congestion response for a window of data.
+    pub(crate) fn enter_recovery(&mut self, out: &mut impl Output<B>) {
+        out.count(TcpCounter::Recoveries);
+        let (recover, flight) = (self.snd_nxt, self.flight_bytes());
+        let pipe = self.pipe_bytes() + self.lost_bytes;
+        self.cc.on_congestion(flight);
+        self.phase = Phase::Recovery;
+        let mss = u32::from(self.mss);
+        let cwnd = self.pipe_bytes() + mss;
+        let loss = self.loss_mut();
+        loss.recover = recover;
+        loss.prr_delivered = 0;
+        loss.prr_out = 0;
+        loss.prr_flight = pipe.max(mss);
+        // The first retransmission goes out whatever the window (RFC 9937 section 6.2).
+        loss.prr_cwnd = cwnd;
+        loss.undo = Some(0);
+        loss.retransmitted = false;
+        loss.tlp_end = None;
+    }
+
+    /// RFC 9937 section 6.2: proportional rate reduction. `safe`: the acknowledgement advanced and
+    /// told of no further loss.
+    fn pace_recovery(&mut self, _cfg: &Config, delivered: u32, safe: bool) {
+        let (pipe, ssthresh) = (self.pipe_bytes(), self.cc.ssthresh_bytes());
+        let mss = u32::from(self.mss);
+        let loss = self.loss_mut();
+        loss.prr_delivered = loss.prr_delivered.saturating_add(delivered);
+        let allowance = if pipe > ssthresh {
+            let target = u64::from(loss.prr_delivered) * u64::from(ssthresh);
+            (target.div_ceil(u64::from(loss.prr_flight)) as u32).saturating_sub(loss.prr_out)
+        } else {
+            let conserved = loss.prr_delivered.saturating_sub(loss.prr_out).max(delivered);
+            let limit = conserved + if safe { mss } else { 0 };
+            limit.min(ssthresh - pipe)
+        };
+        let allowance = if loss.prr_out == 0 { allowance.max(mss) } else { allowance };
+        loss.prr_cwnd = pipe + allowance;
+    }
+
+    /// Everything that was outstanding when recovery began is acknowledged.
+    fn consider_exit(&mut self) {
+        let Some(loss) = &mut self.loss else { return };
+        if self.phase == Phase::Open || self.snd_una.lt(loss.recover) {
+            return;
+        }
+        loss.reo_persist = loss.reo_persist.saturating_sub(1);
+        if loss.reo_persist == 0 {
+            loss.reo_mult = 1;
+        }
+        self.phase = Phase::Open;
+        self.dupacks = 0;
+    }
+
+    /// Takes back a congestion response to something that was not lost: the acknowledgement echoes
+    /// a timestamp from before the first retransmission (Eifel, RFC 3522), or every retransmission
+    /// was reported as a duplicate (RFC 3708).
+    fn consider_undo(&mut self, hdr: &TcpHeader, report: &AckReport, out: &mut impl Output<B>) {
+        let timestamps = self.flags.has(Flags::TIMESTAMPS);
+        let recovering = self.phase != Phase::Open;
+        let Some(loss) = &mut self.loss else { return };
+        let Some(retransmissions) = &mut loss.undo else { return };
+        if !loss.retransmitted {
+            return;
+        }
+        // A DSACK may well come after the end of recovery: it is the echo of a retransmission.
+        let echoes_original = timestamps
+            && recovering
+            && report.acked > 0
+            && report.retransmitted
+            && hdr.options.timestamp.is_some_and(|(_, ecr)| {
+                ecr != 0 && (ecr.wrapping_sub(loss.first_retransmit_ts) as i32) < 0
+            });
+        if report.dsack.is_some() && *retransmissions > 0 {
+            *retransmissions -= 1;
+            if *retransmissions == 0 {
+                self.undo(out);
+                return;
+            }
+        }
+        if echoes_original {
+            self.undo(out);
+        }
+    }
+
+    fn undo(&mut self, out: &mut impl Output<B>) {
+        out.count(TcpCounter::Undos);
+        self.cc.undo();
+        self.phase = Phase::Open;
+        self.dupacks = 0;
+        if let Some(loss) = &mut self.loss {
+            loss.undo = None;
+        }
+        for index in 0..self.records.len() {
+            if let Some(record) = self.records.get_mut(index) {
+                record.marks &= !TxRecord::LOST;
+            }
+        }
+        self.lost_bytes = 0;
+    }
+
+    /// The retransmission timer expired: RFC 6298 section 5, RFC 5681 section 3.1.
+    pub(crate) fn take_timeout(&mut self, now_us: u64, out: &mut impl Output<B>) {
+        out.count(TcpCounter::Rto);
+        let first = self.rtt.backoff() == 0;
+        let (recover, flight) = (self.snd_nxt, self.flight_bytes());
+        self.dupacks = 0;
+        self.mark_lost_by_timeout(now_us, out);
+        self.cc.on_rto(first, flight);
+        let restarted = self.phase != Phase::Timeout;
+        self.phase = Phase::Timeout;
+        let loss = self.loss_mut();
+        loss.recover = recover;
+        loss.tlp_end = None;
+        if restarted {
+            loss.undo = Some(0);
+            loss.retransmitted = false;
+        }
+        self.loss_timer = LossTimer::Rto;
+    }
+
+    /// The handshake is over: a lost SYN is no congestion of the data's path, but it makes us start
+    /// with one segment (RFC 5681 section 3.1).
+    pub(crate) fn leave_handshake_losses(&mut self, cfg: &Config) {
+        let lost_syn = self.loss.take().is_some_and(|loss| loss.unanswered_syn);
+        self.phase = Phase::Open;
+        self.dupacks = 0;
+        let segments = if lost_syn { 1 } else { cfg.initial_window_segments };
+        self.cc = crate::cc::Control::new(cfg.congestion, self.mss, segments);
+    }
+}

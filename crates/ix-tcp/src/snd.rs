@@ -1,0 +1,438 @@
+//! Output: RFC 9293 section 3.8.6.2.1 (silly windows, Nagle), RFC 5681 (how much), section 3.8.6.3
+//! (when to acknowledge).
+use crate::config::Config;
+use crate::connect::{SYN_WINDOW_MAX, ms_of};
+use crate::output::{Output, RxBuf, SegmentOut};
+use crate::records::TxRecord;
+use crate::state::State;
+use crate::stats::TcpCounter;
+use crate::tcb::{Flags, NEVER, Phase, Tcb};
+use ix_wire::{SackBlocks, Seq, TcpFlags, TcpOptions};
+
+/// Blocks beside a timestamp (RFC 2018 section 3), and without.
+const SACK_BLOCKS_WITH_TIMESTAMP: usize = 3;
+const SACK_BLOCKS: usize = 4;
+
+impl<B: RxBuf> Tcb<B> {
+    /// Sends what is to be sent now: data, FIN, acknowledgements, window updates. Call once a cycle
+    /// for every connection that was touched, after the application's calls.
+    pub fn output(&mut self, cfg: &Config, now_us: u64, out: &mut impl Output<B>) {
+        if self.state == State::Closed {
+            return;
+        }
+        self.flags.clear(Flags::TX_BLOCKED);
+        if self.handshake_done() {
+            if self.reassembly.is_some() && self.state.receives() {
+                self.drain_reassembly(cfg, out);
+                self.take_fin(cfg, now_us, false, out);
+            }
+            let sent = self.retransmit_lost(cfg, now_us, out) | self.send_new(cfg, now_us, out);
+            self.acknowledge(cfg, now_us, out);
+            if sent || self.loss_at_us == NEVER {
+                self.arm_loss_timer(cfg, now_us);
+            }
+        } else {
+            self.send_syn(cfg, now_us, out);
+        }
+        self.check();
+    }
+
+    /// Whether [`Self::output`] may have something to do.
+    #[inline]
+    pub fn needs_output(&self) -> bool {
+        let owed = Flags::ACK_NOW | Flags::ACK_DELAYED | Flags::TX_BLOCKED;
+        self.state != State::Closed
+            && (self.flags.has(owed)
+                || self.lost_bytes > 0
+                || self.snd_nxt == self.snd_una && !self.handshake_done()
+                || self.unsent_bytes() > 0
+                || self.fin_unsent())
+    }
+
+    /// Our SYN, for the first time or again.
+    fn send_syn(&mut self, cfg: &Config, now_us: u64, out: &mut impl Output<B>) {
+        if self.records.is_empty() {
+            let syn = TxRecord { sent_us: now_us, seq: self.snd_una, len: 1, marks: TxRecord::SYN };
+            if self.emit_syn(cfg, now_us, false, out) {
+                self.records.push(syn);
+                self.snd_nxt = self.snd_una + 1;
+                self.rto_base_us = now_us;
+            }
+            self.arm_loss_timer(cfg, now_us);
+        } else if self.lost_bytes > 0 && self.emit_syn(cfg, now_us, true, out) {
+            self.note_retransmitted(0, now_us, out);
+            self.arm_loss_timer(cfg, now_us);
+        }
+    }
+
+    fn emit_syn(
+        &mut self,
+        cfg: &Config,
+        now_us: u64,
+        retransmission: bool,
+        out: &mut impl Output<B>,
+    ) -> bool {
+        let passive = self.state == State::SynReceived;
+        let window = if passive { self.rcv_wnd() } else { self.rcv_space(cfg) };
+        let options = TcpOptions {
+            mss: Some(cfg.mss),
+            window_scale: self.flags.has(Flags::WINDOW_SCALING).then(|| cfg.window_shift()),
+            sack_permitted: self.flags.has(Flags::SACK),
+            timestamp: self.timestamp(now_us),
+            sack: SackBlocks::EMPTY,
+        };
+        let seg = SegmentOut {
+            seq: self.snd_una,
+            ack: if passive { self.rcv_nxt } else { Seq(0) },
+            flags: if passive { TcpFlags::SYN | TcpFlags::ACK } else { TcpFlags::SYN },
+            window: window.min(SYN_WINDOW_MAX) as u16,
+            options,
+            payload_offset: 0,
+            payload_len: 0,
+            retransmission,
+        };
+        let sent = self.transmit(&seg, out);
+        if sent && passive {
+            self.acknowledged_now();
+        }
+        sent
+    }
+
+    fn timestamp(&self, now_us: u64) -> Option<(u32, u32)> {
+        self.flags.has(Flags::TIMESTAMPS).then(|| (self.ts_at(now_us), self.ts_recent))
+    }
+
+    /// Options of an ordinary segment.
+    fn options(&self, now_us: u64) -> TcpOptions {
+        let mut options = TcpOptions { timestamp: self.timestamp(now_us), ..TcpOptions::NONE };
+        if let Some(reassembly) = &self.reassembly
+            && self.flags.has(Flags::SACK)
+        {
+            let timestamps = self.flags.has(Flags::TIMESTAMPS);
+            let max = if timestamps { SACK_BLOCKS_WITH_TIMESTAMP } else { SACK_BLOCKS };
+            options.sack = reassembly.sack_blocks(max);
+        }
+        options
+    }
+
+    /// Options without SACK blocks, beside which a whole segment fits.
+    pub(crate) fn plain_options(&self, now_us: u64) -> TcpOptions {
+        TcpOptions { timestamp: self.timestamp(now_us), ..TcpOptions::NONE }
+    }
+
+    /// Largest payload beside these options; SACK blocks that would leave none are dropped.
+    fn fit(&self, options: &mut TcpOptions) -> u32 {
+        let bare = TcpOptions { sack: SackBlocks::EMPTY, ..*options };
+        let sack_bytes = options.len() - bare.len();
+        let mss = usize::from(self.mss);
+        if sack_bytes >= mss / 2 {
+            *options = bare;
+            return mss as u32;
+        }
+        (mss - sack_bytes) as u32
+    }
+
+    fn transmit(&mut self, seg: &SegmentOut, out: &mut impl Output<B>) -> bool {
+        let sent = out.transmit(&self.tuple, seg);
+        if !sent {
+            self.flags.set(Flags::TX_BLOCKED);
+            out.count(TcpCounter::TransmitFailed);
+        }
+        sent
+    }
+
+    /// A segment with ACK went out: nothing is owed any more.
+    #[inline]
+    fn acknowledged_now(&mut self) {
+        self.last_ack_sent = self.rcv_nxt;
+        self.flags.clear(Flags::ACK_NOW | Flags::ACK_DELAYED);
+        self.delack_at_us = NEVER;
+        if self.reassembly.is_some() {
+            self.duplicate_reported();
+        }
+    }
+
+    #[cold]
+    fn duplicate_reported(&mut self) {
+        if let Some(reassembly) = &mut self.reassembly {
+            reassembly.clear_duplicate();
+        }
+        self.settle_reassembly();
+    }
+
+    /// Transmits `len` octets of the send stream from `seq`, with FIN if `marks` says so.
+    #[inline]
+    fn emit(
+        &mut self,
+        cfg: &Config,
+        seq: Seq,
+        len: u32,
+        marks: u16,
+        options: TcpOptions,
+        out: &mut impl Output<B>,
+    ) -> bool {
+        let mut flags = TcpFlags::ACK;
+        if marks & TxRecord::FIN != 0 {
+            flags |= TcpFlags::FIN;
+        }
+        if len > 0 && seq + len == self.data_end() {
+            flags |= TcpFlags::PSH;
+        }
+        let seg = SegmentOut {
+            seq,
+            ack: self.rcv_nxt,
+            flags,
+            window: self.offer_window(cfg),
+            options,
+            payload_offset: if len > 0 { (seq - self.data_una()) as u32 } else { 0 },
+            payload_len: len,
+            retransmission: marks & TxRecord::RETRANSMITTED != 0,
+        };
+        let sent = self.transmit(&seg, out);
+        if sent {
+            if self.reassembly.as_ref().is_some_and(|reassembly| reassembly.has_duplicate()) {
+                out.count(TcpCounter::DsackSent);
+            }
+            self.acknowledged_now();
+        }
+        sent
+    }
+
+    /// New data and FIN, as far as both windows and RFC 9293 section 3.8.6.2.1 allow.
+    fn send_new(&mut self, cfg: &Config, now_us: u64, out: &mut impl Output<B>) -> bool {
+        let mut sent = false;
+        if self.snd_nxt == self.snd_una && self.snd_buf_bytes > 0 {
+            self.restart_after_idle(cfg, now_us);
+        }
+        loop {
+            let (unsent, fin) = (self.unsent_bytes(), self.fin_unsent());
+            if unsent == 0 && !fin {
+                if self.pipe_bytes() < self.cwnd_bytes() {
+                    self.flags.clear(Flags::CWND_LIMITED);
+                }
+                break;
+            }
+            let mut options = self.options(now_us);
+            let mss = self.fit(&mut options);
+            let len = unsent.min(mss).min(self.snd_room().max(0) as u32);
+            if !self.worth_sending(len, unsent, mss, fin) {
+                break;
+            }
+            let pipe = self.pipe_bytes();
+            if pipe > 0 && pipe + len > self.cwnd_bytes() {
+                self.flags.set(Flags::CWND_LIMITED);
+                break;
+            }
+            if !self.send_one(cfg, now_us, len, options, out) {
+                break;
+            }
+            sent = true;
+        }
+        sent
+    }
+
+    /// Sends the next `len` octets, and FIN if they are the last.
+    pub(crate) fn send_one(
+        &mut self,
+        cfg: &Config,
+        now_us: u64,
+        len: u32,
+        options: TcpOptions,
+        out: &mut impl Output<B>,
+    ) -> bool {
+        let seq = self.snd_nxt;
+        let fin = self.fin_unsent() && len == self.unsent_bytes();
+        let marks = if fin { TxRecord::FIN } else { 0 };
+        if !self.emit(cfg, seq, len, marks, options, out) {
+            return false;
+        }
+        if self.records.is_empty() {
+            self.rto_base_us = now_us;
+        }
+        let octets = len + u32::from(fin);
+        self.records.push(TxRecord { sent_us: now_us, seq, len: octets as u16, marks });
+        self.snd_nxt = seq + octets;
+        self.last_snd_ms = ms_of(now_us);
+        if let Some(loss) = &mut self.loss
+            && self.phase == Phase::Recovery
+        {
+            loss.prr_out += octets;
+        }
+        // A connection that talks both ways is not a peer's slow start: let its ACKs wait.
+        self.quick_acks = 0;
+        true
+    }
+
+    /// Sender's silly-window avoidance and Nagle's algorithm. `len` is what windows allow of the
+    /// `unsent` octets.
+    fn worth_sending(&self, len: u32, unsent: u32, mss: u32, fin: bool) -> bool {
+        if len == unsent {
+            // All there is; nothing but FIN needs no window at all.
+            let held_back =
+                self.flags.has(Flags::NAGLE) && !fin && len < mss && self.snd_nxt != self.snd_una;
+            return !held_back && (len > 0 || fin);
+        }
+        len >= mss || len > 0 && len >= self.snd_wnd_max / 2
+    }
+
+    /// RFC 5681 section 4.1.
+    fn restart_after_idle(&mut self, cfg: &Config, now_us: u64) {
+        let idle_ms = ms_of(now_us).wrapping_sub(self.last_snd_ms);
+        let rto_us = self.rtt.rto_us(cfg.min_rto_us, cfg.max_rto_us, cfg.initial_rto_us);
+        if idle_ms > rto_us >> 10 {
+            self.cc.on_idle_restart(cfg.initial_window_segments);
+        }
+    }
+
+    /// Sends again what is taken for lost, oldest first, as far as the congestion window allows.
+    pub(crate) fn retransmit_lost(
+        &mut self,
+        cfg: &Config,
+        now_us: u64,
+        out: &mut impl Output<B>,
+    ) -> bool {
+        let mut sent = false;
+        let mut index = 0;
+        while self.lost_bytes > 0 {
+            let Some(record) = self.records.get(index).copied() else { break };
+            if !record.has(TxRecord::LOST) {
+                index += 1;
+                continue;
+            }
+            let pipe = self.pipe_bytes();
+            let len = u32::from(record.len).min(u32::from(self.mss));
+            if pipe > 0 && pipe + len > self.cwnd_bytes() {
+                self.flags.set(Flags::CWND_LIMITED);
+                break;
+            }
+            // A peer that has taken back its window wants only the oldest (RFC 7323 section 2.4).
+            if index > 0 && (record.seq + len).gt(self.snd_una + self.snd_wnd) {
+                break;
+            }
+            if !self.retransmit(index, cfg, now_us, out) {
+                break;
+            }
+            sent = true;
+            index += 1;
+        }
+        sent
+    }
+
+    /// Sends the record at `index` again, cut to what fits into one segment now.
+    pub(crate) fn retransmit(
+        &mut self,
+        index: usize,
+        cfg: &Config,
+        now_us: u64,
+        out: &mut impl Output<B>,
+    ) -> bool {
+        let mut options = self.options(now_us);
+        let mss = self.fit(&mut options);
+        let Some(record) = self.records.get(index).copied() else { return false };
+        let fin = record.has(TxRecord::FIN);
+        if u32::from(record.len) - u32::from(fin) > mss {
+            self.records.split(index, mss as u16);
+            if record.has(TxRecord::SACKED) {
+                self.sacked_segs += 1;
+            }
+        }
+        let Some(record) = self.records.get(index).copied() else { return false };
+        let fin = record.has(TxRecord::FIN);
+        let len = u32::from(record.len) - u32::from(fin);
+        let marks = record.marks | TxRecord::RETRANSMITTED;
+        if !self.emit(cfg, record.seq, len, marks, options, out) {
+            return false;
+        }
+        self.note_retransmitted(index, now_us, out);
+        true
+    }
+
+    fn note_retransmitted(&mut self, index: usize, now_us: u64, out: &mut impl Output<B>) {
+        out.count(TcpCounter::Retransmits);
+        self.retransmits = self.retransmits.saturating_add(1);
+        self.last_snd_ms = ms_of(now_us);
+        let ts = self.ts_at(now_us);
+        let Some(record) = self.records.get_mut(index) else { return };
+        record.sent_us = now_us;
+        record.marks |= TxRecord::RETRANSMITTED;
+        let len = u32::from(record.len);
+        if record.has(TxRecord::LOST) {
+            record.marks &= !TxRecord::LOST;
+            self.lost_bytes -= len;
+        }
+        if index == 0 {
+            self.rto_base_us = now_us;
+        }
+        let recovering = self.phase == Phase::Recovery;
+        if let Some(loss) = &mut self.loss {
+            if recovering {
+                loss.prr_out += len;
+            }
+            if let Some(retransmissions) = &mut loss.undo {
+                *retransmissions += 1;
+            }
+            if !loss.retransmitted {
+                loss.retransmitted = true;
+                loss.first_retransmit_ts = ts;
+            }
+        }
+    }
+
+    /// What is left to acknowledge after data had its chance to carry the acknowledgement
+    /// (RFC 9293 section 3.8.6.3, RFC 5681 section 4.2).
+    fn acknowledge(&mut self, cfg: &Config, now_us: u64, out: &mut impl Output<B>) {
+        if self.flags.has(Flags::ACK_NOW) {
+            self.send_ack(cfg, now_us, out);
+        } else if self.flags.has(Flags::ACK_DELAYED) {
+            let owed = (self.rcv_nxt - self.last_ack_sent) as u32;
+            if owed >= 2 * u32::from(self.rcv_mss) || self.window_update_due(cfg) {
+                self.send_ack(cfg, now_us, out);
+            } else if self.quick_acks > 0 {
+                self.quick_acks -= 1;
+                self.send_ack(cfg, now_us, out);
+            } else if self.delack_at_us == NEVER {
+                self.delack_at_us = now_us.saturating_add(u64::from(cfg.delack_us));
+            }
+        } else if self.state.receives() && self.window_update_due(cfg) {
+            self.send_ack(cfg, now_us, out);
+        }
+    }
+
+    /// A segment with nothing but the acknowledgement.
+    pub(crate) fn send_ack(&mut self, cfg: &Config, now_us: u64, out: &mut impl Output<B>) {
+        let options = self.options(now_us);
+        if !self.emit(cfg, self.snd_nxt, 0, 0, options, out) {
+            self.flags.set(Flags::ACK_NOW);
+        }
+    }
+
+    /// An empty segment one octet before the stream, which every peer answers (RFC 9293
+    /// section 3.8.4).
+    pub(crate) fn send_keepalive(&mut self, cfg: &Config, now_us: u64, out: &mut impl Output<B>) {
+        out.count(TcpCounter::KeepaliveProbes);
+        let options = self.options(now_us);
+        self.emit(cfg, self.snd_una - 1, 0, 0, options, out);
+    }
+
+    /// One octet into a closed window (RFC 9293 section 3.8.6.1).
+    pub(crate) fn send_window_probe(
+        &mut self,
+        cfg: &Config,
+        now_us: u64,
+        out: &mut impl Output<B>,
+    ) {
+        out.count(TcpCounter::WindowProbes);
+        if self.records.is_empty() {
+            let mut options = self.options(now_us);
+            self.fit(&mut options);
+            let seq = self.snd_nxt;
+            if self.emit(cfg, seq, 1, 0, options, out) {
+                let marks = TxRecord::PROBE;
+                self.records.push(TxRecord { sent_us: now_us, seq, len: 1, marks });
+                self.snd_nxt = seq + 1;
+            }
+        } else {
+            self.retransmit(0, cfg, now_us, out);
+        }
+    }
+}

@@ -1,0 +1,284 @@
+//! Timers: RFC 6298, RFC 8985 section 7, RFC 9293 sections 3.8.3, 3.8.4 and 3.8.6.1.
+//!
+//! Three points in time stand for all of them. An acknowledgement only stores a new one.
+use crate::config::Config;
+use crate::connect::ms_of;
+use crate::output::{DeadReason, Output, RxBuf};
+use crate::records::TxRecord;
+use crate::state::State;
+use crate::stats::TcpCounter;
+use crate::tcb::{Flags, LossTimer, NEVER, Phase, Tcb};
+
+/// Override timeout of the sender's silly-window avoidance (RFC 9293 section 3.8.6.2.1: 0.1 to 1 s).
+const OVERRIDE_US: u64 = 100_000;
+/// How long an idle connection keeps the memory of busier times.
+const IDLE_US: u64 = 1_000_000;
+
+impl<B: RxBuf> Tcb<B> {
+    /// When [`Self::timer`] is to be called next; `u64::MAX`: never. Changes often; it may be looked
+    /// at lazily, because an acknowledgement only moves it later.
+    #[inline]
+    pub fn deadline(&self) -> u64 {
+        self.loss_at_us.min(self.delack_at_us).min(self.state_at_us)
+    }
+
+    /// Does what is due at `now_us`. Harmless when nothing is.
+    pub fn timer(&mut self, cfg: &Config, now_us: u64, out: &mut impl Output<B>) {
+        if self.state != State::Closed && now_us >= self.delack_at_us {
+            self.delack_at_us = NEVER;
+            self.send_ack(cfg, now_us, out);
+        }
+        if self.state != State::Closed && now_us >= self.loss_at_us {
+            self.loss_expired(cfg, now_us, out);
+        }
+        if self.state != State::Closed && now_us >= self.state_at_us {
+            self.state_expired(cfg, now_us, out);
+        }
+        self.check();
+    }
+
+    fn rto_us(&self, cfg: &Config) -> u64 {
+        let rto_us = self.rtt.rto_us(cfg.min_rto_us, cfg.max_rto_us, cfg.initial_rto_us);
+        let allowance_us =
+            if self.handshake_done() { self.delayed_ack_allowance_us(cfg) } else { 0 };
+        (u64::from(rto_us) + allowance_us).min(u64::from(cfg.max_rto_us))
+    }
+
+    /// The octet in flight is a probe of a closed window.
+    fn probing(&self) -> bool {
+        self.records.first().is_some_and(|first| first.has(TxRecord::PROBE))
+    }
+
+    /// Sets the loss timer to what must happen next.
+    pub(crate) fn arm_loss_timer(&mut self, cfg: &Config, now_us: u64) {
+        if self.state == State::Closed {
+            return;
+        }
+        if self.records.is_empty() {
+            return self.arm_without_flight(cfg, now_us);
+        }
+        let rto_at_us = self.rto_base_us.saturating_add(self.rto_us(cfg));
+        if self.probing() {
+            (self.loss_timer, self.loss_at_us) = (LossTimer::Persist, rto_at_us);
+            return;
+        }
+        (self.loss_timer, self.loss_at_us) = (LossTimer::Rto, rto_at_us);
+        let reorder_at_us = self.loss.as_ref().map_or(0, |loss| loss.reorder_at_us);
+        if reorder_at_us != 0 {
+            if reorder_at_us < rto_at_us {
+                (self.loss_timer, self.loss_at_us) = (LossTimer::Reorder, reorder_at_us);
+            }
+        } else if self.may_probe_tail() {
+            let pto_at_us = now_us.saturating_add(self.probe_timeout_us(cfg));
+            if pto_at_us < rto_at_us {
+                (self.loss_timer, self.loss_at_us) = (LossTimer::Tlp, pto_at_us);
+            }
+        }
+    }
+
+    /// RFC 8985 section 7.2.
+    fn may_probe_tail(&self) -> bool {
+        self.flags.has(Flags::SACK)
+            && self.handshake_done()
+            && self.phase == Phase::Open
+            && self.sacked_bytes == 0
+            && self.lost_bytes == 0
+            && self.rtt.backoff() == 0
+            && self.snd_wnd > 0
+            && self.loss.as_ref().is_none_or(|loss| loss.tlp_end.is_none())
+    }
+
+    fn arm_without_flight(&mut self, cfg: &Config, now_us: u64) {
+        let waits = self.unsent_bytes() > 0 || self.fin_unsent() || !self.handshake_done();
+        if waits {
+            let rto_us = self.rto_us(cfg);
+            let wait_us = if self.snd_wnd > 0 { OVERRIDE_US } else { rto_us };
+            if self.loss_timer != LossTimer::Persist || self.loss_at_us == NEVER {
+                self.loss_at_us = now_us.saturating_add(wait_us);
+            }
+            self.loss_timer = LossTimer::Persist;
+        } else if self.records.is_large() || self.loss.is_some() {
+            (self.loss_timer, self.loss_at_us) = (LossTimer::Idle, now_us + IDLE_US);
+        } else {
+            (self.loss_timer, self.loss_at_us) = (LossTimer::Idle, NEVER);
+        }
+    }
+
+    fn loss_expired(&mut self, cfg: &Config, now_us: u64, out: &mut impl Output<B>) {
+        self.loss_at_us = NEVER;
+        match self.loss_timer {
+            LossTimer::Rto => self.rto_expired(cfg, now_us, out),
+            LossTimer::Tlp => self.probe_tail(cfg, now_us, out),
+            LossTimer::Reorder => {
+                let lost_before = self.lost_bytes;
+                self.rack_detect(now_us);
+                if self.lost_bytes > lost_before && self.phase == Phase::Open {
+                    self.enter_recovery(out);
+                }
+                self.retransmit_lost(cfg, now_us, out);
+            }
+            LossTimer::Persist => self.persist_expired(cfg, now_us, out),
+            LossTimer::Idle => {
+                if self.records.is_empty() {
+                    self.loss = None;
+                    self.records.shrink();
+                }
+            }
+        }
+        if self.loss_at_us == NEVER {
+            self.arm_loss_timer(cfg, now_us);
+        }
+    }
+
+    /// RFC 6298 section 5.4 to 5.7, RFC 9293 section 3.8.3.
+    fn rto_expired(&mut self, cfg: &Config, now_us: u64, out: &mut impl Output<B>) {
+        if self.given_up(cfg, now_us) {
+            return self.die_unanswered(out);
+        }
+        if !self.handshake_done() {
+            self.loss_mut().unanswered_syn = true;
+            out.count(TcpCounter::Rto);
+            self.mark_lost(0);
+            self.rtt.back_off();
+            self.rto_base_us = now_us;
+            self.output(cfg, now_us, out);
+            return;
+        }
+        self.take_timeout(now_us, out);
+        self.rtt.back_off();
+        self.rto_base_us = now_us;
+        self.retransmit(0, cfg, now_us, out);
+    }
+
+    /// Notes that nothing was answered; whether that has gone on for too long.
+    fn given_up(&mut self, cfg: &Config, now_us: u64) -> bool {
+        let backoff = self.rtt.backoff();
+        match self.state {
+            State::SynSent => return backoff >= cfg.syn_retries,
+            State::SynReceived => return backoff >= cfg.syn_ack_retries,
+            _ => {}
+        }
+        let last_rcv_us = self.last_rcv_us;
+        let window_closed = self.snd_wnd == 0;
+        let loss = self.loss_mut();
+        if loss.unanswered_since_us == 0 {
+            loss.unanswered_since_us = now_us;
+        }
+        if window_closed && last_rcv_us > loss.unanswered_since_us {
+            // A peer that answers may keep its window closed for as long as it likes
+            // (RFC 9293 section 3.8.6.1).
+            loss.unanswered_since_us = last_rcv_us;
+        }
+        now_us.saturating_sub(loss.unanswered_since_us) >= u64::from(cfg.r2_us)
+    }
+
+    fn die_unanswered(&mut self, out: &mut impl Output<B>) {
+        let unreachable = self.flags.has(Flags::SOFT_ERROR);
+        let reason = if unreachable { DeadReason::Unreachable } else { DeadReason::TimedOut };
+        self.die(reason, out);
+    }
+
+    /// RFC 8985 section 7.3: new data if there is some, else the last segment again.
+    fn probe_tail(&mut self, cfg: &Config, now_us: u64, out: &mut impl Output<B>) {
+        let unsent = self.unsent_bytes();
+        let room = self.snd_room().max(0) as u32;
+        let len = unsent.min(u32::from(self.mss)).min(room);
+        let fresh = len > 0 && {
+            let options = self.plain_options(now_us);
+            self.send_one(cfg, now_us, len, options, out)
+        };
+        let sent = fresh || self.retransmit(self.records.len() - 1, cfg, now_us, out);
+        if !sent {
+            return;
+        }
+        out.count(TcpCounter::Tlp);
+        let end = self.snd_nxt;
+        let loss = self.loss_mut();
+        loss.tlp_end = Some(end);
+        loss.tlp_retransmit = !fresh;
+        self.rto_base_us = now_us;
+    }
+
+    /// RFC 9293 section 3.8.6.1, and the override of section 3.8.6.2.1.
+    fn persist_expired(&mut self, cfg: &Config, now_us: u64, out: &mut impl Output<B>) {
+        if !self.handshake_done() {
+            return self.output(cfg, now_us, out);
+        }
+        let room = self.snd_room().max(0) as u32;
+        let unsent = self.unsent_bytes();
+        if !self.probing() && (room > 0 || unsent == 0) {
+            let len = unsent.min(room).min(u32::from(self.mss));
+            let options = self.plain_options(now_us);
+            if len > 0 || self.fin_unsent() {
+                self.send_one(cfg, now_us, len, options, out);
+            }
+            return;
+        }
+        if self.given_up(cfg, now_us) {
+            return self.die_unanswered(out);
+        }
+        self.send_window_probe(cfg, now_us, out);
+        self.rtt.back_off();
+        self.rto_base_us = now_us;
+    }
+
+    fn state_expired(&mut self, cfg: &Config, now_us: u64, out: &mut impl Output<B>) {
+        self.state_at_us = NEVER;
+        match self.state {
+            State::TimeWait => self.die(DeadReason::Closed, out),
+            State::FinWait2 if self.flags.has(Flags::ORPHAN) => self.die(DeadReason::Closed, out),
+            _ => self.keepalive_expired(cfg, now_us, out),
+        }
+    }
+
+    /// RFC 9293 section 3.8.4: only on an idle connection, never at once.
+    fn keepalive_expired(&mut self, cfg: &Config, now_us: u64, out: &mut impl Output<B>) {
+        if self.keepalive_idle_s == 0 {
+            return;
+        }
+        let idle_us = u64::from(self.keepalive_idle_s) * 1_000_000;
+        let due_us = self.last_rcv_us.saturating_add(idle_us);
+        if self.keepalives == 0 && now_us < due_us {
+            self.state_at_us = due_us;
+            return;
+        }
+        if !self.records.is_empty() {
+            // The retransmission timer watches over the peer already.
+            self.state_at_us = now_us.saturating_add(idle_us);
+            return;
+        }
+        if self.keepalives >= cfg.keepalive_probes {
+            return self.die_unanswered(out);
+        }
+        self.keepalives += 1;
+        self.send_keepalive(cfg, now_us, out);
+        self.state_at_us = now_us.saturating_add(u64::from(cfg.keepalive_interval_us));
+    }
+
+    /// Keepalive after `idle_s` seconds of silence, 0: off (RFC 9293 section 3.8.4).
+    pub fn set_keepalive(&mut self, idle_s: u16, now_us: u64) {
+        self.keepalive_idle_s = idle_s;
+        self.start_keepalive(now_us);
+    }
+
+    pub(crate) fn start_keepalive(&mut self, now_us: u64) {
+        let waits_to_die = self.state == State::TimeWait
+            || self.state == State::FinWait2 && self.flags.has(Flags::ORPHAN);
+        if waits_to_die || !self.state.synchronized() {
+            return;
+        }
+        self.keepalives = 0;
+        self.state_at_us = match self.keepalive_idle_s {
+            0 => NEVER,
+            idle_s => now_us.saturating_add(u64::from(idle_s) * 1_000_000),
+        };
+    }
+
+    /// A peer that never closes must not hold the memory of an application that has left.
+    pub(crate) fn start_fin_wait2(&mut self, cfg: &Config, now_us: u64) {
+        if self.state == State::FinWait2 && self.flags.has(Flags::ORPHAN) {
+            self.state_at_us = now_us.saturating_add(u64::from(cfg.fin_wait2_us));
+        }
+        self.last_snd_ms = ms_of(now_us);
+    }
+}

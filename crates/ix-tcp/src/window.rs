@@ -1,0 +1,142 @@
+//! Flow control both ways: RFC 9293 section 3.8.6, RFC 7323 section 2.
+use crate::config::Config;
+use crate::output::{Output, RxBuf, TcpEvent};
+use crate::records::TxRecord;
+use crate::tcb::Tcb;
+use ix_wire::TcpHeader;
+
+impl<B: RxBuf> Tcb<B> {
+    /// How many bytes the sliding window takes now.
+    ///
+    /// Never less than two segments are held although the peer's window is closed: there must be
+    /// something to probe it with (RFC 9293 section 3.8.6.1).
+    pub fn send_space(&self, cfg: &Config) -> u32 {
+        if !self.state.sends() {
+            return 0;
+        }
+        let floor = 2 * u32::from(self.mss);
+        let limit = self.snd_wnd.max(floor).min(cfg.snd_buf_bytes);
+        limit.saturating_sub(self.snd_buf_bytes)
+    }
+
+    /// The application appended `bytes` to the send stream (at most [`Self::send_space`]).
+    pub fn append(&mut self, bytes: u32) {
+        debug_assert!(self.state.sends(), "append in {:?}", self.state);
+        self.snd_buf_bytes += bytes;
+    }
+
+    /// The application gave back `bytes` received bytes, and with them `buffers_freed` buffers.
+    pub fn recv_done(&mut self, _cfg: &Config, bytes: u32, buffers_freed: u32) {
+        debug_assert!(bytes <= self.rcv_held_bytes && buffers_freed <= self.rcv_held_bufs);
+        self.rcv_held_bytes = self.rcv_held_bytes.saturating_sub(bytes);
+        self.rcv_held_bufs = self.rcv_held_bufs.saturating_sub(buffers_freed);
+    }
+
+    /// What we could take now, by bytes and by buffers (small segments must not pin the pool).
+    #[inline]
+    pub(crate) fn rcv_space(&self, cfg: &Config) -> u32 {
+        let bytes = cfg.rcv_buf_bytes.saturating_sub(self.rcv_held_bytes);
+        let buffers = cfg.rcv_buffers_max.saturating_sub(self.rcv_held_bufs);
+        bytes.min(buffers.saturating_mul(u32::from(cfg.mss)))
+    }
+
+    /// What we have offered and the peer has not used.
+    #[inline]
+    pub(crate) fn rcv_wnd(&self) -> u32 {
+        (self.rcv_adv - self.rcv_nxt) as u32
+    }
+
+    /// By how much the offered window could grow now.
+    #[inline]
+    fn rcv_gain(&self, cfg: &Config) -> u32 {
+        let space = self.rcv_space(cfg).min(u32::from(u16::MAX) << self.rcv_shift);
+        space.saturating_sub(self.rcv_wnd())
+    }
+
+    /// Receiver's silly-window avoidance: the right edge moves only by worthwhile steps
+    /// (RFC 9293 section 3.8.6.2.2).
+    fn rcv_step(&self, cfg: &Config) -> u32 {
+        (cfg.rcv_buf_bytes / 2).min(u32::from(cfg.mss))
+    }
+
+    /// The application has made so much room that the peer should be told without being asked:
+    /// half of the buffer, or any worthwhile step while the peer may be stalled.
+    pub(crate) fn window_update_due(&self, cfg: &Config) -> bool {
+        let gain = self.rcv_gain(cfg);
+        let nearly_closed = self.rcv_wnd() < cfg.rcv_buf_bytes / 4;
+        gain >= self.rcv_step(cfg) && (nearly_closed || gain >= cfg.rcv_buf_bytes / 2)
+    }
+
+    /// The window field of a segment sent now; notes what it offers. The right edge never moves
+    /// left, but for what the shift cuts off (RFC 7323 section 2.4: the peer expects that; we
+    /// accept up to the furthest edge ever offered).
+    #[inline]
+    pub(crate) fn offer_window(&mut self, cfg: &Config) -> u16 {
+        let gain = self.rcv_gain(cfg);
+        let mut wnd = self.rcv_wnd();
+        if gain >= self.rcv_step(cfg) {
+            wnd = wnd.saturating_add(gain);
+        }
+        let field = (wnd >> self.rcv_shift).min(u32::from(u16::MAX));
+        self.rcv_adv = self.rcv_adv.max(self.rcv_nxt + (field << self.rcv_shift));
+        field as u16
+    }
+
+    /// How much the peer's window lets us send beyond `snd_nxt`; negative after it shrank.
+    #[inline]
+    pub(crate) fn snd_room(&self) -> i32 {
+        (self.snd_una + self.snd_wnd) - self.snd_nxt
+    }
+
+    /// Takes the window from a segment whose acknowledgement is acceptable. `newer`: it
+    /// acknowledged something new, so it cannot be an old one.
+    #[inline]
+    pub(crate) fn take_window(&mut self, hdr: &TcpHeader, newer: bool) {
+        // RFC 9293 section 3.10.7.4. Only sequence numbers decide which segment is newer: a smaller
+        // window is as good a window as a larger one.
+        let fresh =
+            self.snd_wl1.lt(hdr.seq) || (self.snd_wl1 == hdr.seq && self.snd_wl2.le(hdr.ack));
+        if !(newer || fresh) {
+            return;
+        }
+        self.snd_wnd = u32::from(hdr.window) << self.snd_shift;
+        self.snd_wl1 = hdr.seq;
+        self.snd_wl2 = hdr.ack;
+        self.snd_wnd_max = self.snd_wnd_max.max(self.snd_wnd);
+    }
+
+    /// The window may have opened: the octet that probed it, if any, was not accepted and is
+    /// unsent again; the application may go on.
+    pub(crate) fn window_changed(
+        &mut self,
+        cfg: &Config,
+        space_before: u32,
+        out: &mut impl Output<B>,
+    ) {
+        if self.snd_wnd > 0
+            && self.records.len() == 1
+            && let Some(probe) = self.records.first().copied()
+            && probe.has(TxRecord::PROBE)
+        {
+            self.records.pop_last();
+            self.forget_marks(&probe);
+            self.snd_nxt = probe.seq;
+            self.rtt.clear_backoff();
+        }
+        let mss = u32::from(self.mss);
+        if space_before < mss && self.send_space(cfg) >= mss {
+            out.event(TcpEvent::WindowOpen);
+        }
+    }
+
+    /// Takes a record that leaves the queue out of the accounts.
+    #[inline]
+    pub(crate) fn forget_marks(&mut self, record: &TxRecord) {
+        if record.has(TxRecord::SACKED) {
+            self.sacked_bytes -= u32::from(record.len);
+            self.sacked_segs -= 1;
+        } else if record.has(TxRecord::LOST) {
+            self.lost_bytes -= u32::from(record.len);
+        }
+    }
+}
