@@ -1,6 +1,6 @@
 //! Structures that the application leaves for us in transmit memory: checked, then read once.
 use crate::shared::Shared;
-use ix_abi::{FlowInfo, SgEntry};
+use ix_abi::{FlowInfo, SgEntry, error};
 
 impl Shared {
     /// Entry `index` of a scatter-gather array at `sg`; `None` when it does not lie in transmit
@@ -26,5 +26,22 @@ impl Shared {
         // anything: nothing of ours lies there.
         unsafe { (addr as *mut FlowInfo).write_volatile(info) };
         true
+    }
+
+    /// Copies what a scatter-gather array names into `to`; answers how many bytes.
+    pub(crate) fn gather(&self, sg: u64, count: u64, to: &mut [u8]) -> Result<usize, i64> {
+        let mut len = 0;
+        for index in 0..count {
+            let entry = self.read_sg(sg, index).ok_or(error::FAULT)?;
+            let end = (len as u64).saturating_add(entry.len);
+            if end > to.len() as u64 {
+                return Err(error::TOO_LONG);
+            }
+            if !self.memory.copy_from_app(entry.base, &mut to[len..end as usize]) {
+                return Err(error::FAULT);
+            }
+            len = end as usize;
+        }
+        Ok(len)
     }
 }

@@ -204,7 +204,7 @@ impl ElasticThread {
     fn call_get_info(&mut self, handle: u64, to: u64) -> Answer {
         let id = FlowId::from_handle(handle);
         let flow = own_flow(&mut self.groups, handle)?;
-        let (tuple, info) = (*flow.tcb.tuple(), flow.tcb.info());
+        let (tuple, info) = (*flow.tcb.tuple(), flow.tcb.info(&self.shared.config.tcp));
         let answer = FlowInfo {
             local_addr: tuple.local.0,
             remote_addr: tuple.remote.0,

@@ -1,12 +1,76 @@
 //! ICMP and ARP of the receive path.
-use crate::receive::{Refusal, Work};
+use crate::io::Io;
+use crate::metrics::LocalDrop;
+use crate::receive::Work;
 use crate::thread::ElasticThread;
-use ix_wire::{ArpPacket, IcmpPacket};
+use ix_mem::HEADROOM_BYTES;
+use ix_tcp::icmp::{ErrorMessage, IcmpError, reply_to_echo};
+use ix_wire::{ArpPacket, IcmpPacket, ipv4};
 
 impl ElasticThread {
-    pub(crate) fn handle_icmp(&mut self, work: Work, _packet: &IcmpPacket) { self.give_back(work) }
+    pub(crate) fn handle_icmp(&mut self, work: Work, packet: &IcmpPacket) {
+        let frame = work.mbuf.bytes(&self.shared.memory);
+        if let Some(error) = IcmpError::parse(frame, packet) {
+            self.icmp_error(&work, &error);
+        } else if work.tails == 0 {
+            self.answer_echo(&work, packet);
+        }
+        self.give_back(work);
+    }
+
+    /// An error about a segment of ours goes to its flow, which judges it (RFC 5927).
+    fn icmp_error(&mut self, work: &Work, error: &IcmpError) {
+        if error.protocol != ipv4::PROTOCOL_TCP {
+            return;
+        }
+        let ElasticThread { shared, groups, io, .. } = self;
+        let hash = shared.flow_hash.hash(&error.tuple);
+        let Some(group) = groups[work.group as usize].as_mut() else { return };
+        let Some(slot) = group.find(hash, &error.tuple) else { return };
+        let Some(flow) = group.at(slot) else { return };
+        let id = flow.side.id;
+        let (cfg, now_us) = (&shared.config.tcp, io.now_us);
+        let (kind, seq) = (error.kind.path_error(), error.quoted_seq);
+        flow.tcb.icmp_error(cfg, now_us, kind, seq, &mut io.of(&mut flow.side));
+        self.touch(id);
+    }
+
+    fn answer_echo(&mut self, work: &Work, packet: &IcmpPacket) {
+        let Some(mut reply) = self.io.tx_pool.take() else {
+            return self.io.metrics.drop_local(LocalDrop::NoTxFrame);
+        };
+        let request = work.mbuf.bytes(&self.shared.memory);
+        reply.set_range(HEADROOM_BYTES, request.len().min(ix_mem::FRAME_BYTES - HEADROOM_BYTES));
+        let bytes = reply.bytes_mut(&self.shared.memory);
+        bytes.copy_from_slice(&request[..bytes.len()]);
+        match reply_to_echo(bytes, packet) {
+            Some(len) => {
+                reply.truncate(len);
+                self.io.ports[work.port as usize].queue.push_back(reply);
+            }
+            None => self.io.tx_pool.put(reply),
+        }
+    }
+
     pub(crate) fn handle_arp(&mut self, work: Work, packet: &ArpPacket) {
         self.io.handle_arp_packet(work.port, packet);
         self.give_back(work);
+    }
+}
+
+impl Io {
+    /// Sends an ICMP error about `received`, within the limit of their rate.
+    pub(crate) fn send_icmp_error(&mut self, port: u8, message: &ErrorMessage, received: &[u8]) {
+        if !self.icmp_errors.allow(self.now_us) {
+            return;
+        }
+        let Some(mut mbuf) = self.tx_pool.take() else {
+            return self.metrics.drop_local(LocalDrop::NoTxFrame);
+        };
+        mbuf.set_range(HEADROOM_BYTES, ErrorMessage::FRAME_BYTES_MAX);
+        self.ip_ident = self.ip_ident.wrapping_add(1);
+        let len = message.emit(received, self.ip_ident, mbuf.bytes_mut(&self.shared.memory));
+        mbuf.truncate(len);
+        self.ports[port as usize].queue.push_back(mbuf);
     }
 }

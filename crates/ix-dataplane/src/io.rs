@@ -10,6 +10,7 @@ use ix_mem::{HEADROOM_BYTES, Mbuf, MbufList, Pool};
 use ix_nic::{Nic, NicInfo};
 use ix_tcp::SegmentOut;
 use ix_tcp::arp::PendingQueue;
+use ix_tcp::icmp::ErrorLimiter;
 use ix_wire::{Checksum, FlowTuple, FrameHeader, MacAddr, ethernet, ipv4};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -48,6 +49,8 @@ pub struct Io {
     pub graveyard: Vec<MbufList>,
     /// Packets whose next hop's address is not known yet.
     pub pending: PendingQueue<(u8, Mbuf)>,
+    /// Limit of the ICMP errors we send.
+    pub icmp_errors: ErrorLimiter,
     /// Next IPv4 identification.
     pub ip_ident: u16,
 }
@@ -79,6 +82,7 @@ impl Io {
             now_us: 0,
             graveyard: Vec::new(),
             pending: PendingQueue::new(),
+            icmp_errors: ErrorLimiter::default(),
             ip_ident: index as u16,
         }
     }

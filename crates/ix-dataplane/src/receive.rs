@@ -8,6 +8,7 @@ use crate::metrics::{LocalDrop, Stage, ThreadMetrics};
 use crate::thread::ElasticThread;
 use ix_mem::{Mbuf, prefetch_read, spsc};
 use ix_nic::{RxPacket, Steering};
+use ix_tcp::icmp::{ErrorMessage, IcmpError};
 use ix_wire::{
     ChecksumMode, DropReason, FlowTuple, IcmpPacket, IpMeta, MacAddr, Parsed, RxChecks, Toeplitz,
     flow_group,
@@ -241,7 +242,7 @@ impl ElasticThread {
                     }
                 }
                 Err(reason) => {
-                    reason.count(&self.io.metrics);
+                    self.refuse_packet(port, &packet.mbuf, reason);
                     self.io.rx_pool.put(packet.mbuf);
                     for mbuf in self.receive.tails.drain(first_tail..) {
                         self.io.rx_pool.put(mbuf);
@@ -304,8 +305,26 @@ impl ElasticThread {
     }
 
     /// An ICMP error goes to the thread of the flow it quotes; anything else stays here.
-    fn icmp_group(&self, _packet: &IcmpPacket, _bytes: &[u8], _port: usize) -> usize {
-        self.own_group().unwrap_or(0)
+    fn icmp_group(&self, packet: &IcmpPacket, bytes: &[u8], port: usize) -> usize {
+        match IcmpError::parse(bytes, packet) {
+            Some(error) => {
+                let hash = self.shared.flow_hash.hash(&error.tuple);
+                self.receive.classify(hash, port, &error.tuple)
+            }
+            None => self.own_group().unwrap_or(0),
+        }
+    }
+
+    /// A packet that goes no further: counted, and answered where that is the rule.
+    fn refuse_packet(&mut self, port: u8, mbuf: &Mbuf, reason: Refusal) {
+        reason.count(&self.io.metrics);
+        if let Refusal::Packet(DropReason::IpUnknownProtocol) = reason {
+            let shared = self.shared.clone();
+            let bytes = mbuf.bytes(&shared.memory);
+            if let Some(message) = ErrorMessage::protocol_unreachable(bytes) {
+                self.io.send_icmp_error(port, &message, bytes);
+            }
+        }
     }
 
     /// Second pass: asks for the flow-table lines of the batch, then for the flows.

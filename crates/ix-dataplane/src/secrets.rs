@@ -28,7 +28,7 @@ impl Secrets {
     }
 
     /// Not secret, only spread out.
-    fn random(&mut self) -> u32 {
+    pub fn random(&mut self) -> u32 {
         self.state ^= self.state << 13;
         self.state ^= self.state >> 7;
         self.state ^= self.state << 17;

@@ -14,7 +14,9 @@ use crate::receive::{Forwarding, Receive};
 use crate::secrets::Secrets;
 use crate::shared::Shared;
 use crate::wheel::Wheel;
+use ix_mem::LentFrames;
 use ix_tcp::State;
+use ix_tcp::udp::UdpTable;
 use ix_wire::FLOW_GROUPS;
 use std::sync::Arc;
 
@@ -38,6 +40,9 @@ pub struct ElasticThread {
     pub(crate) app_timers: AppTimers,
     pub(crate) listeners: Listeners,
     pub(crate) secrets: Secrets,
+    pub(crate) udp: UdpTable,
+    /// Received datagrams that the application holds.
+    pub(crate) lent: LentFrames,
     pub(crate) receive: Receive,
     /// Flows that need `output` before this cycle's transmission.
     pub(crate) touched: Vec<FlowId>,
@@ -73,6 +78,8 @@ impl ElasticThread {
             app_timers: AppTimers::new(timers_max),
             listeners: Listeners::default(),
             secrets: Secrets::new(io.shared.config.secret, io.index),
+            udp: UdpTable::new(),
+            lent: LentFrames::new(&io.shared.memory),
             receive: Receive::new(io.shared.config.batch, forwarding, &steering),
             touched: Vec::with_capacity(1024),
             to_announce: Default::default(),

@@ -1,13 +1,132 @@
 //! UDP: sockets of one elastic thread, datagrams in and out.
-use ix_abi::error;
+use crate::connections::{addr_of, port_of};
+use crate::metrics::LocalDrop;
 use crate::receive::Work;
 use crate::thread::ElasticThread;
-use ix_wire::UdpPacket;
+use ix_abi::{Event, SG_MAX, error, event_kind};
+use ix_mem::HEADROOM_BYTES;
+use ix_tcp::arp::Resolution;
+use ix_tcp::icmp::ErrorMessage;
+use ix_tcp::udp::{BindError, UdpSocketId};
+use ix_wire::{Checksum, FlowTuple, UdpPacket, ethernet, ipv4, udp};
+
+const HEADERS_BYTES: usize = ethernet::HEADER_BYTES + ipv4::HEADER_BYTES + udp::HEADER_BYTES;
 
 impl ElasticThread {
-    pub(crate) fn handle_udp(&mut self, work: Work, _packet: &UdpPacket) { self.give_back(work) }
-    pub(crate) fn call_udp_bind(&mut self, _args: &[u64; 6]) -> Result<i64, i64> { Err(error::NO_SYS) }
-    pub(crate) fn call_udp_unbind(&mut self, _id: u64) -> Result<i64, i64> { Err(error::NO_SYS) }
-    pub(crate) fn call_udp_sendv(&mut self, _args: &[u64; 6]) -> Result<i64, i64> { Err(error::NO_SYS) }
-    pub(crate) fn call_udp_recv_done(&mut self, _id: u64) -> Result<i64, i64> { Err(error::NO_SYS) }
+    pub(crate) fn handle_udp(&mut self, work: Work, packet: &UdpPacket) {
+        let tuple = packet.tuple();
+        let Some(socket) = self.udp.lookup(tuple.local, tuple.local_port) else {
+            self.io.metrics.drop_local(LocalDrop::UdpNoSocket);
+            let bytes = work.mbuf.bytes(&self.shared.memory);
+            let frame = &bytes[..bytes.len().min(ErrorMessage::FRAME_BYTES_MAX)];
+            if let Some(message) = ErrorMessage::port_unreachable(packet) {
+                self.io.send_icmp_error(work.port, &message, frame);
+            }
+            return self.give_back(work);
+        };
+        let pool = &self.io.rx_pool;
+        if work.tails > 0 || self.lent.count() >= pool.owned() / 2 {
+            self.io.metrics.drop_local(LocalDrop::UdpQueueFull);
+            return self.give_back(work);
+        }
+        let data = self.shared.memory.addr_of(&work.mbuf) + packet.payload.start as u64;
+        self.io.events.push(Event {
+            kind: event_kind::UDP_RECV,
+            len: u32::from(packet.payload.len),
+            cookie: socket.cookie,
+            data,
+            addr: tuple.remote.0,
+            port: tuple.remote_port,
+            ..Event::default()
+        });
+        self.lent.lend(work.mbuf);
+    }
+
+    pub(crate) fn call_udp_bind(&mut self, args: &[u64; 6]) -> Result<i64, i64> {
+        let addr = addr_of(args[0], args[1]);
+        if !addr.is_unspecified() && !self.shared.config.is_local(addr) {
+            return Err(error::NOT_LOCAL);
+        }
+        let (port, cookie) = (port_of(args[2])?, args[3]);
+        let bound = if port == 0 {
+            let random = self.secrets.random();
+            self.udp.bind_ephemeral(addr, cookie, random, |_| true).map(|(id, _)| id)
+        } else {
+            self.udp.bind(addr, port, cookie)
+        };
+        bound.map(|id| i64::from(id.0)).map_err(|e| match e {
+            BindError::InUse => error::IN_USE,
+            BindError::NoPort | BindError::TooMany => error::NO_RESOURCE,
+        })
+    }
+
+    pub(crate) fn call_udp_unbind(&mut self, id: u64) -> Result<i64, i64> {
+        let id = socket_id(id)?;
+        self.udp.unbind(id).map(|_| 0).ok_or(error::BAD_HANDLE)
+    }
+
+    pub(crate) fn call_udp_sendv(&mut self, args: &[u64; 6]) -> Result<i64, i64> {
+        let socket = *self.udp.get(socket_id(args[0] & 0xffff_ffff)?).ok_or(error::BAD_HANDLE)?;
+        let remote_port = port_of(args[0] >> 32)?;
+        let (sg, count, remote) = (args[1], args[2], addr_of(args[3], args[4]));
+        if count > SG_MAX as u64 || remote_port == 0 {
+            return Err(error::INVALID);
+        }
+        let (local, _) = self.shared.config.route(remote).ok_or(error::UNREACHABLE)?;
+        if self.io.ports.is_empty() {
+            return Err(error::UNREACHABLE);
+        }
+        // Sent at once, so its memory is free at once; that event needs room, too.
+        if !self.io.events.has_room() {
+            return Err(error::NO_RESOURCE);
+        }
+        let local = if socket.addr.is_unspecified() { local } else { socket.addr };
+        let tuple = FlowTuple { local, remote, local_port: socket.port, remote_port };
+        let sent = self.send_datagram(&tuple, sg, count)?;
+        let kind = event_kind::UDP_SENT;
+        self.io.events.push(Event { kind, cookie: args[5], ..Event::default() });
+        Ok(sent as i64)
+    }
+
+    fn send_datagram(&mut self, tuple: &FlowTuple, sg: u64, count: u64) -> Result<usize, i64> {
+        let payload_max = self.io.ports[0].info.mtu - (HEADERS_BYTES - ethernet::HEADER_BYTES);
+        let payload_max = payload_max.min(ix_mem::FRAME_BYTES - HEADROOM_BYTES - HEADERS_BYTES);
+        let resolution = self.io.resolve(tuple.remote, 0);
+        let eth_dst = match resolution {
+            Resolution::Known(mac) => mac,
+            Resolution::Pending => [0; 6],
+            Resolution::Failed => return Err(error::UNREACHABLE),
+        };
+        let header = self.io.frame_header(0, eth_dst, tuple);
+        let mut mbuf = self.io.tx_pool.take().ok_or(error::NO_RESOURCE)?;
+        mbuf.set_range(HEADROOM_BYTES, HEADERS_BYTES + payload_max);
+        let (headers, payload) = mbuf.bytes_mut(&self.shared.memory).split_at_mut(HEADERS_BYTES);
+        let len = match self.shared.gather(sg, count, payload) {
+            Ok(len) => len,
+            Err(code) => {
+                self.io.tx_pool.put(mbuf);
+                return Err(code);
+            }
+        };
+        let sum = Checksum::of(&payload[..len]);
+        header.emit_udp(headers, tuple.local_port, tuple.remote_port, len, sum);
+        mbuf.truncate(HEADERS_BYTES + len);
+        if matches!(resolution, Resolution::Known(_)) {
+            self.io.ports[0].queue.push_back(mbuf);
+        } else {
+            self.io.wait_for_neighbor(tuple.remote, 0, mbuf);
+        }
+        Ok(len)
+    }
+
+    pub(crate) fn call_udp_recv_done(&mut self, data: u64) -> Result<i64, i64> {
+        let frame = self.shared.memory.rx_frame_of(data).ok_or(error::FAULT)?;
+        let mbuf = self.lent.take_back(frame).ok_or(error::BAD_HANDLE)?;
+        self.io.rx_pool.put(mbuf);
+        Ok(0)
+    }
+}
+
+fn socket_id(id: u64) -> Result<UdpSocketId, i64> {
+    u32::try_from(id).map(UdpSocketId).map_err(|_| error::BAD_HANDLE)
 }

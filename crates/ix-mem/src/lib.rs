@@ -4,6 +4,7 @@
 //! the application may read, a frame area for packets that we build, and transmit memory that the
 //! application writes. Frames are [`FRAME_BYTES`] long; an [`Mbuf`] is the *owning* name of one
 //! frame and of the bytes in use: it is neither `Clone` nor `Copy`, and only [`Pool`] makes it.
+mod lent;
 mod list;
 mod mbuf;
 mod memory;
@@ -11,6 +12,7 @@ mod pool;
 mod prefetch;
 pub mod spsc;
 
+pub use lent::LentFrames;
 pub use list::MbufList;
 pub use mbuf::Mbuf;
 pub use memory::{MemoryError, PacketMemory, PageKind, Sizes};

@@ -1,0 +1,68 @@
+//! Frames lent to the application one by one, and asked back by number.
+use crate::{Mbuf, PacketMemory};
+
+/// The receive frames that the application holds of no flow (datagrams). Owning: a frame leaves it
+/// only as an Mbuf, once.
+pub struct LentFrames {
+    lent: Vec<u64>,
+    count: usize,
+}
+
+impl LentFrames {
+    /// None of the memory's frames is lent.
+    pub fn new(memory: &PacketMemory) -> LentFrames {
+        LentFrames { lent: vec![0; memory.rx_frames().len().div_ceil(64)], count: 0 }
+    }
+
+    /// Frames that are lent now.
+    pub fn count(&self) -> usize {
+        self.count
+    }
+
+    /// Lends a receive frame.
+    ///
+    /// # Panics
+    /// When it is no receive frame.
+    pub fn lend(&mut self, mbuf: Mbuf) {
+        let frame = mbuf.into_frame() as usize;
+        self.lent[frame / 64] |= 1 << (frame % 64);
+        self.count += 1;
+    }
+
+    /// Takes a frame back; `None` when it was not lent, whatever the number.
+    pub fn take_back(&mut self, frame: u32) -> Option<Mbuf> {
+        let (word, bit) = (frame as usize / 64, 1 << (frame % 64));
+        let lent = self.lent.get_mut(word)?;
+        if *lent & bit == 0 {
+            return None;
+        }
+        *lent &= !bit;
+        self.count -= 1;
+        // SAFETY: the frame was lent, so its Mbuf had been given up to us; the bit is cleared, so
+        // this happens once.
+        Some(unsafe { Mbuf::from_frame(frame) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Pool, Sizes};
+
+    #[test]
+    fn only_what_was_lent_comes_back_and_only_once() {
+        let memory =
+            PacketMemory::new(Sizes { rx_frames: 100, tx_frames: 1, arena_bytes: 1 }).unwrap();
+        // SAFETY: the only pool of this memory.
+        let mut pool = unsafe { Pool::new(0..100) };
+        let mut lent = LentFrames::new(&memory);
+        let mbuf = pool.take().unwrap();
+        let frame = mbuf.frame();
+        lent.lend(mbuf);
+        assert!(lent.take_back(frame + 1).is_none());
+        assert!(lent.take_back(u32::MAX).is_none());
+        pool.put(lent.take_back(frame).unwrap());
+        assert!(lent.take_back(frame).is_none());
+        assert_eq!((lent.count(), pool.in_use()), (0, 0));
+    }
+}
