@@ -112,6 +112,16 @@ pub fn reset_on_close(stream: &TcpStream) -> io::Result<()> {
     set_option(stream, libc::SOL_SOCKET, libc::SO_LINGER, linger)
 }
 
+/// Allows as many descriptors as the hard limit does: many connections need more than the usual 1024.
+pub fn raise_descriptor_limit() -> io::Result<()> {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the structure is valid during the call.
+    check(unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) })?;
+    limit.rlim_cur = limit.rlim_max;
+    // SAFETY: as above.
+    check(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) }).map(|_| ())
+}
+
 /// An epoll instance.
 pub struct Epoll {
     fd: OwnedFd,

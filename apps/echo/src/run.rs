@@ -19,6 +19,9 @@ enum Place {
 
 /// Carries out the command line.
 pub fn run(args: &Args) -> Result<()> {
+    if args.linux {
+        socket::raise_descriptor_limit().context("cannot raise the limit of open files")?;
+    }
     let place = if args.linux { Place::Linux } else { Place::Ix(find()?) };
     let threads = match (&place, args.threads) {
         (Place::Linux, threads) => threads.unwrap_or(1),

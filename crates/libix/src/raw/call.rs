@@ -1,13 +1,14 @@
 //! Batched system calls, one constructor each. [`ix_abi::call_op`] says what they mean.
+use super::TxBuf;
 use crate::addr;
-use ix_abi::{Call, Cookie, Handle, call_op};
+use ix_abi::{Call, Cookie, FlowInfo, Handle, call_op};
 use std::net::SocketAddr;
 
 /// A batched system call, ready for [`super::Thread::push`].
 #[derive(Clone, Copy, Debug)]
 pub struct Batched(pub(super) Call);
 
-fn batched<const N: usize>(op: u32, args: [u64; N]) -> Batched {
+pub(super) fn batched<const N: usize>(op: u32, args: [u64; N]) -> Batched {
     let mut call = Call { op, ..Call::default() };
     call.args[..N].copy_from_slice(&args);
     Batched(call)
@@ -64,6 +65,21 @@ pub fn abort(handle: Handle) -> Batched {
 /// Sets an option of [`ix_abi::flow_opt`].
 pub fn set_opt(handle: Handle, option: u64, value: u64) -> Batched {
     batched(call_op::SET_OPT, [handle, option, value])
+}
+
+/// Writes an [`ix_abi::FlowInfo`] into `to`, to be read by [`flow_info`] once the call was answered.
+/// Keep the buffer until then.
+pub fn get_info(handle: Handle, to: &mut TxBuf) -> Batched {
+    to.clear();
+    to.extend(&[0; size_of::<FlowInfo>()]);
+    batched(call_op::GET_INFO, [handle, to.base()])
+}
+
+/// What [`get_info`] has written.
+pub fn flow_info(from: &TxBuf) -> Option<FlowInfo> {
+    let bytes = from.get(..size_of::<FlowInfo>())?;
+    // SAFETY: that many bytes are readable, and any bytes are a `FlowInfo`.
+    Some(unsafe { bytes.as_ptr().cast::<FlowInfo>().read_unaligned() })
 }
 
 /// Answers a UDP socket id.

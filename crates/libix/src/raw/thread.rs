@@ -2,13 +2,15 @@
 use super::call::{self, Batched};
 use super::signal::SignalMask;
 use super::{Event, Gate, Process, ProcessGate, TxArena};
+use crate::addr;
 use crate::error::Error;
 use core::fmt;
 use core::ptr::with_exposed_provenance_mut;
 use ix_abi::{
-    CALLS_MAX, Call, EVENTS_MAX, Handle, SG_MAX, SgEntry, ThreadArea, ThreadStatus, call_op, error,
-    gate_op,
+    CALLS_MAX, Call, Cookie, EVENTS_MAX, Handle, SG_MAX, SgEntry, ThreadArea, ThreadStatus,
+    call_op, error, gate_op,
 };
+use std::net::SocketAddr;
 
 /// Bytes of transmit memory in one step of `TX_ALLOC`.
 pub(super) const TX_STEP_BYTES: u64 = 2 << 20;
@@ -175,27 +177,45 @@ impl Thread {
         handle: Handle,
         pieces: impl Iterator<Item = SgEntry>,
     ) -> Option<(usize, u64)> {
+        let (array, entries, bytes) = self.gather(pieces)?;
+        let slot = self.push(call::batched(call_op::SENDV, [handle, array, entries]))?;
+        Some((slot, bytes))
+    }
+
+    /// Appends a datagram of the first `SG_MAX` pieces, under the same rule for their memory; `UdpSent`
+    /// with `cookie` ends it. `None`: run a cycle first.
+    pub fn push_udp_sendv(
+        &mut self,
+        socket: u64,
+        to: SocketAddr,
+        pieces: impl Iterator<Item = SgEntry>,
+        cookie: Cookie,
+    ) -> Option<(usize, u64)> {
+        let (array, entries, bytes) = self.gather(pieces)?;
+        let [high, low] = addr::words(addr::to_abi(to.ip()));
+        let socket = socket | u64::from(to.port()) << 32;
+        let args = [socket, array, entries, high, low, cookie];
+        let slot = self.push(call::batched(call_op::UDP_SENDV, args))?;
+        Some((slot, bytes))
+    }
+
+    /// Writes pieces where the dataplane may look: address and length of the array, bytes in it.
+    #[inline]
+    fn gather(&mut self, pieces: impl Iterator<Item = SgEntry>) -> Option<(u64, u64, u64)> {
         if !self.sg_room() || self.call_room() == 0 {
             return None;
         }
-        let first = self.sg_used;
-        let mut bytes = 0;
+        // SAFETY: `sg_room`: SG_MAX of the SG_SCRATCH entries at `sg` are free from here on.
+        let array = unsafe { self.sg.add(self.sg_used) };
+        let (mut entries, mut bytes) = (0, 0);
         for piece in pieces.take(SG_MAX) {
+            // SAFETY: as above, and `take` keeps `entries` below SG_MAX.
+            unsafe { array.add(entries).write(piece) };
+            entries += 1;
             bytes += piece.len;
-            // SAFETY: `sg` has room for SG_SCRATCH entries, and SG_MAX were free from `first` on.
-            unsafe { self.sg.add(self.sg_used).write(piece) };
-            self.sg_used += 1;
         }
-        let entries = (self.sg_used - first) as u64;
-        // SAFETY: `first` is at most SG_SCRATCH - SG_MAX.
-        let array = unsafe { self.sg.add(first) };
-        let call = Call {
-            op: call_op::SENDV,
-            args: [handle, array.expose_provenance() as u64, entries, 0, 0, 0],
-            ..Call::default()
-        };
-        let slot = self.push(Batched(call))?;
-        Some((slot, bytes))
+        self.sg_used += entries;
+        Some((array.expose_provenance() as u64, entries as u64, bytes))
     }
 
     /// Gives the thread to the dataplane for one cycle: the batch is carried out, packets are
