@@ -1,0 +1,319 @@
+//! The stack under test with an application and a wire around it.
+use super::{Audit, Buf, Ledger, Rng, Segment, byte_at, bytes_at, link::Node};
+use ix_tcp::{Config, DeadReason, Output, SegmentOut, State, Tcb, TcpCounter, TcpEvent, TcpStats};
+use ix_wire::{FlowTuple, Seq, TcpHeader};
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+/// Everything a [`Tcb`] is told to do to the world.
+#[derive(Debug)]
+pub struct Surroundings {
+    pub cfg: Config,
+    pub iss: Seq,
+    pub own_seed: u32,
+    pub peer_seed: u32,
+    /// First octet of the peer's stream, once known.
+    pub irs: Option<Seq>,
+    pub sent: Vec<Segment>,
+    /// Per mille of transmissions that find no buffer.
+    pub tx_fails: u32,
+    pub rng: Rng,
+    pub appended: u64,
+    pub acked: u64,
+    pub shut: bool,
+    pub closed: bool,
+    pub delivered: u64,
+    /// Lengths of the buffers that the application holds, and what it has read of the first.
+    pub held: VecDeque<usize>,
+    pub read_of_first: usize,
+    pub established: bool,
+    pub eof: bool,
+    pub dead: Option<DeadReason>,
+    pub window_opens: u32,
+    pub stats: TcpStats,
+    pub audit: Audit,
+    pub ledger: Rc<Ledger>,
+}
+
+impl Output<Buf> for Surroundings {
+    fn transmit(&mut self, tuple: &FlowTuple, seg: &SegmentOut) -> bool {
+        if self.tx_fails > 0 && self.rng.chance(self.tx_fails) {
+            return false;
+        }
+        let start = self.iss + 1 + (self.acked as u32).wrapping_add(seg.payload_offset);
+        let payload = bytes_at(self.own_seed, start, seg.payload_len as usize);
+        let segment = Segment { hdr: seg.header(tuple), payload };
+        let stream = (self.appended, self.acked, self.shut);
+        self.audit.transmits(&self.cfg, seg, &segment, stream);
+        self.sent.push(segment);
+        true
+    }
+
+    fn deliver(&mut self, buf: Buf) {
+        assert!(!buf.bytes().is_empty(), "empty delivery");
+        assert!(!self.eof, "data after Eof");
+        assert!(self.dead.is_none(), "data after Dead");
+        assert!(!self.closed, "data for an application that closed");
+        let irs = self.irs.expect("data before a SYN");
+        for (offset, &byte) in buf.bytes().iter().enumerate() {
+            let at = irs + 1 + (self.delivered as u32).wrapping_add(offset as u32);
+            assert_eq!(byte, byte_at(self.peer_seed, at), "wrong byte at {at:?}");
+        }
+        self.delivered += buf.bytes().len() as u64;
+        self.held.push_back(buf.bytes().len());
+        buf.give_back();
+    }
+
+    fn discard(&mut self, buf: Buf) {
+        buf.give_back();
+    }
+
+    fn acked(&mut self, bytes: u32) {
+        assert!(bytes > 0, "acknowledgement of nothing");
+        self.acked += u64::from(bytes);
+        assert!(self.acked <= self.appended, "acknowledged {} of {}", self.acked, self.appended);
+    }
+
+    fn event(&mut self, event: TcpEvent) {
+        assert!(self.dead.is_none(), "{event:?} after Dead");
+        match event {
+            TcpEvent::Established => {
+                assert!(!self.established, "Established twice");
+                self.established = true;
+            }
+            TcpEvent::Eof => {
+                assert!(!self.eof, "Eof twice");
+                self.eof = true;
+            }
+            TcpEvent::WindowOpen => self.window_opens += 1,
+            TcpEvent::Dead(reason) => self.dead = Some(reason),
+        }
+    }
+
+    fn count(&mut self, counter: TcpCounter) {
+        self.stats.count(counter);
+    }
+}
+
+impl Surroundings {
+    pub fn new(cfg: Config, iss: Seq, own_seed: u32, peer_seed: u32) -> Surroundings {
+        Surroundings {
+            cfg,
+            iss,
+            own_seed,
+            peer_seed,
+            irs: None,
+            sent: Vec::new(),
+            tx_fails: 0,
+            rng: Rng::new(u64::from(own_seed)),
+            appended: 0,
+            acked: 0,
+            shut: false,
+            closed: false,
+            delivered: 0,
+            held: VecDeque::new(),
+            read_of_first: 0,
+            established: false,
+            eof: false,
+            dead: None,
+            window_opens: 0,
+            stats: TcpStats::default(),
+            audit: Audit::new(iss, own_seed),
+            ledger: Rc::default(),
+        }
+    }
+}
+
+/// How the application behaves in a stream test.
+#[derive(Clone, Debug)]
+pub struct App {
+    /// Bytes it sends in all, then it shuts down.
+    pub sends: u64,
+    /// Largest single write.
+    pub write_max: u64,
+    /// Bytes it reads at a time; 0: it does not read now.
+    pub read_max: u64,
+    /// It reads only every so often.
+    pub read_every_us: u64,
+}
+
+impl Default for App {
+    fn default() -> App {
+        App { sends: 0, write_max: u64::MAX, read_max: u64::MAX, read_every_us: 0 }
+    }
+}
+
+pub struct Endpoint {
+    pub tcb: Option<Tcb<Buf>>,
+    pub tuple: FlowTuple,
+    pub out: Surroundings,
+    pub app: App,
+    next_read_us: u64,
+    ts_offset: u32,
+}
+
+impl Endpoint {
+    /// Listens; the first SYN makes the connection.
+    pub fn listen(cfg: Config, tuple: FlowTuple, iss: Seq, own_seed: u32, peer_seed: u32) -> Self {
+        let out = Surroundings::new(cfg, iss, own_seed, peer_seed);
+        let (app, ts_offset) = (App::default(), own_seed.wrapping_mul(77));
+        Endpoint { tcb: None, tuple, out, app, next_read_us: 0, ts_offset }
+    }
+
+    pub fn connect(
+        cfg: Config,
+        tuple: FlowTuple,
+        iss: Seq,
+        own_seed: u32,
+        peer_seed: u32,
+        now_us: u64,
+    ) -> Self {
+        let mut endpoint = Self::listen(cfg, tuple, iss, own_seed, peer_seed);
+        let cfg = &endpoint.out.cfg;
+        endpoint.tcb = Some(Tcb::connect(cfg, tuple, iss, endpoint.ts_offset, now_us));
+        endpoint
+    }
+
+    pub fn state(&self) -> State {
+        self.tcb.as_ref().map_or(State::Closed, |tcb| tcb.state())
+    }
+
+    pub fn segment(&mut self, segment: &Segment, now_us: u64) {
+        use ix_wire::TcpFlags;
+        let out = &mut self.out;
+        let syn = segment.hdr.flags.contains(TcpFlags::SYN);
+        let cfg = out.cfg.clone();
+        if syn && out.irs.is_none() {
+            out.irs = Some(segment.hdr.seq);
+        }
+        out.audit.given(segment);
+        let Some(tcb) = &mut self.tcb else {
+            if syn && !segment.hdr.flags.intersects(TcpFlags::ACK | TcpFlags::RST) {
+                let (tuple, iss) = (self.tuple, out.iss);
+                let tcb = Tcb::accept(&cfg, tuple, &segment.hdr, iss, self.ts_offset, now_us);
+                self.tcb = Some(tcb);
+            }
+            return;
+        };
+        let payload =
+            (!segment.payload.is_empty()).then(|| Buf::new(&out.ledger, segment.payload.clone()));
+        tcb.segment(&cfg, now_us, &segment.hdr, payload, out);
+    }
+
+    pub fn with<R>(&mut self, f: impl FnOnce(&mut Tcb<Buf>, &Config, &mut Surroundings) -> R) -> R {
+        let cfg = self.out.cfg.clone();
+        f(self.tcb.as_mut().expect("a connection"), &cfg, &mut self.out)
+    }
+
+    pub fn output(&mut self, now_us: u64) {
+        if self.tcb.is_some() {
+            self.with(|tcb, cfg, out| tcb.output(cfg, now_us, out));
+        }
+    }
+
+    /// Appends up to `bytes`; answers how many the window took.
+    pub fn append(&mut self, bytes: u64) -> u64 {
+        self.with(|tcb, cfg, out| {
+            let taken = u64::from(tcb.send_space(cfg)).min(bytes);
+            tcb.append(taken as u32);
+            out.appended += taken;
+            taken
+        })
+    }
+
+    /// Reads up to `bytes` of what was delivered.
+    pub fn read(&mut self, bytes: u64) -> u64 {
+        self.with(|tcb, cfg, out| {
+            let (mut read, mut buffers) = (0, 0);
+            while read < bytes {
+                let Some(&first) = out.held.front() else { break };
+                let take = (bytes - read).min((first - out.read_of_first) as u64);
+                read += take;
+                out.read_of_first += take as usize;
+                if out.read_of_first == first {
+                    out.held.pop_front();
+                    out.read_of_first = 0;
+                    buffers += 1;
+                }
+            }
+            if read > 0 {
+                tcb.recv_done(cfg, read as u32, buffers);
+            }
+            read
+        })
+    }
+
+    pub fn shutdown(&mut self, now_us: u64) {
+        self.out.shut = true;
+        self.with(|tcb, cfg, out| tcb.shutdown(cfg, now_us, out));
+    }
+
+    pub fn close(&mut self, now_us: u64) {
+        self.out.shut = true;
+        self.out.closed = true;
+        self.with(|tcb, cfg, out| tcb.close(cfg, now_us, out));
+    }
+
+    /// Drops the connection as its owner would, and checks that no buffer was lost on the way.
+    pub fn finish(&mut self) {
+        if let Some(mut tcb) = self.tcb.take() {
+            tcb.release(&mut self.out);
+            drop(tcb);
+        }
+        let ledger = &self.out.ledger;
+        assert_eq!(ledger.lost.get(), 0, "buffers lost");
+        assert_eq!(ledger.given.get(), ledger.returned.get(), "buffers kept");
+    }
+
+    pub fn hdr(&self) -> TcpHeader {
+        self.out.sent.last().expect("something was sent").hdr
+    }
+
+    /// The application's turn in a cycle.
+    fn app_turn(&mut self, now_us: u64) {
+        if self.tcb.is_none() {
+            return;
+        }
+        if now_us >= self.next_read_us && !self.out.held.is_empty() {
+            self.read(self.app.read_max);
+            self.next_read_us = now_us + self.app.read_every_us;
+        }
+        let left = self.app.sends - self.out.appended;
+        if self.out.established && left > 0 && !self.out.shut {
+            self.append(left.min(self.app.write_max));
+        }
+        if self.out.established && self.out.appended == self.app.sends && !self.out.shut {
+            self.shutdown(now_us);
+        }
+    }
+}
+
+impl Node for Endpoint {
+    fn arrive(&mut self, segment: &Segment, now_us: u64) {
+        self.segment(segment, now_us);
+    }
+
+    fn turn(&mut self, now_us: u64) {
+        let due = self.tcb.as_ref().is_some_and(|tcb| tcb.deadline() <= now_us);
+        if due {
+            self.with(|tcb, cfg, out| tcb.timer(cfg, now_us, out));
+        }
+        self.app_turn(now_us);
+        self.output(now_us);
+        let deadline_us = self.tcb.as_ref().map_or(u64::MAX, |tcb| tcb.deadline());
+        assert!(
+            deadline_us > now_us || self.out.tx_fails > 0,
+            "a timer that is due at {deadline_us} stays due after its turn at {now_us}"
+        );
+    }
+
+    fn next_turn_us(&self) -> u64 {
+        let deadline_us = self.tcb.as_ref().map_or(u64::MAX, |tcb| tcb.deadline());
+        let wants_read = self.app.read_max > 0 && !self.out.held.is_empty();
+        if wants_read { deadline_us.min(self.next_read_us) } else { deadline_us }
+    }
+
+    fn take_sent(&mut self) -> Vec<Segment> {
+        std::mem::take(&mut self.out.sent)
+    }
+}

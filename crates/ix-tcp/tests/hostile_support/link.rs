@@ -1,0 +1,149 @@
+//! A network of two nodes in virtual time: loss, reordering, duplication, delay, all from a seed.
+use super::{Rng, Segment};
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+/// Something with a TCP inside.
+pub trait Node {
+    fn arrive(&mut self, segment: &Segment, now_us: u64);
+    /// Timers that are due, the application, output.
+    fn turn(&mut self, now_us: u64);
+    /// When it wants its next turn even if nothing arrives.
+    fn next_turn_us(&self) -> u64;
+    fn take_sent(&mut self) -> Vec<Segment>;
+}
+
+/// What the link does to segments. Rates are per mille.
+#[derive(Clone, Copy, Debug)]
+pub struct LinkModel {
+    pub delay_us: u64,
+    pub jitter_us: u64,
+    pub loss: u32,
+    pub duplicate: u32,
+    pub reorder: u32,
+    /// Extra delay of a reordered segment.
+    pub reorder_us: u64,
+    /// Segments with more payload than this vanish (a path MTU black hole).
+    pub payload_max: usize,
+}
+
+impl LinkModel {
+    pub const CLEAN: LinkModel = LinkModel {
+        delay_us: 50,
+        jitter_us: 0,
+        loss: 0,
+        duplicate: 0,
+        reorder: 0,
+        reorder_us: 0,
+        payload_max: usize::MAX,
+    };
+}
+
+struct Flying {
+    segment: Segment,
+    to_right: bool,
+}
+
+/// Two nodes and what is on its way between them.
+pub struct Network<L, R> {
+    pub left: L,
+    pub right: R,
+    pub model: LinkModel,
+    pub now_us: u64,
+    /// Called with each segment before it flies: true drops it.
+    #[allow(clippy::type_complexity)]
+    pub filter: Option<Box<dyn FnMut(&mut Segment, bool, u64) -> bool>>,
+    rng: Rng,
+    queue: BinaryHeap<Reverse<(u64, u64, usize)>>,
+    flying: Vec<Option<Flying>>,
+    order: u64,
+    pub carried: u64,
+}
+
+impl<L: Node, R: Node> Network<L, R> {
+    pub fn new(left: L, right: R, model: LinkModel, seed: u64, now_us: u64) -> Self {
+        Network {
+            left,
+            right,
+            model,
+            now_us,
+            filter: None,
+            rng: Rng::new(seed),
+            queue: BinaryHeap::new(),
+            flying: Vec::new(),
+            order: 0,
+            carried: 0,
+        }
+    }
+
+    /// Runs until `done`, or panics at `deadline_us`. Answers the time.
+    pub fn run_until(&mut self, deadline_us: u64, mut done: impl FnMut(&L, &R) -> bool) -> u64 {
+        self.turns();
+        let (mut same_instant, mut last_us) = (0, self.now_us);
+        while !done(&self.left, &self.right) {
+            let arrival_us = self.queue.peek().map_or(u64::MAX, |Reverse((at_us, ..))| *at_us);
+            let turn_us = self.left.next_turn_us().min(self.right.next_turn_us());
+            let next_us = arrival_us.min(turn_us).max(self.now_us);
+            assert!(next_us != u64::MAX, "stalled for ever at {} us", self.now_us);
+            assert!(next_us <= deadline_us, "not done at {} us", self.now_us);
+            same_instant = if next_us == last_us { same_instant + 1 } else { 0 };
+            assert!(same_instant < 100_000, "the clock stands still at {next_us} us");
+            (last_us, self.now_us) = (next_us, next_us);
+            self.arrivals();
+            self.turns();
+        }
+        self.now_us
+    }
+
+    fn arrivals(&mut self) {
+        while let Some(&Reverse((at_us, _, index))) = self.queue.peek() {
+            if at_us > self.now_us {
+                break;
+            }
+            self.queue.pop();
+            let flying = self.flying[index].take().expect("flies once");
+            if flying.to_right {
+                self.right.arrive(&flying.segment, self.now_us);
+            } else {
+                self.left.arrive(&flying.segment, self.now_us);
+            }
+        }
+        if self.queue.is_empty() {
+            self.flying.clear();
+        }
+    }
+
+    fn turns(&mut self) {
+        self.left.turn(self.now_us);
+        for segment in self.left.take_sent() {
+            self.send(segment, true);
+        }
+        self.right.turn(self.now_us);
+        for segment in self.right.take_sent() {
+            self.send(segment, false);
+        }
+    }
+
+    fn send(&mut self, mut segment: Segment, to_right: bool) {
+        self.carried += 1;
+        assert!(self.carried < 5_000_000, "a storm of segments");
+        let now_us = self.now_us;
+        if self.filter.as_mut().is_some_and(|filter| filter(&mut segment, to_right, now_us)) {
+            return;
+        }
+        let model = self.model;
+        if self.rng.chance(model.loss) || segment.payload.len() > model.payload_max {
+            return;
+        }
+        let copies = 1 + u32::from(self.rng.chance(model.duplicate));
+        for _ in 0..copies {
+            let mut at_us = self.now_us + model.delay_us + self.rng.below(model.jitter_us + 1);
+            if self.rng.chance(model.reorder) {
+                at_us += 1 + self.rng.below(model.reorder_us);
+            }
+            self.order += 1;
+            self.flying.push(Some(Flying { segment: segment.clone(), to_right }));
+            self.queue.push(Reverse((at_us, self.order, self.flying.len() - 1)));
+        }
+    }
+}

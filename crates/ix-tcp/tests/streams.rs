@@ -1,0 +1,157 @@
+//! Two ends of the stack against each other on links of every kind: whatever the network does, each
+//! byte arrives once and in order, and both ends come to rest.
+mod support;
+
+use ix_tcp::{Config, CongestionControl, State, TcpCounter};
+use ix_wire::Seq;
+use support::net::{Link, Net};
+use support::{START_US, pattern};
+
+const SECOND_US: u64 = 1_000_000;
+
+fn net(link: Link, seed: u64) -> Net {
+    let iss = [Seq(seed as u32 ^ 0x1234), Seq(u32::MAX - 500)];
+    Net::connect([Config::default(), Config::default()], link, seed, iss, START_US)
+}
+
+#[test]
+fn both_ways_on_a_good_link() {
+    let mut net = net(Link::GOOD, 1);
+    net.transfer([pattern(1_000_000), pattern(300_001)], 10 * SECOND_US);
+    for end in &net.ends {
+        assert_eq!(end.count(TcpCounter::Retransmits), 0, "{}", net.describe());
+        assert_eq!(end.count(TcpCounter::OutOfOrder), 0);
+    }
+}
+
+#[test]
+fn empty_streams_close() {
+    net(Link::GOOD, 2).transfer([vec![], vec![]], SECOND_US);
+}
+
+#[test]
+fn one_way_only() {
+    net(Link::GOOD, 3).transfer([pattern(200_000), vec![]], SECOND_US);
+    net(Link::GOOD, 4).transfer([vec![], pattern(200_000)], SECOND_US);
+}
+
+/// Loss, reordering and duplication together, both ways, many seeds, every combination of options.
+#[test]
+fn every_bad_link() {
+    for seed in 0..120u64 {
+        let mut cfgs = [Config::default(), Config::default()];
+        for (who, cfg) in cfgs.iter_mut().enumerate() {
+            let bits = seed >> (3 * who);
+            cfg.sack = bits & 1 == 0;
+            cfg.timestamps = bits & 2 == 0;
+            cfg.window_scaling = bits & 4 == 0;
+            if seed % 3 == 0 {
+                cfg.congestion = CongestionControl::NewReno;
+            }
+            if seed % 5 == 0 {
+                cfg.mss = 100 + (seed as u16 * 37) % 1000;
+            }
+            if seed % 7 == 0 {
+                (cfg.rcv_buf_bytes, cfg.rcv_buffers_max) = (4000, 8);
+            }
+            cfg.nagle = seed % 4 == 0;
+        }
+        let link = Link {
+            delay_us: 10 + seed * 13 % 2000,
+            loss: (seed % 10) as u32 * 10,
+            reorder: (seed % 4) as u32 * 50,
+            reorder_us: 500,
+            duplicate: (seed % 6) as u32 * 10,
+            ..Link::GOOD
+        };
+        let iss = [Seq(u32::MAX - (seed as u32 * 997)), Seq(seed as u32)];
+        let start_us = START_US + seed * ((1 << 32) - 1_000_000) / 60;
+        let mut net = Net::connect(cfgs, link, seed, iss, start_us);
+        net.transfer([pattern(60_000), pattern(40_000)], 600 * SECOND_US);
+    }
+}
+
+/// tcp.md 3.2: mild reordering must not cost much (tailscale#20893: RACK off made it 5 times slower).
+#[test]
+fn mild_reordering_is_cheap() {
+    let time = |reorder: u32| {
+        let link = Link { delay_us: 1000, reorder, reorder_us: 300, ..Link::GOOD };
+        let mut net = net(link, 9);
+        net.transfer([pattern(3_000_000), vec![]], 60 * SECOND_US);
+        net.now_us - START_US
+    };
+    let (straight, reordered) = (time(0), time(20));
+    assert!(reordered < 2 * straight, "{reordered} µs against {straight} µs");
+}
+
+/// The congestion window finds a bottleneck and shares its queue without collapse.
+#[test]
+fn fills_a_bottleneck() {
+    for congestion in [CongestionControl::Cubic, CongestionControl::NewReno] {
+        let cfg = Config { congestion, ..Config::default() };
+        // 100 Mbit/s, 2 ms round trip, a queue of one round trip.
+        let link = Link { delay_us: 1000, bytes_per_ms: 12_500, queue_us: 2000, ..Link::GOOD };
+        let mut net =
+            Net::connect([cfg.clone(), cfg], link, 5, [Seq(1), Seq(2)], START_US);
+        net.transfer([pattern(5_000_000), vec![]], 60 * SECOND_US);
+        let ideal_us = 5_000_000 * 1520 / 1448 * 1000 / 12_500;
+        let took_us = net.now_us - START_US;
+        assert!(took_us < ideal_us * 3 / 2, "{congestion:?}: {took_us} µs, ideally {ideal_us}");
+        assert!(net.ends[0].count(TcpCounter::Rto) <= 1, "{}", net.describe());
+    }
+}
+
+/// tcp.md 3.1, gvisor#6113: the smallest round-trip time stops nothing.
+#[test]
+fn round_trip_of_one_microsecond() {
+    let link = Link { delay_us: 0, ..Link::GOOD };
+    net(link, 6).transfer([pattern(500_000), pattern(500_000)], 10 * SECOND_US);
+}
+
+/// tcp.md 3.1, lwIP: both windows closed, both sides with data to send.
+#[test]
+fn both_windows_closed_and_opened_again() {
+    let small = Config { rcv_buf_bytes: 8000, rcv_buffers_max: 16, ..Config::default() };
+    for seed in 0..10 {
+        let link = Link { loss: (seed as u32) * 30, ..Link::GOOD };
+        let cfgs = [small.clone(), small.clone()];
+        let mut net = Net::connect(cfgs, link, seed, [Seq(1), Seq(2)], START_US);
+        net.reads = [false; 2];
+        net.to_send = [pattern(50_000), pattern(50_000)];
+        let until = START_US + 20 * SECOND_US;
+        net.cycle(0);
+        net.cycle(1);
+        net.run(40 * SECOND_US, |net| net.now_us >= until);
+        assert!(net.ends.iter().all(|end| end.state() == State::Established));
+        net.reads = [true; 2];
+        net.cycle(0);
+        net.cycle(1);
+        let streams = std::mem::take(&mut net.to_send);
+        net.transfer(streams, 600 * SECOND_US);
+    }
+}
+
+/// A link that dies for a while: everything arrives after it comes back.
+#[test]
+fn survives_an_outage() {
+    let mut net = net(Link::GOOD, 8);
+    net.to_send = [pattern(2_000_000), pattern(2_000_000)];
+    net.cycle(0);
+    net.run(SECOND_US, |net| net.received[0].len() > 100_000);
+    let good = net.links;
+    net.links = [Link { loss: 1000, ..Link::GOOD }; 2];
+    let back_us = net.now_us + 30 * SECOND_US;
+    net.run(100 * SECOND_US, |net| net.now_us > back_us);
+    net.links = good;
+    let streams = std::mem::take(&mut net.to_send);
+    net.transfer(streams, 200 * SECOND_US);
+}
+
+/// A retransmission can be lost too, any number of times.
+#[test]
+fn heavy_loss() {
+    for seed in 0..6 {
+        let link = Link { loss: 300, delay_us: 200, ..Link::GOOD };
+        net(link, seed).transfer([pattern(30_000), pattern(3_000)], 3600 * SECOND_US);
+    }
+}

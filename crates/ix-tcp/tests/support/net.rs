@@ -1,0 +1,256 @@
+//! Two ends on a bad link, in virtual time, from a seed.
+use super::{End, Recorder, tuple};
+use ix_tcp::{Config, State, Tcb, TcpEvent};
+use ix_wire::{Seq, TcpHeader};
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+/// Marsaglia's xorshift64*.
+pub struct Random(u64);
+
+impl Random {
+    pub fn new(seed: u64) -> Random {
+        Random(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1)
+    }
+    pub fn next(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_F491_4F6C_DD1D)
+    }
+    pub fn below(&mut self, bound: u64) -> u64 {
+        (self.next() >> 16) % bound.max(1)
+    }
+    /// True in `parts` of a thousand.
+    pub fn chance(&mut self, parts: u32) -> bool {
+        self.below(1000) < u64::from(parts)
+    }
+}
+
+/// What the link does to packets; chances in parts of a thousand.
+#[derive(Clone, Copy, Debug)]
+pub struct Link {
+    pub delay_us: u64,
+    pub loss: u32,
+    pub reorder: u32,
+    pub reorder_us: u64,
+    pub duplicate: u32,
+    /// Bytes a second; 0: no limit.
+    pub bytes_per_ms: u64,
+    /// Time that the link may be behind before it drops.
+    pub queue_us: u64,
+}
+
+impl Link {
+    pub const GOOD: Link = Link {
+        delay_us: 50,
+        loss: 0,
+        reorder: 0,
+        reorder_us: 0,
+        duplicate: 0,
+        bytes_per_ms: 0,
+        queue_us: 0,
+    };
+}
+
+type Packet = (TcpHeader, Vec<u8>);
+
+/// Two ends, A and B, and packets on the way.
+pub struct Net {
+    pub ends: [End; 2],
+    pub links: [Link; 2],
+    pub random: Random,
+    pub now_us: u64,
+    busy_until_us: [u64; 2],
+    queue: BinaryHeap<Reverse<(u64, u64, usize)>>,
+    packets: Vec<Option<Packet>>,
+    order: u64,
+    /// Bytes that each end still wants to send, and what it has received.
+    pub to_send: [Vec<u8>; 2],
+    sent_at: [usize; 2],
+    pub received: [Vec<u8>; 2],
+    /// Shut down after the last byte.
+    pub shutdown: [bool; 2],
+    /// The application reads only this much of what waits, each time; 0: it does not read.
+    pub reads: [bool; 2],
+    pub transmitted: [u64; 2],
+}
+
+impl Net {
+    /// A connects to B, with first sequence numbers `iss`.
+    pub fn connect(cfgs: [Config; 2], link: Link, seed: u64, iss: [Seq; 2], now_us: u64) -> Net {
+        let a = Tcb::connect(&cfgs[0], tuple(1, 2), iss[0], 11, now_us);
+        let [cfg_a, cfg_b] = cfgs;
+        // B is made when the SYN arrives; until then a stand-in.
+        let b = Tcb::connect(&cfg_b, tuple(2, 1), iss[1], 22, now_us);
+        let mut net = Net::between(
+            [End::new(cfg_a, a, now_us), End::new(cfg_b, b, now_us)],
+            [link; 2],
+            seed,
+            now_us,
+        );
+        net.ends[0].output();
+        let syn = net.ends[0].out.sent[0].seg.header(&tuple(1, 2));
+        let cfg = net.ends[1].cfg.clone();
+        net.ends[1].tcb = Tcb::accept(&cfg, tuple(2, 1), &syn, iss[1], 22, now_us);
+        net.ends[1].out = Recorder::default();
+        net.collect(0);
+        net.cycle(1);
+        net
+    }
+
+    pub fn between(ends: [End; 2], links: [Link; 2], seed: u64, now_us: u64) -> Net {
+        Net {
+            ends,
+            links,
+            random: Random::new(seed),
+            now_us,
+            busy_until_us: [0; 2],
+            queue: BinaryHeap::new(),
+            packets: Vec::new(),
+            order: 0,
+            to_send: [Vec::new(), Vec::new()],
+            sent_at: [0; 2],
+            received: [Vec::new(), Vec::new()],
+            shutdown: [false; 2],
+            reads: [true; 2],
+            transmitted: [0; 2],
+        }
+    }
+
+    /// Puts what `from` has sent on the link.
+    pub fn collect(&mut self, from: usize) {
+        let link = self.links[from];
+        while let Some(sent) = self.ends[from].out.sent.pop_front() {
+            self.transmitted[from] += 1;
+            let tuple = *self.ends[from].tcb.tuple();
+            let size = 60 + sent.payload.len() as u64;
+            let mut at_us = self.now_us + link.delay_us;
+            if link.bytes_per_ms > 0 {
+                let start = self.busy_until_us[from].max(self.now_us);
+                if start - self.now_us > link.queue_us {
+                    continue;
+                }
+                self.busy_until_us[from] = start + size * 1000 / link.bytes_per_ms;
+                at_us = self.busy_until_us[from] + link.delay_us;
+            }
+            if self.random.chance(link.loss) {
+                continue;
+            }
+            if self.random.chance(link.reorder) {
+                at_us += self.random.below(link.reorder_us);
+            }
+            let copies = 1 + usize::from(self.random.chance(link.duplicate));
+            for copy in 0..copies {
+                let packet = (sent.seg.header(&tuple), sent.payload.clone());
+                let late_us = if copy == 0 { 0 } else { self.random.below(link.reorder_us + 1) };
+                self.queue.push(Reverse((at_us + late_us, self.order, self.packets.len())));
+                self.order += 1;
+                self.packets.push(Some((packet.0, packet.1)));
+            }
+            let to = 1 - from;
+            let last = self.packets.len() - copies;
+            for packet in &mut self.packets[last..] {
+                if let Some((hdr, _)) = packet {
+                    // The receiver is known by its port.
+                    debug_assert_eq!(hdr.dst_port, self.ends[to].tcb.tuple().local_port);
+                }
+            }
+        }
+    }
+
+    /// The end of a cycle of one end: the application reads and writes, then the stack sends.
+    pub fn cycle(&mut self, who: usize) {
+        let end = &mut self.ends[who];
+        end.now_us = self.now_us;
+        if self.reads[who] {
+            let read = end.read_all();
+            self.received[who].extend(read);
+        }
+        if end.state().sends() && end.state() != State::SynSent && end.state() != State::SynReceived
+        {
+            let rest = &self.to_send[who][self.sent_at[who]..];
+            self.sent_at[who] += end.send(rest);
+            if self.shutdown[who] && self.sent_at[who] == self.to_send[who].len() {
+                end.shutdown();
+            }
+        }
+        end.output();
+        self.collect(who);
+    }
+
+    /// One step of time: the next packet or timer. False: nothing will ever happen again.
+    pub fn step(&mut self) -> bool {
+        let packet_at = self.queue.peek().map_or(u64::MAX, |Reverse((at_us, _, _))| *at_us);
+        let timers = [0, 1].map(|who| self.ends[who].tcb.deadline());
+        let next = packet_at.min(timers[0]).min(timers[1]);
+        if next == u64::MAX {
+            return false;
+        }
+        self.now_us = self.now_us.max(next);
+        if packet_at == next {
+            let Some(Reverse((_, _, index))) = self.queue.pop() else { return false };
+            let Some((hdr, payload)) = self.packets[index].take() else { return true };
+            let to = usize::from(hdr.dst_port == self.ends[1].tcb.tuple().local_port);
+            self.ends[to].now_us = self.now_us;
+            self.ends[to].segment(&hdr, &payload);
+            self.cycle(to);
+            return true;
+        }
+        for who in [0, 1] {
+            if timers[who] == next {
+                let end = &mut self.ends[who];
+                end.now_us = self.now_us;
+                end.tcb.timer(&end.cfg, end.now_us, &mut end.out);
+                self.cycle(who);
+            }
+        }
+        true
+    }
+
+    /// Runs until `done`, at most `limit_us` of virtual time.
+    pub fn run(&mut self, limit_us: u64, mut done: impl FnMut(&Net) -> bool) {
+        let end_us = self.now_us + limit_us;
+        let mut steps = 0u64;
+        while !done(self) {
+            steps += 1;
+            assert!(self.step(), "deadlock: {}", self.describe());
+            assert!(self.now_us <= end_us, "too slow: {}", self.describe());
+            assert!(steps < 5_000_000, "livelock: {}", self.describe());
+        }
+    }
+
+    /// Sends both streams, shuts both down, and checks that all arrived.
+    pub fn transfer(&mut self, streams: [Vec<u8>; 2], limit_us: u64) {
+        self.to_send = streams;
+        self.shutdown = [true; 2];
+        for who in [0, 1] {
+            self.cycle(who);
+        }
+        self.run(limit_us, |net| {
+            [0, 1].iter().all(|&who| net.ends[who].said(TcpEvent::Eof))
+                && net.ends.iter().all(|end| end.state() >= State::TimeWait)
+        });
+        for who in [0, 1] {
+            assert!(self.received[1 - who] == self.to_send[who], "stream {who} differs");
+            assert_eq!(self.ends[who].out.stream.len(), 0);
+            self.ends[who].check_no_leak();
+        }
+    }
+
+    pub fn describe(&self) -> String {
+        let one = |who: usize| {
+            let end = &self.ends[who];
+            format!(
+                "{:?} sent {}/{} got {} deadline {} {:?}",
+                end.state(),
+                self.sent_at[who],
+                self.to_send[who].len(),
+                self.received[who].len(),
+                end.tcb.deadline().wrapping_sub(self.now_us) as i64,
+                end.tcb.info(&end.cfg),
+            )
+        };
+        format!("at {} µs\n  A {}\n  B {}", self.now_us, one(0), one(1))
+    }
+}
