@@ -1,9 +1,26 @@
 //! Whole hosts on a simulated network in virtual time.
 //!
 //! Everything follows from one seed: what goes wrong, when, and how fast hosts are. The hosts run
-//! the real dataplane and the real library; only devices, clock and threads are simulated.
+//! the real dataplane (`ix_dataplane::ElasticThread`) and the real library (`libix`); only devices,
+//! clock and threads are simulated. The application on them knows what every byte must be.
+//!
+//! [`plan`] turns a seed into a run, [`world`] runs it: [`agenda`] orders what happens, [`wire`] and
+//! [`network`] carry frames and spoil them, [`nic`] is the device, [`host`] the dataplane with its
+//! application ([`peer`]). [`audit`] watches the wall between the two, [`ledger`] what the
+//! applications saw.
 pub mod agenda;
+pub mod audit;
+mod cli;
+pub mod content;
+pub mod host;
+pub mod ledger;
 pub mod network;
 pub mod nic;
+pub mod peer;
+pub mod plan;
 pub mod rng;
+pub mod trace;
 pub mod wire;
+pub mod world;
+
+pub use cli::cli;

@@ -95,10 +95,12 @@ impl Port {
             kind: "sim",
             name: format!("sim{:02x}", self.config.mac[5]),
             mode: "virtual time".into(),
+            queues: self.config.queues,
             mac: self.config.mac,
             mtu: self.config.mtu,
             steering: self.config.spread.steering(),
             partial_checksums: false,
+            xdp: None,
         };
         SimNic { port: self.clone(), queue, info }
     }

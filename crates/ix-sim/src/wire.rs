@@ -73,6 +73,18 @@ pub struct WireStats {
     pub corrupted: u64,
 }
 
+impl WireStats {
+    /// Adds those of another wire.
+    pub fn add(&mut self, other: WireStats) {
+        self.frames += other.frames;
+        self.lost += other.lost;
+        self.overflowed += other.overflowed;
+        self.reordered += other.reordered;
+        self.duplicated += other.duplicated;
+        self.corrupted += other.corrupted;
+    }
+}
+
 /// One direction of a cable.
 pub struct Wire {
     faults: Faults,

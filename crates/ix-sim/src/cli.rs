@@ -1,0 +1,166 @@
+//! `ix sim`: runs seeds, and says of a bad one how to see it again.
+use crate::plan::{Options, Plan, Scenario};
+use crate::trace;
+use crate::world::{Outcome, World};
+use clap::Parser;
+use std::ffi::OsString;
+use std::process::ExitCode;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// Runs whole hosts on a network that loses, delays, reorders, duplicates, corrupts and cuts, in
+/// virtual time, and checks that every byte arrives and everything comes back.
+#[derive(Parser, Clone, Debug)]
+#[command(name = "ix sim")]
+struct Args {
+    /// The first seed; the run of a seed is always the same
+    #[arg(long)]
+    seed: Option<u64>,
+    /// How many seeds
+    #[arg(long, conflicts_with = "minutes")]
+    runs: Option<u64>,
+    /// As many seeds as take so long
+    #[arg(long)]
+    minutes: Option<u64>,
+    /// What the connections do: bulk, echo, churn, all
+    #[arg(long, default_value = "all", value_parser = scenario)]
+    scenario: Scenario,
+    /// Lose frames with this probability, and have no other faults
+    #[arg(long, value_parser = probability)]
+    loss: Option<f64>,
+    /// Bytes of each bulk stream
+    #[arg(long)]
+    bytes: Option<u64>,
+    /// Print every frame that arrives
+    #[arg(long)]
+    trace: bool,
+    /// Print what each run did
+    #[arg(long, short)]
+    verbose: bool,
+}
+
+fn scenario(text: &str) -> Result<Scenario, &'static str> {
+    match text {
+        "bulk" => Ok(Scenario::Bulk),
+        "echo" => Ok(Scenario::Echo),
+        "churn" => Ok(Scenario::Churn),
+        "all" => Ok(Scenario::All),
+        _ => Err("not one of bulk, echo, churn, all"),
+    }
+}
+
+fn probability(text: &str) -> Result<f64, &'static str> {
+    match text.parse() {
+        Ok(p) if (0.0..=0.5).contains(&p) => Ok(p),
+        Ok(_) => Err("beyond 0.5 no transport works"),
+        Err(_) => Err("not a number"),
+    }
+}
+
+/// Runs the simulator as the command line says (without the program's name).
+pub fn cli(args: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let with_name = std::iter::once(OsString::from("ix sim")).chain(args);
+    match Args::try_parse_from(with_name) {
+        Ok(args) => run(&args),
+        Err(error) => {
+            let _ = error.print();
+            if error.use_stderr() { ExitCode::from(2) } else { ExitCode::SUCCESS }
+        }
+    }
+}
+
+fn run(args: &Args) -> ExitCode {
+    let first = args.seed.unwrap_or_else(any_seed);
+    let end = args.minutes.map(|m| Instant::now() + Duration::from_secs(60 * m));
+    let default_runs = if args.seed.is_some() { 1 } else { 100 };
+    let runs = args.runs.unwrap_or(if end.is_some() { u64::MAX } else { default_runs });
+    println!("seed {first}, scenario {:?}", args.scenario);
+    let begin = Instant::now();
+    let (mut done, mut connections, mut bytes) = (0, 0, 0);
+    let mut said = begin;
+    while done < runs && end.is_none_or(|end| Instant::now() < end) {
+        let seed = first.wrapping_add(done);
+        let outcome = run_seed(seed, args);
+        if !outcome.violations.is_empty() {
+            report_failure(seed, args, &outcome);
+            return ExitCode::FAILURE;
+        }
+        if args.verbose {
+            println!("{}", summary(seed, &outcome));
+        }
+        done += 1;
+        connections += outcome.connections;
+        bytes += outcome.bytes;
+        if said.elapsed() > Duration::from_secs(10) {
+            said = Instant::now();
+            println!("{done} runs, {connections} connections, {} MiB: all well", bytes >> 20);
+        }
+    }
+    let seconds = begin.elapsed().as_secs_f64();
+    println!(
+        "{done} runs in {seconds:.1} s: {connections} connections, {bytes} bytes; every byte \
+         arrived, every flow, buffer and timer came back"
+    );
+    ExitCode::SUCCESS
+}
+
+/// One run. A panic within it says how to repeat it, also where panics abort.
+fn run_seed(seed: u64, args: &Args) -> Outcome {
+    let replay = replay(seed, args);
+    let earlier = std::sync::Arc::new(std::panic::take_hook());
+    let hook = earlier.clone();
+    std::panic::set_hook(Box::new(move |info| {
+        hook(info);
+        eprintln!("replay: {replay}");
+    }));
+    let options = Options { loss: args.loss, bulk_bytes: args.bytes };
+    let mut world = World::new(seed, Plan::new(seed, args.scenario, &options));
+    if args.trace {
+        world.set_trace(Box::new(|at_us, port, frame| {
+            println!("{at_us:>12} -> host {port}: {}", trace::describe(frame));
+        }));
+    }
+    let outcome = world.run();
+    drop(std::panic::take_hook());
+    std::panic::set_hook(Box::new(move |info| earlier(info)));
+    outcome
+}
+
+fn replay(seed: u64, args: &Args) -> String {
+    let scenario = format!("{:?}", args.scenario).to_lowercase();
+    let mut command = format!("ix sim --seed {seed} --scenario {scenario}");
+    if let Some(loss) = args.loss {
+        command += &format!(" --loss {loss}");
+    }
+    if let Some(bytes) = args.bytes {
+        command += &format!(" --bytes {bytes}");
+    }
+    command
+}
+
+fn report_failure(seed: u64, args: &Args, outcome: &Outcome) {
+    for what in &outcome.violations {
+        eprintln!("violation: {what}");
+    }
+    eprintln!("{}", summary(seed, outcome));
+    eprintln!("seed {seed} failed; replay: {}", replay(seed, args));
+}
+
+fn summary(seed: u64, outcome: &Outcome) -> String {
+    let Outcome { connections, bytes, took_us, frames, .. } = outcome;
+    let seconds = *took_us as f64 / 1e6;
+    let mut text = format!(
+        "seed {seed}: {connections} connections, {bytes} bytes in {seconds:.3} s of virtual time; \
+         {frames:?}"
+    );
+    for (name, value) in &outcome.counters {
+        text += &format!(" {name}={value}");
+    }
+    text
+}
+
+/// A seed that is not the last one.
+fn any_seed() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    // Short enough to be typed.
+    now.as_micros() as u64 % 1_000_000_000
+}

@@ -1,0 +1,336 @@
+//! A host: real elastic threads with real event loops, on a simulated device and clock.
+use crate::audit::Audit;
+use crate::ledger::Ledger;
+use crate::nic::{Port, PortConfig, Spread};
+use crate::peer::{PORT, Peer};
+use crate::plan::{HostPlan, SpreadPlan};
+use crate::rng::Rng;
+use ix_abi::{CALLS_MAX, Call, EVENTS_MAX, Event, ThreadArea, ThreadStatus, gate_op};
+use ix_dataplane::config::AddressCheck;
+use ix_dataplane::metrics::{ControlPage, Snapshot, ThreadMetrics};
+use ix_dataplane::{
+    CallArray, Config, CycleReport, ElasticThread, EventWriter, Io, Shared, Waker, forwarding,
+};
+use ix_mem::{PacketMemory, Pool, Sizes};
+use ix_wire::{FlowHash, IpAddr};
+use libix::event::EventLoop;
+use libix::raw::{Gate, Thread, Wait};
+use std::cell::RefCell;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// Transmit memory of each elastic thread.
+const ARENA_BYTES: usize = 16 << 20;
+
+/// The address of a host.
+pub fn address(host: usize) -> SocketAddr {
+    SocketAddr::from((Ipv4Addr::new(10, 0, 0, host as u8 + 1), PORT))
+}
+
+/// The arrays that application and dataplane share, for one elastic thread.
+struct Arrays {
+    calls: *mut [Call],
+    events: *mut [Event],
+    status: *mut ThreadStatus,
+}
+
+impl Arrays {
+    fn new() -> Arrays {
+        Arrays {
+            calls: Box::into_raw(vec![Call::default(); CALLS_MAX].into_boxed_slice()),
+            events: Box::into_raw(vec![Event::default(); EVENTS_MAX].into_boxed_slice()),
+            status: Box::into_raw(Box::new(ThreadStatus::default())),
+        }
+    }
+
+    fn area(&self) -> ThreadArea {
+        ThreadArea {
+            calls: self.calls.cast::<Call>().expose_provenance() as u64,
+            events: self.events.cast::<Event>().expose_provenance() as u64,
+            status: self.status.expose_provenance() as u64,
+            cpu: 0,
+            reserved: 0,
+        }
+    }
+
+    fn first_calls(&self, count: usize) -> &[Call] {
+        // SAFETY: the array lives as long as self; it is looked at between gate calls and cycles,
+        // when neither side writes.
+        unsafe { &(&*self.calls)[..count] }
+    }
+
+    fn first_events(&self, count: usize) -> &[Event] {
+        // SAFETY: as for the calls.
+        unsafe { &(&*self.events)[..count] }
+    }
+}
+
+impl Drop for Arrays {
+    fn drop(&mut self) {
+        // SAFETY: each was made by `Box::into_raw` in `new`. `Core`, which owns this, is dropped after
+        // the library's thread (it holds the gate, which holds the core) and after the dataplane's
+        // (an earlier field of the core).
+        unsafe {
+            drop(Box::from_raw(self.calls));
+            drop(Box::from_raw(self.events));
+            drop(Box::from_raw(self.status));
+        }
+    }
+}
+
+/// The dataplane's side of one elastic thread.
+struct Core {
+    elastic: ElasticThread,
+    arrays: Arrays,
+    audit: Audit,
+    now_us: u64,
+    report: CycleReport,
+    /// How long the application wanted to wait, µs.
+    wait_us: u64,
+}
+
+impl Core {
+    /// When the thread has something to do again, not before `ready_us`; `u64::MAX`: not by itself.
+    fn next_run_us(&mut self, ready_us: u64) -> u64 {
+        let CycleReport { events, busy } = self.report;
+        if events > 0 || busy || !self.elastic.may_sleep() {
+            return ready_us;
+        }
+        let due_us = self.elastic.next_deadline_us().unwrap_or(u64::MAX);
+        due_us.min(self.now_us.saturating_add(self.wait_us)).max(ready_us)
+    }
+}
+
+/// The wall: a gate that runs one cycle in virtual time.
+struct SimGate(Rc<RefCell<Core>>);
+
+impl Gate for SimGate {
+    fn call(&mut self, op: u64, _thread: u64, calls: u64, wait_us: u64) -> i64 {
+        if op != gate_op::RUN_IO {
+            return 0;
+        }
+        let core = &mut *self.0.borrow_mut();
+        let calls = calls as usize;
+        // SAFETY: the status lives as long as the core; the library reads it between gate calls.
+        unsafe { (*core.arrays.status).now_us = core.now_us };
+        core.wait_us = wait_us;
+        core.report = core.elastic.run_cycle(calls, core.now_us);
+        core.audit.calls(core.arrays.first_calls(calls).iter());
+        core.audit.events(core.arrays.first_events(core.report.events).iter());
+        core.report.events as i64
+    }
+}
+
+/// One elastic thread with its application.
+struct SimThread {
+    service: EventLoop<Peer>,
+    core: Rc<RefCell<Core>>,
+    /// Until then the thread is busy with its last cycle.
+    ready_us: u64,
+}
+
+/// A host.
+pub struct Host {
+    threads: Vec<SimThread>,
+    port: Port,
+    page: Arc<ControlPage>,
+    plan: HostPlan,
+    rng: Rng,
+}
+
+/// When a thread wants to run again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Next {
+    /// The thread.
+    pub thread: usize,
+    /// The time, µs.
+    pub at_us: u64,
+}
+
+impl Host {
+    /// Starts host `index` at `now_us`: its threads listen, and will connect as planned.
+    pub fn new(
+        index: usize,
+        plan: &HostPlan,
+        ledger: &Rc<RefCell<Ledger>>,
+        servers: &Rc<[SocketAddr]>,
+        now_us: u64,
+        rng: &mut Rng,
+    ) -> Host {
+        let mut rng = rng.fork();
+        let config = config(index, plan, &mut rng);
+        let hash = FlowHash::new(config.flow_hash_key);
+        let port = Port::new(PortConfig {
+            mac: [2, 0, 0, 0, 0, index as u8 + 1],
+            mtu: 1500,
+            queues: plan.threads,
+            ring: plan.ring,
+            spread: spread(plan.spread, hash, &mut rng),
+        });
+        let sizes = Sizes {
+            rx_frames: plan.rx_frames * plan.threads,
+            tx_frames: plan.tx_frames * plan.threads,
+            arena_bytes: ARENA_BYTES * plan.threads,
+        };
+        let memory = PacketMemory::new(sizes).expect("memory for a simulated host");
+        let wakers = (0..plan.threads).map(|_| Waker::new(-1)).collect();
+        let shared = Arc::new(Shared::new(config, memory, wakers, &[port.config().mac], now_us));
+        let page = ControlPage::anonymous(plan.threads).expect("memory for a control page");
+        let page = Arc::new(page);
+        let mut host = Host { threads: Vec::new(), port, page, plan: plan.clone(), rng };
+        for (thread, rings) in forwarding(plan.threads).into_iter().enumerate() {
+            let core = host.core(&shared, thread, rings, now_us);
+            let peer = Peer::new(ledger.clone(), servers.clone(), host.rng.fork());
+            let started = host.start(core, peer, thread, now_us);
+            host.threads.push(started);
+        }
+        let plans = ledger.borrow().plans.clone();
+        for (number, connection) in plans.iter().enumerate() {
+            if connection.client.0 == index {
+                let (io, peer) = host.threads[connection.client.1].service.parts();
+                peer.schedule(io, number);
+            }
+        }
+        host
+    }
+
+    fn core(
+        &self,
+        shared: &Arc<Shared>,
+        thread: usize,
+        rings: ix_dataplane::Forwarding,
+        now_us: u64,
+    ) -> Core {
+        let arrays = Arrays::new();
+        let pool = |frames: std::ops::Range<u32>, each: usize| {
+            let first = frames.start + (thread * each) as u32;
+            // SAFETY: each thread takes its own part of the frames, once.
+            unsafe { Pool::new(first..first + each as u32) }
+        };
+        let pools = (
+            pool(shared.memory.rx_frames(), self.plan.rx_frames),
+            pool(shared.memory.tx_frames(), self.plan.tx_frames),
+        );
+        // SAFETY: the arrays live in the core beside the elastic thread, and outlive it (`Drop`).
+        let (events, calls) = unsafe {
+            (EventWriter::new(arrays.events.cast()), CallArray::new(arrays.calls.cast()))
+        };
+        let metrics = ThreadMetrics::new(&self.page, thread);
+        let (rx_base, rx_len) = shared.memory.rx_area();
+        let nic = Box::new(self.port.queue(thread));
+        let io = Io::new(shared.clone(), thread, vec![nic], pools, events, metrics);
+        Core {
+            elastic: ElasticThread::new(io, calls, rings, now_us),
+            arrays,
+            audit: Audit::new(rx_base as u64..(rx_base + rx_len) as u64),
+            now_us,
+            report: CycleReport { events: 0, busy: false },
+            wait_us: 0,
+        }
+    }
+
+    fn start(&self, core: Core, peer: Peer, thread: usize, now_us: u64) -> SimThread {
+        let area = core.arrays.area();
+        let core = Rc::new(RefCell::new(core));
+        let gate = Box::new(SimGate(core.clone()));
+        // SAFETY: the core, which the gate holds, owns the arrays and serves them as the contract
+        // says; it writes them within gate calls only.
+        let entered = unsafe { Thread::with_gate(gate, area, thread as u32) };
+        let mut service = EventLoop::new(entered.expect("a fresh elastic thread"), peer);
+        let any = SocketAddr::from((Ipv4Addr::UNSPECIFIED, PORT));
+        service.listen(any, self.plan.backlog).expect("a fresh host has no listeners");
+        SimThread { service, core, ready_us: now_us }
+    }
+
+    /// The network's end of the host's device.
+    pub fn port(&self) -> &Port {
+        &self.port
+    }
+
+    /// Elastic threads.
+    pub fn threads(&self) -> usize {
+        self.threads.len()
+    }
+
+    /// The earliest time at which a thread can run that is wanted now.
+    pub fn earliest(&self, thread: usize, now_us: u64) -> u64 {
+        self.threads[thread].ready_us.max(now_us)
+    }
+
+    /// Runs one cycle of a thread; `next` hears which threads want to run again, and when.
+    pub fn run(&mut self, thread: usize, now_us: u64, mut next: impl FnMut(Next)) {
+        let running = &mut self.threads[thread];
+        running.core.borrow_mut().now_us = now_us;
+        running.service.turn(Wait::Forever).expect("the dataplane runs its threads");
+        let mut cost_us = self.rng.between(1, self.plan.cycle_us);
+        if self.rng.chance(self.plan.stall) {
+            cost_us += self.rng.below(self.plan.stall_us);
+        }
+        let ready_us = now_us + cost_us;
+        running.ready_us = ready_us;
+        let at_us = running.core.borrow_mut().next_run_us(ready_us);
+        if at_us < u64::MAX {
+            next(Next { thread, at_us });
+        }
+        for (other, sibling) in self.threads.iter().enumerate() {
+            // A packet was handed over: what an eventfd does on Linux.
+            if other != thread && !sibling.core.borrow_mut().elastic.may_sleep() {
+                next(Next { thread: other, at_us: sibling.ready_us.max(ready_us) });
+            }
+        }
+    }
+
+    /// Counters of all threads.
+    pub fn metrics(&self) -> Snapshot {
+        Snapshot::of(&self.page)
+    }
+
+    /// What was wrong at the wall since the last time.
+    pub fn take_violations(&self) -> Vec<String> {
+        self.threads.iter().flat_map(|t| t.core.borrow_mut().audit.take_violations()).collect()
+    }
+
+    /// Flows that applications hold.
+    pub fn live_flows(&self) -> usize {
+        self.threads.iter().map(|t| t.core.borrow().audit.live()).sum()
+    }
+
+    /// Connections that the library keeps.
+    pub fn connections(&mut self) -> usize {
+        self.threads.iter_mut().map(|t| t.service.io().connections()).sum()
+    }
+}
+
+fn config(index: usize, plan: &HostPlan, rng: &mut Rng) -> Config {
+    let mut secret = [0; 16];
+    secret[..8].copy_from_slice(&rng.next().to_le_bytes());
+    secret[8..].copy_from_slice(&rng.next().to_le_bytes());
+    let SocketAddr::V4(own) = address(index) else { unreachable!("hosts have IPv4 addresses") };
+    Config {
+        host_addrs: vec![(IpAddr::v4(own.ip().octets()), 24)],
+        cpus: (0..plan.threads as u32).collect(),
+        batch: plan.batch,
+        flow_hash_key: [rng.next(), rng.next()],
+        secret,
+        address_check: rng.pick(&[AddressCheck::Off, AddressCheck::Announce]),
+        rx_frames: plan.rx_frames,
+        tx_frames: plan.tx_frames,
+        arena_bytes: ARENA_BYTES * plan.threads,
+        backlog: if plan.backlog == 0 { 4096 } else { plan.backlog },
+        tcp: plan.tcp.clone(),
+        ..Config::default()
+    }
+}
+
+fn spread(plan: SpreadPlan, hash: FlowHash, rng: &mut Rng) -> Spread {
+    match plan {
+        SpreadPlan::Random => Spread::Random(rng.fork()),
+        SpreadPlan::Table => Spread::Table(hash),
+        SpreadPlan::Rss => {
+            let mut key = [0; 40];
+            key.fill_with(|| rng.next() as u8);
+            Spread::Rss(key)
+        }
+    }
+}

@@ -1,0 +1,392 @@
+//! What a seed stands for: hosts, what goes wrong and when, and which connections are made.
+use crate::rng::Rng;
+use crate::wire::Faults;
+
+/// What the connections of a run do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scenario {
+    /// Few connections, many bytes, both ways.
+    Bulk,
+    /// Messages and their echoes, one at a time.
+    Echo,
+    /// Many short connections with every kind of end.
+    Churn,
+    /// All of it at once.
+    All,
+}
+
+/// Everything about a run that the seed does not decide.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// Probability of loss on every wire, instead of the seed's faults.
+    pub loss: Option<f64>,
+    /// Bytes of each bulk stream, instead of the seed's.
+    pub bulk_bytes: Option<u64>,
+}
+
+/// A run.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Virtual time at which the run begins, µs.
+    pub start_us: u64,
+    /// From then on nothing goes wrong any more.
+    pub heal_us: u64,
+    /// By then every connection must have ended.
+    pub deadline_us: u64,
+    /// The hosts.
+    pub hosts: Vec<HostPlan>,
+    /// Changes of wires, ordered by time.
+    pub changes: Vec<Change>,
+    /// The connections.
+    pub connections: Vec<ConnectionPlan>,
+}
+
+/// The wire from a host changes.
+#[derive(Clone, Debug)]
+pub struct Change {
+    /// When.
+    pub at_us: u64,
+    /// Which.
+    pub host: usize,
+    /// To what.
+    pub faults: Faults,
+}
+
+/// How a host's device spreads packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SpreadPlan {
+    /// At random over its queues.
+    Random,
+    /// By the dataplane's table.
+    Table,
+    /// By RSS.
+    Rss,
+}
+
+/// One host.
+#[derive(Clone, Debug)]
+pub struct HostPlan {
+    /// Elastic threads, each with a queue of its own.
+    pub threads: usize,
+    /// Batch bound.
+    pub batch: usize,
+    /// Receive frames of each thread.
+    pub rx_frames: usize,
+    /// Frames to build packets in, of each thread.
+    pub tx_frames: usize,
+    /// Slots of the device's rings.
+    pub ring: usize,
+    /// How packets are spread.
+    pub spread: SpreadPlan,
+    /// A cycle takes up to so long, µs.
+    pub cycle_us: u64,
+    /// Probability that a thread does not run for a while after a cycle.
+    pub stall: f64,
+    /// For how long at most, µs.
+    pub stall_us: u64,
+    /// TCP's parameters.
+    pub tcp: ix_tcp::Config,
+    /// Bound of a listener's backlog.
+    pub backlog: u32,
+    /// The host's wire.
+    pub faults: Faults,
+}
+
+/// What is exchanged on a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Exchange {
+    /// Independent streams, both ways.
+    Bulk {
+        /// From the client, bytes.
+        up: u64,
+        /// From the server, bytes.
+        down: u64,
+    },
+    /// A message, its echo, the next message.
+    Echo {
+        /// Bytes of a message.
+        size: u64,
+        /// How many.
+        count: u64,
+    },
+}
+
+/// How a connection ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// Each side shuts its direction when it has sent everything.
+    HalfClose,
+    /// The client closes when everything was exchanged.
+    ClientCloses,
+    /// The server does.
+    ServerCloses,
+    /// The client resets after so many bytes.
+    ClientAborts(u64),
+    /// The server does.
+    ServerAborts(u64),
+}
+
+impl End {
+    /// Whether the streams may end anywhere.
+    pub fn is_abort(self) -> bool {
+        matches!(self, End::ClientAborts(_) | End::ServerAborts(_))
+    }
+}
+
+/// One connection.
+#[derive(Clone, Copy, Debug)]
+pub struct ConnectionPlan {
+    /// When the client begins, µs after the start.
+    pub after_us: u64,
+    /// Host and thread that connect.
+    pub client: (usize, usize),
+    /// Host that is connected to.
+    pub server: usize,
+    /// What is exchanged.
+    pub exchange: Exchange,
+    /// How it ends.
+    pub end: End,
+    /// Client, server: leaves data unread for a while, so that windows close.
+    pub lazy: [bool; 2],
+}
+
+impl ConnectionPlan {
+    /// Bytes that the client sends after its greeting.
+    pub fn up(&self) -> u64 {
+        match self.exchange {
+            Exchange::Bulk { up, .. } => up,
+            Exchange::Echo { size, count } => size * count,
+        }
+    }
+
+    /// Bytes that the server sends.
+    pub fn down(&self) -> u64 {
+        match self.exchange {
+            Exchange::Bulk { down, .. } => down,
+            Exchange::Echo { size, count } => size * count,
+        }
+    }
+}
+
+/// After the network has healed, so long may the slowest connection take: a retransmission timeout
+/// that has backed off to a minute, a closed window, and the transfer itself.
+const PATIENCE_US: u64 = 300_000_000;
+
+impl Plan {
+    /// The run of a seed.
+    pub fn new(seed: u64, scenario: Scenario, options: &Options) -> Plan {
+        let mut rng = Rng::new(seed);
+        let start_us = start(&mut rng);
+        let heal_us = start_us + rng.spread(100_000, 20_000_000);
+        let count = rng.between(2, 3) as usize;
+        // The same on all hosts: faults multiply along a path, and so do their kinds.
+        let kinds: [bool; 6] = std::array::from_fn(|_| rng.chance(0.5));
+        let hosts: Vec<HostPlan> =
+            (0..count).map(|_| host(&mut rng, kinds, options.loss)).collect();
+        let changes = changes(&mut rng, &hosts, start_us, heal_us, options.loss.is_some());
+        let connections = connections(&mut rng, scenario, &hosts, heal_us - start_us, options);
+        let bytes: u64 = connections.iter().map(|c| c.up() + c.down()).sum();
+        let slowest = hosts.iter().map(|h| h.faults.rate_mbit_s.max(1)).min().unwrap_or(1);
+        let unlimited = hosts.iter().all(|h| h.faults.rate_mbit_s == 0);
+        let transfer_us = if unlimited { bytes } else { bytes * 8 / slowest * 4 + bytes };
+        let deadline_us = heal_us + PATIENCE_US + transfer_us;
+        Plan { start_us, heal_us, deadline_us, hosts, changes, connections }
+    }
+}
+
+/// Clocks begin anywhere; often shortly before a 32-bit count of µs wraps.
+fn start(rng: &mut Rng) -> u64 {
+    let wrap = rng.pick(&[1 << 31, 1 << 32, 1 << 33, 1 << 36, 1 << 52]);
+    if rng.chance(0.5) { wrap - rng.below(10_000_000) } else { rng.between(1_000, 1 << 40) }
+}
+
+fn host(rng: &mut Rng, kinds: [bool; 6], loss: Option<f64>) -> HostPlan {
+    let threads = rng.pick(&[1, 1, 1, 2, 3, 4]);
+    let slow = rng.chance(0.2);
+    let faults = match loss {
+        Some(loss) => Faults { loss, ..Faults::none(rng.spread(5, 5_000)) },
+        None => faults(rng, kinds),
+    };
+    HostPlan {
+        threads,
+        batch: rng.pick(&[1, 2, 16, 64, 64]),
+        rx_frames: rng.pick(&[1024, 4096, 8192]),
+        tx_frames: rng.pick(&[1024, 2048]),
+        ring: rng.pick(&[64, 256, 1024]),
+        spread: rng.pick(&[SpreadPlan::Random, SpreadPlan::Table, SpreadPlan::Rss]),
+        cycle_us: if slow { 200 } else { 5 },
+        stall: if rng.chance(0.3) { 0.001 } else { 0.0 },
+        stall_us: 50_000,
+        tcp: tcp(rng),
+        backlog: rng.pick(&[0, 0, 4, 64]),
+        faults,
+    }
+}
+
+fn tcp(rng: &mut Rng) -> ix_tcp::Config {
+    let mut tcp = ix_tcp::Config {
+        mss: rng.pick(&[1460, 1460, 1460, 536, 1000]),
+        sack: rng.chance(0.8),
+        timestamps: rng.chance(0.8),
+        window_scaling: rng.chance(0.8),
+        nagle: rng.chance(0.1),
+        min_rto_us: rng.pick(&[1_000, 5_000, 200_000]),
+        // Resets get lost; then only keepalive tells the other side.
+        keepalive_idle_s: 20,
+        keepalive_interval_us: 5_000_000,
+        time_wait_us: rng.pick(&[100_000, 1_000_000, 60_000_000]),
+        ..ix_tcp::Config::default()
+    };
+    if rng.chance(0.3) {
+        tcp.congestion = ix_tcp::CongestionControl::NewReno;
+    }
+    if rng.chance(0.2) {
+        tcp.rcv_buf_bytes = rng.pick(&[8 << 10, 32 << 10]);
+    }
+    if rng.chance(0.2) {
+        tcp.rcv_buffers_max = rng.between(8, 64) as u32;
+    }
+    tcp
+}
+
+/// Each kind of fault that `kinds` allows is there with a chance of one half.
+fn faults(rng: &mut Rng, kinds: [bool; 6]) -> Faults {
+    let mut faults = Faults::none(rng.spread(2, 20_000));
+    let on = |rng: &mut Rng, kind: usize| kinds[kind] && rng.chance(0.5);
+    if on(rng, 0) {
+        faults.loss = rng.spread(1, 1000) as f64 / 10_000.0;
+    }
+    if on(rng, 1) {
+        faults.burst = rng.spread(1, 100) as f64 / 10_000.0;
+        faults.burst_frames = rng.between(2, 20) as f64;
+    }
+    if on(rng, 2) {
+        faults.reorder = rng.spread(1, 2000) as f64 / 10_000.0;
+        faults.reorder_us = rng.spread(10, 10_000);
+    }
+    if on(rng, 3) {
+        faults.duplicate = rng.spread(1, 1000) as f64 / 10_000.0;
+    }
+    if on(rng, 4) {
+        faults.corrupt = rng.spread(1, 500) as f64 / 10_000.0;
+    }
+    if on(rng, 5) {
+        faults.rate_mbit_s = rng.spread(10, 10_000);
+        faults.queue_bytes = rng.spread(20_000, 1_000_000);
+    }
+    if rng.chance(0.5) {
+        faults.jitter_us = rng.spread(1, 2_000);
+    }
+    faults
+}
+
+/// Cuts, and the end of all faults.
+fn changes(
+    rng: &mut Rng,
+    hosts: &[HostPlan],
+    start_us: u64,
+    heal_us: u64,
+    only_loss: bool,
+) -> Vec<Change> {
+    let mut changes = Vec::new();
+    for (host, plan) in hosts.iter().enumerate() {
+        let cuts = if only_loss { 0 } else { rng.pick(&[0, 0, 1, 3]) };
+        for _ in 0..cuts {
+            let at_us = rng.between(start_us, heal_us);
+            let cut = Faults { cut: true, ..plan.faults.clone() };
+            changes.push(Change { at_us, host, faults: cut });
+            let back_us = (at_us + rng.spread(1_000, 5_000_000)).min(heal_us);
+            changes.push(Change { at_us: back_us, host, faults: plan.faults.clone() });
+        }
+        changes.push(Change { at_us: heal_us, host, faults: plan.faults.healed() });
+    }
+    changes.sort_by_key(|change| change.at_us);
+    changes
+}
+
+fn connections(
+    rng: &mut Rng,
+    scenario: Scenario,
+    hosts: &[HostPlan],
+    span_us: u64,
+    options: &Options,
+) -> Vec<ConnectionPlan> {
+    let (bulk, echo, churn) = match scenario {
+        Scenario::Bulk => (rng.between(1, 4), 0, 0),
+        Scenario::Echo => (0, rng.spread(1, 60), 0),
+        Scenario::Churn => (0, 0, rng.spread(20, 400)),
+        Scenario::All => (rng.below(3), rng.below(10), rng.spread(1, 100)),
+    };
+    let mut all = Vec::new();
+    for _ in 0..bulk {
+        let bytes =
+            |rng: &mut Rng| options.bulk_bytes.unwrap_or_else(|| rng.spread(1_000, 4_000_000));
+        let exchange = Exchange::Bulk { up: bytes(rng), down: bytes(rng) };
+        all.push(connection(rng, hosts, exchange, span_us / 4, false));
+    }
+    for _ in 0..echo {
+        let size = rng.spread(1, 20_000);
+        let count = rng.spread(1, (200_000 / size).clamp(1, 300));
+        all.push(connection(rng, hosts, Exchange::Echo { size, count }, span_us / 2, false));
+    }
+    for _ in 0..churn {
+        let exchange = if rng.chance(0.5) {
+            Exchange::Bulk { up: rng.below(20_000), down: rng.below(20_000) }
+        } else {
+            Exchange::Echo { size: rng.between(1, 2_000), count: rng.between(1, 3) }
+        };
+        all.push(connection(rng, hosts, exchange, span_us, true));
+    }
+    all
+}
+
+fn connection(
+    rng: &mut Rng,
+    hosts: &[HostPlan],
+    exchange: Exchange,
+    span_us: u64,
+    aborts: bool,
+) -> ConnectionPlan {
+    let from = rng.below(hosts.len() as u64) as usize;
+    let others = rng.between(1, hosts.len() as u64 - 1) as usize;
+    let mut plan = ConnectionPlan {
+        after_us: rng.below(span_us + 1),
+        client: (from, rng.below(hosts[from].threads as u64) as usize),
+        server: (from + others) % hosts.len(),
+        exchange,
+        end: rng.pick(&[End::HalfClose, End::ClientCloses, End::ServerCloses]),
+        lazy: [rng.chance(0.1), rng.chance(0.1)],
+    };
+    if aborts && rng.chance(0.3) {
+        let after = rng.below(plan.up() + plan.down() + 1);
+        plan.end =
+            if rng.chance(0.5) { End::ClientAborts(after) } else { End::ServerAborts(after) };
+    }
+    plan
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_seed_is_a_plan() {
+        for seed in 0..300 {
+            let plan = Plan::new(seed, Scenario::All, &Options::default());
+            let again = Plan::new(seed, Scenario::All, &Options::default());
+            assert_eq!(format!("{plan:?}"), format!("{again:?}"));
+            assert!(plan.start_us < plan.heal_us && plan.heal_us < plan.deadline_us);
+            assert!(!plan.connections.is_empty());
+            for connection in &plan.connections {
+                assert_ne!(connection.client.0, connection.server);
+                assert!(connection.client.1 < plan.hosts[connection.client.0].threads);
+            }
+            // When all is over every wire is whole.
+            for host in 0..plan.hosts.len() {
+                let last = plan.changes.iter().rfind(|change| change.host == host).unwrap();
+                assert_eq!(last.faults, last.faults.healed());
+                assert_eq!(last.at_us, plan.heal_us);
+            }
+        }
+    }
+}

@@ -1,0 +1,255 @@
+//! A run: hosts and network together, from the first connection until nothing is left of them.
+use crate::agenda::Agenda;
+use crate::host::{Host, Next, address};
+use crate::ledger::Ledger;
+use crate::network::{InFlight, Network};
+use crate::plan::Plan;
+use crate::rng::Rng;
+use crate::wire::WireStats;
+use std::cell::RefCell;
+use std::net::SocketAddr;
+use std::rc::Rc;
+
+/// After the last connection has ended, flows may stay so long: TIME-WAIT (60 s), and a peer that
+/// nobody told of the end (keepalive: 20 s and nine probes).
+const SETTLE_US: u64 = 400_000_000;
+/// Between looks at what is left.
+const LOOK_US: u64 = 1_000_000;
+
+enum Happening {
+    /// A frame arrives.
+    Arrival(InFlight),
+    /// A thread of a host runs.
+    Run { host: usize, thread: usize },
+    /// A wire changes; the number of the change.
+    Change(usize),
+}
+
+/// Hosts on a network.
+pub struct World {
+    plan: Plan,
+    agenda: Agenda<Happening>,
+    network: Network,
+    hosts: Vec<Host>,
+    /// When each thread of each host will run; `u64::MAX`: when it is told to.
+    wake_us: Vec<Vec<u64>>,
+    ledger: Rc<RefCell<Ledger>>,
+    trace: Option<Trace>,
+}
+
+/// Gets a line for each frame that arrives.
+pub type Trace = Box<dyn FnMut(u64, usize, &[u8])>;
+
+/// What came of a run.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// What must not have happened; empty: all is well.
+    pub violations: Vec<String>,
+    /// Connections.
+    pub connections: usize,
+    /// Bytes that applications received.
+    pub bytes: u64,
+    /// Virtual time until the last connection had ended, µs.
+    pub took_us: u64,
+    /// What became of all frames.
+    pub frames: WireStats,
+    /// Totals of some counters over all hosts, by name.
+    pub counters: Vec<(&'static str, u64)>,
+}
+
+impl World {
+    /// Everything at its beginning.
+    pub fn new(seed: u64, plan: Plan) -> World {
+        // Not the plan's stream, so that plans can change without changing the faults.
+        let mut rng = Rng::new(!seed);
+        let mut network = Network::new(rng.next());
+        let ledger = Rc::new(RefCell::new(Ledger::new(plan.connections.clone())));
+        let servers: Rc<[SocketAddr]> = (0..plan.hosts.len()).map(address).collect();
+        let mut agenda = Agenda::new(plan.start_us);
+        for (number, change) in plan.changes.iter().enumerate() {
+            agenda.at(change.at_us, Happening::Change(number));
+        }
+        let mut hosts = Vec::new();
+        for (index, host_plan) in plan.hosts.iter().enumerate() {
+            let host = Host::new(index, host_plan, &ledger, &servers, plan.start_us, &mut rng);
+            network.attach(host.port().clone(), host_plan.faults.clone());
+            hosts.push(host);
+        }
+        let wake_us = hosts.iter().map(|host| vec![u64::MAX; host.threads()]).collect();
+        let mut world = World { plan, agenda, network, hosts, wake_us, ledger, trace: None };
+        for host in 0..world.hosts.len() {
+            for thread in 0..world.hosts[host].threads() {
+                world.wake(host, Next { thread, at_us: world.plan.start_us });
+            }
+        }
+        world
+    }
+
+    /// Shows every frame that arrives.
+    pub fn set_trace(&mut self, trace: Trace) {
+        self.trace = Some(trace);
+    }
+
+    /// Runs until nothing is left, or it is clear that something will stay.
+    pub fn run(mut self) -> Outcome {
+        let deadline_us = self.plan.deadline_us;
+        while !self.failed() && !self.all_over() && self.agenda.now_us() < deadline_us {
+            if !self.step(deadline_us) {
+                break;
+            }
+        }
+        let took_us = self.agenda.now_us() - self.plan.start_us;
+        if !self.failed() && self.all_over() {
+            self.settle();
+        }
+        self.outcome(took_us)
+    }
+
+    fn failed(&self) -> bool {
+        !self.ledger.borrow().violations().is_empty()
+    }
+
+    fn all_over(&self) -> bool {
+        self.ledger.borrow().unfinished().next().is_none()
+    }
+
+    /// The next happening until then; false when there is none.
+    fn step(&mut self, until_us: u64) -> bool {
+        let Some(happening) = self.agenda.next(until_us) else { return false };
+        let now_us = self.agenda.now_us();
+        match happening {
+            Happening::Arrival(InFlight { port, frame }) => {
+                if let Some(trace) = &mut self.trace {
+                    trace(now_us - self.plan.start_us, port, &frame);
+                }
+                let host = &self.hosts[port];
+                let thread = host.port().deliver(frame);
+                let at_us = host.earliest(thread, now_us);
+                self.wake(port, Next { thread, at_us });
+            }
+            Happening::Run { host, thread } => {
+                if self.wake_us[host][thread] == now_us {
+                    self.run_thread(host, thread, now_us);
+                }
+            }
+            Happening::Change(number) => {
+                let change = &self.plan.changes[number];
+                self.network.set_faults(change.host, change.faults.clone());
+            }
+        }
+        true
+    }
+
+    fn run_thread(&mut self, host: usize, thread: usize, now_us: u64) {
+        self.wake_us[host][thread] = u64::MAX;
+        let mut wakes = Vec::new();
+        self.hosts[host].run(thread, now_us, |next| wakes.push(next));
+        for next in wakes {
+            self.wake(host, next);
+        }
+        for what in self.hosts[host].take_violations() {
+            self.ledger.borrow_mut().violation(format!("host {host} thread {thread}: {what}"));
+        }
+        let agenda = &mut self.agenda;
+        self.network.collect(host, now_us, |at_us, frame| {
+            agenda.at(at_us, Happening::Arrival(frame));
+        });
+    }
+
+    /// A thread will run at this time, unless it runs earlier.
+    fn wake(&mut self, host: usize, Next { thread, at_us }: Next) {
+        let at_us = at_us.max(self.agenda.now_us());
+        let wake_us = &mut self.wake_us[host][thread];
+        if at_us < *wake_us {
+            *wake_us = at_us;
+            self.agenda.at(at_us, Happening::Run { host, thread });
+        }
+    }
+
+    /// The connections are over: everything they held must come back.
+    fn settle(&mut self) {
+        let mut look_us = self.agenda.now_us();
+        let end_us = look_us + SETTLE_US;
+        while look_us < end_us && !self.failed() && !self.leftovers().is_empty() {
+            look_us += LOOK_US;
+            while self.step(look_us) {}
+            // A cycle on each thread, so that the gauges are of now.
+            for host in 0..self.hosts.len() {
+                for thread in 0..self.hosts[host].threads() {
+                    self.run_thread(host, thread, look_us);
+                }
+            }
+        }
+        for what in self.leftovers() {
+            self.ledger.borrow_mut().violation(what);
+        }
+    }
+
+    /// Whatever should be zero when no connection is left, and is not.
+    fn leftovers(&mut self) -> Vec<String> {
+        let mut left = Vec::new();
+        for (index, host) in self.hosts.iter_mut().enumerate() {
+            let metrics = host.metrics();
+            for name in GAUGES {
+                let value = metrics.total(name).unwrap_or(u64::MAX);
+                if value != 0 {
+                    left.push(format!("host {index}: {value} {name} at the end"));
+                }
+            }
+            let held =
+                [(host.live_flows(), "flows of applications"), (host.connections(), "connections")];
+            for (count, what) in held {
+                if count != 0 {
+                    left.push(format!("host {index}: {count} {what} at the end"));
+                }
+            }
+        }
+        left
+    }
+
+    fn outcome(self, took_us: u64) -> Outcome {
+        let ledger = self.ledger.borrow();
+        let mut violations = ledger.violations().to_vec();
+        let late = |plan| format!("not ended by the deadline: {}", ledger.describe(plan));
+        if violations.is_empty() {
+            violations.extend(ledger.unfinished().map(late));
+        }
+        let mut frames = WireStats::default();
+        for port in 0..self.network.ports() {
+            frames.add(self.network.stats(port));
+        }
+        let metrics: Vec<_> = self.hosts.iter().map(|host| host.metrics()).collect();
+        let total = |name| metrics.iter().filter_map(|m| m.total(name)).sum();
+        let counters = COUNTERS.iter().map(|&name| (name, total(name))).collect();
+        let (connections, bytes) = (ledger.plans.len(), ledger.bytes());
+        Outcome { violations, connections, bytes, took_us, frames, counters }
+    }
+}
+
+/// Gauges that return to zero, and counters that stay there.
+const GAUGES: &[&str] = &[
+    "flows",
+    "half_open",
+    "time_wait",
+    "rx_frames_in_use",
+    "tx_frames_in_use",
+    "app_timers",
+    "wheel_entries",
+    "misrouted",
+];
+
+/// Counters that tell what a run has exercised.
+const COUNTERS: &[&str] = &[
+    "cycles",
+    "rx_packets",
+    "forwarded",
+    "event_back_pressure",
+    "tcp.retransmits",
+    "tcp.rto",
+    "tcp.tlp",
+    "tcp.recoveries",
+    "tcp.undos",
+    "tcp.out_of_order",
+    "tcp.window_probes",
+    "tcp.challenge_acks",
+];
