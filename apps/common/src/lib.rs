@@ -1,7 +1,7 @@
 //! Services that run on IX and on Linux sockets from one source, so that the two can be compared.
 //!
-//! A [`Service`] is a protocol without input and output: bytes in, bytes out. [`ix`] drives it by an
-//! event loop on an elastic thread, [`linux`] by epoll.
+//! A [`Service`] is a protocol without input and output: bytes in, bytes out. [`ix`] drives it by
+//! an event loop on an elastic thread, [`linux`] by epoll.
 #![warn(missing_docs)]
 
 pub mod clock;

@@ -112,7 +112,8 @@ pub fn reset_on_close(stream: &TcpStream) -> io::Result<()> {
     set_option(stream, libc::SOL_SOCKET, libc::SO_LINGER, linger)
 }
 
-/// Allows as many descriptors as the hard limit does: many connections need more than the usual 1024.
+/// Allows as many descriptors as the hard limit does: many connections need more than the usual
+/// 1024.
 pub fn raise_descriptor_limit() -> io::Result<()> {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: the structure is valid during the call.

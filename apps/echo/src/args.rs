@@ -63,7 +63,8 @@ pub struct Args {
     /// Client: after so many messages reset the connection and open another.
     #[arg(long, value_name = "M", value_parser = clap::value_parser!(u64).range(1..))]
     pub messages_per_connection: Option<u64>,
-    /// Client: transfer --bytes over one connection instead, in this direction as the client sees it.
+    /// Client: transfer --bytes over one connection instead, in this direction as the client sees
+    /// it.
     #[arg(long, value_name = "DIRECTION", requires = "client")]
     pub bulk: Option<Direction>,
     /// Client: bytes of a bulk transfer, each way.

@@ -1,8 +1,9 @@
 //! Bulk transfer over one connection, every byte compared.
 //!
-//! The client says in 16 bytes what it wants: a magic number, the direction, and the bytes each way.
-//! The data follow, in both directions at once where asked. When the server has everything and has
-//! sent everything it ends with 16 bytes: magic, whether all it got was right, and how much it was.
+//! The client says in 16 bytes what it wants: a magic number, the direction, and the bytes each
+//! way. The data follow, in both directions at once where asked. When the server has everything
+//! and has sent everything it ends with 16 bytes: magic, whether all it got was right, and how
+//! much it was.
 use crate::args::Direction;
 use ix_apps::{End, Pattern, Service, Verdict};
 

@@ -1,5 +1,5 @@
-//! The echo protocol of a server, as IX's echoserver has it: an answer is held until the whole message
-//! has come.
+//! The echo protocol of a server, as IX's echoserver has it: an answer is held until the whole
+//! message has come.
 use ix_apps::{End, Service};
 
 /// Echoes messages of a fixed size.

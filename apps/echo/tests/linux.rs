@@ -131,6 +131,12 @@ fn errors_are_one_line() {
         let last = text.lines().last().unwrap();
         assert!(last.starts_with("ix-echo: ") && text.lines().count() <= 2, "{text}");
     }
+    // A child of a program on IX inherits the variable, but not the dataplane.
+    for stale in ["0000000000000000", "0000000000001000", "nonsense"] {
+        let output = program(&["64"]).env("IX_ABI", stale).output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "{stale}");
+        assert!(String::from_utf8(output.stderr).unwrap().contains("no dataplane of this process"));
+    }
     let wrong_size = Server::start(&["32"]);
     let output = wrong_size.client(&["--size", "31", "--seconds", "0.2"]);
     assert!(String::from_utf8(output.stderr).unwrap().contains("no message came back"));

@@ -12,8 +12,8 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// NetPIPE-like ping-pong on IX and on Linux sockets: one connection, one message under way, one-way
-/// latency (half a round trip) and goodput for each message size.
+/// NetPIPE-like ping-pong on IX and on Linux sockets: one connection, one message under way,
+/// one-way latency (half a round trip) and goodput for each message size.
 ///
 /// Without --client it is the server. Under `ix run` it uses the dataplane; with --linux, blocking
 /// sockets.

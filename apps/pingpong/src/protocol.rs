@@ -1,8 +1,8 @@
 //! The protocol of both ends.
 //!
-//! The client announces a round in 16 bytes (magic, message size, number of messages); the server then
-//! answers each message when all of it came. A short round finds how many messages fill the time
-//! that a size is given, a long one is measured.
+//! The client announces a round in 16 bytes (magic, message size, number of messages); the server
+//! then answers each message when all of it came. A short round finds how many messages fill the
+//! time that a size is given, a long one is measured.
 use hdrhistogram::Histogram;
 use ix_apps::{End, Pattern, Service, Verdict};
 use std::collections::VecDeque;

@@ -3,8 +3,8 @@
 //! A program under `ix run` shares its process with a dataplane: its own TCP/IP stack on dedicated
 //! hardware threads. Two layers reach it, the lower one useful on its own:
 //!
-//! * [`raw`]: the contract of `ix-abi` in safe types. A [`raw::Thread`] is one elastic thread: batched
-//!   system calls go in, event conditions come out, `run_io` is the only crossing.
+//! * [`raw`]: the contract of `ix-abi` in safe types. A [`raw::Thread`] is one elastic thread:
+//!   batched system calls go in, event conditions come out, `run_io` is the only crossing.
 //! * [`event`]: an [`event::EventLoop`] with connections, callbacks, zero-copy receive and send,
 //!   timers, and one `sendv` a connection and cycle however often it was written to.
 //!

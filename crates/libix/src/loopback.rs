@@ -1,9 +1,10 @@
 //! A model of a dataplane within the process, to test programs where there is none.
 //!
 //! All elastic threads of a [`Loopback`] live on one Linux thread; each `run_io` carries out the
-//! caller's batch and moves some bytes between flows, decided by a seed. It is strict where the real
-//! one must be forgiving: memory of unacknowledged bytes that changes, bytes given back twice and
-//! calls on dead handles fail the test, and received buffers are overwritten once given back.
+//! caller's batch and moves some bytes between flows, decided by a seed. It is strict where the
+//! real one must be forgiving: memory of unacknowledged bytes that changes, bytes given back
+//! twice and calls on dead handles fail the test, and received buffers are overwritten once given
+//! back.
 use crate::addr;
 use crate::raw::{EnterError, Gate, Thread};
 use core::ptr::with_exposed_provenance_mut;
@@ -222,8 +223,9 @@ impl Loopback {
                 reserved: 0,
             }
         };
-        // SAFETY: the gate keeps the world, and so the arrays, alive as long as the thread; the model
-        // writes events and status only in `run_io`, and gives each step of memory out once.
+        // SAFETY: the gate keeps the world, and so the arrays, alive as long as the thread; the
+        // model writes events and status only in `run_io`, and gives each step of memory out
+        // once.
         unsafe { Thread::with_gate(Box::new(LoopbackGate(Rc::clone(&self.0))), area, index) }
     }
 

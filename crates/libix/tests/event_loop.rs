@@ -189,8 +189,10 @@ proptest! {
         send_limit in 100..50_000u64,
         sizes in prop::collection::vec((1..30_000usize, 1..5_000usize), 1..12),
     ) {
-        let window_bytes = window_bytes.max(sizes.iter().map(|size| size.0 as u64).max().unwrap() / 8);
-        let config = Config { seed, window_bytes, step_bytes, refuse_one_in, tx_steps: 2, ..Config::default() };
+        let longest = sizes.iter().map(|size| size.0 as u64).max().unwrap();
+        let window_bytes = window_bytes.max(longest / 8);
+        let config = Config { seed, window_bytes, step_bytes, refuse_one_in, ..Config::default() };
+        let config = Config { tx_steps: 2, ..config };
         let (model, mut server, mut clients) = echo_pair(config, how);
         server.io().set_send_limit(send_limit);
         clients.io().set_send_limit(send_limit);

@@ -108,8 +108,8 @@ impl<'a, S> Conn<'a, S> {
         self.get().out.unacked()
     }
 
-    /// Copies the front of `data` into blocks that all writes share, and answers how many bytes: fewer
-    /// than given is back-pressure, and `on_writable` follows. Nothing after `shutdown`.
+    /// Copies the front of `data` into blocks that all writes share, and answers how many bytes:
+    /// fewer than given is back-pressure, and `on_writable` follows. Nothing after `shutdown`.
     pub fn send(&mut self, data: &[u8]) -> usize {
         let n = usize::try_from(self.send_room()).unwrap_or(usize::MAX).min(data.len());
         let Some(connection) = self.io.connections.get_mut(self.id) else { return 0 };
@@ -135,8 +135,8 @@ impl<'a, S> Conn<'a, S> {
         buf
     }
 
-    /// Sends a whole buffer without a copy. It is taken whatever the room; watch [`Conn::send_room`].
-    /// After `shutdown` it comes back.
+    /// Sends a whole buffer without a copy. It is taken whatever the room; watch
+    /// [`Conn::send_room`]. After `shutdown` it comes back.
     pub fn send_zc(&mut self, buf: TxBuf) -> Result<(), TxBuf> {
         if !self.get().can_send() {
             return Err(buf);
@@ -160,8 +160,9 @@ impl<'a, S> Conn<'a, S> {
         true
     }
 
-    /// Sends the first `bytes` received bytes (or all) back from where they are, and answers how many.
-    /// They count against the receive window until they are acknowledged. Nothing after `shutdown`.
+    /// Sends the first `bytes` received bytes (or all) back from where they are, and answers how
+    /// many. They count against the receive window until they are acknowledged. Nothing after
+    /// `shutdown`.
     pub fn send_received(&mut self, bytes: usize) -> usize {
         if !self.get().can_send() {
             return 0;

@@ -85,8 +85,8 @@ impl<S> Connection<S> {
             || self.ending != Ending::No
     }
 
-    /// Appends what this cycle brought: one `recv_done`, one `sendv`, and the end. There is room for
-    /// [`EMIT_CALLS`] calls and one scatter-gather array.
+    /// Appends what this cycle brought: one `recv_done`, one `sendv`, and the end. There is room
+    /// for [`EMIT_CALLS`] calls and one scatter-gather array.
     pub(super) fn emit(&mut self, id: u64, batch: &mut Batch) -> Emitted {
         if self.handle == 0 {
             return Emitted::Alive;

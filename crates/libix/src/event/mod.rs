@@ -2,16 +2,17 @@
 //!
 //! A [`Handler`] hears what happens to connections and acts through [`Conn`] (one connection) and
 //! [`Io`] (the loop). What it does in a cycle is only noted; before the next cycle every connection
-//! that was touched appends at most one `recv_done` and one `sendv` to the batch, however often it was
-//! read from and written to.
+//! that was touched appends at most one `recv_done` and one `sendv` to the batch, however often
+//! it was read from and written to.
 //!
-//! * **Receive** is without a copy: [`Conn::received`] are slices of packet buffers. The handler says
-//!   how many bytes it is done with by [`Conn::consume`], now or later; until then they count
-//!   against the receive window. [`Conn::send_received`] sends them on from where they are.
-//! * **Send** takes as much as the connection may hold ([`Io::set_send_limit`]) and says how much that
-//!   was: 0 is back-pressure, and [`Handler::on_writable`] its end. Memory is kept until acknowledged.
-//! * **Ends**: [`Conn::shutdown`] closes our direction, [`Conn::close`] both in order after what was
-//!   sent, [`Conn::abort`] resets. After `close` and `abort` the handler hears no more of it.
+//! * **Receive** is without a copy: [`Conn::received`] are slices of packet buffers. The handler
+//!   says how many bytes it is done with by [`Conn::consume`], now or later; until then they
+//!   count against the receive window. [`Conn::send_received`] sends them on from where they are.
+//! * **Send** takes as much as the connection may hold ([`Io::set_send_limit`]) and says how much
+//!   that was: 0 is back-pressure, and [`Handler::on_writable`] its end. Memory is kept until
+//!   acknowledged.
+//! * **Ends**: [`Conn::shutdown`] closes our direction, [`Conn::close`] both in order after what
+//!   was sent, [`Conn::abort`] resets. After `close` and `abort` the handler hears no more of it.
 
 mod batch;
 mod conn;
@@ -119,7 +120,8 @@ impl<H: Handler> EventLoop<H> {
         (&mut self.io, &mut self.handler)
     }
 
-    /// Opens a listener and answers its id; cycles run meanwhile. `backlog` 0: the dataplane's default.
+    /// Opens a listener and answers its id; cycles run meanwhile. `backlog` 0: the dataplane's
+    /// default.
     pub fn listen(&mut self, at: SocketAddr, backlog: u32) -> Result<u64, Error> {
         let id = self.io.listen(at, backlog);
         loop {
@@ -138,8 +140,8 @@ impl<H: Handler> EventLoop<H> {
         Ok(())
     }
 
-    /// One cycle: the batch goes out, then everything that happened is told to the handler. An error
-    /// is the dataplane's refusal to run this thread.
+    /// One cycle: the batch goes out, then everything that happened is told to the handler. An
+    /// error is the dataplane's refusal to run this thread.
     pub fn turn(&mut self, wait: Wait) -> Result<(), Error> {
         let events = self.io.run_io(wait)?;
         self.io.settle();

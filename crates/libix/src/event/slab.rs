@@ -67,7 +67,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn behaves_like_a_map_with_fresh_keys(steps in prop::collection::vec(any::<(bool, u16)>(), 200)) {
+        fn behaves_like_a_map_with_fresh_keys(
+            steps in prop::collection::vec(any::<(bool, u16)>(), 200),
+        ) {
             let mut slab = Slab::default();
             let mut model = HashMap::new();
             let mut gone = Vec::new();

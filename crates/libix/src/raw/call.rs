@@ -67,8 +67,8 @@ pub fn set_opt(handle: Handle, option: u64, value: u64) -> Batched {
     batched(call_op::SET_OPT, [handle, option, value])
 }
 
-/// Writes an [`ix_abi::FlowInfo`] into `to`, to be read by [`flow_info`] once the call was answered.
-/// Keep the buffer until then.
+/// Writes an [`ix_abi::FlowInfo`] into `to`, to be read by [`flow_info`] once the call was
+/// answered. Keep the buffer until then.
 pub fn get_info(handle: Handle, to: &mut TxBuf) -> Batched {
     to.clear();
     to.extend(&[0; size_of::<FlowInfo>()]);

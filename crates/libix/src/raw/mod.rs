@@ -1,7 +1,7 @@
 //! The contract with the dataplane (`ix-abi`) in safe types.
 //!
-//! [`Process`] is the dataplane of this process, [`Thread`] one of its elastic threads entered by the
-//! calling Linux thread. A cycle of a program on this layer:
+//! [`Process`] is the dataplane of this process, [`Thread`] one of its elastic threads entered by
+//! the calling Linux thread. A cycle of a program on this layer:
 //!
 //! 1. [`Thread::push`] and [`Thread::push_sendv`] append batched system calls;
 //! 2. [`Thread::run_io`] gives the thread to the dataplane for one cycle;

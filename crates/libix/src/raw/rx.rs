@@ -6,8 +6,9 @@ use std::collections::VecDeque;
 /// lent to the send queue (waiting for `Sent`), then bytes that nobody has looked at finally.
 ///
 /// Soundness of the slices rests on three promises of the event loop, the only user: it pushes
-/// the `Recv` events of one flow in their order; the bytes of [`RxQueue::take_done`], and no others,
-/// go into `recv_done`; and it drops the queue before the first cycle after `close`, `abort` or `Dead`.
+/// the `Recv` events of one flow in their order; the bytes of [`RxQueue::take_done`], and no
+/// others, go into `recv_done`; and it drops the queue before the first cycle after `close`,
+/// `abort` or `Dead`.
 #[derive(Default)]
 pub(crate) struct RxQueue {
     unread: VecDeque<Received>,
@@ -36,8 +37,8 @@ impl RxQueue {
 
     /// Unread bytes, in the pieces they came in.
     pub(crate) fn slices(&self) -> impl Iterator<Item = &[u8]> {
-        // SAFETY: unread bytes have not been given back, and the promises above keep them for as long
-        // as the queue is borrowed: giving them back takes it mutably.
+        // SAFETY: unread bytes have not been given back, and the promises above keep them for as
+        // long as the queue is borrowed: giving them back takes it mutably.
         self.unread.iter().map(|data| unsafe { data.bytes() })
     }
 
@@ -47,7 +48,8 @@ impl RxQueue {
         self.wait(bytes, false);
     }
 
-    /// Lends the first `n` unread bytes (or all): the pieces must not go back before [`RxQueue::unlend`].
+    /// Lends the first `n` unread bytes (or all): the pieces must not go back before
+    /// [`RxQueue::unlend`].
     pub(crate) fn lend(&mut self, n: usize, piece: impl FnMut(Received)) -> usize {
         let bytes = self.remove(n, piece);
         self.wait(bytes, true);

@@ -49,8 +49,8 @@ mod tests {
     fn window_lets_a_waiting_signal_in_and_blocks_again() {
         let handler = on_signal as extern "C" fn(libc::c_int);
         let mask = SignalMask::of_this_thread();
-        // SAFETY: a handler that only counts, for a signal nobody else here uses; the set is made by
-        // sigfillset before it is used.
+        // SAFETY: a handler that only counts, for a signal nobody else here uses; the set is made
+        // by sigfillset before it is used.
         unsafe {
             libc::signal(libc::SIGUSR2, handler as libc::sighandler_t);
             let mut all = MaybeUninit::<libc::sigset_t>::zeroed();

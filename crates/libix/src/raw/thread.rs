@@ -88,8 +88,8 @@ impl Thread {
     ///
     /// # Safety
     /// `area` holds the addresses of arrays that `gate` serves as thread `index` the way `ix-abi`
-    /// promises: they outlive this value, nobody else writes the calls, events and status change only
-    /// within a gate call, and what `TX_ALLOC` answers is memory for this thread alone.
+    /// promises: they outlive this value, nobody else writes the calls, events and status change
+    /// only within a gate call, and what `TX_ALLOC` answers is memory for this thread alone.
     pub unsafe fn with_gate(
         mut gate: Box<dyn Gate>,
         area: ThreadArea,
@@ -169,8 +169,8 @@ impl Thread {
     /// Appends a `sendv` of the first `SG_MAX` pieces; answers its slot and the bytes in them. The
     /// answer of the call says how many the window took. `None`: run a cycle first.
     ///
-    /// A piece lies in transmit memory or in received bytes not given back, and stays unchanged until
-    /// `Sent`; anything else is the call's error.
+    /// A piece lies in transmit memory or in received bytes not given back, and stays unchanged
+    /// until `Sent`; anything else is the call's error.
     #[inline]
     pub fn push_sendv(
         &mut self,
@@ -182,8 +182,8 @@ impl Thread {
         Some((slot, bytes))
     }
 
-    /// Appends a datagram of the first `SG_MAX` pieces, under the same rule for their memory; `UdpSent`
-    /// with `cookie` ends it. `None`: run a cycle first.
+    /// Appends a datagram of the first `SG_MAX` pieces, under the same rule for their memory;
+    /// `UdpSent` with `cookie` ends it. `None`: run a cycle first.
     pub fn push_udp_sendv(
         &mut self,
         socket: u64,

@@ -69,8 +69,8 @@ impl TxArena {
     /// Adds memory.
     ///
     /// # Safety
-    /// `[base, base + bytes)` is writable memory that nobody else uses, for the life of the arena and
-    /// all its buffers.
+    /// `[base, base + bytes)` is writable memory that nobody else uses, for the life of the arena
+    /// and all its buffers.
     pub(super) unsafe fn adopt(&self, base: u64, bytes: u64) {
         self.0.borrow_mut().steps.push(Span { next: base, end: base + bytes });
     }
@@ -203,7 +203,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn buffers_never_overlap(steps in prop::collection::vec((any::<bool>(), 1..40_000usize), 300)) {
+        fn buffers_never_overlap(
+            steps in prop::collection::vec((any::<bool>(), 1..40_000usize), 300),
+        ) {
             let (arena, _memory) = arena(4 << 20);
             let mut live: Vec<(TxBuf, u8)> = Vec::new();
             for (i, (free, bytes)) in steps.into_iter().enumerate() {
