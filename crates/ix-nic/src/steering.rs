@@ -77,10 +77,11 @@ impl SetReta for BpfReta {
     }
 }
 
-// The program's stack: the headers as loaded, then the table's key.
-const HEADERS: i16 = -40;
-const PORTS: i16 = -48;
-const KEY: i16 = -56;
+// The program's stack: the headers as loaded, so placed that the addresses are aligned; the ports;
+// the table's key.
+const HEADERS: i16 = -38;
+const PORTS: i16 = -44;
+const KEY: i16 = -48;
 
 /// `table[flow group of the packet]`, or queue 0 for what is not IPv4 (by its flow group 0).
 ///

@@ -45,8 +45,8 @@ pub struct Host {
     pub tx: Pool,
     pub nics: Vec<Box<dyn Nic>>,
     pub packets: Vec<usize>,
-    burst: Vec<RxPacket>,
-    queued: VecDeque<ix_mem::Mbuf>,
+    pub burst: Vec<RxPacket>,
+    pub queued: VecDeque<ix_mem::Mbuf>,
 }
 
 impl Host {
