@@ -41,7 +41,7 @@ impl<B: RxBuf> Tcb<B> {
     ) {
         let space_before = self.send_space(cfg);
         let wnd_before = self.snd_wnd;
-        let report = self.retire(cfg, now_us, hdr, out);
+        let report = self.retire(now_us, hdr, out);
         if hdr.ack.ge(self.snd_una) {
             self.take_window(hdr, report.acked > 0);
         }
@@ -63,7 +63,6 @@ impl<B: RxBuf> Tcb<B> {
     #[inline]
     pub(crate) fn retire(
         &mut self,
-        cfg: &Config,
         now_us: u64,
         hdr: &TcpHeader,
         out: &mut impl Output<B>,
@@ -75,7 +74,7 @@ impl<B: RxBuf> Tcb<B> {
         }
         let acked = (ack - self.snd_una) as u32;
         let mut control = 0;
-        let mut sample_sent_us = None;
+        let (mut sample_sent_us, mut again_us) = (None, None);
         let samples = self.records.len() as u32;
         while let Some(record) = self.records.first().copied() {
             if record.end().gt(ack) {
@@ -90,9 +89,8 @@ impl<B: RxBuf> Tcb<B> {
             if !record.has(TxRecord::SACKED) {
                 report.delivered += u32::from(record.len);
                 self.note_delivered(&record, now_us, hdr);
-                if !record.has(TxRecord::RETRANSMITTED) {
-                    sample_sent_us = Some(record.sent_us);
-                }
+                let again = record.has(TxRecord::RETRANSMITTED);
+                *(if again { &mut again_us } else { &mut sample_sent_us }) = Some(record.sent_us);
             }
         }
         report.acked = acked;
@@ -100,8 +98,8 @@ impl<B: RxBuf> Tcb<B> {
         self.rtt.clear_backoff();
         if let Some(sent_us) = sample_sent_us {
             self.sample_rtt(now_us.saturating_sub(sent_us), samples, now_us);
-        } else if report.retransmitted {
-            self.sample_timestamp(now_us, hdr);
+        } else if let Some(sent_us) = again_us {
+            self.sample_retransmission(sent_us, now_us, hdr);
         }
         self.rto_base_us = now_us;
         if let Some(loss) = &mut self.loss {
@@ -113,7 +111,6 @@ impl<B: RxBuf> Tcb<B> {
             self.snd_buf_bytes = self.snd_buf_bytes.saturating_sub(data);
             out.acked(data);
         }
-        let _ = cfg;
         report
     }
 
@@ -145,16 +142,14 @@ impl<B: RxBuf> Tcb<B> {
         self.rtt.sample(rtt_us.min(u64::from(u32::MAX)) as u32, flight_segs / 2, now_us);
     }
 
-    /// After retransmissions only the echoed timestamp tells which copy was acknowledged (RFC 7323
-    /// section 4). It is coarse, and taken only when it lies between our start and now.
-    fn sample_timestamp(&mut self, now_us: u64, hdr: &TcpHeader) {
-        let Some((_, ecr)) = hdr.options.timestamp else { return };
-        if !self.flags.has(Flags::TIMESTAMPS) || ecr == 0 {
-            return;
-        }
-        let age_ms = self.ts_at(now_us).wrapping_sub(ecr);
-        if age_ms < 60_000 {
-            self.rtt.sample((age_ms * 1000).max(1000), 1, now_us);
+    /// Only the echoed timestamp tells which copy was acknowledged (RFC 7323 section 4). The echo of
+    /// an earlier copy measures our timeouts and lost acknowledgements, not the path.
+    fn sample_retransmission(&mut self, sent_us: u64, now_us: u64, hdr: &TcpHeader) {
+        if self.flags.has(Flags::TIMESTAMPS)
+            && let Some((_, ecr)) = hdr.options.timestamp
+            && ecr == self.ts_at(sent_us)
+        {
+            self.sample_rtt(now_us.saturating_sub(sent_us), 1, now_us);
         }
     }
 

@@ -162,8 +162,8 @@ impl<B: RxBuf> Tcb<B> {
         if let Some((val, _)) = hdr.options.timestamp
             && self.flags.has(Flags::TIMESTAMPS)
             && hdr.seq.le(self.last_ack_sent)
-            && val.wrapping_sub(self.ts_recent) as i32 >= 0
         {
+            // `check_timestamp` has seen to it that this one is newer, or the old one void.
             self.remember_ts(val, now_us);
         }
         self.last_rcv_us = now_us;
@@ -352,7 +352,7 @@ impl<B: RxBuf> Tcb<B> {
         if hdr.flags.contains(TcpFlags::SYN) {
             self.snd_shift = 0;
         }
-        self.retire(cfg, now_us, hdr, out);
+        self.retire(now_us, hdr, out);
         self.take_window(hdr, true);
         self.snd_shift = shift;
         self.enter(State::Established);

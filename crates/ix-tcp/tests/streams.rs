@@ -91,8 +91,7 @@ fn fills_a_bottleneck() {
         let cfg = Config { congestion, ..Config::default() };
         // 100 Mbit/s, 2 ms round trip, a queue of one round trip.
         let link = Link { delay_us: 1000, bytes_per_ms: 12_500, queue_us: 2000, ..Link::GOOD };
-        let mut net =
-            Net::connect([cfg.clone(), cfg], link, 5, [Seq(1), Seq(2)], START_US);
+        let mut net = Net::connect([cfg.clone(), cfg], link, 5, [Seq(1), Seq(2)], START_US);
         net.transfer([pattern(5_000_000), vec![]], 60 * SECOND_US);
         let ideal_us = 5_000_000 * 1520 / 1448 * 1000 / 12_500;
         let took_us = net.now_us - START_US;

@@ -230,8 +230,13 @@ impl Offer {
         window: 65_535,
     };
     /// A peer of 1981.
-    pub const BARE: Offer =
-        Offer { mss: Some(1460), window_scale: None, sack: false, timestamps: false, window: 65_535 };
+    pub const BARE: Offer = Offer {
+        mss: Some(1460),
+        window_scale: None,
+        sack: false,
+        timestamps: false,
+        window: 65_535,
+    };
     /// SACK, and nothing that makes scripts long.
     pub const SACK: Offer = Offer { sack: true, ..Offer::BARE };
 }
