@@ -9,8 +9,8 @@ use serde_json::Value;
 use std::time::{Duration, Instant};
 
 /// Figures of a client that become figures of a row.
-const CLIENT_FIGURES: [&str; 6] =
-    ["msgs_per_s", "mbit_per_s", "p50_us", "p99_us", "p999_us", "errors"];
+const CLIENT_FIGURES: [&str; 7] =
+    ["msgs_per_s", "connections_per_s", "mbit_per_s", "p50_us", "p99_us", "p999_us", "errors"];
 /// Time on top of the measurement for warm-up, connecting and ending.
 const SLACK: Duration = Duration::from_secs(30);
 /// Slowest bulk transfer that is waited for, bytes per second.
