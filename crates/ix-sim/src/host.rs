@@ -325,6 +325,7 @@ fn config(index: usize, plan: &HostPlan, rng: &mut Rng) -> Config {
 
 fn spread(plan: SpreadPlan, hash: FlowHash, rng: &mut Rng) -> Spread {
     match plan {
+        SpreadPlan::First => Spread::First,
         SpreadPlan::Random => Spread::Random(rng.fork()),
         SpreadPlan::Table => Spread::Table(hash),
         SpreadPlan::Rss => {

@@ -12,7 +12,9 @@ use std::sync::{Arc, Mutex, MutexGuard};
 /// How the device spreads packets over its queues.
 #[derive(Clone, Debug)]
 pub enum Spread {
-    /// Anyhow: the worst a device without steering can do.
+    /// All to the first queue: the least that a device can do.
+    First,
+    /// Anyhow: the worst that a device can do.
     Random(Rng),
     /// By the dataplane's own hash and the table.
     Table(FlowHash),
@@ -23,7 +25,7 @@ pub enum Spread {
 impl Spread {
     fn steering(&self) -> Steering {
         match self {
-            Spread::Random(_) => Steering::Software,
+            Spread::First | Spread::Random(_) => Steering::Software,
             Spread::Table(_) => Steering::Table,
             Spread::Rss(key) => Steering::Rss(*key),
         }
@@ -135,8 +137,10 @@ impl Port {
 
 impl State {
     fn queue_of(&mut self, frame: &[u8]) -> usize {
-        if let Spread::Random(rng) = &mut self.spread {
-            return rng.below(self.queues.len() as u64) as usize;
+        match &mut self.spread {
+            Spread::First => return 0,
+            Spread::Random(rng) => return rng.below(self.queues.len() as u64) as usize,
+            Spread::Table(_) | Spread::Rss(_) => {}
         }
         let checks = RxChecks { transport: ChecksumMode::Skip };
         let tuple = match ix_wire::parse(frame, checks) {

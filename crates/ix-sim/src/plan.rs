@@ -55,6 +55,8 @@ pub struct Change {
 /// How a host's device spreads packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SpreadPlan {
+    /// All to its first queue.
+    First,
     /// At random over its queues.
     Random,
     /// By the dataplane's table.
@@ -213,7 +215,12 @@ fn host(rng: &mut Rng, kinds: [bool; 6], loss: Option<f64>) -> HostPlan {
         rx_frames: rng.pick(&[1024, 4096, 8192]),
         tx_frames: rng.pick(&[1024, 2048]),
         ring: rng.pick(&[64, 256, 1024]),
-        spread: rng.pick(&[SpreadPlan::Random, SpreadPlan::Table, SpreadPlan::Rss]),
+        spread: rng.pick(&[
+            SpreadPlan::First,
+            SpreadPlan::Random,
+            SpreadPlan::Table,
+            SpreadPlan::Rss,
+        ]),
         cycle_us: if slow { 200 } else { 5 },
         stall: if rng.chance(0.3) { 0.001 } else { 0.0 },
         stall_us: 50_000,
