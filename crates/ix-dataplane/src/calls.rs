@@ -4,8 +4,8 @@
 //! the memory that the call may name. The answer overwrites the slot's `ret`.
 use crate::connections::End;
 use crate::flow::{Flow, Holder};
-use crate::handle::FlowId;
 use crate::flow_group::FlowGroup;
+use crate::handle::FlowId;
 use crate::thread::{ElasticThread, flow_of};
 use ix_abi::{Call, FlowInfo, SG_MAX, call_op, error, flow_opt};
 

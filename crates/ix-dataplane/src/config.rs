@@ -123,9 +123,7 @@ impl Config {
             "batch" => self.batch = number(value, 1, 1024)? as usize,
             "flow_hash_key" => {
                 let key = hex16(value)?;
-                let half = |at: usize| {
-                    u64::from_le_bytes(core::array::from_fn(|i| key[at + i]))
-                };
+                let half = |at: usize| u64::from_le_bytes(core::array::from_fn(|i| key[at + i]));
                 self.flow_hash_key = [half(0), half(8)];
             }
             "secret" => self.secret = hex16(value)?,
@@ -157,8 +155,7 @@ impl Config {
 
     /// Our address and the next hop for packets to `remote`; `None` without a route.
     pub fn route(&self, remote: IpAddr) -> Option<(IpAddr, IpAddr)> {
-        let direct =
-            self.host_addrs.iter().find(|(own, prefix)| own.same_network(remote, *prefix));
+        let direct = self.host_addrs.iter().find(|(own, prefix)| own.same_network(remote, *prefix));
         if let Some((own, _)) = direct {
             return Some((*own, remote));
         }

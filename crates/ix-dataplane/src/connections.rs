@@ -117,9 +117,7 @@ impl ElasticThread {
     /// Refuses all that wait at the listener, then removes it.
     pub(crate) fn call_unlisten(&mut self, id: u64) -> Result<i64, i64> {
         let slot = self.listeners.slot_of(id).ok_or(error::BAD_HANDLE)?;
-        let waiting = |flow: &Flow| {
-            flow.side.waits != Waits::Nowhere && flow.side.listener == slot
-        };
+        let waiting = |flow: &Flow| flow.side.waits != Waits::Nowhere && flow.side.listener == slot;
         let ids: Vec<FlowId> =
             self.groups.iter().flatten().flat_map(|group| group.ids_where(waiting)).collect();
         for id in ids {

@@ -1,5 +1,5 @@
 //! The event array of an elastic thread: filled by the dataplane, read by the application.
-use ix_abi::{Event, EVENTS_MAX};
+use ix_abi::{EVENTS_MAX, Event};
 
 /// Event slots that must be free before another packet or timer is handled: more than one packet
 /// can produce (all of a flow's out-of-order queue becoming readable, and a few more).

@@ -132,7 +132,6 @@ impl Flow {
 }
 
 impl Side {
-
     /// Whether something came in that the application was not told of.
     pub fn unannounced(&self) -> bool {
         self.held.count() > self.announced as usize || self.eof_pending

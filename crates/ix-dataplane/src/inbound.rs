@@ -1,9 +1,9 @@
 //! Step 2: what each packet of the batch does.
 use crate::flow::{Flow, Holder, Payload, Waits};
+use crate::handle::FlowId;
 use crate::metrics::LocalDrop;
 use crate::receive::Work;
 use crate::thread::{ElasticThread, flow_of};
-use crate::handle::FlowId;
 use ix_abi::{Event, event_kind};
 use ix_tcp::SynVerdict;
 use ix_wire::{FlowTuple, Parsed, TcpFlags, TcpPacket};

@@ -31,6 +31,7 @@ mod runner;
 mod secrets;
 mod sendq;
 mod shared;
+mod spare;
 mod thread;
 mod timers;
 mod udp;

@@ -45,9 +45,8 @@ impl Listeners {
     /// Adds one; answers its id.
     pub fn add(&mut self, listening: Listening) -> Result<u64, ListenError> {
         let port = listening.port;
-        let taken = |slot: &u16| {
-            self.get_slot(*slot).is_some_and(|other| other.addr == listening.addr)
-        };
+        let taken =
+            |slot: &u16| self.get_slot(*slot).is_some_and(|other| other.addr == listening.addr);
         if self.by_port.get(&port).is_some_and(|slots| slots.iter().any(taken)) {
             return Err(ListenError::InUse);
         }
@@ -118,11 +117,6 @@ impl Listeners {
     pub fn half_open(&self) -> u64 {
         let half_open = |slot: &Slot| slot.listening.as_ref().map(|l| l.backlog.half_open() as u64);
         self.slots.iter().filter_map(half_open).sum()
-    }
-
-    /// Whether there is any.
-    pub fn is_empty(&self) -> bool {
-        self.by_port.is_empty()
     }
 }
 

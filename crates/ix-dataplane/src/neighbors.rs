@@ -46,7 +46,8 @@ impl Neighbors {
             AddressCheck::Probe => GuardMode::Probe,
         };
         let random = config.flow_hash_key[0];
-        let guard = |ip: IpAddr| ip.as_v4().map(|v4| AddressGuard::new(v4, mac, mode, now_us, random));
+        let guard =
+            |ip: IpAddr| ip.as_v4().map(|v4| AddressGuard::new(v4, mac, mode, now_us, random));
         let guards = config.host_addrs.iter().filter_map(|(ip, _)| guard(*ip)).collect();
         if mode != GuardMode::Probe {
             config.host_addrs.iter().for_each(|(ip, _)| cache.add_address(*ip));
@@ -148,7 +149,9 @@ impl Io {
     pub(crate) fn wait_for_neighbor(&mut self, remote: IpAddr, port: u8, mbuf: Mbuf) {
         let hop = self.shared.config.route(remote).map(|(_, hop)| hop);
         let refused = match (hop, self.resolve(remote, port)) {
-            (Some(hop), Resolution::Pending) => self.pending.push(hop, (port, mbuf), self.now_us).err(),
+            (Some(hop), Resolution::Pending) => {
+                self.pending.push(hop, (port, mbuf), self.now_us).err()
+            }
             _ => Some((port, mbuf)),
         };
         if let Some((_, mbuf)) = refused {
@@ -233,7 +236,8 @@ impl Io {
     /// When `run_neighbor_timers` has something to do, µs.
     pub(crate) fn neighbor_deadline_us(&self) -> Option<u64> {
         let due_us = self.shared.neighbors.due_us.load(Ordering::Relaxed);
-        let due_us = if self.pending.is_empty() { due_us } else { due_us.min(self.now_us + COPY_US) };
+        let due_us =
+            if self.pending.is_empty() { due_us } else { due_us.min(self.now_us + COPY_US) };
         (due_us != u64::MAX).then_some(due_us)
     }
 

@@ -146,18 +146,6 @@ impl Receive {
         *left -= mbuf.len();
         Some(mbuf)
     }
-
-    /// Gives every frame held here to `free`.
-    pub fn drain(&mut self, mut free: impl FnMut(Mbuf)) {
-        for (_, packet) in self.backlog.drain(..) {
-            free(packet.mbuf);
-        }
-        for ring in self.forwarding.incoming.iter_mut().flatten() {
-            while let Some(forwarded) = ring.pop() {
-                free(forwarded.packet.mbuf);
-            }
-        }
-    }
 }
 
 impl ElasticThread {
@@ -187,6 +175,7 @@ impl ElasticThread {
         for ring in forwarding.incoming.iter_mut().flatten() {
             while backlog.len() < *batch {
                 let Some(forwarded) = ring.pop() else { break };
+                self.io.rx_pool.adopt(&forwarded.packet.mbuf);
                 backlog.push_back((forwarded.port, forwarded.packet));
             }
         }
@@ -259,11 +248,8 @@ impl ElasticThread {
         total_len: usize,
     ) -> Result<(Parsed, usize, u64), Refusal> {
         let info = &self.io.ports[port as usize].info;
-        let transport = if info.partial_checksums {
-            ChecksumMode::AcceptPartial
-        } else {
-            ChecksumMode::Verify
-        };
+        let transport =
+            if info.partial_checksums { ChecksumMode::AcceptPartial } else { ChecksumMode::Verify };
         let bytes = mbuf.bytes(&self.shared.memory);
         let checks = RxChecks { transport };
         let parsed = if total_len == bytes.len() {
@@ -353,6 +339,7 @@ impl ElasticThread {
     /// A packet that another thread must handle. A full ring loses it, as a NIC's would.
     fn forward(&mut self, owner: usize, port: u8, packet: RxPacket) {
         let ring = self.receive.forwarding.outgoing.get_mut(owner).and_then(|r| r.as_mut());
+        self.io.rx_pool.disown(&packet.mbuf);
         let refused = match ring {
             Some(ring) => ring.push(Forwarded { port, packet }).err(),
             None => Some(Forwarded { port, packet }),
@@ -364,6 +351,7 @@ impl ElasticThread {
             }
             Some(forwarded) => {
                 self.io.metrics.drop_local(LocalDrop::ForwardFull);
+                self.io.rx_pool.adopt(&forwarded.packet.mbuf);
                 self.io.rx_pool.put(forwarded.packet.mbuf);
             }
         }

@@ -58,6 +58,7 @@ impl Runner {
             let report = self.thread.turn(now_us);
             let outcome = |signal| RunOutcome { events: report.events, now_us, signal };
             if report.events > 0 {
+                self.thread.io.metrics.counters.events.add(report.events as u64);
                 return outcome(now_us >= self.signal_check_us && self.signal_waits(now_us));
             }
             if now_us >= until_us {
@@ -92,6 +93,7 @@ impl Runner {
         let index = thread.io.index;
         thread.shared.wakers[index].set_sleeping(true);
         if thread.may_sleep() {
+            thread.run_housekeeping(now_us, true);
             thread.io.metrics.enter(Stage::Idle);
             self.polls.clear();
             let mut add = |fd: RawFd| {

@@ -41,11 +41,7 @@ impl Secrets {
     }
 
     /// A local port that `fits`, for the rest of the tuple.
-    pub fn local_port(
-        &mut self,
-        tuple: &FlowTuple,
-        fits: impl FnMut(u16) -> bool,
-    ) -> Option<u16> {
+    pub fn local_port(&mut self, tuple: &FlowTuple, fits: impl FnMut(u16) -> bool) -> Option<u16> {
         let random = self.random();
         self.ports.select(tuple.local, tuple.remote, tuple.remote_port, random, fits)
     }

@@ -1,6 +1,7 @@
 //! What the elastic threads of one dataplane share. On the common path they only read here.
 use crate::config::Config;
 use crate::neighbors::Neighbors;
+use crate::spare::Spare;
 use ix_mem::PacketMemory;
 use ix_wire::{FLOW_GROUPS, FlowHash, MacAddr};
 use std::sync::Mutex;
@@ -20,6 +21,8 @@ pub struct Shared {
     owners: [AtomicU16; FLOW_GROUPS],
     /// Transmit memory that the application has not asked for yet.
     pub arena: Mutex<crate::arena::Arena>,
+    /// Receive frames between the threads' pools.
+    pub spare: Spare,
     /// Sleeping elastic threads and how to wake them.
     pub wakers: Vec<Waker>,
 }
@@ -71,6 +74,7 @@ impl Shared {
             flow_hash: FlowHash::new(config.flow_hash_key),
             neighbors: Neighbors::new(&config, macs, now_us),
             owners: std::array::from_fn(|group| AtomicU16::new(group as u16 % threads)),
+            spare: Spare::default(),
             config,
             memory,
             arena,

@@ -116,8 +116,10 @@ impl ElasticThread {
         self.flush_touched();
         self.io.metrics.enter(Stage::Transmit);
         let sent = self.io.transmit();
+        self.shared.spare.balance(&mut self.io.rx_pool, self.shared.config.rx_frames);
         self.io.metrics.enter(Stage::Poll);
         let received = self.receive_batch();
+        self.io.metrics.counters.tx_packets.add(sent as u64);
         self.io.metrics.cycle_done(received, sent);
         CycleReport { events: self.io.events.count(), busy: received + sent > 0 || fired }
     }
@@ -197,8 +199,8 @@ impl ElasticThread {
         self.housekeeping_us = now_us + HOUSEKEEPING_US;
         let io = &mut self.io;
         let counters = &io.metrics.counters;
-        counters.rx_frames_in_use.set(io.rx_pool.in_use().max(0) as u64);
-        counters.tx_frames_in_use.set(io.tx_pool.in_use().max(0) as u64);
+        counters.rx_frames_in_use.set(io.rx_pool.in_use() as u64);
+        counters.tx_frames_in_use.set(io.tx_pool.in_use() as u64);
         counters.app_timers.set(self.app_timers.armed() as u64);
         counters.wheel_entries.set(self.wheel.len() as u64);
         counters.half_open.set(self.listeners.half_open());

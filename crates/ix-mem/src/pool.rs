@@ -1,10 +1,10 @@
 //! A thread's stack of free frames: last in, first out, so that warm frames are used again.
 use crate::Mbuf;
 
-/// Free frames of one elastic thread and one kind (receive or build). No atomics: one thread.
+/// Frames of one elastic thread and one kind (receive or build). No atomics: one thread.
 pub struct Pool {
     free: Vec<u32>,
-    owned: usize,
+    owned: isize,
 }
 
 impl Pool {
@@ -13,7 +13,7 @@ impl Pool {
     /// # Safety
     /// The numbers belong to one [`crate::PacketMemory`] and to no other pool or Mbuf.
     pub unsafe fn new(frames: core::ops::Range<u32>) -> Pool {
-        Pool { owned: frames.len(), free: frames.rev().collect() }
+        Pool { owned: frames.len() as isize, free: frames.rev().collect() }
     }
 
     /// Takes a free frame; `None` when all are in use.
@@ -35,13 +35,24 @@ impl Pool {
         self.free.len()
     }
 
-    /// Frames this pool was made with.
+    /// The frame of this Mbuf goes to another thread's pool for good.
+    pub fn disown(&mut self, _: &Mbuf) {
+        self.owned -= 1;
+    }
+
+    /// The frame of this Mbuf came from another thread's pool for good.
+    pub fn adopt(&mut self, _: &Mbuf) {
+        self.owned += 1;
+    }
+
+    /// Frames that belong to this pool: those it was made with, less what was disowned, and what
+    /// was adopted.
     pub fn owned(&self) -> usize {
-        self.owned
+        self.owned.max(0) as usize
     }
 
     /// Frames that are out: in rings, queues or with the application.
     pub fn in_use(&self) -> isize {
-        self.owned as isize - self.free.len() as isize
+        self.owned - self.free.len() as isize
     }
 }

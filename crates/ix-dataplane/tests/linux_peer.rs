@@ -1,0 +1,199 @@
+//! A dataplane in this process, with raw calls and a real Linux peer behind a TAP device.
+use ix_abi::{Call, Event, ProcessHeader, SgEntry, ThreadArea, call_op, event_kind, gate_op};
+use ix_dataplane::metrics::{ControlPage, Snapshot};
+use ix_dataplane::{Config, Dataplane, Device};
+use ix_nic::{DeviceSpec, OpenOptions};
+use ix_testbed::Namespace;
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// Runs an echo service on port 7 while `client` works in the Linux side's namespace; answers the
+/// counters after everything has ended.
+fn with_echo(queues: usize, client: impl FnOnce() + Send) -> Option<Snapshot> {
+    let namespace = match Namespace::new() {
+        Ok(namespace) => namespace,
+        Err(e) => {
+            eprintln!("SKIPPED linux_peer: {e}; run as root");
+            return None;
+        }
+    };
+    let cpus = vec!["0"; queues].join(",");
+    let text = format!("host_addr=10.77.0.2/24\ncpu={cpus}\ntcp_time_wait_us=200000");
+    let config = Config::parse(&text).unwrap();
+    let spec: DeviceSpec = format!("tap:ixt0,queues={queues}").parse().unwrap();
+    let options = OpenOptions {
+        addresses: vec![config.host_addrs[0].0],
+        flow_hash_key: config.flow_hash_key,
+    };
+    let mut opened = namespace.run(|| ix_nic::open(&spec, &options)).unwrap();
+    eprintln!("{:?}", opened.info);
+    namespace.add_address("ixt0", Ipv4Addr::new(10, 77, 0, 1), 24).unwrap();
+    namespace.set_up("ixt0", true).unwrap();
+    let device =
+        Device { info: opened.info.clone(), queues: std::mem::take(&mut opened.queue_fds) };
+    let page = Arc::new(ControlPage::anonymous(queues).unwrap());
+    let dataplane = Dataplane::boot(config, vec![device], &page, 0, |_, q| {
+        opened.finish(q).map_err(|e| e.to_string())
+    })
+    .unwrap();
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for thread in 0..queues {
+            let (dataplane, stop) = (&dataplane, &stop);
+            scope.spawn(move || Echo::new(dataplane, thread).run(stop));
+        }
+        std::thread::sleep(Duration::from_millis(50));
+        namespace.run(client);
+        std::thread::sleep(Duration::from_millis(500));
+        stop.store(true, Ordering::SeqCst);
+    });
+    Some(Snapshot::of(&page))
+}
+
+struct Echo<'a> {
+    dataplane: &'a Dataplane,
+    thread: usize,
+    calls: *mut Call,
+    events: *const Event,
+    sg: *mut SgEntry,
+    count: usize,
+    sgs: usize,
+}
+
+impl<'a> Echo<'a> {
+    fn new(dataplane: &'a Dataplane, thread: usize) -> Echo<'a> {
+        // SAFETY: the header and its areas live as long as the dataplane.
+        let (header, area): (ProcessHeader, ThreadArea) = unsafe {
+            let header = *dataplane.header();
+            (header, *(header.thread_areas as *const ThreadArea).add(thread))
+        };
+        let sg = header.tx_base + thread as u64 * (2 << 20);
+        Echo {
+            dataplane,
+            thread,
+            calls: area.calls as *mut Call,
+            events: area.events as *const Event,
+            sg: sg as *mut SgEntry,
+            count: 0,
+            sgs: 0,
+        }
+    }
+
+    fn call(&mut self, op: u32, args: &[u64]) {
+        let mut call = Call { op, ..Call::default() };
+        call.args[..args.len()].copy_from_slice(args);
+        // SAFETY: below CALLS_MAX; this thread's own array.
+        unsafe { self.calls.add(self.count).write(call) };
+        self.count += 1;
+    }
+
+    fn run(mut self, stop: &AtomicBool) {
+        let any = ix_abi::v4([0; 4]);
+        let half = |at: usize| u64::from_be_bytes(any[at..at + 8].try_into().unwrap());
+        self.call(call_op::LISTEN, &[half(0), half(8), 7, 0, 99]);
+        let mut listening = false;
+        while !stop.load(Ordering::SeqCst) {
+            // SAFETY: this Linux thread is the only one to use this elastic thread.
+            let events = unsafe { self.dataplane.run_io(self.thread, self.count, 20_000) };
+            // SAFETY: this thread's own array.
+            let results: Vec<Call> =
+                (0..self.count).map(|i| unsafe { *self.calls.add(i) }).collect();
+            if !listening {
+                assert!(results[0].ret > 0, "listen: {}", results[0].ret);
+                listening = true;
+            }
+            for call in &results {
+                if call.op == call_op::SENDV {
+                    // Small messages: the window always has room.
+                    assert!(call.ret > 0, "sendv: {}", call.ret);
+                }
+            }
+            (self.count, self.sgs) = (0, 0);
+            for i in 0..events {
+                // SAFETY: the dataplane wrote that many events.
+                let event = unsafe { *self.events.add(i) };
+                self.on_event(&event);
+            }
+        }
+        let _ = gate_op::RUN_IO;
+    }
+
+    fn on_event(&mut self, event: &Event) {
+        match event.kind {
+            event_kind::KNOCK => self.call(call_op::ACCEPT, &[event.handle, event.handle]),
+            event_kind::RECV => {
+                assert_eq!(event.cookie, event.handle);
+                // SAFETY: within transmit memory; this thread's own part.
+                let sg = unsafe { self.sg.add(self.sgs) };
+                // SAFETY: as above.
+                unsafe { sg.write(SgEntry { base: event.data, len: event.len as u64 }) };
+                self.sgs += 1;
+                self.call(call_op::SENDV, &[event.handle, sg as u64, 1]);
+            }
+            event_kind::SENT => {
+                self.call(call_op::RECV_DONE, &[event.handle, event.len as u64]);
+            }
+            event_kind::EOF => self.call(call_op::CLOSE, &[event.handle]),
+            _ => {}
+        }
+    }
+}
+
+fn echo_rounds(rounds: usize, size: usize) {
+    let mut stream = TcpStream::connect("10.77.0.2:7").unwrap();
+    stream.set_nodelay(true).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+    for round in 0..rounds {
+        let message: Vec<u8> = (0..size).map(|i| (i * 31 + round) as u8).collect();
+        stream.write_all(&message).unwrap();
+        let mut answer = vec![0; size];
+        stream.read_exact(&mut answer).unwrap();
+        assert_eq!(answer, message);
+    }
+}
+
+fn assert_nothing_left(snapshot: &Snapshot) {
+    assert_eq!(snapshot.total("flows"), Some(0), "{snapshot}");
+    let in_use = snapshot.total("rx_frames_in_use").unwrap();
+    assert_eq!(in_use, snapshot.total("rx_frames_in_device").unwrap(), "{snapshot}");
+    let in_use = snapshot.total("tx_frames_in_use").unwrap();
+    assert_eq!(in_use, snapshot.total("tx_frames_in_device").unwrap(), "{snapshot}");
+    assert_eq!(snapshot.total("misrouted"), Some(0));
+}
+
+#[test]
+fn echoes_and_leaves_nothing_behind() {
+    let Some(snapshot) = with_echo(1, || {
+        echo_rounds(1000, 64);
+        for size in [1, 1000, 5000, 60_000] {
+            echo_rounds(20, size);
+        }
+    }) else {
+        return;
+    };
+    assert_nothing_left(&snapshot);
+}
+
+#[test]
+fn two_elastic_threads_serve_one_listener() {
+    let Some(snapshot) = with_echo(2, || {
+        std::thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| {
+                    for _ in 0..8 {
+                        echo_rounds(50, 100);
+                    }
+                });
+            }
+        });
+    }) else {
+        return;
+    };
+    assert_nothing_left(&snapshot);
+    for thread in &snapshot.threads {
+        assert!(thread.get("accepted").unwrap() > 0, "both threads accept");
+    }
+}
