@@ -294,17 +294,19 @@ impl Node for Endpoint {
     }
 
     fn turn(&mut self, now_us: u64) {
-        let due = self.tcb.as_ref().is_some_and(|tcb| tcb.deadline() <= now_us);
-        if due {
-            self.with(|tcb, cfg, out| tcb.timer(cfg, now_us, out));
+        // What a turn finds out may make a timer due at once, but timers must not chase themselves.
+        for _ in 0..8 {
+            if self.tcb.as_ref().is_some_and(|tcb| tcb.deadline() <= now_us) {
+                self.with(|tcb, cfg, out| tcb.timer(cfg, now_us, out));
+            }
+            self.app_turn(now_us);
+            self.output(now_us);
+            let deadline_us = self.tcb.as_ref().map_or(u64::MAX, |tcb| tcb.deadline());
+            if deadline_us > now_us || self.out.tx_fails > 0 {
+                return;
+            }
         }
-        self.app_turn(now_us);
-        self.output(now_us);
-        let deadline_us = self.tcb.as_ref().map_or(u64::MAX, |tcb| tcb.deadline());
-        assert!(
-            deadline_us > now_us || self.out.tx_fails > 0,
-            "a timer that is due at {deadline_us} stays due after its turn at {now_us}"
-        );
+        panic!("a timer stays due at {now_us} us");
     }
 
     fn next_turn_us(&self) -> u64 {
