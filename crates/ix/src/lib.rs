@@ -17,7 +17,7 @@ pub mod settings;
 
 use args::{Cli, Command, CtlCommand};
 use clap::Parser;
-use problem::{Problem, Result};
+use problem::Result;
 use std::process::ExitCode;
 
 /// Reads the command line and does what it says.
@@ -39,7 +39,6 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
         Command::Bench(command) => bench::main(&command).map(done),
         Command::Ctl(CtlCommand::Stats(args)) => control::stats(&args).map(done),
         Command::Doctor(args) => doctor::main(&args).map(done),
-        Command::Sim(_) => Err(Problem::new("no simulator", "it is not built yet")
-            .mend("run `cargo test -p ix-sim` for its tests")),
+        Command::Sim(args) => Ok(ix_sim::cli(args.args)),
     }
 }

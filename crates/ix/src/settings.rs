@@ -4,9 +4,10 @@
 //! `ix_dataplane::Config`.
 use crate::args::RunArgs;
 use crate::problem::{Problem, Result};
+use ix_dataplane::Config;
 use ix_testbed::cpu;
 use std::fmt::Write;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::Ipv4Addr;
 use std::path::Path;
 
 /// A checked configuration.
@@ -135,43 +136,21 @@ impl Settings {
             return Err(Problem::new("no address", "neither --addr nor `host_addr` names one")
                 .mend("for example --addr 10.0.0.2/24"));
         }
-        self.check_addresses()?;
-        self.check_cpus()
-    }
-
-    /// Addresses are IPv4 with a prefix length; the gateway is on the network of one of them.
-    fn check_addresses(&self) -> Result<()> {
-        let mut networks = Vec::new();
-        for (_, text) in self.entries.iter().filter(|(key, _)| key == "host_addr") {
-            let refuse = |why: &str| {
-                Problem::new(format!("cannot use the address `{text}`"), why)
-                    .mend("for example --addr 10.0.0.2/24")
-            };
-            let (address, prefix) =
-                text.split_once('/').ok_or_else(|| refuse("its prefix length is missing"))?;
-            let address = match address.parse() {
-                Ok(IpAddr::V4(address)) => address,
-                Ok(IpAddr::V6(_)) => return Err(refuse("IPv6 is not built yet")),
-                Err(_) => return Err(refuse("not an IPv4 address")),
-            };
-            let prefix = prefix.parse().ok().filter(|p| (1..=32).contains(p));
-            let prefix: u32 = prefix.ok_or_else(|| refuse("a prefix length is 1 to 32"))?;
-            if address.is_unspecified() || address.is_multicast() || address.is_loopback() {
-                return Err(refuse("not an address of a host"));
+        self.check_cpus()?;
+        let config = Config::parse(&self.text()).map_err(|e| {
+            let key = e.line.split('=').next().unwrap_or_default();
+            Problem::new(format!("cannot use `{}`", e.line), e.why).mend(example(key))
+        })?;
+        match config.gateway_addr {
+            Some(gateway)
+                if !config.host_addrs.iter().any(|(a, p)| a.same_network(gateway, *p)) =>
+            {
+                let what = format!("cannot use the gateway {gateway}");
+                Err(Problem::new(what, "it is on none of the dataplane's networks")
+                    .mend("give an address on the network of --addr"))
             }
-            networks.push((u32::from(address), u32::MAX << (32 - prefix)));
+            _ => Ok(()),
         }
-        let Some(text) = self.first("gateway_addr") else { return Ok(()) };
-        let refuse = |why: &str| {
-            Problem::new(format!("cannot use the gateway `{text}`"), why)
-                .mend("give an address on the dataplane's own network")
-        };
-        let gateway: Ipv4Addr = text.parse().map_err(|_| refuse("not an IPv4 address"))?;
-        let gateway = u32::from(gateway);
-        if networks.iter().any(|(own, mask)| (own ^ gateway) & mask == 0) {
-            return Ok(());
-        }
-        Err(refuse("it is on none of the dataplane's networks"))
     }
 
     /// Every elastic thread needs a hardware thread of its own that we may run on.
@@ -209,6 +188,17 @@ impl Settings {
             let _ = writeln!(text, "{key}={value}");
         }
         text
+    }
+}
+
+/// What a right value of a key looks like.
+fn example(key: &str) -> &'static str {
+    match key {
+        "host_addr" => "for example --addr 10.0.0.2/24",
+        "gateway_addr" => "for example --gateway 10.0.0.1",
+        "batch" => "for example --batch 64",
+        "arp" => "for example { ip = \"10.0.0.9\", mac = \"02:00:00:00:00:09\" }",
+        _ => "see `ix run --help`",
     }
 }
 
