@@ -1,1 +1,53 @@
 //! How the dataplane image gets into a process, and what each side may see.
+//!
+//! The dataplane is *planted*: [`launch`] starts the program under ptrace, and at the stop that
+//! follows its `execve` — not one instruction of the program, nor of its dynamic loader, has run —
+//! it maps the image beside it, gives the image a stack and an auxiliary vector of its own, and
+//! lets the image run first. The image boots, talks to the broker over the [`Channel`], and jumps to
+//! the entry point the kernel had chosen. To the program, to gdb and to `/proc` all is as usual.
+//!
+//! ```text
+//!  broker (`ix run`)                     the program's process
+//!  launch()  ── fork, execve ──────────▶ stopped at its first instruction
+//!    plant   ── map image, stack ──────▶ image boots on its own libc, heap and TLS
+//!    serve() ◀─ hello ─────────────────  descriptors by SCM_RIGHTS, then moved out of the way
+//!            ── config + descriptors ──▶
+//!            ◀─ attached, ready ───────  IX_ABI patched; jump to the program's entry
+//!    wait for its end
+//! ```
+//!
+//! Only `--domain none` exists yet: the program *can* touch the dataplane's memory. Everything of the
+//! image already lies in page-aligned mappings of its own, so that a wall can be drawn round them.
+mod auxv;
+mod channel;
+mod elf;
+mod error;
+mod exit;
+mod fds;
+mod image;
+mod launch;
+mod plant;
+mod program;
+mod serve;
+mod shared;
+mod signals;
+mod stack;
+mod tracee;
+
+pub use auxv::Auxv;
+pub use channel::{Channel, FromImage, MESSAGE_BYTES_MAX, MESSAGE_FDS_MAX, ToImage};
+pub use error::LaunchError;
+pub use exit::Exit;
+pub use fds::{RESERVED_FDS, ReservedFds};
+pub use image::{Image, ImageError};
+pub use launch::{Child, LaunchConfig, Occurrence, launch};
+pub use serve::{ServeError, serve};
+pub use shared::SharedPages;
+pub use signals::SignalForwarding;
+
+/// The image's command line, between [`launch`] and the image's `main`:
+/// `ix-image ENTRY STACK CHANNEL`, the first two hexadecimal, the last a descriptor's number.
+pub const IMAGE_ARGV0: &str = "ix-image";
+
+/// What `IX_ABI` holds until the image writes the address of its header over the digits.
+pub const ABI_PLACEHOLDER: &str = "0000000000000000";

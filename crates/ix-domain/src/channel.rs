@@ -1,0 +1,294 @@
+//! The channel between broker and image: a SEQPACKET socket that carries short texts and
+//! descriptors. Used when a dataplane starts and when a device changes, never for packets.
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+/// Longest message.
+pub const MESSAGE_BYTES_MAX: usize = 64 << 10;
+/// Most descriptors in one message (Linux allows 253).
+pub const MESSAGE_FDS_MAX: usize = 128;
+
+const CMSG_WORDS: usize = (MESSAGE_FDS_MAX * 4 + 64) / 8;
+
+/// What the image says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FromImage {
+    /// I am here: tell me what to be. Answered by [`ToImage::Config`].
+    Hello,
+    /// A queue is attached: do now what needs privilege. Answered by [`ToImage::Ok`] or
+    /// [`ToImage::Refused`].
+    Attached {
+        /// Number of the device in the configuration.
+        device: usize,
+        /// Its queue.
+        queue: usize,
+    },
+    /// The dataplane stands; the program starts.
+    Ready,
+    /// The dataplane cannot start, and why; the image ends itself.
+    Failed(String),
+}
+
+/// What the broker says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ToImage {
+    /// The configuration (`key=value` lines); its descriptors travel with it.
+    Config(String),
+    /// Done.
+    Ok,
+    /// It could not be done, and why.
+    Refused(String),
+    /// Something changed while the dataplane runs (a link came back); descriptors with it.
+    Update(String),
+}
+
+impl FromImage {
+    /// As text.
+    pub fn encode(&self) -> String {
+        match self {
+            FromImage::Hello => "hello".to_owned(),
+            FromImage::Attached { device, queue } => format!("attached {device} {queue}"),
+            FromImage::Ready => "ready".to_owned(),
+            FromImage::Failed(why) => format!("failed {why}"),
+        }
+    }
+
+    /// From text; `None` when it is not one of these.
+    pub fn decode(text: &str) -> Option<FromImage> {
+        match text {
+            "hello" => return Some(FromImage::Hello),
+            "ready" => return Some(FromImage::Ready),
+            _ => {}
+        }
+        let (verb, rest) = text.split_once(' ')?;
+        match verb {
+            "attached" => {
+                let (device, queue) = rest.split_once(' ')?;
+                Some(FromImage::Attached {
+                    device: device.parse().ok()?,
+                    queue: queue.parse().ok()?,
+                })
+            }
+            "failed" => Some(FromImage::Failed(rest.to_owned())),
+            _ => None,
+        }
+    }
+}
+
+impl ToImage {
+    /// As text.
+    pub fn encode(&self) -> String {
+        match self {
+            ToImage::Config(text) => format!("config {text}"),
+            ToImage::Ok => "ok".to_owned(),
+            ToImage::Refused(why) => format!("refused {why}"),
+            ToImage::Update(text) => format!("update {text}"),
+        }
+    }
+
+    /// From text; `None` when it is not one of these.
+    pub fn decode(text: &str) -> Option<ToImage> {
+        if text == "ok" {
+            return Some(ToImage::Ok);
+        }
+        let (verb, rest) = text.split_once(' ')?;
+        match verb {
+            "config" => Some(ToImage::Config(rest.to_owned())),
+            "refused" => Some(ToImage::Refused(rest.to_owned())),
+            "update" => Some(ToImage::Update(rest.to_owned())),
+            _ => None,
+        }
+    }
+}
+
+/// One end of the socket. Both ends belong to the same release, so there is no version to agree on.
+#[derive(Debug)]
+pub struct Channel {
+    fd: OwnedFd,
+}
+
+impl Channel {
+    /// Both ends, closed at exec.
+    pub fn pair() -> io::Result<(Channel, Channel)> {
+        let mut fds = [0; 2];
+        let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;
+        // SAFETY: fills the array we own.
+        if unsafe { libc::socketpair(libc::AF_UNIX, kind, 0, fds.as_mut_ptr()) } < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: two descriptors that were just made and belong to nobody else.
+        let [a, b] = fds.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) });
+        Ok((Channel { fd: a }, Channel { fd: b }))
+    }
+
+    /// An end that came by inheritance.
+    pub fn from_fd(fd: OwnedFd) -> Channel {
+        Channel { fd }
+    }
+
+    /// Sends one message. Descriptors are copied to the other process.
+    pub fn send(&self, text: &str, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+        if text.len() > MESSAGE_BYTES_MAX || fds.len() > MESSAGE_FDS_MAX {
+            return Err(io::Error::from_raw_os_error(libc::EMSGSIZE));
+        }
+        let mut iov =
+            libc::iovec { iov_base: text.as_ptr().cast_mut().cast(), iov_len: text.len() };
+        let mut control = [0u64; CMSG_WORDS];
+        // SAFETY: all-zero bytes are a valid `msghdr`.
+        let mut message: libc::msghdr = unsafe { core::mem::zeroed() };
+        message.msg_iov = &mut iov;
+        message.msg_iovlen = 1;
+        if !fds.is_empty() {
+            let numbers: Vec<i32> = fds.iter().map(AsRawFd::as_raw_fd).collect();
+            let bytes = size_of_val(&numbers[..]);
+            message.msg_control = control.as_mut_ptr().cast();
+            // SAFETY: only computes a size; the control buffer holds MESSAGE_FDS_MAX numbers.
+            message.msg_controllen = unsafe { libc::CMSG_SPACE(bytes as u32) } as usize;
+            // SAFETY: the control buffer is aligned, zeroed and long enough for one header and
+            // `bytes` of numbers, so CMSG_FIRSTHDR and CMSG_DATA point into it.
+            unsafe {
+                let header = libc::CMSG_FIRSTHDR(&message);
+                (*header).cmsg_level = libc::SOL_SOCKET;
+                (*header).cmsg_type = libc::SCM_RIGHTS;
+                (*header).cmsg_len = libc::CMSG_LEN(bytes as u32) as usize;
+                let data = libc::CMSG_DATA(header);
+                core::ptr::copy_nonoverlapping(numbers.as_ptr().cast::<u8>(), data, bytes);
+            }
+        }
+        retry(|| {
+            // SAFETY: the message points to buffers that live across the call.
+            unsafe { libc::sendmsg(self.fd.as_raw_fd(), &message, libc::MSG_NOSIGNAL) }
+        })
+        .map(drop)
+    }
+
+    /// Waits for one message and its descriptors; `None` when the other end is closed.
+    pub fn receive(&self) -> io::Result<Option<(String, Vec<OwnedFd>)>> {
+        let mut bytes = vec![0u8; MESSAGE_BYTES_MAX];
+        let mut iov = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+        let mut control = [0u64; CMSG_WORDS];
+        // SAFETY: all-zero bytes are a valid `msghdr`.
+        let mut message: libc::msghdr = unsafe { core::mem::zeroed() };
+        message.msg_iov = &mut iov;
+        message.msg_iovlen = 1;
+        message.msg_control = control.as_mut_ptr().cast();
+        message.msg_controllen = size_of_val(&control);
+        let n = retry(|| {
+            // SAFETY: the message points to buffers that live across the call.
+            unsafe { libc::recvmsg(self.fd.as_raw_fd(), &mut message, libc::MSG_CMSG_CLOEXEC) }
+        });
+        let n = match n {
+            Err(e) if e.raw_os_error() == Some(libc::ECONNRESET) => return Ok(None),
+            other => other?,
+        };
+        let fds = received_fds(&message);
+        if n == 0 && fds.is_empty() {
+            return Ok(None);
+        }
+        if message.msg_flags & (libc::MSG_TRUNC | libc::MSG_CTRUNC) != 0 {
+            return Err(io::Error::from_raw_os_error(libc::EMSGSIZE));
+        }
+        bytes.truncate(n);
+        let text =
+            String::from_utf8(bytes).map_err(|_| io::Error::from_raw_os_error(libc::EBADMSG))?;
+        Ok(Some((text, fds)))
+    }
+}
+
+impl AsFd for Channel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// Takes ownership of the descriptors that `recvmsg` has put into the control buffer.
+fn received_fds(message: &libc::msghdr) -> Vec<OwnedFd> {
+    let mut fds = Vec::new();
+    // SAFETY: `message` was filled by recvmsg, so its control buffer holds well-formed headers up
+    // to msg_controllen; each SCM_RIGHTS number is a new descriptor that belongs to us alone.
+    unsafe {
+        let mut header = libc::CMSG_FIRSTHDR(message);
+        while !header.is_null() {
+            if (*header).cmsg_level == libc::SOL_SOCKET && (*header).cmsg_type == libc::SCM_RIGHTS {
+                let bytes = (*header).cmsg_len - libc::CMSG_LEN(0) as usize;
+                let data = libc::CMSG_DATA(header).cast::<i32>();
+                for i in 0..bytes / size_of::<i32>() {
+                    fds.push(OwnedFd::from_raw_fd(data.add(i).read_unaligned()));
+                }
+            }
+            header = libc::CMSG_NXTHDR(message, header);
+        }
+    }
+    fds
+}
+
+fn retry(mut call: impl FnMut() -> isize) -> io::Result<usize> {
+    loop {
+        let n = call();
+        if n >= 0 {
+            return Ok(n as usize);
+        }
+        let error = io::Error::last_os_error();
+        if error.kind() != io::ErrorKind::Interrupted {
+            return Err(error);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::File;
+    use std::io::{Read, Write};
+
+    #[test]
+    fn messages_keep_their_bounds_and_bring_descriptors() {
+        let (broker, image) = Channel::pair().unwrap();
+        let (mut reader, mut writer) = io::pipe().unwrap();
+        let long = format!("cpu={}", "1,".repeat(20_000));
+        broker.send(&ToImage::Config(long.clone()).encode(), &[writer.as_fd()]).unwrap();
+        broker.send("ok", &[]).unwrap();
+        let (text, fds) = image.receive().unwrap().unwrap();
+        assert_eq!(ToImage::decode(&text), Some(ToImage::Config(long)));
+        assert_eq!(fds.len(), 1);
+        writer.write_all(b"a").unwrap();
+        drop(writer);
+        for fd in fds {
+            File::from(fd).write_all(b"b").unwrap();
+        }
+        let mut both = String::new();
+        reader.read_to_string(&mut both).unwrap();
+        assert_eq!(both, "ab");
+        let (text, fds) = image.receive().unwrap().unwrap();
+        assert_eq!((text.as_str(), fds.len()), ("ok", 0));
+        drop(broker);
+        assert!(image.receive().unwrap().is_none());
+    }
+
+    #[test]
+    fn too_much_is_refused_by_the_sender() {
+        let (broker, _image) = Channel::pair().unwrap();
+        assert!(broker.send(&"x".repeat(MESSAGE_BYTES_MAX + 1), &[]).is_err());
+        let fd = broker.as_fd();
+        assert!(broker.send("ok", &[fd; MESSAGE_FDS_MAX + 1]).is_err());
+        broker.send("ok", &[fd; MESSAGE_FDS_MAX]).unwrap();
+    }
+
+    #[test]
+    fn every_message_survives_the_wire() {
+        let attached = FromImage::Attached { device: 1, queue: 12 };
+        let failed = FromImage::Failed("no memory for packets; ulimit -l".to_owned());
+        for message in [FromImage::Hello, attached, FromImage::Ready, failed] {
+            assert_eq!(FromImage::decode(&message.encode()), Some(message));
+        }
+        let config = ToImage::Config("a=1\nb=2 3\n".to_owned());
+        let update = ToImage::Update(String::new());
+        for message in [config, ToImage::Ok, ToImage::Refused("busy".to_owned()), update] {
+            assert_eq!(ToImage::decode(&message.encode()), Some(message));
+        }
+        for junk in ["", "hello ", "attached 1", "attached 1 x", "attached -1 2", "okay"] {
+            assert_eq!(FromImage::decode(junk), None, "{junk}");
+            assert_eq!(ToImage::decode(junk), None, "{junk}");
+        }
+    }
+}

@@ -1,0 +1,247 @@
+//! As much of ELF as planting needs: the loadable segments of a static position-independent image.
+
+/// A page of the x86-64.
+pub const PAGE: u64 = 4096;
+
+const EHDR_BYTES: usize = 64;
+const PHDR_BYTES: usize = 56;
+const PT_LOAD: u32 = 1;
+const PT_INTERP: u32 = 3;
+const ET_DYN: u16 = 3;
+const EM_X86_64: u16 = 62;
+
+/// Why bytes are not a usable image.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ElfError {
+    /// Too short, wrong magic, or headers that lie outside the file.
+    #[error("not a well-formed ELF file")]
+    Malformed,
+    /// Another class, byte order or machine.
+    #[error("not an x86-64 ELF file")]
+    WrongMachine,
+    /// Not position-independent, or one that asks for a dynamic loader.
+    #[error("not a static position-independent executable")]
+    NotStaticPie,
+    /// A segment is writable and executable at once.
+    #[error("a segment is both writable and executable")]
+    WritableCode,
+}
+
+/// A loadable segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Segment {
+    /// Where it begins in the file.
+    pub offset: u64,
+    /// Where it begins in memory, from the image's base.
+    pub vaddr: u64,
+    /// Bytes of the file in it.
+    pub file_bytes: u64,
+    /// Bytes in memory; what exceeds `file_bytes` is zero.
+    pub mem_bytes: u64,
+    /// `PROT_READ`, `PROT_WRITE`, `PROT_EXEC`.
+    pub prot: i32,
+}
+
+/// What the headers say.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Layout {
+    /// Entry point from the base.
+    pub entry: u64,
+    /// Program headers from the base.
+    pub phdr: u64,
+    /// Number of program headers.
+    pub phnum: u64,
+    /// Loadable segments by ascending address.
+    pub segments: Vec<Segment>,
+    /// Pages from the base to the end of the last segment, in bytes.
+    pub span_bytes: u64,
+}
+
+impl Layout {
+    /// Size of a program header.
+    pub const PHENT: u64 = PHDR_BYTES as u64;
+
+    /// Checks the headers of an image and collects what mapping it takes.
+    pub fn parse(file: &[u8]) -> Result<Layout, ElfError> {
+        let header = file.get(..EHDR_BYTES).ok_or(ElfError::Malformed)?;
+        if header[..4] != *b"\x7fELF" {
+            return Err(ElfError::Malformed);
+        }
+        let (class64, little_endian) = (header[4] == 2, header[5] == 1);
+        if !class64 || !little_endian || u16_at(header, 18) != EM_X86_64 {
+            return Err(ElfError::WrongMachine);
+        }
+        if u16_at(header, 16) != ET_DYN {
+            return Err(ElfError::NotStaticPie);
+        }
+        let (entry, phoff) = (u64_at(header, 24), u64_at(header, 32));
+        let (phentsize, phnum) = (u16_at(header, 54) as usize, u16_at(header, 56) as usize);
+        let table = usize::try_from(phoff)
+            .ok()
+            .and_then(|at| file.get(at..at.checked_add(phnum * PHDR_BYTES)?))
+            .filter(|_| phentsize == PHDR_BYTES)
+            .ok_or(ElfError::Malformed)?;
+        let mut segments = Vec::new();
+        for ph in table.chunks_exact(PHDR_BYTES) {
+            match u32_at(ph, 0) {
+                PT_LOAD => segments.push(segment(ph, file.len() as u64)?),
+                PT_INTERP => return Err(ElfError::NotStaticPie),
+                _ => {}
+            }
+        }
+        let ascending = segments.windows(2).all(|w| page_up(end(&w[0])) <= page_down(w[1].vaddr));
+        let span_bytes = segments.last().map_or(0, |s| page_up(end(s)));
+        let phdr_end = phoff.saturating_add(table.len() as u64);
+        let phdr = segments
+            .iter()
+            .find(|s| s.offset <= phoff && phdr_end <= s.offset + s.file_bytes)
+            .map(|s| s.vaddr + (phoff - s.offset));
+        match phdr {
+            Some(phdr) if ascending && entry < span_bytes => {
+                Ok(Layout { entry, phdr, phnum: phnum as u64, segments, span_bytes })
+            }
+            _ => Err(ElfError::Malformed),
+        }
+    }
+}
+
+fn segment(ph: &[u8], file_len: u64) -> Result<Segment, ElfError> {
+    let flags = u32_at(ph, 4);
+    let (execute, write, read) = (flags & 1 != 0, flags & 2 != 0, flags & 4 != 0);
+    if execute && write {
+        return Err(ElfError::WritableCode);
+    }
+    let bit = |on: bool, prot: i32| if on { prot } else { 0 };
+    let s = Segment {
+        offset: u64_at(ph, 8),
+        vaddr: u64_at(ph, 16),
+        file_bytes: u64_at(ph, 32),
+        mem_bytes: u64_at(ph, 40),
+        prot: bit(read, libc::PROT_READ)
+            | bit(write, libc::PROT_WRITE)
+            | bit(execute, libc::PROT_EXEC),
+    };
+    // An address beyond 2^40 cannot be meant, and keeps the sums below from overflowing.
+    let bounded = s.vaddr < 1 << 40 && s.mem_bytes < 1 << 40;
+    let in_file = s.offset.checked_add(s.file_bytes).is_some_and(|end| end <= file_len);
+    let congruent = s.offset % PAGE == s.vaddr % PAGE;
+    // Only a writable segment can have its tail zeroed.
+    let tail = s.file_bytes == s.mem_bytes || (s.file_bytes < s.mem_bytes && write);
+    if bounded && in_file && congruent && tail { Ok(s) } else { Err(ElfError::Malformed) }
+}
+
+fn end(s: &Segment) -> u64 {
+    s.vaddr + s.mem_bytes
+}
+
+/// The page that holds an address.
+pub fn page_down(addr: u64) -> u64 {
+    addr & !(PAGE - 1)
+}
+
+/// The first page boundary at or after an address.
+pub fn page_up(addr: u64) -> u64 {
+    page_down(addr + PAGE - 1)
+}
+
+fn u16_at(bytes: &[u8], at: usize) -> u16 {
+    u16::from_le_bytes(core::array::from_fn(|i| bytes[at + i]))
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes(core::array::from_fn(|i| bytes[at + i]))
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    u64::from_le_bytes(core::array::from_fn(|i| bytes[at + i]))
+}
+
+/// What kind of file a program that the kernel would not run is, for the error message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FileKind {
+    /// ELF for this machine.
+    Native,
+    /// ELF for another machine or class.
+    Foreign,
+    /// Begins with `#!`.
+    Script,
+    /// Anything else.
+    Unknown,
+}
+
+/// Judges a file by its first bytes.
+pub fn file_kind(head: &[u8]) -> FileKind {
+    match head {
+        [0x7f, b'E', b'L', b'F', 2, 1, rest @ ..] if rest.len() >= 14 => {
+            let native = u16_at(head, 18) == EM_X86_64;
+            if native { FileKind::Native } else { FileKind::Foreign }
+        }
+        [0x7f, b'E', b'L', b'F', ..] => FileKind::Foreign,
+        [b'#', b'!', ..] => FileKind::Script,
+        _ => FileKind::Unknown,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn own_file() -> Vec<u8> {
+        std::fs::read("/proc/self/exe").unwrap()
+    }
+
+    #[test]
+    fn a_dynamic_executable_is_refused() {
+        assert_eq!(Layout::parse(&own_file()), Err(ElfError::NotStaticPie));
+    }
+
+    #[test]
+    fn other_machines_are_refused() {
+        let mut file = own_file();
+        file[18] = 183; // EM_AARCH64
+        assert_eq!(Layout::parse(&file), Err(ElfError::WrongMachine));
+        assert_eq!(file_kind(&file), FileKind::Foreign);
+        assert_eq!(file_kind(&own_file()), FileKind::Native);
+        assert_eq!(file_kind(b"#!/bin/sh\n"), FileKind::Script);
+        assert_eq!(file_kind(b"\x7fELF"), FileKind::Foreign);
+        assert_eq!(file_kind(b""), FileKind::Unknown);
+    }
+
+    proptest! {
+        /// Whatever the bytes, an accepted layout lies in order, inside its span and in the file.
+        #[test]
+        fn damaged_headers_never_give_a_bad_layout(
+            damage in proptest::collection::vec((0usize..1024, any::<u8>()), 0..6),
+            keep_interp in any::<bool>(),
+        ) {
+            let mut file = own_file();
+            file.truncate(1 << 16);
+            let len = file.len() as u64;
+            let phoff = u64_at(&file, 32) as usize;
+            for i in 0..u16_at(&file, 56) as usize {
+                let ph = phoff + i * PHDR_BYTES;
+                if u32_at(&file, ph) == PT_INTERP && !keep_interp {
+                    file[ph] = 0;
+                }
+                if u32_at(&file, ph) == PT_LOAD && u64_at(&file, ph + 8) + u64_at(&file, ph + 32) > len {
+                    file[ph] = 0;
+                }
+            }
+            for (at, byte) in damage {
+                file[at] = byte;
+            }
+            if let Ok(layout) = Layout::parse(&file) {
+                let mut at = 0;
+                for s in &layout.segments {
+                    prop_assert!(page_down(s.vaddr) >= at);
+                    prop_assert!(s.offset + s.file_bytes <= len);
+                    prop_assert!(s.prot & libc::PROT_WRITE == 0 || s.prot & libc::PROT_EXEC == 0);
+                    at = page_up(s.vaddr + s.mem_bytes);
+                }
+                prop_assert_eq!(at, layout.span_bytes);
+                prop_assert!(layout.entry < layout.span_bytes);
+            }
+        }
+    }
+}

@@ -1,0 +1,66 @@
+//! Why a program could not be started on IX: one line each, with what to do about it.
+use std::io;
+use std::path::PathBuf;
+
+/// Why [`crate::launch`] failed. The program has not run a single instruction then.
+#[derive(Debug, thiserror::Error)]
+pub enum LaunchError {
+    /// No such file, or nothing of that name along `PATH`.
+    #[error("cannot run {}: no such program; check the name, or give its path", .0.display())]
+    NotFound(PathBuf),
+    /// A directory.
+    #[error("cannot run {}: it is a directory; name a program in it", .0.display())]
+    Directory(PathBuf),
+    /// The user may not execute it.
+    #[error("cannot run {}: permission denied; try chmod +x", .0.display())]
+    NoPermission(PathBuf),
+    /// Neither ELF nor a script.
+    #[error(
+        "cannot run {}: neither an executable nor a script; a script needs a first line like \
+         #!/bin/sh", .0.display()
+    )]
+    NotExecutable(PathBuf),
+    /// Made for another machine.
+    #[error("cannot run {}: not made for x86-64; build it for this machine", .0.display())]
+    WrongMachine(PathBuf),
+    /// The file is there, its interpreter or dynamic loader is not.
+    #[error(
+        "cannot run {}: its interpreter is missing; see its first line, or `readelf -l` of it",
+        .0.display()
+    )]
+    NoInterpreter(PathBuf),
+    /// Linux does not let us stop our own child.
+    #[error(
+        "cannot plant the dataplane: tracing is refused ({0}); run without strace or gdb -f, \
+         or lower kernel.yama.ptrace_scope"
+    )]
+    TraceRefused(io::Error),
+    /// The process ended before the dataplane was in it.
+    #[error("cannot plant the dataplane: the process ended early ({0})")]
+    Died(crate::Exit),
+    /// Another system call failed.
+    #[error("cannot plant the dataplane: {what}: {error}")]
+    System {
+        /// What was tried.
+        what: &'static str,
+        /// What Linux said.
+        error: io::Error,
+    },
+}
+
+impl LaunchError {
+    /// The exit status that shells give to such a failure.
+    pub fn exit_status(&self) -> u8 {
+        use LaunchError::*;
+        match self {
+            NotFound(_) | NoInterpreter(_) => 127,
+            Directory(_) | NoPermission(_) | NotExecutable(_) | WrongMachine(_) => 126,
+            TraceRefused(_) | Died(_) | System { .. } => 1,
+        }
+    }
+}
+
+/// For `map_err`: names what was tried.
+pub(crate) fn system(what: &'static str) -> impl Fn(io::Error) -> LaunchError {
+    move |error| LaunchError::System { what, error }
+}

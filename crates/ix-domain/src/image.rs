@@ -1,0 +1,73 @@
+//! The dataplane image as the launcher holds it: a descriptor to map from, and its layout.
+use crate::elf::{ElfError, Layout};
+use std::ffi::CStr;
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::path::Path;
+
+/// Why there is no image.
+#[derive(Debug, thiserror::Error)]
+pub enum ImageError {
+    /// The bytes are not an image.
+    #[error("the dataplane image is damaged: {0}; build ix again")]
+    Elf(#[from] ElfError),
+    /// A system call failed.
+    #[error("cannot hold the dataplane image in memory: {0}")]
+    System(#[from] io::Error),
+}
+
+/// A static position-independent executable, ready to be planted any number of times.
+#[derive(Debug)]
+pub struct Image {
+    fd: OwnedFd,
+    layout: Layout,
+}
+
+impl Image {
+    /// From the bytes that the `ix` command carries; they go to a sealed memfd.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Image, ImageError> {
+        let layout = Layout::parse(bytes)?;
+        let mut file = File::from(memfd(c"ix-image")?);
+        file.write_all(bytes)?;
+        seal(file.as_fd(), libc::F_SEAL_WRITE | libc::F_SEAL_GROW | libc::F_SEAL_SHRINK)?;
+        Ok(Image { fd: file.into(), layout })
+    }
+
+    /// From a file, so that perf and gdb find its symbols by name. The file must not change
+    /// while programs run on it.
+    pub fn from_file(path: &Path) -> Result<Image, ImageError> {
+        let mut file = File::open(path)?;
+        let mut bytes = Vec::new();
+        file.read_to_end(&mut bytes)?;
+        Ok(Image { layout: Layout::parse(&bytes)?, fd: file.into() })
+    }
+
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    pub(crate) fn layout(&self) -> &Layout {
+        &self.layout
+    }
+}
+
+/// An empty memfd that can be sealed.
+pub(crate) fn memfd(name: &CStr) -> io::Result<OwnedFd> {
+    // SAFETY: the name is a C string; the answer is checked.
+    let fd =
+        unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: a descriptor that was just made and belongs to nobody else.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Adds seals, and the seal that no more can be added.
+pub(crate) fn seal(fd: BorrowedFd<'_>, seals: i32) -> io::Result<()> {
+    use std::os::fd::AsRawFd;
+    // SAFETY: fcntl on a descriptor we borrow, without pointers.
+    let rc = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, seals | libc::F_SEAL_SEAL) };
+    if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}

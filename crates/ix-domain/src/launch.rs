@@ -1,0 +1,220 @@
+//! Starts a program with the dataplane in it, and waits for it.
+use crate::ABI_PLACEHOLDER;
+use crate::channel::{Channel, FromImage};
+use crate::error::{LaunchError, system};
+use crate::exit::Exit;
+use crate::fds::ReservedFds;
+use crate::image::Image;
+use crate::plant::plant;
+use crate::program::diagnose;
+use crate::tracee::Tracee;
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::Command;
+
+/// Which program, with which arguments.
+#[derive(Clone, Debug, Default)]
+pub struct LaunchConfig {
+    /// Its file, or a name to be looked for along `PATH`.
+    pub program: PathBuf,
+    /// Its arguments, the first (`argv[0]`) included; empty: only the program's name.
+    pub args: Vec<OsString>,
+    /// Variables added to the broker's environment.
+    pub env: Vec<(OsString, OsString)>,
+}
+
+/// A program with the dataplane planted into it. Dropping it kills the program if it still runs.
+#[derive(Debug)]
+pub struct Child {
+    pid: libc::pid_t,
+    pidfd: OwnedFd,
+    channel: Option<Channel>,
+    exit: Option<Exit>,
+}
+
+/// What [`Child::next`] saw.
+#[derive(Debug)]
+pub enum Occurrence {
+    /// The image says something.
+    Said(FromImage),
+    /// The image is gone from the process: the program executed another one.
+    Left,
+    /// The descriptor of this index in `also` is readable or closed.
+    Readable(usize),
+    /// The program ended.
+    Exited(Exit),
+    /// Nothing in the time given, or a signal handler ran.
+    Nothing,
+}
+
+/// Starts the program and plants the image. It returns as soon as the image runs;
+/// [`crate::serve`] answers it.
+///
+/// The calling thread must outlive the program: the kernel kills the program when the *thread* that
+/// started it ends.
+pub fn launch(image: &Image, config: &LaunchConfig) -> Result<Child, LaunchError> {
+    let reserved = ReservedFds::of_this_process().map_err(system("getrlimit"))?;
+    let (ours, theirs) = Channel::pair().map_err(system("socketpair"))?;
+    // Copies at the numbers they will have in the child; there they lose close-on-exec.
+    let theirs = reserved.copy(theirs.as_fd()).map_err(system("dup"))?;
+    let image_copy = reserved.copy(image.fd()).map_err(system("dup"))?;
+    let (channel_fd, image_fd) = (theirs.as_raw_fd(), image_copy.as_raw_fd());
+
+    let mut command = Command::new(&config.program);
+    if let Some((arg0, args)) = config.args.split_first() {
+        command.arg0(arg0).args(args);
+    }
+    command.envs(config.env.iter().map(|(key, value)| (key, value)));
+    command.env(ix_abi::ENV_HEADER, ABI_PLACEHOLDER);
+    // SAFETY: the function only makes system calls, as a child of a threaded process must.
+    unsafe { command.pre_exec(move || before_exec([channel_fd, image_fd])) };
+    let child = command.spawn().map_err(|error| diagnose(&config.program, error))?;
+    let pid = child.id() as libc::pid_t;
+    // Until here only; our own `Child` waits for it from now on.
+    drop(child);
+    let mut child = Child {
+        pid,
+        pidfd: pidfd(pid).map_err(system("pidfd_open"))?,
+        channel: Some(ours),
+        exit: None,
+    };
+    let planted = Tracee::at_exec(pid).and_then(|tracee| {
+        if tracee.is_64_bit() {
+            plant(tracee, image, image_fd, channel_fd)
+        } else {
+            Err(LaunchError::WrongMachine(config.program.clone()))
+        }
+    });
+    match planted {
+        Ok(()) => Ok(child),
+        Err(LaunchError::Died(exit)) => {
+            child.exit = Some(exit);
+            Err(LaunchError::Died(exit))
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// In the child, just before `execve`.
+fn before_exec(keep: [RawFd; 2]) -> io::Result<()> {
+    let check = |rc: i64| if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(()) };
+    for fd in keep {
+        // SAFETY: no pointers.
+        check(unsafe { libc::fcntl(fd, libc::F_SETFD, 0) }.into())?;
+    }
+    // SAFETY: no pointers. The death signal survives the exec.
+    check(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) }.into())?;
+    // SAFETY: no pointers.
+    check(unsafe { libc::ptrace(libc::PTRACE_TRACEME, 0, 0, 0) })
+}
+
+fn pidfd(pid: libc::pid_t) -> io::Result<OwnedFd> {
+    // SAFETY: no pointers.
+    let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: a new descriptor that belongs to nobody else.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
+}
+
+impl Child {
+    /// The program's process.
+    pub fn pid(&self) -> u32 {
+        self.pid as u32
+    }
+
+    /// The channel to the image; `None` when the image is gone.
+    pub fn channel(&self) -> Option<&Channel> {
+        self.channel.as_ref()
+    }
+
+    /// Waits for whatever comes first: a message of the image, the program's end, one of `also`, or
+    /// `timeout_ms` (negative: none).
+    pub fn next(&mut self, also: &[BorrowedFd<'_>], timeout_ms: i32) -> io::Result<Occurrence> {
+        if let Some(exit) = self.exit {
+            return Ok(Occurrence::Exited(exit));
+        }
+        let poll = |fd: RawFd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+        // A negative descriptor is one that poll passes over.
+        let channel = self.channel.as_ref().map_or(-1, |channel| channel.as_fd().as_raw_fd());
+        let mut polls = vec![poll(channel), poll(self.pidfd.as_raw_fd())];
+        polls.extend(also.iter().map(|fd| poll(fd.as_raw_fd())));
+        // SAFETY: a slice with its length.
+        let n = unsafe { libc::poll(polls.as_mut_ptr(), polls.len() as libc::nfds_t, timeout_ms) };
+        if n < 0 {
+            let error = io::Error::last_os_error();
+            let interrupted = error.kind() == io::ErrorKind::Interrupted;
+            return if interrupted { Ok(Occurrence::Nothing) } else { Err(error) };
+        }
+        // The image's last words come before the end.
+        if polls[0].revents != 0 {
+            if let Some(channel) = &self.channel
+                && let Some((text, _)) = channel.receive()?
+            {
+                return match FromImage::decode(&text) {
+                    Some(message) => Ok(Occurrence::Said(message)),
+                    None => Err(io::Error::from_raw_os_error(libc::EBADMSG)),
+                };
+            }
+            self.channel = None;
+            if polls[1].revents == 0 {
+                return Ok(Occurrence::Left);
+            }
+        }
+        if polls[1].revents != 0 {
+            return self.reap().map(Occurrence::Exited);
+        }
+        let ready = polls[2..].iter().position(|poll| poll.revents != 0);
+        Ok(ready.map_or(Occurrence::Nothing, Occurrence::Readable))
+    }
+
+    /// Waits for the program's end.
+    pub fn wait(&mut self) -> io::Result<Exit> {
+        loop {
+            match self.next(&[], -1)? {
+                Occurrence::Exited(exit) => return Ok(exit),
+                Occurrence::Said(_) | Occurrence::Left | Occurrence::Nothing => {}
+                Occurrence::Readable(_) => {}
+            }
+        }
+    }
+
+    /// Ends the program.
+    pub fn kill(&self) {
+        if self.exit.is_none() {
+            // SAFETY: no pointers; the child is not reaped, so the pid is its.
+            unsafe { libc::kill(self.pid, libc::SIGKILL) };
+        }
+    }
+
+    fn reap(&mut self) -> io::Result<Exit> {
+        loop {
+            let mut status = 0;
+            // SAFETY: fills a local.
+            let pid = unsafe { libc::waitpid(self.pid, &mut status, 0) };
+            if pid < 0 {
+                let error = io::Error::last_os_error();
+                if error.kind() != io::ErrorKind::Interrupted {
+                    return Err(error);
+                }
+            } else if let Some(exit) = Exit::from_wait_status(status) {
+                self.exit = Some(exit);
+                return Ok(exit);
+            }
+        }
+    }
+}
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        if self.exit.is_none() {
+            self.kill();
+            // Nothing is to be done about an error: the child is not ours any more.
+            let _ = self.reap();
+        }
+    }
+}

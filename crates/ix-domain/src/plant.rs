@@ -1,0 +1,121 @@
+//! Maps the image into a process that is stopped at its first instruction.
+//!
+//! ```text
+//! span of the kernel's choice (one reservation, so everything of the image is contiguous):
+//!   guard │ image's first stack, 1 MB │ guard │ R │ RX │ RW (relro) │ RW, bss
+//! ```
+use crate::IMAGE_ARGV0;
+use crate::auxv::Auxv;
+use crate::elf::{Layout, PAGE, Segment, page_down, page_up};
+use crate::error::{LaunchError, system};
+use crate::image::Image;
+use crate::stack::InitialStack;
+use crate::tracee::Tracee;
+use std::io;
+use std::os::fd::RawFd;
+
+/// The image's first stack; elastic threads have their own.
+const STACK_BYTES: u64 = 1 << 20;
+
+/// The image's environment. glibc must not register restartable sequences: the kernel knows one
+/// such area for each thread, and the program's own C library wants it.
+const IMAGE_ENV: [&str; 1] = ["GLIBC_TUNABLES=glibc.pthread.rseq=0"];
+
+/// Plants the image and lets the process go with it. `image_fd` and `channel_fd` are numbers in the
+/// process; `image_fd` is closed.
+pub fn plant(
+    mut tracee: Tracee,
+    image: &Image,
+    image_fd: RawFd,
+    channel_fd: RawFd,
+) -> Result<(), LaunchError> {
+    let layout = image.layout();
+    tracee.borrow_code()?;
+    let span_bytes = PAGE + STACK_BYTES + PAGE + layout.span_bytes;
+    let span = reserve(&mut tracee, span_bytes)?;
+    let stack = span + PAGE;
+    let base = stack + STACK_BYTES + PAGE;
+    protect(&mut tracee, stack, STACK_BYTES, libc::PROT_READ | libc::PROT_WRITE)?;
+    for segment in &layout.segments {
+        map_segment(&mut tracee, base, segment, image_fd)?;
+    }
+    tracee.syscall("close", libc::SYS_close, [image_fd as u64, 0, 0, 0, 0, 0])?;
+    tracee.restore_code()?;
+    let (rsp, bytes) = first_stack(&tracee, layout, base, stack + STACK_BYTES, channel_fd)?;
+    tracee.write(rsp, &bytes).map_err(system("process_vm_writev"))?;
+    tracee.detach(base + layout.entry, rsp)
+}
+
+/// Address space without access.
+fn reserve(tracee: &mut Tracee, bytes: u64) -> Result<u64, LaunchError> {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    let args = [0, bytes, libc::PROT_NONE as u64, flags as u64, u64::MAX, 0];
+    tracee.syscall("mmap", libc::SYS_mmap, args)
+}
+
+fn protect(tracee: &mut Tracee, addr: u64, bytes: u64, prot: i32) -> Result<(), LaunchError> {
+    let args = [addr, bytes, prot as u64, 0, 0, 0];
+    tracee.syscall("mprotect", libc::SYS_mprotect, args).map(drop)
+}
+
+/// Whole pages from the file, then zeroes: to the end of the last of these pages, and pages of the
+/// reservation, which are anonymous.
+fn map_segment(
+    tracee: &mut Tracee,
+    base: u64,
+    segment: &Segment,
+    image_fd: RawFd,
+) -> Result<(), LaunchError> {
+    let start = page_down(base + segment.vaddr);
+    let file_end = base + segment.vaddr + segment.file_bytes;
+    let mem_end = base + segment.vaddr + segment.mem_bytes;
+    let mut bss = start;
+    if segment.file_bytes > 0 {
+        bss = page_up(file_end);
+        let flags = libc::MAP_PRIVATE | libc::MAP_FIXED;
+        let offset = page_down(segment.offset);
+        let args = [start, bss - start, segment.prot as u64, flags as u64, image_fd as u64, offset];
+        tracee.syscall("mmap", libc::SYS_mmap, args)?;
+        if mem_end > file_end {
+            tracee.zero_to_page_end(file_end).map_err(system("process_vm_writev"))?;
+        }
+    }
+    if page_up(mem_end) > bss {
+        protect(tracee, bss, page_up(mem_end) - bss, segment.prot)?;
+    }
+    Ok(())
+}
+
+/// The image starts like any program, with an auxiliary vector that speaks of itself. What concerns
+/// the machine and the user is the process's own; what concerns the program's file is replaced.
+fn first_stack(
+    tracee: &Tracee,
+    layout: &Layout,
+    base: u64,
+    top: u64,
+    channel_fd: RawFd,
+) -> Result<(u64, Vec<u8>), LaunchError> {
+    let mut auxv = Auxv::from_bytes(&tracee.auxv().map_err(system("/proc/PID/auxv"))?);
+    auxv.set(libc::AT_PHDR, base + layout.phdr);
+    auxv.set(libc::AT_PHENT, Layout::PHENT);
+    auxv.set(libc::AT_PHNUM, layout.phnum);
+    auxv.set(libc::AT_BASE, 0);
+    auxv.set(libc::AT_ENTRY, base + layout.entry);
+    let entry = format!("{:x}", tracee.entry_rip());
+    let stack = format!("{:x}", tracee.entry_rsp());
+    let channel = channel_fd.to_string();
+    let stack = InitialStack {
+        args: &[IMAGE_ARGV0, &entry, &stack, &channel],
+        env: &IMAGE_ENV,
+        auxv,
+        random: random().map_err(system("getrandom"))?,
+    };
+    Ok(stack.build(top))
+}
+
+fn random() -> io::Result<[u8; 16]> {
+    let mut bytes = [0; 16];
+    // SAFETY: fills a local of that length; so few bytes never come short.
+    let n = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
+    if n == 16 { Ok(bytes) } else { Err(io::Error::last_os_error()) }
+}

@@ -1,0 +1,40 @@
+//! Which file a program's name means, and why Linux would not run it.
+use crate::LaunchError;
+use crate::elf::{FileKind, file_kind};
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+/// The file that a name means: itself if it has a slash, else the first one along `path`.
+fn resolve(program: &Path, path: Option<&OsStr>) -> Option<PathBuf> {
+    if program.as_os_str().as_bytes().contains(&b'/') {
+        return program.exists().then(|| program.to_owned());
+    }
+    std::env::split_paths(path?).map(|folder| folder.join(program)).find(|file| file.is_file())
+}
+
+/// Turns an error of `execve` into one that says what to do.
+pub fn diagnose(program: &Path, error: io::Error) -> LaunchError {
+    let Some(file) = resolve(program, std::env::var_os("PATH").as_deref()) else {
+        return LaunchError::NotFound(program.to_owned());
+    };
+    match error.raw_os_error() {
+        Some(libc::ENOENT) => LaunchError::NoInterpreter(file),
+        Some(libc::EACCES) if file.is_dir() => LaunchError::Directory(file),
+        Some(libc::EACCES) => LaunchError::NoPermission(file),
+        Some(libc::ENOEXEC) => match kind(&file) {
+            FileKind::Foreign => LaunchError::WrongMachine(file),
+            _ => LaunchError::NotExecutable(file),
+        },
+        Some(libc::EPERM) => LaunchError::TraceRefused(error),
+        _ => LaunchError::System { what: "execve", error },
+    }
+}
+
+fn kind(file: &Path) -> FileKind {
+    let mut head = [0; 64];
+    let n = File::open(file).and_then(|mut file| file.read(&mut head)).unwrap_or(0);
+    file_kind(&head[..n])
+}
