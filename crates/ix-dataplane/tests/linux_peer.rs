@@ -2,36 +2,56 @@
 use ix_abi::{Call, Event, ProcessHeader, SgEntry, ThreadArea, call_op, event_kind, gate_op};
 use ix_dataplane::metrics::{ControlPage, Snapshot};
 use ix_dataplane::{Config, Dataplane, Device};
-use ix_nic::{DeviceSpec, OpenOptions};
-use ix_testbed::Namespace;
+use ix_nic::{DeviceSpec, OpenOptions, OpenedDevice};
+use ix_testbed::{Namespace, VethEnd};
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Runs an echo service on port 7 while `client` works in the Linux side's namespace; answers the
-/// counters after everything has ended.
-fn with_echo(queues: usize, client: impl FnOnce() + Send) -> Option<Snapshot> {
-    let namespace = match Namespace::new() {
+/// A private link: the Linux side's namespace, and the opened device of the dataplane's side.
+fn link(kind: &str, queues: usize, config: &Config) -> Option<(Vec<Namespace>, OpenedDevice)> {
+    let client = match Namespace::new() {
         Ok(namespace) => namespace,
         Err(e) => {
-            eprintln!("SKIPPED linux_peer: {e}; run as root");
+            eprintln!("SKIPPED linux_peer over {kind}: {e}; run as root");
             return None;
         }
     };
-    let cpus = vec!["0"; queues].join(",");
-    let text = format!("host_addr=10.77.0.2/24\ncpu={cpus}\ntcp_time_wait_us=200000");
-    let config = Config::parse(&text).unwrap();
-    let spec: DeviceSpec = format!("tap:ixt0,queues={queues}").parse().unwrap();
     let options = OpenOptions {
         addresses: vec![config.host_addrs[0].0],
         flow_hash_key: config.flow_hash_key,
     };
-    let mut opened = namespace.run(|| ix_nic::open(&spec, &options)).unwrap();
-    eprintln!("{:?}", opened.info);
-    namespace.add_address("ixt0", Ipv4Addr::new(10, 77, 0, 1), 24).unwrap();
-    namespace.set_up("ixt0", true).unwrap();
+    let address = Ipv4Addr::new(10, 77, 0, 1);
+    if kind == "tap" {
+        let spec: DeviceSpec = format!("tap:ixt0,queues={queues}").parse().unwrap();
+        let opened = client.run(|| ix_nic::open(&spec, &options)).unwrap();
+        client.add_address("ixt0", address, 24).unwrap();
+        client.set_up("ixt0", true).unwrap();
+        return Some((vec![client], opened));
+    }
+    let server = Namespace::new().unwrap();
+    let ends = (VethEnd::new("ixs0"), VethEnd::new("ixc0"));
+    let ends = (ends.0.queues(queues as u32), ends.1.queues(queues as u32));
+    server.add_veth(&ends.0, &client, &ends.1).unwrap();
+    client.add_address("ixc0", address, 24).unwrap();
+    server.set_up("ixs0", true).unwrap();
+    client.set_up("ixc0", true).unwrap();
+    server.wait_running("ixs0", Duration::from_secs(2)).unwrap();
+    let spec: DeviceSpec = format!("afxdp:ixs0,queues={queues}").parse().unwrap();
+    let opened = server.run(|| ix_nic::open(&spec, &options)).unwrap();
+    Some((vec![client, server], opened))
+}
+
+/// Runs an echo service on port 7 while `client` works in the Linux side's namespace; answers the
+/// counters after everything has ended.
+fn with_echo(kind: &str, queues: usize, client: impl FnOnce() + Send) -> Option<Snapshot> {
+    let cpus = vec!["0"; queues].join(",");
+    let text = format!("host_addr=10.77.0.2/24\ncpu={cpus}\ntcp_time_wait_us=200000");
+    let config = Config::parse(&text).unwrap();
+    let (namespaces, mut opened) = link(kind, queues, &config)?;
+    let namespace = &namespaces[0];
     let device =
         Device { info: opened.info.clone(), queues: std::mem::take(&mut opened.queue_fds) };
     let page = Arc::new(ControlPage::anonymous(queues).unwrap());
@@ -39,6 +59,8 @@ fn with_echo(queues: usize, client: impl FnOnce() + Send) -> Option<Snapshot> {
         opened.finish(q).map_err(|e| e.to_string())
     })
     .unwrap();
+    // SAFETY: nobody uses the elastic threads yet.
+    eprintln!("{:?}", unsafe { dataplane.modes() });
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         for thread in 0..queues {
@@ -164,9 +186,8 @@ fn assert_nothing_left(snapshot: &Snapshot) {
     assert_eq!(snapshot.total("misrouted"), Some(0));
 }
 
-#[test]
-fn echoes_and_leaves_nothing_behind() {
-    let Some(snapshot) = with_echo(1, || {
+fn echoes_and_leaves_nothing_behind(kind: &str) {
+    let Some(snapshot) = with_echo(kind, 1, || {
         echo_rounds(1000, 64);
         for size in [1, 1000, 5000, 60_000] {
             echo_rounds(20, size);
@@ -177,9 +198,8 @@ fn echoes_and_leaves_nothing_behind() {
     assert_nothing_left(&snapshot);
 }
 
-#[test]
-fn two_elastic_threads_serve_one_listener() {
-    let Some(snapshot) = with_echo(2, || {
+fn two_elastic_threads_serve_one_listener(kind: &str) {
+    let Some(snapshot) = with_echo(kind, 2, || {
         std::thread::scope(|scope| {
             for _ in 0..8 {
                 scope.spawn(|| {
@@ -196,4 +216,24 @@ fn two_elastic_threads_serve_one_listener() {
     for thread in &snapshot.threads {
         assert!(thread.get("accepted").unwrap() > 0, "both threads accept");
     }
+}
+
+#[test]
+fn echo_over_tap() {
+    echoes_and_leaves_nothing_behind("tap");
+}
+
+#[test]
+fn echo_over_afxdp() {
+    echoes_and_leaves_nothing_behind("afxdp");
+}
+
+#[test]
+fn two_threads_over_tap() {
+    two_elastic_threads_serve_one_listener("tap");
+}
+
+#[test]
+fn two_threads_over_afxdp() {
+    two_elastic_threads_serve_one_listener("afxdp");
 }
