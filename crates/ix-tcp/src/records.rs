@@ -52,20 +52,26 @@ const INLINE: usize = 2;
 /// [`TxRecords::shrink`]: a bulk flow allocates it once, an idle flow has none.
 #[derive(Debug)]
 pub(crate) struct TxRecords {
+    /// Used from the front; a record without octets is none.
     inline: [TxRecord; INLINE],
+    #[allow(clippy::box_collection)] // 8 bytes in the connection instead of 32
     many: Option<Box<VecDeque<TxRecord>>>,
-    inline_len: u8,
 }
 
 impl TxRecords {
     pub fn new() -> Self {
-        TxRecords { inline: [TxRecord::NONE; INLINE], many: None, inline_len: 0 }
+        TxRecords { inline: [TxRecord::NONE; INLINE], many: None }
+    }
+
+    #[inline]
+    fn inline_len(&self) -> usize {
+        self.inline.iter().filter(|record| record.len > 0).count()
     }
 
     #[inline]
     pub fn len(&self) -> usize {
         match &self.many {
-            None => usize::from(self.inline_len),
+            None => self.inline_len(),
             Some(many) => many.len(),
         }
     }
@@ -78,7 +84,7 @@ impl TxRecords {
     #[inline]
     pub fn get(&self, index: usize) -> Option<&TxRecord> {
         match &self.many {
-            None => self.inline[..usize::from(self.inline_len)].get(index),
+            None => self.inline.get(index).filter(|record| record.len > 0),
             Some(many) => many.get(index),
         }
     }
@@ -86,7 +92,7 @@ impl TxRecords {
     #[inline]
     pub fn get_mut(&mut self, index: usize) -> Option<&mut TxRecord> {
         match &mut self.many {
-            None => self.inline[..usize::from(self.inline_len)].get_mut(index),
+            None => self.inline.get_mut(index).filter(|record| record.len > 0),
             Some(many) => many.get_mut(index),
         }
     }
@@ -98,11 +104,16 @@ impl TxRecords {
 
     #[inline]
     pub fn push(&mut self, record: TxRecord) {
-        debug_assert!(self.len() == 0 || self.get(self.len() - 1).unwrap().end() == record.seq);
+        debug_assert!(
+            self.len()
+                .checked_sub(1)
+                .and_then(|last| self.get(last))
+                .is_none_or(|last| last.end() == record.seq)
+        );
         if self.many.is_none() {
-            if let Some(slot) = self.inline.get_mut(usize::from(self.inline_len)) {
+            let len = self.inline_len();
+            if let Some(slot) = self.inline.get_mut(len) {
                 *slot = record;
-                self.inline_len += 1;
                 return;
             }
             self.spill();
@@ -115,8 +126,8 @@ impl TxRecords {
     #[cold]
     fn spill(&mut self) {
         let mut many = VecDeque::with_capacity(16);
-        many.extend(&self.inline[..usize::from(self.inline_len)]);
-        self.inline_len = 0;
+        many.extend(&self.inline[..self.inline_len()]);
+        self.inline = [TxRecord::NONE; INLINE];
         self.many = Some(Box::new(many));
     }
 
@@ -124,12 +135,10 @@ impl TxRecords {
     pub fn pop_first(&mut self) -> Option<TxRecord> {
         match &mut self.many {
             Some(many) => many.pop_front(),
-            None if self.inline_len == 0 => None,
             None => {
-                let first = self.inline[0];
-                self.inline[0] = self.inline[1];
-                self.inline_len -= 1;
-                Some(first)
+                let [first, second] = self.inline;
+                self.inline = [second, TxRecord::NONE];
+                Some(first).filter(|first| first.len > 0)
             }
         }
     }
@@ -139,8 +148,8 @@ impl TxRecords {
         match &mut self.many {
             Some(many) => many.pop_back(),
             None => {
-                self.inline_len = self.inline_len.checked_sub(1)?;
-                Some(self.inline[usize::from(self.inline_len)])
+                let last = self.inline_len().checked_sub(1)?;
+                Some(core::mem::replace(&mut self.inline[last], TxRecord::NONE))
             }
         }
     }

@@ -51,16 +51,15 @@ impl State {
     /// may end in CLOSED.
     pub const fn may_become(self, next: State) -> bool {
         use State::*;
-        match (self, next) {
-            (_, Closed) => true,
-            (SynSent, SynReceived | Established) => true,
-            (SynReceived, Established | FinWait1 | CloseWait) => true,
-            (Established, FinWait1 | CloseWait) => true,
-            (FinWait1, FinWait2 | Closing | TimeWait) => true,
-            (FinWait2, TimeWait) => true,
-            (CloseWait, LastAck) => true,
-            (Closing, TimeWait) => true,
-            _ => false,
-        }
+        matches!(
+            (self, next),
+            (_, Closed)
+                | (SynSent, SynReceived | Established)
+                | (SynReceived, Established | FinWait1 | CloseWait)
+                | (Established, FinWait1 | CloseWait)
+                | (FinWait1, FinWait2 | Closing | TimeWait)
+                | (FinWait2 | Closing, TimeWait)
+                | (CloseWait, LastAck)
+        )
     }
 }

@@ -371,3 +371,20 @@ impl<B: RxBuf> Tcb<B> {
         assert_eq!(lost, self.lost_bytes);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Has the size of the dataplane's token, an mbuf.
+    type Token = [u8; 8];
+
+    #[test]
+    fn a_connection_is_small_and_its_hot_part_comes_first() {
+        assert!(size_of::<Tcb<Token>>() <= 320, "{}", size_of::<Tcb<Token>>());
+        // What every segment touches: the first two lines; records, estimator and window after them.
+        assert!(core::mem::offset_of!(Tcb<Token>, records) <= 128);
+        let cold = core::mem::offset_of!(Tcb<Token>, rack_xmit_us);
+        assert!(cold <= 4 * 64, "the common path ends at byte {cold}");
+    }
+}

@@ -2,7 +2,7 @@
 use crate::config::Config;
 use crate::output::{Output, RxBuf, TcpEvent};
 use crate::records::TxRecord;
-use crate::tcb::Tcb;
+use crate::tcb::{Flags, Tcb};
 use ix_wire::TcpHeader;
 
 impl<B: RxBuf> Tcb<B> {
@@ -26,10 +26,16 @@ impl<B: RxBuf> Tcb<B> {
     }
 
     /// The application gave back `bytes` received bytes, and with them `buffers_freed` buffers.
-    pub fn recv_done(&mut self, _cfg: &Config, bytes: u32, buffers_freed: u32) {
+    ///
+    /// When the peer should hear of it, [`Self::needs_output`] is true from now on: nothing else may
+    /// ever happen on a connection whose peer waits for the window.
+    pub fn recv_done(&mut self, cfg: &Config, bytes: u32, buffers_freed: u32) {
         debug_assert!(bytes <= self.rcv_held_bytes && buffers_freed <= self.rcv_held_bufs);
         self.rcv_held_bytes = self.rcv_held_bytes.saturating_sub(bytes);
         self.rcv_held_bufs = self.rcv_held_bufs.saturating_sub(buffers_freed);
+        if self.state.receives() && self.window_update_due(cfg) {
+            self.flags.set(Flags::ACK_NOW);
+        }
     }
 
     /// What we could take now, by bytes and by buffers (small segments must not pin the pool).
