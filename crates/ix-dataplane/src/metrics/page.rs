@@ -77,12 +77,15 @@ impl ControlPage {
         Ok(unsafe { Self::format(header, bytes, threads, 0) })
     }
 
-    /// Makes a page of the (empty) file or memfd `fd`. `ticks_per_us` is the rate of the time stamp
-    /// counter, 0 when unknown.
+    /// Makes a page of the file or memfd `fd`, which is empty or all zeroes. `ticks_per_us` is the
+    /// rate of the time stamp counter, 0 when unknown.
     pub fn create(fd: BorrowedFd, threads: usize, ticks_per_us: u64) -> Result<Self, PageError> {
         let bytes = Self::bytes_for(threads);
+        // The broker's memfd has its final, sealed size already.
         // SAFETY: a plain system call on a descriptor that is open.
-        if unsafe { libc::ftruncate(fd.as_raw_fd(), bytes as libc::off_t) } < 0 {
+        if file_bytes(fd)? < bytes
+            && unsafe { libc::ftruncate(fd.as_raw_fd(), bytes as libc::off_t) } < 0
+        {
             return Err(PageError::System("ftruncate", errno()));
         }
         let protection = libc::PROT_READ | libc::PROT_WRITE;
@@ -93,13 +96,7 @@ impl ControlPage {
 
     /// Maps a page that a dataplane made, for reading.
     pub fn open(fd: BorrowedFd) -> Result<ControlPage, PageError> {
-        // SAFETY: all zero is a valid `stat`; fstat fills it.
-        let mut stat: libc::stat = unsafe { core::mem::zeroed() };
-        // SAFETY: the pointer is to a local.
-        if unsafe { libc::fstat(fd.as_raw_fd(), &mut stat) } < 0 {
-            return Err(PageError::System("fstat", errno()));
-        }
-        let bytes = stat.st_size as usize;
+        let bytes = file_bytes(fd)?;
         if bytes < size_of::<Header>() {
             return Err(PageError::NotAPage);
         }
@@ -184,6 +181,16 @@ impl Drop for ControlPage {
         // SAFETY: unmaps exactly what was mapped; blocks are borrowed from self or hold it alive.
         unsafe { libc::munmap(self.header.as_ptr().cast(), self.bytes) };
     }
+}
+
+fn file_bytes(fd: BorrowedFd) -> Result<usize, PageError> {
+    // SAFETY: all zero is a valid `stat`; fstat fills it.
+    let mut stat: libc::stat = unsafe { core::mem::zeroed() };
+    // SAFETY: the pointer is to a local.
+    if unsafe { libc::fstat(fd.as_raw_fd(), &mut stat) } < 0 {
+        return Err(PageError::System("fstat", errno()));
+    }
+    Ok(stat.st_size as usize)
 }
 
 fn map(bytes: usize, prot: i32, flags: i32, fd: i32) -> Result<NonNull<Header>, PageError> {
