@@ -5,6 +5,9 @@ use crate::records::TxRecord;
 use crate::tcb::{Flags, Tcb};
 use ix_wire::TcpHeader;
 
+/// A peer with less window than this may be waiting for more.
+const STALL_BYTES: u32 = 32 << 10;
+
 impl<B: RxBuf> Tcb<B> {
     /// How many bytes the sliding window takes now.
     ///
@@ -65,12 +68,11 @@ impl<B: RxBuf> Tcb<B> {
         (cfg.rcv_buf_bytes / 2).min(u32::from(cfg.mss))
     }
 
-    /// The application has made so much room that the peer should be told without being asked:
-    /// half of the buffer, or any worthwhile step while the peer may be stalled.
+    /// The application has made room, and the peer may be stalled: it should be told without
+    /// being asked. While much of the window is still open its next segment asks soon enough.
     pub(crate) fn window_update_due(&self, cfg: &Config) -> bool {
-        let gain = self.rcv_gain(cfg);
-        let nearly_closed = self.rcv_wnd() < cfg.rcv_buf_bytes / 4;
-        gain >= self.rcv_step(cfg) && (nearly_closed || gain >= cfg.rcv_buf_bytes / 2)
+        self.rcv_wnd() < (cfg.rcv_buf_bytes / 2).min(STALL_BYTES)
+            && self.rcv_gain(cfg) >= self.rcv_step(cfg)
     }
 
     /// The window field of a segment sent now; notes what it offers. The right edge never moves
