@@ -95,7 +95,6 @@ impl ElasticThread {
         }
         let mut space = flow.tcb.send_space(&shared.config.tcp) as u64;
         let mut taken = 0;
-        let mut short = false;
         for index in 0..count {
             let entry = shared.read_sg(sg, index).ok_or(error::FAULT)?;
             if !shared.memory.app_may_send(entry.base, entry.len) {
@@ -110,12 +109,10 @@ impl ElasticThread {
             taken += n;
             space -= n;
             if n < entry.len {
-                short = true;
                 break;
             }
         }
         flow.tcb.append(taken as u32);
-        flow.side.wants_window = short;
         self.touch(FlowId::from_handle(handle));
         Ok(taken as i64)
     }

@@ -97,8 +97,6 @@ pub struct Side {
     pub eof_pending: bool,
     /// The send window opened, and the application was not told.
     pub window_opened: bool,
-    /// `SENDV` took less than it was given: say when there is room.
-    pub wants_window: bool,
 }
 
 impl Flow {
@@ -125,7 +123,6 @@ impl Flow {
             touched: false,
             eof_pending: false,
             window_opened: false,
-            wants_window: false,
         };
         Flow { tcb, side }
     }

@@ -32,11 +32,13 @@ impl FlowTable {
         FlowTable::default()
     }
 
+    #[cfg(test)]
     /// Entries in it.
     pub fn len(&self) -> usize {
         self.len
     }
 
+    #[cfg(test)]
     /// Whether it has none.
     pub fn is_empty(&self) -> bool {
         self.len == 0
@@ -78,6 +80,7 @@ impl FlowTable {
         true
     }
 
+    #[cfg(test)]
     /// All indices, in no useful order.
     pub fn iter(&self) -> impl Iterator<Item = u32> + '_ {
         self.entries.iter().map(|e| e.index).filter(|&index| index != EMPTY)

@@ -35,11 +35,13 @@ struct Table {
 impl Neighbors {
     /// For a host with these devices. Probing or announcing begins at `now_us`.
     pub fn new(config: &Config, macs: &[MacAddr], now_us: u64) -> Neighbors {
+        // Without a device nothing is ever sent or answered; any address will do.
+        let macs = if macs.is_empty() { &[[0; 6]] } else { macs };
         let mut cache = ArpCache::new(macs, ArpLimits::default());
         for (ip, mac) in &config.arp {
             cache.set_static(*ip, *mac);
         }
-        let mac = macs.first().copied().unwrap_or_default();
+        let mac = macs[0];
         let mode = match config.address_check {
             AddressCheck::Off => GuardMode::Off,
             AddressCheck::Announce => GuardMode::Announce,

@@ -87,6 +87,7 @@ impl Wheel {
         self.len
     }
 
+    #[cfg(test)]
     /// Whether nothing waits.
     pub fn is_empty(&self) -> bool {
         self.len == 0
