@@ -9,7 +9,7 @@ impl Shared {
     pub(crate) fn read_sg(&self, sg: u64, index: u64) -> Option<SgEntry> {
         let size = size_of::<SgEntry>() as u64;
         let addr = sg.checked_add(index * size)?;
-        if addr % 8 != 0 || !self.memory.in_arena(addr, size) {
+        if !addr.is_multiple_of(8) || !self.memory.in_arena(addr, size) {
             return None;
         }
         // SAFETY: aligned and within transmit memory, which is mapped as long as `self.memory`; the
@@ -19,7 +19,7 @@ impl Shared {
 
     /// Writes a structure into transmit memory; false when `addr` does not lie there.
     pub(crate) fn write_info(&self, addr: u64, info: FlowInfo) -> bool {
-        if addr % 8 != 0 || !self.memory.in_arena(addr, size_of::<FlowInfo>() as u64) {
+        if !addr.is_multiple_of(8) || !self.memory.in_arena(addr, size_of::<FlowInfo>() as u64) {
             return false;
         }
         // SAFETY: aligned and within transmit memory, which the application owns and may use for

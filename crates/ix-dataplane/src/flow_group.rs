@@ -67,7 +67,7 @@ impl FlowGroup {
             return None;
         }
         let slot = self.made;
-        if slot as usize % CHUNK == 0 {
+        if (slot as usize).is_multiple_of(CHUNK) {
             self.chunks.push((0..CHUNK).map(|_| Slot { generation: 1, flow: None }).collect());
         }
         self.made += 1;

@@ -64,7 +64,7 @@ impl ElasticThread {
                 let len = buf.0.len() as u32;
                 header.flags = if left > 0 { without_end(last_flags) } else { last_flags };
                 flow.tcb.segment(cfg, now_us, &header, Some(buf), &mut io.of(&mut flow.side));
-                header.seq = header.seq + len;
+                header.seq += len;
                 if left > 0 {
                     part = receive.take_tail(&mut more).map(Payload);
                 }

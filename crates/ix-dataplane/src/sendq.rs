@@ -14,6 +14,8 @@ struct Piece {
 #[derive(Debug, Default)]
 pub struct SendQueue {
     near: [Piece; 2],
+    /// Boxed, because a flow has it seldom and there are many flows.
+    #[allow(clippy::box_collection)]
     rest: Option<Box<VecDeque<Piece>>>,
     bytes: u32,
 }

@@ -82,11 +82,12 @@ impl ControlPage {
     pub fn create(fd: BorrowedFd, threads: usize, ticks_per_us: u64) -> Result<Self, PageError> {
         let bytes = Self::bytes_for(threads);
         // The broker's memfd has its final, sealed size already.
-        // SAFETY: a plain system call on a descriptor that is open.
-        if file_bytes(fd)? < bytes
-            && unsafe { libc::ftruncate(fd.as_raw_fd(), bytes as libc::off_t) } < 0
-        {
-            return Err(PageError::System("ftruncate", errno()));
+        if file_bytes(fd)? < bytes {
+            // SAFETY: a plain system call on a descriptor that is open.
+            let ret = unsafe { libc::ftruncate(fd.as_raw_fd(), bytes as libc::off_t) };
+            if ret < 0 {
+                return Err(PageError::System("ftruncate", errno()));
+            }
         }
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         let header = map(bytes, protection, libc::MAP_SHARED, fd.as_raw_fd())?;
