@@ -28,8 +28,7 @@ impl<B: RxBuf> Tcb<B> {
         out: &mut impl Output<B>,
     ) {
         if self.is_predicted(hdr, payload.as_ref()) {
-            self.last_rcv_us = now_us;
-            self.keepalives = 0;
+            self.heard(now_us);
             if let Some((val, _)) = hdr.options.timestamp
                 && self.flags.has(Flags::TIMESTAMPS)
                 && hdr.seq.le(self.last_ack_sent)
@@ -166,8 +165,7 @@ impl<B: RxBuf> Tcb<B> {
             // `check_timestamp` has seen to it that this one is newer, or the old one void.
             self.remember_ts(val, now_us);
         }
-        self.last_rcv_us = now_us;
-        self.keepalives = 0;
+        self.heard(now_us);
         let data_seq = hdr.seq + u32::from(hdr.flags.contains(TcpFlags::SYN));
         if self.state == State::SynReceived {
             self.complete_handshake(cfg, now_us, hdr, out);

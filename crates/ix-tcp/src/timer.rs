@@ -9,7 +9,8 @@ use crate::state::State;
 use crate::stats::TcpCounter;
 use crate::tcb::{Flags, LossTimer, NEVER, Phase, Tcb};
 
-/// Override timeout of the sender's silly-window avoidance (RFC 9293 section 3.8.6.2.1: 0.1 to 1 s).
+/// Override timeout of the sender's silly-window avoidance (RFC 9293 section 3.8.6.2.1: 0.1 to
+/// 1 s); also the pause before another try after there was no transmit buffer.
 const OVERRIDE_US: u64 = 100_000;
 /// How long an idle connection keeps the memory of busier times.
 const IDLE_US: u64 = 1_000_000;
@@ -91,8 +92,8 @@ impl<B: RxBuf> Tcb<B> {
     fn arm_without_flight(&mut self, cfg: &Config, now_us: u64) {
         let waits = self.unsent_bytes() > 0 || self.fin_unsent() || !self.handshake_done();
         if waits {
-            let rto_us = self.rto_us(cfg);
-            let wait_us = if self.snd_wnd > 0 { OVERRIDE_US } else { rto_us };
+            let closed = self.handshake_done() && self.snd_wnd == 0;
+            let wait_us = if closed { self.rto_us(cfg) } else { OVERRIDE_US };
             if self.loss_timer != LossTimer::Persist || self.loss_at_us == NEVER {
                 self.loss_at_us = now_us.saturating_add(wait_us);
             }
@@ -113,7 +114,7 @@ impl<B: RxBuf> Tcb<B> {
                 let lost_before = self.lost_bytes;
                 self.rack_detect(now_us);
                 if self.lost_bytes > lost_before && self.phase == Phase::Open {
-                    self.enter_recovery(out);
+                    self.enter_recovery(0, out);
                 }
                 self.retransmit_lost(cfg, now_us, out);
             }
@@ -259,6 +260,15 @@ impl<B: RxBuf> Tcb<B> {
     pub fn set_keepalive(&mut self, idle_s: u16, now_us: u64) {
         self.keepalive_idle_s = idle_s;
         self.start_keepalive(now_us);
+    }
+
+    /// The peer lives.
+    #[inline]
+    pub(crate) fn heard(&mut self, now_us: u64) {
+        self.last_rcv_us = now_us;
+        if self.keepalives > 0 {
+            self.start_keepalive(now_us);
+        }
     }
 
     pub(crate) fn start_keepalive(&mut self, now_us: u64) {

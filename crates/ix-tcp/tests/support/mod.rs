@@ -144,6 +144,9 @@ impl End {
     pub fn send(&mut self, bytes: &[u8]) -> usize {
         let space = self.tcb.send_space(&self.cfg) as usize;
         let taken = bytes.len().min(space);
+        if taken == 0 {
+            return 0;
+        }
         self.tcb.append(taken as u32);
         self.out.stream.extend(&bytes[..taken]);
         taken
@@ -180,8 +183,18 @@ impl End {
         self.now_us = self.now_us.max(until_us);
     }
 
+    pub fn run_to_deadline(&mut self) {
+        self.run_until(self.tcb.deadline());
+    }
+
     pub fn run_for(&mut self, us: u64) {
         self.run_until(self.now_us + us);
+    }
+
+    /// Output, and whatever was delayed.
+    pub fn settle(&mut self) {
+        self.output();
+        self.run_for(2_000);
     }
 
     pub fn count(&self, counter: TcpCounter) -> u64 {

@@ -1,0 +1,425 @@
+//! Windows and acknowledgements: RFC 9293 sections 3.8.4 and 3.8.6, RFC 7323 section 2. tcp.md 3.1.
+mod support;
+
+use ix_tcp::{Config, DeadReason, State, TcpCounter, TcpEvent};
+use support::*;
+
+fn cfg() -> Config {
+    Config::default()
+}
+
+const HOUR_US: u64 = 3_600_000_000;
+
+/// The promise of the whole system: an echo is one packet in and one packet out.
+#[test]
+fn acknowledgement_rides_on_the_answer() {
+    for make in [Script::established, Script::settled] {
+        let mut script = make(cfg(), Offer::ALL);
+        for round in 0..100 {
+            script.run_for(37);
+            script.give(ACK, b"ping");
+            assert_eq!(script.read_all(), b"ping");
+            script.send(b"pong");
+            script.output();
+            let answer = script.expect_data(b"pong");
+            assert_eq!(answer.seg.ack, script.seq, "round {round}");
+            script.expect_nothing();
+            script.ack += 4;
+        }
+        script.give(ACK, b"");
+        script.run_for(10_000_000);
+        script.expect_nothing();
+    }
+}
+
+/// RFC 9293 section 3.8.6.3: at least every second full-sized segment, and not later than the delay.
+#[test]
+fn delayed_acks() {
+    let mut script = Script::settled(cfg(), Offer::BARE);
+    script.give(ACK, &[0; 1460]);
+    script.output();
+    script.expect_nothing();
+    script.run_for(900);
+    script.expect_nothing();
+    script.run_for(200);
+    script.expect_ack();
+    script.run_for(1_000_000);
+    script.expect_nothing();
+
+    script.give(ACK, &[0; 1460]);
+    script.output();
+    script.expect_nothing();
+    script.give(ACK, &[0; 1460]);
+    script.output();
+    script.expect_ack();
+    script.run_for(1_000_000);
+    script.expect_nothing();
+}
+
+#[test]
+fn young_connections_acknowledge_at_once() {
+    let mut script = Script::established(cfg(), Offer::BARE);
+    for _ in 0..10 {
+        script.give(ACK, &[0; 100]);
+        script.output();
+        script.expect_ack();
+    }
+}
+
+/// However many segments one batch holds, the peer hears from us in time (gvisor#11198's class).
+#[test]
+fn long_batches_are_acknowledged_within() {
+    let mut script = Script::settled(cfg(), Offer::BARE);
+    for _ in 0..64 {
+        script.give(ACK, &[0; 1460]);
+    }
+    assert_eq!(script.out.sent.len(), 64 / usize::from(cfg().max_stretch_segments));
+    script.out.sent.clear();
+    script.output();
+    assert!(script.out.sent.len() <= 1);
+}
+
+/// RFC 5681 section 4.2: out of order, or filling a gap: at once.
+#[test]
+fn gaps_are_acknowledged_at_once() {
+    let mut script = Script::settled(cfg(), Offer::BARE);
+    script.give_at(10, ACK, &[0; 10]);
+    script.output();
+    script.expect_ack();
+    script.give(ACK, &[0; 10]);
+    script.seq += 10;
+    script.output();
+    script.expect_ack();
+}
+
+/// The right edge never moves left; a window is offered again in worthwhile steps (3.8.6.2.2).
+#[test]
+fn receiver_avoids_silly_windows() {
+    let small = Config { rcv_buf_bytes: 8000, ..cfg() };
+    let mut script = Script::settled(small, Offer::BARE);
+    let mut edge = script.seq + 8000;
+    for len in [1460, 1460, 1460, 1460, 1460, 700] {
+        script.give(ACK, &vec![0; len]);
+        script.output();
+        script.run_for(2000);
+        let ack = script.out.sent.drain(..).last().unwrap();
+        let offered = ack.seg.ack + u32::from(ack.seg.window);
+        assert!(offered.ge(edge));
+        edge = offered;
+    }
+    assert_eq!(edge, script.seq);
+    // Small reads say nothing, until a segment fits.
+    let End { cfg, tcb, .. } = &mut script.end;
+    tcb.recv_done(cfg, 700, 0);
+    script.output();
+    script.expect_nothing();
+    let End { cfg, tcb, .. } = &mut script.end;
+    tcb.recv_done(cfg, 760, 1);
+    script.output();
+    assert_eq!(script.expect_ack().seg.window, 1460);
+}
+
+/// Small segments must not pin the pool: buffers count, not only bytes.
+#[test]
+fn buffers_are_limited() {
+    let few = Config { rcv_buffers_max: 4, ..cfg() };
+    let mut script = Script::settled(few, Offer::BARE);
+    for _ in 0..4 {
+        script.give(ACK, b"x");
+    }
+    script.give_at(0, ACK, b"y");
+    assert_eq!(script.out.delivered, b"xxxx");
+    assert_eq!(script.count(TcpCounter::RcvBufferLimit), 1);
+    script.output();
+    script.expect_ack();
+    script.read_all();
+    script.output();
+    script.give(ACK, b"y");
+    assert_eq!(script.read_all(), b"y");
+}
+
+/// tcp.md 3.2, gvisor#9153: out-of-order data may use all room, and never blocks what fills the gap.
+#[test]
+fn out_of_order_data_uses_all_room_but_yields() {
+    let few = Config { rcv_buffers_max: 8, ..cfg() };
+    let mut script = Script::settled(few, Offer::SACK);
+    for at in (1..12).rev() {
+        script.give_at(at * 10, ACK, &[at as u8; 10]);
+    }
+    assert_eq!(script.count(TcpCounter::OutOfOrderDropped), 3);
+    script.give_at(0, ACK, &[0; 10]);
+    let got = script.read_all();
+    assert_eq!(got.len(), 80);
+    script.output();
+    assert_eq!(script.out.sent.pop_back().unwrap().seg.ack, script.seq + 90);
+    assert_eq!(script.read_all().len(), 10, "the rest came when there was room");
+    script.check_no_leak();
+}
+
+/// RFC 9293 section 3.8.6.1, tcp.md 3.1: a closed window is probed, with backoff, for as long as the peer answers.
+#[test]
+fn closed_window_is_probed_for_hours() {
+    let mut script = Script::settled(cfg(), Offer::ALL);
+    script.window = 0;
+    script.give(ACK, b"");
+    script.send(b"waiting");
+    script.output();
+    script.expect_nothing();
+    let mut at_us = Vec::new();
+    let end_us = script.now_us + 10 * HOUR_US;
+    while script.now_us < end_us {
+        script.run_to_deadline();
+        let probe = script.expect(ACK);
+        assert_eq!(probe.payload, b"w");
+        at_us.push(script.now_us);
+        script.give(ACK, b"");
+        script.output();
+    }
+    assert!(at_us.windows(3).all(|at| at[2] - at[1] >= (at[1] - at[0]).min(59_000_000)));
+    assert!(at_us.windows(2).all(|at| at[1] - at[0] <= 61_000_000));
+    assert_eq!(script.state(), State::Established);
+    // Opened: everything at once, from the first byte.
+    script.window = 1000;
+    script.give(ACK, b"");
+    script.output();
+    script.expect_data(b"waiting");
+    assert_eq!(script.count(TcpCounter::Rto), 0);
+}
+
+#[test]
+fn unanswered_probes_end_the_connection() {
+    let mut script = Script::settled(cfg(), Offer::ALL);
+    script.window = 0;
+    script.give(ACK, b"");
+    script.send(b"waiting");
+    script.output();
+    script.run_for(HOUR_US);
+    assert_eq!(script.dead(), Some(DeadReason::TimedOut));
+}
+
+/// The peer took the probe's octet: it is not sent again.
+#[test]
+fn accepted_probe_counts() {
+    let mut script = Script::settled(cfg(), Offer::BARE);
+    script.window = 0;
+    script.give(ACK, b"");
+    script.send(b"abcdef");
+    script.output();
+    script.run_to_deadline();
+    assert_eq!(script.expect(ACK).payload, b"a");
+    script.ack += 1;
+    script.window = 100;
+    script.give(ACK, b"");
+    script.output();
+    script.expect_data(b"bcdef");
+}
+
+/// tcp.md 3.1: a lost window update is found out by the probe.
+#[test]
+fn lost_window_update() {
+    let mut script = Script::settled(cfg(), Offer::BARE);
+    script.window = 0;
+    script.give(ACK, b"");
+    script.send(b"data");
+    script.output();
+    // The update is lost; the answer to the probe tells.
+    script.run_to_deadline();
+    assert_eq!(script.expect(ACK).payload, b"d");
+    script.window = 5000;
+    script.give(ACK, b"");
+    script.output();
+    script.expect_data(b"data");
+}
+
+/// gvisor#10243: the application hears that it may go on.
+#[test]
+fn window_open_is_said() {
+    let mut script = Script::settled(cfg(), Offer::BARE);
+    script.window = 0;
+    script.give(ACK, b"");
+    let taken = script.send(&[0; 10_000]);
+    assert_eq!(taken, 2 * 1460, "enough to probe with");
+    script.output();
+    script.window = 50_000;
+    script.give(ACK, b"");
+    assert!(script.said(TcpEvent::WindowOpen));
+    script.output();
+    assert_eq!(script.out.sent.len(), 2);
+}
+
+/// RFC 9293 section 3.8.6: a window that shrinks below what is sent (edk2 compared windows, not sequence
+/// numbers; WL1 and WL2 decide).
+#[test]
+fn shrunk_window() {
+    let mut script = Script::settled(cfg(), Offer::BARE);
+    script.send(&[1; 5000]);
+    script.output();
+    let count = script.out.sent.len();
+    assert_eq!(count, 4);
+    let last = script.out.sent.pop_back().unwrap();
+    script.out.sent.clear();
+    script.window = 100;
+    script.give(ACK, b"");
+    assert_eq!(script.tcb.info(&cfg()).snd_wnd_bytes, 100, "newer is newer, though smaller");
+    assert_eq!(script.send(&[2; 1000]), 0);
+    script.output();
+    script.expect_nothing();
+    // All of it did arrive.
+    script.ack = last.seg.seq + last.seg.payload_len;
+    script.window = 2000;
+    script.give(ACK, b"");
+    script.send(&[2; 1000]);
+    script.output();
+    assert_eq!(script.out.sent[0].payload.len(), 1000);
+}
+
+#[test]
+fn old_segments_do_not_change_the_window() {
+    let mut script = Script::settled(cfg(), Offer::BARE);
+    script.give(ACK, b"a");
+    script.give(ACK, b"bc");
+    script.window = 7;
+    script.give_at(-3, ACK, b"abcd");
+    assert_eq!(script.tcb.info(&cfg()).snd_wnd_bytes, 65_535);
+    script.window = 9;
+    script.seq += 1;
+    script.give(ACK, b"");
+    assert_eq!(script.tcb.info(&cfg()).snd_wnd_bytes, 9);
+}
+
+/// A peer that shrinks its window to nothing with data outstanding is not timed out while it answers.
+#[test]
+fn shrunk_to_zero_is_probed_not_killed() {
+    let mut script = Script::settled(cfg(), Offer::ALL);
+    script.send(&[1; 3000]);
+    script.output();
+    script.out.sent.clear();
+    script.window = 0;
+    script.give(ACK, b"");
+    let end_us = script.now_us + HOUR_US;
+    while script.now_us < end_us {
+        script.run_to_deadline();
+        script.out.sent.clear();
+        script.give(ACK, b"");
+        script.output();
+    }
+    assert_eq!(script.state(), State::Established);
+    script.window = 10_000;
+    script.give(ACK, b"");
+    script.output();
+    let sent: usize = script.out.sent.iter().map(|sent| sent.payload.len()).sum();
+    script.ack_all();
+    script.run_for(61_000_000);
+    assert!(sent > 0 || !script.out.sent.is_empty());
+}
+
+/// RFC 9293 section 3.8.6.2.1: no small segment because of a small window, but the override timer sends it.
+#[test]
+fn sender_avoids_silly_windows() {
+    let mut script = Script::settled(cfg(), Offer::BARE);
+    script.window = 100;
+    script.give(ACK, b"");
+    script.send(&[1; 1000]);
+    script.output();
+    script.expect_nothing();
+    script.run_to_deadline();
+    assert_eq!(script.expect(ACK).payload.len(), 100);
+}
+
+/// RFC 9293 section 3.7.4.
+#[test]
+fn nagle() {
+    let mut script = Script::settled(cfg(), Offer::BARE);
+    script.tcb.set_nagle(true);
+    script.send(b"one");
+    script.output();
+    script.expect_data(b"one");
+    script.send(b"two");
+    script.output();
+    script.expect_nothing();
+    script.send(&[3; 1460]);
+    script.output();
+    assert_eq!(script.expect(ACK).payload.len(), 1460);
+    script.expect_nothing();
+    script.ack += 3;
+    script.give(ACK, b"");
+    script.output();
+    script.expect_nothing();
+    script.ack += 1460;
+    script.give(ACK, b"");
+    script.output();
+    assert_eq!(script.expect(ACK).payload, [3; 3]);
+
+    script.tcb.set_nagle(false);
+    script.send(b"four");
+    script.output();
+    script.expect_data(b"four");
+}
+
+/// RFC 9293 section 3.8.4: off by default, and only after silence.
+#[test]
+fn keepalive() {
+    let mut script = Script::settled(cfg(), Offer::ALL);
+    script.run_for(100 * HOUR_US);
+    script.expect_nothing();
+
+    let now_us = script.now_us;
+    script.tcb.set_keepalive(60, now_us);
+    script.run_for(30_000_000);
+    script.give(ACK, b"alive");
+    script.read_all();
+    script.run_for(59_000_000);
+    script.out.sent.clear();
+    for _ in 0..3 {
+        script.run_for(62_000_000);
+        let probe = script.expect(ACK);
+        assert_eq!((probe.seg.seq, probe.seg.payload_len), (script.ack - 1, 0));
+        script.give(ACK, b"");
+    }
+    script.run_for(HOUR_US);
+    assert_eq!(script.count(TcpCounter::KeepaliveProbes), 3 + u64::from(cfg().keepalive_probes));
+    assert_eq!(script.dead(), Some(DeadReason::TimedOut));
+}
+
+/// The peer's keepalive gets an answer (RFC 9293 section 3.8.4), also when it carries an old octet.
+#[test]
+fn keepalive_of_the_peer_is_answered() {
+    let mut script = Script::settled(cfg(), Offer::ALL);
+    for payload in [b"".as_slice(), b"\0"] {
+        script.run_for(75_000_000);
+        script.give_at(-1, ACK, payload);
+        script.output();
+        script.expect_ack();
+    }
+}
+
+/// RFC 7323 section 2: the whole 32-bit range of scaled windows.
+#[test]
+fn window_scale_extremes() {
+    let huge = Config { rcv_buf_bytes: 1 << 30, rcv_buffers_max: 1 << 20, ..cfg() };
+    assert_eq!(huge.window_shift(), 14);
+    let mut script = Script::settled(huge, Offer { window_scale: Some(14), ..Offer::ALL });
+    assert_eq!(script.tcb.info(&cfg()).snd_wnd_bytes, 65_535 << 14);
+    script.send(b"x");
+    script.output();
+    assert_eq!(script.expect_data(b"x").seg.window, 65_535);
+    let tiny = Config { rcv_buf_bytes: 1000, ..cfg() };
+    assert_eq!(tiny.window_shift(), 0);
+}
+
+/// The send space is what the window leaves, bounded by the buffer.
+#[test]
+fn send_space_follows_the_window() {
+    let cfg = Config { snd_buf_bytes: 5000, ..cfg() };
+    let mut script = Script::settled(cfg.clone(), Offer::BARE);
+    assert_eq!(script.tcb.send_space(&cfg), 5000);
+    assert_eq!(script.send(&[0; 9000]), 5000);
+    assert_eq!(script.tcb.send_space(&cfg), 0);
+    script.output();
+    script.ack += 1460;
+    script.window = 4000;
+    script.give(ACK, b"");
+    assert_eq!(script.tcb.send_space(&cfg), 4000 - 3540);
+    script.shutdown();
+    assert_eq!(script.tcb.send_space(&cfg), 0, "nothing follows a FIN");
+}
