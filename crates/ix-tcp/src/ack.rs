@@ -51,6 +51,15 @@ impl<B: RxBuf> Tcb<B> {
         }
         self.digest(cfg, now_us, hdr, report, quiet && !has_text, out);
         if report.acked == 0 && self.snd_wnd != wnd_before {
+            if wnd_before == 0 {
+                // The silence was that of the window, not of the path: what is in flight goes
+                // again soon, and the patience with the peer begins anew.
+                self.rtt.clear_backoff();
+                self.rto_base_us = now_us;
+                if let Some(loss) = &mut self.loss {
+                    loss.unanswered_since_us = 0;
+                }
+            }
             self.window_changed(cfg, space_before, out);
             self.arm_loss_timer(cfg, now_us);
         }

@@ -68,8 +68,9 @@ impl<B: RxBuf> Tcb<B> {
         };
         let newly_lost = self.lost_bytes > lost_before;
         if newly_lost && self.phase == Phase::Open {
-            self.enter_recovery(out);
-        } else if self.phase == Phase::Recovery {
+            self.enter_recovery(delivered, out);
+        }
+        if self.phase == Phase::Recovery {
             self.pace_recovery(cfg, delivered, report.acked > 0 && !newly_lost);
         }
     }
@@ -110,11 +111,12 @@ impl<B: RxBuf> Tcb<B> {
         mss
     }
 
-    /// Recovery begins: one congestion response for a window of data.
-    pub(crate) fn enter_recovery(&mut self, out: &mut impl Output<B>) {
+    /// Recovery begins: one congestion response for a window of data. `delivered`: what the
+    /// acknowledgement that told of the loss delivered itself, which counts (RFC 9937 section 6.1).
+    pub(crate) fn enter_recovery(&mut self, delivered: u32, out: &mut impl Output<B>) {
         out.count(TcpCounter::Recoveries);
         let (recover, flight) = (self.snd_nxt, self.flight_bytes());
-        let pipe = self.pipe_bytes() + self.lost_bytes;
+        let pipe = self.pipe_bytes() + self.lost_bytes + delivered;
         self.cc.on_congestion(flight);
         self.phase = Phase::Recovery;
         let mss = u32::from(self.mss);
