@@ -22,7 +22,9 @@ impl ElasticThread {
         let tuple = packet.tuple();
         let group = work.group as usize;
         if self.shared.owner(group) != self.io.index {
+            // Cannot be (the receive path hands such packets over); never answer for another thread.
             self.io.metrics.counters.misrouted.add(1);
+            return self.give_back(work);
         }
         let found = self.groups[group].as_ref().and_then(|g| g.find(work.hash, &tuple));
         let Some(slot) = found else {

@@ -32,6 +32,8 @@ mod secrets;
 mod sendq;
 mod shared;
 mod spare;
+#[cfg(test)]
+mod steering_tests;
 mod thread;
 mod timers;
 mod udp;

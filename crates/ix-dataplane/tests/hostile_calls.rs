@@ -140,7 +140,7 @@ fn random_calls_are_all_answered() {
                         2 => header.rx_base + random() % (header.rx_len + 64),
                         3 => u64::MAX - random() % 64,
                         4 => 0xffff_0a00_0000 + random() % 8,
-                        5 => 1 << 24 | random() % 4,
+                        5 => (1 << 24) | (random() % 4),
                         _ => random() % 100,
                     };
                 }
