@@ -1,4 +1,5 @@
 //! Opening, with privilege, and attaching, without.
+use crate::sys::check;
 use crate::{DeviceSpec, Nic, NicInfo, SetReta, afxdp, tap};
 use ix_mem::{PacketMemory, Pool};
 use ix_wire::IpAddr;
@@ -72,11 +73,20 @@ pub fn open(spec: &DeviceSpec, options: &OpenOptions) -> Result<OpenedDevice, Op
     }
 }
 
-/// Lifts RLIMIT_MEMLOCK of this process and of those it starts, as far as it may.
-pub fn raise_memlock_limit() -> io::Result<()> {
-    let limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
+/// Lifts RLIMIT_MEMLOCK of this process and of those it starts as far as it may (beyond the hard
+/// limit only with CAP_SYS_RESOURCE), and answers the bytes that may be locked then.
+pub fn raise_memlock_limit() -> io::Result<u64> {
+    let mut limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
     // SAFETY: `limit` is readable for the length of the call.
-    crate::sys::check(unsafe { libc::setrlimit(libc::RLIMIT_MEMLOCK, &raw const limit) }).map(drop)
+    let lifted = unsafe { libc::setrlimit(libc::RLIMIT_MEMLOCK, &raw const limit) } == 0;
+    if !lifted {
+        // SAFETY: `limit` is writable for the length of the call.
+        check(unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &raw mut limit) })?;
+        limit.rlim_cur = limit.rlim_max;
+        // SAFETY: as for the first call.
+        check(unsafe { libc::setrlimit(libc::RLIMIT_MEMLOCK, &raw const limit) })?;
+    }
+    Ok(limit.rlim_cur)
 }
 
 /// Entries of a queue's rings, where the device has rings of our choice; powers of two.

@@ -8,9 +8,6 @@ use ix_mem::{FRAME_BYTES, Mbuf, PacketMemory, Pool};
 use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
-/// The kernel sends at most this many packets a kick in copy mode (TX_BATCH_SIZE of net/xdp).
-const PACKETS_PER_KICK: u32 = 32;
-
 /// A queue pair on an AF_XDP socket.
 pub(crate) struct AfxdpNic {
     info: NicInfo,
@@ -127,20 +124,25 @@ impl AfxdpNic {
             return;
         }
         let mut stalls = 0;
-        for _ in 0..self.sizes.tx / PACKETS_PER_KICK + 2 {
+        // Each turn but two in a row sends a packet at least, so this bound is never met.
+        for _ in 0..2 * self.sizes.tx {
             let before = (socket.tx.consumed(), socket.completion.waiting());
             let Err(e) = socket.wake_tx() else {
                 (self.kick_due, self.down) = (false, false);
                 return;
             };
             match e.raw_os_error() {
-                // Its bound of packets a call, or the socket's send buffer.
-                Some(libc::EAGAIN | libc::ENOBUFS) => {
-                    let after = (socket.tx.consumed(), socket.completion.waiting());
-                    // Kernels before 6.17 show the consumer index late: one try more.
-                    stalls = if before == after { stalls + 1 } else { 0 };
-                    if stalls == 2 {
-                        return;
+                // EAGAIN: its bound of packets a call (32), or the send buffer or the driver's
+                // queue is full. EBUSY: it lost a packet and stopped there, or as EAGAIN.
+                Some(error @ (libc::EAGAIN | libc::EBUSY | libc::ENOBUFS)) => {
+                    // Kernels before 6.17 show the consumer index late, so look at both.
+                    if before != (socket.tx.consumed(), socket.completion.waiting()) {
+                        self.counted.tx_failed += u64::from(error == libc::EBUSY);
+                        stalls = 0;
+                    } else if stalls == 1 {
+                        return; // the packets stay in the ring for the next kick
+                    } else {
+                        stalls += 1;
                     }
                 }
                 Some(libc::EINTR) => {}
@@ -148,7 +150,6 @@ impl AfxdpNic {
                     self.down = true;
                     return;
                 }
-                // EBUSY: the driver's queue is full. The packets stay in the ring for the next kick.
                 _ => return,
             }
         }
