@@ -18,7 +18,7 @@ use ix_abi::{
 use ix_mem::{MemoryError, PacketMemory, PageKind, Pool, Sizes};
 use ix_nic::{AttachError, Nic, NicInfo, RingSizes};
 use std::fmt;
-use std::os::fd::{OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 
 /// A device as the broker opened it.
@@ -125,7 +125,7 @@ impl Dataplane {
         let config = fit_to_devices(config, &nics[0]);
         let mut clock = Clock::new();
         let wakers: Result<Vec<Waker>, BootError> =
-            (0..threads).map(|_| Ok(Waker::new(eventfd()?))).collect();
+            (0..threads).map(|_| Ok(Waker::new(eventfd(config.fd_base)?))).collect();
         let now_us = clock.now_us();
         let shared = Arc::new(Shared::new(config, memory, wakers?, &macs, now_us));
         let mut runners = Vec::new();
@@ -306,10 +306,19 @@ fn map_area() -> Result<*mut Area, BootError> {
     Ok(p.cast())
 }
 
-fn eventfd() -> Result<RawFd, BootError> {
-    // SAFETY: a plain system call. The descriptor lives as long as the process.
+/// An eventfd with a number from `base` on.
+fn eventfd(base: RawFd) -> Result<RawFd, BootError> {
+    let refused = || BootError::System("eventfd", last_error());
+    // SAFETY: a plain system call.
     let fd = unsafe { libc::eventfd(0, libc::EFD_NONBLOCK | libc::EFD_CLOEXEC) };
-    if fd < 0 { Err(BootError::System("eventfd", last_error())) } else { Ok(fd) }
+    if fd < 0 {
+        return Err(refused());
+    }
+    // SAFETY: a new descriptor that belongs to nobody else; it is closed here.
+    let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+    // SAFETY: a plain system call. The copy lives as long as the process.
+    let placed = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_DUPFD_CLOEXEC, base) };
+    if placed < 0 { Err(refused()) } else { Ok(placed) }
 }
 
 fn last_error() -> std::io::Error {

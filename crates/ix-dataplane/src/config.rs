@@ -36,6 +36,8 @@ pub struct Config {
     pub timers_max: usize,
     /// Backlog of a listener that asks for the default.
     pub backlog: u32,
+    /// Descriptors of the dataplane's own get numbers from here on. Not in the text form.
+    pub fd_base: i32,
     /// TCP's own.
     pub tcp: ix_tcp::Config,
 }
@@ -86,6 +88,7 @@ impl Default for Config {
             flows_max: 1 << 20,
             timers_max: 1 << 16,
             backlog: 4096,
+            fd_base: 0,
             tcp: ix_tcp::Config::default(),
         }
     }
