@@ -213,8 +213,9 @@ impl<B: RxBuf> Reassembly<B> {
     }
 
     /// The blocks to report: a duplicate first (RFC 2883 section 4), then the block of the latest
-    /// arrival, then the others, latest first (RFC 2018 section 4).
-    pub fn sack_blocks(&self, max: usize) -> SackBlocks {
+    /// arrival, then the others, latest first (RFC 2018 section 4). A block that begins at `rcv_nxt`
+    /// (the application holds too many buffers) is no block: the octet below it is not missing.
+    pub fn sack_blocks(&self, rcv_nxt: Seq, max: usize) -> SackBlocks {
         let mut blocks = SackBlocks::EMPTY;
         if let Some((left, right)) = self.duplicate
             && max > 0
@@ -224,7 +225,8 @@ impl<B: RxBuf> Reassembly<B> {
         let first = blocks.len();
         for &seq in &self.recent[..usize::from(self.recent_len)] {
             let Some(block) = self.block_of(seq) else { continue };
-            if blocks.len() < max && !blocks.as_slice()[first..].contains(&block) {
+            let isolated = block.0.gt(rcv_nxt);
+            if isolated && blocks.len() < max && !blocks.as_slice()[first..].contains(&block) {
                 blocks.push(block.0, block.1);
             }
         }

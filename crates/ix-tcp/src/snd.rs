@@ -110,7 +110,7 @@ impl<B: RxBuf> Tcb<B> {
         {
             let timestamps = self.flags.has(Flags::TIMESTAMPS);
             let max = if timestamps { SACK_BLOCKS_WITH_TIMESTAMP } else { SACK_BLOCKS };
-            options.sack = reassembly.sack_blocks(max);
+            options.sack = reassembly.sack_blocks(self.rcv_nxt, max);
         }
         options
     }

@@ -72,11 +72,11 @@ impl Audit {
         }
     }
 
-    /// The endpoint was handed `segment`.
-    pub fn given(&mut self, segment: &Segment) {
+    /// The endpoint was handed `segment`. `asks`: it waits for a SYN.
+    pub fn given(&mut self, segment: &Segment, asks: bool) {
         let hdr = &segment.hdr;
         let syn = hdr.flags.contains(TcpFlags::SYN);
-        if syn && self.peer_syn.is_none() {
+        if syn && asks {
             self.peer_syn = Some(*hdr);
         }
         if let Some((val, _)) = hdr.options.timestamp {
@@ -211,7 +211,7 @@ impl Audit {
         assert!(hdr.options.sack.is_empty() || self.sack(), "SACK was not negotiated");
         for (index, &(left, right)) in hdr.options.sack.as_slice().iter().enumerate() {
             assert!(left.lt(right), "empty SACK block");
-            if let Some(end) = self.peer_end {
+            if let Some(end) = self.peer_end.filter(|_| !self.hostile_peer) {
                 assert!(right.le(end), "SACK of what was never sent");
             }
             // Only the first block may be a DSACK at or below the acknowledgement, or inside
@@ -226,7 +226,7 @@ impl Audit {
         if !hdr.flags.contains(TcpFlags::ACK) {
             return;
         }
-        if let Some(end) = self.peer_end {
+        if let Some(end) = self.peer_end.filter(|_| !self.hostile_peer) {
             assert!(hdr.ack.le(end), "acknowledges what was never received: {hdr:?}, end {end:?}");
         }
         if let Some(highest) = self.highest_ack {

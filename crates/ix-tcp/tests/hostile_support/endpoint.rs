@@ -183,10 +183,12 @@ impl Endpoint {
         let out = &mut self.out;
         let syn = segment.hdr.flags.contains(TcpFlags::SYN);
         let cfg = out.cfg.clone();
-        if syn && out.irs.is_none() {
+        let asks = self.tcb.as_ref().is_none_or(|tcb| tcb.state() == State::SynSent);
+        if syn && asks {
+            // The last SYN seen in SYN-SENT is the one that is believed, if any is.
             out.irs = Some(segment.hdr.seq);
         }
-        out.audit.given(segment);
+        out.audit.given(segment, asks);
         let Some(tcb) = &mut self.tcb else {
             if syn && !segment.hdr.flags.intersects(TcpFlags::ACK | TcpFlags::RST) {
                 let (tuple, iss) = (self.tuple, out.iss);

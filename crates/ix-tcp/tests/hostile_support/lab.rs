@@ -28,6 +28,8 @@ pub struct Peer {
     pub iss: Seq,
     pub options: TcpOptions,
     pub window: u16,
+    /// When it all begins.
+    pub start_us: u64,
 }
 
 impl Default for Peer {
@@ -39,7 +41,13 @@ impl Default for Peer {
             timestamp: Some((1_000, 0)),
             ..TcpOptions::NONE
         };
-        Peer { irs: Seq(5_000_000), iss: Seq(1_000_000), options, window: 65_535 }
+        Peer {
+            irs: Seq(5_000_000),
+            iss: Seq(1_000_000),
+            options,
+            window: 65_535,
+            start_us: 10_000_000,
+        }
     }
 }
 
@@ -63,7 +71,6 @@ pub struct Lab {
 
 pub const OWN_SEED: u32 = 0x1111;
 pub const PEER_SEED: u32 = 0x2222;
-pub const START_US: u64 = 10_000_000;
 
 impl Lab {
     /// Before any segment: a listener (`passive`), or a connection in SYN-SENT whose SYN is out.
@@ -72,11 +79,11 @@ impl Lab {
         let mut end = if passive {
             Endpoint::listen(cfg, tuple(), peer.iss, own, other)
         } else {
-            Endpoint::connect(cfg, tuple(), peer.iss, own, other, START_US)
+            Endpoint::connect(cfg, tuple(), peer.iss, own, other, peer.start_us)
         };
-        end.output(START_US);
+        end.output(peer.start_us);
         let tsval = peer.options.timestamp.map_or(0, |(val, _)| val);
-        Lab { end, now_us: START_US, peer, seq: peer.irs, tsval, ack: peer.iss + 1 }
+        Lab { end, now_us: peer.start_us, peer, seq: peer.irs, tsval, ack: peer.iss + 1 }
     }
 
     pub fn established(cfg: Config, peer: Peer) -> Lab {

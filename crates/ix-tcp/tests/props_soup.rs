@@ -1,0 +1,330 @@
+//! Anything in any order: random segments, calls and errors in every state. Nothing panics, every
+//! buffer comes back, every segment sent is one that a correct TCP may send, timers come to rest.
+mod hostile_support;
+
+use hostile_support::lab::{Lab, PEER_SEED, Peer, STATES};
+use hostile_support::{Segment, bytes_at};
+use ix_tcp::{Config, CongestionControl, PathError, State};
+use ix_wire::{SackBlocks, Seq, TcpFlags, TcpHeader, TcpOptions};
+use proptest::prelude::*;
+
+/// A sequence number near something that matters, or anywhere.
+#[derive(Clone, Copy, Debug)]
+enum Near {
+    /// Where the peer is in its stream, or we expect it.
+    Expected(i32),
+    /// The right edge of our window.
+    Edge(i32),
+    /// Oldest and newest of what we have sent.
+    Una(i32),
+    Max(i32),
+    Anywhere(u32),
+}
+
+fn near() -> impl Strategy<Value = Near> {
+    let small = prop_oneof![4 => -3i32..4, 2 => -3000i32..3000, 1 => -200_000i32..200_000];
+    (0u8..9, small, any::<u32>()).prop_map(|(which, offset, anywhere)| match which {
+        0..3 => Near::Expected(offset),
+        3 => Near::Edge(offset),
+        4 | 5 => Near::Una(offset),
+        6 | 7 => Near::Max(offset),
+        _ => Near::Anywhere(anywhere),
+    })
+}
+
+#[derive(Clone, Debug)]
+struct Soup {
+    flags: TcpFlags,
+    seq: Near,
+    ack: Near,
+    len: usize,
+    window: u16,
+    timestamp: Option<(i32, i32)>,
+    sack: Vec<(Near, Near)>,
+    syn_options: bool,
+}
+
+fn soup() -> impl Strategy<Value = Soup> {
+    let flags = prop_oneof![
+        6 => Just(TcpFlags::ACK),
+        2 => Just(TcpFlags::ACK | TcpFlags::FIN),
+        1 => Just(TcpFlags::SYN | TcpFlags::ACK),
+        1 => Just(TcpFlags::SYN),
+        1 => Just(TcpFlags::RST),
+        1 => any::<u8>().prop_map(TcpFlags),
+    ];
+    // In order and of an age that passes, often enough to get anywhere.
+    let seq = prop_oneof![3 => Just(Near::Expected(0)), 2 => near()];
+    let ack = prop_oneof![2 => Just(Near::Max(0)), 1 => Just(Near::Una(0)), 2 => near()];
+    let len = prop_oneof![3 => Just(0usize), 2 => 1usize..100, 2 => 1usize..3000];
+    let window = prop_oneof![Just(0u16), Just(65_535), any::<u16>()];
+    let stamp = prop_oneof![4 => Just(Some((1, 0))), 1 => (any::<i32>(), any::<i32>()).prop_map(Some),
+        1 => Just(None)];
+    let sack = proptest::collection::vec((near(), near()), 0..4);
+    (flags, seq, ack, len, window, stamp, sack, any::<bool>()).prop_map(
+        |(flags, seq, ack, len, window, timestamp, sack, syn_options)| Soup {
+            flags,
+            seq,
+            ack,
+            len,
+            window,
+            timestamp,
+            sack,
+            syn_options,
+        },
+    )
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Segment(Soup),
+    Output,
+    Wait(u64),
+    Append(u64),
+    Read(u64),
+    Shutdown,
+    Close,
+    Abort,
+    Icmp(PathError, Option<Near>),
+    TransmitFails(u32),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let error = prop_oneof![
+        any::<u16>().prop_map(|mtu| PathError::FragNeeded { mtu }),
+        Just(PathError::Soft),
+        Just(PathError::Hard),
+    ];
+    prop_oneof![
+        24 => soup().prop_map(Step::Segment),
+        8 => Just(Step::Output),
+        6 => (0u64..1 << 24).prop_map(|us| Step::Wait(us >> (us % 20))),
+        6 => (1u64..30_000).prop_map(Step::Append),
+        4 => (1u64..30_000).prop_map(Step::Read),
+        1 => Just(Step::Shutdown),
+        1 => Just(Step::Close),
+        1 => prop_oneof![9 => Just(Step::Output), 1 => Just(Step::Abort)],
+        2 => (error, proptest::option::of(near())).prop_map(|(error, seq)| Step::Icmp(error, seq)),
+        1 => prop_oneof![Just(0u32), Just(300), Just(1000)].prop_map(Step::TransmitFails),
+    ]
+}
+
+fn config() -> impl Strategy<Value = Config> {
+    (
+        any::<[bool; 5]>(),
+        prop_oneof![Just(1460u16), Just(536), Just(9000), 64u16..2000],
+        prop_oneof![Just(512u32 << 10), 500u32..20_000, Just(1 << 24)],
+        prop_oneof![Just(384u32), 1u32..20],
+        prop_oneof![Just(0u16), 1u16..100],
+    )
+        .prop_map(|(flags, mss, rcv_buf_bytes, rcv_buffers_max, keepalive_idle_s)| Config {
+            mss,
+            rcv_buf_bytes,
+            rcv_buffers_max,
+            keepalive_idle_s,
+            sack: flags[0],
+            timestamps: flags[1],
+            window_scaling: flags[2],
+            nagle: flags[3],
+            congestion: if flags[4] {
+                CongestionControl::Cubic
+            } else {
+                CongestionControl::NewReno
+            },
+            ..Config::default()
+        })
+}
+
+fn peer() -> impl Strategy<Value = Peer> {
+    let seqs = prop_oneof![any::<u32>(), Just(u32::MAX - 2), Just(0u32)];
+    (
+        any::<[bool; 3]>(),
+        seqs.clone(),
+        seqs,
+        prop_oneof![Just(None), Just(Some(1460u16)), any::<u16>().prop_map(Some)],
+        0u8..=14,
+        any::<u16>(),
+    )
+        .prop_map(|(flags, irs, iss, mss, shift, window)| Peer {
+            irs: Seq(irs),
+            iss: Seq(iss),
+            window,
+            start_us: 1_000_000,
+            options: TcpOptions {
+                mss,
+                window_scale: flags[0].then_some(shift),
+                sack_permitted: flags[1],
+                timestamp: flags[2].then_some((1_000, 0)),
+                ..TcpOptions::NONE
+            },
+        })
+}
+
+struct Pot {
+    lab: Lab,
+    /// Where the endpoint's receive stream stands, as far as anyone outside can tell.
+    last_edge: Seq,
+}
+
+impl Pot {
+    fn resolve(&self, near: Near) -> Seq {
+        let out = &self.lab.end.out;
+        let delivered = out.delivered as u32 + u32::from(out.eof);
+        match near {
+            Near::Expected(offset) => self.lab.peer.irs + 1 + delivered + offset as u32,
+            Near::Edge(offset) => out.audit.window_edge().unwrap_or(self.last_edge) + offset as u32,
+            Near::Una(offset) => self.lab.peer.iss + 1 + out.acked as u32 + offset as u32,
+            Near::Max(offset) => out.audit.snd_max() + offset as u32,
+            Near::Anywhere(seq) => Seq(seq),
+        }
+    }
+
+    fn segment(&mut self, soup: &Soup) {
+        let seq = self.resolve(soup.seq);
+        let mut sack = SackBlocks::EMPTY;
+        for &(left, right) in &soup.sack {
+            sack.push(self.resolve(left), self.resolve(right));
+        }
+        let base = self.lab.end.out.audit.last_tsval().unwrap_or(0);
+        let timestamp = soup.timestamp.map(|(val, ecr)| {
+            (self.lab.tsval.wrapping_add(val as u32), base.wrapping_add(ecr as u32))
+        });
+        let mut options = TcpOptions { timestamp, sack, ..TcpOptions::NONE };
+        if soup.syn_options {
+            options.mss = Some(soup.window);
+            options.window_scale = Some(soup.window as u8);
+            options.sack_permitted = true;
+        }
+        let hdr = TcpHeader {
+            seq,
+            ack: self.resolve(soup.ack),
+            window: soup.window,
+            urgent: soup.window,
+            options,
+            ..self.lab.header(soup.flags)
+        };
+        let data_seq = seq + u32::from(soup.flags.contains(TcpFlags::SYN));
+        let payload = bytes_at(PEER_SEED, data_seq, soup.len);
+        self.lab.end.segment(&Segment { hdr, payload }, self.lab.now_us);
+        if self.lab.end.out.irs.is_none() {
+            return;
+        }
+        // The stream is that of the SYN which the endpoint believed.
+        self.lab.peer.irs = self.lab.end.out.irs.unwrap_or(self.lab.peer.irs);
+    }
+
+    fn step(&mut self, step: &Step) {
+        let now_us = self.lab.now_us;
+        let open = self.lab.end.out.dead.is_none() && !self.lab.end.out.closed;
+        match step {
+            Step::Segment(soup) => self.segment(soup),
+            Step::Output => self.lab.end.output(now_us),
+            Step::Wait(us) => self.wait(*us),
+            Step::Append(bytes) if open && !self.lab.end.out.shut => {
+                self.lab.end.append(*bytes);
+            }
+            Step::Read(bytes) if open => {
+                self.lab.end.read(*bytes);
+            }
+            Step::Shutdown if open => self.lab.end.shutdown(now_us),
+            Step::Close if open => self.lab.end.close(now_us),
+            Step::Abort => {
+                self.lab.end.with(|tcb, cfg, out| tcb.abort(cfg, now_us, out));
+                self.lab.end.out.closed = true;
+            }
+            Step::Icmp(error, near) => {
+                let seq = near.map(|near| self.resolve(near));
+                self.lab.end.with(|tcb, cfg, out| {
+                    tcb.icmp_error(cfg, now_us, *error, seq, out);
+                });
+            }
+            Step::TransmitFails(rate) => self.lab.end.out.tx_fails = *rate,
+            _ => {}
+        }
+        if self.lab.end.tcb.as_ref().is_some_and(|tcb| tcb.is_dead()) {
+            let tcb = self.lab.end.tcb.as_ref().unwrap();
+            assert_eq!(tcb.deadline(), u64::MAX, "a dead connection has timers");
+            assert!(!tcb.needs_output());
+        }
+        self.lab.take();
+    }
+
+    /// As `Lab::wait`, but without transmit buffers a timer may have to be asked again.
+    fn wait(&mut self, us: u64) {
+        let until_us = self.lab.now_us + us;
+        let mut turns = 0;
+        while let Some(tcb) = &self.lab.end.tcb
+            && tcb.deadline() <= until_us
+        {
+            turns += 1;
+            assert!(turns < 20_000, "timers without end");
+            self.lab.now_us = self.lab.now_us.max(tcb.deadline());
+            let now_us = self.lab.now_us;
+            self.lab.end.with(|tcb, cfg, out| {
+                tcb.timer(cfg, now_us, out);
+                tcb.output(cfg, now_us, out);
+            });
+            let tcb = self.lab.end.tcb.as_ref().unwrap();
+            assert!(
+                tcb.deadline() > now_us || turns < 10_000,
+                "timer stays due at {now_us} in {:?}",
+                tcb.state()
+            );
+            self.lab.take();
+        }
+        self.lab.now_us = until_us;
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_soup_in_any_state(
+        config in config(),
+        peer in peer(),
+        state in 0..STATES.len(),
+        start_us in prop_oneof![Just(0u64), Just(u64::from(u32::MAX) - 1000), 0u64..1 << 50],
+        steps in proptest::collection::vec(step(), 0..120),
+    ) {
+        let mut lab = Lab::in_state(config, Peer { start_us, ..peer }, STATES[state]);
+        lab.end.out.audit.hostile_peer = true;
+        let last_edge = lab.peer.irs;
+        let mut pot = Pot { lab, last_edge };
+        for step in &steps {
+            pot.step(step);
+        }
+        pot.lab.end.finish();
+    }
+
+    /// A peer that falls silent for ever must not keep a connection that owes it something, or
+    /// that nobody uses any more.
+    #[test]
+    fn silence_after_any_soup_ends_what_is_owed(
+        config in config(),
+        peer in peer(),
+        state in 0..STATES.len(),
+        steps in proptest::collection::vec(step(), 0..60),
+    ) {
+        let mut lab = Lab::in_state(config, peer, STATES[state]);
+        lab.end.out.audit.hostile_peer = true;
+        let last_edge = lab.peer.irs;
+        let mut pot = Pot { lab, last_edge };
+        for step in &steps {
+            pot.step(step);
+        }
+        pot.lab.end.out.tx_fails = 0;
+        let now_us = pot.lab.now_us;
+        pot.lab.end.output(now_us);
+        pot.lab.take();
+        pot.wait(2_000_000_000);
+        let state = pot.lab.state();
+        let out = &pot.lab.end.out;
+        let owes = out.acked < out.appended
+            || !matches!(state, State::Established | State::CloseWait | State::FinWait2);
+        if owes || out.closed {
+            prop_assert!(state == State::Closed, "{:?} after silence, {} of {}", state, out.acked, out.appended);
+        }
+        pot.lab.end.finish();
+    }
+}
