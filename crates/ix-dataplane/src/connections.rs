@@ -107,7 +107,7 @@ impl ElasticThread {
         };
         let addr = if addr.is_unspecified() { IpAddr::UNSPECIFIED } else { addr };
         let backlog = Listener::new(backlog, backlog.max(HALF_OPEN_MIN));
-        let listening = Listening { addr, port, cookie: args[4], backlog };
+        let listening = Listening { addr, port, cookie: args[4], backlog, cookies_until_us: 0 };
         self.listeners.add(listening).map(|id| id as i64).map_err(|e| match e {
             ListenError::InUse => error::IN_USE,
             ListenError::TooMany => error::NO_RESOURCE,

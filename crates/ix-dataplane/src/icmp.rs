@@ -3,19 +3,19 @@ use crate::io::Io;
 use crate::metrics::LocalDrop;
 use crate::receive::Work;
 use crate::thread::ElasticThread;
-use ix_mem::HEADROOM_BYTES;
+use ix_mem::{HEADROOM_BYTES, Mbuf};
 use ix_tcp::icmp::{ErrorMessage, IcmpError, reply_to_echo};
 use ix_wire::{ArpPacket, IcmpPacket, ipv4};
 
 impl ElasticThread {
-    pub(crate) fn handle_icmp(&mut self, work: Work, packet: &IcmpPacket) {
-        let frame = work.mbuf.bytes(&self.shared.memory);
+    pub(crate) fn handle_icmp(&mut self, work: &Work, mbuf: Mbuf, packet: &IcmpPacket) {
+        let frame = mbuf.bytes(&self.shared.memory);
         if let Some(error) = IcmpError::parse(frame, packet) {
-            self.icmp_error(&work, &error);
+            self.icmp_error(work, &error);
         } else if work.tails == 0 {
-            self.answer_echo(&work, packet);
+            self.answer_echo(work, &mbuf, packet);
         }
-        self.give_back(work);
+        self.give_back(work, mbuf);
     }
 
     /// An error about a segment of ours goes to its flow, which judges it (RFC 5927).
@@ -35,11 +35,11 @@ impl ElasticThread {
         self.touch(id);
     }
 
-    fn answer_echo(&mut self, work: &Work, packet: &IcmpPacket) {
+    fn answer_echo(&mut self, work: &Work, mbuf: &Mbuf, packet: &IcmpPacket) {
         let Some(mut reply) = self.io.tx_pool.take() else {
             return self.io.metrics.drop_local(LocalDrop::NoTxFrame);
         };
-        let request = work.mbuf.bytes(&self.shared.memory);
+        let request = mbuf.bytes(&self.shared.memory);
         reply.set_range(HEADROOM_BYTES, request.len().min(ix_mem::FRAME_BYTES - HEADROOM_BYTES));
         let bytes = reply.bytes_mut(&self.shared.memory);
         bytes.copy_from_slice(&request[..bytes.len()]);
@@ -52,9 +52,9 @@ impl ElasticThread {
         }
     }
 
-    pub(crate) fn handle_arp(&mut self, work: Work, packet: &ArpPacket) {
+    pub(crate) fn handle_arp(&mut self, work: &Work, mbuf: Mbuf, packet: &ArpPacket) {
         self.io.handle_arp_packet(work.port, packet);
-        self.give_back(work);
+        self.give_back(work, mbuf);
     }
 }
 

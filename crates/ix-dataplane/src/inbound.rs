@@ -5,30 +5,31 @@ use crate::metrics::LocalDrop;
 use crate::receive::Work;
 use crate::thread::{ElasticThread, flow_of};
 use ix_abi::{Event, event_kind};
+use ix_mem::Mbuf;
 use ix_tcp::SynVerdict;
 use ix_wire::{FlowTuple, Parsed, TcpFlags, TcpPacket};
 
 impl ElasticThread {
-    pub(crate) fn handle(&mut self, work: Work) {
-        match work.parsed {
-            Parsed::Tcp(packet) => self.handle_tcp(work, &packet),
-            Parsed::Udp(packet) => self.handle_udp(work, &packet),
-            Parsed::Icmp(packet) => self.handle_icmp(work, &packet),
-            Parsed::Arp(packet) => self.handle_arp(work, &packet),
+    pub(crate) fn handle(&mut self, work: &Work, mbuf: Mbuf) {
+        match &work.parsed {
+            Parsed::Tcp(packet) => self.handle_tcp(work, mbuf, packet),
+            Parsed::Udp(packet) => self.handle_udp(work, mbuf, packet),
+            Parsed::Icmp(packet) => self.handle_icmp(work, mbuf, packet),
+            Parsed::Arp(packet) => self.handle_arp(work, mbuf, packet),
         }
     }
 
-    fn handle_tcp(&mut self, work: Work, packet: &TcpPacket) {
+    fn handle_tcp(&mut self, work: &Work, mbuf: Mbuf, packet: &TcpPacket) {
         let tuple = packet.tuple();
         let group = work.group as usize;
         if self.shared.owner(group) != self.io.index {
             // Cannot be (the receive path hands such packets over); never answer for another thread.
             self.io.metrics.counters.misrouted.add(1);
-            return self.give_back(work);
+            return self.give_back(work, mbuf);
         }
         let found = self.groups[group].as_ref().and_then(|g| g.find(work.hash, &tuple));
         let Some(slot) = found else {
-            self.open_passively(work, packet, &tuple);
+            self.open_passively(work, mbuf, packet, &tuple);
             return;
         };
         let Some(flow) = self.groups[group].as_mut().and_then(|g| g.at(slot)) else { return };
@@ -36,26 +37,26 @@ impl ElasticThread {
         let opens = TcpFlags::SYN.0 == packet.header.flags.0 & (TcpFlags::SYN | TcpFlags::ACK).0;
         if opens && flow.tcb.gives_way_to(&packet.header) {
             self.remove_flow(id);
-            self.open_passively(work, packet, &tuple);
+            self.open_passively(work, mbuf, packet, &tuple);
             return;
         }
-        self.segment(id, work, packet);
+        self.segment(id, work, mbuf, packet);
     }
 
     /// Hands a segment to its flow, then tells the application what came of it.
-    fn segment(&mut self, id: FlowId, mut work: Work, packet: &TcpPacket) {
+    fn segment(&mut self, id: FlowId, work: &Work, mut mbuf: Mbuf, packet: &TcpPacket) {
         let ElasticThread { shared, groups, io, receive, touched, listeners, .. } = self;
         let Some(flow) = flow_of(groups, id) else { return };
         let cfg = &shared.config.tcp;
         let now_us = io.now_us;
         let payload = packet.payload;
         if payload.len == 0 && work.tails == 0 {
-            io.rx_pool.put(work.mbuf);
+            io.rx_pool.put(mbuf);
             flow.tcb.segment(cfg, now_us, &packet.header, None, &mut io.of(&mut flow.side));
         } else {
-            let start = work.mbuf.offset() + payload.start as usize;
-            work.mbuf.set_range(start, payload.len as usize);
-            let first = Payload(work.mbuf);
+            let start = mbuf.offset() + payload.start as usize;
+            mbuf.set_range(start, payload.len as usize);
+            let first = Payload(mbuf);
             let mut header = packet.header;
             // A frame of several mbufs is as many segments; its end carries the final flags.
             let last_flags = header.flags;
@@ -108,24 +109,31 @@ impl ElasticThread {
     }
 
     /// A segment of no flow: a listener's business, or refused (RFC 9293 section 3.10.7.1, .2).
-    fn open_passively(&mut self, work: Work, packet: &TcpPacket, tuple: &FlowTuple) {
+    fn open_passively(&mut self, work: &Work, mbuf: Mbuf, packet: &TcpPacket, tuple: &FlowTuple) {
         let header = &packet.header;
         let flags = header.flags;
         let slot = self.listeners.find(tuple.local, tuple.local_port);
         let kinds = TcpFlags::SYN | TcpFlags::ACK | TcpFlags::RST;
         match (slot, flags.0 & kinds.0) {
             (Some(slot), f) if f == TcpFlags::SYN.0 && !flags.contains(TcpFlags::FIN) => {
-                self.handle_syn(slot, work, packet, tuple)
+                self.handle_syn(slot, work, mbuf, packet, tuple)
             }
             (Some(slot), f) if f == TcpFlags::ACK.0 => {
-                self.handle_cookie(slot, work, packet, tuple)
+                self.handle_cookie(slot, work, mbuf, packet, tuple)
             }
-            _ => self.refuse(work, packet, tuple),
+            _ => self.refuse(work, mbuf, packet, tuple),
         }
     }
 
-    fn handle_syn(&mut self, slot: u16, work: Work, packet: &TcpPacket, tuple: &FlowTuple) {
-        let Some(listening) = self.listeners.get(slot) else { return self.give_back(work) };
+    fn handle_syn(
+        &mut self,
+        slot: u16,
+        work: &Work,
+        mbuf: Mbuf,
+        packet: &TcpPacket,
+        tuple: &FlowTuple,
+    ) {
+        let Some(listening) = self.listeners.get(slot) else { return self.give_back(work, mbuf) };
         match listening.backlog.on_syn() {
             SynVerdict::Accept => {
                 let tcb = self.new_passive(&packet.header, tuple);
@@ -142,49 +150,67 @@ impl ElasticThread {
                     }
                 }
             }
-            SynVerdict::Cookie => self.send_cookie(&work, packet, tuple),
+            SynVerdict::Cookie => {
+                listening.cookies_until_us = self.io.now_us + ix_tcp::syn_cookie::LIFETIME_US;
+                self.send_cookie(work, packet, tuple);
+            }
             SynVerdict::Drop => self.io.metrics.drop_local(LocalDrop::Backlog),
         }
-        self.give_back(work);
+        self.give_back(work, mbuf);
     }
 
     /// An ACK without a flow at a listener's port: the third segment of a SYN cookie, or nothing.
-    fn handle_cookie(&mut self, slot: u16, work: Work, packet: &TcpPacket, tuple: &FlowTuple) {
+    fn handle_cookie(
+        &mut self,
+        slot: u16,
+        work: &Work,
+        mbuf: Mbuf,
+        packet: &TcpPacket,
+        tuple: &FlowTuple,
+    ) {
+        let now_us = self.io.now_us;
+        if self.listeners.get(slot).is_none_or(|l| l.cookies_until_us <= now_us) {
+            return self.refuse(work, mbuf, packet, tuple);
+        }
+        // The peer's first segment may have been lost or dropped, and this be a later one, from
+        // which the cookie cannot be read. A reset would end a connection that is good; when the
+        // peer sends the first again, it will be.
         let Some(tcb) = self.open_cookie(&packet.header, tuple) else {
-            return self.refuse(work, packet, tuple);
+            self.io.metrics.drop_local(LocalDrop::NoCookie);
+            return self.give_back(work, mbuf);
         };
-        let Some(listening) = self.listeners.get(slot) else { return self.give_back(work) };
+        let Some(listening) = self.listeners.get(slot) else { return self.give_back(work, mbuf) };
         if !listening.backlog.on_cookie() {
             self.io.metrics.drop_local(LocalDrop::Backlog);
-            return self.give_back(work);
+            return self.give_back(work, mbuf);
         }
         let mut flow = Flow::new(tcb, work.hash, work.port, Holder::Knocking);
         flow.side.listener = slot;
         match self.insert_flow(work.group as usize, flow) {
-            Some(id) => self.segment(id, work, packet),
+            Some(id) => self.segment(id, work, mbuf, packet),
             None => {
                 if let Some(listening) = self.listeners.get(slot) {
                     listening.backlog.accepted();
                 }
                 self.io.metrics.drop_local(LocalDrop::FlowsMax);
-                self.give_back(work);
+                self.give_back(work, mbuf);
             }
         }
     }
 
     /// Answers a reset, as RFC 9293 section 3.10.7.1 has it.
-    fn refuse(&mut self, work: Work, packet: &TcpPacket, tuple: &FlowTuple) {
+    fn refuse(&mut self, work: &Work, mbuf: Mbuf, packet: &TcpPacket, tuple: &FlowTuple) {
         self.io.metrics.drop_local(LocalDrop::NoFlow);
         let payload_len = (packet.payload.len + packet.payload.more) as u32;
         if let Some(reset) = ix_tcp::reset_for(&packet.header, payload_len) {
             self.io.send_reply(work.port, packet.ip.eth_src, tuple, &reset);
         }
-        self.give_back(work);
+        self.give_back(work, mbuf);
     }
 
     /// Frees the mbufs of a packet that is done with.
-    pub(crate) fn give_back(&mut self, work: Work) {
-        self.io.rx_pool.put(work.mbuf);
+    pub(crate) fn give_back(&mut self, work: &Work, mbuf: Mbuf) {
+        self.io.rx_pool.put(mbuf);
         for _ in 0..work.tails {
             if let Some(mbuf) = self.receive.pop_tail() {
                 self.io.rx_pool.put(mbuf);

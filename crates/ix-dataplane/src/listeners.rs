@@ -15,6 +15,8 @@ pub struct Listening {
     pub cookie: u64,
     /// The bounded backlog.
     pub backlog: Listener,
+    /// Until then, µs, answers to SYN cookies may come; 0: none was sent.
+    pub cookies_until_us: u64,
 }
 
 struct Slot {
@@ -125,7 +127,7 @@ mod tests {
     use super::*;
 
     fn on(addr: [u8; 4], port: u16) -> Listening {
-        Listening { addr: IpAddr::v4(addr), port, cookie: 0, backlog: Listener::new(8, 8) }
+        Listening { addr: IpAddr::v4(addr), port, cookie: 0, backlog: Listener::new(8, 8), cookies_until_us: 0 }
     }
 
     #[test]

@@ -165,6 +165,8 @@ local_drops! {
     NoFlow = "no_flow",
     /// A SYN beyond the backlog, or one that a listener refused otherwise.
     Backlog = "backlog",
+    /// A segment of no flow that carries no cookie, while cookies are out.
+    NoCookie = "no_cookie",
     /// A new flow beyond `flows_max`.
     FlowsMax = "flows_max",
     /// A datagram to a port that nobody has bound.

@@ -50,10 +50,10 @@ pub fn forwarding(threads: usize) -> Vec<Forwarding> {
     all
 }
 
-/// A parsed packet of the batch.
+/// A parsed packet of the batch. Its first mbuf stands beside it in `Receive::mbufs`, so that the
+/// batch can be walked without moving what was parsed.
 pub(crate) struct Work {
     pub parsed: Parsed,
-    pub mbuf: Mbuf,
     /// How many continuation mbufs stand in `Receive::tails`.
     pub tails: usize,
     pub port: u8,
@@ -92,7 +92,8 @@ pub struct Receive {
     burst: Vec<RxPacket>,
     /// Polled, but not handled yet because the event array was full.
     backlog: VecDeque<(u8, RxPacket)>,
-    work: VecDeque<Work>,
+    work: Vec<Work>,
+    mbufs: Vec<Mbuf>,
     tails: VecDeque<Mbuf>,
     forwarding: Forwarding,
     toeplitz: Vec<Option<Box<Toeplitz>>>,
@@ -110,7 +111,8 @@ impl Receive {
             first_port: 0,
             burst: Vec::with_capacity(batch),
             backlog: VecDeque::with_capacity(batch),
-            work: VecDeque::with_capacity(batch),
+            work: Vec::with_capacity(batch),
+            mbufs: Vec::with_capacity(batch),
             tails: VecDeque::with_capacity(batch),
             forwarding,
             toeplitz: steering.iter().map(toeplitz).collect(),
@@ -162,9 +164,13 @@ impl ElasticThread {
         self.io.metrics.enter(Stage::Process);
         self.parse_backlog();
         self.prefetch_flows();
-        while let Some(work) = self.receive.work.pop_front() {
-            self.handle(work);
+        let mut work = std::mem::take(&mut self.receive.work);
+        let mut mbufs = std::mem::take(&mut self.receive.mbufs);
+        for (work, mbuf) in work.iter().zip(mbufs.drain(..)) {
+            self.handle(work, mbuf);
         }
+        work.clear();
+        (self.receive.work, self.receive.mbufs) = (work, mbufs);
         polled
     }
 
@@ -218,8 +224,8 @@ impl ElasticThread {
             match self.classify_packet(port, &packet.mbuf, total_len) {
                 Ok((parsed, group, hash)) if self.shared.owner(group) == self.io.index => {
                     let group = group as u8;
-                    let work = Work { parsed, mbuf: packet.mbuf, tails, port, group, hash };
-                    self.receive.work.push_back(work);
+                    self.receive.work.push(Work { parsed, tails, port, group, hash });
+                    self.receive.mbufs.push(packet.mbuf);
                 }
                 Ok((_, group, _)) => {
                     let owner = self.shared.owner(group);

@@ -4,7 +4,7 @@ use crate::metrics::LocalDrop;
 use crate::receive::Work;
 use crate::thread::ElasticThread;
 use ix_abi::{Event, SG_MAX, error, event_kind};
-use ix_mem::HEADROOM_BYTES;
+use ix_mem::{HEADROOM_BYTES, Mbuf};
 use ix_tcp::arp::Resolution;
 use ix_tcp::icmp::ErrorMessage;
 use ix_tcp::udp::{BindError, UdpSocketId};
@@ -13,23 +13,23 @@ use ix_wire::{Checksum, FlowTuple, UdpPacket, ethernet, ipv4, udp};
 const HEADERS_BYTES: usize = ethernet::HEADER_BYTES + ipv4::HEADER_BYTES + udp::HEADER_BYTES;
 
 impl ElasticThread {
-    pub(crate) fn handle_udp(&mut self, work: Work, packet: &UdpPacket) {
+    pub(crate) fn handle_udp(&mut self, work: &Work, mbuf: Mbuf, packet: &UdpPacket) {
         let tuple = packet.tuple();
         let Some(socket) = self.udp.lookup(tuple.local, tuple.local_port) else {
             self.io.metrics.drop_local(LocalDrop::UdpNoSocket);
-            let bytes = work.mbuf.bytes(&self.shared.memory);
+            let bytes = mbuf.bytes(&self.shared.memory);
             let frame = &bytes[..bytes.len().min(ErrorMessage::FRAME_BYTES_MAX)];
             if let Some(message) = ErrorMessage::port_unreachable(packet) {
                 self.io.send_icmp_error(work.port, &message, frame);
             }
-            return self.give_back(work);
+            return self.give_back(work, mbuf);
         };
         let pool = &self.io.rx_pool;
         if work.tails > 0 || self.lent.count() >= pool.owned() / 2 {
             self.io.metrics.drop_local(LocalDrop::UdpQueueFull);
-            return self.give_back(work);
+            return self.give_back(work, mbuf);
         }
-        let data = self.shared.memory.addr_of(&work.mbuf) + packet.payload.start as u64;
+        let data = self.shared.memory.addr_of(&mbuf) + packet.payload.start as u64;
         self.io.events.push(Event {
             kind: event_kind::UDP_RECV,
             len: u32::from(packet.payload.len),
@@ -39,7 +39,7 @@ impl ElasticThread {
             port: tuple.remote_port,
             ..Event::default()
         });
-        self.lent.lend(work.mbuf);
+        self.lent.lend(mbuf);
     }
 
     pub(crate) fn call_udp_bind(&mut self, args: &[u64; 6]) -> Result<i64, i64> {
