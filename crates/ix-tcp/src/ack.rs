@@ -1,6 +1,7 @@
 //! The acknowledgement field, the window and the SACK blocks of an acceptable segment.
 use crate::cc::Ack;
 use crate::config::Config;
+use crate::connect::ms_of;
 use crate::output::{DeadReason, Output, RxBuf};
 use crate::records::TxRecord;
 use crate::state::State;
@@ -105,10 +106,11 @@ impl<B: RxBuf> Tcb<B> {
         report.acked = acked;
         self.snd_una = ack;
         self.rtt.clear_backoff();
-        if let Some(sent_us) = sample_sent_us {
-            self.sample_rtt(now_us.saturating_sub(sent_us), samples, now_us);
-        } else if let Some(sent_us) = again_us {
+        if let Some(sent_us) = again_us {
+            // What else is acknowledged has waited for the retransmission: no sample from it.
             self.sample_retransmission(sent_us, now_us, hdr);
+        } else if let Some(sent_us) = sample_sent_us {
+            self.sample_rtt(now_us.saturating_sub(sent_us), samples, now_us);
         }
         self.rto_base_us = now_us;
         if let Some(loss) = &mut self.loss {
@@ -152,11 +154,13 @@ impl<B: RxBuf> Tcb<B> {
     }
 
     /// Only the echoed timestamp tells which copy was acknowledged (RFC 7323 section 4). The echo of
-    /// an earlier copy measures our timeouts and lost acknowledgements, not the path.
+    /// an earlier copy, or one elicited by something sent later, measures our timeouts and lost
+    /// acknowledgements, not the path.
     fn sample_retransmission(&mut self, sent_us: u64, now_us: u64, hdr: &TcpHeader) {
         if self.flags.has(Flags::TIMESTAMPS)
             && let Some((_, ecr)) = hdr.options.timestamp
             && ecr == self.ts_at(sent_us)
+            && ms_of(sent_us) == self.last_snd_ms
         {
             self.sample_rtt(now_us.saturating_sub(sent_us), 1, now_us);
         }

@@ -12,6 +12,8 @@ use ix_wire::{FlowTuple, Seq};
 const PERIOD_US: u64 = 64_000_000;
 /// A cookie is good in its own period and so many after it: for 128 to 192 s.
 const PERIODS_OLD_MAX: u32 = 2;
+/// After so long no cookie is good any more.
+pub const LIFETIME_US: u64 = (PERIODS_OLD_MAX as u64 + 1) * PERIOD_US;
 const PERIOD_BITS: u32 = 2;
 const MSS_BITS: u32 = 3;
 const HASH_BITS: u32 = 32 - PERIOD_BITS - MSS_BITS;

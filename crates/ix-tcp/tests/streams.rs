@@ -14,6 +14,11 @@ fn net(link: Link, seed: u64) -> Net {
     Net::connect([Config::default(), Config::default()], link, seed, iss, START_US)
 }
 
+/// `IX_SEEDS` asks for more.
+fn seeds(default: u64) -> u64 {
+    std::env::var("IX_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(default)
+}
+
 #[test]
 fn both_ways_on_a_good_link() {
     let mut net = net(Link::GOOD, 1);
@@ -38,7 +43,7 @@ fn one_way_only() {
 /// Loss, reordering and duplication together, both ways, many seeds, every combination of options.
 #[test]
 fn every_bad_link() {
-    for seed in 0..120u64 {
+    for seed in 0..seeds(120) {
         let mut cfgs = [Config::default(), Config::default()];
         for (who, cfg) in cfgs.iter_mut().enumerate() {
             let bits = seed >> (3 * who);
@@ -49,7 +54,7 @@ fn every_bad_link() {
                 cfg.congestion = CongestionControl::NewReno;
             }
             if seed % 5 == 0 {
-                cfg.mss = 100 + (seed as u16 * 37) % 1000;
+                cfg.mss = 100 + (seed * 37 % 1000) as u16;
             }
             if seed % 7 == 0 {
                 (cfg.rcv_buf_bytes, cfg.rcv_buffers_max) = (4000, 8);
@@ -64,8 +69,9 @@ fn every_bad_link() {
             duplicate: (seed % 6) as u32 * 10,
             ..Link::GOOD
         };
-        let iss = [Seq(u32::MAX - (seed as u32 * 997)), Seq(seed as u32)];
-        let start_us = START_US + seed * ((1 << 32) - 1_000_000) / 60;
+        let iss = [Seq(u32::MAX - seed as u32 % 60_000), Seq(seed as u32)];
+        // Near the wrap of a 32-bit microsecond clock (71 min), and of a millisecond one.
+        let start_us = (seed % 3 << 32 | (seed % 2) << 41).max(2_000_000) - 1_000_000;
         let mut net = Net::connect(cfgs, link, seed, iss, start_us);
         net.transfer([pattern(60_000), pattern(40_000)], 600 * SECOND_US);
     }
@@ -149,8 +155,19 @@ fn survives_an_outage() {
 /// A retransmission can be lost too, any number of times.
 #[test]
 fn heavy_loss() {
-    for seed in 0..6 {
+    // Patient, and often trying: the link gives up no one, so neither must the ends.
+    let cfg = Config {
+        r2_us: 3_600_000_000,
+        max_rto_us: 1_000_000,
+        time_wait_us: 240_000_000,
+        syn_retries: 60,
+        syn_ack_retries: 60,
+        ..Config::default()
+    };
+    for seed in 0..seeds(20) {
         let link = Link { loss: 300, delay_us: 200, ..Link::GOOD };
-        net(link, seed).transfer([pattern(30_000), pattern(3_000)], 3600 * SECOND_US);
+        let iss = [Seq(seed as u32), Seq(7)];
+        let mut net = Net::connect([cfg.clone(), cfg.clone()], link, seed, iss, START_US);
+        net.transfer([pattern(30_000), pattern(3_000)], 3600 * SECOND_US);
     }
 }
