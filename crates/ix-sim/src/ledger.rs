@@ -41,6 +41,7 @@ pub struct Ledger {
     pub plans: Vec<ConnectionPlan>,
     sides: Vec<[Side; 2]>,
     violations: Vec<String>,
+    replays: u64,
 }
 
 /// Violations beyond this are not kept: the first ones tell.
@@ -50,12 +51,31 @@ impl Ledger {
     /// Nothing was observed yet.
     pub fn new(plans: Vec<ConnectionPlan>) -> Ledger {
         let sides = vec![[Side::default(); 2]; plans.len()];
-        Ledger { plans, sides, violations: Vec::new() }
+        Ledger { plans, sides, violations: Vec::new(), replays: 0 }
     }
 
     /// One side of a connection.
     pub fn side(&mut self, plan: usize, role: Role) -> &mut Side {
         &mut self.sides[plan][role as usize]
+    }
+
+    /// A server has read a greeting; false when there was a connection with this greeting before.
+    ///
+    /// A SYN cookie can be played again as long as it is valid: a late copy of the first segment
+    /// makes a connection out of one that has ended. Without cookies that must not happen.
+    pub fn open_server(&mut self, plan: usize) -> bool {
+        let side = self.side(plan, Role::Server);
+        if side.progress != Progress::Waiting {
+            self.replays += 1;
+            return false;
+        }
+        side.progress = Progress::Open;
+        true
+    }
+
+    /// How often [`Ledger::open_server`] has answered false.
+    pub fn replays(&self) -> u64 {
+        self.replays
     }
 
     /// Something happened that must not.

@@ -20,6 +20,10 @@ const GREETING: usize = 16;
 /// Bytes given to send at a time.
 const CHUNK: usize = 16 << 10;
 
+/// A lazy side leaves data unread for up to so long, µs: longer than any delayed or repeated
+/// acknowledgement, so that windows close and must be probed.
+const LAZY_US: u64 = 2_000_000;
+
 /// One side of a connection.
 pub struct Talk {
     role: Role,
@@ -166,12 +170,11 @@ impl Peer {
             conn.abort();
             return;
         }
-        talk.plan = Some(plan);
-        let progress = self.ledger.borrow_mut().side(plan, Role::Server).progress;
-        if progress != Progress::Waiting {
-            self.violation(Some(plan), format_args!("a connection was accepted twice"));
+        if !self.ledger.borrow_mut().open_server(plan) {
+            conn.abort();
+            return;
         }
-        self.ledger.borrow_mut().side(plan, Role::Server).progress = Progress::Open;
+        conn.state_mut().plan = Some(plan);
     }
 
     /// Sends what may be sent, and ends the connection when it is time.
@@ -271,7 +274,7 @@ impl Handler for Peer {
             self.read(conn);
         } else if !talk.reading_later {
             conn.state_mut().reading_later = true;
-            let (id, delay_us) = (conn.id(), self.rng.spread(10, 50_000));
+            let (id, delay_us) = (conn.id(), self.rng.spread(10, LAZY_US));
             self.alarm(conn.io(), delay_us, Alarm::Read(id));
         }
     }

@@ -204,28 +204,27 @@ fn start(rng: &mut Rng) -> u64 {
 
 fn host(rng: &mut Rng, kinds: [bool; 6], loss: Option<f64>) -> HostPlan {
     let threads = rng.pick(&[1, 1, 1, 2, 3, 4]);
-    let slow = rng.chance(0.2);
     let faults = match loss {
         Some(loss) => Faults { loss, ..Faults::none(rng.spread(5, 5_000)) },
         None => faults(rng, kinds),
     };
     HostPlan {
         threads,
-        batch: rng.pick(&[1, 2, 16, 64, 64]),
+        batch: rng.pick(&[1, 2, 16, 64, 64, 1024]),
         rx_frames: rng.pick(&[1024, 4096, 8192]),
         tx_frames: rng.pick(&[1024, 2048]),
-        ring: rng.pick(&[64, 256, 1024]),
+        ring: rng.pick(&[64, 256, 1024, 4096]),
         spread: rng.pick(&[
             SpreadPlan::First,
             SpreadPlan::Random,
             SpreadPlan::Table,
             SpreadPlan::Rss,
         ]),
-        cycle_us: if slow { 200 } else { 5 },
+        cycle_us: rng.pick(&[3, 3, 3, 10, 200, 3_000]),
         stall: if rng.chance(0.3) { 0.001 } else { 0.0 },
         stall_us: 50_000,
         tcp: tcp(rng),
-        backlog: rng.pick(&[0, 0, 4, 64]),
+        backlog: rng.pick(&[0, 0, 32, 128]),
         faults,
     }
 }
@@ -324,6 +323,8 @@ fn connections(
         Scenario::Churn => (0, 0, rng.spread(20, 400)),
         Scenario::All => (rng.below(3), rng.below(10), rng.spread(1, 100)),
     };
+    // Now and then everybody begins at once: floods of SYNs, full backlogs.
+    let span_us = if rng.chance(0.2) { 0 } else { span_us };
     let mut all = Vec::new();
     for _ in 0..bulk {
         let bytes =

@@ -35,13 +35,24 @@ pub struct World {
     wake_us: Vec<Vec<u64>>,
     ledger: Rc<RefCell<Ledger>>,
     trace: Option<Trace>,
+    tamper: Option<Tamper>,
 }
+
+/// May change a frame that is about to arrive.
+pub type Tamper = Box<dyn FnMut(&mut Vec<u8>)>;
 
 /// Gets a line for each frame that arrives.
 pub type Trace = Box<dyn FnMut(u64, usize, &[u8])>;
 
+impl Outcome {
+    /// A total by name, 0 when there is no such counter.
+    pub fn counter(&self, name: &str) -> u64 {
+        self.counters.iter().find(|(n, _)| *n == name).map_or(0, |(_, value)| *value)
+    }
+}
+
 /// What came of a run.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outcome {
     /// What must not have happened; empty: all is well.
     pub violations: Vec<String>,
@@ -76,7 +87,8 @@ impl World {
             hosts.push(host);
         }
         let wake_us = hosts.iter().map(|host| vec![u64::MAX; host.threads()]).collect();
-        let mut world = World { plan, agenda, network, hosts, wake_us, ledger, trace: None };
+        let mut world =
+            World { plan, agenda, network, hosts, wake_us, ledger, trace: None, tamper: None };
         for host in 0..world.hosts.len() {
             for thread in 0..world.hosts[host].threads() {
                 world.wake(host, Next { thread, at_us: world.plan.start_us });
@@ -88,6 +100,11 @@ impl World {
     /// Shows every frame that arrives.
     pub fn set_trace(&mut self, trace: Trace) {
         self.trace = Some(trace);
+    }
+
+    /// Changes frames on their way; to test that the simulator sees what it must.
+    pub fn set_tamper(&mut self, tamper: Tamper) {
+        self.tamper = Some(tamper);
     }
 
     /// Runs until nothing is left, or it is clear that something will stay.
@@ -118,7 +135,10 @@ impl World {
         let Some(happening) = self.agenda.next(until_us) else { return false };
         let now_us = self.agenda.now_us();
         match happening {
-            Happening::Arrival(InFlight { port, frame }) => {
+            Happening::Arrival(InFlight { port, mut frame }) => {
+                if let Some(tamper) = &mut self.tamper {
+                    tamper(&mut frame);
+                }
                 if let Some(trace) = &mut self.trace {
                     trace(now_us - self.plan.start_us, port, &frame);
                 }
@@ -211,6 +231,11 @@ impl World {
         let ledger = self.ledger.borrow();
         let mut violations = ledger.violations().to_vec();
         let late = |plan| format!("not ended by the deadline: {}", ledger.describe(plan));
+        let metrics: Vec<_> = self.hosts.iter().map(|host| host.metrics()).collect();
+        let total = |name: &str| -> u64 { metrics.iter().filter_map(|m| m.total(name)).sum() };
+        if ledger.replays() > 0 && total("syn_cookies") == 0 {
+            violations.push(format!("{} connections were accepted twice", ledger.replays()));
+        }
         if violations.is_empty() {
             violations.extend(ledger.unfinished().map(late));
         }
@@ -218,8 +243,6 @@ impl World {
         for port in 0..self.network.ports() {
             frames.add(self.network.stats(port));
         }
-        let metrics: Vec<_> = self.hosts.iter().map(|host| host.metrics()).collect();
-        let total = |name| metrics.iter().filter_map(|m| m.total(name)).sum();
         let counters = COUNTERS.iter().map(|&name| (name, total(name))).collect();
         let (connections, bytes) = (ledger.plans.len(), ledger.bytes());
         Outcome { violations, connections, bytes, took_us, frames, counters }
@@ -244,6 +267,8 @@ const COUNTERS: &[&str] = &[
     "rx_packets",
     "forwarded",
     "event_back_pressure",
+    "knocks",
+    "syn_cookies",
     "tcp.retransmits",
     "tcp.rto",
     "tcp.tlp",
@@ -252,4 +277,9 @@ const COUNTERS: &[&str] = &[
     "tcp.out_of_order",
     "tcp.window_probes",
     "tcp.challenge_acks",
+    "tcp.resets_received",
+    "tcp.dsack_received",
+    "tcp.rcv_buffer_limit",
+    "tcp.keepalive_probes",
+    "tcp.timed_out",
 ];

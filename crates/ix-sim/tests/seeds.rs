@@ -1,0 +1,115 @@
+//! Fixed seeds: whole hosts under every fault, each byte checked, everything given back.
+//! `ix sim --seed S --scenario NAME -v` repeats one by itself.
+use ix_sim::plan::{Options, Plan, Scenario};
+use ix_sim::world::{Outcome, World};
+use std::ops::Range;
+
+fn run(seed: u64, scenario: Scenario, options: &Options) -> Outcome {
+    World::new(seed, Plan::new(seed, scenario, options)).run()
+}
+
+/// Runs the seeds; answers the totals of what they exercised.
+fn all_well(seeds: Range<u64>, scenario: Scenario, options: &Options) -> Vec<Outcome> {
+    let outcomes: Vec<Outcome> = seeds.clone().map(|seed| run(seed, scenario, options)).collect();
+    for (seed, outcome) in seeds.zip(&outcomes) {
+        assert!(outcome.violations.is_empty(), "seed {seed}, {scenario:?}: {outcome:#?}");
+    }
+    outcomes
+}
+
+fn total(outcomes: &[Outcome], name: &str) -> u64 {
+    outcomes.iter().map(|outcome| outcome.counter(name)).sum()
+}
+
+#[test]
+fn everything_at_once() {
+    let outcomes = all_well(0..60, Scenario::All, &Options::default());
+    // Not a wire that happened to be good: what is here to be survived did happen.
+    let faults = |count: fn(&Outcome) -> u64| outcomes.iter().map(count).sum::<u64>();
+    assert!(faults(|o| o.frames.lost) > 500);
+    assert!(faults(|o| o.frames.reordered) > 100);
+    assert!(faults(|o| o.frames.duplicated) > 100);
+    assert!(faults(|o| o.frames.corrupted) > 50);
+    assert!(faults(|o| o.frames.overflowed) > 50);
+    for name in ["forwarded", "tcp.retransmits", "tcp.rto", "tcp.tlp", "tcp.recoveries"] {
+        assert!(total(&outcomes, name) > 50, "{name} {}", total(&outcomes, name));
+    }
+    for name in ["tcp.undos", "tcp.challenge_acks", "tcp.resets_received"] {
+        assert!(total(&outcomes, name) > 0, "{name} never happened");
+    }
+}
+
+#[test]
+fn many_short_connections() {
+    let outcomes = all_well(1000..1030, Scenario::Churn, &Options::default());
+    assert!(outcomes.iter().map(|outcome| outcome.connections).sum::<usize>() > 2000);
+}
+
+/// Data is left unread for up to two seconds at a time.
+#[test]
+fn windows_close_and_open_again() {
+    let mut probes = 0;
+    for seed in 1200..1220 {
+        let mut plan = Plan::new(seed, Scenario::Bulk, &Options::default());
+        plan.connections.iter_mut().for_each(|connection| connection.lazy = [true, true]);
+        let outcome = World::new(seed, plan).run();
+        assert!(outcome.violations.is_empty(), "seed {seed}: {outcome:#?}");
+        probes += outcome.counter("tcp.window_probes");
+    }
+    assert!(probes > 10, "{probes} probes");
+}
+
+/// Hundreds of handshakes in the same instant, at listeners with room for few.
+#[test]
+fn everybody_at_once() {
+    let mut cookies = 0;
+    for seed in 1100..1120 {
+        let mut plan = Plan::new(seed, Scenario::Churn, &Options::default());
+        let first = plan.connections[0];
+        plan.connections.resize(400, first);
+        for connection in &mut plan.connections {
+            connection.after_us = 0;
+            connection.client.1 = 0;
+        }
+        for host in &mut plan.hosts {
+            (host.threads, host.backlog) = (1, 32);
+        }
+        let outcome = World::new(seed, plan).run();
+        assert!(outcome.violations.is_empty(), "seed {seed}: {outcome:#?}");
+        cookies += outcome.counter("syn_cookies");
+    }
+    assert!(cookies > 100, "{cookies} cookies");
+}
+
+#[test]
+fn messages_and_their_echoes() {
+    all_well(2000..2040, Scenario::Echo, &Options::default());
+}
+
+/// 16 MiB each way on each connection, with 1 % loss.
+#[test]
+fn long_streams_both_ways_under_loss() {
+    let options = Options { loss: Some(0.01), bulk_bytes: Some(16 << 20) };
+    let outcomes = all_well(3000..3002, Scenario::Bulk, &options);
+    for outcome in &outcomes {
+        assert_eq!(outcome.bytes, outcome.connections as u64 * (32 << 20));
+        assert!(outcome.frames.lost > 100);
+    }
+}
+
+/// 1 GiB; `cargo test --release -p ix-sim -- --ignored`.
+#[test]
+#[ignore = "takes a minute with optimisation, far longer without"]
+fn a_gibibyte() {
+    let options = Options { loss: None, bulk_bytes: Some(512 << 20) };
+    all_well(4000..4001, Scenario::Bulk, &options);
+}
+
+#[test]
+fn a_seed_repeats_to_the_last_counter() {
+    for seed in 5000..5005 {
+        let first = run(seed, Scenario::All, &Options::default());
+        assert_eq!(first, run(seed, Scenario::All, &Options::default()));
+        assert_ne!(first, run(seed + 100, Scenario::All, &Options::default()));
+    }
+}
