@@ -76,6 +76,11 @@ impl Runner {
                 // One more round of polling before the next sleep, not a whole spin.
                 busy_us = now_us.saturating_sub(spin_us / 2);
                 continue;
+            } else if self.thread.is_transmitting() {
+                // The kernel has packets of ours in hand, and may need this processor to send them
+                // (a softirq that was put off to a kernel thread).
+                // SAFETY: a plain system call without arguments.
+                unsafe { libc::sched_yield() };
             } else {
                 core::hint::spin_loop();
             }

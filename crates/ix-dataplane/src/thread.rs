@@ -222,6 +222,11 @@ impl ElasticThread {
         counters.device_tx_failed.set(failed);
     }
 
+    /// Whether devices are still sending packets of ours.
+    pub fn is_transmitting(&self) -> bool {
+        self.io.ports.iter().any(|port| port.nic.frames_held().1 > 0)
+    }
+
     /// Whether nothing waits that no doorbell will ring for. Arms the devices' doorbells.
     pub fn may_sleep(&mut self) -> bool {
         let unsent = self.io.ports.iter().any(|port| !port.queue.is_empty());
