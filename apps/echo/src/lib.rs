@@ -1,0 +1,25 @@
+//! Echo and bulk server, and the load for them, on IX and on Linux sockets.
+//!
+//! A library, so that the `ix` command can carry the program inside itself for its demo.
+mod args;
+mod bulk;
+mod client;
+mod ix;
+mod report;
+mod run;
+mod server;
+
+use clap::Parser;
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+/// Runs the program with this command line, its name first.
+pub fn command(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
+    match run::run(&args::Args::parse_from(arguments)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("ix-echo: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
