@@ -1,4 +1,5 @@
 //! Opening, with privilege, and attaching, without.
+use crate::error::{AttachError, OpenError};
 use crate::sys::check;
 use crate::{DeviceSpec, Nic, NicInfo, SetReta, afxdp, tap};
 use ix_mem::{PacketMemory, Pool};
@@ -58,10 +59,12 @@ impl fmt::Debug for OpenedDevice {
 
 /// Opens a device: everything that needs privilege.
 ///
-/// | back end | needs |
-/// |---|---|
-/// | tap | `/dev/net/tun`; CAP_NET_ADMIN in the network namespace (a user namespace's will do); CAP_BPF for the steering program, without which flows are steered in software |
-/// | afxdp | CAP_NET_RAW for the sockets, CAP_NET_ADMIN and CAP_BPF for the XDP program; [`OpenedDevice::finish`] puts a socket into the program's map, for which having the map's descriptor is enough |
+/// - tap: `/dev/net/tun` and CAP_NET_ADMIN in the network namespace, for which that of a user
+///   namespace will do; CAP_BPF for the steering program, without which flows are steered in
+///   software.
+/// - afxdp: CAP_NET_RAW for the sockets, CAP_NET_ADMIN and CAP_BPF for the XDP program.
+///   [`OpenedDevice::finish`] puts a socket into the program's map, for which the map's descriptor
+///   is enough; but a socket must be bound before, and the owner of the memory does that.
 ///
 /// [`attach`] needs none of these. It registers all packet memory with each socket, and that is
 /// charged to RLIMIT_MEMLOCK of the attaching process unless it has CAP_IPC_LOCK: raise the limit
@@ -128,149 +131,3 @@ pub fn attach(
         _ => Err(AttachError::Kind { kind: info.kind }),
     }
 }
-
-/// Why a device cannot be opened.
-#[derive(Debug)]
-#[allow(missing_docs)] // The messages below say what each field is.
-pub enum OpenError {
-    /// No interface of this name.
-    NoSuchInterface { name: String },
-    /// The caller may not.
-    Privilege { what: &'static str, name: String, needs: &'static str },
-    /// Another program has the interface.
-    InUse { name: String },
-    /// The interface exists and is no multi-queue tap.
-    NotOurKind { name: String },
-    /// Queues were asked for that the interface lacks.
-    TooManyQueues { name: String, asked: usize, has: usize },
-    /// Packets would come in on queues that were not asked for.
-    TooFewQueues { name: String, asked: usize, has: usize },
-    /// Frames of this interface are longer than ours.
-    MtuTooLarge { name: String, mtu: usize, largest: usize },
-    /// The interface is switched off.
-    Down { name: String },
-    /// No address, so no packet would be ours.
-    NoAddress { name: String },
-    /// The interface has an XDP program of somebody else.
-    ProgramPresent { name: String },
-    /// The mode the user insists on is refused.
-    ModeRefused { name: String, mode: &'static str, source: io::Error },
-    /// Another error of the system.
-    System { action: &'static str, name: String, source: io::Error },
-}
-
-impl OpenError {
-    pub(crate) fn system(action: &'static str, name: &str, source: io::Error) -> OpenError {
-        match source.raw_os_error() {
-            Some(libc::ENODEV) => OpenError::NoSuchInterface { name: name.to_owned() },
-            _ => OpenError::System { action, name: name.to_owned(), source },
-        }
-    }
-}
-
-impl fmt::Display for OpenError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            OpenError::NoSuchInterface { name } => {
-                write!(f, "there is no interface `{name}`; `ip link` lists what there is")
-            }
-            OpenError::Privilege { what, name, needs } => {
-                write!(f, "may not {what} for `{name}`: needs {needs}; run as root")
-            }
-            OpenError::InUse { name } => {
-                write!(f, "`{name}` is in use by another program; stop it or choose another name")
-            }
-            OpenError::NotOurKind { name } => write!(
-                f,
-                "`{name}` exists and is no multi-queue tap; choose another name or `ip link del {name}`"
-            ),
-            OpenError::TooManyQueues { name, asked, has: 1 } => write!(
-                f,
-                "`{name}` has 1 queue; ask for queues=1 or raise it with `ethtool -L {name} combined \
-                 {asked}` (veth: `rx {asked} tx {asked}`)"
-            ),
-            OpenError::TooManyQueues { name, asked, has } => write!(
-                f,
-                "`{name}` has {has} queues; ask for queues={has} or raise it with `ethtool -L {name} \
-                 combined {asked}` (veth: `rx {asked} tx {asked}`)"
-            ),
-            OpenError::TooFewQueues { name, asked, has } => write!(
-                f,
-                "`{name}` receives on {has} queues and packets on those beyond queues={asked} would be \
-                 lost; ask for queues={has} or lower it with `ethtool -L {name} combined {asked}` \
-                 (veth: `rx {asked} tx {asked}`)"
-            ),
-            OpenError::MtuTooLarge { name, mtu, largest } => write!(
-                f,
-                "`{name}` has MTU {mtu}, above {largest}, the most that fits here; `ip link set {name} \
-                 mtu {largest}`"
-            ),
-            OpenError::Down { name } => {
-                write!(f, "`{name}` is down; `ip link set {name} up`")
-            }
-            OpenError::NoAddress { name } => {
-                write!(
-                    f,
-                    "`{name}` is shared with Linux and needs an IPv4 address of ours; give one"
-                )
-            }
-            OpenError::ProgramPresent { name } => write!(
-                f,
-                "another XDP program is attached to `{name}`; stop its owner or `ip link set {name} \
-                 xdp off`"
-            ),
-            OpenError::ModeRefused { name, mode, source } => {
-                write!(f, "`{name}` refuses mode={mode} ({source}); leave mode= out")
-            }
-            OpenError::System { action, name, source } => {
-                write!(f, "cannot {action} `{name}`: {source}")
-            }
-        }
-    }
-}
-
-impl std::error::Error for OpenError {}
-
-/// Why a queue cannot be attached.
-#[derive(Debug)]
-#[allow(missing_docs)] // The messages below say what each field is.
-pub enum AttachError {
-    /// The description is of a kind that is not attached by descriptor.
-    Kind { kind: &'static str },
-    /// Packet memory may not be locked.
-    Memlock { name: String, bytes: usize },
-    /// The interface is switched off.
-    Down { name: String },
-    /// Somebody else has the queue's AF_XDP socket.
-    Busy { name: String, queue: usize },
-    /// No way to bind is accepted; the text says what each answered.
-    Refused { name: String, queue: usize, answers: String },
-    /// Another error of the system.
-    System { action: &'static str, name: String, source: io::Error },
-}
-
-impl fmt::Display for AttachError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            AttachError::Kind { kind } => write!(f, "a device of kind {kind} has no descriptor"),
-            AttachError::Memlock { name, bytes } => write!(
-                f,
-                "may not lock {bytes} bytes of packet memory for `{name}`; raise the limit with \
-                 `ulimit -l unlimited` or give fewer buffers"
-            ),
-            AttachError::Down { name } => write!(f, "`{name}` is down; `ip link set {name} up`"),
-            AttachError::Busy { name, queue } => write!(
-                f,
-                "queue {queue} of `{name}` has an AF_XDP socket of another program; stop it"
-            ),
-            AttachError::Refused { name, queue, answers } => {
-                write!(f, "queue {queue} of `{name}` refuses AF_XDP ({answers}); use tap")
-            }
-            AttachError::System { action, name, source } => {
-                write!(f, "cannot {action} `{name}`: {source}")
-            }
-        }
-    }
-}
-
-impl std::error::Error for AttachError {}

@@ -2,8 +2,9 @@
 
 /// A set of frame numbers with a bit each: what we gave to a device and it has not given back.
 ///
-/// A frame number that comes out of a ring shared with the kernel makes an owning `Mbuf` only when
-/// it is in the set, so that a wrong ring entry can lose a packet but never give a frame two owners.
+/// A frame number that comes out of a ring shared with the kernel makes an owning `Mbuf` only
+/// when it is in the set, so that a wrong ring entry can lose a packet but never give a frame two
+/// owners.
 #[derive(Debug)]
 pub(crate) struct FrameSet {
     bits: Vec<u64>,

@@ -12,6 +12,7 @@
 mod afxdp;
 mod bpf;
 mod device;
+mod error;
 mod frames;
 mod info;
 pub mod netdev;
@@ -22,9 +23,8 @@ mod sys;
 mod tap;
 
 pub use afxdp::{XdpBind, XdpMode};
-pub use device::{
-    AttachError, OpenError, OpenOptions, OpenedDevice, RingSizes, attach, open, raise_memlock_limit,
-};
+pub use device::{OpenOptions, OpenedDevice, RingSizes, attach, open, raise_memlock_limit};
+pub use error::{AttachError, OpenError};
 pub use info::LineError;
 pub use sim::{SimDevice, SimNic, SimOptions};
 pub use spec::{DeviceSpec, SpecError};

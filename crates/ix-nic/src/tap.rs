@@ -2,7 +2,8 @@
 //!
 //! A system call a packet each way. No `vnet_hdr`: Linux then finishes checksums and cuts TCP
 //! segments itself before it hands a frame over. The interface dies with its descriptors.
-use crate::device::{OpenError, OpenOptions, OpenedDevice};
+use crate::device::{OpenOptions, OpenedDevice};
+use crate::error::OpenError;
 use crate::netdev::{self, Interface};
 use crate::steering::SteeringProgram;
 use crate::sys::check;

@@ -126,6 +126,29 @@ fn the_steering_program_is_a_live_redirection_table() {
 }
 
 #[test]
+fn without_bpf_flows_are_steered_in_software_and_it_says_so() {
+    let Some(ns) = namespace("tap without CAP_BPF") else { return };
+    let spec: DeviceSpec = "tap:tap0,queues=2".parse().unwrap();
+    let mut device = ns.run(|| {
+        keep_capabilities(NET_ADMIN);
+        open(&spec, &options()).unwrap()
+    });
+    assert_eq!(device.info.steering, Steering::Software);
+    assert!(device.reta.is_none());
+    assert!(device.info.mode.contains("needs CAP_BPF"), "{}", device.info.mode);
+    ns.add_address("tap0", LINUX_IP.into(), 24).unwrap();
+    ns.set_up("tap0", true).unwrap();
+    let mut host = Host::on(&mut device);
+    assert_eq!(host.serve(|| ns.run(|| echo(&client(), 1000, 4))), 1000);
+    host.assert_nothing_leaks();
+    let refused = ns.run(|| {
+        keep_capabilities(0);
+        open(&"tap:tap1".parse().unwrap(), &options()).unwrap_err().to_string()
+    });
+    assert!(refused.contains("CAP_NET_ADMIN"), "{refused}");
+}
+
+#[test]
 fn refuses_in_one_line() {
     let Some(ns) = namespace("tap refusals") else { return };
     let other = Namespace::new().unwrap();

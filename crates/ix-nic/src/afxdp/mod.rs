@@ -11,7 +11,8 @@ mod socket;
 pub(crate) use nic::AfxdpNic;
 
 use crate::bpf::{Map, MapKind, PROGRAM_XDP_FRAGS, Program, ProgramKind};
-use crate::device::{OpenError, OpenOptions, OpenedDevice};
+use crate::device::{OpenOptions, OpenedDevice};
+use crate::error::OpenError;
 use crate::netdev::{Interface, Rss};
 use crate::sys;
 use crate::{NicInfo, SetReta, Steering};

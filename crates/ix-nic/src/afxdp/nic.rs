@@ -1,7 +1,8 @@
 //! One AF_XDP socket as a queue pair.
 use super::XdpBind;
 use super::socket::Socket;
-use crate::device::{AttachError, RingSizes};
+use crate::device::RingSizes;
+use crate::error::AttachError;
 use crate::frames::FrameSet;
 use crate::{DeviceDrops, Nic, NicInfo, RxPacket};
 use ix_mem::{FRAME_BYTES, Mbuf, PacketMemory, Pool};

@@ -1,7 +1,8 @@
 //! From a bare AF_XDP socket to bound rings, in the process that has the packet memory.
 use super::ring::{Consumer, Producer};
 use super::{XdpBind, XdpMode};
-use crate::device::{AttachError, RingSizes};
+use crate::device::RingSizes;
+use crate::error::AttachError;
 use crate::sys::{Mapping, check, get_option, set_option};
 use ix_mem::{FRAME_BYTES, PacketMemory};
 use std::io;

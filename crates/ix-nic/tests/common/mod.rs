@@ -38,6 +38,17 @@ pub fn eventually(what: &str, mut happened: impl FnMut() -> bool) {
     }
 }
 
+/// CAP_NET_ADMIN in a set of capabilities.
+pub const NET_ADMIN: u32 = 1 << 12;
+
+/// Takes all capabilities but these off the calling thread.
+pub fn keep_capabilities(kept: u32) {
+    let header = [0x2008_0522u32, 0];
+    let sets = [kept, kept, 0, 0, 0, 0];
+    // SAFETY: header and sets have the layout of version 3, and live across the call.
+    assert_eq!(unsafe { libc::syscall(libc::SYS_capset, header.as_ptr(), sets.as_ptr()) }, 0);
+}
+
 /// Frames to work with, and the queue pairs of a device.
 pub struct Host {
     pub memory: PacketMemory,
