@@ -148,6 +148,11 @@ pub struct Endpoint {
     pub tuple: FlowTuple,
     pub out: Surroundings,
     pub app: App,
+    /// When the test wants a turn of its own, and the last turn.
+    pub wake_us: u64,
+    pub woken_us: u64,
+    /// The connection was dropped: segments are answered as where there is none.
+    pub gone: bool,
     next_read_us: u64,
     ts_offset: u32,
 }
@@ -157,7 +162,17 @@ impl Endpoint {
     pub fn listen(cfg: Config, tuple: FlowTuple, iss: Seq, own_seed: u32, peer_seed: u32) -> Self {
         let out = Surroundings::new(cfg, iss, own_seed, peer_seed);
         let (app, ts_offset) = (App::default(), own_seed.wrapping_mul(77));
-        Endpoint { tcb: None, tuple, out, app, next_read_us: 0, ts_offset }
+        Endpoint {
+            tcb: None,
+            tuple,
+            out,
+            app,
+            wake_us: u64::MAX,
+            woken_us: 0,
+            gone: false,
+            next_read_us: 0,
+            ts_offset,
+        }
     }
 
     pub fn connect(
@@ -292,10 +307,21 @@ impl Endpoint {
 
 impl Node for Endpoint {
     fn arrive(&mut self, segment: &Segment, now_us: u64) {
+        if self.gone || self.tcb.as_ref().is_some_and(|tcb| tcb.is_dead()) {
+            if let Some(reset) = ix_tcp::reset_for(&segment.hdr, segment.payload.len() as u32) {
+                let hdr = reset.header(&self.tuple);
+                self.out.sent.push(Segment { hdr, payload: Vec::new() });
+            }
+            return;
+        }
         self.segment(segment, now_us);
     }
 
     fn turn(&mut self, now_us: u64) {
+        self.woken_us = now_us;
+        if now_us >= self.wake_us {
+            self.wake_us = u64::MAX;
+        }
         // What a turn finds out may make a timer due at once, but timers must not chase themselves.
         for _ in 0..8 {
             if self.tcb.as_ref().is_some_and(|tcb| tcb.deadline() <= now_us) {
@@ -314,10 +340,23 @@ impl Node for Endpoint {
     fn next_turn_us(&self) -> u64 {
         let deadline_us = self.tcb.as_ref().map_or(u64::MAX, |tcb| tcb.deadline());
         let wants_read = self.app.read_max > 0 && !self.out.held.is_empty();
-        if wants_read { deadline_us.min(self.next_read_us) } else { deadline_us }
+        let read_us = if wants_read { self.next_read_us } else { u64::MAX };
+        // What found no transmit buffer is tried again in the next cycle, as the dataplane does.
+        let blocked =
+            self.out.tx_fails > 0 && self.tcb.as_ref().is_some_and(|tcb| tcb.needs_output());
+        let retry_us = if blocked { self.woken_us + 10 } else { u64::MAX };
+        deadline_us.min(read_us).min(self.wake_us).min(retry_us)
     }
 
     fn take_sent(&mut self) -> Vec<Segment> {
         std::mem::take(&mut self.out.sent)
+    }
+
+    fn too_big(&mut self, segment: &Segment, mtu: u16, now_us: u64) {
+        self.with(|tcb, cfg, out| {
+            let error = ix_tcp::PathError::FragNeeded { mtu };
+            tcb.icmp_error(cfg, now_us, error, Some(segment.hdr.seq), out);
+        });
+        self.wake_us = now_us;
     }
 }

@@ -11,6 +11,8 @@ pub trait Node {
     /// When it wants its next turn even if nothing arrives.
     fn next_turn_us(&self) -> u64;
     fn take_sent(&mut self) -> Vec<Segment>;
+    /// A router answers `segment` with "fragmentation needed".
+    fn too_big(&mut self, _segment: &Segment, _mtu: u16, _now_us: u64) {}
 }
 
 /// What the link does to segments. Rates are per mille.
@@ -53,6 +55,11 @@ pub struct Network<L, R> {
     /// Called with each segment before it flies: true drops it.
     #[allow(clippy::type_complexity)]
     pub filter: Option<Box<dyn FnMut(&mut Segment, bool, u64) -> bool>>,
+    /// Makes a forged segment that arrives with each real one.
+    #[allow(clippy::type_complexity)]
+    pub inject: Option<Box<dyn FnMut(&Segment) -> Option<Segment>>>,
+    /// MTU that a router names when a segment exceeds `payload_max`.
+    pub too_big: Option<u16>,
     rng: Rng,
     queue: BinaryHeap<Reverse<(u64, u64, usize)>>,
     flying: Vec<Option<Flying>>,
@@ -68,6 +75,8 @@ impl<L: Node, R: Node> Network<L, R> {
             model,
             now_us,
             filter: None,
+            inject: None,
+            too_big: None,
             rng: Rng::new(seed),
             queue: BinaryHeap::new(),
             flying: Vec::new(),
@@ -132,7 +141,20 @@ impl<L: Node, R: Node> Network<L, R> {
             return;
         }
         let model = self.model;
-        if self.rng.chance(model.loss) || segment.payload.len() > model.payload_max {
+        if segment.payload.len() > model.payload_max {
+            if let Some(mtu) = self.too_big {
+                if to_right {
+                    self.left.too_big(&segment, mtu, now_us);
+                } else {
+                    self.right.too_big(&segment, mtu, now_us);
+                }
+            }
+            return;
+        }
+        if let Some(forged) = self.inject.as_mut().and_then(|inject| inject(&segment)) {
+            self.fly(forged, to_right, now_us + model.delay_us);
+        }
+        if self.rng.chance(model.loss) {
             return;
         }
         let copies = 1 + u32::from(self.rng.chance(model.duplicate));
@@ -141,9 +163,13 @@ impl<L: Node, R: Node> Network<L, R> {
             if self.rng.chance(model.reorder) {
                 at_us += 1 + self.rng.below(model.reorder_us);
             }
-            self.order += 1;
-            self.flying.push(Some(Flying { segment: segment.clone(), to_right }));
-            self.queue.push(Reverse((at_us, self.order, self.flying.len() - 1)));
+            self.fly(segment.clone(), to_right, at_us);
         }
+    }
+
+    fn fly(&mut self, segment: Segment, to_right: bool, at_us: u64) {
+        self.order += 1;
+        self.flying.push(Some(Flying { segment, to_right }));
+        self.queue.push(Reverse((at_us, self.order, self.flying.len() - 1)));
     }
 }
