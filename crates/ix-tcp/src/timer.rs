@@ -39,9 +39,13 @@ impl<B: RxBuf> Tcb<B> {
     }
 
     fn rto_us(&self, cfg: &Config) -> u64 {
-        let rto_us = self.rtt.rto_us(cfg.min_rto_us, cfg.max_rto_us, cfg.initial_rto_us);
-        let allowance_us =
-            if self.handshake_done() { self.delayed_ack_allowance_us(cfg) } else { 0 };
+        let (initial_us, allowance_us) = if self.handshake_done() {
+            // Without a sample from the handshake: SYN was retransmitted (RFC 6298 section 5.7).
+            (cfg.initial_rto_us.saturating_mul(3), self.delayed_ack_allowance_us(cfg))
+        } else {
+            (cfg.initial_rto_us, 0)
+        };
+        let rto_us = self.rtt.rto_us(cfg.min_rto_us, cfg.max_rto_us, initial_us);
         (u64::from(rto_us) + allowance_us).min(u64::from(cfg.max_rto_us))
     }
 
@@ -160,14 +164,14 @@ impl<B: RxBuf> Tcb<B> {
             _ => {}
         }
         let last_rcv_us = self.last_rcv_us;
-        let window_closed = self.snd_wnd == 0;
+        let may_wait = self.snd_wnd == 0 && !self.flags.has(Flags::ORPHAN);
         let loss = self.loss_mut();
         if loss.unanswered_since_us == 0 {
             loss.unanswered_since_us = now_us;
         }
-        if window_closed && last_rcv_us > loss.unanswered_since_us {
+        if may_wait && last_rcv_us > loss.unanswered_since_us {
             // A peer that answers may keep its window closed for as long as it likes
-            // (RFC 9293 section 3.8.6.1).
+            // (RFC 9293 section 3.8.6.1), but not at the expense of an application that has left.
             loss.unanswered_since_us = last_rcv_us;
         }
         now_us.saturating_sub(loss.unanswered_since_us) >= u64::from(cfg.r2_us)

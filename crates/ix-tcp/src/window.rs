@@ -121,19 +121,30 @@ impl<B: RxBuf> Tcb<B> {
         space_before: u32,
         out: &mut impl Output<B>,
     ) {
-        if self.snd_wnd > 0
-            && self.records.len() == 1
-            && let Some(probe) = self.records.first().copied()
-            && probe.has(TxRecord::PROBE)
-        {
-            self.records.pop_last();
-            self.forget_marks(&probe);
-            self.snd_nxt = probe.seq;
-            self.rtt.clear_backoff();
+        if self.snd_wnd > 0 {
+            self.withdraw_probe();
         }
         let mss = u32::from(self.mss);
         if space_before < mss && self.send_space(cfg) >= mss {
             out.event(TcpEvent::WindowOpen);
+        }
+    }
+
+    /// The octet that probed a closed window was not accepted: it is unsent again, or, with FIN
+    /// behind it, lost.
+    fn withdraw_probe(&mut self) {
+        let Some(probe) = self.records.get_mut(0).filter(|first| first.has(TxRecord::PROBE)) else {
+            return;
+        };
+        probe.marks &= !TxRecord::PROBE;
+        let probe = *probe;
+        self.rtt.clear_backoff();
+        if self.records.len() > 1 {
+            self.mark_lost(0);
+        } else {
+            self.records.pop_last();
+            self.forget_marks(&probe);
+            self.snd_nxt = probe.seq;
         }
     }
 
