@@ -9,6 +9,9 @@ use ix_mem::Mbuf;
 use ix_tcp::SynVerdict;
 use ix_wire::{FlowTuple, Parsed, TcpFlags, TcpPacket};
 
+/// The control bits that tell what a segment does to an opening connection.
+const OPENING: TcpFlags = TcpFlags(TcpFlags::SYN.0 | TcpFlags::ACK.0 | TcpFlags::RST.0);
+
 impl ElasticThread {
     pub(crate) fn handle(&mut self, work: &Work, mbuf: Mbuf) {
         match &work.parsed {
@@ -40,7 +43,36 @@ impl ElasticThread {
             self.open_passively(work, mbuf, packet, &tuple);
             return;
         }
+        if flow.side.waits == Waits::HalfOpen && !flow.tcb.is_answered_by(&packet.header) {
+            let slot = flow.side.listener;
+            if packet.header.flags.0 & OPENING.0 == TcpFlags::ACK.0 && self.expects_cookies(slot) {
+                return self.handle_other_answer(id, slot, work, mbuf, packet, &tuple);
+            }
+        }
         self.segment(id, work, mbuf, packet);
+    }
+
+    /// A half-open flow gets an ACK of another SYN-ACK than its own. The peer's SYN came twice, and
+    /// the first was answered with a cookie: which of the answers the peer takes is its choice.
+    fn handle_other_answer(
+        &mut self,
+        id: FlowId,
+        slot: u16,
+        work: &Work,
+        mbuf: Mbuf,
+        packet: &TcpPacket,
+        tuple: &FlowTuple,
+    ) {
+        if self.open_cookie(&packet.header, tuple).is_some() {
+            self.remove_flow(id);
+        }
+        self.handle_cookie(slot, work, mbuf, packet, tuple);
+    }
+
+    /// Whether answers to SYN cookies of this listener may still come.
+    fn expects_cookies(&mut self, slot: u16) -> bool {
+        let now_us = self.io.now_us;
+        self.listeners.get(slot).is_some_and(|listening| listening.cookies_until_us > now_us)
     }
 
     /// Hands a segment to its flow, then tells the application what came of it.
@@ -113,8 +145,7 @@ impl ElasticThread {
         let header = &packet.header;
         let flags = header.flags;
         let slot = self.listeners.find(tuple.local, tuple.local_port);
-        let kinds = TcpFlags::SYN | TcpFlags::ACK | TcpFlags::RST;
-        match (slot, flags.0 & kinds.0) {
+        match (slot, flags.0 & OPENING.0) {
             (Some(slot), f) if f == TcpFlags::SYN.0 && !flags.contains(TcpFlags::FIN) => {
                 self.handle_syn(slot, work, mbuf, packet, tuple)
             }
@@ -168,8 +199,7 @@ impl ElasticThread {
         packet: &TcpPacket,
         tuple: &FlowTuple,
     ) {
-        let now_us = self.io.now_us;
-        if self.listeners.get(slot).is_none_or(|l| l.cookies_until_us <= now_us) {
+        if !self.expects_cookies(slot) {
             return self.refuse(work, mbuf, packet, tuple);
         }
         // The peer's first segment may have been lost or dropped, and this be a later one, from

@@ -497,6 +497,12 @@ impl<B: RxBuf> Tcb<B> {
         out.transmit(&self.tuple, &reset);
     }
 
+    /// Whether a segment acknowledges our SYN-ACK: of a peer that was sent two different ones (one
+    /// of them a cookie), it tells which it took.
+    pub fn is_answered_by(&self, hdr: &TcpHeader) -> bool {
+        hdr.ack == self.snd_una + 1
+    }
+
     /// Whether this connection, in TIME-WAIT, may be forgotten in favour of a new SYN of the peer
     /// (RFC 6191 section 2; RFC 9293 section 3.6.1). The caller then frees it and asks the listener.
     pub fn gives_way_to(&self, syn: &TcpHeader) -> bool {
