@@ -49,6 +49,25 @@ impl ReservedFds {
         Ok(unsafe { OwnedFd::from_raw_fd(copy) })
     }
 
+    /// Ends the program's own range below ours, where they meet: its lowered limit lets neither `open`
+    /// nor `dup2` nor a loop that closes "all" descriptors come near. Descriptors can be moved into
+    /// the range no more.
+    pub fn fence(self) -> io::Result<()> {
+        let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        // SAFETY: fills the struct we own.
+        if unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) } < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        if limit.rlim_cur == (self.base + RESERVED_FDS) as u64 {
+            limit.rlim_cur = self.base as u64;
+            // SAFETY: reads the struct we own.
+            if unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) } < 0 {
+                return Err(io::Error::last_os_error());
+            }
+        }
+        Ok(())
+    }
+
     /// Moves a descriptor into the range; its old number is free again.
     pub fn take(self, fd: OwnedFd) -> io::Result<OwnedFd> {
         use std::os::fd::AsFd;

@@ -52,8 +52,8 @@ impl Image {
     }
 }
 
-/// An empty memfd that can be sealed.
-pub(crate) fn memfd(name: &CStr) -> io::Result<OwnedFd> {
+/// An empty memfd that can be sealed; the dataplane makes its control page of one.
+pub fn memfd(name: &CStr) -> io::Result<OwnedFd> {
     // SAFETY: the name is a C string; the answer is checked.
     let fd =
         unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING) };
@@ -64,8 +64,13 @@ pub(crate) fn memfd(name: &CStr) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
+/// Fixes the size of a memfd, so that neither side can make the other one fault by truncating it.
+pub fn seal_size(fd: BorrowedFd<'_>) -> io::Result<()> {
+    seal(fd, libc::F_SEAL_GROW | libc::F_SEAL_SHRINK)
+}
+
 /// Adds seals, and the seal that no more can be added.
-pub(crate) fn seal(fd: BorrowedFd<'_>, seals: i32) -> io::Result<()> {
+fn seal(fd: BorrowedFd<'_>, seals: i32) -> io::Result<()> {
     use std::os::fd::AsRawFd;
     // SAFETY: fcntl on a descriptor we borrow, without pointers.
     let rc = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, seals | libc::F_SEAL_SEAL) };

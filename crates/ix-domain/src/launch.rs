@@ -6,7 +6,7 @@ use crate::exit::Exit;
 use crate::fds::ReservedFds;
 use crate::image::Image;
 use crate::plant::plant;
-use crate::program::diagnose;
+use crate::program::{check, diagnose};
 use crate::tracee::Tracee;
 use std::ffi::OsString;
 use std::io;
@@ -56,6 +56,7 @@ pub enum Occurrence {
 /// The calling thread must outlive the program: the kernel kills the program when the *thread* that
 /// started it ends.
 pub fn launch(image: &Image, config: &LaunchConfig) -> Result<Child, LaunchError> {
+    check(&config.program)?;
     let reserved = ReservedFds::of_this_process().map_err(system("getrlimit"))?;
     let (ours, theirs) = Channel::pair().map_err(system("socketpair"))?;
     // Copies at the numbers they will have in the child; there they lose close-on-exec.

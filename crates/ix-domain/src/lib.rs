@@ -29,7 +29,6 @@ mod launch;
 mod plant;
 mod program;
 mod serve;
-mod shared;
 mod signals;
 mod stack;
 mod tracee;
@@ -39,10 +38,9 @@ pub use channel::{Channel, FromImage, MESSAGE_BYTES_MAX, MESSAGE_FDS_MAX, ToImag
 pub use error::LaunchError;
 pub use exit::Exit;
 pub use fds::{RESERVED_FDS, ReservedFds};
-pub use image::{Image, ImageError};
+pub use image::{Image, ImageError, memfd, seal_size};
 pub use launch::{Child, LaunchConfig, Occurrence, launch};
 pub use serve::{ServeError, serve};
-pub use shared::SharedPages;
 pub use signals::SignalForwarding;
 
 /// The image's command line, between [`launch`] and the image's `main`:

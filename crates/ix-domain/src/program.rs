@@ -5,6 +5,7 @@ use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 /// The file that a name means: itself if it has a slash, else the first one along `path`.
@@ -13,6 +14,23 @@ fn resolve(program: &Path, path: Option<&OsStr>) -> Option<PathBuf> {
         return program.exists().then(|| program.to_owned());
     }
     std::env::split_paths(path?).map(|folder| folder.join(program)).find(|file| file.is_file())
+}
+
+/// Refuses what is certainly no program. (The C library would give it to a shell.)
+pub fn check(program: &Path) -> Result<(), LaunchError> {
+    let Some(file) = resolve(program, std::env::var_os("PATH").as_deref()) else {
+        return Err(LaunchError::NotFound(program.to_owned()));
+    };
+    // What cannot be read may still be executable: then `execve` will tell.
+    match kind(&file) {
+        Ok(FileKind::Foreign) => Err(LaunchError::WrongMachine(file)),
+        Ok(FileKind::Unknown) if is_executable(&file) => Err(LaunchError::NotExecutable(file)),
+        _ => Ok(()),
+    }
+}
+
+fn is_executable(file: &Path) -> bool {
+    file.metadata().is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0)
 }
 
 /// Turns an error of `execve` into one that says what to do.
@@ -24,17 +42,14 @@ pub fn diagnose(program: &Path, error: io::Error) -> LaunchError {
         Some(libc::ENOENT) => LaunchError::NoInterpreter(file),
         Some(libc::EACCES) if file.is_dir() => LaunchError::Directory(file),
         Some(libc::EACCES) => LaunchError::NoPermission(file),
-        Some(libc::ENOEXEC) => match kind(&file) {
-            FileKind::Foreign => LaunchError::WrongMachine(file),
-            _ => LaunchError::NotExecutable(file),
-        },
+        Some(libc::ENOEXEC) => LaunchError::NotExecutable(file),
         Some(libc::EPERM) => LaunchError::TraceRefused(error),
         _ => LaunchError::System { what: "execve", error },
     }
 }
 
-fn kind(file: &Path) -> FileKind {
-    let mut head = [0; 64];
-    let n = File::open(file).and_then(|mut file| file.read(&mut head)).unwrap_or(0);
-    file_kind(&head[..n])
+fn kind(file: &Path) -> io::Result<FileKind> {
+    let mut head = Vec::new();
+    File::open(file)?.take(64).read_to_end(&mut head)?;
+    Ok(file_kind(&head))
 }

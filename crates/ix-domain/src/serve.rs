@@ -22,7 +22,8 @@ pub enum ServeError {
     System(#[from] io::Error),
 }
 
-/// Gives the image its configuration (`key=value` lines) and descriptors, calls
+/// Gives the image its configuration (`key=value` lines) and descriptors (an empty memfd for the
+/// control page, then the queues of each `nic=` line, one for each elastic thread), calls
 /// `attached(device, queue)` after each queue — that is the time for what needs privilege — and
 /// returns when the dataplane stands and the program starts.
 pub fn serve(

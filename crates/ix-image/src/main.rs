@@ -1,2 +1,61 @@
 //! The dataplane image: a static position-independent executable planted into the program.
-fn main() {}
+//!
+//! `ix_domain::launch` maps it into a process that has not run an instruction yet and lets it run
+//! first. It has a C library, a heap and thread-local storage of its own. What it does:
+//!
+//! 1. `main`: read the command line, say hello to the broker, get configuration and descriptors;
+//! 2. [`boot`]: start the dataplane;
+//! 3. [`elastic`]: make a stack and thread-local storage for each elastic thread;
+//! 4. [`resume`]: write the header's address into `IX_ABI`, and jump to the program's entry.
+//!
+//! From then on it runs only when the program calls the [`gate`].
+//!
+//! Built by `build_image.rs` with `+crt-static`. It is also a member of the workspace, where it
+//! compiles as an ordinary program that nobody runs.
+#![cfg_attr(not(test), no_main)]
+#![cfg_attr(test, allow(dead_code))]
+
+mod arguments;
+mod boot;
+#[cfg(not(test))]
+mod c_symbols;
+mod elastic;
+mod gate;
+mod heap;
+mod resume;
+mod signals;
+mod sys;
+
+use arguments::Arguments;
+use ix_domain::{Channel, FromImage};
+use std::ffi::{c_char, c_int};
+use std::os::fd::{FromRawFd, OwnedFd};
+
+/// Not Rust's own `main`: that would ignore SIGPIPE and install handlers for SIGSEGV and SIGBUS, all
+/// of which the program would inherit.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+extern "C" fn main(argc: c_int, argv: *const *const c_char, _env: *const *const c_char) -> c_int {
+    // SAFETY: the C library passes the argument vector that the launcher has built.
+    let arguments = unsafe { Arguments::read(argc, argv) };
+    let Some(arguments) = arguments else {
+        eprintln!("ix-image: this is the dataplane of `ix run`; it is not for starting by hand");
+        return 2;
+    };
+    std::panic::set_hook(Box::new(|info| eprintln!("ix: fault in the dataplane: {info}")));
+    // SAFETY: the launcher has given us this descriptor, and nobody else knows of it.
+    let fd = unsafe { OwnedFd::from_raw_fd(arguments.channel) };
+    // It was inherited across the exec of the program, and must not be across the next.
+    // SAFETY: no pointers.
+    unsafe { libc::fcntl(arguments.channel, libc::F_SETFD, libc::FD_CLOEXEC) };
+    let channel = Channel::from_fd(fd);
+    match boot::start(channel) {
+        // SAFETY: the launcher has read both from the stopped process, and no code of the program
+        // has run since.
+        Ok(header) => unsafe { resume::program(&arguments, header) },
+        Err((channel, why)) => {
+            // When the broker is gone too, there is nobody to tell.
+            let _ = channel.send(&FromImage::Failed(why).encode(), &[]);
+            1
+        }
+    }
+}

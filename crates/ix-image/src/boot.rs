@@ -1,0 +1,168 @@
+//! From the broker's messages to a dataplane that the gate can enter.
+use crate::elastic;
+use crate::gate;
+use crate::signals::SignalWatch;
+use ix_abi::{CALLS_MAX, ProcessHeader, error};
+use ix_dataplane::metrics::ControlPage;
+use ix_dataplane::{Clock, Config, Dataplane, Device};
+use ix_domain::{Channel, FromImage, ReservedFds, ToImage};
+use ix_nic::NicInfo;
+use std::fmt::Display;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+/// Everything the image keeps for the life of the process.
+struct Running {
+    dataplane: Dataplane,
+    signals: Vec<SignalWatch>,
+    _channel: Channel,
+}
+
+/// Set before the gate opens, never changed.
+static RUNNING: AtomicPtr<Running> = AtomicPtr::new(core::ptr::null_mut());
+
+/// The processor and the kernel let user code read and write fs base (`HWCAP2_FSGSBASE`).
+const HWCAP2_FSGSBASE: u64 = 1 << 1;
+
+/// Starts the dataplane as the broker says. On failure the channel comes back with the reason.
+pub fn start(channel: Channel) -> Result<*const ProcessHeader, (Channel, String)> {
+    let started = prepare(&channel).and_then(|parts| {
+        channel.send(&FromImage::Ready.encode(), &[]).map_err(broken)?;
+        Ok(parts)
+    });
+    match started {
+        Ok((dataplane, signals)) => {
+            let header = dataplane.header();
+            let running = Running { dataplane, signals, _channel: channel };
+            RUNNING.store(Box::into_raw(Box::new(running)), Ordering::Release);
+            Ok(header)
+        }
+        Err(why) => Err((channel, why)),
+    }
+}
+
+/// One cycle or more of an elastic thread.
+///
+/// # Safety
+/// The caller has entered this elastic thread.
+pub unsafe fn run_io(thread: usize, calls: u64, wait_us: u64) -> i64 {
+    if calls > CALLS_MAX as u64 {
+        return -error::INVALID;
+    }
+    // SAFETY: set before the gate opened, and never freed.
+    let running = unsafe { &*RUNNING.load(Ordering::Relaxed) };
+    // SAFETY: the caller's promise.
+    unsafe { running.dataplane.run_io(thread, calls as usize, wait_us) as i64 }
+}
+
+/// A Linux thread with this signal mask has entered.
+///
+/// # Safety
+/// As [`run_io`].
+pub unsafe fn entered(thread: usize, signal_mask: u64) -> i64 {
+    // SAFETY: as in `run_io`.
+    let running = unsafe { &*RUNNING.load(Ordering::Relaxed) };
+    match running.signals[thread].set_application_mask(signal_mask) {
+        Ok(()) => 0,
+        Err(_) => -error::NO_RESOURCE,
+    }
+}
+
+fn prepare(channel: &Channel) -> Result<(Dataplane, Vec<SignalWatch>), String> {
+    // SAFETY: only reads what the launcher has passed on from the kernel.
+    if unsafe { libc::getauxval(libc::AT_HWCAP2) } & HWCAP2_FSGSBASE == 0 {
+        return Err("the processor or kernel lacks FSGSBASE, which the gate needs; use Linux 5.9 \
+                    or later on a processor of 2012 or later, without `nofsgsbase`"
+            .to_owned());
+    }
+    let reserved = ReservedFds::of_this_process().map_err(|e| text("getrlimit", e))?;
+    let (text_of_config, fds) = ask_for_config(channel)?;
+    let mut config = Config::parse(&text_of_config).map_err(|e| e.to_string())?;
+    config.fd_base = reserved.base();
+    let mut fds = fds
+        .into_iter()
+        .map(|fd| reserved.take(fd))
+        .collect::<Result<Vec<_>, _>>()
+        .map_err(|e| text("cannot move a descriptor out of the program's way", e))?
+        .into_iter();
+    let page_fd = fds.next().ok_or("the broker sent no control page")?;
+    let threads = config.cpus.len();
+    let devices = devices(&text_of_config, threads, &mut fds)?;
+    let ticks_per_us = Clock::new().ticks_per_us();
+    let page =
+        ControlPage::create(page_fd.as_fd(), threads, ticks_per_us).map_err(|e| e.to_string())?;
+    let attached = |device, queue| finish_attachment(channel, device, queue);
+    let page = Arc::new(page);
+    let dataplane = Dataplane::boot(config, devices, &page, gate::address(), attached)
+        .map_err(|e| e.to_string())?;
+    let signals = open_gate(&dataplane, reserved)?;
+    reserved.fence().map_err(|e| text("setrlimit", e))?;
+    Ok((dataplane, signals))
+}
+
+fn ask_for_config(channel: &Channel) -> Result<(String, Vec<OwnedFd>), String> {
+    channel.send(&FromImage::Hello.encode(), &[]).map_err(broken)?;
+    let (message, fds) = channel.receive().map_err(broken)?.ok_or("the broker is gone")?;
+    match ToImage::decode(&message) {
+        Some(ToImage::Config(text)) => Ok((text, fds)),
+        _ => Err("the broker speaks another language; build ix again".to_owned()),
+    }
+}
+
+/// `nic=` lines in their order, each with a queue for every elastic thread.
+fn devices(
+    config: &str,
+    threads: usize,
+    fds: &mut impl Iterator<Item = OwnedFd>,
+) -> Result<Vec<Device>, String> {
+    let mut devices = Vec::new();
+    for line in config.lines().filter_map(|line| line.strip_prefix("nic=")) {
+        let info = NicInfo::from_line(line).map_err(|e| e.to_string())?;
+        let queues: Vec<OwnedFd> = fds.by_ref().take(threads).collect();
+        devices.push(Device { info, queues });
+    }
+    Ok(devices)
+}
+
+/// Has the broker do what needs privilege.
+fn finish_attachment(channel: &Channel, device: usize, queue: usize) -> Result<(), String> {
+    channel.send(&FromImage::Attached { device, queue }.encode(), &[]).map_err(broken)?;
+    let (message, _) = channel.receive().map_err(broken)?.ok_or("the broker is gone")?;
+    match ToImage::decode(&message) {
+        Some(ToImage::Ok) => Ok(()),
+        Some(ToImage::Refused(why)) => Err(why),
+        _ => Err("the broker speaks another language; build ix again".to_owned()),
+    }
+}
+
+/// Gives each elastic thread what it takes to be entered.
+fn open_gate(dataplane: &Dataplane, reserved: ReservedFds) -> Result<Vec<SignalWatch>, String> {
+    let threads = dataplane.threads();
+    if threads > gate::THREADS_MAX {
+        return Err(format!(
+            "{threads} elastic threads are too many; at most {}",
+            gate::THREADS_MAX
+        ));
+    }
+    let mut contexts = Vec::new();
+    let mut signals = Vec::new();
+    for thread in 0..threads {
+        let watch = SignalWatch::new().and_then(|watch| watch.placed(|fd| reserved.take(fd)));
+        let watch = watch.map_err(|e| text("signalfd", e))?;
+        // SAFETY: nobody can have entered: the gate is not open yet.
+        unsafe { dataplane.set_signal_fd(thread, Some(watch.fd())) };
+        signals.push(watch);
+        let context = elastic::make().map_err(|e| text("cannot make an elastic thread", e))?;
+        contexts.push((context, dataplane.cpu(thread)));
+    }
+    if gate::open(&contexts) { Ok(signals) } else { Err("no memory for the gate".to_owned()) }
+}
+
+fn text(what: &str, error: impl Display) -> String {
+    format!("{what}: {error}")
+}
+
+fn broken(error: std::io::Error) -> String {
+    text("the channel to the broker broke", error)
+}

@@ -1,0 +1,246 @@
+//! The gate: the one function of the dataplane that the application calls.
+//!
+//! It is called on the application's stack, with the application's thread-local storage. `RUN_IO`
+//! checks who calls, changes to the elastic thread's own stack and thread-local storage, runs the
+//! dataplane there and changes back: two writes of fs base and a few loads. `ENTER` and `LEAVE` go
+//! through [`change_hands`], which decides who the caller is from then on.
+//!
+//! A caller is known by its fs base, which no other live thread of the process has; `RUN_IO` compares
+//! it with the owner that `ENTER` wrote. So only one thread at a time is inside an elastic thread:
+//! any other thread is refused, and so is a handler of a fault that happened inside, for it runs
+//! with the dataplane's fs base. (What a hostile program could do is for the wall to prevent that
+//! `--domain none` does not have.) What the System V ABI lets a callee assume is assumed: direction
+//! flag clear, control words of the floating-point units as the caller wants them and kept.
+//!
+//! The table is wiped by the kernel in a forked child (rings and pools are not inherited): there the
+//! gate refuses every thread.
+use crate::boot;
+use crate::elastic::Context;
+use crate::signals::BLOCKED;
+use crate::sys;
+use core::arch::naked_asm;
+use core::cell::UnsafeCell;
+use core::mem::offset_of;
+use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+use ix_abi::{error, gate_op};
+
+/// Elastic threads at most.
+pub const THREADS_MAX: usize = 256;
+/// Hardware threads that an affinity mask names.
+const CPUS_MAX: usize = 1024;
+const SLOT_BYTES: usize = 256;
+const SLOT_SHIFT: u32 = SLOT_BYTES.trailing_zeros();
+
+/// An elastic thread, as the gate sees it.
+#[repr(C, align(256))]
+struct Slot {
+    /// fs base of the Linux thread that has entered; 0: nobody.
+    owner: AtomicU64,
+    stack_top: u64,
+    fs_base: u64,
+    cpu: u32,
+    /// What the owner had before it entered; touched by the owner only.
+    before: UnsafeCell<Before>,
+}
+
+#[derive(Clone, Copy)]
+struct Before {
+    signal_mask: u64,
+    affinity: [u64; CPUS_MAX / 64],
+}
+
+#[repr(C, align(256))]
+struct Table {
+    threads: u64,
+    slots: [Slot; THREADS_MAX],
+}
+
+const _: () = assert!(size_of::<Slot>() == SLOT_BYTES);
+const _: () = assert!(offset_of!(Table, slots) == SLOT_BYTES);
+
+// SAFETY: `before` belongs to the owner, the rest does not change once the table is published.
+unsafe impl Sync for Table {}
+
+/// The table; never null once [`open`] was called, and the gate's address is not known before.
+static TABLE: AtomicPtr<Table> = AtomicPtr::new(core::ptr::null_mut());
+
+/// Opens the gate for these elastic threads, each with its hardware thread. Answers false when
+/// there is no memory for the table.
+pub fn open(threads: &[(Context, u32)]) -> bool {
+    let prot = libc::PROT_READ | libc::PROT_WRITE;
+    let Ok(map) = sys::map(size_of::<Table>(), prot) else { return false };
+    let table = map.cast::<Table>();
+    // SAFETY: a fresh zeroed mapping of that size, page-aligned, for which all zero is a valid
+    // value; nobody else has it yet.
+    let content = unsafe { &mut *table };
+    for (slot, (context, cpu)) in content.slots.iter_mut().zip(threads) {
+        slot.stack_top = context.stack_top;
+        slot.fs_base = context.fs_base;
+        slot.cpu = *cpu;
+    }
+    content.threads = threads.len().min(THREADS_MAX) as u64;
+    let args = [map as u64, size_of::<Table>() as u64, libc::MADV_WIPEONFORK as u64, 0, 0, 0];
+    // SAFETY: a private anonymous mapping of ours.
+    let wiped = unsafe { sys::syscall(libc::SYS_madvise, args) } == 0;
+    TABLE.store(table, Ordering::Release);
+    wiped
+}
+
+/// The gate's address, for `ProcessHeader::gate`.
+pub fn address() -> u64 {
+    gate as *const () as u64
+}
+
+/// `extern "C" fn(op, a, b, c) -> i64`, see [`gate_op`]; a is always the elastic thread's index.
+#[unsafe(naked)]
+extern "C" fn gate(op: u64, index: u64, b: u64, c: u64) -> i64 {
+    naked_asm!(
+        "mov r8, [rip + {table}]",
+        "cmp rsi, [r8 + {threads}]",
+        "jae 2f",
+        "mov rax, rsi",
+        "shl rax, {slot_shift}",
+        "lea r8, [r8 + rax + {slots}]",
+        "rdfsbase r9",
+        "cmp rdi, {run_io}",
+        "jne {change_hands}",
+        "cmp r9, [r8 + {owner}]",
+        "je {cross}",
+        "mov rax, -{state}",
+        "ret",
+        "2: mov rax, -{invalid}",
+        "ret",
+        table = sym TABLE,
+        threads = const offset_of!(Table, threads),
+        slots = const offset_of!(Table, slots),
+        slot_shift = const SLOT_SHIFT,
+        owner = const offset_of!(Slot, owner),
+        run_io = const gate_op::RUN_IO,
+        change_hands = sym change_hands,
+        cross = sym cross,
+        state = const error::STATE,
+        invalid = const error::INVALID,
+    )
+}
+
+/// Calls [`dispatch`] with the first four arguments, on the slot's stack and fs base. `app_fs` is
+/// the fs base of the caller, to be put back.
+///
+/// The frame keeps the caller's stack pointer in rbp, so debuggers and profilers find their way
+/// across.
+#[unsafe(naked)]
+extern "C" fn cross(op: u64, index: u64, b: u64, c: u64, slot: *const Slot, app_fs: u64) -> i64 {
+    naked_asm!(
+        ".cfi_startproc",
+        "push rbp",
+        ".cfi_def_cfa_offset 16",
+        ".cfi_offset rbp, -16",
+        "mov rbp, rsp",
+        ".cfi_def_cfa_register rbp",
+        "mov rsp, [r8 + {stack_top}]",
+        "mov rax, [r8 + {fs_base}]",
+        // Two words, so that the stack is aligned at the call.
+        "push r9",
+        "push r9",
+        "wrfsbase rax",
+        "call {dispatch}",
+        "pop r9",
+        "wrfsbase r9",
+        "mov rsp, rbp",
+        "pop rbp",
+        ".cfi_def_cfa rsp, 8",
+        "ret",
+        ".cfi_endproc",
+        stack_top = const offset_of!(Slot, stack_top),
+        fs_base = const offset_of!(Slot, fs_base),
+        dispatch = sym dispatch,
+    )
+}
+
+/// The dataplane's side: its own stack, its own thread-local storage.
+extern "C" fn dispatch(op: u64, index: u64, b: u64, c: u64) -> i64 {
+    match op {
+        // SAFETY: the gate lets only the owner of the elastic thread pass.
+        gate_op::RUN_IO => unsafe { boot::run_io(index as usize, b, c) },
+        // SAFETY: as above. b is the application's signal mask.
+        gate_op::ENTER => unsafe { boot::entered(index as usize, b) },
+        _ => 0,
+    }
+}
+
+/// `ENTER`, `LEAVE` and what is no operation at all. Runs on the application's side of the gate,
+/// because a signal handler that ran between the change of fs base and the blocking of signals
+/// would find the wrong thread-local storage; hence nothing here may use any, errno included.
+extern "C" fn change_hands(
+    op: u64,
+    index: u64,
+    _b: u64,
+    _c: u64,
+    slot: *const Slot,
+    app_fs: u64,
+) -> i64 {
+    // SAFETY: the gate passes a slot of the table, which is never unmapped.
+    let slot = unsafe { &*slot };
+    match op {
+        gate_op::ENTER => enter(index, slot, app_fs),
+        gate_op::LEAVE if slot.owner.load(Ordering::Relaxed) == app_fs => {
+            cross(gate_op::LEAVE, index, 0, 0, slot, app_fs);
+            give_back(slot);
+            0
+        }
+        gate_op::LEAVE => -error::STATE,
+        _ => -error::NO_SYS,
+    }
+}
+
+fn enter(index: u64, slot: &Slot, app_fs: u64) -> i64 {
+    if app_fs == 0 {
+        // No thread-local storage, so nothing to know the caller by.
+        return -error::INVALID;
+    }
+    let nobody = 0;
+    let taken = slot.owner.compare_exchange(nobody, app_fs, Ordering::Acquire, Ordering::Relaxed);
+    if taken.is_err() {
+        return -error::IN_USE;
+    }
+    // SAFETY: we are the owner now.
+    let before = unsafe { &mut *slot.before.get() };
+    before.signal_mask = sys::set_signal_mask(BLOCKED);
+    before.affinity = [0; CPUS_MAX / 64];
+    let bytes = size_of_val(&before.affinity) as u64;
+    let (own_thread, mask) = (0, &raw mut before.affinity as u64);
+    // SAFETY: fills an array of ours.
+    unsafe { sys::syscall(libc::SYS_sched_getaffinity, [own_thread, bytes, mask, 0, 0, 0]) };
+    let mut result = -error::NO_RESOURCE;
+    if pin(slot.cpu) {
+        result = cross(gate_op::ENTER, index, before.signal_mask, 0, slot, app_fs);
+    }
+    if result < 0 {
+        give_back(slot);
+    }
+    result
+}
+
+/// The owner leaves: it gets its affinity and its signal mask back.
+fn give_back(slot: &Slot) {
+    // SAFETY: called by the owner. It is a copy, for the next owner may come at once.
+    let before = unsafe { *slot.before.get() };
+    slot.owner.store(0, Ordering::Release);
+    set_affinity(&before.affinity);
+    sys::set_signal_mask(before.signal_mask);
+}
+
+fn pin(cpu: u32) -> bool {
+    let mut mask = [0u64; CPUS_MAX / 64];
+    match mask.get_mut(cpu as usize / 64) {
+        Some(word) => *word = 1 << (cpu % 64),
+        None => return false,
+    }
+    set_affinity(&mask)
+}
+
+fn set_affinity(mask: &[u64; CPUS_MAX / 64]) -> bool {
+    let args = [0, size_of_val(mask) as u64, &raw const *mask as u64, 0, 0, 0];
+    // SAFETY: reads an array of ours; 0 is the calling thread.
+    unsafe { sys::syscall(libc::SYS_sched_setaffinity, args) == 0 }
+}

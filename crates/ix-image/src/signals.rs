@@ -1,0 +1,86 @@
+//! Linux signals and the dataplane: while a thread is an elastic thread, all signals but faults
+//! wait. `run_io` sees through a signalfd that one does, and says so in `ThreadStatus`; the
+//! application then lets it in, in its own context.
+use crate::sys;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+
+const fn bit(signal: i32) -> u64 {
+    1 << (signal - 1)
+}
+
+/// What stays open: faults are about the instruction at hand and cannot wait.
+const FAULTS: u64 = bit(libc::SIGSEGV)
+    | bit(libc::SIGBUS)
+    | bit(libc::SIGFPE)
+    | bit(libc::SIGILL)
+    | bit(libc::SIGTRAP)
+    | bit(libc::SIGSYS);
+
+/// The mask of an elastic thread.
+pub const BLOCKED: u64 = !FAULTS;
+
+/// Tells of waiting signals. One belongs to each elastic thread; a signalfd speaks for the thread
+/// that polls it.
+pub struct SignalWatch {
+    fd: OwnedFd,
+}
+
+impl SignalWatch {
+    /// Watches for nothing yet.
+    pub fn new() -> io::Result<SignalWatch> {
+        let fd = signalfd(-1, 0)?;
+        // SAFETY: a new descriptor that belongs to nobody else.
+        Ok(SignalWatch { fd: unsafe { OwnedFd::from_raw_fd(fd) } })
+    }
+
+    /// The same one under another number.
+    pub fn placed(self, place: impl FnOnce(OwnedFd) -> io::Result<OwnedFd>) -> io::Result<Self> {
+        Ok(SignalWatch { fd: place(self.fd)? })
+    }
+
+    /// The descriptor: readable while a watched signal waits.
+    pub fn fd(&self) -> RawFd {
+        self.fd.as_raw_fd()
+    }
+
+    /// Watches for what the application itself has not blocked: the rest is to wait anyway.
+    pub fn set_application_mask(&self, mask: u64) -> io::Result<()> {
+        signalfd(self.fd(), BLOCKED & !mask).map(drop)
+    }
+}
+
+fn signalfd(fd: RawFd, signals: u64) -> io::Result<RawFd> {
+    let flags = libc::SFD_NONBLOCK | libc::SFD_CLOEXEC;
+    let pointer = &raw const signals as u64;
+    // SAFETY: the mask is a local of the kernel's mask size.
+    let answer =
+        unsafe { sys::syscall(libc::SYS_signalfd4, [fd as u64, pointer, 8, flags as u64, 0, 0]) };
+    if answer < 0 { Err(io::Error::from_raw_os_error(-answer as i32)) } else { Ok(answer as RawFd) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn readable(fd: RawFd) -> bool {
+        let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+        // SAFETY: one struct.
+        unsafe { libc::poll(&mut poll, 1, 0) == 1 }
+    }
+
+    #[test]
+    fn only_signals_that_the_application_would_take_are_told() {
+        let before = sys::set_signal_mask(BLOCKED);
+        let watch = SignalWatch::new().unwrap();
+        // SAFETY: sent to this thread, where it is blocked.
+        unsafe { libc::pthread_kill(libc::pthread_self(), libc::SIGWINCH) };
+        watch.set_application_mask(bit(libc::SIGWINCH)).unwrap();
+        assert!(!readable(watch.fd()), "the application has blocked it itself");
+        watch.set_application_mask(0).unwrap();
+        assert!(readable(watch.fd()));
+        // Ignored by default, so it is gone once it is let in.
+        sys::set_signal_mask(before);
+        assert!(!readable(watch.fd()));
+    }
+}
