@@ -1,14 +1,10 @@
 //! A segment arrives: RFC 9293 section 3.10.7, with RFC 5961 and RFC 7323 section 5.
 use crate::config::Config;
-use crate::output::{DeadReason, Output, RxBuf, SegmentOut, TcpEvent};
+use crate::output::{DeadReason, Output, RxBuf, TcpEvent};
 use crate::state::State;
 use crate::stats::TcpCounter;
 use crate::tcb::{Flags, Phase, Tcb};
-use ix_wire::{Seq, TcpFlags, TcpHeader, TcpOptions};
-
-/// A `ts_recent` older than this many units of 2^20 µs proves nothing (RFC 7323 section 5.5:
-/// 24 days).
-const TS_RECENT_LIFE: u32 = 1_977_539;
+use ix_wire::{Seq, TcpFlags, TcpHeader};
 
 /// The parts of a segment that are still to be processed.
 struct Arrived<B> {
@@ -188,155 +184,6 @@ impl<B: RxBuf> Tcb<B> {
         self.trim_left(data_seq, payload, fin, out)
     }
 
-    /// RFC 9293 section 3.10.7.4, first to fourth, and the range check of the fifth: whether the
-    /// segment may be processed. Answers it otherwise.
-    fn admit(
-        &mut self,
-        cfg: &Config,
-        now_us: u64,
-        hdr: &TcpHeader,
-        len: u32,
-        out: &mut impl Output<B>,
-    ) -> bool {
-        let rst = hdr.flags.contains(TcpFlags::RST);
-        let syn = hdr.flags.contains(TcpFlags::SYN);
-        if self.state == State::TimeWait && rst {
-            // RFC 1337: a reset must not end TIME-WAIT early.
-            return false;
-        }
-        if !self.check_timestamp(now_us, hdr, out) {
-            return false;
-        }
-        let again = self.state == State::SynReceived && syn && hdr.seq + 1 == self.rcv_nxt;
-        if again && !rst {
-            // The peer's SYN again, or, in a simultaneous open, its SYN-ACK.
-            if !hdr.flags.contains(TcpFlags::ACK) {
-                self.mark_all_lost();
-                return false;
-            }
-        } else {
-            if !self.check_sequence(cfg, now_us, hdr, len, out) {
-                return false;
-            }
-            if rst {
-                return self.take_reset(now_us, hdr, out);
-            }
-            if syn {
-                // RFC 5961 section 4.2: only a peer that has lost its state will answer with a reset.
-                self.challenge(now_us, out);
-                return false;
-            }
-        }
-        if !hdr.flags.contains(TcpFlags::ACK) {
-            out.count(TcpCounter::BadFlags);
-            return false;
-        }
-        self.check_ack(now_us, hdr, out)
-    }
-
-    /// RFC 7323 sections 3.2 and 5.3.
-    fn check_timestamp(&mut self, now_us: u64, hdr: &TcpHeader, out: &mut impl Output<B>) -> bool {
-        if !self.flags.has(Flags::TIMESTAMPS) || hdr.flags.contains(TcpFlags::RST) {
-            return true;
-        }
-        let Some((val, _)) = hdr.options.timestamp else {
-            // A SYN is answered anyway: the peer may have started anew without timestamps.
-            if hdr.flags.contains(TcpFlags::SYN) {
-                return true;
-            }
-            out.count(TcpCounter::TimestampMissing);
-            return false;
-        };
-        let age = ((now_us >> 20) as u32).wrapping_sub(self.ts_recent_age);
-        if (val.wrapping_sub(self.ts_recent) as i32) < 0 && age < TS_RECENT_LIFE {
-            out.count(TcpCounter::PawsDrop);
-            self.challenge(now_us, out);
-            return false;
-        }
-        true
-    }
-
-    /// RFC 9293 section 3.10.7.4, first.
-    fn check_sequence(
-        &mut self,
-        cfg: &Config,
-        now_us: u64,
-        hdr: &TcpHeader,
-        len: u32,
-        out: &mut impl Output<B>,
-    ) -> bool {
-        let rst = hdr.flags.contains(TcpFlags::RST);
-        let fin = hdr.flags.contains(TcpFlags::FIN);
-        let seg_len = len + u32::from(hdr.flags.contains(TcpFlags::SYN)) + u32::from(fin);
-        let end = hdr.seq + seg_len;
-        let acceptable = if hdr.seq == self.rcv_nxt {
-            // Also when the window is closed: acknowledgement and reset count, the text is cut off.
-            true
-        } else if seg_len == 0 {
-            // The right edge itself is where a peer stands that has filled our window; its
-            // acknowledgements must count even if we lost what it sent.
-            hdr.seq.ge(self.rcv_nxt)
-                && (hdr.seq.lt(self.rcv_adv) || hdr.seq == self.rcv_adv && !rst)
-        } else {
-            hdr.seq.lt(self.rcv_adv) && end.gt(self.rcv_nxt)
-        };
-        if acceptable || rst {
-            return acceptable;
-        }
-        if end.le(self.rcv_nxt) && len > 0 {
-            self.note_duplicate(hdr.seq, hdr.seq + len, out);
-        } else {
-            out.count(TcpCounter::OutOfWindow);
-        }
-        if fin && self.state == State::TimeWait {
-            // RFC 9293 section 3.10.7.4, eighth: the peer missed our last ACK.
-            self.state_at_us = now_us.saturating_add(u64::from(cfg.time_wait_us));
-        }
-        if seg_len > 0 {
-            self.flags.set(Flags::ACK_NOW);
-        } else {
-            // Bounded, because two ends that disagree would answer each other for ever.
-            self.challenge(now_us, out);
-        }
-        false
-    }
-
-    /// A reset within the window: RFC 5961 section 3.2. Always answers false.
-    fn take_reset(&mut self, now_us: u64, hdr: &TcpHeader, out: &mut impl Output<B>) -> bool {
-        if hdr.seq != self.rcv_nxt {
-            out.count(TcpCounter::InexactRst);
-            self.challenge(now_us, out);
-            return false;
-        }
-        let reason = match self.state {
-            State::SynReceived => DeadReason::Refused,
-            State::Closing | State::LastAck => DeadReason::Closed,
-            _ => DeadReason::Reset,
-        };
-        self.die(reason, out);
-        false
-    }
-
-    /// RFC 9293 section 3.10.7.4, fifth; RFC 5961 section 5.2.
-    fn check_ack(&mut self, now_us: u64, hdr: &TcpHeader, out: &mut impl Output<B>) -> bool {
-        let ack = hdr.ack;
-        if self.state == State::SynReceived {
-            let acceptable = ack.gt(self.snd_una) && ack.le(self.snd_nxt);
-            if !acceptable {
-                out.count(TcpCounter::BadAck);
-                self.refuse(hdr, out);
-            }
-            return acceptable;
-        }
-        let oldest = self.snd_una - self.snd_wnd_max;
-        let acceptable = ack.ge(oldest) && ack.le(self.snd_nxt);
-        if !acceptable {
-            out.count(TcpCounter::BadAck);
-            self.challenge(now_us, out);
-        }
-        acceptable
-    }
-
     /// Our SYN is acknowledged by `hdr`, which is acceptable; the peer's SYN is here.
     fn complete_handshake(
         &mut self,
@@ -458,64 +305,6 @@ impl<B: RxBuf> Tcb<B> {
         let stretch = u32::from(cfg.max_stretch_segments) * u32::from(self.rcv_mss);
         if (self.rcv_nxt - self.last_ack_sent) as u32 >= stretch && self.state != State::Closed {
             self.send_ack(cfg, now_us, out);
-        }
-    }
-
-    /// An acknowledgement that tells a peer what we expect, and an attacker nothing (RFC 5961
-    /// section 7). It goes out at the next output, so that a batch elicits at most one.
-    pub(crate) fn challenge(&mut self, now_us: u64, out: &mut impl Output<B>) {
-        if self.challenge_spacing.allow(now_us) && out.may_challenge(now_us) {
-            out.count(TcpCounter::ChallengeAcks);
-            self.flags.set(Flags::ACK_NOW);
-        } else {
-            out.count(TcpCounter::ChallengeAcksLimited);
-        }
-    }
-
-    /// Answers an acknowledgement of something that this connection never sent: RST with
-    /// SEQ = SEG.ACK, never in answer to a RST (RFC 9293 section 3.10.7.3).
-    fn refuse(&mut self, hdr: &TcpHeader, out: &mut impl Output<B>) {
-        if let Some(reset) = crate::listen::reset_for(hdr, 0) {
-            out.count(TcpCounter::ResetsSent);
-            out.transmit(&self.tuple, &reset);
-        }
-    }
-
-    /// Tells the peer that the connection is gone.
-    pub(crate) fn send_reset(&mut self, out: &mut impl Output<B>) {
-        let reset = SegmentOut {
-            seq: self.snd_nxt,
-            ack: self.rcv_nxt,
-            flags: TcpFlags::RST | TcpFlags::ACK,
-            window: 0,
-            options: TcpOptions::NONE,
-            payload_offset: 0,
-            payload_len: 0,
-            retransmission: false,
-        };
-        out.count(TcpCounter::ResetsSent);
-        out.transmit(&self.tuple, &reset);
-    }
-
-    /// Whether a segment acknowledges our SYN-ACK: of a peer that was sent two different ones (one
-    /// of them a cookie), it tells which it took.
-    pub fn is_answered_by(&self, hdr: &TcpHeader) -> bool {
-        hdr.ack == self.snd_una + 1
-    }
-
-    /// Whether this connection, in TIME-WAIT, may be forgotten in favour of a new SYN of the peer
-    /// (RFC 6191 section 2; RFC 9293 section 3.6.1). The caller then frees it and asks the listener.
-    pub fn gives_way_to(&self, syn: &TcpHeader) -> bool {
-        const MASK: u8 = TcpFlags::SYN.0 | TcpFlags::ACK.0 | TcpFlags::RST.0 | TcpFlags::FIN.0;
-        if self.state != State::TimeWait || syn.flags.0 & MASK != TcpFlags::SYN.0 {
-            return false;
-        }
-        match syn.options.timestamp {
-            Some((val, _)) if self.flags.has(Flags::TIMESTAMPS) => {
-                let newer = val.wrapping_sub(self.ts_recent) as i32;
-                newer > 0 || (newer == 0 && syn.seq.gt(self.rcv_nxt))
-            }
-            _ => syn.seq.gt(self.rcv_nxt),
         }
     }
 }

@@ -4,12 +4,12 @@ use crate::ack_limit::ChallengeSpacing;
 use crate::cc::Control;
 use crate::config::Config;
 use crate::listen::PeerOptions;
-use crate::output::RxBuf;
-use crate::records::TxRecords;
+use crate::output::{Output, RxBuf, SegmentOut};
+use crate::records::{TxRecord, TxRecords};
 use crate::rtt::RttEstimator;
 use crate::state::State;
 use crate::tcb::{Flags, LossTimer, NEVER, Phase, Tcb};
-use ix_wire::{FlowTuple, Seq, TcpHeader};
+use ix_wire::{FlowTuple, SackBlocks, Seq, TcpFlags, TcpHeader, TcpOptions};
 
 /// Bytes of the timestamp option with its padding; they come off the peer's MSS
 /// (RFC 9293 section 3.7.1).
@@ -163,6 +163,55 @@ impl<B: RxBuf> Tcb<B> {
         self.rcv_shift = if agreed.window_scale.is_some() { cfg.window_shift() } else { 0 };
         self.mss = agreed.mss - if agreed.timestamps { TIMESTAMP_BYTES } else { 0 };
         self.cc = Control::new(cfg.congestion, self.mss, cfg.initial_window_segments);
+    }
+
+    /// Our SYN, for the first time or again.
+    pub(crate) fn send_syn(&mut self, cfg: &Config, now_us: u64, out: &mut impl Output<B>) {
+        if self.records.is_empty() {
+            let syn = TxRecord { sent_us: now_us, seq: self.snd_una, len: 1, marks: TxRecord::SYN };
+            if self.emit_syn(cfg, now_us, false, out) {
+                self.records.push(syn);
+                self.snd_nxt = self.snd_una + 1;
+                self.rto_base_us = now_us;
+            }
+            self.arm_loss_timer(cfg, now_us);
+        } else if self.lost_bytes > 0 && self.emit_syn(cfg, now_us, true, out) {
+            self.note_retransmitted(0, now_us, out);
+            self.arm_loss_timer(cfg, now_us);
+        }
+    }
+
+    fn emit_syn(
+        &mut self,
+        cfg: &Config,
+        now_us: u64,
+        retransmission: bool,
+        out: &mut impl Output<B>,
+    ) -> bool {
+        let passive = self.state == State::SynReceived;
+        let window = if passive { self.rcv_wnd() } else { self.rcv_space(cfg) };
+        let options = TcpOptions {
+            mss: Some(cfg.mss),
+            window_scale: self.flags.has(Flags::WINDOW_SCALING).then(|| cfg.window_shift()),
+            sack_permitted: self.flags.has(Flags::SACK),
+            timestamp: self.timestamp(now_us),
+            sack: SackBlocks::EMPTY,
+        };
+        let seg = SegmentOut {
+            seq: self.snd_una,
+            ack: if passive { self.rcv_nxt } else { Seq(0) },
+            flags: if passive { TcpFlags::SYN | TcpFlags::ACK } else { TcpFlags::SYN },
+            window: window.min(SYN_WINDOW_MAX) as u16,
+            options,
+            payload_offset: 0,
+            payload_len: 0,
+            retransmission,
+        };
+        let sent = self.transmit(&seg, out);
+        if sent && passive {
+            self.acknowledged_now();
+        }
+        sent
     }
 
     pub(crate) fn remember_ts(&mut self, val: u32, now_us: u64) {

@@ -8,6 +8,7 @@
 
 mod ack;
 pub mod ack_limit;
+mod admit;
 pub mod arp;
 mod arrive;
 pub mod cc;

@@ -172,6 +172,21 @@ impl TxRecords {
         many.insert(index + 1, rest);
     }
 
+    /// Joins the record at `index` with the one after it, whose marks of SYN, FIN and retransmission
+    /// are kept beside its own.
+    pub fn join(&mut self, index: usize) {
+        let Some(next) = self.get(index + 1).copied() else { return };
+        if let Some(front) = self.get_mut(index) {
+            debug_assert!(front.end() == next.seq && !front.has(TxRecord::FIN));
+            front.len += next.len;
+            front.marks |= next.marks;
+        }
+        match &mut self.many {
+            Some(many) => drop(many.remove(index + 1)),
+            None => self.inline[index + 1] = TxRecord::NONE,
+        }
+    }
+
     /// Index of the record that holds `seq`, or of the first one after it.
     pub fn find(&self, seq: Seq) -> usize {
         let (mut low, mut high) = (0, self.len());
@@ -214,6 +229,24 @@ mod tests {
         records.split(0, 4);
         assert_eq!(records.get(0), Some(&TxRecord { marks: TxRecord::SYN, ..record(5, 4) }));
         assert_eq!(records.get(1), Some(&TxRecord { marks: TxRecord::FIN, ..record(9, 6) }));
+    }
+
+    #[test]
+    fn joins_undo_splits() {
+        let whole = TxRecord { marks: TxRecord::FIN | TxRecord::LOST, ..record(5, 10) };
+        let mut records = TxRecords::new();
+        records.push(whole);
+        records.push(record(15, 1));
+        records.split(0, 4);
+        records.join(0);
+        assert_eq!((records.len(), records.get(0)), (2, Some(&whole)));
+        // In place too, and the last has nothing to be joined with.
+        let mut inline = TxRecords::new();
+        inline.push(record(5, 4));
+        inline.push(TxRecord { marks: TxRecord::FIN | TxRecord::LOST, ..record(9, 6) });
+        inline.join(0);
+        inline.join(0);
+        assert_eq!((inline.len(), inline.get(0)), (1, Some(&whole)));
     }
 
     proptest! {

@@ -1,7 +1,7 @@
 //! Output: RFC 9293 section 3.8.6.2.1 (silly windows, Nagle), RFC 5681 (how much), section 3.8.6.3
 //! (when to acknowledge).
 use crate::config::Config;
-use crate::connect::{SYN_WINDOW_MAX, ms_of};
+use crate::connect::ms_of;
 use crate::output::{Output, RxBuf, SegmentOut};
 use crate::records::TxRecord;
 use crate::state::State;
@@ -49,56 +49,7 @@ impl<B: RxBuf> Tcb<B> {
                 || self.fin_unsent())
     }
 
-    /// Our SYN, for the first time or again.
-    fn send_syn(&mut self, cfg: &Config, now_us: u64, out: &mut impl Output<B>) {
-        if self.records.is_empty() {
-            let syn = TxRecord { sent_us: now_us, seq: self.snd_una, len: 1, marks: TxRecord::SYN };
-            if self.emit_syn(cfg, now_us, false, out) {
-                self.records.push(syn);
-                self.snd_nxt = self.snd_una + 1;
-                self.rto_base_us = now_us;
-            }
-            self.arm_loss_timer(cfg, now_us);
-        } else if self.lost_bytes > 0 && self.emit_syn(cfg, now_us, true, out) {
-            self.note_retransmitted(0, now_us, out);
-            self.arm_loss_timer(cfg, now_us);
-        }
-    }
-
-    fn emit_syn(
-        &mut self,
-        cfg: &Config,
-        now_us: u64,
-        retransmission: bool,
-        out: &mut impl Output<B>,
-    ) -> bool {
-        let passive = self.state == State::SynReceived;
-        let window = if passive { self.rcv_wnd() } else { self.rcv_space(cfg) };
-        let options = TcpOptions {
-            mss: Some(cfg.mss),
-            window_scale: self.flags.has(Flags::WINDOW_SCALING).then(|| cfg.window_shift()),
-            sack_permitted: self.flags.has(Flags::SACK),
-            timestamp: self.timestamp(now_us),
-            sack: SackBlocks::EMPTY,
-        };
-        let seg = SegmentOut {
-            seq: self.snd_una,
-            ack: if passive { self.rcv_nxt } else { Seq(0) },
-            flags: if passive { TcpFlags::SYN | TcpFlags::ACK } else { TcpFlags::SYN },
-            window: window.min(SYN_WINDOW_MAX) as u16,
-            options,
-            payload_offset: 0,
-            payload_len: 0,
-            retransmission,
-        };
-        let sent = self.transmit(&seg, out);
-        if sent && passive {
-            self.acknowledged_now();
-        }
-        sent
-    }
-
-    fn timestamp(&self, now_us: u64) -> Option<(u32, u32)> {
+    pub(crate) fn timestamp(&self, now_us: u64) -> Option<(u32, u32)> {
         self.flags.has(Flags::TIMESTAMPS).then(|| (self.ts_at(now_us), self.ts_recent))
     }
 
@@ -132,7 +83,7 @@ impl<B: RxBuf> Tcb<B> {
         (mss - sack_bytes) as u32
     }
 
-    fn transmit(&mut self, seg: &SegmentOut, out: &mut impl Output<B>) -> bool {
+    pub(crate) fn transmit(&mut self, seg: &SegmentOut, out: &mut impl Output<B>) -> bool {
         let sent = out.transmit(&self.tuple, seg);
         if !sent {
             self.flags.set(Flags::TX_BLOCKED);
@@ -143,7 +94,7 @@ impl<B: RxBuf> Tcb<B> {
 
     /// A segment with ACK went out: nothing is owed any more.
     #[inline]
-    fn acknowledged_now(&mut self) {
+    pub(crate) fn acknowledged_now(&mut self) {
         self.last_ack_sent = self.rcv_nxt;
         self.flags.clear(Flags::ACK_NOW | Flags::ACK_DELAYED);
         self.delack_at_us = NEVER;
@@ -291,6 +242,11 @@ impl<B: RxBuf> Tcb<B> {
         now_us: u64,
         out: &mut impl Output<B>,
     ) -> bool {
+        if self.lost_bytes == 0 {
+            return false;
+        }
+        let mut options = self.options(now_us);
+        let mss = self.fit(&mut options);
         let mut sent = false;
         let mut index = 0;
         while self.lost_bytes > 0 {
@@ -299,6 +255,7 @@ impl<B: RxBuf> Tcb<B> {
                 index += 1;
                 continue;
             }
+            let record = self.coalesce_lost(index, record, mss);
             let pipe = self.pipe_bytes();
             let len = u32::from(record.len).min(u32::from(self.mss));
             if pipe > 0 && pipe + len > self.cwnd_bytes() {
@@ -318,6 +275,24 @@ impl<B: RxBuf> Tcb<B> {
         sent
     }
 
+    /// Joins the lost record at `index` with the lost ones after it, as far as one segment goes: a
+    /// peer that could not take many small segments should not be sent as many again.
+    fn coalesce_lost(&mut self, index: usize, mut record: TxRecord, mss: u32) -> TxRecord {
+        let edge = self.snd_una + self.snd_wnd;
+        while let Some(next) = self.records.get(index + 1).copied() {
+            let fin = next.has(TxRecord::FIN);
+            let len = u32::from(record.len) + u32::from(next.len) - u32::from(fin);
+            let kept = record.has(TxRecord::FIN | TxRecord::PROBE) || next.has(TxRecord::PROBE);
+            if kept || !next.has(TxRecord::LOST) || len > mss || next.end().gt(edge) {
+                break;
+            }
+            self.records.join(index);
+            let Some(joined) = self.records.get(index).copied() else { break };
+            record = joined;
+        }
+        record
+    }
+
     /// Sends the record at `index` again, cut to what fits into one segment now.
     pub(crate) fn retransmit(
         &mut self,
@@ -328,7 +303,10 @@ impl<B: RxBuf> Tcb<B> {
     ) -> bool {
         let mut options = self.options(now_us);
         let mss = self.fit(&mut options);
-        let Some(record) = self.records.get(index).copied() else { return false };
+        let Some(mut record) = self.records.get(index).copied() else { return false };
+        if record.has(TxRecord::LOST) {
+            record = self.coalesce_lost(index, record, mss);
+        }
         let fin = record.has(TxRecord::FIN);
         if u32::from(record.len) - u32::from(fin) > mss {
             self.records.split(index, mss as u16);
@@ -347,7 +325,12 @@ impl<B: RxBuf> Tcb<B> {
         true
     }
 
-    fn note_retransmitted(&mut self, index: usize, now_us: u64, out: &mut impl Output<B>) {
+    pub(crate) fn note_retransmitted(
+        &mut self,
+        index: usize,
+        now_us: u64,
+        out: &mut impl Output<B>,
+    ) {
         out.count(TcpCounter::Retransmits);
         self.retransmits = self.retransmits.saturating_add(1);
         self.last_snd_ms = ms_of(now_us);

@@ -1,8 +1,8 @@
 //! The transmission control block: what one connection remembers, and its plain accessors.
 //!
-//! What happens to it stands elsewhere by role: `connect` (made), `arrive` (a segment arrives),
-//! `ack` (its acknowledgement), `rcv` (its payload), `rack` and `recovery` (loss), `snd` (output),
-//! `window` (flow control), `timer`, `close`, `pmtu`.
+//! What happens to it stands elsewhere by role: `connect` (made), `admit` and `arrive` (a segment
+//! arrives), `ack` (its acknowledgement), `rcv` (its payload), `rack` and `recovery` (loss), `snd`
+//! (output), `window` (flow control), `timer`, `close`, `pmtu`.
 use crate::ack_limit::ChallengeSpacing;
 use crate::cc::Control;
 use crate::config::Config;
