@@ -4,9 +4,10 @@
 //! benchmarks, the doctor. Errors are a [`problem::Problem`]: one line that says what, why, and
 //! what to do.
 pub mod args;
-mod attendant;
 pub mod bench;
+mod broker;
 pub mod control;
+mod counters;
 mod demo;
 pub mod doctor;
 pub mod machine;
@@ -33,6 +34,9 @@ pub fn main() -> ExitCode {
 
 fn dispatch(cli: Cli) -> Result<ExitCode> {
     let done = |()| ExitCode::SUCCESS;
+    if !matches!(cli.command, Command::Run(_)) {
+        die_of_broken_pipes();
+    }
     match cli.command {
         Command::Run(args) => run::main(&args).map(ExitCode::from),
         Command::Demo(args) => demo::main(&args).map(done),
@@ -41,4 +45,11 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
         Command::Doctor(args) => doctor::main(&args).map(done),
         Command::Sim(args) => Ok(ix_sim::cli(args.args)),
     }
+}
+
+/// Whoever reads our output may stop (`ix ctl stats | head`): end silently then, as others do. Not
+/// for the broker, which writes to sockets that may close.
+fn die_of_broken_pipes() {
+    // SAFETY: sets a default action, before there is a second thread.
+    unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
 }

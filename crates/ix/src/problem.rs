@@ -24,6 +24,11 @@ impl Problem {
         Problem { what: what.into(), why: why.to_string(), mend: String::new(), status: 1 }
     }
 
+    /// An error that says all by itself.
+    pub fn line(text: impl fmt::Display) -> Problem {
+        Problem::new("", text)
+    }
+
     /// What the user can do about it.
     pub fn mend(mut self, mend: impl Into<String>) -> Problem {
         self.mend = mend.into();
@@ -38,6 +43,9 @@ impl Problem {
 
     /// What failed and why, without what to do.
     pub fn reason(&self) -> String {
+        if self.what.is_empty() {
+            return self.why.trim_end().to_owned();
+        }
         format!("{}: {}", self.what, self.why.trim_end())
     }
 

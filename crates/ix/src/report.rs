@@ -5,8 +5,9 @@ use serde_json::{Map, Value, json};
 use std::path::Path;
 
 /// Figures that may be measured at a point, in the table's order: key, heading, decimals.
-const FIGURES: [(&str, &str, usize); 9] = [
+const FIGURES: [(&str, &str, usize); 10] = [
     ("msgs_per_s", "msg/s", 0),
+    ("connections_per_s", "conn/s", 0),
     ("mbit_per_s", "Mbit/s", 0),
     ("p50_us", "p50 µs", 1),
     ("p99_us", "p99 µs", 1),

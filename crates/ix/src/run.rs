@@ -1,10 +1,11 @@
 //! `ix run`: a program on a dataplane of its own.
 //!
-//! This process is the broker. It checks everything before it touches anything, opens the devices
-//! (which needs privilege), starts the program with the dataplane in it, hands over the
-//! descriptors, and stays: to answer `ix ctl`, to watch the links, and to end as the program ends.
+//! Checks everything before it touches anything, opens the devices (which needs privilege), and
+//! becomes the program's broker; ends as the program ends.
 use crate::args::{Domain, RunArgs};
+use crate::broker::Broker;
 use crate::problem::{Problem, Result, STATUS_NOT_EXECUTABLE, STATUS_NOT_FOUND};
+use crate::report::write_json;
 use crate::settings::Settings;
 use ix_nic::{DeviceSpec, OpenOptions, OpenedDevice};
 use std::ffi::OsStr;
@@ -22,11 +23,19 @@ pub fn main(args: &RunArgs) -> Result<u8> {
     let keys = Keys::random()?;
     let devices = open_devices(&specs, &settings, &keys)?;
     eprintln!("ix: domain none: the program can touch the dataplane's memory");
-    for device in &devices {
-        eprintln!("ix: device {}:{}: {}", device.info.kind, device.info.name, device.info.mode);
+    let text = dataplane_text(&settings, &keys, &devices);
+    let name = program.display().to_string();
+    let threads = settings.cpus().len();
+    let broker = Broker { program, args: args.program.clone(), text, threads, devices };
+    let mut running = broker.start(args.control.as_deref())?;
+    let exit = running.wait()?;
+    if let Some(path) = &args.stats {
+        write_json(path, &running.snapshot())?;
     }
-    let _text = dataplane_text(&settings, &keys, &devices);
-    Err(Problem::new(format!("cannot run {}", program.display()), "no dataplane is built yet"))
+    if exit.is_crash() {
+        eprintln!("ix: {name} crashed: {exit}");
+    }
+    Ok(exit.status())
 }
 
 /// The answer to `--domain pku`.

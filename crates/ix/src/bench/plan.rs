@@ -24,6 +24,8 @@ pub struct Point {
     pub client: Vec<String>,
     /// Checksum and segmentation offloads of Linux's ends of the link.
     pub offloads: bool,
+    /// Half a round trip and the rate that follows from it are of interest.
+    pub one_way: bool,
 }
 
 /// All points of a benchmark, and how often and how long.
@@ -85,6 +87,7 @@ fn echo_point(connections: usize, size: u64) -> Point {
         server: vec![text(size)],
         client: client.to_vec(),
         offloads: true,
+        one_way: false,
     }
 }
 
@@ -109,7 +112,8 @@ fn pingpong(args: &BenchArgs) -> Vec<Point> {
     let usual = if args.quick { vec![64, 20_000, 200_000] } else { full };
     let connections = or(&args.connections, &[1]);
     let sizes = or(&args.size, &usual);
-    sizes.iter().flat_map(|&size| connections.iter().map(move |&c| echo_point(c, size))).collect()
+    let point = |c, size| Point { one_way: c == 1, ..echo_point(c, size) };
+    sizes.iter().flat_map(|&size| connections.iter().map(move |&c| point(c, size))).collect()
 }
 
 fn short(args: &BenchArgs) -> Vec<Point> {
@@ -149,6 +153,7 @@ fn bulk(args: &BenchArgs) -> Vec<Point> {
                 .map(str::to_owned)
                 .to_vec(),
             offloads,
+            one_way: false,
         })
     });
     points.collect()

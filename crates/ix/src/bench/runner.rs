@@ -134,7 +134,7 @@ fn measure_point(
     if let Some(rate) = value("msgs_per_s").filter(|_| !bulk) {
         figures.extend(costs.iter().map(|(key, cost)| (*key, cost / rate)));
     }
-    if let Some(p50_us) = value("p50_us").filter(|_| point.connections == 1) {
+    if let Some(p50_us) = value("p50_us").filter(|_| point.one_way) {
         figures.push(("one_way_us", p50_us / 2.0));
         // Both ways: a message out and the same message back.
         figures.push(("mbit_per_s", 16.0 * point.size as f64 / p50_us));

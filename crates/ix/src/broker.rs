@@ -1,0 +1,211 @@
+//! The broker: starts the program with the dataplane in it, and stays until it ends, to answer
+//! `ix ctl` and to tell of links that go down and come back.
+use crate::control::Control;
+use crate::counters::Counters;
+use crate::problem::{Problem, Result, STATUS_NOT_EXECUTABLE, STATUS_NOT_FOUND};
+use ix_domain::{Child, Exit, Image, LaunchConfig, LaunchError, Occurrence, SignalForwarding};
+use ix_nic::OpenedDevice;
+use ix_testbed::{LinkChange, LinkWatch, Namespace};
+use serde_json::{Value, json};
+use std::ffi::OsString;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+/// The dataplane as an executable of its own, that is planted into the program's process.
+static IMAGE: &[u8] = include_bytes!(env!("IX_IMAGE"));
+
+/// From the first sign of a process's end to its end, at most.
+const ENDING_MS: i32 = 100;
+
+/// A program that is to be started, and what its dataplane gets.
+pub struct Broker {
+    /// Its file.
+    pub program: PathBuf,
+    /// Its arguments, `argv[0]` included.
+    pub args: Vec<OsString>,
+    /// The dataplane's configuration.
+    pub text: String,
+    /// Elastic threads.
+    pub threads: usize,
+    /// Its devices, in the order of the configuration.
+    pub devices: Vec<OpenedDevice>,
+}
+
+/// A program that runs.
+pub struct Running {
+    child: Child,
+    control: Control,
+    watch: LinkWatch,
+    counters: Counters,
+    devices: Vec<OpenedDevice>,
+    name: String,
+    _signals: SignalForwarding,
+}
+
+impl Broker {
+    /// Starts the program; answers when its dataplane stands.
+    pub fn start(mut self, control: Option<&Path>) -> Result<Running> {
+        raise_memlock();
+        let name = self.program.display().to_string();
+        let problem = |e: &dyn std::fmt::Display| Problem::new(format!("cannot run {name}"), e);
+        let watch = watch_links()?;
+        let image = Image::from_bytes(IMAGE).map_err(|e| problem(&e))?;
+        let counters = Counters::new(self.threads).map_err(|e| problem(&e))?;
+        let config =
+            LaunchConfig { program: self.program.clone(), args: self.args, env: Vec::new() };
+        let mut child = ix_domain::launch(&image, &config).map_err(launch_problem)?;
+        let pid = child.pid();
+        let signals = SignalForwarding::to(pid).map_err(|e| problem(&e))?;
+        let control = Control::listen(control, pid as i32)?;
+        // The control page comes first, then every device's queues.
+        let mut fds: Vec<BorrowedFd<'_>> = vec![counters.fd()];
+        let mut devices = std::mem::take(&mut self.devices);
+        let queues: Vec<_> = devices.iter_mut().map(|d| std::mem::take(&mut d.queue_fds)).collect();
+        fds.extend(queues.iter().flatten().map(|fd| fd.as_fd()));
+        ix_domain::serve(&mut child, &self.text, &fds, |device, queue| {
+            let sockets = queues.get(device).ok_or("no such device")?;
+            let device = devices.get_mut(device).ok_or("no such device")?;
+            if let Some(mode) = sockets.get(queue).filter(|_| queue == 0).and_then(bound_mode) {
+                device.info.mode.push_str(mode);
+            }
+            device.finish(queue).map_err(|e| e.to_string())
+        })
+        .map_err(|e| problem(&e))?;
+        for device in &devices {
+            let info = &device.info;
+            eprintln!("ix: device {}:{}: {}", info.kind, info.name, info.mode);
+        }
+        // A queue lives as long as any copy of its descriptor: let the dataplane have the only one.
+        drop(queues);
+        Ok(Running { child, control, watch, counters, devices, name, _signals: signals })
+    }
+}
+
+impl Running {
+    /// Waits for the program's end.
+    pub fn wait(&mut self) -> Result<Exit> {
+        loop {
+            let also = [self.control.fd(), self.watch.fd()];
+            let occurrence = self
+                .child
+                .next(&also, -1)
+                .map_err(|e| Problem::new(format!("cannot wait for {}", self.name), e))?;
+            match occurrence {
+                Occurrence::Exited(exit) => return Ok(exit),
+                Occurrence::Readable(0) => self.control.serve_one(|| self.snapshot()),
+                Occurrence::Readable(_) => {
+                    let lines = self.link_changes();
+                    if let Some(exit) = self.say_unless_it_ends(&lines)? {
+                        return Ok(exit);
+                    }
+                }
+                Occurrence::Left => {
+                    let line = format!("{} executed another program, outside of IX", self.name);
+                    if let Some(exit) = self.say_unless_it_ends(&[line])? {
+                        return Ok(exit);
+                    }
+                }
+                // Nothing that the image says later needs an answer yet.
+                Occurrence::Said(_) | Occurrence::Nothing => {}
+            }
+        }
+    }
+
+    /// When a process ends, its channel and its taps go a moment before: not worth telling then.
+    fn say_unless_it_ends(&mut self, lines: &[String]) -> Result<Option<Exit>> {
+        if lines.is_empty() {
+            return Ok(None);
+        }
+        let ends = self.child.next(&[], ENDING_MS);
+        match ends.map_err(|e| Problem::new(format!("cannot wait for {}", self.name), e))? {
+            Occurrence::Exited(exit) => return Ok(Some(exit)),
+            Occurrence::Left => return self.say_unless_it_ends(lines),
+            _ => {}
+        }
+        lines.iter().for_each(|line| eprintln!("ix: {line}"));
+        Ok(None)
+    }
+
+    /// The dataplane's counters and what they belong to.
+    pub fn snapshot(&self) -> Value {
+        let mut value = self.counters.snapshot();
+        if let Some(map) = value.as_object_mut() {
+            let devices = self.devices.iter().map(|d| format!("{}:{}", d.info.kind, d.info.name));
+            map.insert("pid".to_owned(), json!(self.child.pid()));
+            map.insert("program".to_owned(), json!(self.name));
+            map.insert("devices".to_owned(), devices.collect());
+        }
+        value
+    }
+
+    fn link_changes(&mut self) -> Vec<String> {
+        let ours: Vec<_> = self.devices.iter().map(|d| d.info.name.as_str()).collect();
+        self.watch.changes().iter().filter_map(|change| tell(change, &ours)).collect()
+    }
+}
+
+/// AF_XDP charges packet memory to this limit, in the program's process.
+fn raise_memlock() {
+    let limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
+    // SAFETY: reads a local. Without the privilege the limit stays, and the device says so if
+    // it is too low.
+    unsafe { libc::setrlimit(libc::RLIMIT_MEMLOCK, &limit) };
+}
+
+/// How an AF_XDP socket that has been bound moves packets; `None` for other descriptors.
+fn bound_mode(socket: &OwnedFd) -> Option<&'static str> {
+    let (mut options, mut len) = (0u32, 4);
+    // SAFETY: the kernel writes at most `len` bytes to a local of that size.
+    let answer = unsafe {
+        let (options, len) = ((&raw mut options).cast(), &raw mut len);
+        libc::getsockopt(socket.as_raw_fd(), libc::SOL_XDP, libc::XDP_OPTIONS, options, len)
+    };
+    match options & libc::XDP_OPTIONS_ZEROCOPY {
+        _ if answer < 0 => None,
+        0 => Some(", copy"),
+        _ => Some(", zero-copy"),
+    }
+}
+
+fn watch_links() -> Result<LinkWatch> {
+    Namespace::current()
+        .and_then(|here| here.links())
+        .and_then(|links| LinkWatch::new(&links))
+        .map_err(|e| Problem::new("cannot watch the links", e))
+}
+
+/// The launcher's errors are whole lines already; ours is the exit status.
+fn launch_problem(error: LaunchError) -> Problem {
+    let status = match error {
+        LaunchError::NotFound(_) => STATUS_NOT_FOUND,
+        LaunchError::Directory(_)
+        | LaunchError::NoPermission(_)
+        | LaunchError::NotExecutable(_)
+        | LaunchError::WrongMachine(_)
+        | LaunchError::NoInterpreter(_) => STATUS_NOT_EXECUTABLE,
+        _ => 1,
+    };
+    Problem::line(error).with_status(status)
+}
+
+/// The line for a change, if it is about one of ours.
+fn tell(change: &LinkChange, ours: &[&str]) -> Option<String> {
+    let (name, what) = match change {
+        LinkChange::Down(name) => (name, "is down: packets are lost until it is up again"),
+        LinkChange::Up(name) => (name, "is up"),
+        LinkChange::Removed(name) => (name, "is gone: start `ix run` anew when it is back"),
+    };
+    ours.contains(&name.as_str()).then(|| format!("link {name} {what}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_our_links_are_told_of() {
+        let line = tell(&LinkChange::Down("eth1".into()), &["eth1"]).expect("told");
+        assert!(line.starts_with("link eth1 is down"));
+        assert_eq!(tell(&LinkChange::Down("eth0".into()), &["eth1"]), None);
+    }
+}
