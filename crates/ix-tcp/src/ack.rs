@@ -185,7 +185,7 @@ impl<B: RxBuf> Tcb<B> {
         if !plain {
             report.duplicate = quiet && hdr.ack == self.snd_una;
             self.take_sack(now_us, hdr, &mut report, out);
-            self.detect_loss(cfg, now_us, hdr, &report, out);
+            self.detect_loss(now_us, hdr, &report, out);
         }
         if report.acked > 0 {
             self.dupacks = if self.phase == Phase::Open { 0 } else { self.dupacks };

@@ -8,6 +8,11 @@ use crate::tcb::{Flags, Tcb};
 use ix_wire::Seq;
 
 impl<B: RxBuf> Tcb<B> {
+    /// The next octet that the application will get.
+    pub fn rcv_nxt(&self) -> Seq {
+        self.rcv_nxt
+    }
+
     /// Payload that begins exactly at `rcv_nxt` and lies within the window.
     #[inline]
     pub(crate) fn take_in_order(&mut self, cfg: &Config, buf: B, out: &mut impl Output<B>) {

@@ -49,7 +49,6 @@ impl<B: RxBuf> Tcb<B> {
     /// Draws the conclusions from an acknowledgement that was not plain.
     pub(crate) fn detect_loss(
         &mut self,
-        cfg: &Config,
         now_us: u64,
         hdr: &TcpHeader,
         report: &AckReport,
@@ -71,7 +70,7 @@ impl<B: RxBuf> Tcb<B> {
             self.enter_recovery(delivered, out);
         }
         if self.phase == Phase::Recovery {
-            self.pace_recovery(cfg, delivered, report.acked > 0 && !newly_lost);
+            self.pace_recovery(delivered, report.acked > 0 && !newly_lost);
         }
     }
 
@@ -135,7 +134,7 @@ impl<B: RxBuf> Tcb<B> {
 
     /// RFC 9937 section 6.2: proportional rate reduction. `safe`: the acknowledgement advanced and
     /// told of no further loss.
-    fn pace_recovery(&mut self, _cfg: &Config, delivered: u32, safe: bool) {
+    fn pace_recovery(&mut self, delivered: u32, safe: bool) {
         let (pipe, ssthresh) = (self.pipe_bytes(), self.cc.ssthresh_bytes());
         let mss = u32::from(self.mss);
         let loss = self.loss_mut();

@@ -2,7 +2,6 @@
 //!
 //! Three points in time stand for all of them. An acknowledgement only stores a new one.
 use crate::config::Config;
-use crate::connect::ms_of;
 use crate::output::{DeadReason, Output, RxBuf};
 use crate::records::TxRecord;
 use crate::state::State;
@@ -293,6 +292,5 @@ impl<B: RxBuf> Tcb<B> {
         if self.state == State::FinWait2 && self.flags.has(Flags::ORPHAN) {
             self.state_at_us = now_us.saturating_add(u64::from(cfg.fin_wait2_us));
         }
-        self.last_snd_ms = ms_of(now_us);
     }
 }
