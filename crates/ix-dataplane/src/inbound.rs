@@ -7,7 +7,7 @@ use crate::thread::{ElasticThread, flow_of};
 use ix_abi::{Event, event_kind};
 use ix_mem::Mbuf;
 use ix_tcp::SynVerdict;
-use ix_wire::{FlowTuple, Parsed, TcpFlags, TcpPacket};
+use ix_wire::{FlowTuple, Parsed, TcpFlags, TcpHeader, TcpPacket};
 
 /// The control bits that tell what a segment does to an opening connection.
 const OPENING: TcpFlags = TcpFlags(TcpFlags::SYN.0 | TcpFlags::ACK.0 | TcpFlags::RST.0);
@@ -82,7 +82,17 @@ impl ElasticThread {
         let cfg = &shared.config.tcp;
         let now_us = io.now_us;
         let payload = packet.payload;
-        if payload.len == 0 && work.tails == 0 {
+        let in_order = packet.header.seq.le(flow.tcb.rcv_nxt());
+        if payload.len > 0 && receive.must_drop_payload(in_order) {
+            io.metrics.drop_local(LocalDrop::RxPressure);
+            io.rx_pool.put(mbuf);
+            for _ in 0..work.tails {
+                receive.pop_tail().into_iter().for_each(|tail| io.rx_pool.put(tail));
+            }
+            let flags = without_end(packet.header.flags);
+            let header = TcpHeader { flags, ..packet.header };
+            flow.tcb.segment(cfg, now_us, &header, None, &mut io.of(&mut flow.side));
+        } else if payload.len == 0 && work.tails == 0 {
             io.rx_pool.put(mbuf);
             flow.tcb.segment(cfg, now_us, &packet.header, None, &mut io.of(&mut flow.side));
         } else {

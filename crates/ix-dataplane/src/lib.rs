@@ -26,6 +26,7 @@ mod listeners;
 pub mod metrics;
 mod neighbors;
 mod output;
+mod pressure;
 mod receive;
 mod runner;
 mod secrets;

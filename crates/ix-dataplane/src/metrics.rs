@@ -167,6 +167,8 @@ local_drops! {
     Backlog = "backlog",
     /// A segment of no flow that carries no cookie, while cookies are out.
     NoCookie = "no_cookie",
+    /// Payload given up because receive frames ran short.
+    RxPressure = "rx_pressure",
     /// A new flow beyond `flows_max`.
     FlowsMax = "flows_max",
     /// A datagram to a port that nobody has bound.

@@ -4,6 +4,7 @@
 //! parsed (their lines fetched ahead), then flow-table lines and flows are fetched ahead, then each
 //! packet meets its flow. Packets of flow groups that another thread owns are handed to it.
 use crate::flow_group::FlowGroup;
+use crate::pressure::Pressure;
 use crate::metrics::{LocalDrop, Stage, ThreadMetrics};
 use crate::thread::ElasticThread;
 use ix_mem::{Mbuf, prefetch_read, spsc};
@@ -97,6 +98,8 @@ pub struct Receive {
     tails: VecDeque<Mbuf>,
     forwarding: Forwarding,
     toeplitz: Vec<Option<Box<Toeplitz>>>,
+    /// What this batch gives up.
+    pub(crate) pressure: Pressure,
 }
 
 impl Receive {
@@ -116,6 +119,17 @@ impl Receive {
             tails: VecDeque::with_capacity(batch),
             forwarding,
             toeplitz: steering.iter().map(toeplitz).collect(),
+            pressure: Pressure::None,
+        }
+    }
+
+    /// Whether payload of this batch is given up.
+    #[inline]
+    pub(crate) fn must_drop_payload(&self, in_order: bool) -> bool {
+        match self.pressure {
+            Pressure::None => false,
+            Pressure::Low => !in_order,
+            Pressure::Critical => true,
         }
     }
 
@@ -162,6 +176,7 @@ impl ElasticThread {
             return 0;
         }
         self.io.metrics.enter(Stage::Process);
+        self.receive.pressure = self.io.rx_pressure(polled);
         self.parse_backlog();
         self.prefetch_flows();
         let mut work = std::mem::take(&mut self.receive.work);

@@ -1,0 +1,42 @@
+//! What is given up when receive frames run short.
+//!
+//! Out-of-order queues can hold every frame of a thread, each waiting for a segment that no frame is
+//! left to receive: nothing would ever move again, and a few hostile peers can bring it about. So
+//! when few frames are left, payload that no application can have yet is dropped as if lost, and
+//! when almost none is left, all payload. Headers are always handled: acknowledgements, resets and
+//! windows need no frame, and free some.
+use crate::io::Io;
+
+/// How short receive frames are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Pressure {
+    /// Not at all.
+    #[default]
+    None,
+    /// In-order payload only.
+    Low,
+    /// No payload.
+    Critical,
+}
+
+impl Io {
+    /// Of the frames this thread has, `polled` are in the batch at hand.
+    #[inline]
+    pub(crate) fn rx_pressure(&self, polled: usize) -> Pressure {
+        let spare = self.rx_pool.free() + polled;
+        let reserve = self.rx_pool.owned() / 8;
+        if spare >= reserve { Pressure::None } else { self.rx_pressure_with_devices(spare) }
+    }
+
+    /// Frames that devices hold to receive into are as good as free.
+    #[cold]
+    fn rx_pressure_with_devices(&self, spare: usize) -> Pressure {
+        let in_devices: usize = self.ports.iter().map(|port| port.nic.frames_held().0).sum();
+        let (left, reserve) = (spare + in_devices, self.rx_pool.owned() / 8);
+        match left {
+            _ if left >= reserve => Pressure::None,
+            _ if left >= reserve / 4 => Pressure::Low,
+            _ => Pressure::Critical,
+        }
+    }
+}
