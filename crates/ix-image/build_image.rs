@@ -30,8 +30,10 @@ fn is_cargos_own(name: &str) -> bool {
 /// Builds it below `target_dir`; answers its path.
 fn build_image(cargo: &OsString, workspace: &Path, target_dir: &Path) -> Result<PathBuf, String> {
     let mut command = Command::new(cargo);
-    for (name, _) in std::env::vars_os().filter(|(name, _)| is_cargos_own(&name.to_string_lossy())) {
-        command.env_remove(name);
+    for (name, _) in std::env::vars_os() {
+        if is_cargos_own(&name.to_string_lossy()) {
+            command.env_remove(name);
+        }
     }
     let status = command
         .current_dir(workspace)

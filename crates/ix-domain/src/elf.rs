@@ -224,7 +224,8 @@ mod tests {
                 if u32_at(&file, ph) == PT_INTERP && !keep_interp {
                     file[ph] = 0;
                 }
-                if u32_at(&file, ph) == PT_LOAD && u64_at(&file, ph + 8) + u64_at(&file, ph + 32) > len {
+                let end = u64_at(&file, ph + 8) + u64_at(&file, ph + 32);
+                if u32_at(&file, ph) == PT_LOAD && end > len {
                     file[ph] = 0;
                 }
             }

@@ -48,18 +48,6 @@ pub enum LaunchError {
     },
 }
 
-impl LaunchError {
-    /// The exit status that shells give to such a failure.
-    pub fn exit_status(&self) -> u8 {
-        use LaunchError::*;
-        match self {
-            NotFound(_) | NoInterpreter(_) => 127,
-            Directory(_) | NoPermission(_) | NotExecutable(_) | WrongMachine(_) => 126,
-            TraceRefused(_) | Died(_) | System { .. } => 1,
-        }
-    }
-}
-
 /// For `map_err`: names what was tried.
 pub(crate) fn system(what: &'static str) -> impl Fn(io::Error) -> LaunchError {
     move |error| LaunchError::System { what, error }

@@ -49,9 +49,9 @@ impl ReservedFds {
         Ok(unsafe { OwnedFd::from_raw_fd(copy) })
     }
 
-    /// Ends the program's own range below ours, where they meet: its lowered limit lets neither `open`
-    /// nor `dup2` nor a loop that closes "all" descriptors come near. Descriptors can be moved into
-    /// the range no more.
+    /// Ends the program's own range below ours, where they meet: its lowered limit lets neither
+    /// `open` nor `dup2` nor a loop that closes "all" descriptors come near. Descriptors can be moved
+    /// into the range no more.
     pub fn fence(self) -> io::Result<()> {
         let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
         // SAFETY: fills the struct we own.

@@ -15,6 +15,9 @@ use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::Command;
 
+/// From the first sign of a process's end to its end, at most.
+const ENDING_MS: i32 = 100;
+
 /// Which program, with which arguments.
 #[derive(Clone, Debug, Default)]
 pub struct LaunchConfig {
@@ -162,15 +165,24 @@ impl Child {
                 };
             }
             self.channel = None;
-            if polls[1].revents == 0 {
+            if !self.ends_soon() {
                 return Ok(Occurrence::Left);
             }
+            return self.reap().map(Occurrence::Exited);
         }
         if polls[1].revents != 0 {
             return self.reap().map(Occurrence::Exited);
         }
         let ready = polls[2..].iter().position(|poll| poll.revents != 0);
         Ok(ready.map_or(Occurrence::Nothing, Occurrence::Readable))
+    }
+
+    /// A process that ends closes its descriptors a moment before.
+    fn ends_soon(&self) -> bool {
+        let mut poll =
+            libc::pollfd { fd: self.pidfd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        // SAFETY: one struct.
+        unsafe { libc::poll(&mut poll, 1, ENDING_MS) > 0 }
     }
 
     /// Waits for the program's end.

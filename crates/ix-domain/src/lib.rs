@@ -2,9 +2,9 @@
 //!
 //! The dataplane is *planted*: [`launch`] starts the program under ptrace, and at the stop that
 //! follows its `execve` — not one instruction of the program, nor of its dynamic loader, has run —
-//! it maps the image beside it, gives the image a stack and an auxiliary vector of its own, and
-//! lets the image run first. The image boots, talks to the broker over the [`Channel`], and jumps to
-//! the entry point the kernel had chosen. To the program, to gdb and to `/proc` all is as usual.
+//! it maps the image beside it, gives the image a stack and an auxiliary vector of its own, and lets
+//! it run first. The image boots, talks to the broker over the [`Channel`], and jumps to the entry
+//! point that the kernel had chosen. To the program, to gdb and to `/proc` all is as usual.
 //!
 //! ```text
 //!  broker (`ix run`)                     the program's process
@@ -16,8 +16,9 @@
 //!    wait for its end
 //! ```
 //!
-//! Only `--domain none` exists yet: the program *can* touch the dataplane's memory. Everything of the
-//! image already lies in page-aligned mappings of its own, so that a wall can be drawn round them.
+//! Only `--domain none` exists yet: the program *can* touch the dataplane's memory. Everything of
+//! the image already lies in page-aligned mappings of its own, so that a wall can be drawn round
+//! them.
 mod auxv;
 mod channel;
 mod elf;

@@ -39,17 +39,20 @@ fn other_descriptors_are_waited_for_at_the_same_time() {
 
 #[test]
 fn signals_to_the_broker_go_on_to_the_program() {
-    let script = "trap 'exit 9' TERM; echo > /dev/null; while :; do sleep 0.02; done";
-    let mut child = start("sh", &["-c", script]).expect("starts");
+    let script = "trap 'exit 9' TERM; : > \"$1\"; while :; do sleep 0.02; done";
+    let name = format!("{}/trap-{}", env!("CARGO_TARGET_TMPDIR"), std::process::id());
+    let mut child = start("sh", &["-c", script, "sh", &name]).expect("starts");
     boot(&mut child);
     let forwarding = SignalForwarding::to(child.pid()).expect("forwards");
     assert!(SignalForwarding::to(1).is_err(), "one at a time");
-    // The trap may not stand yet; then the signal kills the shell, which the repetition hides.
-    std::thread::sleep(Duration::from_millis(200));
+    while !std::path::Path::new(&name).exists() {
+        std::thread::sleep(Duration::from_millis(5));
+    }
     // SAFETY: our own handler is in place.
     unsafe { libc::kill(libc::getpid(), libc::SIGTERM) };
     assert_eq!(child.wait().expect("ended"), Exit::Status(9));
     drop(forwarding);
+    std::fs::remove_file(name).expect("removes");
 }
 
 #[test]

@@ -90,7 +90,7 @@ fn a_script_runs_its_interpreter() {
 
 #[test]
 fn a_program_that_executes_another_leaves() {
-    let mut child = start("sh", &["-c", "exec sleep 0.05"]).expect("starts");
+    let mut child = start("sh", &["-c", "exec sleep 0.5"]).expect("starts");
     boot(&mut child);
     assert!(matches!(child.next(&[], 5000).expect("next"), Occurrence::Left));
     assert_eq!(child.wait().expect("ends"), Exit::Status(0));
@@ -103,34 +103,30 @@ fn what_cannot_run_is_refused_with_the_reason() {
     let foreign_path = scratch("foreign", "", 0o755);
     std::fs::write(&foreign_path, foreign).expect("write");
     type Check = fn(&LaunchError) -> bool;
-    let cases: [(PathBuf, Check, u8, &str); 7] = [
-        ("/no/such".into(), |e| matches!(e, LaunchError::NotFound(_)), 127, "no such program"),
-        ("no-such".into(), |e| matches!(e, LaunchError::NotFound(_)), 127, "no such program"),
-        ("/etc".into(), |e| matches!(e, LaunchError::Directory(_)), 126, "directory"),
+    let cases: [(PathBuf, Check, &str); 7] = [
+        ("/no/such".into(), |e| matches!(e, LaunchError::NotFound(_)), "no such program"),
+        ("no-such".into(), |e| matches!(e, LaunchError::NotFound(_)), "no such program"),
+        ("/etc".into(), |e| matches!(e, LaunchError::Directory(_)), "directory"),
         (
             scratch("data", "just text", 0o755),
             |e| matches!(e, LaunchError::NotExecutable(_)),
-            126,
             "neither an executable nor a script",
         ),
         (
             scratch("plain", "#!/bin/sh\n", 0o644),
             |e| matches!(e, LaunchError::NoPermission(_)),
-            126,
             "chmod +x",
         ),
         (
             scratch("orphan", "#!/no/such/interpreter\n", 0o755),
             |e| matches!(e, LaunchError::NoInterpreter(_)),
-            127,
             "interpreter is missing",
         ),
-        (foreign_path, |e| matches!(e, LaunchError::WrongMachine(_)), 126, "x86-64"),
+        (foreign_path, |e| matches!(e, LaunchError::WrongMachine(_)), "x86-64"),
     ];
-    for (program, is_expected, status, says) in cases {
+    for (program, is_expected, says) in cases {
         let error = start(&program, &[]).expect_err("refused");
         assert!(is_expected(&error), "{program:?}: {error:?}");
-        assert_eq!(error.exit_status(), status);
         let text = error.to_string();
         assert!(text.contains(says) && !text.contains('\n'), "{text}");
     }

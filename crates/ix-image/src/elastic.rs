@@ -1,11 +1,11 @@
 //! What an elastic thread needs to run code of the image: a stack and thread-local storage.
 //!
-//! The Linux thread that enters an elastic thread was made by the *program's* C library; its fs base
-//! points to that library's thread block. Code of the image needs a block that the *image's* C
-//! library has made. So for each elastic thread the image starts an ordinary thread, the donor, notes
-//! its fs base and stack pointer, and lets its Linux half end by the bare `exit` system call. To the
-//! image's C library the donor lives for ever, in the midst of its start function; whoever enters
-//! the elastic thread continues on its stack with its block. This is sound because
+//! The Linux thread that enters an elastic thread was made by the *program's* C library; its fs
+//! base points to that library's thread block. Code of the image needs a block that the *image's*
+//! C library has made. So for each elastic thread the image starts an ordinary thread, the donor,
+//! notes its fs base and stack pointer, and lets its Linux half end by the bare `exit` system call.
+//! To the image's C library the donor lives for ever, in the midst of its start function; whoever
+//! enters the elastic thread continues on its stack with its block. This is sound because
 //!
 //! * one Linux thread at a time uses a block: the gate's owner word sees to it;
 //! * stack protector and pointer guard are words of the block, copied from the first thread's;

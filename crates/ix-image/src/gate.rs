@@ -5,12 +5,14 @@
 //! dataplane there and changes back: two writes of fs base and a few loads. `ENTER` and `LEAVE` go
 //! through [`change_hands`], which decides who the caller is from then on.
 //!
-//! A caller is known by its fs base, which no other live thread of the process has; `RUN_IO` compares
-//! it with the owner that `ENTER` wrote. So only one thread at a time is inside an elastic thread:
-//! any other thread is refused, and so is a handler of a fault that happened inside, for it runs
-//! with the dataplane's fs base. (What a hostile program could do is for the wall to prevent that
-//! `--domain none` does not have.) What the System V ABI lets a callee assume is assumed: direction
-//! flag clear, control words of the floating-point units as the caller wants them and kept.
+//! A caller is known by its fs base, which no other live thread of the process has; `RUN_IO`
+//! compares it with the owner that `ENTER` wrote. So only one thread at a time is inside an elastic
+//! thread: any other thread is refused, and so is a handler of a fault that happened inside, for it
+//! runs with the dataplane's fs base. A thread that ended without `LEAVE` can be succeeded. What a
+//! hostile program could do is for the wall to prevent that `--domain none` does not have.
+//!
+//! What the System V ABI lets a callee assume is assumed: direction flag clear, control words of the
+//! floating-point units as the caller wants them and kept.
 //!
 //! The table is wiped by the kernel in a forked child (rings and pools are not inherited): there the
 //! gate refuses every thread.
@@ -21,7 +23,7 @@ use crate::sys;
 use core::arch::naked_asm;
 use core::cell::UnsafeCell;
 use core::mem::offset_of;
-use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use ix_abi::{error, gate_op};
 
 /// Elastic threads at most.
@@ -39,6 +41,8 @@ struct Slot {
     stack_top: u64,
     fs_base: u64,
     cpu: u32,
+    /// Linux' number of the owner, to tell whether it still lives; 0: not written yet.
+    owner_id: AtomicU32,
     /// What the owner had before it entered; touched by the owner only.
     before: UnsafeCell<Before>,
 }
@@ -198,11 +202,15 @@ fn enter(index: u64, slot: &Slot, app_fs: u64) -> i64 {
         // No thread-local storage, so nothing to know the caller by.
         return -error::INVALID;
     }
+    let take =
+        |from| slot.owner.compare_exchange(from, app_fs, Ordering::Acquire, Ordering::Relaxed);
     let nobody = 0;
-    let taken = slot.owner.compare_exchange(nobody, app_fs, Ordering::Acquire, Ordering::Relaxed);
-    if taken.is_err() {
+    if let Err(owner) = take(nobody)
+        && (is_alive(slot.owner_id.load(Ordering::Acquire)) || take(owner).is_err())
+    {
         return -error::IN_USE;
     }
+    slot.owner_id.store(own_id(), Ordering::Release);
     // SAFETY: we are the owner now.
     let before = unsafe { &mut *slot.before.get() };
     before.signal_mask = sys::set_signal_mask(BLOCKED);
@@ -225,9 +233,25 @@ fn enter(index: u64, slot: &Slot, app_fs: u64) -> i64 {
 fn give_back(slot: &Slot) {
     // SAFETY: called by the owner. It is a copy, for the next owner may come at once.
     let before = unsafe { *slot.before.get() };
+    slot.owner_id.store(0, Ordering::Relaxed);
     slot.owner.store(0, Ordering::Release);
     set_affinity(&before.affinity);
     sys::set_signal_mask(before.signal_mask);
+}
+
+fn own_id() -> u32 {
+    // SAFETY: no arguments.
+    unsafe { sys::syscall(libc::SYS_gettid, [0; 6]) as u32 }
+}
+
+/// Whether a thread of this process lives; one whose number is not known yet does.
+fn is_alive(id: u32) -> bool {
+    // SAFETY: no pointers; signal 0 only asks.
+    id == 0
+        || unsafe {
+            let process = sys::syscall(libc::SYS_getpid, [0; 6]) as u64;
+            sys::syscall(libc::SYS_tgkill, [process, id.into(), 0, 0, 0, 0]) == 0
+        }
 }
 
 fn pin(cpu: u32) -> bool {

@@ -1,7 +1,8 @@
 //! The image's heap: size classes on an address range of its own.
 //!
-//! The C library's heap would live on the program's `brk`, which is not ours. Ours is simple because
-//! the packet path never allocates: one lock, one list of free blocks for each class, no merging.
+//! The C library's heap would live on the program's `brk`, which is not ours. Ours is simple,
+//! because the packet path never allocates: one lock, a list of free blocks for each class, no
+//! merging.
 //! Classes are four to a power of two, so a block is at most a quarter larger than asked for.
 use crate::sys;
 use core::alloc::{GlobalAlloc, Layout};

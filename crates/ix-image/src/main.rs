@@ -31,8 +31,8 @@ use ix_domain::{Channel, FromImage};
 use std::ffi::{c_char, c_int};
 use std::os::fd::{FromRawFd, OwnedFd};
 
-/// Not Rust's own `main`: that would ignore SIGPIPE and install handlers for SIGSEGV and SIGBUS, all
-/// of which the program would inherit.
+/// Not Rust's own `main`: that would ignore SIGPIPE and install handlers for SIGSEGV and SIGBUS, and
+/// the program would inherit it all.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 extern "C" fn main(argc: c_int, argv: *const *const c_char, _env: *const *const c_char) -> c_int {
     // SAFETY: the C library passes the argument vector that the launcher has built.

@@ -114,7 +114,27 @@ static void on_signal(int signal)
     caught = signal;
 }
 
-/* Signals wait while the dataplane has the thread, and those that we block ourselves do not count. */
+/* A thread that ends without LEAVE is succeeded; while it lives it is not. */
+static void *deserter(void *argument)
+{
+    (void)argument;
+    CHECK(gate(ENTER, 1, 0, 0) == 0);
+    return NULL;
+}
+
+static void succession(void)
+{
+    pthread_t thread;
+    for (int round = 0; round < 3; round++) {
+        CHECK(!pthread_create(&thread, NULL, deserter, NULL));
+        CHECK(!pthread_join(thread, NULL));
+    }
+    CHECK(gate(ENTER, 1, 0, 0) == 0);
+    CHECK(gate(RUN_IO, 1, 0, 0) == 0);
+    CHECK(gate(LEAVE, 1, 0, 0) == 0);
+}
+
+/* Signals wait while the dataplane has the thread; those that we block ourselves do not count. */
 static void signals(void)
 {
     signal(SIGUSR1, on_signal);
@@ -200,6 +220,7 @@ int main(int argc, char **argv)
     }
     forged();
     all_threads();
+    succession();
     signals();
     return 0;
 }
