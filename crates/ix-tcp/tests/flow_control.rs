@@ -156,6 +156,23 @@ fn out_of_order_data_uses_all_room_but_yields() {
     script.check_no_leak();
 }
 
+/// A peer that has filled our window stands at its right edge; if we lost what it sent, its
+/// acknowledgements must count all the same.
+#[test]
+fn acks_at_the_right_edge_count() {
+    let small = Config { rcv_buf_bytes: 100, ..cfg() };
+    let mut script = Script::settled(small, Offer::BARE);
+    script.send(b"data");
+    script.output();
+    script.expect_data(b"data");
+    script.ack += 4;
+    script.give_at(100, ACK, b"");
+    assert_eq!(script.tcb.info(&cfg()).in_flight_bytes, 0);
+    script.give_at(100, RST, b"");
+    script.output();
+    script.expect_nothing();
+}
+
 /// RFC 9293 section 3.8.6.1, tcp.md 3.1: a closed window is probed, with backoff, for as long as the peer answers.
 #[test]
 fn closed_window_is_probed_for_hours() {
@@ -184,6 +201,48 @@ fn closed_window_is_probed_for_hours() {
     script.output();
     script.expect_data(b"waiting");
     assert_eq!(script.count(TcpCounter::Rto), 0);
+}
+
+/// But not for an application that has left: a peer could hold our memory for ever.
+#[test]
+fn closed_window_does_not_hold_an_orphan() {
+    let mut script = Script::settled(cfg(), Offer::ALL);
+    script.window = 0;
+    script.give(ACK, b"");
+    script.send(b"waiting");
+    script.close();
+    script.output();
+    let end_us = script.now_us + HOUR_US;
+    while !script.tcb.is_dead() {
+        script.run_to_deadline();
+        script.out.sent.clear();
+        assert!(script.now_us < end_us);
+        script.give(ACK, b"");
+        script.output();
+    }
+}
+
+/// FIN follows an octet that probed the closed window: both arrive when it opens.
+#[test]
+fn window_opens_with_fin_behind_the_probe() {
+    let mut script = Script::settled(cfg(), Offer::BARE);
+    script.window = 0;
+    script.give(ACK, b"");
+    script.send(b"a");
+    script.output();
+    script.run_to_deadline();
+    assert_eq!(script.expect(ACK).payload, b"a");
+    script.shutdown();
+    script.output();
+    let fin = script.expect(FIN | ACK);
+    assert_eq!((fin.seg.seq, fin.payload.len()), (script.ack + 1, 0));
+    script.window = 100;
+    script.give(ACK, b"");
+    script.output();
+    script.expect_data(b"a");
+    script.ack += 2;
+    script.give(ACK, b"");
+    assert_eq!(script.state(), State::FinWait2);
 }
 
 #[test]

@@ -128,6 +128,23 @@ fn lost_syn_makes_a_small_initial_window() {
     assert_eq!(script.tcb.info(&cfg()).cwnd_bytes, 1448);
 }
 
+/// RFC 6298 section 5.7: and data begins with a timeout of three seconds, unless a round trip was measured.
+#[test]
+fn lost_syn_makes_a_long_initial_timeout() {
+    let mut script = Script::syn_sent(cfg(), Offer::BARE);
+    script.run_for(1_000_000);
+    script.expect(SYN);
+    let syn_ack = script.syn(SYN | ACK);
+    script.segment(&syn_ack, b"");
+    script.send(b"data");
+    script.output();
+    script.expect(ACK);
+    script.run_for(2_900_000);
+    script.expect_nothing();
+    script.run_for(200_000);
+    script.expect(ACK);
+}
+
 #[test]
 fn syn_ack_is_retransmitted_by_timer_and_for_a_repeated_syn() {
     let mut script = Script::syn_received(cfg(), Offer::ALL);
