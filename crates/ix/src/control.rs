@@ -14,16 +14,30 @@ const TIMEOUT: Duration = Duration::from_secs(2);
 /// Longest request line.
 const REQUEST_MAX: u64 = 256;
 
-/// The folder of control sockets that nobody named: `/run/ix` for root, else in the user's own.
-pub fn folder() -> PathBuf {
+/// Folders for control sockets that nobody named, best first: `/run/ix` for root, the user's own,
+/// one below /tmp.
+fn folders() -> Vec<PathBuf> {
     // SAFETY: cannot fail and touches no memory.
-    let root = unsafe { libc::geteuid() } == 0;
-    match std::env::var_os("XDG_RUNTIME_DIR").filter(|dir| !root && !dir.is_empty()) {
-        Some(dir) => PathBuf::from(dir).join("ix"),
-        None if root => PathBuf::from("/run/ix"),
-        // SAFETY: as above.
-        None => std::env::temp_dir().join(format!("ix-{}", unsafe { libc::getuid() })),
+    let (root, uid) = unsafe { (libc::geteuid() == 0, libc::getuid()) };
+    let system = root.then(|| PathBuf::from("/run/ix"));
+    let users = std::env::var_os("XDG_RUNTIME_DIR").filter(|dir| !dir.is_empty());
+    let users = users.map(|dir| PathBuf::from(dir).join("ix"));
+    let last = std::env::temp_dir().join(format!("ix-{uid}"));
+    system.into_iter().chain(users).chain([last]).collect()
+}
+
+/// The first of [`folders`] that can be had, without the sockets that dead runs left there.
+pub fn folder() -> Result<PathBuf> {
+    let folders = folders();
+    let folder = folders.iter().find(|folder| make_private(folder)).ok_or_else(|| {
+        let names: Vec<_> = folders.iter().map(|f| f.display().to_string()).collect();
+        Problem::new("no place for a control socket", format!("tried {}", names.join(", ")))
+            .mend("name one with --control")
+    })?;
+    for path in sockets(folder).iter().filter(|path| is_dead(path)) {
+        let _ = fs::remove_file(path);
     }
+    Ok(folder.clone())
 }
 
 /// A socket that answers requests; its file goes when it is dropped.
@@ -37,12 +51,7 @@ impl Control {
     pub fn listen(path: Option<&Path>, pid: i32) -> Result<Control> {
         let path = match path {
             Some(path) => path.to_owned(),
-            None => {
-                let folder = folder();
-                make_private(&folder)?;
-                remove_dead(&folder);
-                folder.join(format!("{pid}.sock"))
-            }
+            None => folder()?.join(format!("{pid}.sock")),
         };
         let bind = || match UnixListener::bind(&path) {
             Err(e) if e.kind() == ErrorKind::AddrInUse && is_dead(&path) => {
@@ -92,12 +101,14 @@ impl Drop for Control {
     }
 }
 
-fn make_private(folder: &Path) -> Result<()> {
-    use std::os::unix::fs::DirBuilderExt;
-    fs::DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(|e| {
-        Problem::new(format!("cannot make the folder {}", folder.display()), e)
-            .mend("name a control socket with --control")
-    })
+/// Whether the folder is there, ours alone, and writable.
+fn make_private(folder: &Path) -> bool {
+    use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+    let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(folder);
+    // SAFETY: cannot fail and touches no memory.
+    let uid = unsafe { libc::geteuid() };
+    let ours = |m: fs::Metadata| m.is_dir() && m.uid() == uid && m.mode() & 0o777 == 0o700;
+    made.is_ok() && fs::symlink_metadata(folder).is_ok_and(ours)
 }
 
 fn sockets(folder: &Path) -> Vec<PathBuf> {
@@ -110,12 +121,6 @@ fn sockets(folder: &Path) -> Vec<PathBuf> {
 /// A socket file that nobody listens at any more (its `ix run` was killed).
 fn is_dead(path: &Path) -> bool {
     UnixStream::connect(path).is_err_and(|e| e.kind() == ErrorKind::ConnectionRefused)
-}
-
-fn remove_dead(folder: &Path) {
-    for path in sockets(folder).iter().filter(|path| is_dead(path)) {
-        let _ = fs::remove_file(path);
-    }
 }
 
 /// Sends a request to a control socket.
@@ -158,15 +163,23 @@ fn find(args: &CtlArgs) -> Result<PathBuf> {
     if let Some(path) = &args.control {
         return Ok(path.clone());
     }
-    if let Some(pid) = args.pid {
-        return Ok(folder().join(format!("{pid}.sock")));
-    }
-    let mut alive: Vec<_> = sockets(&folder());
+    let mut alive: Vec<_> = folders().iter().flat_map(|folder| sockets(folder)).collect();
     alive.retain(|path| !is_dead(path));
+    if let Some(pid) = args.pid {
+        let name = format!("{pid}.sock");
+        let found = alive.into_iter().find(|path| path.file_name() == Some(name.as_ref()));
+        return found.ok_or_else(|| {
+            Problem::new("no such dataplane", format!("process {pid} has none that we may reach"))
+                .mend("name its socket with --control")
+        });
+    }
     match alive.len() {
         1 => Ok(alive.remove(0)),
-        0 => Err(Problem::new("no dataplane", format!("none listens in {}", folder().display()))
-            .mend("start one with `ix run`, or name its socket with --control")),
+        0 => {
+            let folders: Vec<_> = folders().iter().map(|f| f.display().to_string()).collect();
+            Err(Problem::new("no dataplane", format!("none listens in {}", folders.join(", ")))
+                .mend("start one with `ix run`, or name its socket with --control"))
+        }
         n => {
             let pids: Vec<_> =
                 alive.iter().filter_map(|p| p.file_stem()?.to_str().map(str::to_owned)).collect();

@@ -113,7 +113,7 @@ fn configuration_files_that_cannot_be_used() {
 #[test]
 fn a_dataplane_that_is_not_there() {
     refuses(&["ctl", "stats", "--control", "/no/such.sock"], 1, &["/no/such.sock", "ix run"]);
-    refuses(&["ctl", "stats", "--pid", "1"], 1, &["1.sock"]);
+    refuses(&["ctl", "stats", "--pid", "1"], 1, &["process 1", "--control"]);
 }
 
 #[test]

@@ -1,13 +1,8 @@
 //! The benchmarks' private link with Linux sockets at both ends.
 mod common;
-use common::{Service, may_make_links};
+use common::{Service, TIMEOUT, echo, may_make_links};
 use ix::args::Device;
 use ix::bench::lab::Host;
-use std::io::{Read, Write};
-use std::net::TcpStream;
-use std::time::Duration;
-
-const TIMEOUT: Duration = Duration::from_secs(20);
 
 #[test]
 fn linux_serves_linux() {
@@ -15,14 +10,7 @@ fn linux_serves_linux() {
         return;
     }
     let mut service = Service::start(Device::Afxdp, Host::BLOCKING, &["64"]);
-    let answer = service.run(|address| {
-        let mut stream = TcpStream::connect(address).expect("connect");
-        stream.write_all(&[7; 64]).expect("write");
-        let mut answer = [0; 64];
-        stream.read_exact(&mut answer).expect("read");
-        answer
-    });
-    assert_eq!(answer, [7; 64]);
+    echo(&mut service.connect(), 7, 64);
     let args = ["--size", "64", "--connections", "3", "--seconds", "0.1"].map(str::to_owned);
     for client in [Host::BLOCKING, Host::SPINNING] {
         let result =

@@ -12,8 +12,9 @@ use ix_testbed::{Namespace, VethEnd};
 use serde_json::Value;
 use std::ffi::OsString;
 use std::net::{Ipv4Addr, SocketAddrV4};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 const LINUX_SERVER: Ipv4Addr = Ipv4Addr::new(10, 66, 0, 1);
@@ -77,9 +78,13 @@ pub struct Server {
 impl Lab {
     /// Makes the link. Everything goes when the lab is dropped or the process dies.
     pub fn new(device: Device) -> Result<Lab> {
-        let ix = std::env::current_exe()
-            .map_err(|e| Problem::new("cannot find this command's own file", e))?;
-        let echo = beside("ix-echo")?;
+        let ix = std::env::current_exe();
+        Lab::of(ix.map_err(|e| Problem::new("cannot find this command's own file", e))?, device)
+    }
+
+    /// The same with the command in the file `ix`.
+    pub fn of(ix: PathBuf, device: Device) -> Result<Lab> {
+        let echo = beside(&ix, "ix-echo")?;
         if device == Device::Tap {
             can_open_tap()?;
         }
@@ -99,8 +104,10 @@ impl Lab {
         let (server, client) = made().map_err(|e: ix_testbed::Error| {
             Problem::new(what(), e).mend("`ix doctor` says what is missing")
         })?;
-        let name = format!("ix-lab-{}", std::process::id());
-        let control = std::env::temp_dir().join(name);
+        static LABS: AtomicUsize = AtomicUsize::new(0);
+        let number = LABS.fetch_add(1, Ordering::Relaxed);
+        let name = format!("lab-{}-{number}", std::process::id());
+        let control = crate::control::folder()?.join(name);
         Ok(Lab { server, client, device, cpus: two_cpus(), ix, echo, control })
     }
 
@@ -120,6 +127,11 @@ impl Lab {
     /// The end that Linux's client is at.
     pub fn client_namespace(&self) -> &Namespace {
         &self.client
+    }
+
+    /// Sets the server's end of the pair up or down.
+    pub fn set_server_link(&self, up: bool) -> Result<()> {
+        self.server.set_up(SERVER_LINK, up).map_err(|e| Problem::new("cannot switch the link", e))
     }
 
     /// Switches checksum and segmentation offloads of both ends on or off.
@@ -227,7 +239,9 @@ impl Lab {
     }
 
     fn control_of(&self, address: Ipv4Addr) -> PathBuf {
-        self.control.with_extension(format!("{address}.sock"))
+        let mut path = self.control.clone().into_os_string();
+        path.push(format!("-{address}.sock"));
+        path.into()
     }
 }
 
@@ -245,6 +259,16 @@ impl Server {
     /// What the dataplane runs on, as `ix run` said it.
     pub fn mode(&self) -> Option<String> {
         self.process.said("ix: device ")
+    }
+
+    /// Whether its standard error has a line that starts so.
+    pub fn has_said(&self, start: &str) -> bool {
+        self.process.said(start).is_some()
+    }
+
+    /// Its process: `ix run`, or `ix-echo` on Linux.
+    pub fn pid(&self) -> i32 {
+        self.process.pid()
     }
 
     /// Stops it, and waits until it is gone.
@@ -270,16 +294,13 @@ fn linux_flags(spin: bool) -> &'static [&'static str] {
     if spin { &["--linux", "--spin"] } else { &["--linux"] }
 }
 
-/// The file of a program that is built together with this command.
-fn beside(name: &str) -> Result<PathBuf> {
-    let own = std::env::current_exe()
-        .map_err(|e| Problem::new("cannot find this command's own file", e))?;
-    // A test's own file stands one folder deeper than the programs.
-    let folders = own.ancestors().skip(1).take(2);
-    let candidate = folders.map(|folder| folder.join(name)).find(|path| path.is_file());
-    candidate.ok_or_else(|| {
-        let profile = if cfg!(debug_assertions) { "" } else { " --release" };
-        Problem::new(format!("no program {name}"), "it is not next to this command's file")
-            .mend(format!("build it: cargo build{profile} -p {name}"))
-    })
+/// The file of a program that is built together with the command.
+fn beside(ix: &Path, name: &str) -> Result<PathBuf> {
+    let path = ix.with_file_name(name);
+    if path.is_file() {
+        return Ok(path);
+    }
+    let profile = if cfg!(debug_assertions) { "" } else { " --release" };
+    Err(Problem::new(format!("no program {name}"), format!("it is not next to {}", ix.display()))
+        .mend(format!("build it: cargo build{profile} -p {name}")))
 }

@@ -92,11 +92,14 @@ impl Process {
         errors.iter().find_map(|line| line.strip_prefix(start)).map(str::to_owned)
     }
 
+    pub(super) fn pid(&self) -> i32 {
+        self.child.id() as i32
+    }
+
     /// Asks it to end, and makes it when it does not.
     pub(super) fn stop(mut self) {
-        let pid = self.child.id() as i32;
         // SAFETY: signals our own child, which was not waited for yet.
-        unsafe { libc::kill(pid, libc::SIGTERM) };
+        unsafe { libc::kill(self.pid(), libc::SIGTERM) };
         let end = Instant::now() + GRACE;
         while Instant::now() < end {
             if let Ok(Some(_)) = self.child.try_wait() {

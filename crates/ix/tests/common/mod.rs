@@ -2,7 +2,13 @@
 #![allow(dead_code)] // Each test file uses a part of it.
 use ix::args::Device;
 use ix::bench::lab::{Host, Lab, Server};
+use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::process::{Command, Output};
+use std::time::Duration;
+
+/// Longest that anything may take.
+pub const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Runs the `ix` command.
 pub fn ix(args: &[&str]) -> Output {
@@ -52,15 +58,28 @@ impl Service {
     /// Starts `ix-echo` with `arguments` on `host` behind a link of kind `device`.
     pub fn start(device: Device, host: Host, arguments: &[&str]) -> Service {
         build_echo();
-        let lab = Lab::new(device).unwrap_or_else(|e| panic!("{e}"));
+        let lab =
+            Lab::of(env!("CARGO_BIN_EXE_ix").into(), device).unwrap_or_else(|e| panic!("{e}"));
         let arguments: Vec<_> = arguments.iter().map(|a| (*a).to_owned()).collect();
         let server = lab.start_server(host, &arguments).unwrap_or_else(|e| panic!("{e}"));
         Service { lab, server }
     }
 
-    /// Runs `client` in the namespace of Linux clients, with the server's address.
-    pub fn run<T: Send>(&self, client: impl FnOnce(std::net::SocketAddrV4) -> T + Send) -> T {
+    /// A connection from the Linux end.
+    pub fn connect(&self) -> TcpStream {
         let address = self.server.address();
-        self.lab.client_namespace().run(|| client(address))
+        let connect = || TcpStream::connect_timeout(&address.into(), TIMEOUT);
+        let stream = self.lab.client_namespace().run(connect).expect("connects");
+        stream.set_read_timeout(Some(TIMEOUT)).expect("timeout");
+        stream.set_nodelay(true).expect("no delay");
+        stream
     }
+}
+
+/// One message there and back.
+pub fn echo(stream: &mut TcpStream, byte: u8, size: usize) {
+    stream.write_all(&vec![byte; size]).expect("write");
+    let mut answer = vec![0; size];
+    stream.read_exact(&mut answer).expect("read");
+    assert!(answer.iter().all(|&b| b == byte));
 }
