@@ -29,6 +29,7 @@ pub struct Talk {
     role: Role,
     /// A server learns it from the greeting.
     plan: Option<usize>,
+    /// A client's: what is still to be sent; a server's: what has come.
     greeting: Vec<u8>,
     sent: u64,
     received: u64,
@@ -177,11 +178,22 @@ impl Peer {
         conn.state_mut().plan = Some(plan);
     }
 
+    /// Sends the rest of the greeting; false while there is no room for it.
+    fn greet(&self, conn: &mut Conn<'_, Talk>) -> bool {
+        let left = std::mem::take(&mut conn.state_mut().greeting);
+        let sent = conn.send(&left);
+        conn.state_mut().greeting = left[sent..].to_vec();
+        sent == left.len()
+    }
+
     /// Sends what may be sent, and ends the connection when it is time.
     fn pump(&mut self, conn: &mut Conn<'_, Talk>) {
         let Some(plan) = conn.state().plan else { return };
         let planned = self.plan(plan);
         let role = conn.state().role;
+        if role == Role::Client && !self.greet(conn) {
+            return;
+        }
         let total = match role {
             Role::Client => planned.up(),
             Role::Server => planned.down(),
@@ -259,11 +271,7 @@ impl Handler for Peer {
     fn on_connected(&mut self, conn: &mut Conn<'_, Talk>) {
         let talk = conn.state();
         let (Role::Client, Some(plan)) = (talk.role, talk.plan) else { return };
-        let greeting = talk.greeting.clone();
         self.ledger.borrow_mut().side(plan, Role::Client).progress = Progress::Open;
-        if conn.send(&greeting) != greeting.len() {
-            self.violation(Some(plan), format_args!("no room for a greeting"));
-        }
         self.pump(conn);
     }
 

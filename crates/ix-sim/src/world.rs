@@ -269,6 +269,7 @@ const COUNTERS: &[&str] = &[
     "event_back_pressure",
     "knocks",
     "syn_cookies",
+    "drops.rx_pressure",
     "tcp.retransmits",
     "tcp.rto",
     "tcp.tlp",

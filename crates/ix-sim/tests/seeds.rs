@@ -1,6 +1,7 @@
 //! Fixed seeds: whole hosts under every fault, each byte checked, everything given back.
 //! `ix sim --seed S --scenario NAME -v` repeats one by itself.
-use ix_sim::plan::{Options, Plan, Scenario};
+use ix_sim::plan::{End, Exchange, Options, Plan, Scenario};
+use ix_sim::wire::Faults;
 use ix_sim::world::{Outcome, World};
 use std::ops::Range;
 
@@ -52,9 +53,7 @@ fn windows_close_and_open_again() {
     for seed in 1200..1220 {
         let mut plan = Plan::new(seed, Scenario::Bulk, &Options::default());
         plan.connections.iter_mut().for_each(|connection| connection.lazy = [true, true]);
-        let outcome = World::new(seed, plan).run();
-        assert!(outcome.violations.is_empty(), "seed {seed}: {outcome:#?}");
-        probes += outcome.counter("tcp.window_probes");
+        probes += well(seed, plan).counter("tcp.window_probes");
     }
     assert!(probes > 10, "{probes} probes");
 }
@@ -62,23 +61,29 @@ fn windows_close_and_open_again() {
 /// Hundreds of handshakes in the same instant, at listeners with room for few.
 #[test]
 fn everybody_at_once() {
-    let mut cookies = 0;
-    for seed in 1100..1120 {
-        let mut plan = Plan::new(seed, Scenario::Churn, &Options::default());
-        let first = plan.connections[0];
-        plan.connections.resize(400, first);
-        for connection in &mut plan.connections {
-            connection.after_us = 0;
-            connection.client.1 = 0;
-        }
-        for host in &mut plan.hosts {
-            (host.threads, host.backlog) = (1, 32);
-        }
-        let outcome = World::new(seed, plan).run();
-        assert!(outcome.violations.is_empty(), "seed {seed}: {outcome:#?}");
-        cookies += outcome.counter("syn_cookies");
-    }
+    let cookies: u64 = (1100..1120).map(|s| well(s, flood(s, 32)).counter("syn_cookies")).sum();
     assert!(cookies > 100, "{cookies} cookies");
+}
+
+/// 400 connections that begin in the same instant, on hosts with one thread and this backlog.
+fn flood(seed: u64, backlog: u32) -> Plan {
+    let mut plan = Plan::new(seed, Scenario::Churn, &Options::default());
+    let first = plan.connections[0];
+    plan.connections.resize(400, first);
+    for connection in &mut plan.connections {
+        connection.after_us = 0;
+        connection.client.1 = 0;
+    }
+    for host in &mut plan.hosts {
+        (host.threads, host.backlog) = (1, backlog);
+    }
+    plan
+}
+
+fn well(seed: u64, plan: Plan) -> Outcome {
+    let outcome = World::new(seed, plan).run();
+    assert!(outcome.violations.is_empty(), "seed {seed}: {outcome:#?}");
+    outcome
 }
 
 #[test]
@@ -99,10 +104,50 @@ fn long_streams_both_ways_under_loss() {
 
 /// 1 GiB; `cargo test --release -p ix-sim -- --ignored`.
 #[test]
-#[ignore = "takes a minute with optimisation, far longer without"]
+#[ignore = "takes long without optimisation"]
 fn a_gibibyte() {
     let options = Options { loss: None, bulk_bytes: Some(512 << 20) };
     all_well(4000..4001, Scenario::Bulk, &options);
+}
+
+/// Copies and late arrivals of SYNs among cookies: some clients get two different answers.
+#[test]
+fn everybody_at_once_on_a_bad_network() {
+    let mut cookies = 0;
+    for seed in 1300..1310 {
+        let mut plan = flood(seed, 64);
+        for host in &mut plan.hosts {
+            let latency_us = host.faults.latency_us;
+            let (loss, duplicate, reorder, reorder_us) = (0.1, 0.2, 0.3, 20_000);
+            host.faults =
+                Faults { loss, duplicate, reorder, reorder_us, ..Faults::none(latency_us) };
+        }
+        let heal_us = plan.heal_us;
+        plan.changes.retain(|change| change.at_us == heal_us);
+        cookies += well(seed, plan).counter("syn_cookies");
+    }
+    assert!(cookies > 100, "{cookies} cookies");
+}
+
+/// So many streams with gaps that their out-of-order queues could hold every receive frame.
+#[test]
+fn gaps_everywhere_do_not_use_up_the_receive_frames() {
+    let mut given_up = 0;
+    for seed in 1400..1402 {
+        let mut plan = flood(seed, 0);
+        for host in &mut plan.hosts {
+            host.rx_frames = 512;
+            host.batch = 64;
+            host.tcp.sack = true;
+            host.faults = Faults { loss: 0.1, ..Faults::none(5_000) };
+        }
+        for connection in &mut plan.connections {
+            connection.exchange = Exchange::Bulk { up: 20_000, down: 20_000 };
+            connection.end = End::HalfClose;
+        }
+        given_up += well(seed, plan).counter("drops.rx_pressure");
+    }
+    assert!(given_up > 50, "{given_up} segments");
 }
 
 #[test]
