@@ -75,6 +75,7 @@ impl Broker {
             let info = &device.info;
             eprintln!("ix: device {}:{}: {}", info.kind, info.name, info.mode);
         }
+        eprintln!("ix: packet memory: {}", pages_of(pid));
         // A queue lives as long as any copy of its descriptor: let the dataplane have the only one.
         drop(queues);
         Ok(Running { child, control, watch, counters, devices, name, _signals: signals })
@@ -150,6 +151,17 @@ fn raise_memlock() {
     // SAFETY: reads a local. Without the privilege the limit stays, and the device says so if
     // it is too low.
     unsafe { libc::setrlimit(libc::RLIMIT_MEMLOCK, &limit) };
+}
+
+/// Which pages back the packet memory: by far the first thing that a process would map huge.
+fn pages_of(pid: u32) -> &'static str {
+    let maps = std::fs::read_to_string(format!("/proc/{pid}/smaps")).unwrap_or_default();
+    let huge = |line: &str| line.starts_with("KernelPageSize:") && line.contains(" 2048 kB");
+    if maps.lines().any(huge) {
+        "2 MB pages"
+    } else {
+        "4 KB pages, for no 2 MB pages are reserved (`ix doctor` says how)"
+    }
 }
 
 /// How an AF_XDP socket that has been bound moves packets; `None` for other descriptors.

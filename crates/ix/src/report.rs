@@ -13,8 +13,8 @@ const FIGURES: [(&str, &str, usize); 10] = [
     ("p99_us", "p99 µs", 1),
     ("one_way_us", "one way µs", 1),
     ("cycles_per_msg", "cycles/msg", 0),
-    ("instructions_per_msg", "instr/msg", 0),
-    ("dataplane_ticks_per_msg", "dataplane/msg", 0),
+    ("cpu_cycles_per_msg", "CPU cycles/msg", 0),
+    ("instructions_per_msg", "CPU instr/msg", 0),
     ("errors", "errors", 0),
 ];
 
@@ -62,13 +62,14 @@ impl Row {
         (self.connections, self.size, &self.also) == (other.connections, other.size, &other.also)
     }
 
-    fn is_baseline(&self) -> bool {
+    /// Whether it is Linux in this mode at both ends.
+    fn is_linux(&self, mode: &str) -> bool {
         let (server, client) = ((&*self.system, &*self.mode), (&*self.client, &*self.client_mode));
-        server == ("linux", "blocking") && client == server
+        server == ("linux", mode) && client == server
     }
 
-    /// The flat object of this row; `baseline` is the same point on Linux.
-    fn to_json(&self, baseline: Option<&Row>) -> Value {
+    /// The flat object of this row; beside it the same point on Linux, blocking and spinning.
+    fn to_json(&self, blocking: Option<&Row>, spinning: Option<&Row>) -> Value {
         let mut row = Map::new();
         row.insert("system".into(), json!(self.system));
         row.insert("mode".into(), json!(self.mode));
@@ -85,12 +86,13 @@ impl Row {
             row.insert(format!("{key}_max"), json!(fold(f64::max)));
         }
         row.insert("runs".into(), json!(self.samples.first().map_or(0, |(_, s)| s.len())));
-        if let Some(linux) = baseline {
-            if let Some(ratio) = self.ratio(linux) {
-                row.insert("ratio_to_linux".into(), json!(ratio));
-            }
-            if let Some(ratio) = quotient(self.median("p50_us"), linux.median("p50_us")) {
-                row.insert("p50_ratio_to_linux".into(), json!(ratio));
+        for (linux, suffix) in [(blocking, ""), (spinning, "_spinning")] {
+            let Some(linux) = linux else { continue };
+            let p50 = quotient(self.median("p50_us"), linux.median("p50_us"));
+            for (name, ratio) in [("ratio", self.ratio(linux)), ("p50_ratio", p50)] {
+                if let Some(ratio) = ratio {
+                    row.insert(format!("{name}_to_linux{suffix}"), json!(ratio));
+                }
             }
         }
         Value::Object(row)
@@ -132,13 +134,16 @@ pub struct Report {
 }
 
 impl Report {
-    fn baseline(&self, row: &Row) -> Option<&Row> {
-        self.rows.iter().find(|other| other.is_baseline() && other.same_point(row))
+    /// The same point on Linux in this mode.
+    fn linux(&self, row: &Row, mode: &str) -> Option<&Row> {
+        self.rows.iter().find(|other| other.is_linux(mode) && other.same_point(row))
     }
 
     /// The object of DESIGN.md.
     pub fn to_json(&self) -> Value {
-        let rows: Vec<_> = self.rows.iter().map(|row| row.to_json(self.baseline(row))).collect();
+        let row_to_json =
+            |row: &Row| row.to_json(self.linux(row, "blocking"), self.linux(row, "spinning"));
+        let rows: Vec<_> = self.rows.iter().map(row_to_json).collect();
         json!({
             "bench": self.bench,
             "machine": self.machine.to_json(),
@@ -159,7 +164,8 @@ impl Report {
         let mut head = vec!["server".to_owned(), "client".into(), "conns".into(), "size".into()];
         head.extend(also.iter().map(|key| key.replace('_', " ")));
         head.extend(figures.iter().map(|(_, heading, _)| (*heading).to_owned()));
-        head.extend(["× Linux".to_owned(), "p50 × Linux".to_owned()]);
+        head.extend(["× Linux".to_owned()]);
+        head.extend(has("p50_us").then(|| "p50 × Linux".to_owned()));
         let mut lines = vec![head];
         for row in &self.rows {
             lines.push(self.table_line(row, &figures));
@@ -187,7 +193,7 @@ impl Report {
             let text = row.median(key).map_or(String::new(), |v| format!("{v:.decimals$}"));
             line.push(group_thousands(&text));
         }
-        let linux = self.baseline(row);
+        let linux = self.linux(row, "blocking");
         let ratio = linux.and_then(|linux| row.ratio(linux));
         let p50 = linux.and_then(|l| quotient(row.median("p50_us"), l.median("p50_us")));
         line.extend([ratio, p50].map(|r| r.map_or(String::new(), |r| format!("{r:.2}"))));
@@ -295,6 +301,7 @@ mod tests {
         assert_eq!(rows[1]["ratio_to_linux"], 2.0);
         assert_eq!(rows[2]["ratio_to_linux"], 2.5);
         assert_eq!(rows[2]["p50_ratio_to_linux"], 0.4);
+        assert_eq!(rows[2]["ratio_to_linux_spinning"], 1.25);
         assert!(rows[3].get("ratio_to_linux").is_none(), "that point was not run on Linux");
         for row in rows {
             for key in ["system", "device", "client", "connections", "size"] {

@@ -121,9 +121,18 @@ fn the_doctor_answers_for_everything_in_json() {
     let output = ix(&["doctor", "--json"]);
     let value: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
     let checks = value["checks"].as_array().expect("checks");
-    for name in
-        ["kernel", "fsgsbase", "hugepages", "memlock", "userns", "tap", "afxdp", "cpus", "counters"]
-    {
+    for name in [
+        "kernel",
+        "fsgsbase",
+        "hugepages",
+        "memlock",
+        "userns",
+        "tap",
+        "run",
+        "afxdp",
+        "cpus",
+        "counters",
+    ] {
         let check = checks.iter().find(|c| c["name"] == name).expect(name);
         let state = check["state"].as_str().expect("state");
         assert!(["ok", "limited", "missing"].contains(&state), "{check}");

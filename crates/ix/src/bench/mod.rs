@@ -32,6 +32,9 @@ pub fn main(command: &BenchCommand) -> Result<()> {
     eprintln!("ix: {}", machine.summary());
     let mut notes = common_notes(&lab);
     notes.extend(why);
+    if name != "bulk" {
+        notes.push("Linux's ends of the link have their offloads on (TSO, checksums)".to_owned());
+    }
     let rows = measure(&lab, &plan, &setups, &mut notes)?;
     Report { bench: name.to_owned(), machine, rows, notes }.publish(args.json.as_deref())
 }
@@ -91,6 +94,8 @@ pub fn all_setups(lab: &Lab) -> Vec<Setup> {
 /// What must be said of every comparison.
 pub fn common_notes(lab: &Lab) -> Vec<String> {
     let mut notes = vec![
+        "cycles/msg: the dataplane's, by the time stamp counter, without the application"
+            .to_owned(),
         "domain none: the program can touch the dataplane's memory".to_owned(),
         format!("Linux's congestion control on the link: {}", lab.congestion_control()),
     ];

@@ -28,6 +28,13 @@ pub struct Point {
     pub one_way: bool,
 }
 
+impl Point {
+    /// Whether connections come and go.
+    pub fn churns(&self) -> bool {
+        self.also.iter().any(|(key, _)| *key == "messages_per_connection")
+    }
+}
+
 /// All points of a benchmark, and how often and how long.
 #[derive(Clone, Debug)]
 pub struct Plan {

@@ -6,6 +6,7 @@ use super::plan::{Plan, Point};
 use crate::problem::Result;
 use crate::report::Row;
 use serde_json::Value;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// Figures of a client that become figures of a row.
@@ -13,6 +14,8 @@ const CLIENT_FIGURES: [&str; 7] =
     ["msgs_per_s", "connections_per_s", "mbit_per_s", "p50_us", "p99_us", "p999_us", "errors"];
 /// Time on top of the measurement for warm-up, connecting and ending.
 const SLACK: Duration = Duration::from_secs(30);
+/// Received packets that are taken for load.
+const LOAD_PACKETS: u64 = 200;
 /// Slowest bulk transfer that is waited for, bytes per second.
 const SLOWEST_BULK: u64 = 4 << 20;
 
@@ -128,8 +131,11 @@ fn measure_point(
         (result, costs.join().unwrap_or_default())
     });
     let result = result?;
-    let mut figures: Vec<(&'static str, f64)> =
-        CLIENT_FIGURES.iter().filter_map(|&key| Some((key, result.get(key)?.as_f64()?))).collect();
+    let mut figures: Vec<(&'static str, f64)> = CLIENT_FIGURES
+        .iter()
+        .filter(|&&key| key != "connections_per_s" || point.churns())
+        .filter_map(|&key| Some((key, result.get(key)?.as_f64()?)))
+        .collect();
     let value = |key| result.get(key).and_then(Value::as_f64).filter(|v| *v > 0.0);
     if let Some(rate) = value("msgs_per_s").filter(|_| !bulk) {
         figures.extend(costs.iter().map(|(key, cost)| (*key, cost / rate)));
@@ -143,33 +149,45 @@ fn measure_point(
 }
 
 /// What the server's hardware thread spends in a second: all of it by the hardware's counters, and
-/// the dataplane's part by its own.
+/// the dataplane's part (cycles of the time stamp counter) by its own.
 fn cost_per_second(
     meter: Option<&Meter>,
-    control: Option<&std::path::Path>,
+    control: Option<&Path>,
     seconds: f64,
 ) -> Vec<(&'static str, f64)> {
-    let part = Duration::from_secs_f64(seconds * 0.4);
-    let look = || {
-        let busy = control.and_then(|path| crate::control::ask(path, "stats").ok());
-        (Instant::now(), meter.map(Meter::read), busy.as_ref().and_then(busy_ticks))
-    };
-    std::thread::sleep(part);
+    let stats = || control.and_then(|path| crate::control::ask(path, "stats").ok());
+    let look = || (Instant::now(), meter.map(Meter::read), stats().and_then(|s| busy_ticks(&s)));
+    wait_for_load(|| stats().and_then(|s| received(&s)));
+    std::thread::sleep(Duration::from_secs_f64(seconds * 0.3));
     let (start, counted, busy) = look();
-    std::thread::sleep(part);
+    std::thread::sleep(Duration::from_secs_f64(seconds * 0.4));
     let (end, counted_after, busy_after) = look();
     let per_second =
         |before: u64, after: u64| after.saturating_sub(before) as f64 / (end - start).as_secs_f64();
     let mut costs = Vec::new();
+    if let (Some(before), Some(after)) = (busy, busy_after) {
+        costs.push(("cycles_per_msg", per_second(before, after)));
+    }
     if let (Some(before), Some(after)) = (counted, counted_after) {
-        costs.push(("cycles_per_msg", per_second(before.cycles, after.cycles)));
+        costs.push(("cpu_cycles_per_msg", per_second(before.cycles, after.cycles)));
         let instructions = per_second(before.instructions, after.instructions);
         costs.push(("instructions_per_msg", instructions));
     }
-    if let (Some(before), Some(after)) = (busy, busy_after) {
-        costs.push(("dataplane_ticks_per_msg", per_second(before, after)));
-    }
     costs
+}
+
+/// Waits until more than connecting goes on; a client on IX takes a while to come up.
+fn wait_for_load(received: impl Fn() -> Option<u64>) {
+    let end = Instant::now() + SLACK;
+    let Some(before) = received() else { return };
+    while received().is_some_and(|now| now < before + LOAD_PACKETS) && Instant::now() < end {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Packets that the dataplane's threads received.
+fn received(stats: &Value) -> Option<u64> {
+    stats.get("threads")?.as_array()?.iter().map(|t| t.get("rx_packets")?.as_u64()).sum()
 }
 
 /// Ticks that the dataplane's threads spent on cycles that did something, without the application.

@@ -176,7 +176,8 @@ fn counters() -> Check {
     let meter = match Meter::of_this_thread() {
         Ok(meter) => meter,
         Err(e) => {
-            let why = format!("no hardware counters ({e}): cycles a message cannot be reported");
+            let why =
+                format!("no hardware counters ({e}): instructions a message cannot be reported");
             return Check::limited("counters", why)
                 .mend("sysctl kernel.perf_event_paranoid=0, on a machine that has them");
         }

@@ -80,7 +80,7 @@ pub fn main(args: &DoctorArgs) -> Result<()> {
     checks.extend(network::checks());
     let state = |name: &str| checks.iter().find(|c| c.name == name).map(|c| c.state);
     let works = ["tap", "afxdp"].iter().any(|name| state(name) != Some(State::Missing))
-        && ["fsgsbase", "planting"].iter().all(|name| state(name) != Some(State::Missing));
+        && ["fsgsbase", "planting", "run"].iter().all(|name| state(name) != Some(State::Missing));
     if args.json {
         let list: Vec<_> = checks.iter().map(Check::to_json).collect();
         let machine = Machine::read().to_json();

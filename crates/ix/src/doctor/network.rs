@@ -37,12 +37,13 @@ pub(super) fn checks() -> Vec<Check> {
     let namespace = if root { Ok(()) } else { ix_testbed::enter_user_namespace() };
     match namespace.and_then(|()| Namespace::new()) {
         Err(e) => {
-            for name in ["tap", "steering", "afxdp"] {
+            for name in ["tap", "steering", "run", "afxdp"] {
                 checks.push(Check::missing(name, format!("not tried: {e}")).mend(AS_ROOT));
             }
         }
         Ok(namespace) => {
             checks.extend(tap(&namespace, root));
+            checks.push(run(&namespace));
             checks.extend(afxdp(&namespace));
         }
     }
@@ -86,6 +87,26 @@ fn tap(namespace: &Namespace, root: bool) -> Vec<Check> {
     };
     let place = if root { "" } else { " inside a user namespace, so for demo and benchmarks" };
     vec![Check::ok("tap", format!("a device with two queues could be opened{place}")), steering]
+}
+
+/// `/bin/true` on a dataplane, with everything that belongs to it.
+fn run(namespace: &Namespace) -> Check {
+    let Ok(ix) = std::env::current_exe() else {
+        return Check::missing("run", "cannot find this command's own file");
+    };
+    let mut command = namespace.command(ix, None);
+    command.args(["run", "--nic", "tap:ix-doctor", "--addr", "10.65.0.2/24", "--", "/bin/true"]);
+    match command.output() {
+        Ok(output) if output.status.success() => {
+            Check::ok("run", "a program ran with the dataplane in its process")
+        }
+        Ok(output) => {
+            let errors = String::from_utf8_lossy(&output.stderr);
+            let last = errors.lines().last().unwrap_or("it said nothing").to_owned();
+            Check::missing("run", last.trim_start_matches("ix: "))
+        }
+        Err(e) => Check::missing("run", e.to_string()),
+    }
 }
 
 /// A virtual Ethernet pair, and a socket on it in every mode there is.

@@ -1,0 +1,290 @@
+//! `ix run` with a service behind a private link, and real Linux at the other end.
+//!
+//! Works from outside only: the command, its output, `ix ctl stats`, and packets.
+#![allow(dead_code)] // Each test file uses a part of it.
+pub mod frames;
+pub mod process;
+pub mod stats;
+pub mod traffic;
+
+use ix_testbed::{Namespace, PacketSocket, VethEnd, cpu};
+use process::Process;
+use stats::Stats;
+use std::fmt;
+use std::net::{Ipv4Addr, SocketAddrV4, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Mutex, MutexGuard, Once, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Longest that one step may take: the machine may be busy with other work.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+/// The service's address.
+pub const SERVICE: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 88, 0, 2), 7);
+/// The Linux end's address, which is the dataplane's gateway as well.
+pub const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 88, 0, 1);
+/// Length of both networks' prefix.
+pub const PREFIX: u8 = 16;
+/// TIME-WAIT of the dataplane; the usual minute is too long to wait for.
+const TIME_WAIT_US: u32 = 300_000;
+
+/// Kinds of device under the dataplane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Nic {
+    /// A TAP device in the client's namespace.
+    Tap,
+    /// AF_XDP on one end of a virtual Ethernet pair.
+    Afxdp,
+}
+
+impl Nic {
+    /// Every kind.
+    pub const ALL: [Nic; 2] = [Nic::Tap, Nic::Afxdp];
+}
+
+/// A private link of one kind.
+pub struct Bed {
+    /// Where Linux clients live.
+    pub client: Namespace,
+    /// Where the dataplane lives on `afxdp`; on `tap` it lives with the clients.
+    pub server: Namespace,
+    nic: Nic,
+    queues: usize,
+    folder: Folder,
+    /// Tests of one file take turns: each wants the whole machine.
+    _turn: MutexGuard<'static, ()>,
+}
+
+/// A running dataplane with its program.
+pub struct Service {
+    /// `ix run`.
+    pub process: Process,
+    control: PathBuf,
+}
+
+impl Bed {
+    /// Makes the link; `None`, said loudly, where this process may not.
+    pub fn new(test: &str, nic: Nic, queues: usize) -> Option<Bed> {
+        static TURN: Mutex<()> = Mutex::new(());
+        let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+        let client = match Namespace::new() {
+            Ok(namespace) => namespace,
+            Err(e) => {
+                eprintln!("SKIPPED {test} on {nic:?}: {e}; run it as root");
+                return None;
+            }
+        };
+        let server = Namespace::new().expect("a second namespace");
+        if nic == Nic::Afxdp {
+            let end = |name| VethEnd::new(name).queues(queues as u32);
+            server.add_veth(&end("ixs0"), &client, &end("ixc0")).expect("a veth pair");
+            client.add_address("ixc0", CLIENT, PREFIX).expect("an address");
+            server.set_up("ixs0", true).expect("up");
+            client.set_up("ixc0", true).expect("up");
+            server.wait_running("ixs0", PATIENCE).expect("carrier");
+        }
+        Some(Bed { client, server, nic, queues, folder: Folder::new(), _turn: turn })
+    }
+
+    /// The interface at the Linux end.
+    pub fn client_link(&self) -> &'static str {
+        if self.nic == Nic::Tap { "ixt0" } else { "ixc0" }
+    }
+
+    /// The interface that the dataplane uses, and its namespace.
+    pub fn service_link(&self) -> (&Namespace, &'static str) {
+        if self.nic == Nic::Tap { (&self.client, "ixt0") } else { (&self.server, "ixs0") }
+    }
+
+    /// Starts `ix-echo` with these arguments and waits until it serves.
+    pub fn serve(&self, arguments: &[&str]) -> Service {
+        let echo = build_echo();
+        let mut program = vec![echo.to_str().expect("text")];
+        program.extend(arguments);
+        let service = self.start(&program);
+        service.process.wait_for("ready", PATIENCE);
+        service
+    }
+
+    /// Starts a program under `ix run`, and does not wait for more than its device.
+    pub fn start(&self, program: &[&str]) -> Service {
+        let (namespace, link) = self.service_link();
+        let control = self.folder.0.join("control.sock");
+        let mut command = namespace.command(env!("CARGO_BIN_EXE_ix"), None);
+        command.arg("run").arg("-c").arg(self.write_config(link));
+        command.arg("--control").arg(&control).arg("--").args(program);
+        let mut process = Process::start(command);
+        if self.nic == Nic::Tap {
+            let end = Instant::now() + PATIENCE;
+            while namespace.link(link).expect("ask").is_none() {
+                process.check();
+                assert!(Instant::now() < end, "no tap: {process}");
+                std::thread::sleep(Duration::from_millis(2));
+            }
+            namespace.add_address(link, CLIENT, PREFIX).expect("an address");
+            namespace.set_up(link, true).expect("up");
+        }
+        Service { process, control }
+    }
+
+    fn write_config(&self, link: &str) -> PathBuf {
+        let cpus: Vec<_> = cpu::allowed().iter().take(self.queues).map(usize::to_string).collect();
+        assert_eq!(cpus.len(), self.queues, "an elastic thread needs a CPU of its own");
+        let kind = if self.nic == Nic::Tap { "tap" } else { "afxdp" };
+        let text = format!(
+            "host_addr = \"{}/{PREFIX}\"\ngateway_addr = \"{CLIENT}\"\ncpu = [{}]\n\
+             devices = [\"{kind}:{link},queues={}\"]\n[tcp]\ntime_wait_us = {TIME_WAIT_US}\n",
+            SERVICE.ip(),
+            cpus.join(", "),
+            self.queues,
+        );
+        let path = self.folder.0.join("ix.toml");
+        std::fs::write(&path, text).expect("write the configuration");
+        path
+    }
+
+    /// Whole frames at the Linux end.
+    pub fn wire(&self) -> PacketSocket {
+        PacketSocket::open(&self.client, self.client_link()).expect("a packet socket")
+    }
+
+    /// A connection from Linux.
+    pub fn connect(&self) -> TcpStream {
+        self.client.run(connect)
+    }
+
+    /// The dataplane's Ethernet address, from Linux's ARP table.
+    pub fn service_mac(&self) -> [u8; 6] {
+        drop(self.connect());
+        let table = self.client.run(|| std::fs::read_to_string("/proc/thread-self/net/arp"));
+        let table = table.expect("the ARP table");
+        let line = table.lines().find(|line| line.starts_with("10.88.0.2 ")).expect("resolved");
+        let text = line.split_ascii_whitespace().nth(3).expect("a MAC address");
+        let bytes: Vec<_> =
+            text.split(':').map(|b| u8::from_str_radix(b, 16).expect("hexadecimal")).collect();
+        bytes.try_into().expect("six bytes")
+    }
+
+    /// The Linux end's Ethernet address.
+    pub fn client_mac(&self) -> [u8; 6] {
+        self.client.link(self.client_link()).expect("ask").expect("there").mac
+    }
+
+    /// Whether an XDP program is attached under the dataplane; `None`, said loudly, where nothing
+    /// can tell.
+    pub fn has_xdp(&self) -> Option<bool> {
+        let (namespace, link) = self.service_link();
+        let output = namespace.command("ip", None).args(["-o", "link", "show", link]).output();
+        match output {
+            Ok(output) => Some(String::from_utf8_lossy(&output.stdout).contains("xdp")),
+            Err(_) => {
+                eprintln!("SKIPPED looking for XDP programs: no `ip`; install iproute2");
+                None
+            }
+        }
+    }
+}
+
+impl Service {
+    /// The counters now.
+    pub fn stats(&self) -> Stats {
+        Stats::ask(&self.control)
+    }
+
+    /// Waits until the counters say so.
+    #[track_caller]
+    pub fn wait_until(&self, what: &str, timeout: Duration, holds: impl Fn(&Stats) -> bool) {
+        let end = Instant::now() + timeout;
+        loop {
+            let stats = self.stats();
+            if holds(&stats) {
+                return;
+            }
+            assert!(Instant::now() < end, "not in time: {what}\n{stats}\n{}", self.process);
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Waits until no flow, frame or timer is left, and checks that no packet was misrouted.
+    #[track_caller]
+    pub fn comes_to_rest(&self, timeout: Duration) -> Stats {
+        self.wait_until("nothing is left", timeout, |stats| stats.leftovers().is_empty());
+        let stats = self.stats();
+        assert_eq!(stats.total("misrouted"), 0, "{stats}");
+        stats
+    }
+
+    /// The program's process.
+    pub fn program(&self) -> i32 {
+        self.stats().pid()
+    }
+
+    /// Everything is at rest, and the command ends as its program does.
+    #[track_caller]
+    pub fn finish(self, timeout: Duration) -> Stats {
+        let stats = self.comes_to_rest(timeout);
+        self.process.terminate();
+        stats
+    }
+}
+
+/// A connection to the service from the calling thread's namespace.
+pub fn connect() -> TcpStream {
+    let stream = TcpStream::connect_timeout(&SERVICE.into(), PATIENCE).expect("connects");
+    stream.set_read_timeout(Some(PATIENCE)).expect("timeout");
+    stream.set_write_timeout(Some(PATIENCE)).expect("timeout");
+    stream.set_nodelay(true).expect("no delay");
+    stream
+}
+
+/// Waits until something holds.
+#[track_caller]
+pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let end = Instant::now() + PATIENCE;
+    while !holds() {
+        assert!(Instant::now() < end, "not in time: {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Builds `ix-echo` next to the command, as `cargo test -p ix` alone would not; answers its file.
+fn build_echo() -> PathBuf {
+    static ONCE: Once = Once::new();
+    let command = Path::new(env!("CARGO_BIN_EXE_ix"));
+    ONCE.call_once(|| {
+        let target = command.ancestors().nth(2).expect("target directory");
+        let mut cargo = Command::new(env!("CARGO"));
+        cargo.args(["build", "--quiet", "-p", "ix-echo", "--target-dir"]).arg(target);
+        if !cfg!(debug_assertions) {
+            cargo.arg("--release");
+        }
+        assert!(cargo.status().expect("cargo").success(), "ix-echo does not build");
+    });
+    command.with_file_name("ix-echo")
+}
+
+/// A folder that goes with its test.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new() -> Folder {
+        let since = std::time::UNIX_EPOCH.elapsed().expect("a clock").as_nanos();
+        let name = format!("ix-serve-{}-{since}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        use std::os::unix::fs::DirBuilderExt;
+        std::fs::DirBuilder::new().mode(0o700).create(&path).expect("a folder");
+        Folder(path)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+impl fmt::Display for Bed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?} with {} queues", self.nic, self.queues)
+    }
+}

@@ -1,0 +1,130 @@
+//! A child process whose words are kept.
+use super::PATIENCE;
+use std::fmt;
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// A running command; killed when dropped.
+pub struct Process {
+    child: Child,
+    lines: Arc<Mutex<Vec<String>>>,
+    readers: Vec<std::thread::JoinHandle<()>>,
+}
+
+impl Process {
+    /// Starts it.
+    pub fn start(mut command: Command) -> Process {
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().expect("the command starts");
+        let lines = Arc::default();
+        let (out, err) = (child.stdout.take().expect("piped"), child.stderr.take().expect("piped"));
+        let readers = vec![read(out, &lines), read(err, &lines)];
+        Process { child, lines, readers }
+    }
+
+    /// Waits for a line, of output or errors, that starts so.
+    #[track_caller]
+    pub fn wait_for(&self, start: &str, timeout: Duration) -> String {
+        let end = Instant::now() + timeout;
+        loop {
+            if let Some(line) = self.said().into_iter().find(|line| line.starts_with(start)) {
+                return line;
+            }
+            assert!(Instant::now() < end, "it does not say `{start}`: {self}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// All lines so far.
+    pub fn said(&self) -> Vec<String> {
+        self.lines.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// It must still run.
+    #[track_caller]
+    pub fn check(&mut self) {
+        let status = self.child.try_wait().expect("wait");
+        assert_eq!(status, None, "it ended: {self}");
+    }
+
+    /// Its number.
+    pub fn pid(&self) -> i32 {
+        self.child.id() as i32
+    }
+
+    /// Sends a signal.
+    pub fn signal(&self, signal: i32) {
+        // SAFETY: signals our own child, which was not waited for yet.
+        assert_eq!(unsafe { libc::kill(self.pid(), signal) }, 0);
+    }
+
+    /// Waits for its end; answers its status and all that it said.
+    #[track_caller]
+    pub fn wait(mut self, timeout: Duration) -> (ExitStatus, Vec<String>) {
+        let end = Instant::now() + timeout;
+        let status = loop {
+            if let Some(status) = self.child.try_wait().expect("wait") {
+                break status;
+            }
+            assert!(Instant::now() < end, "it does not end: {self}");
+            std::thread::sleep(Duration::from_millis(5));
+        };
+        self.readers.drain(..).for_each(|reader| reader.join().expect("reader"));
+        (status, self.said())
+    }
+
+    /// SIGTERM must end it, and be its end.
+    #[track_caller]
+    pub fn terminate(self) {
+        self.signal(libc::SIGTERM);
+        let (status, said) = self.wait(PATIENCE);
+        assert_eq!(status.code(), Some(128 + libc::SIGTERM), "{said:?}");
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // Errors mean that it has ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl fmt::Display for Process {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "it said {:#?}", self.said())
+    }
+}
+
+fn read(
+    from: impl Read + Send + 'static,
+    lines: &Arc<Mutex<Vec<String>>>,
+) -> std::thread::JoinHandle<()> {
+    let lines = Arc::clone(lines);
+    std::thread::spawn(move || {
+        for line in BufReader::new(from).lines().map_while(Result::ok) {
+            lines.lock().unwrap_or_else(PoisonError::into_inner).push(line);
+        }
+    })
+}
+
+/// Processor time that a process has used, all its threads together.
+pub fn cpu_time(pid: i32) -> Duration {
+    let mut clock = 0;
+    // SAFETY: all zeroes is a valid timespec; both calls write to locals.
+    let time = unsafe {
+        let mut time: libc::timespec = std::mem::zeroed();
+        assert_eq!(libc::clock_getcpuclockid(pid, &mut clock), 0, "process {pid} has a clock");
+        assert_eq!(libc::clock_gettime(clock, &mut time), 0, "process {pid} runs");
+        time
+    };
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
+/// Whether a process is there.
+pub fn is_alive(pid: i32) -> bool {
+    // SAFETY: signal 0 only asks.
+    unsafe { libc::kill(pid, 0) == 0 }
+}

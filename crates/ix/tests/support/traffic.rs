@@ -1,0 +1,155 @@
+//! What Linux clients do, every byte compared.
+use super::{PATIENCE, connect};
+use std::io::{ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::os::fd::AsRawFd;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+/// Pseudo-random numbers (xorshift*): tests repeat.
+pub struct Rng(u64);
+
+impl Rng {
+    /// The sequence of a seed.
+    pub fn new(seed: u64) -> Rng {
+        Rng(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    }
+
+    /// The next one.
+    pub fn next(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+
+    /// One below `n`.
+    pub fn below(&mut self, n: u64) -> u64 {
+        (self.next() >> 8) % n
+    }
+}
+
+/// A message that differs from all others.
+pub fn message(id: u64, size: usize) -> Vec<u8> {
+    let mut rng = Rng::new(id + 1);
+    (0..size).map(|_| (rng.next() >> 32) as u8).collect()
+}
+
+/// One message there and back.
+#[track_caller]
+pub fn echo(stream: &mut TcpStream, id: u64, size: usize) {
+    let sent = message(id, size);
+    stream.write_all(&sent).expect("write");
+    expect(stream, &sent);
+}
+
+/// Reads exactly this.
+#[track_caller]
+pub fn expect(stream: &mut TcpStream, wanted: &[u8]) {
+    let mut got = vec![0; wanted.len()];
+    stream.read_exact(&mut got).expect("the answer");
+    assert!(got == wanted, "the answer differs");
+}
+
+/// Closes our half and waits for the peer's FIN.
+#[track_caller]
+pub fn close(mut stream: TcpStream) {
+    stream.shutdown(std::net::Shutdown::Write).expect("shutdown");
+    expect_eof(&mut stream);
+}
+
+/// The peer's FIN is next.
+#[track_caller]
+pub fn expect_eof(stream: &mut TcpStream) {
+    let n = stream.read(&mut [0; 16]).expect("the peer's FIN");
+    assert_eq!(n, 0, "data after the last answer");
+}
+
+/// Ends a connection by RST.
+pub fn reset(stream: TcpStream) {
+    let linger = libc::linger { l_onoff: 1, l_linger: 0 };
+    set_option(&stream, libc::SOL_SOCKET, libc::SO_LINGER, &linger);
+}
+
+/// The end of a machine: the connection goes without a word (`TCP_REPAIR` sends nothing).
+pub fn vanish(stream: TcpStream) {
+    set_option(&stream, libc::IPPROTO_TCP, libc::TCP_REPAIR, &1i32);
+}
+
+fn set_option<T>(stream: &TcpStream, level: i32, name: i32, value: &T) {
+    let len = size_of::<T>() as u32;
+    // SAFETY: the value lives across the call and its size is given.
+    let ret = unsafe {
+        libc::setsockopt(stream.as_raw_fd(), level, name, std::ptr::from_ref(value).cast(), len)
+    };
+    assert_eq!(ret, 0, "{}", std::io::Error::last_os_error());
+}
+
+/// Allows as many descriptors as the system lets us have.
+pub fn raise_descriptor_limit(wanted: u64) {
+    // SAFETY: both calls read or write a local.
+    let limit = unsafe {
+        let mut limit: libc::rlimit = std::mem::zeroed();
+        libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit);
+        limit.rlim_cur = limit.rlim_max.min(wanted.max(limit.rlim_cur));
+        libc::setrlimit(libc::RLIMIT_NOFILE, &limit);
+        limit.rlim_cur
+    };
+    assert!(limit >= wanted, "the test needs {wanted} descriptors (ulimit -n), not {limit}");
+}
+
+/// A connection that keeps echoing while something else happens.
+pub struct Steady {
+    stop: AtomicBool,
+    rounds: AtomicU64,
+}
+
+impl Steady {
+    /// Echoes on one connection of the calling thread's namespace while `work` runs on another
+    /// thread; answers what `work` does. A wrong byte or a broken connection is a panic.
+    pub fn during<T: Send>(size: usize, work: impl FnOnce(&Steady) -> T + Send) -> T {
+        let steady = Steady { stop: AtomicBool::new(false), rounds: AtomicU64::new(0) };
+        let mut stream = connect();
+        echo(&mut stream, u64::MAX / 2, size);
+        std::thread::scope(|scope| {
+            let worker = scope.spawn(|| {
+                let _stop = StopAtEnd(&steady.stop);
+                work(&steady)
+            });
+            while !steady.stop.load(Ordering::SeqCst) {
+                echo(&mut stream, steady.rounds.load(Ordering::SeqCst), size);
+                steady.rounds.fetch_add(1, Ordering::SeqCst);
+            }
+            let result = match worker.join() {
+                Ok(result) => result,
+                Err(panic) => std::panic::resume_unwind(panic),
+            };
+            close(stream);
+            result
+        })
+    }
+
+    /// Waits until it has echoed some more.
+    #[track_caller]
+    pub fn goes_on(&self) {
+        let wanted = self.rounds.load(Ordering::SeqCst) + 10;
+        let end = std::time::Instant::now() + PATIENCE;
+        while self.rounds.load(Ordering::SeqCst) < wanted {
+            assert!(std::time::Instant::now() < end, "the steady connection stands still");
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+}
+
+struct StopAtEnd<'a>(&'a AtomicBool);
+
+impl Drop for StopAtEnd<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
+/// Whether an error says that there is nothing to read yet.
+pub fn is_timeout(e: &std::io::Error) -> bool {
+    matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut)
+}
