@@ -3,7 +3,7 @@ use crate::config::Config;
 use crate::output::{DeadReason, Output, RxBuf, TcpEvent};
 use crate::state::State;
 use crate::stats::TcpCounter;
-use crate::tcb::{Flags, Phase, Tcb};
+use crate::tcb::{Flags, Tcb};
 use ix_wire::{Seq, TcpFlags, TcpHeader};
 
 /// The parts of a segment that are still to be processed.
@@ -42,8 +42,7 @@ impl<B: RxBuf> Tcb<B> {
         self.check();
     }
 
-    /// Header prediction: the next segment of an established connection on which nothing is
-    /// missing in either direction.
+    /// Header prediction: the next segment of an established connection that has missed none.
     #[inline]
     fn is_predicted(&self, hdr: &TcpHeader, payload: Option<&B>) -> bool {
         const IGNORED: u8 = TcpFlags::PSH.union(TcpFlags::URG).0 | 0xc0;
@@ -57,7 +56,6 @@ impl<B: RxBuf> Tcb<B> {
             && hdr.seq == self.rcv_nxt
             && acked <= self.flight_bytes()
             && timely
-            && self.phase == Phase::Open
             && self.reassembly.is_none()
             && !self.flags.has(Flags::ORPHAN)
             && payload.is_none_or(|buf| buf.len() > 0 && buf.len() as u32 <= self.rcv_wnd())

@@ -153,6 +153,89 @@ fn in_flight_accounting_is_exact() {
     }
 }
 
+/// RFC 8985 section 6.2 steps 3 and 5: once a path was seen to reorder, a hole is given a quarter of the
+/// round-trip time to fill by itself.
+#[test]
+fn reordering_is_waited_for() {
+    let (mut script, first) = in_flight(cfg(), Offer::SACK, 10);
+    script.run_for(1000);
+    // The second segment overtook the first.
+    script.give_sack(first, &[(first + MSS, first + 2 * MSS)]);
+    script.output();
+    script.give_sack(first + 2 * MSS, &[]);
+    // Then the third seems to be overtaken by all others.
+    let hole = first + 2 * MSS;
+    script.give_sack(hole, &[(hole + MSS, hole + 8 * MSS)]);
+    script.output();
+    // The shortest round trip was that of the handshake, 100 µs.
+    script.run_for(20);
+    assert_eq!(seqs(&mut script), []);
+    script.run_for(10);
+    assert_eq!(seqs(&mut script), [(hole.0, true)]);
+    assert_eq!((script.count(TcpCounter::Tlp), script.count(TcpCounter::Rto)), (0, 0));
+}
+
+/// RFC 7323 section 4: the echo of a retransmission is no sample if something sent later elicited it.
+#[test]
+fn late_echo_is_no_round_trip_time() {
+    let mut script = Script::settled(cfg(), Offer::ALL);
+    script.send(b"a");
+    script.output();
+    script.expect_data(b"a");
+    while script.out.sent.is_empty() {
+        script.run_to_deadline();
+    }
+    script.expect_data(b"a");
+    let echo = script.echo;
+    // Its acknowledgement is lost; the one for the next try, seconds later, echoes the first.
+    while script.count(TcpCounter::Rto) < 8 {
+        script.run_to_deadline();
+    }
+    script.run_for(100);
+    script.echo = echo;
+    script.ack += 1;
+    script.give(ACK, b"");
+    let info = script.tcb.info(&cfg());
+    assert!(info.srtt_us < 1000, "{info:?}");
+}
+
+/// RFC 8985 section 6.2 step 2: an acknowledgement that comes too soon to be that of the retransmission
+/// is that of the original, and says nothing about what was sent since.
+#[test]
+fn early_ack_of_a_retransmission_condemns_nothing() {
+    let (mut script, first) = in_flight(cfg(), Offer::SACK, 10);
+    script.run_for(1000);
+    script.give_sack(first, &[(first + MSS, first + 5 * MSS)]);
+    script.output();
+    assert_eq!(seqs(&mut script), [(first.0, true)]);
+    // 50 µs later, half of the shortest round trip, the original is acknowledged.
+    script.run_for(50);
+    script.give_sack(first + 5 * MSS, &[]);
+    script.output();
+    assert!(seqs(&mut script).iter().all(|(_, again)| !again), "five are still on their way");
+}
+
+/// RFC 8985 section 6.3: a timeout takes the oldest segment for lost, not one that was just sent.
+#[test]
+fn timeout_spares_what_was_just_sent() {
+    let (mut script, first) = in_flight(cfg(), Offer::SACK, 3);
+    while script.count(TcpCounter::Tlp) == 0 {
+        script.run_to_deadline();
+    }
+    script.out.sent.clear();
+    let rto_at_us = script.tcb.deadline();
+    script.run_until(rto_at_us - 10);
+    script.send(b"fresh");
+    script.output();
+    script.out.sent.clear();
+    while script.count(TcpCounter::Rto) == 0 {
+        script.run_to_deadline();
+    }
+    assert_eq!(seqs(&mut script)[0], (first.0, true));
+    assert_eq!(script.now_us, rto_at_us);
+    assert_eq!(script.tcb.info(&cfg()).in_flight_bytes, MSS + 5);
+}
+
 /// RFC 8985 section 7: the last segments of a burst are probed long before the retransmission timeout.
 #[test]
 fn tail_loss_probe() {
