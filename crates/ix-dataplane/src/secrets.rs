@@ -3,7 +3,7 @@
 use crate::flow::Payload;
 use ix_tcp::isn::{Key, isn, timestamp_offset};
 use ix_tcp::ports::PortSelector;
-use ix_tcp::syn_cookie::{self, CookieOptions};
+use ix_tcp::syn_cookie;
 use ix_tcp::{Config, PeerOptions, SegmentOut, Tcb};
 use ix_wire::{FlowTuple, Seq, TcpHeader};
 
@@ -55,14 +55,8 @@ impl Secrets {
         now_us: u64,
     ) -> SegmentOut {
         let agreed = PeerOptions::of_syn(syn).agreed(cfg);
-        let offered = CookieOptions {
-            mss: agreed.mss,
-            window_scale: agreed.window_scale,
-            sack_permitted: agreed.sack_permitted,
-            timestamps: agreed.timestamps,
-        };
         let ts_now = ((now_us / 1000) as u32).wrapping_add(timestamp_offset(&self.key, tuple));
-        let cookie = syn_cookie::make(&self.key, tuple, syn.seq, offered, ts_now, now_us);
+        let cookie = syn_cookie::make(&self.key, tuple, syn.seq, agreed, ts_now, now_us);
         ix_tcp::cookie_syn_ack(cfg, syn, cookie.iss, cookie.ts_val)
     }
 
@@ -75,13 +69,7 @@ impl Secrets {
         now_us: u64,
     ) -> Option<Tcb<Payload>> {
         let ts_ecr = ack.options.timestamp.map(|(_, ecr)| ecr);
-        let kept = syn_cookie::check(&self.key, tuple, ack.seq, ack.ack, ts_ecr, now_us)?;
-        let peer = PeerOptions {
-            mss: kept.mss,
-            window_scale: kept.window_scale,
-            sack_permitted: kept.sack_permitted,
-            timestamps: kept.timestamps,
-        };
+        let peer = syn_cookie::check(&self.key, tuple, ack.seq, ack.ack, ts_ecr, now_us)?;
         let ts_offset = timestamp_offset(&self.key, tuple);
         Some(Tcb::accept_cookie(cfg, *tuple, ack, &peer, ts_offset, now_us))
     }

@@ -6,6 +6,7 @@
 //! room there. They stand in the low bits of the timestamp, which the peer echoes; a peer without
 //! timestamps does without them.
 use crate::isn::{Key, Purpose};
+use crate::listen::PeerOptions;
 use ix_wire::{FlowTuple, Seq};
 
 /// Length of a period.
@@ -28,38 +29,25 @@ const OPTION_MASK: u32 = (1 << OPTION_BITS) - 1;
 const SACK_PERMITTED: u32 = 1 << 4;
 const NO_WINDOW_SCALE: u32 = 15;
 
-/// What a handshake agreed on, as far as a cookie can hold it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CookieOptions {
-    /// The peer's MSS.
-    pub mss: u16,
-    /// The peer's window scale; `None`: no scaling in either direction.
-    pub window_scale: Option<u8>,
-    /// Both sides may send SACK.
-    pub sack_permitted: bool,
-    /// Both sides send timestamps.
-    pub timestamps: bool,
+/// What is left of a peer's options in a cookie: MSS rounded down (its index in the table comes with
+/// it), and no window scale or SACK without timestamps.
+fn granted(offered: PeerOptions) -> (u32, PeerOptions) {
+    let above = MSS_TABLE.partition_point(|&mss| mss <= offered.mss);
+    let index = above.saturating_sub(1);
+    let timestamps = offered.timestamps;
+    let granted = PeerOptions {
+        mss: MSS_TABLE[index],
+        window_scale: offered.window_scale.filter(|_| timestamps).map(|shift| shift.min(14)),
+        sack_permitted: offered.sack_permitted && timestamps,
+        timestamps,
+    };
+    (index as u32, granted)
 }
 
-impl CookieOptions {
-    /// What is left of it in a cookie: MSS rounded down, and no window scale or SACK without
-    /// timestamps.
-    fn granted(self) -> (u32, CookieOptions) {
-        let above = MSS_TABLE.partition_point(|&mss| mss <= self.mss);
-        let index = above.saturating_sub(1);
-        let granted = CookieOptions {
-            mss: MSS_TABLE[index],
-            window_scale: self.window_scale.filter(|_| self.timestamps).map(|shift| shift.min(14)),
-            sack_permitted: self.sack_permitted && self.timestamps,
-            timestamps: self.timestamps,
-        };
-        (index as u32, granted)
-    }
-
-    fn timestamp_bits(self) -> u32 {
-        let shift = self.window_scale.map_or(NO_WINDOW_SCALE, u32::from);
-        shift | if self.sack_permitted { SACK_PERMITTED } else { 0 }
-    }
+/// The low bits of the timestamp that stand for `granted`.
+fn option_bits(granted: PeerOptions) -> u32 {
+    let shift = granted.window_scale.map_or(NO_WINDOW_SCALE, u32::from);
+    shift | if granted.sack_permitted { SACK_PERMITTED } else { 0 }
 }
 
 /// The answer to a SYN for which no state is kept.
@@ -72,7 +60,7 @@ pub struct SynCookie {
     pub ts_val: u32,
     /// What the SYN-ACK may accept: window scale, SACK-permitted and timestamps only if
     /// set here, else the peer would use what we have forgotten.
-    pub granted: CookieOptions,
+    pub granted: PeerOptions,
 }
 
 /// Makes the cookie for a SYN with sequence number `irs` that offered `offered` (intersected
@@ -81,12 +69,12 @@ pub fn make(
     key: &Key,
     tuple: &FlowTuple,
     irs: Seq,
-    offered: CookieOptions,
+    offered: PeerOptions,
     ts_now: u32,
     now_us: u64,
 ) -> SynCookie {
-    let (mss_index, granted) = offered.granted();
-    let mut ts_val = ts_now & !OPTION_MASK | granted.timestamp_bits();
+    let (mss_index, granted) = granted(offered);
+    let mut ts_val = ts_now & !OPTION_MASK | option_bits(granted);
     if ts_val > ts_now {
         ts_val = ts_val.wrapping_sub(1 << OPTION_BITS);
     }
@@ -107,7 +95,7 @@ pub fn check(
     seg_ack: Seq,
     ts_ecr: Option<u32>,
     now_us: u64,
-) -> Option<CookieOptions> {
+) -> Option<PeerOptions> {
     let iss = seg_ack.0.wrapping_sub(1);
     let irs = Seq(seg_seq.0.wrapping_sub(1));
     let age = period(now_us).wrapping_sub(iss >> (MSS_BITS + HASH_BITS)) % (1 << PERIOD_BITS);
@@ -122,7 +110,7 @@ pub fn check(
     // The hash vouches for the presence of the timestamp and for all its bits.
     let bits = ts_ecr.map_or(NO_WINDOW_SCALE, |ts_ecr| ts_ecr & OPTION_MASK);
     let shift = bits & NO_WINDOW_SCALE;
-    Some(CookieOptions {
+    Some(PeerOptions {
         mss: MSS_TABLE[mss_index as usize],
         window_scale: (shift != NO_WINDOW_SCALE).then_some(shift as u8),
         sack_permitted: bits & SACK_PERMITTED != 0,
@@ -153,15 +141,15 @@ mod tests {
     use crate::isn::tests::{KEY, tuple};
     use proptest::prelude::*;
 
-    const OFFER: CookieOptions =
-        CookieOptions { mss: 1460, window_scale: Some(7), sack_permitted: true, timestamps: true };
+    const OFFER: PeerOptions =
+        PeerOptions { mss: 1460, window_scale: Some(7), sack_permitted: true, timestamps: true };
 
     fn returned(
         cookie: &SynCookie,
         irs: Seq,
         ts_ecr: Option<u32>,
         now_us: u64,
-    ) -> Option<CookieOptions> {
+    ) -> Option<PeerOptions> {
         check(&KEY, &tuple(80, 5000), irs + 1, cookie.iss + 1, ts_ecr, now_us)
     }
 
@@ -200,14 +188,10 @@ mod tests {
 
     #[test]
     fn without_timestamps_only_the_mss_survives() {
-        let offer = CookieOptions { timestamps: false, ..OFFER };
+        let offer = PeerOptions { timestamps: false, ..OFFER };
         let cookie = make(&KEY, &tuple(80, 5000), Seq(9), offer, 1000, 0);
-        let granted = CookieOptions {
-            mss: 1460,
-            window_scale: None,
-            sack_permitted: false,
-            timestamps: false,
-        };
+        let granted =
+            PeerOptions { mss: 1460, window_scale: None, sack_permitted: false, timestamps: false };
         assert_eq!(cookie.granted, granted);
         assert_eq!(returned(&cookie, Seq(9), None, 0), Some(granted));
         assert_eq!(returned(&cookie, Seq(9), Some(cookie.ts_val), 0), None);
@@ -218,7 +202,7 @@ mod tests {
         for (offered, granted) in
             [(0, 64), (63, 64), (64, 64), (535, 64), (536, 536), (1459, 1440), (9000, 8960)]
         {
-            let offer = CookieOptions { mss: offered, ..OFFER };
+            let offer = PeerOptions { mss: offered, ..OFFER };
             assert_eq!(make(&KEY, &tuple(80, 1), Seq(0), offer, 0, 0).granted.mss, granted);
         }
     }
@@ -250,7 +234,7 @@ mod tests {
             now_us in 0..1u64 << 60,
             age_us in 0..2 * PERIOD_US,
         ) {
-            let offered = CookieOptions { mss, window_scale, sack_permitted, timestamps };
+            let offered = PeerOptions { mss, window_scale, sack_permitted, timestamps };
             let cookie = make(&KEY, &tuple(80, 5000), Seq(irs), offered, ts_now, now_us);
             let ecr = timestamps.then_some(cookie.ts_val);
             let got = returned(&cookie, Seq(irs), ecr, now_us + age_us);
