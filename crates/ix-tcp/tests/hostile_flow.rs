@@ -228,6 +228,28 @@ fn reading_octet_by_octet_makes_no_silly_windows() {
 }
 
 #[test]
+fn a_probe_does_not_squeeze_a_silly_window_out_of_us() {
+    // An acknowledgement that goes out anyway must not offer the few octets that are free either.
+    let config = Config { rcv_buf_bytes: 8_000, ..cfg() };
+    let mut lab = Lab::established(config, Peer::default());
+    for _ in 0..8 {
+        lab.say_data(1_000);
+    }
+    lab.wait(100_000);
+    for read in 1..1_460 {
+        lab.end.read(1);
+        lab.end.output(lab.now_us);
+        lab.take();
+        lab.data_at(lab.seq, 1);
+        let sent = lab.take();
+        assert_eq!((sent.len(), sent[0].hdr.window), (1, 0), "after {read} octets");
+    }
+    lab.end.read(1);
+    lab.data_at(lab.seq, 1);
+    assert_eq!(lab.take()[0].hdr.window, 1_460);
+}
+
+#[test]
 fn data_beyond_the_window_is_not_taken() {
     let config = Config { rcv_buf_bytes: 5_000, ..cfg() };
     let mut lab = Lab::established(config, Peer::default());
@@ -256,7 +278,7 @@ fn a_closed_window_of_ours_still_hears_acknowledgements_and_resets() {
     let mut lab = Lab::established(config.clone(), Peer::default());
     lab.say_data(1_000);
     lab.send(3_000);
-    lab.ack = lab.ack + 3_000;
+    lab.ack += 3_000;
     // The peer's probe carries the acknowledgement.
     lab.data_at(lab.seq, 1);
     assert_eq!(lab.end.out.acked, 3_000);
@@ -365,7 +387,7 @@ fn an_echo_is_one_packet_in_one_packet_out() {
     for round in 1..50u64 {
         let hdr = lab.header(ACK);
         let payload = bytes_at(PEER_SEED, lab.seq, 64);
-        lab.seq = lab.seq + 64;
+        lab.seq += 64;
         let segment = Segment { hdr, payload };
         lab.end.segment(&segment, lab.now_us);
         lab.end.read(64);
@@ -374,7 +396,7 @@ fn an_echo_is_one_packet_in_one_packet_out() {
         let sent = lab.take();
         assert_eq!(sent.len(), 1, "round {round}: {sent:?}");
         assert_eq!((sent[0].payload.len(), sent[0].hdr.ack), (64, lab.seq));
-        lab.ack = lab.ack + 64;
+        lab.ack += 64;
         lab.now_us += 20;
     }
 }
@@ -766,7 +788,7 @@ fn hard_errors_do_not_end_an_established_connection() {
             icmp(&mut lab, error, first);
         }
         assert_eq!(lab.state(), State::Established);
-        lab.ack = lab.ack + 1_000;
+        lab.ack += 1_000;
         lab.say(ACK, &[]);
         assert_eq!(lab.end.out.acked, 1_000);
     }

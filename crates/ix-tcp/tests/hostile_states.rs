@@ -130,7 +130,7 @@ fn data_in_a_syn_is_delivered_once_or_sent_again() {
         let flags = if passive { SYN } else { SYN | ACK };
         let hdr = TcpHeader { options: lab.peer.options, ..lab.header(flags) };
         let data = bytes_at(PEER_SEED, lab.peer.irs + 1, 20);
-        lab.seq = lab.seq + 1;
+        lab.seq += 1;
         lab.raw(hdr, &data);
         lab.say(ACK, &[]);
         lab.data_at(lab.peer.irs + 1, 20);
@@ -149,7 +149,7 @@ fn garbage_tsecr_in_a_syn_ack_does_not_spoil_the_estimator() {
         lab.now_us += 700;
         let options = TcpOptions { timestamp: Some((1000, ecr)), ..lab.peer.options };
         let hdr = TcpHeader { options, ..lab.header(SYN | ACK) };
-        lab.seq = lab.seq + 1;
+        lab.seq += 1;
         lab.raw(hdr, &[]);
         let cfg = cfg();
         let info = lab.end.with(|tcb, _, _| tcb.info(&cfg));
@@ -436,7 +436,7 @@ fn an_ack_far_too_old_carries_no_data_in() {
     // One a little old is only a late segment: its data counts.
     let mut lab = lab_in(State::Established);
     lab.send(1000);
-    lab.ack = lab.ack + 1000;
+    lab.ack += 1000;
     lab.say(ACK, &[]);
     let hdr = TcpHeader { ack: lab.ack - 1000u32, ..lab.header(ACK) };
     lab.raw(hdr, &bytes_at(PEER_SEED, lab.seq, 10));
@@ -569,7 +569,7 @@ fn a_timestamp_that_was_not_negotiated_changes_nothing() {
         let options = TcpOptions { timestamp, ..TcpOptions::NONE };
         let hdr = TcpHeader { options, ..lab.header(ACK) };
         let payload = bytes_at(PEER_SEED, lab.seq, 10);
-        lab.seq = lab.seq + 10;
+        lab.seq += 10;
         lab.raw(hdr, &payload);
     }
     assert_eq!(lab.end.out.delivered, 30);
@@ -600,7 +600,7 @@ fn garbage_tsecr_does_not_spoil_the_estimator() {
         let mut lab = lab_in(State::Established);
         for _ in 0..20 {
             lab.send(1_000);
-            lab.ack = lab.ack + 1_000;
+            lab.ack += 1_000;
             lab.now_us += 200;
             let mut hdr = lab.header(ACK);
             hdr.options.timestamp = Some((lab.tsval, ecr));
@@ -625,14 +625,14 @@ fn close_from_either_side_and_both() {
     assert_eq!(first.end.out.dead, Some(DeadReason::Closed));
 
     let mut second = lab_in(State::LastAck);
-    second.ack = second.ack + 1;
+    second.ack += 1;
     second.say(ACK, &[]);
     assert_eq!(second.state(), State::Closed);
     assert_silent(&mut second, "nothing to say");
     assert_eq!(second.end.out.dead, Some(DeadReason::Closed));
 
     let mut both = lab_in(State::Closing);
-    both.ack = both.ack + 1;
+    both.ack += 1;
     both.say(ACK, &[]);
     assert_eq!(both.state(), State::TimeWait);
 }
@@ -640,7 +640,7 @@ fn close_from_either_side_and_both() {
 #[test]
 fn fin_and_its_ack_in_one_segment() {
     let mut lab = lab_in(State::FinWait1);
-    lab.ack = lab.ack + 1;
+    lab.ack += 1;
     lab.say(ACK | FIN, &[]);
     assert_eq!(lab.state(), State::TimeWait);
 }
@@ -667,7 +667,7 @@ fn half_closed_we_still_send() {
     assert_eq!(lab.send(3_000), 3_000);
     let sent = lab.take();
     assert_eq!(sent.iter().map(|segment| segment.payload.len()).sum::<usize>(), 3_000);
-    lab.ack = lab.ack + 3_000;
+    lab.ack += 3_000;
     lab.say(ACK, &[]);
     assert_eq!(lab.end.out.acked, 3_000);
 }
@@ -804,7 +804,7 @@ fn fin_wait_2_without_application_ends() {
     let mut lab = lab_in(State::Established);
     lab.end.close(lab.now_us);
     lab.end.output(lab.now_us);
-    lab.ack = lab.ack + 1;
+    lab.ack += 1;
     lab.say(ACK, &[]);
     assert_eq!(lab.state(), State::FinWait2);
     lab.wait(200_000_000);
@@ -906,7 +906,7 @@ fn urgent_data_is_in_line() {
     for urgent in [0, 1, 5, 65_535] {
         let payload = bytes_at(PEER_SEED, lab.seq, 10);
         let hdr = TcpHeader { urgent, ..lab.header(ACK | TcpFlags::URG) };
-        lab.seq = lab.seq + 10;
+        lab.seq += 10;
         lab.raw(hdr, &payload);
     }
     assert_eq!(lab.end.out.delivered, 40);

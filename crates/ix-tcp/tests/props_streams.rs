@@ -3,7 +3,7 @@
 mod hostile_support;
 
 use hostile_support::{Endpoint, LinkModel, Network, Rng, Segment, reversed, tuple};
-use ix_tcp::{Config, CongestionControl, DeadReason, PathError, State, TcpCounter};
+use ix_tcp::{Config, CongestionControl, DeadReason, State, TcpCounter};
 use ix_wire::{Seq, TcpFlags};
 
 const SECOND_US: u64 = 1_000_000;
@@ -265,7 +265,6 @@ fn a_path_with_a_smaller_mtu_says_so() {
         assert!(took_us < SECOND_US, "{took_us} us with an MTU of {mtu}");
         assert!(count(&network.left, TcpCounter::PmtuReduced) > 0);
     }
-    let _ = PathError::Soft;
 }
 
 #[test]

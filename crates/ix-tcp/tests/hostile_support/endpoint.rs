@@ -1,7 +1,7 @@
 //! The stack under test with an application and a wire around it.
 use super::{Audit, Buf, Ledger, Rng, Segment, byte_at, bytes_at, link::Node};
 use ix_tcp::{Config, DeadReason, Output, SegmentOut, State, Tcb, TcpCounter, TcpEvent, TcpStats};
-use ix_wire::{FlowTuple, Seq, TcpHeader};
+use ix_wire::{FlowTuple, Seq};
 use std::collections::VecDeque;
 use std::rc::Rc;
 
@@ -280,10 +280,6 @@ impl Endpoint {
         let ledger = &self.out.ledger;
         assert_eq!(ledger.lost.get(), 0, "buffers lost");
         assert_eq!(ledger.given.get(), ledger.returned.get(), "buffers kept");
-    }
-
-    pub fn hdr(&self) -> TcpHeader {
-        self.out.sent.last().expect("something was sent").hdr
     }
 
     /// The application's turn in a cycle.

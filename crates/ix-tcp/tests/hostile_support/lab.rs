@@ -110,7 +110,7 @@ impl Lab {
             State::FinWait1 => lab.shutdown(),
             State::FinWait2 | State::TimeWait => {
                 lab.shutdown();
-                lab.ack = lab.ack + 1;
+                lab.ack += 1;
                 lab.say(ACK, &[]);
                 if state == State::TimeWait {
                     lab.say(ACK | FIN, &[]);
@@ -145,7 +145,7 @@ impl Lab {
     /// The peer's SYN.
     pub fn syn(&mut self) {
         let hdr = TcpHeader { options: self.peer.options, ..self.header(SYN) };
-        self.seq = self.seq + 1;
+        self.seq += 1;
         self.raw(hdr, &[]);
     }
 
@@ -154,7 +154,7 @@ impl Lab {
         let mut options = self.peer.options;
         options.timestamp = options.timestamp.map(|(val, _)| (val, self.last_ecr()));
         let hdr = TcpHeader { options, ..self.header(SYN | ACK) };
-        self.seq = self.seq + 1;
+        self.seq += 1;
         self.raw(hdr, &[]);
     }
 
@@ -184,7 +184,7 @@ impl Lab {
     /// The peer sends its next segment in order.
     pub fn say(&mut self, flags: TcpFlags, payload: &[u8]) {
         let hdr = self.header(flags);
-        self.seq = self.seq + payload.len() as u32 + u32::from(flags.contains(FIN));
+        self.seq += payload.len() as u32 + u32::from(flags.contains(FIN));
         self.raw(hdr, payload);
     }
 

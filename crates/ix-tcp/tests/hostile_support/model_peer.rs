@@ -290,7 +290,7 @@ impl ModelPeer {
         }
         self.drain();
         if self.peer_fin == Some(self.rcv_nxt) && !self.eof {
-            self.rcv_nxt = self.rcv_nxt + 1;
+            self.rcv_nxt += 1;
             self.eof = true;
             self.ack_now = true;
         }
@@ -313,7 +313,7 @@ impl ModelPeer {
             if end > self.received {
                 let new = (end - self.received) as u32;
                 self.received = end;
-                self.rcv_nxt = self.rcv_nxt + new;
+                self.rcv_nxt += new;
                 self.unread += new;
                 self.read_at_us = self.read_at_us.min(self.now_us + self.cfg.read_every_us);
             }
