@@ -113,6 +113,9 @@ fn receiver_avoids_silly_windows() {
     tcb.recv_done(cfg, 700, 0);
     script.output();
     script.expect_nothing();
+    script.send(b"x");
+    script.output();
+    assert_eq!(script.expect_data(b"x").seg.window, 0, "not even on the way");
     let End { cfg, tcb, .. } = &mut script.end;
     tcb.recv_done(cfg, 760, 1);
     script.output();
