@@ -102,7 +102,7 @@ fn receiver_avoids_silly_windows() {
         script.give(ACK, &vec![0; len]);
         script.output();
         script.run_for(2000);
-        let ack = script.out.sent.drain(..).last().unwrap();
+        let ack = script.out.sent.drain(..).next_back().unwrap();
         let offered = ack.seg.ack + u32::from(ack.seg.window);
         assert!(offered.ge(edge));
         edge = offered;

@@ -71,7 +71,7 @@ fn every_bad_link() {
         };
         let iss = [Seq(u32::MAX - seed as u32 % 60_000), Seq(seed as u32)];
         // Near the wrap of a 32-bit microsecond clock (71 min), and of a millisecond one.
-        let start_us = (seed % 3 << 32 | (seed % 2) << 41).max(2_000_000) - 1_000_000;
+        let start_us = (((seed % 3) << 32) | ((seed % 2) << 41)).max(2_000_000) - 1_000_000;
         let mut net = Net::connect(cfgs, link, seed, iss, start_us);
         net.transfer([pattern(60_000), pattern(40_000)], 600 * SECOND_US);
     }
