@@ -416,3 +416,20 @@ fn a_cycle_does_not_sleep_on_unfinished_batches() {
     clock.turn(Wait::Forever).unwrap();
     assert!(clock.io().now_us() >= start_us + 1_000_000);
 }
+
+#[test]
+fn fin_does_not_wait_for_an_acknowledgement() {
+    let config = Config { step_bytes: 0, ..Config::default() };
+    let (_model, _server, mut clients) = echo_pair(config, How::Copy);
+    let id = clients.io().connect(at(7), Role::Server);
+    for _ in 0..5 {
+        clients.turn(Wait::Poll).unwrap();
+    }
+    let mut conn = clients.io().conn(id).expect("connected");
+    assert_eq!(conn.send(b"the end"), 7);
+    conn.close();
+    clients.io().set_timer(1_000_000, 0);
+    let start_us = clients.io().now_us();
+    clients.turn(Wait::Forever).unwrap();
+    assert!(clients.io().now_us() < start_us + 1000, "slept before FIN");
+}

@@ -57,11 +57,14 @@ impl Batch {
         self.backlog.is_empty() && self.thread.call_room() >= calls && self.thread.sg_room()
     }
 
-    /// Appends one `sendv` of all that is unsent; there is room.
-    pub(super) fn push_sendv(&mut self, handle: Handle, id: u64, out: &OutQueue) {
-        if let Some((_, offered)) = self.thread.push_sendv(handle, out.unsent_pieces()) {
-            self.pending.push(Pending::Sendv(id, offered));
-        }
+    /// Appends one `sendv` of what is unsent, and answers how many bytes it has: one array's at
+    /// most. There is room.
+    pub(super) fn push_sendv(&mut self, handle: Handle, id: u64, out: &OutQueue) -> u64 {
+        let Some((_, offered)) = self.thread.push_sendv(handle, out.unsent_pieces()) else {
+            return 0;
+        };
+        self.pending.push(Pending::Sendv(id, offered));
+        offered
     }
 
     /// Moves what waits into the array, as far as there is room.

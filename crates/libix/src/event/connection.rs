@@ -33,6 +33,9 @@ pub(super) enum Ending {
 pub(super) enum Emitted {
     /// It lives on.
     Alive,
+    /// It lives on, and the answer to its calls decides what is appended next: the cycle must not
+    /// sleep on it.
+    Unfinished,
     /// Its last call is in the batch.
     Gone,
 }
@@ -104,10 +107,13 @@ impl<S> Connection<S> {
         }
         if self.out.unsent() > 0 {
             // FIN waits for the answer: it must not overtake bytes that the window did not take.
-            if self.established && !self.blocked {
-                batch.push_sendv(self.handle, id, &self.out);
+            if !self.established || self.blocked {
+                return Emitted::Alive;
             }
-            return Emitted::Alive;
+            let offered = batch.push_sendv(self.handle, id, &self.out);
+            let ends = self.ending == Ending::Close || self.fin == Fin::Wanted;
+            let more = ends || offered < self.out.unsent();
+            return if more { Emitted::Unfinished } else { Emitted::Alive };
         }
         if self.ending == Ending::Close && self.out.unacked() == 0 {
             batch.push(call::close(self.handle), Pending::Nothing);

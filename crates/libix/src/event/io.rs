@@ -184,18 +184,21 @@ impl<S> Io<S> {
     pub(super) fn run_io(&mut self, wait: Wait) -> Result<usize, Error> {
         self.ask_for_memory();
         self.batch.refill();
+        let mut unfinished = false;
         while self.batch.has_room(EMIT_CALLS)
             && let Some(id) = self.dirty.pop_front()
         {
             let Some(connection) = self.connections.get_mut(id) else { continue };
             connection.dirty = false;
-            if connection.emit(id, &mut self.batch) == Emitted::Gone {
-                self.connections.remove(id);
+            match connection.emit(id, &mut self.batch) {
+                Emitted::Alive => {}
+                Emitted::Unfinished => unfinished = true,
+                Emitted::Gone => drop(self.connections.remove(id)),
             }
         }
         let starved = !self.starved.is_empty();
         let wait = match wait {
-            _ if !self.dirty.is_empty() || self.batch.has_backlog() => Wait::Poll,
+            _ if unfinished || !self.dirty.is_empty() || self.batch.has_backlog() => Wait::Poll,
             Wait::Forever if starved => Wait::Us(RETRY_US),
             Wait::Us(us) if starved => Wait::Us(us.min(RETRY_US)),
             wait => wait,
