@@ -7,6 +7,7 @@ use ix_wire::IpAddr;
 use std::fmt;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixDatagram;
 
 /// What a device must know of its user.
 #[derive(Clone, Debug, Default)]
@@ -27,6 +28,8 @@ pub struct OpenedDevice {
     /// The device's redirection table, if it has one.
     pub reta: Option<Box<dyn SetReta>>,
     xdp: Option<afxdp::Attachment>,
+    /// Says to other users of this crate that the interface is in use.
+    claim: Option<UnixDatagram>,
 }
 
 impl OpenedDevice {
@@ -35,7 +38,11 @@ impl OpenedDevice {
         queue_fds: Vec<OwnedFd>,
         reta: Option<Box<dyn SetReta>>,
     ) -> OpenedDevice {
-        OpenedDevice { info, queue_fds, reta, xdp: None }
+        OpenedDevice { info, queue_fds, reta, xdp: None, claim: None }
+    }
+
+    pub(crate) fn with_claim(self, claim: UnixDatagram) -> OpenedDevice {
+        OpenedDevice { claim: Some(claim), ..self }
     }
 
     pub(crate) fn with_xdp(self, xdp: afxdp::Attachment) -> OpenedDevice {

@@ -79,6 +79,9 @@ pub struct RxPacket {
     pub more: bool,
 }
 
+/// The doorbell of a device that is gone: `poll` passes over it.
+pub const NEVER_RINGS: std::os::fd::RawFd = -1;
+
 /// One queue pair. Single-threaded; nothing here blocks but [`Nic::doorbell`]'s descriptor.
 pub trait Nic: Send {
     /// What the device is.
@@ -112,7 +115,8 @@ pub trait Nic: Send {
     fn frames_held(&self) -> (usize, usize);
 
     /// A descriptor that polls readable when packets wait; `None` if the device has none
-    /// (then the thread never sleeps longer than a timer tick).
+    /// (then the thread never sleeps longer than a timer tick), [`NEVER_RINGS`] if no packet will
+    /// ever come again.
     fn doorbell(&self) -> Option<std::os::fd::RawFd>;
 
     /// Says that the thread is about to sleep on the doorbell; false when packets came meanwhile.

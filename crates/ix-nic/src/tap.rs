@@ -7,13 +7,15 @@ use crate::error::OpenError;
 use crate::netdev::{self, Interface};
 use crate::steering::SteeringProgram;
 use crate::sys::check;
-use crate::{DeviceDrops, Nic, NicInfo, RxPacket, SetReta, Steering};
+use crate::{DeviceDrops, NEVER_RINGS, Nic, NicInfo, RxPacket, SetReta, Steering};
 use ix_mem::{FRAME_BYTES, HEADROOM_BYTES, Mbuf, PacketMemory, Pool};
 use std::collections::VecDeque;
 use std::fs::{File, OpenOptions as FileOptions};
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::os::linux::net::SocketAddrExt;
 use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
 
 const CLONE_DEVICE: &str = "/dev/net/tun";
 const ETHERNET_BYTES: usize = 14;
@@ -25,6 +27,7 @@ pub(crate) fn open(
     queues: usize,
     options: &OpenOptions,
 ) -> Result<OpenedDevice, OpenError> {
+    let claim = claim(name)?;
     let files = (0..queues).map(|_| open_queue(name)).collect::<Result<Vec<_>, _>>()?;
     let interface =
         Interface::new(name).map_err(|e| OpenError::system("open a socket", name, e))?;
@@ -46,7 +49,19 @@ pub(crate) fn open(
         partial_checksums: false,
         xdp: None,
     };
-    Ok(OpenedDevice::new(info, files.into_iter().map(OwnedFd::from).collect(), reta))
+    let queues = files.into_iter().map(OwnedFd::from).collect();
+    Ok(OpenedDevice::new(info, queues, reta).with_claim(claim))
+}
+
+/// Takes the interface's name in this network namespace. The kernel would let a second dataplane
+/// add its queues to ours and have some of our packets; an abstract socket has one owner, and goes
+/// with it.
+fn claim(name: &str) -> Result<UnixDatagram, OpenError> {
+    let socket = SocketAddr::from_abstract_name(format!("ix-tap/{name}"));
+    socket.and_then(|address| UnixDatagram::bind_addr(&address)).map_err(|e| match e.kind() {
+        io::ErrorKind::AddrInUse => OpenError::InUse { name: name.to_owned() },
+        _ => OpenError::system("claim", name, e),
+    })
 }
 
 fn open_queue(name: &str) -> Result<File, OpenError> {
@@ -121,12 +136,14 @@ pub(crate) struct TapNic {
     info: NicInfo,
     queue: File,
     drops: DeviceDrops,
+    /// The interface was removed; its descriptors are good for nothing any more.
+    gone: bool,
 }
 
 impl TapNic {
     /// The queue behind a descriptor that [`open`] made.
     pub fn new(info: NicInfo, fd: OwnedFd) -> TapNic {
-        TapNic { info, queue: File::from(fd), drops: DeviceDrops::default() }
+        TapNic { info, queue: File::from(fd), drops: DeviceDrops::default(), gone: false }
     }
 
     /// Writes one frame; false when the device has no room for it now.
@@ -176,7 +193,8 @@ impl Nic for TapNic {
                 Err(e) => {
                     rx_pool.put(mbuf);
                     if e.kind() != io::ErrorKind::Interrupted {
-                        break; // EAGAIN: no more; EBADFD: the interface is gone, the link is dead
+                        self.gone |= e.raw_os_error() == Some(libc::EBADFD);
+                        break; // EAGAIN: no more
                     }
                 }
             }
@@ -206,7 +224,8 @@ impl Nic for TapNic {
     }
 
     fn doorbell(&self) -> Option<RawFd> {
-        Some(self.queue.as_raw_fd())
+        // The descriptor of an interface that is gone polls as an error for ever.
+        Some(if self.gone { NEVER_RINGS } else { self.queue.as_raw_fd() })
     }
 
     fn drops(&mut self) -> DeviceDrops {

@@ -156,10 +156,15 @@ fn refuses_in_one_line() {
     let refusal = |spec| open_in(&ns, spec).expect_err("refused").to_string();
     assert!(refusal("tap:v0").contains("no multi-queue tap"), "{}", refusal("tap:v0"));
 
-    let device = open_in(&ns, "tap:tap0").unwrap();
+    let mut device = open_in(&ns, "tap:tap0").unwrap();
+    assert!(refusal("tap:tap0").contains("in use"), "{}", refusal("tap:tap0"));
+    assert!(open_in(&other, "tap:tap0").is_ok(), "another namespace, another interface");
+    let queues = std::mem::take(&mut device.queue_fds);
+    drop(device);
+    // It is somebody's tap now, but no dataplane's.
     ns.set_mtu("tap0", 9000).unwrap();
     let text = refusal("tap:tap0");
     assert!(text.contains("ip link set tap0 mtu 1778"), "{text}");
-    drop(device);
+    drop(queues);
     assert!(ns.link("tap0").unwrap().is_none(), "goes with its descriptors");
 }
