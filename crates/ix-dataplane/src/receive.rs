@@ -294,13 +294,17 @@ impl ElasticThread {
         Ok((parsed, self.receive.classify(hash, port as usize, &tuple), hash))
     }
 
-    /// Whether a packet is for us: our Ethernet address or a group one, our IP address.
+    /// Whether a packet is for us: our Ethernet address or a group one, our IP address; and from
+    /// somebody else, for we hear none of our own (the "LAND" attack says otherwise).
     fn check_destination(&self, ip: &IpMeta, mac: MacAddr) -> Result<(), DropReason> {
         if ip.eth_dst != mac && !ix_wire::is_group_mac(&ip.eth_dst) {
             return Err(DropReason::EthNotForUs);
         }
         if !self.shared.config.is_local(ip.dst) {
             return Err(DropReason::IpNotForUs);
+        }
+        if self.shared.config.is_local(ip.src) {
+            return Err(DropReason::IpMartianSource);
         }
         Ok(())
     }

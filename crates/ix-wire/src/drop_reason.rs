@@ -68,7 +68,8 @@ drop_reasons! {
     IpSourceRoute = "ip_source_route",
     /// A fragment; there is no reassembly.
     IpFragment = "ip_fragment",
-    /// The source address is multicast, broadcast, loopback or in 0.0.0.0/8 (RFC 1122 3.2.1.3).
+    /// The source address is multicast, broadcast, loopback, our own, or in 0.0.0.0/8
+    /// (RFC 1122 3.2.1.3).
     IpMartianSource = "ip_martian_source",
     /// The destination is loopback or in 0.0.0.0/8, which may not be seen on a wire.
     IpMartianDestination = "ip_martian_destination",
