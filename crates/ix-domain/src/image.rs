@@ -30,7 +30,9 @@ impl Image {
         let layout = Layout::parse(bytes)?;
         let mut file = File::from(memfd(c"ix-image")?);
         file.write_all(bytes)?;
-        seal(file.as_fd(), libc::F_SEAL_WRITE | libc::F_SEAL_GROW | libc::F_SEAL_SHRINK)?;
+        // Nobody has it mapped for writing, so this is as good as F_SEAL_WRITE, which fails while
+        // the kernel holds one of the pages for a moment (reclaim, DAMON).
+        seal(file.as_fd(), libc::F_SEAL_FUTURE_WRITE | libc::F_SEAL_GROW | libc::F_SEAL_SHRINK)?;
         Ok(Image { fd: file.into(), layout })
     }
 
