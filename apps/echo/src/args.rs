@@ -60,7 +60,8 @@ pub struct Args {
     /// Client: messages of a connection under way at once.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     pub depth: u32,
-    /// Client: after so many messages reset the connection and open another.
+    /// After so many messages a client resets its connection and opens another; a server closes
+    /// the connection.
     #[arg(long, value_name = "M", value_parser = clap::value_parser!(u64).range(1..))]
     pub messages_per_connection: Option<u64>,
     /// Client: transfer --bytes over one connection instead, in this direction as the client sees

@@ -1,4 +1,5 @@
 //! The echo server on IX: answers leave from the receive buffers themselves.
+use crate::server::Limits;
 use libix::event::{Conn, EventLoop, Handler, Io};
 use libix::raw::{Thread, TxArena, TxBuf};
 use libix::{Dead, Error};
@@ -11,33 +12,35 @@ const HELD_BYTES: usize = 8 << 10;
 /// The server of one elastic thread.
 pub struct EchoZeroCopy {
     size: usize,
-    max_conn: usize,
+    limits: Limits,
     live: usize,
 }
 
-/// A long message that is not complete.
+/// What is known of a connection.
 #[derive(Default)]
 pub struct Partial {
+    /// A long message that is not complete.
     blocks: Vec<TxBuf>,
     have: usize,
+    /// Messages answered.
+    done: u64,
 }
 
-/// A loop that serves messages of `size` bytes on up to `max_conn` connections.
+/// A loop that serves messages of `size` bytes.
 pub fn server(
     thread: Thread,
     size: usize,
-    max_conn: Option<usize>,
+    limits: Limits,
     at: SocketAddr,
 ) -> Result<EventLoop<EchoZeroCopy>, Error> {
-    let max_conn = max_conn.unwrap_or(usize::MAX);
-    let mut server = EventLoop::new(thread, EchoZeroCopy { size, max_conn, live: 0 });
+    let mut server = EventLoop::new(thread, EchoZeroCopy { size, limits, live: 0 });
     server.listen(at, 0)?;
     Ok(server)
 }
 
 impl EchoZeroCopy {
     /// Gathers and answers long messages; without transmit memory it goes on in `on_writable`.
-    fn gather(&self, conn: &mut Conn<'_, Partial>) {
+    fn gather(&mut self, conn: &mut Conn<'_, Partial>) {
         while conn.received_bytes() > 0 {
             let missing = self.size - conn.state().have;
             let full = conn.state().blocks.last().is_none_or(|last| last.len() == last.capacity());
@@ -56,13 +59,28 @@ impl EchoZeroCopy {
             partial.have += n;
             conn.consume(n);
             if n == missing {
-                let whole = core::mem::take(conn.state_mut());
-                for block in whole.blocks {
+                let whole = core::mem::take(&mut conn.state_mut().blocks);
+                conn.state_mut().have = 0;
+                for block in whole {
                     // Only a connection that is ending refuses, and then nobody wants the answer.
                     drop(conn.send_zc(block));
                 }
+                if self.answered(conn, 1) {
+                    return;
+                }
             }
         }
+    }
+
+    /// So many more messages were answered; closes after the last one, and says so.
+    fn answered(&mut self, conn: &mut Conn<'_, Partial>, messages: usize) -> bool {
+        conn.state_mut().done += messages as u64;
+        let last = conn.state().done >= self.limits.messages;
+        if last {
+            self.live -= 1;
+            conn.close();
+        }
+        last
     }
 }
 
@@ -70,7 +88,7 @@ impl Handler for EchoZeroCopy {
     type State = Partial;
 
     fn on_accept(&mut self, _: &mut Io<Partial>, _: u64, _: SocketAddr) -> Option<Partial> {
-        let room = self.live < self.max_conn;
+        let room = self.live < self.limits.connections;
         self.live += usize::from(room);
         room.then(Partial::default)
     }
@@ -82,6 +100,7 @@ impl Handler for EchoZeroCopy {
         let whole = conn.received_bytes() / self.size * self.size;
         if whole > 0 {
             conn.send_received(whole);
+            self.answered(conn, whole / self.size);
         }
     }
 
@@ -118,7 +137,8 @@ mod tests {
         for size in [1, 64, HELD_BYTES, HELD_BYTES + 1, 300_000] {
             let config = Config { tx_steps: 8, ..Config::default() };
             let model = Loopback::new(2, config);
-            let mut echo = server(model.enter(0).unwrap(), size, Some(8), at()).unwrap();
+            let limits = Limits { connections: 8, messages: u64::MAX };
+            let mut echo = server(model.enter(0).unwrap(), size, limits, at()).unwrap();
             let load = Load {
                 size: size as u64,
                 depth: 2,

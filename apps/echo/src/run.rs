@@ -3,7 +3,7 @@ use crate::args::{Args, Direction, Serve};
 use crate::bulk::{BulkClient, BulkServer};
 use crate::client::{EchoClient, Load};
 use crate::report::{self, Sample};
-use crate::server::EchoServer;
+use crate::server::{EchoServer, Limits};
 use anyhow::{Context, Result, anyhow, bail};
 use ix_apps::{clock, cpu, ix, linux, socket};
 use libix::raw::{Process, Thread, Wait};
@@ -86,8 +86,8 @@ fn serve_ix(
     let cannot = || format!("cannot listen on {at}");
     match what {
         Serve::Echo(size) => {
-            let mut server =
-                crate::ix::server(thread, size, args.max_conn, at).with_context(cannot)?;
+            let limits = Limits::of(args);
+            let mut server = crate::ix::server(thread, size, limits, at).with_context(cannot)?;
             news.send(Ok(()))?;
             server.run()?;
         }
@@ -112,7 +112,7 @@ fn serve_linux(
     news.send(Ok(()))?;
     match what {
         Serve::Echo(size) => {
-            linux::serve(listener, EchoServer::new(size, args.max_conn), args.spin)?;
+            linux::serve(listener, EchoServer::new(size, Limits::of(args)), args.spin)?;
         }
         Serve::Bulk => {
             linux::serve(listener, BulkServer::default(), args.spin)?;

@@ -1,11 +1,31 @@
 //! The echo protocol of a server, as IX's echoserver has it: an answer is held until the whole
 //! message has come.
-use ix_apps::{End, Service};
+use crate::args::Args;
+use ix_apps::{End, Service, Verdict};
+
+/// How far a server goes.
+#[derive(Clone, Copy)]
+pub struct Limits {
+    /// Connections at one time.
+    pub connections: usize,
+    /// Messages of a connection, which is closed then.
+    pub messages: u64,
+}
+
+impl Limits {
+    /// As the command line says.
+    pub fn of(args: &Args) -> Limits {
+        Limits {
+            connections: args.max_conn.unwrap_or(usize::MAX),
+            messages: args.messages_per_connection.unwrap_or(u64::MAX),
+        }
+    }
+}
 
 /// Echoes messages of a fixed size.
 pub struct EchoServer {
     size: usize,
-    max_conn: usize,
+    limits: Limits,
     live: usize,
 }
 
@@ -14,12 +34,14 @@ pub struct EchoServer {
 pub struct Messages {
     bytes: Vec<u8>,
     answered: usize,
+    /// Messages answered in full.
+    done: u64,
 }
 
 impl EchoServer {
-    /// For so many connections at most.
-    pub fn new(size: usize, max_conn: Option<usize>) -> EchoServer {
-        EchoServer { size, max_conn: max_conn.unwrap_or(usize::MAX), live: 0 }
+    /// For messages of `size` bytes.
+    pub fn new(size: usize, limits: Limits) -> EchoServer {
+        EchoServer { size, limits, live: 0 }
     }
 }
 
@@ -27,7 +49,7 @@ impl Service for EchoServer {
     type Conn = Messages;
 
     fn open(&mut self) -> Option<Messages> {
-        let room = self.live < self.max_conn;
+        let room = self.live < self.limits.connections;
         self.live += usize::from(room);
         room.then(Messages::default)
     }
@@ -48,7 +70,12 @@ impl Service for EchoServer {
         if whole > 0 && conn.answered == whole {
             conn.bytes.drain(..whole);
             conn.answered = 0;
+            conn.done += (whole / self.size) as u64;
         }
+    }
+
+    fn verdict(&self, conn: &Messages) -> Verdict {
+        if conn.done >= self.limits.messages { Verdict::Close } else { Verdict::Open }
     }
 
     fn closed(&mut self, _: Messages, _: End) -> bool {
@@ -63,7 +90,7 @@ mod tests {
 
     #[test]
     fn nothing_before_the_whole_message() {
-        let mut server = EchoServer::new(4, Some(1));
+        let mut server = EchoServer::new(4, Limits { connections: 1, messages: 5 });
         let mut conn = server.open().unwrap();
         assert!(server.open().is_none());
         server.input(&mut conn, b"abc", 0);
@@ -77,6 +104,11 @@ mod tests {
         server.advance(&mut conn, 4);
         server.input(&mut conn, b"jkl", 0);
         assert_eq!(server.output(&conn), b"ijkl");
+        assert_eq!(server.verdict(&conn), Verdict::Open);
+        server.advance(&mut conn, 4);
+        server.input(&mut conn, b"mnopqrst", 0);
+        server.advance(&mut conn, 8);
+        assert_eq!(server.verdict(&conn), Verdict::Close);
         server.closed(conn, End::Eof);
         assert!(server.open().is_some());
     }
