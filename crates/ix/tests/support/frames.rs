@@ -66,7 +66,7 @@ impl Segment {
         tcp.extend(self.to.port().to_be_bytes());
         tcp.extend(self.seq.to_be_bytes());
         tcp.extend(self.ack.to_be_bytes());
-        tcp.push(((20 + options.len()) / 4 << 4) as u8);
+        tcp.push((((20 + options.len()) / 4) << 4) as u8);
         tcp.push(self.flags);
         tcp.extend(60_000u16.to_be_bytes());
         tcp.extend([0; 4]);
@@ -159,7 +159,7 @@ fn transport_checksum(from: Ipv4Addr, to: Ipv4Addr, protocol: u8, body: &[u8]) -
 }
 
 /// The Internet checksum (RFC 1071).
-fn checksum(bytes: &[u8]) -> u16 {
+pub fn checksum(bytes: &[u8]) -> u16 {
     let words = bytes.chunks(2).map(|w| u32::from(w[0]) << 8 | w.get(1).map_or(0, |&b| b.into()));
     let mut sum: u32 = words.sum();
     while sum > 0xffff {

@@ -248,7 +248,7 @@ pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
 }
 
 /// Builds `ix-echo` next to the command, as `cargo test -p ix` alone would not; answers its file.
-fn build_echo() -> PathBuf {
+pub fn build_echo() -> PathBuf {
     static ONCE: Once = Once::new();
     let command = Path::new(env!("CARGO_BIN_EXE_ix"));
     ONCE.call_once(|| {

@@ -51,8 +51,12 @@ impl Stats {
     pub fn leftovers(&self) -> Vec<String> {
         let zero = ["flows", "half_open", "time_wait", "app_timers"];
         let held = zero.iter().map(|name| (*name, self.total(name), 0));
-        let frames = [("rx_frames_in_use", "rx_frames_in_device"), ("tx_frames_in_use", "tx_frames_in_device")];
-        let frames = frames.iter().map(|(used, device)| (*used, self.total(used), self.total(device)));
+        let frames = [
+            ("rx_frames_in_use", "rx_frames_in_device"),
+            ("tx_frames_in_use", "tx_frames_in_device"),
+        ];
+        let frames =
+            frames.iter().map(|(used, device)| (*used, self.total(used), self.total(device)));
         let wrong = held.chain(frames).filter(|(_, is, should)| is != should);
         wrong.map(|(name, is, should)| format!("{name}: {is}, not {should}")).collect()
     }

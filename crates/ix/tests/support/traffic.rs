@@ -1,7 +1,7 @@
 //! What Linux clients do, every byte compared.
 use super::{PATIENCE, connect};
-use std::io::{ErrorKind, Read, Write};
-use std::net::TcpStream;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, SocketAddrV4, TcpStream};
 use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -100,6 +100,8 @@ pub fn raise_descriptor_limit(wanted: u64) {
 
 /// A connection that keeps echoing while something else happens.
 pub struct Steady {
+    /// The client's end of it.
+    pub local: SocketAddrV4,
     stop: AtomicBool,
     rounds: AtomicU64,
 }
@@ -108,8 +110,9 @@ impl Steady {
     /// Echoes on one connection of the calling thread's namespace while `work` runs on another
     /// thread; answers what `work` does. A wrong byte or a broken connection is a panic.
     pub fn during<T: Send>(size: usize, work: impl FnOnce(&Steady) -> T + Send) -> T {
-        let steady = Steady { stop: AtomicBool::new(false), rounds: AtomicU64::new(0) };
         let mut stream = connect();
+        let SocketAddr::V4(local) = stream.local_addr().expect("bound") else { unreachable!() };
+        let steady = Steady { local, stop: AtomicBool::new(false), rounds: AtomicU64::new(0) };
         echo(&mut stream, u64::MAX / 2, size);
         std::thread::scope(|scope| {
             let worker = scope.spawn(|| {
@@ -149,7 +152,7 @@ impl Drop for StopAtEnd<'_> {
     }
 }
 
-/// Whether an error says that there is nothing to read yet.
-pub fn is_timeout(e: &std::io::Error) -> bool {
-    matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut)
+/// Makes the kernel take little more than this before it shuts the window.
+pub fn shrink_receive_buffer(stream: &TcpStream, bytes: i32) {
+    set_option(stream, libc::SOL_SOCKET, libc::SO_RCVBUF, &bytes);
 }
