@@ -29,7 +29,7 @@ pub struct OpenedDevice {
     pub reta: Option<Box<dyn SetReta>>,
     xdp: Option<afxdp::Attachment>,
     /// Says to other users of this crate that the interface is in use.
-    claim: Option<UnixDatagram>,
+    _claim: Option<UnixDatagram>,
 }
 
 impl OpenedDevice {
@@ -38,11 +38,11 @@ impl OpenedDevice {
         queue_fds: Vec<OwnedFd>,
         reta: Option<Box<dyn SetReta>>,
     ) -> OpenedDevice {
-        OpenedDevice { info, queue_fds, reta, xdp: None, claim: None }
+        OpenedDevice { info, queue_fds, reta, xdp: None, _claim: None }
     }
 
     pub(crate) fn with_claim(self, claim: UnixDatagram) -> OpenedDevice {
-        OpenedDevice { claim: Some(claim), ..self }
+        OpenedDevice { _claim: Some(claim), ..self }
     }
 
     pub(crate) fn with_xdp(self, xdp: afxdp::Attachment) -> OpenedDevice {
