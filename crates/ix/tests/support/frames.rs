@@ -1,4 +1,6 @@
 //! Ethernet frames made by hand, after the RFCs and not with our own code.
+use super::traffic::message;
+use super::{CLIENT, SERVICE};
 use std::net::{Ipv4Addr, SocketAddrV4};
 
 /// TCP's control bits (RFC 9293 section 3.1).
@@ -75,6 +77,20 @@ impl Segment {
         let sum = transport_checksum(*self.from.ip(), *self.to.ip(), TCP, &tcp);
         tcp[16..18].copy_from_slice(&sum.to_be_bytes());
         ipv4(self.macs, *self.from.ip(), *self.to.ip(), TCP, &tcp)
+    }
+}
+
+/// A segment from Linux's end to the service, of no connection that there is.
+pub fn stranger(macs: Macs) -> Segment {
+    Segment {
+        macs,
+        from: SocketAddrV4::new(CLIENT, 5555),
+        to: SERVICE,
+        seq: 0x1234_5678,
+        ack: 0x9abc_def0,
+        flags: ACK | PSH,
+        options: Vec::new(),
+        payload: message(0, 64),
     }
 }
 

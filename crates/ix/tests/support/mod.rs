@@ -170,6 +170,11 @@ impl Bed {
         self.client.link(self.client_link()).expect("ask").expect("there").mac
     }
 
+    /// Ethernet addresses of frames from Linux to the service.
+    pub fn macs(&self) -> frames::Macs {
+        frames::Macs { to: self.service_mac(), from: self.client_mac() }
+    }
+
     /// Whether an XDP program is attached under the dataplane; `None`, said loudly, where nothing
     /// can tell.
     pub fn has_xdp(&self) -> Option<bool> {
