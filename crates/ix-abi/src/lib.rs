@@ -228,7 +228,8 @@ pub struct FlowInfo {
     pub local_port: u16,
     /// Peer's port.
     pub remote_port: u16,
-    /// RFC 9293 state, 1 = LISTEN … 11 = TIME-WAIT in the order of section 3.3.2.
+    /// RFC 9293 state, 1 = LISTEN … 10 = TIME-WAIT, 11 = CLOSED in the order of section
+    /// 3.3.2.
     pub state: u16,
     /// Flow group.
     pub flow_group: u16,

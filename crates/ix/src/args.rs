@@ -64,6 +64,9 @@ pub enum Command {
     /// Run whole hosts in virtual time over a network with seeded faults
     #[command(disable_help_flag = true)]
     Sim(SimArgs),
+    /// The echo program, as demo and benchmarks run it (also on its own: ix-echo)
+    #[command(disable_help_flag = true, hide = true)]
+    Echo(EchoArgs),
 }
 
 /// What keeps the program out of its dataplane.
@@ -230,6 +233,14 @@ pub struct DoctorArgs {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
+}
+
+/// Arguments of the echo program, which reads them itself.
+#[derive(Args, Debug)]
+pub struct EchoArgs {
+    /// Passed on
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    pub args: Vec<OsString>,
 }
 
 /// Arguments of the simulator, which reads them itself.

@@ -34,7 +34,7 @@ pub fn main() -> ExitCode {
 
 fn dispatch(cli: Cli) -> Result<ExitCode> {
     let done = |()| ExitCode::SUCCESS;
-    if !matches!(cli.command, Command::Run(_)) {
+    if !matches!(cli.command, Command::Run(_) | Command::Echo(_)) {
         die_of_broken_pipes();
     }
     match cli.command {
@@ -44,6 +44,10 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
         Command::Ctl(CtlCommand::Stats(args)) => control::stats(&args).map(done),
         Command::Doctor(args) => doctor::main(&args).map(done),
         Command::Sim(args) => Ok(ix_sim::cli(args.args)),
+        Command::Echo(args) => {
+            let name = std::iter::once("ix-echo".into());
+            Ok(ix_echo::command(name.chain(args.args)))
+        }
     }
 }
 

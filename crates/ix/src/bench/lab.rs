@@ -63,7 +63,6 @@ pub struct Lab {
     /// Hardware threads of server and client.
     pub cpus: (usize, usize),
     ix: PathBuf,
-    echo: PathBuf,
     control: PathBuf,
 }
 
@@ -84,7 +83,6 @@ impl Lab {
 
     /// The same with the command in the file `ix`.
     pub fn of(ix: PathBuf, device: Device) -> Result<Lab> {
-        let echo = beside(&ix, "ix-echo")?;
         if device == Device::Tap {
             can_open_tap()?;
         }
@@ -108,7 +106,7 @@ impl Lab {
         let number = LABS.fetch_add(1, Ordering::Relaxed);
         let name = format!("lab-{}-{number}", std::process::id());
         let control = crate::control::folder()?.join(name);
-        Ok(Lab { server, client, device, cpus: two_cpus(), ix, echo, control })
+        Ok(Lab { server, client, device, cpus: two_cpus(), ix, control })
     }
 
     /// Name of the link under a host: Linux's is always the pair.
@@ -154,7 +152,8 @@ impl Lab {
         let cpu = self.cpus.0;
         let (command, address, on_tap) = match (host, self.device) {
             (Host::Linux { spin }, _) => {
-                let mut command = self.server.command(&self.echo, Some(cpu));
+                let mut command = self.server.command(&self.ix, Some(cpu));
+                command.arg("echo");
                 command.args(args).args(linux_flags(spin)).args(["--cpus", &cpu.to_string()]);
                 (command, LINUX_SERVER, false)
             }
@@ -209,7 +208,8 @@ impl Lab {
         let cpu = self.cpus.1;
         let command = match host {
             Host::Linux { spin } => {
-                let mut command = self.client.command(&self.echo, Some(cpu));
+                let mut command = self.client.command(&self.ix, Some(cpu));
+                command.arg("echo");
                 command.args(args).args(linux_flags(spin));
                 command
             }
@@ -234,7 +234,7 @@ impl Lab {
         command.args(["run", "--domain", "none", "--nic", nic, "--addr"]);
         command.arg(format!("{address}/{PREFIX}")).args(["--cpus", &cpu.to_string()]);
         command.arg("--control").arg(self.control_of(address));
-        command.arg("--").arg(&self.echo).args(args);
+        command.arg("--").arg(&self.ix).arg("echo").args(args);
         command
     }
 
@@ -292,15 +292,4 @@ pub fn can_open_tap() -> Result<()> {
 
 fn linux_flags(spin: bool) -> &'static [&'static str] {
     if spin { &["--linux", "--spin"] } else { &["--linux"] }
-}
-
-/// The file of a program that is built together with the command.
-fn beside(ix: &Path, name: &str) -> Result<PathBuf> {
-    let path = ix.with_file_name(name);
-    if path.is_file() {
-        return Ok(path);
-    }
-    let profile = if cfg!(debug_assertions) { "" } else { " --release" };
-    Err(Problem::new(format!("no program {name}"), format!("it is not next to {}", ix.display()))
-        .mend(format!("build it: cargo build{profile} -p {name}")))
 }
