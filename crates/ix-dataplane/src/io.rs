@@ -9,11 +9,15 @@ use crate::shared::Shared;
 use ix_mem::{HEADROOM_BYTES, Mbuf, MbufList, Pool};
 use ix_nic::{Nic, NicInfo};
 use ix_tcp::SegmentOut;
+use ix_tcp::ack_limit::ChallengeLimit;
 use ix_tcp::arp::PendingQueue;
 use ix_tcp::icmp::ErrorLimiter;
 use ix_wire::{Checksum, FlowTuple, FrameHeader, MacAddr, ethernet, ipv4};
 use std::collections::VecDeque;
 use std::sync::Arc;
+
+/// Challenge acknowledgements a second of one elastic thread, about (RFC 5961 section 7).
+const CHALLENGES_PER_S: u32 = 1000;
 
 /// One device as one elastic thread sees it: its own queue pair.
 pub struct Port {
@@ -51,6 +55,8 @@ pub struct Io {
     pub pending: PendingQueue<(u8, Mbuf)>,
     /// Limit of the ICMP errors we send.
     pub icmp_errors: ErrorLimiter,
+    /// Limit of the challenge acknowledgements of all connections (RFC 5961 section 7).
+    pub challenges: ChallengeLimit,
     /// Next IPv4 identification.
     pub ip_ident: u16,
 }
@@ -69,6 +75,7 @@ impl Io {
             let info = nic.info().clone();
             Port { nic, info, queue: VecDeque::with_capacity(1024) }
         };
+        let challenge_key = crate::secrets::key_of(&shared.config.secret);
         let ports = nics.into_iter().map(port).collect();
         Io {
             neighbors: NeighborCopy::new(),
@@ -83,6 +90,7 @@ impl Io {
             graveyard: Vec::new(),
             pending: PendingQueue::new(),
             icmp_errors: ErrorLimiter::default(),
+            challenges: ChallengeLimit::new(challenge_key, CHALLENGES_PER_S),
             ip_ident: index as u16,
         }
     }

@@ -127,7 +127,13 @@ mod tests {
     use super::*;
 
     fn on(addr: [u8; 4], port: u16) -> Listening {
-        Listening { addr: IpAddr::v4(addr), port, cookie: 0, backlog: Listener::new(8, 8), cookies_until_us: 0 }
+        Listening {
+            addr: IpAddr::v4(addr),
+            port,
+            cookie: 0,
+            backlog: Listener::new(8, 8),
+            cookies_until_us: 0,
+        }
     }
 
     #[test]

@@ -79,6 +79,10 @@ impl Output<Payload> for FlowOutput<'_> {
         }
     }
 
+    fn may_challenge(&mut self, now_us: u64) -> bool {
+        self.io.challenges.allow(now_us)
+    }
+
     fn count(&mut self, counter: TcpCounter) {
         self.io.metrics.count_tcp(counter);
     }

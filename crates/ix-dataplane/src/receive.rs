@@ -4,8 +4,8 @@
 //! parsed (their lines fetched ahead), then flow-table lines and flows are fetched ahead, then each
 //! packet meets its flow. Packets of flow groups that another thread owns are handed to it.
 use crate::flow_group::FlowGroup;
-use crate::pressure::Pressure;
 use crate::metrics::{LocalDrop, Stage, ThreadMetrics};
+use crate::pressure::Pressure;
 use crate::thread::ElasticThread;
 use ix_mem::{Mbuf, prefetch_read, spsc};
 use ix_nic::{RxPacket, Steering};

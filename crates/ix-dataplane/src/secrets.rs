@@ -18,12 +18,17 @@ pub struct Secrets {
     state: u64,
 }
 
+/// The dataplane's key.
+pub(crate) fn key_of(secret: &[u8; 16]) -> Key {
+    let half = |at: usize| u64::from_le_bytes(core::array::from_fn(|i| secret[at + i]));
+    Key([half(0), half(8)])
+}
+
 impl Secrets {
     /// From the dataplane's secret; `thread` only spreads the choice of ports.
     pub fn new(secret: [u8; 16], thread: usize) -> Secrets {
-        let half = |at: usize| u64::from_le_bytes(core::array::from_fn(|i| secret[at + i]));
-        let key = Key([half(0), half(8)]);
-        let state = half(0) ^ half(8).rotate_left(32) ^ (thread as u64 + 1) << 17 | 1;
+        let key = key_of(&secret);
+        let state = (key.0[0] ^ key.0[1].rotate_left(32) ^ ((thread as u64 + 1) << 17)) | 1;
         Secrets { key, ports: PortSelector::new(key, PORTS.0, PORTS.1), state }
     }
 

@@ -12,7 +12,7 @@ use ix_testbed::{Namespace, VethEnd};
 use serde_json::Value;
 use std::ffi::OsString;
 use std::net::{Ipv4Addr, SocketAddrV4};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
