@@ -169,7 +169,6 @@ fn the_demo_compares_ix_with_linux() {
     if !may_make_links("the_demo_compares_ix_with_linux") {
         return;
     }
-    common::build_echo();
     let output = ix(&["demo", "--seconds", "0.1", "--runs", "1", "--json", "-"]);
     let errors = common::errors(&output);
     assert!(output.status.success(), "{errors}");

@@ -31,21 +31,6 @@ pub fn may_make_links(test: &str) -> bool {
     }
 }
 
-/// Builds `ix-echo` next to the command, as `cargo test -p ix` alone would not.
-pub fn build_echo() {
-    static ONCE: std::sync::Once = std::sync::Once::new();
-    ONCE.call_once(|| {
-        let command = std::path::Path::new(env!("CARGO_BIN_EXE_ix"));
-        let target = command.ancestors().nth(2).expect("target directory");
-        let mut cargo = Command::new(env!("CARGO"));
-        cargo.args(["build", "--quiet", "-p", "ix-echo", "--target-dir"]).arg(target);
-        if !cfg!(debug_assertions) {
-            cargo.arg("--release");
-        }
-        assert!(cargo.status().expect("cargo").success(), "ix-echo does not build");
-    });
-}
-
 /// A private link with a server behind it.
 pub struct Service {
     /// The link; [`Lab::client_namespace`] is where Linux clients live.
@@ -55,9 +40,8 @@ pub struct Service {
 }
 
 impl Service {
-    /// Starts `ix-echo` with `arguments` on `host` behind a link of kind `device`.
+    /// Starts `ix echo` with `arguments` on `host` behind a link of kind `device`.
     pub fn start(device: Device, host: Host, arguments: &[&str]) -> Service {
-        build_echo();
         let lab =
             Lab::of(env!("CARGO_BIN_EXE_ix").into(), device).unwrap_or_else(|e| panic!("{e}"));
         let arguments: Vec<_> = arguments.iter().map(|a| (*a).to_owned()).collect();
