@@ -5,6 +5,8 @@
 //! real one must be forgiving: memory of unacknowledged bytes that changes, bytes given back
 //! twice and calls on dead handles fail the test, and received buffers are overwritten once given
 //! back.
+mod udp;
+
 use crate::addr;
 use crate::raw::{EnterError, Gate, Thread};
 use core::ptr::with_exposed_provenance_mut;
@@ -154,6 +156,7 @@ struct World {
     next_name: u64,
     listeners: BTreeMap<u64, (usize, u16, u64)>,
     timers: BTreeMap<u64, (usize, u64, u64)>,
+    udp: udp::Udp,
     sendv_calls: u64,
 }
 
@@ -203,6 +206,7 @@ impl Loopback {
             next_name: 1,
             listeners: BTreeMap::new(),
             timers: BTreeMap::new(),
+            udp: udp::Udp::default(),
             sendv_calls: 0,
             config,
         })))
@@ -284,6 +288,7 @@ impl World {
         self.now_us += 1 + self.random(20);
         let handles: Vec<Handle> = self.flows.keys().copied().collect();
         handles.into_iter().for_each(|handle| self.step(handle));
+        self.move_datagrams();
         self.fire_timers(lane, wait_us);
         self.publish(lane)
     }
@@ -357,6 +362,10 @@ impl World {
                 Ok(0)
             }
             call_op::SET_OPT => self.flow(lane, handle).map(|_| 0),
+            call_op::UDP_BIND => self.udp_bind(lane, args[2] as u16, args[3]),
+            call_op::UDP_UNBIND => self.udp_unbind(lane, args[0]),
+            call_op::UDP_SENDV => self.udp_sendv(lane, args),
+            call_op::UDP_RECV_DONE => self.udp_recv_done(lane, args[0]),
             call_op::TIMER_SET => self.timer_set(lane, args[0], args[1]),
             call_op::TIMER_CANCEL => Ok(self.timers.remove(&args[0]).is_some().into()),
             call_op::TX_ALLOC => {

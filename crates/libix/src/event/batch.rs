@@ -2,9 +2,10 @@
 use super::output::OutQueue;
 use crate::error::Error;
 use crate::raw::call::Batched;
-use crate::raw::{Thread, Wait};
-use ix_abi::{CALLS_MAX, Handle};
+use crate::raw::{Thread, TxBuf, Wait};
+use ix_abi::{CALLS_MAX, Handle, SgEntry};
 use std::collections::VecDeque;
+use std::net::SocketAddr;
 
 /// Whom the answer of a call is for.
 #[derive(Clone, Copy)]
@@ -19,6 +20,9 @@ pub(super) enum Pending {
     /// A timer, and its delay.
     Timer(u64, u64),
     TxMemory,
+    UdpBind(u64),
+    /// A datagram under way.
+    Datagram(u64),
 }
 
 /// The elastic thread with one [`Pending`] beside each slot of its call array.
@@ -65,6 +69,15 @@ impl Batch {
         };
         self.pending.push(Pending::Sendv(id, offered));
         offered
+    }
+
+    /// Appends a datagram; there is room. `id` is what `UdpSent` and the answer name.
+    pub(super) fn push_datagram(&mut self, socket: u64, to: SocketAddr, buf: &TxBuf, id: u64) {
+        let piece = SgEntry { base: buf.base(), len: buf.len() as u64 };
+        let pieces = core::iter::once(piece);
+        if self.thread.push_udp_sendv(socket, to, pieces, id).is_some() {
+            self.pending.push(Pending::Datagram(id));
+        }
     }
 
     /// Moves what waits into the array, as far as there is room.

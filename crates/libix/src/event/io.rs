@@ -2,6 +2,7 @@
 use super::batch::{Batch, Pending};
 use super::connection::{Connection, EMIT_CALLS, Emitted, Ending, Fin};
 use super::slab::Slab;
+use super::udp::Udp;
 use super::{Conn, RETRY_US};
 use crate::error::{Dead, Error};
 use crate::raw::{Event, Thread, TxArena, Wait, call};
@@ -30,6 +31,7 @@ pub struct Io<S> {
     pub(super) connections: Slab<Connection<S>>,
     listeners: Slab<Listener>,
     timers: Slab<Timer>,
+    pub(super) udp: Udp,
     /// Connections with calls to append, each once.
     dirty: VecDeque<u64>,
     pub(super) failed: Vec<(u64, Dead)>,
@@ -47,6 +49,7 @@ impl<S> Io<S> {
             connections: Slab::default(),
             listeners: Slab::default(),
             timers: Slab::default(),
+            udp: Udp::default(),
             dirty: VecDeque::new(),
             failed: Vec::new(),
             starved: Vec::new(),
@@ -184,6 +187,7 @@ impl<S> Io<S> {
     pub(super) fn run_io(&mut self, wait: Wait) -> Result<usize, Error> {
         self.ask_for_memory();
         self.batch.refill();
+        self.udp.flush(&mut self.batch);
         let mut unfinished = false;
         while self.batch.has_room(EMIT_CALLS)
             && let Some(id) = self.dirty.pop_front()
@@ -198,7 +202,7 @@ impl<S> Io<S> {
         }
         let starved = !self.starved.is_empty();
         let wait = match wait {
-            _ if unfinished || !self.dirty.is_empty() || self.batch.has_backlog() => Wait::Poll,
+            _ if unfinished || !self.dirty.is_empty() || self.has_backlog() => Wait::Poll,
             Wait::Forever if starved => Wait::Us(RETRY_US),
             Wait::Us(us) if starved => Wait::Us(us.min(RETRY_US)),
             wait => wait,
@@ -225,6 +229,8 @@ impl<S> Io<S> {
                         *listener = Some(answer);
                     }
                 }
+                Pending::UdpBind(id) => self.udp_bind_answered(id, answer),
+                Pending::Datagram(id) => self.udp.answered(id, answer),
                 Pending::Timer(id, delay_us) => self.timer_answered(id, delay_us, answer),
                 Pending::TxMemory => {
                     self.tx_asked = false;
@@ -272,6 +278,10 @@ impl<S> Io<S> {
             }
             (_, Err(_)) => drop(self.timers.remove(id)),
         }
+    }
+
+    fn has_backlog(&self) -> bool {
+        self.batch.has_backlog() || self.udp.has_backlog()
     }
 
     fn ask_for_memory(&mut self) {

@@ -13,6 +13,8 @@
 //!   acknowledged.
 //! * **Ends**: [`Conn::shutdown`] closes our direction, [`Conn::close`] both in order after what
 //!   was sent, [`Conn::abort`] resets. After `close` and `abort` the handler hears no more of it.
+//! * **Datagrams** come by [`Handler::on_datagram`] to sockets of [`EventLoop::udp_bind`] and leave
+//!   by [`Io::udp_send`]; as everywhere with UDP, one that finds no resources is lost.
 
 mod batch;
 mod conn;
@@ -20,9 +22,12 @@ mod connection;
 mod io;
 mod output;
 mod slab;
+mod udp;
 
 use crate::error::{Dead, Error};
-use crate::raw::{Event, Thread, Wait};
+use crate::raw::rx::Datagram;
+use crate::raw::{Event, Received, Thread, Wait};
+use batch::Pending;
 use connection::Ending;
 use std::net::SocketAddr;
 
@@ -75,6 +80,17 @@ pub trait Handler {
     /// still be read.
     fn on_dead(&mut self, conn: &mut Conn<'_, Self::State>, why: Dead) {
         let _ = (conn, why);
+    }
+
+    /// A datagram came to a UDP socket. Its bytes are the packet buffer's, for this call only.
+    fn on_datagram(
+        &mut self,
+        io: &mut Io<Self::State>,
+        socket: u64,
+        from: SocketAddr,
+        data: &[u8],
+    ) {
+        let _ = (io, socket, from, data);
     }
 
     /// The timer that was set with `token` fired.
@@ -132,6 +148,17 @@ impl<H: Handler> EventLoop<H> {
         }
     }
 
+    /// Opens a UDP socket and answers its id; cycles run meanwhile. Port 0: any that is free.
+    pub fn udp_bind(&mut self, at: SocketAddr) -> Result<u64, Error> {
+        let id = self.io.udp_bind(at);
+        loop {
+            self.turn(Wait::Poll)?;
+            if let Some(outcome) = self.io.udp_outcome(id) {
+                return outcome.map(|()| id);
+            }
+        }
+    }
+
     /// Runs until [`Io::stop`].
     pub fn run(&mut self) -> Result<(), Error> {
         while !self.io.take_stop() {
@@ -173,8 +200,9 @@ impl<H: Handler> EventLoop<H> {
                 self.handler.on_migrated(&mut self.io, group, thread);
             }
             Event::Revoke { .. } => self.handler.on_revoke(&mut self.io),
-            // The loop binds no UDP sockets.
-            Event::UdpRecv { .. } | Event::UdpSent { .. } | Event::Unknown => {}
+            Event::UdpRecv { cookie, data, peer } => self.datagram(cookie, data, peer),
+            Event::UdpSent { cookie } => self.io.udp_sent(cookie),
+            Event::Unknown => {}
         }
     }
 
@@ -186,7 +214,7 @@ impl<H: Handler> EventLoop<H> {
         }
     }
 
-    fn received(&mut self, id: u64, data: crate::raw::Received) {
+    fn received(&mut self, id: u64, data: Received) {
         let Some(connection) = self.io.connections.get_mut(id) else { return };
         connection.rx.push(data);
         if connection.ending == Ending::No {
@@ -213,6 +241,14 @@ impl<H: Handler> EventLoop<H> {
         if writable {
             self.tell(id, |handler, conn| handler.on_writable(conn));
         }
+    }
+
+    fn datagram(&mut self, socket: u64, data: Received, from: SocketAddr) {
+        let datagram = Datagram::new(data);
+        if self.io.has_socket(socket) {
+            self.handler.on_datagram(&mut self.io, socket, from, datagram.bytes());
+        }
+        self.io.batch.push(datagram.done(), Pending::Nothing);
     }
 
     fn knocked(&mut self, listener: u64, handle: u64, peer: SocketAddr) {

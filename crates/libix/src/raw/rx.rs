@@ -1,5 +1,6 @@
 //! The received bytes of one flow that the application has not given back yet.
 use super::Received;
+use super::call::{self, Batched};
 use std::collections::VecDeque;
 
 /// In order of arrival: bytes given back already, then bytes that the handler is done with or has
@@ -16,6 +17,26 @@ pub(crate) struct RxQueue {
     /// Behind lent bytes, finished ones wait: buffers go back oldest first.
     waiting: VecDeque<Span>,
     done_bytes: u64,
+}
+
+/// A datagram that has not been given back. The event loop, the only user, makes one of each
+/// `UdpRecv` event, and pushes no other `udp_recv_done` than [`Datagram::done`].
+pub(crate) struct Datagram(Received);
+
+impl Datagram {
+    pub(crate) fn new(data: Received) -> Datagram {
+        Datagram(data)
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8] {
+        // SAFETY: given back only by `done`, which takes the value; there is one of each event.
+        unsafe { self.0.bytes() }
+    }
+
+    /// The call that gives the buffer back.
+    pub(crate) fn done(self) -> Batched {
+        call::udp_recv_done(self.0)
+    }
 }
 
 #[derive(Clone, Copy)]

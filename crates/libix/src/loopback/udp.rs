@@ -1,0 +1,144 @@
+//! Datagrams of the model: in order between two sockets, never lost but for want of a receiver.
+use super::{RX_BUFFER_BYTES, Taken, World, copy_out};
+use crate::addr;
+use core::ptr::with_exposed_provenance_mut;
+use ix_abi::{Event, SG_MAX, SgEntry, error, event_kind};
+use std::collections::{BTreeMap, VecDeque};
+use std::net::SocketAddr;
+
+/// Longest datagram, as with an Ethernet MTU of 1500 bytes.
+const PAYLOAD_MAX: usize = 1472;
+/// First port that a socket without one gets.
+const EPHEMERAL_PORT: u16 = 40_000;
+/// Address of every thread of the model.
+const LOCAL: [u8; 4] = [10, 0, 0, 1];
+
+struct Socket {
+    lane: usize,
+    port: u16,
+    cookie: u64,
+}
+
+/// Sent, not delivered; its memory must stay unchanged until then.
+struct Flying {
+    lane: usize,
+    cookie: u64,
+    from_port: u16,
+    to_port: u16,
+    pieces: Vec<Taken>,
+}
+
+#[derive(Default)]
+pub(super) struct Udp {
+    sockets: BTreeMap<u64, Socket>,
+    flying: VecDeque<Flying>,
+    /// Received buffers not given back: thread and index, by address.
+    held: BTreeMap<u64, (usize, usize)>,
+}
+
+impl World {
+    pub(super) fn udp_bind(&mut self, lane: usize, port: u16, cookie: u64) -> Result<i64, i64> {
+        let taken = |sockets: &BTreeMap<u64, Socket>, port| {
+            sockets.values().any(|socket| (socket.lane, socket.port) == (lane, port))
+        };
+        if port != 0 && taken(&self.udp.sockets, port) {
+            return Err(error::IN_USE);
+        }
+        let id = self.name();
+        let port = if port == 0 { EPHEMERAL_PORT + id as u16 } else { port };
+        self.udp.sockets.insert(id, Socket { lane, port, cookie });
+        Ok(id as i64)
+    }
+
+    pub(super) fn udp_unbind(&mut self, lane: usize, id: u64) -> Result<i64, i64> {
+        match self.udp.sockets.get(&id) {
+            Some(socket) if socket.lane == lane => {
+                self.udp.sockets.remove(&id);
+                Ok(0)
+            }
+            _ => Err(error::BAD_HANDLE),
+        }
+    }
+
+    pub(super) fn udp_sendv(&mut self, lane: usize, args: &[u64; 6]) -> Result<i64, i64> {
+        if self.refuses() {
+            return Err(error::NO_RESOURCE);
+        }
+        let (id, to_port) = (args[0] & 0xffff_ffff, (args[0] >> 32) as u16);
+        let from_port = match self.udp.sockets.get(&id) {
+            Some(socket) if socket.lane == lane => socket.port,
+            _ => return Err(error::BAD_HANDLE),
+        };
+        assert!((1..=SG_MAX as u64).contains(&args[2]), "an array of {} pieces", args[2]);
+        if !self.tx.contains(args[1], args[2] * size_of::<SgEntry>() as u64) {
+            return Err(error::FAULT);
+        }
+        let array = with_exposed_provenance_mut::<SgEntry>(args[1] as usize);
+        let mut pieces = Vec::new();
+        for index in 0..args[2] as usize {
+            // SAFETY: within transmit memory, checked above; the application is in the gate.
+            let entry = unsafe { array.add(index).read() };
+            if !self.tx.contains(entry.base, entry.len) {
+                return Err(error::FAULT);
+            }
+            pieces.push(Taken { base: entry.base, bytes: copy_out(entry.base, entry.len) });
+        }
+        let bytes = pieces.iter().map(|piece| piece.bytes.len()).sum::<usize>();
+        if bytes > PAYLOAD_MAX {
+            return Err(error::INVALID);
+        }
+        self.udp.flying.push_back(Flying { lane, cookie: args[5], from_port, to_port, pieces });
+        Ok(bytes as i64)
+    }
+
+    pub(super) fn udp_recv_done(&mut self, lane: usize, base: u64) -> Result<i64, i64> {
+        let held = self.udp.held.remove(&base);
+        let (holder, buffer) = held.expect("a datagram was given back twice");
+        assert_eq!(holder, lane, "given back by another thread");
+        self.free(buffer);
+        Ok(0)
+    }
+
+    /// Delivers some of the datagrams under way.
+    pub(super) fn move_datagrams(&mut self) {
+        let some = self.udp.flying.len() as u64;
+        for _ in 0..self.random(some + 1).max(some.min(1)) {
+            let Some(flying) = self.udp.flying.pop_front() else { return };
+            let mut data = Vec::new();
+            for piece in &flying.pieces {
+                let now = copy_out(piece.base, piece.bytes.len() as u64);
+                assert_eq!(now, piece.bytes, "sent memory changed before UDP_SENT");
+                data.extend(now);
+            }
+            let (kind, cookie) = (event_kind::UDP_SENT, flying.cookie);
+            let sent = Event { kind, cookie, ..Event::default() };
+            self.lanes[flying.lane].queue.push_back(sent);
+            self.deliver_datagram(&flying, &data);
+        }
+    }
+
+    fn deliver_datagram(&mut self, flying: &Flying, data: &[u8]) {
+        let listening = self.udp.sockets.values().filter(|socket| socket.port == flying.to_port);
+        let listening: Vec<_> = listening.map(|socket| (socket.lane, socket.cookie)).collect();
+        if listening.is_empty() {
+            return;
+        }
+        let (lane, cookie) = listening[self.random(listening.len() as u64) as usize];
+        let Some(buffer) = self.rx_free.pop() else { return };
+        let base = self.rx.base() + (buffer * RX_BUFFER_BYTES) as u64;
+        let to = with_exposed_provenance_mut::<u8>(base as usize);
+        // SAFETY: a free buffer of the receive memory; a datagram is shorter (`PAYLOAD_MAX`).
+        unsafe { to.copy_from_nonoverlapping(data.as_ptr(), data.len()) };
+        self.udp.held.insert(base, (lane, buffer));
+        let from = SocketAddr::from((LOCAL, flying.from_port));
+        self.lanes[lane].queue.push_back(Event {
+            kind: event_kind::UDP_RECV,
+            cookie,
+            data: base,
+            len: data.len() as u32,
+            addr: addr::to_abi(from.ip()),
+            port: from.port(),
+            ..Event::default()
+        });
+    }
+}
