@@ -127,19 +127,49 @@ fn revision(start: &Path) -> Option<String> {
     line.split(' ').next().map(str::to_owned)
 }
 
-/// Two hardware threads for the two ends of a benchmark: on different cores where possible.
-/// Answers (server, client); the same one twice on a machine that has only one.
-pub fn two_cpus() -> (usize, usize) {
-    let allowed = cpu::allowed();
+/// Hardware threads for the two ends of a benchmark, server and client: half of the cores each, best
+/// first; the same one twice on a machine that has only one.
+pub fn split_cpus() -> (Vec<usize>, Vec<usize>) {
     let core = |cpu: usize| {
         let topology = format!("/sys/devices/system/cpu/cpu{cpu}/topology");
         (read(format!("{topology}/physical_package_id")), read(format!("{topology}/core_id")))
     };
-    // Low numbers have the interrupts and the system's own work, so start from the top.
-    let server = allowed.last().copied().unwrap_or(0);
-    let others = || allowed.iter().rev().copied().filter(|&cpu| cpu != server);
-    let client = others().find(|&cpu| core(cpu) != core(server)).or_else(|| others().next());
-    (server, client.unwrap_or(server))
+    split(cpu::allowed().into_iter().map(|cpu| (cpu, core(cpu))).collect())
+}
+
+/// Whole cores to one end or the other; the first hardware threads of each core come first.
+fn split<C: PartialEq + Clone>(cpus: Vec<(usize, C)>) -> (Vec<usize>, Vec<usize>) {
+    let mut cores: Vec<(C, Vec<usize>)> = Vec::new();
+    for (cpu, core) in cpus {
+        match cores.iter_mut().find(|(known, _)| *known == core) {
+            Some((_, list)) => list.push(cpu),
+            None => cores.push((core, vec![cpu])),
+        }
+    }
+    // A single core's hardware threads are parted after all.
+    if let [(core, threads)] = &mut cores[..]
+        && threads.len() > 1
+    {
+        let part = (core.clone(), threads.split_off(threads.len() / 2));
+        cores.push(part);
+    }
+    // Low numbers have the interrupts and the system's own work, so the server gets the high ones.
+    let (client, server) = cores.split_at(cores.len() / 2);
+    let first_threads_first = |cores: Vec<&Vec<usize>>| {
+        let deepest = cores.iter().map(|threads| threads.len()).max().unwrap_or(0);
+        let mut list = Vec::new();
+        for n in 0..deepest {
+            list.extend(cores.iter().filter_map(|threads| threads.get(n)));
+        }
+        list
+    };
+    let mut server = first_threads_first(server.iter().rev().map(|(_, t)| t).collect());
+    if server.is_empty() {
+        server.push(0);
+    }
+    let client = first_threads_first(client.iter().rev().map(|(_, t)| t).collect());
+    let client = if client.is_empty() { server.clone() } else { client };
+    (server, client)
 }
 
 #[cfg(test)]
@@ -172,8 +202,16 @@ mod tests {
     }
 
     #[test]
-    fn the_two_ends_do_not_share_a_hardware_thread_without_need() {
-        let (server, client) = two_cpus();
+    fn the_two_ends_share_no_core_without_need() {
+        let ends = |cores: &[usize]| split(cores.iter().copied().enumerate().collect());
+        assert_eq!(ends(&[0]), (vec![0], vec![0]));
+        assert_eq!(ends(&[0, 1]), (vec![1], vec![0]));
+        // One core with two hardware threads.
+        assert_eq!(ends(&[0, 0]), (vec![1], vec![0]));
+        // Four cores with two hardware threads each, numbered as Linux does.
+        let (server, client) = ends(&[0, 1, 2, 3, 0, 1, 2, 3]);
+        assert_eq!((server, client), (vec![3, 2, 7, 6], vec![1, 0, 5, 4]));
+        let (server, client) = split_cpus();
         assert_eq!(server == client, cpu::allowed().len() == 1);
     }
 }

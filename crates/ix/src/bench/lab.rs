@@ -5,8 +5,9 @@
 //! on Linux or on IX. On `tap` IX's server stands behind a TAP device of the client's namespace;
 //! Linux's server stays behind the pair, for Linux has no other end of a TAP.
 use super::process::{Process, finish};
+use super::serve::{Serve, linux_flags, list};
 use crate::args::Device;
-use crate::machine::two_cpus;
+use crate::machine::split_cpus;
 use crate::problem::{Problem, Result};
 use ix_testbed::{Namespace, VethEnd};
 use serde_json::Value;
@@ -60,8 +61,12 @@ pub struct Lab {
     server: Namespace,
     client: Namespace,
     device: Device,
-    /// Hardware threads of server and client.
+    /// First hardware threads of server and client.
     pub cpus: (usize, usize),
+    /// All hardware threads of the server's end.
+    pub server_cpus: Vec<usize>,
+    /// All hardware threads of the client's end.
+    pub client_cpus: Vec<usize>,
     ix: PathBuf,
     control: PathBuf,
 }
@@ -106,7 +111,9 @@ impl Lab {
         let number = LABS.fetch_add(1, Ordering::Relaxed);
         let name = format!("lab-{}-{number}", std::process::id());
         let control = crate::control::folder()?.join(name);
-        Ok(Lab { server, client, device, cpus: two_cpus(), ix, control })
+        let (server_cpus, client_cpus) = split_cpus();
+        let cpus = (server_cpus[0], client_cpus[0]);
+        Ok(Lab { server, client, device, cpus, server_cpus, client_cpus, ix, control })
     }
 
     /// Name of the link under a host: Linux's is always the pair.
@@ -145,25 +152,34 @@ impl Lab {
         self.client.sysctl("net/ipv4/tcp_congestion_control").unwrap_or_default()
     }
 
+    /// Hardware threads for so many threads of a server: its own end's first, then the client's,
+    /// and around again where the machine has fewer.
+    pub fn cpus_for(&self, threads: usize) -> Vec<usize> {
+        let all = self.server_cpus.iter().chain(self.client_cpus.iter().rev()).copied();
+        all.cycle().take(threads.max(1)).collect()
+    }
+
     /// Starts `ix-echo` with `arguments` as a server, and waits until it listens.
     pub fn start_server(&self, host: Host, arguments: &[String]) -> Result<Server> {
-        let mut args: Vec<OsString> = arguments.iter().map(OsString::from).collect();
-        args.extend(["--port".into(), PORT.to_string().into()]);
-        let cpu = self.cpus.0;
+        self.start(host, &Serve::echo(arguments))
+    }
+
+    /// Starts a server, and waits until it listens.
+    pub fn start(&self, host: Host, serve: &Serve) -> Result<Server> {
+        let cpus = self.cpus_for(serve.threads());
         let (command, address, on_tap) = match (host, self.device) {
             (Host::Linux { spin }, _) => {
-                let mut command = self.server.command(&self.ix, Some(cpu));
-                command.arg("echo");
-                command.args(args).args(linux_flags(spin)).args(["--cpus", &cpu.to_string()]);
+                let mut command = self.server.command(&self.ix, Some(cpus[0]));
+                command.args(serve.of_linux(PORT, spin, &cpus));
                 (command, LINUX_SERVER, false)
             }
             (Host::Ix, Device::Tap) => {
                 let nic = format!("tap:{TAP}");
-                (self.ix_command(&self.client, &nic, TAP_IX, cpu, &args), TAP_IX, true)
+                (self.serve_ix(&self.client, &nic, TAP_IX, &cpus, serve), TAP_IX, true)
             }
             (Host::Ix, _) => {
                 let nic = format!("afxdp:{SERVER_LINK}");
-                (self.ix_command(&self.server, &nic, IX_SERVER, cpu, &args), IX_SERVER, false)
+                (self.serve_ix(&self.server, &nic, IX_SERVER, &cpus, serve), IX_SERVER, false)
             }
         };
         let mut process = Process::start(command, &format!("{} server", host.system()))?;
@@ -201,40 +217,70 @@ impl Lab {
         arguments: &[String],
         timeout: Duration,
     ) -> Result<Value> {
-        let mut args: Vec<OsString> = vec!["--client".into()];
+        let mut args: Vec<OsString> = vec!["echo".into(), "--client".into()];
         args.push(format!("{}:{PORT}", server.address).into());
         args.extend(arguments.iter().map(OsString::from));
         args.push("--json".into());
+        if let Host::Linux { spin } = host {
+            args.extend(linux_flags(spin).iter().map(OsString::from));
+        }
+        self.run_load(host, server, &args, timeout)
+    }
+
+    /// Runs the `ix` command with `args` at the client's end, to its end, on Linux or under
+    /// `ix run`; answers the object that it prints.
+    pub fn run_load(
+        &self,
+        host: Host,
+        server: &mut Server,
+        args: &[OsString],
+        timeout: Duration,
+    ) -> Result<Value> {
         let cpu = self.cpus.1;
         let command = match host {
-            Host::Linux { spin } => {
+            Host::Linux { .. } => {
                 let mut command = self.client.command(&self.ix, Some(cpu));
-                command.arg("echo");
-                command.args(args).args(linux_flags(spin));
+                command.args(args);
                 command
             }
             Host::Ix => {
                 let nic = format!("afxdp:{CLIENT_LINK}");
-                self.ix_command(&self.client, &nic, IX_CLIENT, cpu, &args)
+                self.ix_command(&self.client, &nic, IX_CLIENT, &[cpu], &[], args)
             }
         };
         let result = finish(command, &format!("{} client", host.system()), timeout);
         server.process.check().and(result)
     }
 
+    /// `ix run` with a server under it.
+    fn serve_ix(
+        &self,
+        namespace: &Namespace,
+        nic: &str,
+        address: Ipv4Addr,
+        cpus: &[usize],
+        serve: &Serve,
+    ) -> Command {
+        let batch = serve.batch.map(|b| vec!["--batch".into(), b.to_string().into()]);
+        let args = serve.of_ix(PORT);
+        self.ix_command(namespace, nic, address, cpus, &batch.unwrap_or_default(), &args)
+    }
+
+    /// `ix run` with `flags`, and under it the `ix` command with `args`.
     fn ix_command(
         &self,
         namespace: &Namespace,
         nic: &str,
         address: Ipv4Addr,
-        cpu: usize,
+        cpus: &[usize],
+        flags: &[OsString],
         args: &[OsString],
     ) -> Command {
-        let mut command = namespace.command(&self.ix, Some(cpu));
+        let mut command = namespace.command(&self.ix, Some(cpus[0]));
         command.args(["run", "--domain", "none", "--nic", nic, "--addr"]);
-        command.arg(format!("{address}/{PREFIX}")).args(["--cpus", &cpu.to_string()]);
-        command.arg("--control").arg(self.control_of(address));
-        command.arg("--").arg(&self.ix).arg("echo").args(args);
+        command.arg(format!("{address}/{PREFIX}")).args(["--cpus", &list(cpus)]);
+        command.arg("--control").arg(self.control_of(address)).args(flags);
+        command.arg("--").arg(&self.ix).args(args);
         command
     }
 
@@ -288,8 +334,4 @@ pub fn can_open_tap() -> Result<()> {
         };
         Problem::new(format!("cannot open {device}"), e).mend(mend)
     })
-}
-
-fn linux_flags(spin: bool) -> &'static [&'static str] {
-    if spin { &["--linux", "--spin"] } else { &["--linux"] }
 }

@@ -4,6 +4,7 @@ pub mod meter;
 mod plan;
 mod process;
 mod runner;
+pub mod serve;
 
 use crate::args::{BenchArgs, BenchCommand, Client, Device, Domain};
 use crate::machine::Machine;

@@ -1,0 +1,67 @@
+//! What serves at the server's end: a program that `ix` carries, or one that is installed.
+use std::ffi::OsString;
+
+/// A program that serves.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Program {
+    /// `ix echo`.
+    #[default]
+    Echo,
+    /// `ix kv`, the key-value server.
+    Kv,
+    /// Debian's memcached, on Linux only.
+    Memcached,
+}
+
+/// A server: the program, its arguments, and what it gets of the machine.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Serve {
+    /// The program.
+    pub program: Program,
+    /// Its arguments, without address, port, threads and placement.
+    pub arguments: Vec<String>,
+    /// Threads, each with a hardware thread where there are enough; 0 is 1.
+    pub threads: usize,
+    /// Batch bound B of the dataplane; `None`: the default.
+    pub batch: Option<usize>,
+}
+
+impl Serve {
+    /// `ix echo` with these arguments on one hardware thread.
+    pub fn echo(arguments: &[String]) -> Serve {
+        Serve { arguments: arguments.to_vec(), ..Serve::default() }
+    }
+
+    /// Threads; at least one.
+    pub fn threads(&self) -> usize {
+        self.threads.max(1)
+    }
+
+    /// Arguments of the `ix` command that make it this program; the port is `port`.
+    pub(super) fn of_ix(&self, port: u16) -> Vec<OsString> {
+        let name = if self.program == Program::Kv { "kv" } else { "echo" };
+        let mut args: Vec<OsString> = vec![name.into()];
+        args.extend(self.arguments.iter().map(OsString::from));
+        args.extend(["--port".into(), port.to_string().into()]);
+        args
+    }
+
+    /// The same on Linux sockets.
+    pub(super) fn of_linux(&self, port: u16, spin: bool, cpus: &[usize]) -> Vec<OsString> {
+        let mut args = self.of_ix(port);
+        args.extend(linux_flags(spin).iter().map(OsString::from));
+        args.extend(["--cpus".into(), list(cpus).into()]);
+        args.extend(["--threads".into(), self.threads().to_string().into()]);
+        args
+    }
+}
+
+/// Flags that make a program of ours use Linux sockets.
+pub(super) fn linux_flags(spin: bool) -> &'static [&'static str] {
+    if spin { &["--linux", "--spin"] } else { &["--linux"] }
+}
+
+/// `0,2,5`.
+pub(super) fn list(cpus: &[usize]) -> String {
+    cpus.iter().map(usize::to_string).collect::<Vec<_>>().join(",")
+}
