@@ -6,7 +6,7 @@ use crate::connections::End;
 use crate::flow::{Flow, Holder};
 use crate::flow_group::FlowGroup;
 use crate::handle::FlowId;
-use crate::thread::{ElasticThread, flow_of};
+use crate::thread::{ElasticThread, flow_of, touch};
 use ix_abi::{Call, FlowInfo, SG_MAX, call_op, error, flow_opt};
 
 /// The call array of one elastic thread, in memory that the application writes at any time.
@@ -88,7 +88,7 @@ impl ElasticThread {
         if count > SG_MAX as u64 {
             return Err(error::INVALID);
         }
-        let ElasticThread { shared, groups, .. } = self;
+        let ElasticThread { shared, groups, touched, .. } = self;
         let flow = own_flow(groups, handle)?;
         if !flow.tcb.state().sends() || flow.side.holder != Holder::Application {
             return Err(error::STATE);
@@ -113,12 +113,12 @@ impl ElasticThread {
             }
         }
         flow.tcb.append(taken as u32);
-        self.touch(FlowId::from_handle(handle));
+        touch(touched, &mut flow.side);
         Ok(taken as i64)
     }
 
     fn call_recv_done(&mut self, handle: u64, bytes: u64) -> Answer {
-        let ElasticThread { shared, groups, io, .. } = self;
+        let ElasticThread { shared, groups, io, touched, .. } = self;
         let flow = own_flow(groups, handle)?;
         let rx_pool = &mut io.rx_pool;
         let freed = flow
@@ -127,7 +127,7 @@ impl ElasticThread {
             .ok_or(error::INVALID)?;
         flow.tcb.recv_done(&shared.config.tcp, bytes as u32, freed);
         if flow.tcb.needs_output() {
-            self.touch(FlowId::from_handle(handle));
+            touch(touched, &mut flow.side);
         }
         Ok(0)
     }

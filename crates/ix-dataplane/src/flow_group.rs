@@ -42,11 +42,19 @@ impl FlowGroup {
         self.table.prefetch(hash);
     }
 
-    /// The slot that probably has the flow of this hash, to fetch it ahead.
+    /// The slot that probably has the flow of this hash, and where it stands, to fetch it ahead.
     #[inline]
-    pub fn guess(&self, hash: u64) -> Option<&Flow> {
+    pub fn guess(&self, hash: u64) -> Option<(u32, *const u8)> {
         let slot = self.table.find(hash, |_| true)?;
-        self.slot(slot).flow.as_ref()
+        Some((slot, (&raw const *self.slot(slot)).cast()))
+    }
+
+    /// Whether the flow in a slot, if there is such a slot, has this tuple.
+    #[inline]
+    pub fn is(&self, slot: u32, tuple: &FlowTuple) -> bool {
+        let chunk = self.chunks.get(slot as usize / CHUNK);
+        let flow = chunk.and_then(|chunk| chunk[slot as usize % CHUNK].flow.as_ref());
+        flow.is_some_and(|flow| flow.tcb.tuple() == tuple)
     }
 
     #[inline]

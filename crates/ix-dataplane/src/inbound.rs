@@ -3,7 +3,7 @@ use crate::flow::{Flow, Holder, Payload, Waits};
 use crate::handle::FlowId;
 use crate::metrics::LocalDrop;
 use crate::receive::Work;
-use crate::thread::{ElasticThread, flow_of};
+use crate::thread::{ElasticThread, flow_of, touch};
 use ix_abi::{Event, event_kind};
 use ix_mem::Mbuf;
 use ix_tcp::SynVerdict;
@@ -30,7 +30,9 @@ impl ElasticThread {
             self.io.metrics.counters.misrouted.add(1);
             return self.give_back(work, mbuf);
         }
-        let found = self.groups[group].as_ref().and_then(|g| g.find(work.hash, &tuple));
+        let found = self.groups[group].as_ref().and_then(|g| {
+            if g.is(work.guess, &tuple) { Some(work.guess) } else { g.find(work.hash, &tuple) }
+        });
         let Some(slot) = found else {
             self.open_passively(work, mbuf, packet, &tuple);
             return;
@@ -120,10 +122,7 @@ impl ElasticThread {
                 }
             }
         }
-        if !flow.side.touched {
-            flow.side.touched = true;
-            touched.push(id);
-        }
+        touch(touched, &mut flow.side);
         let side = &mut flow.side;
         match side.holder {
             Holder::Application if side.acked_bytes > 0 || side.window_opened => {

@@ -3,7 +3,7 @@
 //! The batch is handled in three passes so that memory is there when it is needed: all headers are
 //! parsed (their lines fetched ahead), then flow-table lines and flows are fetched ahead, then each
 //! packet meets its flow. Packets of flow groups that another thread owns are handed to it.
-use crate::flow_group::FlowGroup;
+use crate::config::Config;
 use crate::metrics::{LocalDrop, Stage, ThreadMetrics};
 use crate::pressure::Pressure;
 use crate::thread::ElasticThread;
@@ -11,8 +11,7 @@ use ix_mem::{Mbuf, prefetch_read, spsc};
 use ix_nic::{RxPacket, Steering};
 use ix_tcp::icmp::{ErrorMessage, IcmpError};
 use ix_wire::{
-    ChecksumMode, DropReason, FlowTuple, IcmpPacket, IpMeta, MacAddr, Parsed, RxChecks, Toeplitz,
-    flow_group,
+    ChecksumMode, DropReason, FlowTuple, IpMeta, Parsed, RxChecks, Toeplitz, flow_group,
 };
 use std::collections::VecDeque;
 
@@ -30,6 +29,9 @@ pub struct Forwarding {
     /// From each other thread.
     pub incoming: Vec<Option<spsc::Consumer<Forwarded>>>,
 }
+
+/// Cache lines of a flow that are fetched ahead: those that the common path touches.
+const FLOW_LINES_AHEAD: usize = 7;
 
 /// Slots of a forwarding ring.
 const FORWARD_SLOTS: usize = 4096;
@@ -60,6 +62,8 @@ pub(crate) struct Work {
     pub port: u8,
     pub group: u8,
     pub hash: u64,
+    /// The slot in which its flow was seen when the batch began.
+    pub guess: u32,
 }
 
 /// Why a packet goes no further.
@@ -90,9 +94,9 @@ impl From<DropReason> for Refusal {
 pub struct Receive {
     batch: usize,
     first_port: usize,
+    /// What was polled, and beside it the ports it came from.
     burst: Vec<RxPacket>,
-    /// Polled, but not handled yet because the event array was full.
-    backlog: VecDeque<(u8, RxPacket)>,
+    origins: Vec<u8>,
     work: Vec<Work>,
     mbufs: Vec<Mbuf>,
     tails: VecDeque<Mbuf>,
@@ -113,7 +117,7 @@ impl Receive {
             batch,
             first_port: 0,
             burst: Vec::with_capacity(batch),
-            backlog: VecDeque::with_capacity(batch),
+            origins: Vec::with_capacity(batch),
             work: Vec::with_capacity(batch),
             mbufs: Vec::with_capacity(batch),
             tails: VecDeque::with_capacity(batch),
@@ -135,19 +139,12 @@ impl Receive {
 
     /// Whether packets wait here that no device will ring for.
     pub fn has_backlog(&self) -> bool {
-        !self.backlog.is_empty()
-            || self.forwarding.incoming.iter().flatten().any(|ring| !ring.is_empty())
+        self.forwarding.incoming.iter().flatten().any(|ring| !ring.is_empty())
     }
 
     /// The flow group of a tuple on a port, and the hash for the flow table.
     pub fn classify(&self, flow_hash: u64, port: usize, tuple: &FlowTuple) -> usize {
-        match (&self.toeplitz[port], tuple.remote.as_v4(), tuple.local.as_v4()) {
-            (Some(toeplitz), Some(src), Some(dst)) => {
-                let hash = toeplitz.hash_v4(src, dst, tuple.remote_port, tuple.local_port);
-                flow_group(hash as u64)
-            }
-            _ => flow_group(flow_hash),
-        }
+        group_of(&self.toeplitz[port], flow_hash, tuple)
     }
 
     /// The next continuation mbuf of the packet being handled.
@@ -177,7 +174,7 @@ impl ElasticThread {
         }
         self.io.metrics.enter(Stage::Process);
         self.receive.pressure = self.io.rx_pressure(polled);
-        self.parse_backlog();
+        self.parse_burst();
         self.prefetch_flows();
         let mut work = std::mem::take(&mut self.receive.work);
         let mut mbufs = std::mem::take(&mut self.receive.mbufs);
@@ -189,60 +186,68 @@ impl ElasticThread {
         polled
     }
 
-    /// Step 1: fills the backlog up to B packets, from the other threads first, then from the
-    /// devices in turn.
+    /// Step 1: polls up to B packets, from the other threads first, then from the devices in turn.
     fn poll(&mut self) -> usize {
-        let Receive { batch, first_port, burst, backlog, forwarding, .. } = &mut self.receive;
+        let Receive { batch, first_port, burst, origins, forwarding, .. } = &mut self.receive;
         for ring in forwarding.incoming.iter_mut().flatten() {
-            while backlog.len() < *batch {
-                let Some(forwarded) = ring.pop() else { break };
-                self.io.rx_pool.adopt(&forwarded.packet.mbuf);
-                backlog.push_back((forwarded.port, forwarded.packet));
+            while burst.len() < *batch {
+                let Some(Forwarded { port, packet }) = ring.pop() else { break };
+                self.io.rx_pool.adopt(&packet.mbuf);
+                burst.push(packet);
+                origins.push(port);
             }
         }
         let ports = self.io.ports.len();
+        let forwarded = burst.len();
         for i in 0..ports {
             let index = (*first_port + i) % ports;
-            let room = batch.saturating_sub(backlog.len());
+            let room = batch.saturating_sub(burst.len());
             if room == 0 {
                 break;
             }
             let port = &mut self.io.ports[index];
             port.nic.receive(&self.io.shared.memory, &mut self.io.rx_pool, room, burst);
-            for packet in burst.drain(..) {
-                prefetch_read(packet.mbuf.bytes(&self.io.shared.memory).as_ptr());
-                self.io.metrics.counters.rx_packets.add(1);
-                self.io.metrics.counters.rx_bytes.add(packet.mbuf.len() as u64);
-                backlog.push_back((index as u8, packet));
-            }
+            origins.resize(burst.len(), index as u8);
         }
-        *first_port = (*first_port + 1) % ports.max(1);
-        backlog.len()
+        *first_port = if *first_port + 1 < ports { *first_port + 1 } else { 0 };
+        let mut bytes = 0;
+        for packet in &burst[forwarded..] {
+            prefetch_read(packet.mbuf.bytes(&self.io.shared.memory).as_ptr());
+            bytes += packet.mbuf.len() as u64;
+        }
+        let counters = &self.io.metrics.counters;
+        counters.rx_packets.add((burst.len() - forwarded) as u64);
+        counters.rx_bytes.add(bytes);
+        burst.len()
     }
 
-    /// First pass: parses the backlog into work, hands foreign packets over, drops what is wrong.
-    fn parse_backlog(&mut self) {
-        while let Some((port, packet)) = self.receive.backlog.pop_front() {
+    /// First pass: parses the burst into work, hands foreign packets over, drops what is wrong.
+    fn parse_burst(&mut self) {
+        let mut burst = std::mem::take(&mut self.receive.burst);
+        let mut origins = std::mem::take(&mut self.receive.origins);
+        let mut packets = burst.drain(..).zip(origins.drain(..));
+        while let Some((packet, port)) = packets.next() {
             let mut tails = 0;
             let mut more = packet.more;
             let mut total_len = packet.mbuf.len();
             while more {
                 // A frame's parts come in one burst; one that is cut off at the end of it goes on
                 // in the next, where its rest cannot be told from a frame: it fails to parse.
-                let Some((_, tail)) = self.receive.backlog.pop_front() else { break };
+                let Some((tail, _)) = packets.next() else { break };
                 more = tail.more;
                 total_len += tail.mbuf.len();
                 tails += 1;
                 self.receive.tails.push_back(tail.mbuf);
             }
             let first_tail = self.receive.tails.len() - tails;
-            match self.classify_packet(port, &packet.mbuf, total_len) {
-                Ok((parsed, group, hash)) if self.shared.owner(group) == self.io.index => {
-                    let group = group as u8;
-                    self.receive.work.push(Work { parsed, tails, port, group, hash });
+            let (parsed, guess) = (Parsed::NONE, u32::MAX);
+            self.receive.work.push(Work { parsed, tails, port, group: 0, hash: 0, guess });
+            match self.classify_packet(&packet.mbuf, total_len) {
+                Ok(group) if self.shared.owner(group) == self.io.index => {
                     self.receive.mbufs.push(packet.mbuf);
                 }
-                Ok((_, group, _)) => {
+                Ok(group) => {
+                    self.receive.work.pop();
                     let owner = self.shared.owner(group);
                     let more = tails > 0;
                     self.forward(owner, port, RxPacket { mbuf: packet.mbuf, more });
@@ -252,6 +257,7 @@ impl ElasticThread {
                     }
                 }
                 Err(reason) => {
+                    self.receive.work.pop();
                     self.refuse_packet(port, &packet.mbuf, reason);
                     self.io.rx_pool.put(packet.mbuf);
                     for mbuf in self.receive.tails.drain(first_tail..) {
@@ -260,70 +266,58 @@ impl ElasticThread {
                 }
             }
         }
+        drop(packets);
+        (self.receive.burst, self.receive.origins) = (burst, origins);
     }
 
-    fn classify_packet(
-        &self,
-        port: u8,
-        mbuf: &Mbuf,
-        total_len: usize,
-    ) -> Result<(Parsed, usize, u64), Refusal> {
-        let info = &self.io.ports[port as usize].info;
+    /// Parses a packet into the last place of `work`, and finds its flow group.
+    #[inline]
+    fn classify_packet(&mut self, mbuf: &Mbuf, total_len: usize) -> Result<usize, Refusal> {
+        let ElasticThread { shared, io, receive, groups, .. } = self;
+        let Receive { work, toeplitz, .. } = receive;
+        let Some(Work { parsed, port, group, hash, .. }) = work.last_mut() else {
+            return Err(Refusal::Local(LocalDrop::NoFlow));
+        };
+        let port = *port as usize;
+        let info = &io.ports[port].info;
         let transport =
             if info.partial_checksums { ChecksumMode::AcceptPartial } else { ChecksumMode::Verify };
-        let bytes = mbuf.bytes(&self.shared.memory);
-        let checks = RxChecks { transport };
-        let parsed = if total_len == bytes.len() {
-            ix_wire::parse(bytes, checks)?
-        } else {
-            ix_wire::parse_first(bytes, total_len, checks)?
-        };
-        let (ip, tuple) = match &parsed {
+        let bytes = mbuf.bytes(&shared.memory);
+        ix_wire::parse_into(bytes, total_len, RxChecks { transport }, parsed)?;
+        // Not from what was just parsed: to load in one piece what was stored in several stalls.
+        if let Some(eth_dst) = bytes.first_chunk::<6>()
+            && *eth_dst != info.mac
+            && !ix_wire::is_group_mac(eth_dst)
+        {
+            return Err(DropReason::EthNotForUs.into());
+        }
+        // Any flow group of this thread will do for packets that belong to none.
+        let own_group = || groups.iter().position(Option::is_some);
+        let tuple = match parsed {
+            Parsed::Tcp(p) => {
+                check_destination(&shared.config, &p.ip)?;
+                p.tuple()
+            }
+            Parsed::Udp(p) => {
+                check_destination(&shared.config, &p.ip)?;
+                p.tuple()
+            }
             // ARP is shared by all threads: whoever polled it handles it.
-            Parsed::Arp(_) => return Ok((parsed, self.own_group()?, 0)),
+            Parsed::Arp(_) => return own_group().ok_or(Refusal::Local(LocalDrop::NoFlow)),
             Parsed::Icmp(p) => {
-                self.check_destination(&p.ip, info.mac)?;
-                let group = self.icmp_group(p, bytes, port as usize);
-                return Ok((parsed, group, 0));
+                check_destination(&shared.config, &p.ip)?;
+                // An error goes to the thread of the flow it quotes; anything else stays here.
+                let Some(error) = IcmpError::parse(bytes, p) else {
+                    return Ok(own_group().unwrap_or(0));
+                };
+                let hash = shared.flow_hash.hash(&error.tuple);
+                return Ok(group_of(&toeplitz[port], hash, &error.tuple));
             }
-            Parsed::Tcp(p) => (&p.ip, p.tuple()),
-            Parsed::Udp(p) => (&p.ip, p.tuple()),
         };
-        self.check_destination(ip, info.mac)?;
-        let hash = self.shared.flow_hash.hash(&tuple);
-        Ok((parsed, self.receive.classify(hash, port as usize, &tuple), hash))
-    }
-
-    /// Whether a packet is for us: our Ethernet address or a group one, our IP address; and from
-    /// somebody else, for we hear none of our own (the "LAND" attack says otherwise).
-    fn check_destination(&self, ip: &IpMeta, mac: MacAddr) -> Result<(), DropReason> {
-        if ip.eth_dst != mac && !ix_wire::is_group_mac(&ip.eth_dst) {
-            return Err(DropReason::EthNotForUs);
-        }
-        if !self.shared.config.is_local(ip.dst) {
-            return Err(DropReason::IpNotForUs);
-        }
-        if self.shared.config.is_local(ip.src) {
-            return Err(DropReason::IpMartianSource);
-        }
-        Ok(())
-    }
-
-    /// Any flow group of this thread, for packets that belong to none.
-    fn own_group(&self) -> Result<usize, Refusal> {
-        let own = self.groups.iter().position(Option::is_some);
-        own.ok_or(Refusal::Local(LocalDrop::NoFlow))
-    }
-
-    /// An ICMP error goes to the thread of the flow it quotes; anything else stays here.
-    fn icmp_group(&self, packet: &IcmpPacket, bytes: &[u8], port: usize) -> usize {
-        match IcmpError::parse(bytes, packet) {
-            Some(error) => {
-                let hash = self.shared.flow_hash.hash(&error.tuple);
-                self.receive.classify(hash, port, &error.tuple)
-            }
-            None => self.own_group().unwrap_or(0),
-        }
+        *hash = shared.flow_hash.hash(&tuple);
+        let found = group_of(&toeplitz[port], *hash, &tuple);
+        *group = found as u8;
+        Ok(found)
     }
 
     /// A packet that goes no further: counted, and answered where that is the rule.
@@ -339,26 +333,25 @@ impl ElasticThread {
     }
 
     /// Second pass: asks for the flow-table lines of the batch, then for the flows.
-    fn prefetch_flows(&self) {
-        for work in &self.receive.work {
-            if let (Parsed::Tcp(_), Some(group)) = (&work.parsed, self.group_ref(work.group)) {
+    fn prefetch_flows(&mut self) {
+        let ElasticThread { receive, groups, .. } = self;
+        let group_of = |work: &Work| match work.parsed {
+            Parsed::Tcp(_) => groups[work.group as usize].as_deref(),
+            _ => None,
+        };
+        for work in &receive.work {
+            if let Some(group) = group_of(work) {
                 group.prefetch(work.hash);
             }
         }
-        for work in &self.receive.work {
-            if let (Parsed::Tcp(_), Some(group)) = (&work.parsed, self.group_ref(work.group))
-                && let Some(flow) = group.guess(work.hash)
-            {
-                let line = (flow as *const crate::flow::Flow).cast::<[u8; 64]>();
-                for i in 0..4 {
-                    prefetch_read(line.wrapping_add(i));
+        for work in &mut receive.work {
+            if let Some((slot, line)) = group_of(work).and_then(|group| group.guess(work.hash)) {
+                work.guess = slot;
+                for i in 0..FLOW_LINES_AHEAD {
+                    prefetch_read(line.wrapping_add(64 * i));
                 }
             }
         }
-    }
-
-    fn group_ref(&self, group: u8) -> Option<&FlowGroup> {
-        self.groups[group as usize].as_deref()
     }
 
     /// A packet that another thread must handle. A full ring loses it, as a NIC's would.
@@ -380,5 +373,30 @@ impl ElasticThread {
                 self.io.rx_pool.put(forwarded.packet.mbuf);
             }
         }
+    }
+}
+
+/// Whether a packet is for us: our Ethernet address or a group one, our IP address; and from
+/// somebody else, for we hear none of our own (the "LAND" attack says otherwise).
+#[inline]
+fn check_destination(config: &Config, ip: &IpMeta) -> Result<(), DropReason> {
+    if !config.is_local(ip.dst) {
+        return Err(DropReason::IpNotForUs);
+    }
+    if config.is_local(ip.src) {
+        return Err(DropReason::IpMartianSource);
+    }
+    Ok(())
+}
+
+/// The flow group of a tuple on a port with this table; `hash` is the flow table's.
+#[inline]
+fn group_of(toeplitz: &Option<Box<Toeplitz>>, hash: u64, tuple: &FlowTuple) -> usize {
+    match (toeplitz, tuple.remote.as_v4(), tuple.local.as_v4()) {
+        (Some(toeplitz), Some(src), Some(dst)) => {
+            let hash = toeplitz.hash_v4(src, dst, tuple.remote_port, tuple.local_port);
+            flow_group(hash as u64)
+        }
+        _ => flow_group(hash),
     }
 }

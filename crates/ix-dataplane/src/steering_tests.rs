@@ -130,6 +130,9 @@ fn misrouting_on_purpose_is_counted() {
     let parsed = ix_wire::parse(&frame, RxChecks::default()).unwrap();
     let Parsed::Tcp(packet) = &parsed else { panic!("a SYN") };
     let hash = thread.shared.flow_hash.hash(&packet.tuple());
-    thread.handle(&Work { parsed, tails: 0, port: 0, group: group as u8, hash }, mbuf);
+    thread.handle(
+        &Work { parsed, tails: 0, port: 0, group: group as u8, hash, guess: u32::MAX },
+        mbuf,
+    );
     assert_eq!(host.count(0, "misrouted"), 1);
 }

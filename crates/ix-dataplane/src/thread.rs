@@ -4,7 +4,7 @@
 //! (`runner.rs` on Linux, the simulator in virtual time).
 use crate::app_timers::AppTimers;
 use crate::calls::CallArray;
-use crate::flow::Flow;
+use crate::flow::{Flow, Side};
 use crate::flow_group::FlowGroup;
 use crate::handle::FlowId;
 use crate::io::Io;
@@ -185,10 +185,7 @@ impl ElasticThread {
     /// Puts a flow on the list of those that need `output` in this cycle.
     pub(crate) fn touch(&mut self, id: FlowId) {
         let Some(flow) = flow_of(&mut self.groups, id) else { return };
-        if !flow.side.touched {
-            flow.side.touched = true;
-            self.touched.push(id);
-        }
+        touch(&mut self.touched, &mut flow.side);
     }
 
     /// Gauges and the devices' own counters, every 100 ms and before sleep.
@@ -243,6 +240,15 @@ impl ElasticThread {
             (Some(a), Some(b)) => Some(a.min(b)),
             (a, b) => a.or(b),
         }
+    }
+}
+
+/// Puts a flow on the list of those that need `output` in this cycle.
+#[inline]
+pub(crate) fn touch(touched: &mut Vec<FlowId>, side: &mut Side) {
+    if !side.touched {
+        side.touched = true;
+        touched.push(side.id);
     }
 }
 

@@ -36,6 +36,15 @@ pub struct ArpPacket {
 }
 
 impl ArpPacket {
+    /// Nobody asks for nobody.
+    pub(crate) const NONE: ArpPacket = ArpPacket {
+        operation: ArpOperation::Request,
+        sender_mac: [0; 6],
+        sender_ip: [0; 4],
+        target_mac: [0; 6],
+        target_ip: [0; 4],
+    };
+
     /// Parses the packet at the front of `bytes`; what follows is Ethernet padding.
     pub fn parse(bytes: &[u8]) -> Result<Self, DropReason> {
         let packet = bytes.first_chunk::<PACKET_BYTES>().ok_or(DropReason::ArpTruncated)?;

@@ -151,6 +151,11 @@ pub enum Parsed {
     Arp(ArpPacket),
 }
 
+impl Parsed {
+    /// Says nothing: room for [`parse_into`].
+    pub const NONE: Parsed = Parsed::Arp(ArpPacket::NONE);
+}
+
 /// Says what an Ethernet frame is, or why it is dropped.
 #[inline]
 pub fn parse(frame: &[u8], checks: RxChecks) -> Result<Parsed, DropReason> {
@@ -164,6 +169,19 @@ pub fn parse(frame: &[u8], checks: RxChecks) -> Result<Parsed, DropReason> {
 /// `partial` still says whether it is the sum of the pseudo-header.
 #[inline]
 pub fn parse_first(frame: &[u8], total_len: usize, checks: RxChecks) -> Result<Parsed, DropReason> {
+    let mut parsed = Parsed::NONE;
+    parse_into(frame, total_len, checks, &mut parsed).map(|()| parsed)
+}
+
+/// As [`parse_first`], straight into the place where the packet will be looked at: to move what was
+/// just stored in pieces stalls the processor. After an error `into` says nothing.
+#[inline]
+pub fn parse_into(
+    frame: &[u8],
+    total_len: usize,
+    checks: RxChecks,
+    into: &mut Parsed,
+) -> Result<(), DropReason> {
     let (eth, packet) =
         frame.split_first_chunk::<{ ethernet::HEADER_BYTES }>().ok_or(DropReason::EthTruncated)?;
     if eth[6] & 1 != 0 {
@@ -171,18 +189,22 @@ pub fn parse_first(frame: &[u8], total_len: usize, checks: RxChecks) -> Result<P
     }
     match be16(eth, 12) {
         ethernet::TYPE_IPV4 => {}
-        ethernet::TYPE_ARP => return ArpPacket::parse(packet).map(Parsed::Arp),
+        ethernet::TYPE_ARP => {
+            *into = Parsed::Arp(ArpPacket::parse(packet)?);
+            return Ok(());
+        }
         other => return Err(unknown_type(other)),
     }
 
     let available = total_len.max(frame.len()) - ethernet::HEADER_BYTES;
     let datagram = Datagram::parse(eth, packet, available)?;
     match datagram.ip.protocol {
-        ipv4::PROTOCOL_TCP => parse_tcp(&datagram, checks.transport),
-        ipv4::PROTOCOL_UDP => parse_udp(&datagram, checks.transport),
-        ipv4::PROTOCOL_ICMP => parse_icmp(&datagram),
-        _ => Err(DropReason::IpUnknownProtocol),
+        ipv4::PROTOCOL_TCP => return parse_tcp(&datagram, checks.transport, into),
+        ipv4::PROTOCOL_UDP => *into = parse_udp(&datagram, checks.transport)?,
+        ipv4::PROTOCOL_ICMP => *into = parse_icmp(&datagram)?,
+        _ => return Err(DropReason::IpUnknownProtocol),
     }
+    Ok(())
 }
 
 /// The link and network part of an IP packet of any protocol, and the protocol: for packets that
@@ -285,7 +307,11 @@ impl<'a> Datagram<'a> {
 }
 
 #[inline(always)]
-fn parse_tcp(datagram: &Datagram<'_>, mode: ChecksumMode) -> Result<Parsed, DropReason> {
+fn parse_tcp(
+    datagram: &Datagram<'_>,
+    mode: ChecksumMode,
+    into: &mut Parsed,
+) -> Result<(), DropReason> {
     let (fixed, options) = tcp::split_header(datagram.bytes)?;
     let dst = datagram.ip.dst;
     if datagram.eth[0] & 1 != 0 || dst[0] >> 4 == 0xe || dst == [255; 4] {
@@ -296,9 +322,10 @@ fn parse_tcp(datagram: &Datagram<'_>, mode: ChecksumMode) -> Result<Parsed, Drop
         .verify(ipv4::PROTOCOL_TCP, datagram.len, field, mode)
         .ok_or(DropReason::TcpBadChecksum)?;
     match TcpOptions::parse_usual(options) {
-        Some(usual) => Ok(tcp_packet(datagram, fixed, options.len(), usual, partial)),
-        None => Ok(tcp_packet_with_options(datagram, fixed, options, partial)),
+        Some(usual) => *into = tcp_packet(datagram, fixed, options.len(), usual, partial),
+        None => *into = tcp_packet_with_options(datagram, fixed, options, partial),
     }
+    Ok(())
 }
 
 /// Out of line, so that the options of the usual packet stay in registers until they are stored.
