@@ -27,6 +27,29 @@ pub enum FromImage {
     Ready,
     /// The dataplane cannot start, and why; the image ends itself.
     Failed(String),
+    /// The update of this number was read: the next one may come.
+    Taken {
+        /// Number of the device in the configuration.
+        device: usize,
+        /// The update's number.
+        serial: u64,
+    },
+    /// A queue has taken an update over: do now what needs privilege. Not answered.
+    Updated {
+        /// Number of the device in the configuration.
+        device: usize,
+        /// Its queue.
+        queue: usize,
+        /// The update's number.
+        serial: u64,
+    },
+    /// An update cannot be used, and why; the device stays as it was.
+    UpdateFailed {
+        /// Number of the device in the configuration.
+        device: usize,
+        /// The reason.
+        why: String,
+    },
 }
 
 /// What the broker says.
@@ -38,8 +61,17 @@ pub enum ToImage {
     Ok,
     /// It could not be done, and why.
     Refused(String),
-    /// Something changed while the dataplane runs (a link came back); descriptors with it.
-    Update(String),
+    /// A device changed while the dataplane runs; descriptors with it. Answered by
+    /// [`FromImage::Taken`] once it is read, which takes until an elastic thread is inside the
+    /// dataplane; then by [`FromImage::Updated`] of each queue, or [`FromImage::UpdateFailed`].
+    Update {
+        /// Number of the device in the configuration.
+        device: usize,
+        /// Grows with each update of the device.
+        serial: u64,
+        /// What changed, for `ix_nic::read_update`.
+        line: String,
+    },
 }
 
 impl FromImage {
@@ -50,6 +82,11 @@ impl FromImage {
             FromImage::Attached { device, queue } => format!("attached {device} {queue}"),
             FromImage::Ready => "ready".to_owned(),
             FromImage::Failed(why) => format!("failed {why}"),
+            FromImage::Taken { device, serial } => format!("taken {device} {serial}"),
+            FromImage::Updated { device, queue, serial } => {
+                format!("updated {device} {queue} {serial}")
+            }
+            FromImage::UpdateFailed { device, why } => format!("update-failed {device} {why}"),
         }
     }
 
@@ -63,13 +100,23 @@ impl FromImage {
         let (verb, rest) = text.split_once(' ')?;
         match verb {
             "attached" => {
-                let (device, queue) = rest.split_once(' ')?;
-                Some(FromImage::Attached {
-                    device: device.parse().ok()?,
-                    queue: queue.parse().ok()?,
-                })
+                let (device, queue) = number(rest)?;
+                Some(FromImage::Attached { device, queue: queue.parse().ok()? })
             }
             "failed" => Some(FromImage::Failed(rest.to_owned())),
+            "taken" => {
+                let (device, serial) = number(rest)?;
+                Some(FromImage::Taken { device, serial: serial.parse().ok()? })
+            }
+            "updated" => {
+                let (device, rest) = number(rest)?;
+                let (queue, serial) = number(rest)?;
+                Some(FromImage::Updated { device, queue, serial: serial.parse().ok()? })
+            }
+            "update-failed" => {
+                let (device, why) = number(rest)?;
+                Some(FromImage::UpdateFailed { device, why: why.to_owned() })
+            }
             _ => None,
         }
     }
@@ -82,7 +129,7 @@ impl ToImage {
             ToImage::Config(text) => format!("config {text}"),
             ToImage::Ok => "ok".to_owned(),
             ToImage::Refused(why) => format!("refused {why}"),
-            ToImage::Update(text) => format!("update {text}"),
+            ToImage::Update { device, serial, line } => format!("update {device} {serial} {line}"),
         }
     }
 
@@ -95,10 +142,20 @@ impl ToImage {
         match verb {
             "config" => Some(ToImage::Config(rest.to_owned())),
             "refused" => Some(ToImage::Refused(rest.to_owned())),
-            "update" => Some(ToImage::Update(rest.to_owned())),
+            "update" => {
+                let (device, rest) = number(rest)?;
+                let (serial, line) = number(rest)?;
+                Some(ToImage::Update { device, serial, line: line.to_owned() })
+            }
             _ => None,
         }
     }
+}
+
+/// A number, and what follows behind a space.
+fn number<T: std::str::FromStr>(text: &str) -> Option<(T, &str)> {
+    let (number, rest) = text.split_once(' ')?;
+    Some((number.parse().ok()?, rest))
 }
 
 /// One end of the socket. Both ends belong to the same release, so there is no version to agree on.
@@ -128,6 +185,15 @@ impl Channel {
 
     /// Sends one message. Descriptors are copied to the other process.
     pub fn send(&self, text: &str, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+        self.send_with(0, text, fds)
+    }
+
+    /// The same; an error (`WouldBlock`) where [`Channel::send`] would wait for the other end.
+    pub fn try_send(&self, text: &str, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+        self.send_with(libc::MSG_DONTWAIT, text, fds)
+    }
+
+    fn send_with(&self, flags: i32, text: &str, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
         if text.len() > MESSAGE_BYTES_MAX || fds.len() > MESSAGE_FDS_MAX {
             return Err(io::Error::from_raw_os_error(libc::EMSGSIZE));
         }
@@ -157,13 +223,22 @@ impl Channel {
         }
         retry(|| {
             // SAFETY: the message points to buffers that live across the call.
-            unsafe { libc::sendmsg(self.fd.as_raw_fd(), &message, libc::MSG_NOSIGNAL) }
+            unsafe { libc::sendmsg(self.fd.as_raw_fd(), &message, libc::MSG_NOSIGNAL | flags) }
         })
         .map(drop)
     }
 
     /// Waits for one message and its descriptors; `None` when the other end is closed.
     pub fn receive(&self) -> io::Result<Option<(String, Vec<OwnedFd>)>> {
+        self.receive_with(0)
+    }
+
+    /// The same; an error (`WouldBlock`) where [`Channel::receive`] would wait.
+    pub fn try_receive(&self) -> io::Result<Option<(String, Vec<OwnedFd>)>> {
+        self.receive_with(libc::MSG_DONTWAIT)
+    }
+
+    fn receive_with(&self, flags: i32) -> io::Result<Option<(String, Vec<OwnedFd>)>> {
         let mut bytes = vec![0u8; MESSAGE_BYTES_MAX];
         let mut iov = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
         let mut control = [0u64; CMSG_WORDS];
@@ -175,7 +250,7 @@ impl Channel {
         message.msg_controllen = size_of_val(&control);
         let n = retry(|| {
             // SAFETY: the message points to buffers that live across the call.
-            unsafe { libc::recvmsg(self.fd.as_raw_fd(), &mut message, libc::MSG_CMSG_CLOEXEC) }
+            unsafe { libc::recvmsg(self.fd.as_raw_fd(), &mut message, libc::MSG_CMSG_CLOEXEC | flags) }
         });
         let n = match n {
             Err(e) if e.raw_os_error() == Some(libc::ECONNRESET) => return Ok(None),
@@ -261,8 +336,17 @@ mod tests {
         assert_eq!(both, "ab");
         let (text, fds) = image.receive().unwrap().unwrap();
         assert_eq!((text.as_str(), fds.len()), ("ok", 0));
+        let nothing = image.try_receive().unwrap_err();
+        assert_eq!(nothing.kind(), io::ErrorKind::WouldBlock);
         drop(broker);
         assert!(image.receive().unwrap().is_none());
+    }
+
+    #[test]
+    fn a_full_channel_keeps_nobody_waiting() {
+        let (broker, _image) = Channel::pair().unwrap();
+        let refused = (0..1_000_000).find_map(|_| broker.try_send("ok", &[]).err());
+        assert_eq!(refused.expect("it fills up").kind(), io::ErrorKind::WouldBlock);
     }
 
     #[test]
@@ -278,15 +362,21 @@ mod tests {
     fn every_message_survives_the_wire() {
         let attached = FromImage::Attached { device: 1, queue: 12 };
         let failed = FromImage::Failed("no memory for packets; ulimit -l".to_owned());
-        for message in [FromImage::Hello, attached, FromImage::Ready, failed] {
+        let taken = FromImage::Taken { device: 2, serial: u64::MAX };
+        let updated = FromImage::Updated { device: 0, queue: 3, serial: 7 };
+        let why = "`eth1` is down; `ip link set eth1 up`".to_owned();
+        let unusable = FromImage::UpdateFailed { device: 1, why };
+        let all = [FromImage::Hello, attached, FromImage::Ready, failed, taken, updated, unusable];
+        for message in all {
             assert_eq!(FromImage::decode(&message.encode()), Some(message));
         }
         let config = ToImage::Config("a=1\nb=2 3\n".to_owned());
-        let update = ToImage::Update(String::new());
+        let line = "link up regions=2".to_owned();
+        let update = ToImage::Update { device: 1, serial: 9, line };
         for message in [config, ToImage::Ok, ToImage::Refused("busy".to_owned()), update] {
             assert_eq!(ToImage::decode(&message.encode()), Some(message));
         }
-        for junk in ["", "hello ", "attached 1", "attached 1 x", "attached -1 2", "okay"] {
+        for junk in ["", "hello ", "attached 1", "attached 1 x", "attached -1 2", "okay", "taken 1", "update 1 x"] {
             assert_eq!(FromImage::decode(junk), None, "{junk}");
             assert_eq!(ToImage::decode(junk), None, "{junk}");
         }

@@ -68,6 +68,24 @@ impl ReservedFds {
         Ok(())
     }
 
+    /// Does something for which descriptors must be moved into the range after [`ReservedFds::fence`].
+    pub fn unfenced<T>(self, work: impl FnOnce() -> T) -> T {
+        let needed = (self.base + RESERVED_FDS) as u64;
+        let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        // SAFETY: fills the struct we own.
+        let known = unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) } == 0;
+        if !known || limit.rlim_cur >= needed {
+            return work();
+        }
+        let lifted = libc::rlimit { rlim_cur: needed.min(limit.rlim_max), ..limit };
+        // SAFETY: reads the struct we own. Without it the work does what it can.
+        unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &lifted) };
+        let result = work();
+        // SAFETY: reads the struct we own; a lower limit is always allowed.
+        unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) };
+        result
+    }
+
     /// Moves a descriptor into the range; its old number is free again.
     pub fn take(self, fd: OwnedFd) -> io::Result<OwnedFd> {
         use std::os::fd::AsFd;

@@ -50,6 +50,10 @@ pub fn serve(
                 child.wait()?;
                 return Err(ServeError::Refused(why));
             }
+            // Nothing was updated yet.
+            FromImage::Taken { .. }
+            | FromImage::Updated { .. }
+            | FromImage::UpdateFailed { .. } => return Err(ServeError::Protocol),
         };
         let channel = child.channel().ok_or(ServeError::Protocol)?;
         channel.send(&answer.encode(), fds)?;
