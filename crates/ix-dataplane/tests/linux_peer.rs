@@ -22,6 +22,7 @@ fn link(kind: &str, queues: usize, config: &Config) -> Option<(Vec<Namespace>, O
     let options = OpenOptions {
         addresses: vec![config.host_addrs[0].0],
         flow_hash_key: config.flow_hash_key,
+        ..OpenOptions::default()
     };
     let address = Ipv4Addr::new(10, 77, 0, 1);
     if kind == "tap" {

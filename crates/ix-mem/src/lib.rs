@@ -15,7 +15,7 @@ pub mod spsc;
 pub use lent::LentFrames;
 pub use list::MbufList;
 pub use mbuf::Mbuf;
-pub use memory::{MemoryError, PacketMemory, PageKind, Sizes};
+pub use memory::{MemoryError, PacketMemory, PageKind, Sizes, memory_fd, sealed_memfd};
 pub use pool::Pool;
 pub use prefetch::{prefetch_read, prefetch_write};
 

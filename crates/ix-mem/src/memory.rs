@@ -3,11 +3,14 @@ use crate::list::Link;
 use crate::{FRAME_BYTES, Mbuf};
 use core::cell::UnsafeCell;
 use core::fmt;
+use std::ffi::CStr;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 const TWO_MB: usize = 2 << 20;
 
 /// How many bytes each area gets; rounded up to 2 MB.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sizes {
     /// Frames that devices receive into.
     pub rx_frames: usize,
@@ -26,24 +29,85 @@ pub enum PageKind {
     Small,
 }
 
+impl Sizes {
+    /// Bytes of the three areas.
+    fn areas(&self) -> (usize, usize, usize) {
+        let round = |n: usize| n.div_ceil(TWO_MB) * TWO_MB;
+        let frames = |n: usize| round(n * FRAME_BYTES);
+        (frames(self.rx_frames), frames(self.tx_frames), round(self.arena_bytes))
+    }
+
+    /// Bytes of packet memory of these sizes.
+    pub fn bytes(&self) -> usize {
+        let (rx, tx, arena) = self.areas();
+        rx + tx + arena
+    }
+}
+
 /// Why there is no packet memory.
 #[derive(Debug)]
 pub enum MemoryError {
     /// mmap failed with this errno for this many bytes.
     Map(i32, usize),
+    /// No descriptor for this many bytes, with this errno.
+    Make(i32, usize),
+    /// The descriptor has this many bytes and not those of the sizes.
+    TooShort(u64, usize),
 }
 
 impl fmt::Display for MemoryError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let MemoryError::Map(errno, bytes) = self;
-        write!(
-            f,
-            "cannot map {bytes} bytes of packet memory (errno {errno}); lower the number of buffers"
-        )
+        match self {
+            MemoryError::Map(errno, bytes) => write!(
+                f,
+                "cannot map {bytes} bytes of packet memory (errno {errno}); lower the number of \
+                 buffers"
+            ),
+            MemoryError::Make(errno, bytes) => write!(
+                f,
+                "cannot make {bytes} bytes of shared packet memory (errno {errno}); lower the \
+                 number of buffers"
+            ),
+            MemoryError::TooShort(has, bytes) => write!(
+                f,
+                "the descriptor of packet memory has {has} bytes instead of {bytes}; both sides \
+                 must be of the same version"
+            ),
+        }
     }
 }
 
 impl std::error::Error for MemoryError {}
+
+/// Makes packet memory that can be shared with another process: a memfd in 2 MB pages where the
+/// system has them reserved, sealed so that nobody can change its size.
+pub fn memory_fd(sizes: Sizes) -> Result<OwnedFd, MemoryError> {
+    let bytes = sizes.bytes();
+    sealed_memfd(c"ix-packets", bytes, libc::MFD_HUGETLB | libc::MFD_HUGE_2MB)
+        .or_else(|_| sealed_memfd(c"ix-packets", bytes, 0))
+        .map_err(|e| MemoryError::Make(e.raw_os_error().unwrap_or(0), bytes))
+}
+
+/// A memfd of `bytes` zeroed bytes that can neither shrink nor grow. With `MFD_HUGETLB` among the
+/// flags its pages are taken now, so that a later access cannot fail for want of them.
+pub fn sealed_memfd(name: &CStr, bytes: usize, flags: u32) -> io::Result<OwnedFd> {
+    let check = |ret: i32| if ret < 0 { Err(io::Error::last_os_error()) } else { Ok(ret) };
+    let all = flags | libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
+    // SAFETY: `name` is a C string for the length of the call.
+    let fd = check(unsafe { libc::memfd_create(name.as_ptr(), all) })?;
+    // SAFETY: a new descriptor that nobody else has.
+    let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+    // SAFETY: no memory is passed.
+    check(unsafe { libc::ftruncate(fd.as_raw_fd(), bytes as libc::off_t) })?;
+    if flags & libc::MFD_HUGETLB != 0 {
+        // SAFETY: no memory is passed.
+        check(unsafe { libc::fallocate(fd.as_raw_fd(), 0, 0, bytes as libc::off_t) })?;
+    }
+    let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
+    // SAFETY: no memory is passed.
+    check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, seals) })?;
+    Ok(fd)
+}
 
 /// One range: receive frames, then frames for built packets, then the application's transmit
 /// memory. Shared by all elastic threads; which thread may touch a frame is said by who holds its
@@ -66,41 +130,61 @@ unsafe impl Send for PacketMemory {}
 unsafe impl Sync for PacketMemory {}
 
 impl PacketMemory {
-    /// Maps memory of these sizes, in 2 MB pages where the system has them reserved.
+    /// Maps memory of these sizes that no other process can share, in 2 MB pages where the system
+    /// has them reserved.
     pub fn new(sizes: Sizes) -> Result<PacketMemory, MemoryError> {
-        let round = |n: usize| n.div_ceil(TWO_MB) * TWO_MB;
-        let rx_bytes = round(sizes.rx_frames * FRAME_BYTES);
-        let tx_bytes = round(sizes.tx_frames * FRAME_BYTES);
-        let arena_bytes = round(sizes.arena_bytes);
-        let bytes = rx_bytes + tx_bytes + arena_bytes;
-        let frames = (rx_bytes + tx_bytes) / FRAME_BYTES;
-        let links = (0..frames).map(|_| UnsafeCell::new(Link::default())).collect();
-        if let Some(base) = map(bytes, libc::MAP_HUGETLB | libc::MAP_POPULATE) {
-            let pages = PageKind::Huge2M;
-            let mapping = (base, bytes);
-            return Ok(PacketMemory {
-                base,
-                mapping,
-                rx_bytes,
-                tx_bytes,
-                arena_bytes,
-                pages,
-                links,
-            });
+        let bytes = sizes.bytes();
+        let private = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        let huge = private | libc::MAP_HUGETLB | libc::MAP_POPULATE;
+        if let Some(base) = map(core::ptr::null_mut(), bytes, huge, -1) {
+            return Ok(PacketMemory::over(base, (base, bytes), PageKind::Huge2M, sizes));
         }
-        // 2 MB more, so that the areas can start at a multiple of 2 MB.
-        let mapped = bytes + TWO_MB;
-        let Some(start) = map(mapped, 0) else {
-            return Err(MemoryError::Map(errno(), bytes));
-        };
-        let skip = start.align_offset(TWO_MB);
-        // SAFETY: `skip` is below 2 MB, which were mapped in addition.
-        let base = unsafe { start.add(skip) };
+        let (start, base) = reserve(bytes)?;
         // SAFETY: the range was mapped just now; the advice changes no content.
         unsafe { libc::madvise(base.cast(), bytes, libc::MADV_HUGEPAGE) };
-        let pages = PageKind::Small;
-        let mapping = (start, mapped);
-        Ok(PacketMemory { base, mapping, rx_bytes, tx_bytes, arena_bytes, pages, links })
+        Ok(PacketMemory::over(base, (start, bytes + TWO_MB), PageKind::Small, sizes))
+    }
+
+    /// Maps memory that [`memory_fd`] made with the same sizes. The descriptor may be closed then.
+    pub fn map(fd: BorrowedFd<'_>, sizes: Sizes) -> Result<PacketMemory, MemoryError> {
+        let bytes = sizes.bytes();
+        let failed = || MemoryError::Map(errno(), bytes);
+        // SAFETY: all-zero bytes are a valid stat.
+        let mut stat: libc::stat = unsafe { core::mem::zeroed() };
+        // SAFETY: `stat` is writable for the length of the call.
+        if unsafe { libc::fstat(fd.as_raw_fd(), &raw mut stat) } < 0 {
+            return Err(failed());
+        }
+        if stat.st_size < bytes as libc::off_t {
+            return Err(MemoryError::TooShort(stat.st_size as u64, bytes));
+        }
+        let huge = stat.st_blksize as usize == TWO_MB;
+        let (start, base) = reserve(bytes)?;
+        let flags = libc::MAP_SHARED | libc::MAP_FIXED | libc::MAP_POPULATE;
+        if map(base, bytes, flags, fd.as_raw_fd()).is_none() {
+            let error = failed();
+            // SAFETY: exactly what `reserve` mapped.
+            unsafe { libc::munmap(start.cast(), bytes + TWO_MB) };
+            return Err(error);
+        }
+        let pages = if huge { PageKind::Huge2M } else { PageKind::Small };
+        if !huge {
+            // SAFETY: the range was mapped just now; the advice changes no content.
+            unsafe { libc::madvise(base.cast(), bytes, libc::MADV_HUGEPAGE) };
+        }
+        Ok(PacketMemory::over(base, (start, bytes + TWO_MB), pages, sizes))
+    }
+
+    fn over(
+        base: *mut u8,
+        mapping: (*mut u8, usize),
+        pages: PageKind,
+        sizes: Sizes,
+    ) -> PacketMemory {
+        let (rx_bytes, tx_bytes, arena_bytes) = sizes.areas();
+        let frames = (rx_bytes + tx_bytes) / FRAME_BYTES;
+        let links = (0..frames).map(|_| UnsafeCell::new(Link::default())).collect();
+        PacketMemory { base, mapping, rx_bytes, tx_bytes, arena_bytes, pages, links }
     }
 
     /// Which pages back it.
@@ -213,21 +297,63 @@ fn within(addr: u64, len: u64, (start, area): (usize, usize)) -> bool {
     len <= area as u64 && offset <= area as u64 - len
 }
 
-fn map(bytes: usize, flags: i32) -> Option<*mut u8> {
-    // SAFETY: a new anonymous mapping at an address of the kernel's choice.
-    let p = unsafe {
-        libc::mmap(
-            core::ptr::null_mut(),
-            bytes,
-            libc::PROT_READ | libc::PROT_WRITE,
-            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | flags,
-            -1,
-            0,
-        )
-    };
+/// Maps anonymous memory with 2 MB to spare: answers its start, and the first multiple of 2 MB in
+/// it, where the areas shall begin.
+fn reserve(bytes: usize) -> Result<(*mut u8, *mut u8), MemoryError> {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    let mapped = map(core::ptr::null_mut(), bytes + TWO_MB, flags, -1);
+    let start = mapped.ok_or_else(|| MemoryError::Map(errno(), bytes))?;
+    let skip = start.align_offset(TWO_MB);
+    // SAFETY: `skip` is below 2 MB, which were mapped in addition.
+    Ok((start, unsafe { start.add(skip) }))
+}
+
+/// Maps `bytes`: at `at` when the flags say so (then it is a range of ours), else anywhere.
+fn map(at: *mut u8, bytes: usize, flags: i32, fd: RawFd) -> Option<*mut u8> {
+    let prot = libc::PROT_READ | libc::PROT_WRITE;
+    // SAFETY: a new mapping at an address of the kernel's choice, or with MAP_FIXED over a range
+    // that the caller has reserved and uses for nothing yet.
+    let p = unsafe { libc::mmap(at.cast(), bytes, prot, flags, fd, 0) };
     (p != libc::MAP_FAILED).then_some(p.cast())
 }
 
 fn errno() -> i32 {
     std::io::Error::last_os_error().raw_os_error().unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsFd;
+
+    const SIZES: Sizes = Sizes { rx_frames: 100, tx_frames: 1, arena_bytes: 1 };
+
+    #[test]
+    fn two_mappings_of_one_descriptor_see_the_same_frames() {
+        let fd = memory_fd(SIZES).unwrap();
+        let one = PacketMemory::map(fd.as_fd(), SIZES).unwrap();
+        let other = PacketMemory::map(fd.as_fd(), SIZES).unwrap();
+        assert_eq!((one.bytes(), one.base() as usize % TWO_MB), (3 * TWO_MB, 0));
+        for (memory, frame) in [(&one, one.rx_frames().start), (&one, one.tx_frames().end - 1)] {
+            // SAFETY: nobody else has this frame.
+            let mut mbuf = unsafe { Mbuf::from_frame(frame) };
+            mbuf.set_range(0, FRAME_BYTES);
+            let byte = 7 + (frame % 200) as u8;
+            mbuf.bytes_mut(memory).fill(byte);
+            assert!(mbuf.bytes(&other).iter().all(|b| *b == byte));
+        }
+    }
+
+    #[test]
+    fn nobody_can_change_the_size_and_a_short_descriptor_is_refused() {
+        let fd = memory_fd(SIZES).unwrap();
+        for bytes in [0, 2 * TWO_MB, 100 * TWO_MB] {
+            // SAFETY: no memory is passed.
+            let ret = unsafe { libc::ftruncate(fd.as_raw_fd(), bytes as libc::off_t) };
+            assert_eq!((ret, errno()), (-1, libc::EPERM));
+        }
+        let larger = Sizes { arena_bytes: 10 * TWO_MB, ..SIZES };
+        let Err(e) = PacketMemory::map(fd.as_fd(), larger) else { panic!("mapped") };
+        assert!(e.to_string().contains("same version"), "{e}");
+    }
 }

@@ -2,12 +2,13 @@
 use crate::error::{AttachError, OpenError};
 use crate::sys::check;
 use crate::{DeviceSpec, Nic, NicInfo, SetReta, afxdp, tap};
-use ix_mem::{PacketMemory, Pool};
+use ix_mem::{PacketMemory, Pool, Sizes};
 use ix_wire::IpAddr;
 use std::fmt;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{OwnedFd, RawFd};
 use std::os::unix::net::UnixDatagram;
+use std::sync::Arc;
 
 /// What a device must know of its user.
 #[derive(Clone, Debug, Default)]
@@ -16,6 +17,37 @@ pub struct OpenOptions {
     pub addresses: Vec<IpAddr>,
     /// Key of the dataplane's [`ix_wire::FlowHash`], for devices with a steering program.
     pub flow_hash_key: [u64; 2],
+    /// The dataplane's packet memory, for devices that may share it with a peer: whoever opens a
+    /// `memif` gives one. Whether it is needed says [`OpenedDevice::shares_memory`].
+    pub memory: Option<SharedMemory>,
+}
+
+/// Packet memory that [`ix_mem::memory_fd`] made.
+#[derive(Clone, Debug)]
+pub struct SharedMemory {
+    /// Its descriptor.
+    pub fd: Arc<OwnedFd>,
+    /// The sizes it was made with.
+    pub sizes: Sizes,
+}
+
+/// Something changed while the dataplane runs: goes to the dataplane's process, where
+/// [`crate::read_update`] reads it.
+#[derive(Debug)]
+pub struct DeviceUpdate {
+    /// One line of text.
+    pub line: String,
+    /// Descriptors that the line counts on, in order.
+    pub fds: Vec<OwnedFd>,
+}
+
+/// What came of [`OpenedDevice::service`].
+#[derive(Debug)]
+pub enum DeviceEvent {
+    /// The dataplane must hear this.
+    Update(DeviceUpdate),
+    /// The user must hear this: one line, which begins with the device's name.
+    Say(String),
 }
 
 /// An open device. Dropping it takes the XDP program off the interface.
@@ -28,6 +60,8 @@ pub struct OpenedDevice {
     /// The device's redirection table, if it has one.
     pub reta: Option<Box<dyn SetReta>>,
     xdp: Option<afxdp::Attachment>,
+    /// What `open` was called with, to do it again.
+    again: Option<(DeviceSpec, OpenOptions)>,
     /// Says to other users of this crate that the interface is in use.
     _claim: Option<UnixDatagram>,
 }
@@ -38,7 +72,7 @@ impl OpenedDevice {
         queue_fds: Vec<OwnedFd>,
         reta: Option<Box<dyn SetReta>>,
     ) -> OpenedDevice {
-        OpenedDevice { info, queue_fds, reta, xdp: None, _claim: None }
+        OpenedDevice { info, queue_fds, reta, xdp: None, again: None, _claim: None }
     }
 
     pub(crate) fn with_claim(self, claim: UnixDatagram) -> OpenedDevice {
@@ -55,6 +89,46 @@ impl OpenedDevice {
             Some(xdp) => xdp.finish(queue, &self.info.name),
             None => Ok(()),
         }
+    }
+
+    /// Whether the dataplane must use [`OpenOptions::memory`] ([`ix_mem::PacketMemory::map`]) as
+    /// its packet memory, because a peer will have it too.
+    pub fn shares_memory(&self) -> bool {
+        false
+    }
+
+    /// Descriptors that the broker polls for reading on this device's behalf; they change with
+    /// each [`OpenedDevice::service`].
+    pub fn watch_fds(&self) -> Vec<RawFd> {
+        Vec::new()
+    }
+
+    /// In how many ms to call [`OpenedDevice::service`] though nothing is readable.
+    pub fn service_in_ms(&self) -> Option<u64> {
+        None
+    }
+
+    /// Serves the device's control channel; never blocks. Answers what the dataplane and the user
+    /// must hear, in order. To be called once when the dataplane stands, and then whenever one of
+    /// [`OpenedDevice::watch_fds`] is readable or [`OpenedDevice::service_in_ms`] are over.
+    pub fn service(&mut self) -> Vec<DeviceEvent> {
+        Vec::new()
+    }
+
+    /// Opens an interface anew that was removed and made again, or moved: the update has the new
+    /// sockets. `None` for devices that mend themselves. After the dataplane has taken the update,
+    /// call [`OpenedDevice::finish`] for each queue.
+    pub fn reopen(&mut self) -> Result<Option<DeviceUpdate>, OpenError> {
+        let Some((spec, options)) = self.again.take() else { return Ok(None) };
+        // The old program goes first: it may hang on an interface that has only been moved.
+        self.xdp = None;
+        let opened = open(&spec, &options);
+        self.again = Some((spec, options));
+        let mut opened = opened?;
+        let fds = std::mem::take(&mut opened.queue_fds);
+        let line = format!("reopened {}", opened.info.to_line());
+        *self = opened;
+        Ok(Some(DeviceUpdate { line, fds }))
     }
 }
 
@@ -79,7 +153,10 @@ impl fmt::Debug for OpenedDevice {
 pub fn open(spec: &DeviceSpec, options: &OpenOptions) -> Result<OpenedDevice, OpenError> {
     match spec {
         DeviceSpec::Tap { name, queues } => tap::open(name, *queues, options),
-        DeviceSpec::Afxdp { ifname, queues, mode } => afxdp::open(ifname, *queues, *mode, options),
+        DeviceSpec::Afxdp { ifname, queues, mode } => {
+            let opened = afxdp::open(ifname, *queues, *mode, options)?;
+            Ok(OpenedDevice { again: Some((spec.clone(), options.clone())), ..opened })
+        }
     }
 }
 

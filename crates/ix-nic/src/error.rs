@@ -117,6 +117,8 @@ pub enum AttachError {
     Busy { name: String, queue: usize },
     /// No way to bind is accepted; the text says what each answered.
     Refused { name: String, queue: usize, answers: String },
+    /// An update that says nothing.
+    Update { name: String, source: crate::LineError },
     /// Another error of the system.
     System { action: &'static str, name: String, source: io::Error },
 }
@@ -138,6 +140,7 @@ impl fmt::Display for AttachError {
             Refused { name, queue, answers } => {
                 write!(f, "queue {queue} of `{name}` refuses AF_XDP ({answers}); use tap")
             }
+            Update { name, source } => write!(f, "update of `{name}` is unreadable: {source}"),
             System { action, name, source } => write!(f, "cannot {action} `{name}`: {source}"),
         }
     }

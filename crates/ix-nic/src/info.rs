@@ -5,7 +5,7 @@ use std::fmt::{self, Write};
 /// A line that describes no device. Only a mistake in a program makes one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LineError {
-    key: &'static str,
+    pub(crate) key: &'static str,
 }
 
 impl fmt::Display for LineError {
@@ -27,13 +27,15 @@ impl NicInfo {
             Steering::Rss(key) => format!("rss:{}", hex(key)),
         };
         let mut line = format!(
-            "kind={} name={} queues={} mac={} mtu={} steering={steering} partial_checksums={}",
+            "kind={} name={} queues={} mac={} mtu={} steering={steering} partial_checksums={} \
+             shared_frames={}",
             self.kind,
             self.name,
             self.queues,
             hex(&self.mac),
             self.mtu,
             u8::from(self.partial_checksums),
+            u8::from(self.shared_frames),
         );
         if let Some(xdp) = &self.xdp {
             let (mode, frags) = (xdp.mode.name(), u8::from(xdp.frags));
@@ -57,6 +59,7 @@ impl NicInfo {
             mtu: fields.number("mtu")?,
             steering: steering(fields.get("steering")?).ok_or(LineError { key: "steering" })?,
             partial_checksums: fields.flag("partial_checksums")?,
+            shared_frames: fields.flag("shared_frames")?,
             xdp: match kind {
                 "afxdp" => Some(XdpBind {
                     ifindex: fields.number("ifindex")?,
@@ -144,17 +147,20 @@ mod tests {
             frags,
         });
         let text = ("[a-z0-9.=-]{1,15}", "[ -~]{0,60}");
-        (text, 0..4usize, any::<(usize, [u8; 6], usize, bool)>(), steering, xdp).prop_map(
-            |((name, mode), kind, (queues, mac, mtu, partial_checksums), steering, xdp)| NicInfo {
-                kind: KINDS[kind],
-                name,
-                mode,
-                queues,
-                mac,
-                mtu,
-                steering,
-                partial_checksums,
-                xdp: (KINDS[kind] == "afxdp").then_some(xdp),
+        (text, 0..4usize, any::<(usize, [u8; 6], usize, bool, bool)>(), steering, xdp).prop_map(
+            |((name, mode), kind, (queues, mac, mtu, partial_checksums, shared), steering, xdp)| {
+                NicInfo {
+                    shared_frames: shared,
+                    kind: KINDS[kind],
+                    name,
+                    mode,
+                    queues,
+                    mac,
+                    mtu,
+                    steering,
+                    partial_checksums,
+                    xdp: (KINDS[kind] == "afxdp").then_some(xdp),
+                }
             },
         )
     }

@@ -9,6 +9,11 @@
 //! ([`NicInfo::to_line`]) to the dataplane's process, which calls [`attach`] for each queue and
 //! needs no privilege. Then the broker calls [`OpenedDevice::finish`], with which packets begin to
 //! come in. See [`open`] for what needs which privilege.
+//!
+//! A device may change while the dataplane runs: a memif peer comes and goes, an interface is made
+//! anew. The broker hears of it ([`OpenedDevice::service`], [`OpenedDevice::reopen`]) and sends a
+//! [`DeviceUpdate`]; the dataplane's process reads it with [`read_update`] and hands each queue's
+//! part to the elastic thread that owns the queue, which calls [`Nic::update`].
 mod afxdp;
 mod bpf;
 mod device;
@@ -21,14 +26,19 @@ mod spec;
 mod steering;
 mod sys;
 mod tap;
+mod update;
 
 pub use afxdp::{XdpBind, XdpMode};
-pub use device::{OpenOptions, OpenedDevice, RingSizes, attach, open, raise_memlock_limit};
+pub use device::{
+    DeviceEvent, DeviceUpdate, OpenOptions, OpenedDevice, RingSizes, SharedMemory, attach, open,
+    raise_memlock_limit,
+};
 pub use error::{AttachError, OpenError};
 pub use info::LineError;
 pub use sim::{SimDevice, SimNic, SimOptions};
 pub use spec::{DeviceSpec, SpecError};
 pub use steering::{frame_flow_group, initial_queue};
+pub use update::{QueueUpdate, read_update};
 
 use ix_mem::{Mbuf, PacketMemory, Pool};
 
@@ -52,6 +62,9 @@ pub struct NicInfo {
     /// The peer may hand over frames whose transport checksum is only the pseudo-header sum
     /// (a Linux stack on the same machine, over veth or virtio).
     pub partial_checksums: bool,
+    /// The peer can change a received frame after we have it (`memif`, client): headers must be
+    /// copied before they are parsed.
+    pub shared_frames: bool,
     /// For `afxdp`: how its sockets bind.
     pub xdp: Option<XdpBind>,
 }
@@ -129,6 +142,18 @@ pub trait Nic: Send {
         DeviceDrops::default()
     }
 
+    /// Takes over a changed link between two cycles; frames that the old one held go back to the
+    /// pools. [`Nic::info`] may say something else afterwards.
+    fn update(
+        &mut self,
+        update: QueueUpdate,
+        memory: &PacketMemory,
+        rx_pool: &mut Pool,
+        tx_pool: &mut Pool,
+    ) {
+        let _ = (update, memory, rx_pool, tx_pool);
+    }
+
     /// Gives all frames back, for an orderly end.
     fn close(&mut self, rx_pool: &mut Pool, tx_pool: &mut Pool);
 }
@@ -149,4 +174,11 @@ pub struct DeviceDrops {
 pub trait SetReta: Send + Sync {
     /// Entry `flow_group` now points to `queue`.
     fn set(&self, flow_group: usize, queue: usize) -> std::io::Result<()>;
+
+    /// Whether every sender uses the table as it is now and has put into the queues all that it
+    /// sent by an older one: packets of a flow group that was moved come in no longer on its old
+    /// queue, once that is empty. False where the device cannot tell.
+    fn settled(&self) -> bool {
+        false
+    }
 }

@@ -105,6 +105,7 @@ impl SimDevice {
             mtu: options.mtu,
             steering: if options.table { Steering::Table } else { Steering::Software },
             partial_checksums: options.partial_checksums,
+            shared_frames: false,
             xdp: None,
         };
         SimNic { device: self.clone(), queue, info }

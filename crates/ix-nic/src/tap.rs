@@ -47,6 +47,7 @@ pub(crate) fn open(
         mtu,
         steering,
         partial_checksums: false,
+        shared_frames: false,
         xdp: None,
     };
     let queues = files.into_iter().map(OwnedFd::from).collect();

@@ -102,6 +102,7 @@ impl Port {
             mtu: self.config.mtu,
             steering: self.config.spread.steering(),
             partial_checksums: false,
+            shared_frames: false,
             xdp: None,
         };
         SimNic { port: self.clone(), queue, info }

@@ -139,6 +139,7 @@ fn open_devices(
     let options = OpenOptions {
         addresses: settings.addresses().iter().map(|a| ix_wire::IpAddr::v4(a.octets())).collect(),
         flow_hash_key: keys.flow_hash_key(),
+        ..OpenOptions::default()
     };
     let open = |spec| {
         ix_nic::open(spec, &options).map_err(|e| Problem::new(format!("cannot open {spec}"), e))

@@ -129,6 +129,7 @@ pub(crate) fn open(
         mtu,
         steering,
         partial_checksums: partial_checksums(name),
+        shared_frames: false,
         xdp: Some(XdpBind { ifindex, mode: attached.bind_mode, frags: attached.frags }),
     };
     let attachment = Attachment { _link: attached.link, sockets, waiting };

@@ -4,7 +4,8 @@ use super::socket::Socket;
 use crate::device::RingSizes;
 use crate::error::AttachError;
 use crate::frames::FrameSet;
-use crate::{DeviceDrops, Nic, NicInfo, RxPacket};
+use crate::update::{Change, QueueUpdate};
+use crate::{DeviceDrops, NEVER_RINGS, Nic, NicInfo, RxPacket};
 use ix_mem::{FRAME_BYTES, Mbuf, PacketMemory, Pool};
 use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -14,6 +15,7 @@ pub(crate) struct AfxdpNic {
     info: NicInfo,
     /// `None` once closed.
     socket: Option<Socket>,
+    queue: usize,
     sizes: RingSizes,
     /// Received frames may consist of several packets.
     frags: bool,
@@ -51,6 +53,7 @@ impl AfxdpNic {
         let mut nic = AfxdpNic {
             info: NicInfo { mode, ..info.clone() },
             socket: Some(socket),
+            queue,
             sizes,
             frags: bound.attempt.frags,
             rx_held: FrameSet::new(frames),
@@ -201,7 +204,10 @@ impl Nic for AfxdpNic {
         if self.socket.as_mut().is_some_and(|s| s.tx.room(packets.len() as u32) == 0) {
             self.reap(tx_pool);
         }
-        let Some(socket) = &mut self.socket else { return };
+        let Some(socket) = &mut self.socket else {
+            self.counted.tx_failed += packets.len() as u64;
+            return packets.drain(..).for_each(|mbuf| tx_pool.put(mbuf));
+        };
         while let Some(mbuf) = packets.pop_front() {
             // The kernel skips an empty packet and never completes it; a dead link loses all.
             if mbuf.len() == 0 || self.down {
@@ -237,7 +243,7 @@ impl Nic for AfxdpNic {
     }
 
     fn doorbell(&self) -> Option<RawFd> {
-        self.socket.as_ref().map(|socket| socket.fd.as_raw_fd())
+        Some(self.socket.as_ref().map_or(NEVER_RINGS, |socket| socket.fd.as_raw_fd()))
     }
 
     fn arm(&mut self) -> bool {
@@ -255,6 +261,24 @@ impl Nic for AfxdpNic {
             rx_overrun: stats.rx_ring_full + unfilled,
             rx_invalid: self.counted.rx_invalid + (stats.rx_dropped - unfilled),
             tx_failed: self.counted.tx_failed + stats.tx_invalid_descs,
+        }
+    }
+
+    /// Goes on with the new interface. One that refuses us again loses all packets, until the next
+    /// update.
+    fn update(
+        &mut self,
+        update: QueueUpdate,
+        memory: &PacketMemory,
+        rx_pool: &mut Pool,
+        tx_pool: &mut Pool,
+    ) {
+        let QueueUpdate(Change::Reopened { info, fd }) = update;
+        self.close(rx_pool, tx_pool);
+        let Some(bind) = info.xdp else { return };
+        let (queue, sizes) = (self.queue, self.sizes);
+        if let Ok(nic) = AfxdpNic::attach(&info, bind, queue, fd, memory, rx_pool, sizes) {
+            *self = AfxdpNic { counted: self.counted, ..nic };
         }
     }
 

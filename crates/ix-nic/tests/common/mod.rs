@@ -15,7 +15,11 @@ pub const LINUX_IP: [u8; 4] = [10, 9, 0, 1];
 pub const KEY: [u64; 2] = [0x0123_4567_89ab_cdef, 0xfedc_ba98_7654_3210];
 
 pub fn options() -> OpenOptions {
-    OpenOptions { addresses: vec![IpAddr::v4(OUR_IP)], flow_hash_key: KEY }
+    OpenOptions {
+        addresses: vec![IpAddr::v4(OUR_IP)],
+        flow_hash_key: KEY,
+        ..OpenOptions::default()
+    }
 }
 
 /// A fresh namespace, or none and a line that says how to get one.
