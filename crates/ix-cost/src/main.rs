@@ -1,0 +1,206 @@
+//! Counts the instructions that a message takes, and holds them against the budget.
+//!
+//! Two hosts in one process (`pair.rs`), each an elastic thread with a libix event loop, on a wire
+//! in memory and in virtual time, play a scenario under callgrind at two lengths; the difference is
+//! the price of the messages between, without start-up. What the wire and the scenarios themselves
+//! execute is left out. The figure does not depend on what else the machine does, so that a change
+//! of one per cent is a change.
+mod budget;
+mod callgrind;
+mod pair;
+mod scenario;
+mod wire;
+
+use anyhow::{Context, Result, bail};
+use budget::{Budget, TOLERANCE_PERCENT, Verdict, difference_percent};
+use callgrind::{Place, Profile};
+use clap::{Parser, ValueEnum};
+use scenario::{SCENARIOS, Scenario};
+use std::process::ExitCode;
+
+/// Counts the instructions that a message takes, under callgrind, against budget.toml.
+#[derive(Parser)]
+#[command(after_help = "\
+Examples:
+  ix-cost                          all scenarios, by crate
+  ix-cost echo-64 --by function    where the instructions of one go
+  ix-cost --accept                 make what there is the budget
+  ix-cost echo-64 --play 1000000   play natively and time it, or run it under another tool")]
+struct Args {
+    /// Scenarios; all of them unless said.
+    #[arg(value_parser = clap::builder::PossibleValuesParser::new(SCENARIOS.map(|s| s.name)))]
+    scenarios: Vec<String>,
+    /// What to break the instructions down by.
+    #[arg(long, value_enum, default_value_t = By::Crate)]
+    by: By,
+    /// Rows of the breakdown.
+    #[arg(long, default_value_t = 15)]
+    top: usize,
+    /// Write the results into the budget.
+    #[arg(long)]
+    accept: bool,
+    /// Play so many messages without counting.
+    #[arg(long, value_name = "MESSAGES", conflicts_with = "accept")]
+    play: Option<u64>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum By {
+    Crate,
+    File,
+    Function,
+    Line,
+}
+
+/// What a scenario takes for each message.
+struct Cost {
+    scenario: &'static Scenario,
+    /// Instructions of both ends, without the scenario's and the wire's own.
+    instructions: f64,
+    /// Of the client and of the server, with them.
+    sides: [f64; 2],
+    messages: u64,
+    profile: Profile,
+}
+
+/// The crate that is no part of what is counted: this one.
+const HARNESS: &str = env!("CARGO_PKG_NAME");
+
+fn main() -> ExitCode {
+    match run(&Args::parse()) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("ix-cost: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Answers whether the budget is kept.
+fn run(args: &Args) -> Result<bool> {
+    let named = args.scenarios.iter().filter_map(|name| Scenario::named(name));
+    let mut scenarios: Vec<&'static Scenario> = named.collect();
+    if scenarios.is_empty() {
+        scenarios = SCENARIOS.iter().collect();
+    }
+    if let Some(messages) = args.play {
+        scenarios.iter().for_each(|scenario| play(scenario, messages));
+        return Ok(true);
+    }
+    if cfg!(debug_assertions) {
+        bail!("this build is not optimised, its counts mean nothing; use `cargo run --release`");
+    }
+    if !callgrind::is_there() {
+        println!("SKIPPED the instruction budget: no valgrind (apt-get install valgrind)");
+        return Ok(true);
+    }
+    let costs = scenarios.into_iter().map(measure).collect::<Result<Vec<_>>>()?;
+    let budget = Budget::read(&Budget::path())?;
+    summary(&costs, &budget);
+    breakdown(&costs, args.by, args.top);
+    if args.accept { accept(&costs, budget) } else { Ok(judge(&costs, &budget)) }
+}
+
+/// Natively: for a clock, or for another tool than callgrind. The first word is the count.
+fn play(scenario: &Scenario, messages: u64) {
+    let start = std::time::Instant::now();
+    let done = scenario.play(messages);
+    let ns = start.elapsed().as_nanos() as f64 / done as f64;
+    println!("{done} messages of {}, {ns:.0} ns each, both ends on one core", scenario.name);
+}
+
+fn measure(scenario: &'static Scenario) -> Result<Cost> {
+    // Two cores are common: both lengths at once.
+    let (short, long) = std::thread::scope(|scope| {
+        let short = scope.spawn(|| callgrind::run(scenario.name, scenario.warm));
+        let long = callgrind::run(scenario.name, scenario.warm + scenario.counted);
+        (short.join(), long)
+    });
+    let short = short.ok().context("a thread panicked")??;
+    let long = long?;
+    let messages = long.messages - short.messages;
+    let profile = long.profile.minus(&short.profile);
+    let ours = |(name, _): &(String, u64)| name != HARNESS;
+    let instructions: u64 = profile.by(Place::krate).iter().filter(|c| ours(c)).map(|c| c.1).sum();
+    let each = |count: u64| count as f64 / messages as f64;
+    let sides = profile.sides.map(each);
+    Ok(Cost { scenario, instructions: each(instructions), sides, messages, profile })
+}
+
+fn summary(costs: &[Cost], budget: &Budget) {
+    println!(
+        "{:<10} {:>12} {:>9} {:>8} {:>9} {:>9}  a message is",
+        "scenario", "instructions", "budget", "±", "client", "server"
+    );
+    for cost in costs {
+        let name = cost.scenario.name;
+        let (limit, percent) = match budget.0.get(name) {
+            Some(&limit) => {
+                let percent = difference_percent(cost.instructions, limit);
+                (limit.to_string(), format!("{percent:+.1} %"))
+            }
+            None => ("none".to_owned(), String::new()),
+        };
+        println!(
+            "{name:<10} {:>12.0} {limit:>9} {percent:>8} {:>9.0} {:>9.0}  {}",
+            cost.instructions, cost.sides[0], cost.sides[1], cost.scenario.what
+        );
+    }
+}
+
+fn breakdown(costs: &[Cost], by: By, top: usize) {
+    let key = |place: &Place| match by {
+        By::Crate => place.krate(),
+        By::File => place.source(),
+        By::Function => place.function_name().to_owned(),
+        By::Line => place.source_line(),
+    };
+    for cost in costs {
+        println!("\n{}: instructions a message by {}", cost.scenario.name, by_name(by));
+        for (name, count) in cost.profile.by(key).into_iter().take(top) {
+            println!("{:>9.1}  {name}", count as f64 / cost.messages as f64);
+        }
+    }
+}
+
+fn by_name(by: By) -> &'static str {
+    match by {
+        By::Crate => "crate (ix-cost, the harness, is not counted above)",
+        By::File => "source file",
+        By::Function => "function",
+        By::Line => "line",
+    }
+}
+
+fn accept(costs: &[Cost], mut budget: Budget) -> Result<bool> {
+    for cost in costs {
+        budget.0.insert(cost.scenario.name.to_owned(), cost.instructions.round() as u64);
+    }
+    budget.write(&Budget::path())?;
+    println!("\nwritten to {}", Budget::path().display());
+    Ok(true)
+}
+
+fn judge(costs: &[Cost], budget: &Budget) -> bool {
+    let names = |wanted: Verdict| {
+        let of = |cost: &&Cost| budget.judge(cost.scenario.name, cost.instructions) == wanted;
+        costs.iter().filter(of).map(|cost| cost.scenario.name).collect::<Vec<_>>().join(", ")
+    };
+    let (exceeded, undercut) = (names(Verdict::Exceeded), names(Verdict::Undercut));
+    let unknown = names(Verdict::Unknown);
+    println!();
+    if !undercut.is_empty() {
+        println!("{undercut}: cheaper than the budget; lower it with --accept");
+    }
+    if !unknown.is_empty() {
+        println!("{unknown}: without a budget; set it with --accept");
+    }
+    if !exceeded.is_empty() {
+        println!(
+            "{exceeded}: more than {TOLERANCE_PERCENT} % above the budget; find out why with \
+             --by function, or say why it must be so and --accept"
+        );
+    }
+    exceeded.is_empty() && unknown.is_empty()
+}

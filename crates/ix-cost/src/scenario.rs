@@ -1,0 +1,183 @@
+//! What is counted: scenarios by name, each a client and a server that do so many messages.
+use crate::pair::{Pair, server_addr};
+use libix::event::{Conn, Handler, Io};
+use libix::raw::TxBuf;
+use std::cell::Cell;
+use std::net::SocketAddr;
+use std::rc::Rc;
+
+const MESSAGE: [u8; 64] = [b'x'; 64];
+const BULK_BYTES: usize = 16 << 10;
+
+/// One scenario.
+#[derive(Clone, Copy, Debug)]
+pub struct Scenario {
+    /// Its stable name.
+    pub name: &'static str,
+    /// What a message is.
+    pub what: &'static str,
+    /// Messages until everything repeats itself: connections are there, memory is warm.
+    pub warm: u64,
+    /// Messages that are counted.
+    pub counted: u64,
+    connections: usize,
+    kind: Kind,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Kind {
+    Echo,
+    Bulk,
+    Churn,
+}
+
+/// All scenarios.
+pub const SCENARIOS: [Scenario; 5] = [
+    Scenario {
+        name: "echo-1",
+        what: "64 bytes there and back, 1 connection",
+        warm: 500,
+        counted: 4_000,
+        connections: 1,
+        kind: Kind::Echo,
+    },
+    Scenario {
+        name: "echo-64",
+        what: "64 bytes there and back, 64 connections",
+        warm: 2_048,
+        counted: 8_192,
+        connections: 64,
+        kind: Kind::Echo,
+    },
+    Scenario {
+        name: "echo-1024",
+        what: "64 bytes there and back, 1024 connections",
+        warm: 8_192,
+        counted: 16_384,
+        connections: 1024,
+        kind: Kind::Echo,
+    },
+    Scenario {
+        name: "bulk",
+        what: "16 KiB one way, 1 connection, zero-copy",
+        warm: 1_000,
+        counted: 2_000,
+        connections: 1,
+        kind: Kind::Bulk,
+    },
+    Scenario {
+        name: "churn",
+        what: "connect, 64 bytes there and back, close; 64 at a time",
+        warm: 2_048,
+        counted: 4_096,
+        connections: 64,
+        kind: Kind::Churn,
+    },
+];
+
+impl Scenario {
+    /// The scenario of a name.
+    pub fn named(name: &str) -> Option<&'static Scenario> {
+        SCENARIOS.iter().find(|scenario| scenario.name == name)
+    }
+
+    /// Does `messages` messages or some more (cycles are not cut short); answers how many.
+    pub fn play(&self, messages: u64) -> u64 {
+        let done = Rc::new(Cell::new(0));
+        let client = Client { kind: self.kind, done: done.clone(), bulk: None };
+        let server = Server { kind: self.kind, bytes: 0, done: done.clone() };
+        // Never dropped: the buffers of its connections lie in its packet memory.
+        let mut pair = std::mem::ManuallyDrop::new(Pair::new(client, server));
+        let mut opened = 0;
+        while done.get() < messages {
+            // A few at a time, as a wire would bring them.
+            while opened < self.connections {
+                pair.client.io().connect(server_addr(), 0);
+                opened += 1;
+                if opened % 16 == 0 {
+                    break;
+                }
+            }
+            pair.turn();
+        }
+        done.get()
+    }
+}
+
+/// The side that opens connections. A connection's state: bytes of the answer that came.
+struct Client {
+    kind: Kind,
+    done: Rc<Cell<u64>>,
+    bulk: Option<Rc<TxBuf>>,
+}
+
+impl Client {
+    fn fill(&self, conn: &mut Conn<'_, usize>) {
+        let Some(block) = &self.bulk else { return };
+        while conn.send_room() >= BULK_BYTES as u64 {
+            conn.send_shared(block, 0..BULK_BYTES);
+        }
+    }
+}
+
+impl Handler for Client {
+    type State = usize;
+
+    fn on_connected(&mut self, conn: &mut Conn<'_, usize>) {
+        if matches!(self.kind, Kind::Bulk) {
+            let mut block = conn.alloc(BULK_BYTES).expect("fresh transmit memory");
+            block.extend(&[b'x'; BULK_BYTES]);
+            self.bulk = Some(Rc::new(block));
+            self.fill(conn);
+        } else {
+            conn.send(&MESSAGE);
+        }
+    }
+
+    fn on_readable(&mut self, conn: &mut Conn<'_, usize>) {
+        let bytes = conn.received_bytes();
+        conn.consume(bytes);
+        *conn.state_mut() += bytes;
+        if *conn.state() < MESSAGE.len() {
+            return;
+        }
+        *conn.state_mut() = 0;
+        self.done.set(self.done.get() + 1);
+        if matches!(self.kind, Kind::Churn) {
+            conn.close();
+            conn.io().connect(server_addr(), 0);
+        } else {
+            conn.send(&MESSAGE);
+        }
+    }
+
+    fn on_sent(&mut self, conn: &mut Conn<'_, usize>, _bytes: u32) {
+        self.fill(conn);
+    }
+}
+
+/// The side that listens.
+struct Server {
+    kind: Kind,
+    bytes: usize,
+    done: Rc<Cell<u64>>,
+}
+
+impl Handler for Server {
+    type State = ();
+
+    fn on_accept(&mut self, _: &mut Io<()>, _: u64, _: SocketAddr) -> Option<()> {
+        Some(())
+    }
+
+    fn on_readable(&mut self, conn: &mut Conn<'_, ()>) {
+        let bytes = conn.received_bytes();
+        if matches!(self.kind, Kind::Bulk) {
+            conn.consume(bytes);
+            self.bytes += bytes;
+            self.done.set((self.bytes / BULK_BYTES) as u64);
+        } else {
+            conn.send_received(bytes);
+        }
+    }
+}
