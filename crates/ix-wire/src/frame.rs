@@ -1,6 +1,6 @@
 //! Whole frames to send: Ethernet, IPv4 and transport header in one go, in front of the payload.
 use crate::ipv4::{self, Ipv4Emit};
-use crate::{Checksum, IpAddr, MacAddr, TcpHeader, ethernet, icmp, tcp, udp};
+use crate::{Checksum, IpAddr, MacAddr, TcpHeader, be32, ethernet, icmp, put_words, tcp, udp};
 
 /// Bytes of the longest headers that we send in front of a payload.
 pub const HEADERS_BYTES_MAX: usize =
@@ -23,6 +23,24 @@ pub struct FrameHeader {
     pub ecn: u8,
     /// Identification of the datagram; sent with DF set, any value will do (RFC 6864).
     pub ident: u16,
+}
+
+/// Bytes of all headers of a segment whose only option is a timestamp.
+const USUAL_BYTES: usize =
+    ethernet::HEADER_BYTES + ipv4::HEADER_BYTES + tcp::HEADER_BYTES + tcp::TIMESTAMP_BYTES;
+
+#[inline]
+fn sum_of(words: &[u32]) -> u64 {
+    words.iter().map(|word| u64::from(*word)).sum()
+}
+
+/// The one's complement sum of the 16-bit halves of a few 32-bit words, given their plain sum.
+#[inline]
+const fn folded(sum: u64) -> u16 {
+    let sum = (sum & 0xffff_ffff) + (sum >> 32);
+    let sum = (sum & 0xffff) + (sum >> 16);
+    let sum = (sum & 0xffff) + (sum >> 16);
+    ((sum & 0xffff) + (sum >> 16)) as u16
 }
 
 impl FrameHeader {
@@ -59,10 +77,59 @@ impl FrameHeader {
         payload_len: usize,
         payload: Checksum,
     ) -> usize {
+        if let Some((value, echo)) = header.options.timestamp
+            && header.options.only_timestamp()
+            && let Some(usual) = frame.first_chunk_mut::<USUAL_BYTES>()
+        {
+            self.emit_usual(usual, header, [value, echo], payload_len, payload);
+            return USUAL_BYTES;
+        }
         let header_len = header.len();
         let at = self.emit(frame, ipv4::PROTOCOL_TCP, header_len + payload_len);
         let segment = &mut frame[at..at + header_len];
         at + header.emit_with_checksum(segment, self.src, self.dst, payload_len, payload)
+    }
+
+    /// The headers of nearly every segment: those without any option but a timestamp. The same
+    /// words stand in the packet and in both sums.
+    #[inline]
+    fn emit_usual(
+        &self,
+        frame: &mut [u8; USUAL_BYTES],
+        header: &TcpHeader,
+        timestamp: [u32; 2],
+        payload_len: usize,
+        payload: Checksum,
+    ) {
+        const TCP_BYTES: usize = tcp::HEADER_BYTES + tcp::TIMESTAMP_BYTES;
+        let tcp_len = (TCP_BYTES + payload_len) as u32;
+        let (src, dst) = (be32(&self.src.0, 12), be32(&self.dst.0, 12));
+        let addresses = u64::from(src) + u64::from(dst);
+        let mut ip = [
+            0x45 << 24 | u32::from(self.ecn & 3) << 16 | (ipv4::HEADER_BYTES as u32 + tcp_len),
+            u32::from(self.ident) << 16 | u32::from(ipv4::FLAG_DONT_FRAGMENT),
+            u32::from(self.ttl) << 24 | u32::from(ipv4::PROTOCOL_TCP) << 16,
+            src,
+            dst,
+        ];
+        ip[2] |= u32::from(!folded(sum_of(&ip[..3]) + addresses));
+        let offset_flags = (TCP_BYTES as u32 / 4) << 28 | u32::from(header.flags.0) << 16;
+        let mut tcp = [
+            u32::from(header.src_port) << 16 | u32::from(header.dst_port),
+            header.seq.0,
+            header.ack.0,
+            offset_flags | u32::from(header.window),
+            u32::from(header.urgent),
+            u32::from_be_bytes(tcp::TIMESTAMP_ONLY),
+            timestamp[0],
+            timestamp[1],
+        ];
+        let pseudo = addresses + u64::from(u32::from(ipv4::PROTOCOL_TCP) + tcp_len);
+        let sum = sum_of(&tcp) + pseudo + u64::from(payload.fold());
+        tcp[4] |= u32::from(!folded(sum)) << 16;
+        let at = ethernet::emit(frame, self.eth_dst, self.eth_src, ethernet::TYPE_IPV4);
+        put_words(&mut frame[at..at + ipv4::HEADER_BYTES], &ip);
+        put_words(&mut frame[at + ipv4::HEADER_BYTES..], &tcp);
     }
 
     /// Writes all headers of a UDP datagram from `src_port` to `dst_port`; otherwise as

@@ -12,7 +12,7 @@ pub const PROTOCOL_UDP: u8 = 17;
 /// The hop limit we send with (RFC 1700's recommendation, and everybody's).
 pub const DEFAULT_TTL: u8 = 64;
 
-const FLAG_DONT_FRAGMENT: u16 = 0x4000;
+pub(crate) const FLAG_DONT_FRAGMENT: u16 = 0x4000;
 const FLAG_MORE_FRAGMENTS: u16 = 0x2000;
 const OFFSET_MASK: u16 = 0x1fff;
 

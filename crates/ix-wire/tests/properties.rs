@@ -36,13 +36,16 @@ fn link() -> impl Strategy<Value = FrameHeader> {
 fn options() -> impl Strategy<Value = TcpOptions> {
     let blocks = prop::collection::vec(any::<(u32, u32)>(), 0..=4);
     let shift = prop::option::of(0u8..=14);
-    (any::<Option<u16>>(), shift, any::<bool>(), any::<Option<(u32, u32)>>(), blocks).prop_map(
-        |(mss, window_scale, sack_permitted, timestamp, blocks)| {
+    let mixed = (any::<Option<u16>>(), shift, any::<bool>(), any::<Option<(u32, u32)>>(), blocks)
+        .prop_map(|(mss, window_scale, sack_permitted, timestamp, blocks)| {
             let mut sack = SackBlocks::EMPTY;
             blocks.into_iter().for_each(|(left, right)| sack.push(Seq(left), Seq(right)));
             TcpOptions { mss, window_scale, sack_permitted, timestamp, sack }
-        },
-    )
+        });
+    // Nearly every segment of real life, and the one that has a path of its own.
+    let usual = any::<(u32, u32)>()
+        .prop_map(|timestamp| TcpOptions { timestamp: Some(timestamp), ..TcpOptions::NONE });
+    prop_oneof![mixed, usual]
 }
 
 prop_compose! {

@@ -5,6 +5,7 @@ use core::ops::{BitOr, BitOrAssign};
 mod options;
 
 pub use options::{OPTIONS_BYTES_MAX, SackBlocks, TcpOptions, WINDOW_SCALE_MAX};
+pub(crate) use options::{TIMESTAMP_BYTES, TIMESTAMP_ONLY};
 
 /// Bytes of a header without options.
 pub const HEADER_BYTES: usize = 20;

@@ -15,9 +15,9 @@ const SACK: u8 = 5;
 const TIMESTAMP: u8 = 8;
 
 const SACK_BLOCKS_MAX: usize = 4;
-const TIMESTAMP_BYTES: usize = 12;
+pub(crate) const TIMESTAMP_BYTES: usize = 12;
 /// The layout RFC 7323 appendix A recommends, which is every data segment's of nearly all stacks.
-const TIMESTAMP_ONLY: [u8; 4] = [NO_OPERATION, NO_OPERATION, TIMESTAMP, 10];
+pub(crate) const TIMESTAMP_ONLY: [u8; 4] = [NO_OPERATION, NO_OPERATION, TIMESTAMP, 10];
 
 /// Up to four ranges of sequence numbers, first and one past the last.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -187,12 +187,8 @@ impl TcpOptions {
     #[inline]
     pub(super) fn emit_summed(&self, out: &mut [u8]) -> (usize, Checksum) {
         let mut sum = Checksum::new();
-        let rare = self.mss.is_some()
-            | self.window_scale.is_some()
-            | self.sack_permitted
-            | !self.sack.is_empty();
         match self.timestamp {
-            _ if rare => {
+            _ if self.has_more() => {
                 let len = self.emit_any(out);
                 sum.add_bytes(&out[..len]);
                 (len, sum)
@@ -205,6 +201,21 @@ impl TcpOptions {
             }
             None => (0, sum),
         }
+    }
+
+    /// Whether there is a timestamp and nothing else.
+    #[inline]
+    pub(crate) fn only_timestamp(&self) -> bool {
+        self.timestamp.is_some() && !self.has_more()
+    }
+
+    /// Whether there is anything beside a timestamp.
+    #[inline]
+    fn has_more(&self) -> bool {
+        self.mss.is_some()
+            | self.window_scale.is_some()
+            | self.sack_permitted
+            | !self.sack.is_empty()
     }
 
     fn emit_any(&self, out: &mut [u8]) -> usize {
