@@ -10,12 +10,13 @@ use crate::receive::forwarding;
 use crate::runner::Runner;
 use crate::shared::{Shared, Waker};
 use crate::thread::ElasticThread;
+use crate::updates::UpdateSource;
 use core::cell::UnsafeCell;
 use ix_abi::{
     ABI_MAGIC, ABI_VERSION, CALLS_MAX, Call, EVENTS_MAX, Event, ProcessHeader, ThreadArea,
     ThreadStatus,
 };
-use ix_mem::{MemoryError, PacketMemory, PageKind, Pool, Sizes};
+use ix_mem::{MemoryError, PacketMemory, PageKind, Pool};
 use ix_nic::{AttachError, Nic, NicInfo, RingSizes};
 use std::fmt;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -104,6 +105,20 @@ impl Dataplane {
         devices: Vec<Device>,
         page: &Arc<ControlPage>,
         gate: u64,
+        attached: impl FnMut(usize, usize) -> Result<(), String>,
+    ) -> Result<Dataplane, BootError> {
+        let memory = PacketMemory::new(config.memory_sizes()).map_err(BootError::Memory)?;
+        Dataplane::boot_in(memory, config, devices, page, gate, attached)
+    }
+
+    /// The same in packet memory of [`Config::memory_sizes`] that is there already, because a device
+    /// shares it with its peer.
+    pub fn boot_in(
+        memory: PacketMemory,
+        config: Config,
+        devices: Vec<Device>,
+        page: &Arc<ControlPage>,
+        gate: u64,
         mut attached: impl FnMut(usize, usize) -> Result<(), String>,
     ) -> Result<Dataplane, BootError> {
         let threads = config.cpus.len();
@@ -113,12 +128,6 @@ impl Dataplane {
                 return Err(BootError::Queues { name, queues, threads });
             }
         }
-        let sizes = Sizes {
-            rx_frames: config.rx_frames * threads,
-            tx_frames: config.tx_frames * threads,
-            arena_bytes: config.arena_bytes,
-        };
-        let memory = PacketMemory::new(sizes).map_err(BootError::Memory)?;
         let mut pools = pools(&memory, threads);
         let nics = attach_all(devices, &memory, &mut pools, &mut attached)?;
         let macs: Vec<_> = nics[0].iter().map(|nic| nic.info().mac).collect();
@@ -215,6 +224,11 @@ impl Dataplane {
         let runner = unsafe { &*self.runners[0].get() };
         let ports = runner.thread.io.ports.iter();
         ports.map(|port| (port.info.name.clone(), port.info.mode.clone())).collect()
+    }
+
+    /// From now on elastic threads look there for devices that changed, about every millisecond.
+    pub fn set_update_source(&self, source: Box<dyn UpdateSource>) {
+        self.shared.updates.set_source(source);
     }
 
     /// From now on `run_io` of this thread looks for signals on `fd`.

@@ -151,6 +151,23 @@ impl Config {
         Ok(())
     }
 
+    /// How much packet memory the elastic threads need together.
+    pub fn memory_sizes(&self) -> ix_mem::Sizes {
+        ix_mem::Sizes {
+            rx_frames: self.rx_frames * self.cpus.len(),
+            tx_frames: self.tx_frames * self.cpus.len(),
+            arena_bytes: self.arena_bytes,
+        }
+    }
+
+    /// The device that connections from this address of ours leave by, of so many: addresses and
+    /// devices belong to each other in the order of the configuration, further addresses to the
+    /// first device.
+    pub fn device_of(&self, local: IpAddr, devices: usize) -> u8 {
+        let position = self.host_addrs.iter().position(|(own, _)| *own == local);
+        position.filter(|p| *p < devices).unwrap_or(0) as u8
+    }
+
     /// Whether an address is one of ours.
     pub fn is_local(&self, addr: IpAddr) -> bool {
         self.host_addrs.iter().any(|(own, _)| *own == addr)

@@ -140,9 +140,10 @@ impl ElasticThread {
             return Err(error::UNREACHABLE);
         }
         let tuple = FlowTuple { local, remote, local_port: wanted, remote_port };
-        let (tuple, group, hash) = self.choose_port(tuple)?;
+        let device = self.shared.config.device_of(local, self.io.ports.len());
+        let (tuple, group, hash) = self.choose_port(tuple, device)?;
         let tcb = self.new_active(&tuple);
-        let mut flow = Flow::new(tcb, hash, 0, Holder::Connecting);
+        let mut flow = Flow::new(tcb, hash, device, Holder::Connecting);
         flow.side.cookie = args[0];
         let id = self.insert_flow(group, flow).ok_or(error::NO_RESOURCE)?;
         self.touch(id);
@@ -151,12 +152,16 @@ impl ElasticThread {
     }
 
     /// Completes the tuple with a local port that is free and whose flow group is this thread's,
-    /// so that the answers come here (RFC 6056 for the choice).
-    fn choose_port(&mut self, mut tuple: FlowTuple) -> Result<(FlowTuple, usize, u64), i64> {
+    /// so that the answers, which come in on `device`, come here (RFC 6056 for the choice).
+    fn choose_port(
+        &mut self,
+        mut tuple: FlowTuple,
+        device: u8,
+    ) -> Result<(FlowTuple, usize, u64), i64> {
         let ElasticThread { shared, receive, groups, secrets, .. } = self;
         let place = |tuple: &FlowTuple| {
             let hash = shared.flow_hash.hash(tuple);
-            (receive.classify(hash, 0, tuple), hash)
+            (receive.classify(hash, device as usize, tuple), hash)
         };
         let fits = |tuple: &FlowTuple| {
             let (group, hash) = place(tuple);

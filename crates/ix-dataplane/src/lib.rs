@@ -38,6 +38,7 @@ mod steering_tests;
 mod thread;
 mod timers;
 mod udp;
+mod updates;
 mod wheel;
 
 pub use boot::{BootError, Dataplane, Device};
@@ -50,3 +51,4 @@ pub use receive::{Forwarding, forwarding};
 pub use runner::{RunOutcome, Runner};
 pub use shared::{Shared, Waker};
 pub use thread::{CycleReport, ElasticThread};
+pub use updates::{Update, UpdateOutcome, UpdateSource, Updates};

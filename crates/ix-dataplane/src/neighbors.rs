@@ -29,6 +29,7 @@ pub struct Neighbors {
 struct Table {
     cache: ArpCache,
     guards: Vec<AddressGuard>,
+    mode: GuardMode,
     mac: MacAddr,
 }
 
@@ -55,8 +56,24 @@ impl Neighbors {
             config.host_addrs.iter().for_each(|(ip, _)| cache.add_address(*ip));
         }
         let version = AtomicU64::new(cache.version());
-        let table = Mutex::new(Table { cache, guards, mac });
+        let table = Mutex::new(Table { cache, guards, mode, mac });
         Neighbors { table, version, due_us: AtomicU64::new(now_us) }
+    }
+
+    /// Devices have other links now, with these addresses of ours: next hops are asked for anew, and
+    /// our addresses are announced where they are in use.
+    pub(crate) fn links_changed(&self, macs: &[MacAddr], now_us: u64) {
+        let Some(&mac) = macs.first() else { return };
+        let mut table = self.lock();
+        let Table { cache, guards, mode, mac: old } = &mut *table;
+        *old = mac;
+        cache.links_changed(macs);
+        if *mode != GuardMode::Off {
+            for guard in guards.iter_mut().filter(|guard| cache.answers_for(guard.ip())) {
+                *guard = AddressGuard::new(guard.ip(), mac, GuardMode::Announce, now_us, now_us);
+            }
+        }
+        self.publish(&table);
     }
 
     fn lock(&self) -> MutexGuard<'_, Table> {
@@ -118,7 +135,7 @@ impl Io {
         if side.mac_version == self.neighbors.version {
             return true;
         }
-        match self.resolve(tuple.remote, side.port) {
+        match self.resolve(tuple.remote) {
             Resolution::Known(mac) => {
                 side.mac = mac;
                 side.mac_version = self.neighbors.version;
@@ -129,7 +146,7 @@ impl Io {
     }
 
     /// The Ethernet address for packets to `remote`.
-    pub(crate) fn resolve(&mut self, remote: IpAddr, port: u8) -> Resolution {
+    pub(crate) fn resolve(&mut self, remote: IpAddr) -> Resolution {
         let Some((_, hop)) = self.shared.config.route(remote) else { return Resolution::Failed };
         if let Some(mac) = self.neighbors.known.get(&hop) {
             return Resolution::Known(*mac);
@@ -140,7 +157,7 @@ impl Io {
         let resolution = table.cache.lookup(hop, self.now_us, &mut out);
         shared.neighbors.publish(&table);
         drop(table);
-        self.send_arp(port, out);
+        self.ask_everywhere(&out);
         if let Resolution::Known(mac) = resolution {
             self.neighbors.known.insert(hop, mac);
         }
@@ -150,7 +167,7 @@ impl Io {
     /// Keeps a built packet until its next hop answers; drops it if that has just failed.
     pub(crate) fn wait_for_neighbor(&mut self, remote: IpAddr, port: u8, mbuf: Mbuf) {
         let hop = self.shared.config.route(remote).map(|(_, hop)| hop);
-        let refused = match (hop, self.resolve(remote, port)) {
+        let refused = match (hop, self.resolve(remote)) {
             (Some(hop), Resolution::Pending) => {
                 self.pending.push(hop, (port, mbuf), self.now_us).err()
             }
@@ -169,7 +186,7 @@ impl Io {
         }
         let hops: Vec<IpAddr> = self.pending.hops().collect();
         for hop in hops {
-            match self.resolve(hop, 0) {
+            match self.resolve(hop) {
                 Resolution::Known(mac) => {
                     for (port, mut mbuf) in self.pending.take(hop) {
                         mbuf.bytes_mut(&self.shared.memory)[..6].copy_from_slice(&mac);
@@ -196,7 +213,7 @@ impl Io {
         if matches!(change, ArpChange::Conflict { .. }) {
             self.metrics.counters.address_conflicts.add(1);
         }
-        let Table { cache, guards, mac } = &mut *table;
+        let Table { cache, guards, mac, .. } = &mut *table;
         for guard in guards {
             let event = guard.on_packet(packet, self.now_us, &mut out);
             act_on(event, guard, cache, *mac, self.now_us);
@@ -222,7 +239,7 @@ impl Io {
         let shared = self.shared.clone();
         let mut out = Vec::new();
         let mut table = shared.neighbors.lock();
-        let Table { cache, guards, mac } = &mut *table;
+        let Table { cache, guards, mac, .. } = &mut *table;
         cache.tick(self.now_us, &mut out);
         for guard in guards {
             let event = guard.tick(self.now_us, &mut out);
@@ -230,8 +247,13 @@ impl Io {
         }
         shared.neighbors.publish(&table);
         drop(table);
+        self.ask_everywhere(&out);
+    }
+
+    /// Sends requests and announcements: any of the devices may lead to who shall hear them.
+    fn ask_everywhere(&mut self, packets: &[ArpPacket]) {
         for port in 0..self.ports.len() as u8 {
-            self.send_arp(port, out.clone());
+            self.send_arp(port, packets.to_vec());
         }
     }
 

@@ -23,12 +23,13 @@ pub struct Runner {
     clock: Clock,
     /// Readable while a blocked signal is pending for this Linux thread.
     signal_fd: Option<RawFd>,
-    signal_check_us: u64,
+    /// When to look for signals and updates of devices again.
+    check_us: u64,
     polls: Vec<libc::pollfd>,
 }
 
-/// Between looks at pending signals while there is always work.
-const SIGNAL_CHECK_US: u64 = 1_000;
+/// Between looks at pending signals and at the broker's channel while there is always work.
+const CHECK_US: u64 = 1_000;
 /// A deadline nearer than this is waited for awake: to sleep and wake takes about as long.
 const NAP_MIN_US: u64 = 60;
 /// Longest sleep with a device that has no doorbell.
@@ -38,7 +39,7 @@ impl Runner {
     /// The wait loop of `thread`.
     pub fn new(thread: ElasticThread, clock: Clock) -> Runner {
         let polls = Vec::with_capacity(8);
-        Runner { thread, clock, signal_fd: None, signal_check_us: 0, polls }
+        Runner { thread, clock, signal_fd: None, check_us: 0, polls }
     }
 
     /// Looks at this descriptor (a signalfd) for signals from now on.
@@ -54,17 +55,21 @@ impl Runner {
         self.thread.begin(calls, start_us);
         let mut busy_us = start_us;
         let mut now_us = start_us;
+        let index = self.thread.io.index;
         loop {
+            if self.thread.shared.updates.waits(index) {
+                self.thread.io.take_updates(now_us);
+            }
             let report = self.thread.turn(now_us);
             let outcome = |signal| RunOutcome { events: report.events, now_us, signal };
             if report.events > 0 {
                 self.thread.io.metrics.counters.events.add(report.events as u64);
-                return outcome(now_us >= self.signal_check_us && self.signal_waits(now_us));
+                return outcome(now_us >= self.check_us && self.look_outside(now_us));
             }
             if now_us >= until_us {
                 return outcome(false);
             }
-            if now_us >= self.signal_check_us && self.signal_waits(now_us) {
+            if now_us >= self.check_us && self.look_outside(now_us) {
                 return outcome(true);
             }
             if report.busy {
@@ -72,7 +77,7 @@ impl Runner {
             } else if now_us - busy_us >= spin_us {
                 self.sleep(now_us, until_us);
                 now_us = self.clock.now_us();
-                self.signal_check_us = 0;
+                self.check_us = 0;
                 // One more round of polling before the next sleep, not a whole spin.
                 busy_us = now_us.saturating_sub(spin_us / 2);
                 continue;
@@ -97,7 +102,8 @@ impl Runner {
         }
         let index = thread.io.index;
         thread.shared.wakers[index].set_sleeping(true);
-        if thread.may_sleep() {
+        // An update that is laid down from here on rings the waker.
+        if !thread.shared.updates.waits(index) && thread.may_sleep() {
             thread.run_housekeeping(now_us, true);
             thread.io.metrics.enter(Stage::Idle);
             self.polls.clear();
@@ -112,6 +118,7 @@ impl Runner {
             }
             let waker_fd = thread.shared.wakers[index].fd();
             add(waker_fd);
+            add(thread.shared.updates.source_fd());
             if let Some(fd) = self.signal_fd {
                 add(fd);
             }
@@ -121,12 +128,20 @@ impl Runner {
         thread.shared.wakers[index].set_sleeping(false);
     }
 
-    fn signal_waits(&mut self, now_us: u64) -> bool {
-        self.signal_check_us = now_us + SIGNAL_CHECK_US;
-        let Some(fd) = self.signal_fd else { return false };
-        let mut one = [libc::pollfd { fd, events: libc::POLLIN, revents: 0 }];
-        poll(&mut one, 0);
-        one[0].revents & libc::POLLIN != 0
+    /// Reads updates of devices if there are any; answers whether a signal waits.
+    fn look_outside(&mut self, now_us: u64) -> bool {
+        self.check_us = now_us + CHECK_US;
+        // `poll` passes over a negative descriptor.
+        let fds = [self.signal_fd.unwrap_or(-1), self.thread.shared.updates.source_fd()];
+        if fds == [-1, -1] {
+            return false;
+        }
+        let mut both = fds.map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
+        poll(&mut both, 0);
+        if both[1].revents != 0 {
+            self.thread.io.read_updates();
+        }
+        both[0].revents & libc::POLLIN != 0
     }
 }
 

@@ -2,6 +2,7 @@
 use crate::config::Config;
 use crate::neighbors::Neighbors;
 use crate::spare::Spare;
+use crate::updates::Updates;
 use ix_mem::PacketMemory;
 use ix_wire::{FLOW_GROUPS, FlowHash, MacAddr};
 use std::sync::Mutex;
@@ -25,6 +26,8 @@ pub struct Shared {
     pub spare: Spare,
     /// Sleeping elastic threads and how to wake them.
     pub wakers: Vec<Waker>,
+    /// Devices that change.
+    pub updates: Updates,
 }
 
 /// Wakes one elastic thread that sleeps on its doorbells.
@@ -75,6 +78,7 @@ impl Shared {
             neighbors: Neighbors::new(&config, macs, now_us),
             owners: std::array::from_fn(|group| AtomicU16::new(group as u16 % threads)),
             spare: Spare::default(),
+            updates: Updates::new(wakers.len()),
             config,
             memory,
             arena,

@@ -89,15 +89,17 @@ impl ElasticThread {
     }
 
     fn send_datagram(&mut self, tuple: &FlowTuple, sg: u64, count: u64) -> Result<usize, i64> {
-        let payload_max = self.io.ports[0].info.mtu - (HEADERS_BYTES - ethernet::HEADER_BYTES);
+        let port = self.shared.config.device_of(tuple.local, self.io.ports.len());
+        let payload_max =
+            self.io.ports[port as usize].info.mtu - (HEADERS_BYTES - ethernet::HEADER_BYTES);
         let payload_max = payload_max.min(ix_mem::FRAME_BYTES - HEADROOM_BYTES - HEADERS_BYTES);
-        let resolution = self.io.resolve(tuple.remote, 0);
+        let resolution = self.io.resolve(tuple.remote);
         let eth_dst = match resolution {
             Resolution::Known(mac) => mac,
             Resolution::Pending => [0; 6],
             Resolution::Failed => return Err(error::UNREACHABLE),
         };
-        let header = self.io.frame_header(0, eth_dst, tuple);
+        let header = self.io.frame_header(port, eth_dst, tuple);
         let mut mbuf = self.io.tx_pool.take().ok_or(error::NO_RESOURCE)?;
         mbuf.set_range(HEADROOM_BYTES, HEADERS_BYTES + payload_max);
         let (headers, payload) = mbuf.bytes_mut(&self.shared.memory).split_at_mut(HEADERS_BYTES);
@@ -112,9 +114,9 @@ impl ElasticThread {
         header.emit_udp(headers, tuple.local_port, tuple.remote_port, len, sum);
         mbuf.truncate(HEADERS_BYTES + len);
         if matches!(resolution, Resolution::Known(_)) {
-            self.io.ports[0].queue.push_back(mbuf);
+            self.io.ports[port as usize].queue.push_back(mbuf);
         } else {
-            self.io.wait_for_neighbor(tuple.remote, 0, mbuf);
+            self.io.wait_for_neighbor(tuple.remote, port, mbuf);
         }
         Ok(len)
     }

@@ -250,7 +250,9 @@ impl Channel {
         message.msg_controllen = size_of_val(&control);
         let n = retry(|| {
             // SAFETY: the message points to buffers that live across the call.
-            unsafe { libc::recvmsg(self.fd.as_raw_fd(), &mut message, libc::MSG_CMSG_CLOEXEC | flags) }
+            unsafe {
+                libc::recvmsg(self.fd.as_raw_fd(), &mut message, libc::MSG_CMSG_CLOEXEC | flags)
+            }
         });
         let n = match n {
             Err(e) if e.raw_os_error() == Some(libc::ECONNRESET) => return Ok(None),
@@ -376,7 +378,16 @@ mod tests {
         for message in [config, ToImage::Ok, ToImage::Refused("busy".to_owned()), update] {
             assert_eq!(ToImage::decode(&message.encode()), Some(message));
         }
-        for junk in ["", "hello ", "attached 1", "attached 1 x", "attached -1 2", "okay", "taken 1", "update 1 x"] {
+        for junk in [
+            "",
+            "hello ",
+            "attached 1",
+            "attached 1 x",
+            "attached -1 2",
+            "okay",
+            "taken 1",
+            "update 1 x",
+        ] {
             assert_eq!(FromImage::decode(junk), None, "{junk}");
             assert_eq!(ToImage::decode(junk), None, "{junk}");
         }

@@ -23,9 +23,10 @@ pub enum ServeError {
 }
 
 /// Gives the image its configuration (`key=value` lines) and descriptors (an empty memfd for the
-/// control page, then the queues of each `nic=` line, one for each elastic thread), calls
-/// `attached(device, queue)` after each queue — that is the time for what needs privilege — and
-/// returns when the dataplane stands and the program starts.
+/// control page; packet memory if a device shares its frames with a peer; then the queues of each
+/// `nic=` line, one for each elastic thread), calls `attached(device, queue)` after each queue — that
+/// is the time for what needs privilege — and returns when the dataplane stands and the program
+/// starts.
 pub fn serve(
     child: &mut Child,
     config: &str,

@@ -2,10 +2,12 @@
 use crate::elastic;
 use crate::gate;
 use crate::signals::SignalWatch;
+use crate::updates::ChannelUpdates;
 use ix_abi::{CALLS_MAX, ProcessHeader, error};
 use ix_dataplane::metrics::ControlPage;
 use ix_dataplane::{Clock, Config, Dataplane, Device};
 use ix_domain::{Channel, FromImage, ReservedFds, ToImage};
+use ix_mem::PacketMemory;
 use ix_nic::NicInfo;
 use std::fmt::Display;
 use std::os::fd::{AsFd, OwnedFd};
@@ -16,7 +18,6 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 struct Running {
     dataplane: Dataplane,
     signals: Vec<SignalWatch>,
-    _channel: Channel,
 }
 
 /// Set before the gate opens, never changed.
@@ -32,9 +33,10 @@ pub fn start(channel: Channel) -> Result<*const ProcessHeader, (Channel, String)
         Ok(parts)
     });
     match started {
-        Ok((dataplane, signals)) => {
+        Ok((dataplane, signals, reserved)) => {
             let header = dataplane.header();
-            let running = Running { dataplane, signals, _channel: channel };
+            dataplane.set_update_source(Box::new(ChannelUpdates::new(channel, reserved)));
+            let running = Running { dataplane, signals };
             RUNNING.store(Box::into_raw(Box::new(running)), Ordering::Release);
             Ok(header)
         }
@@ -69,7 +71,9 @@ pub unsafe fn entered(thread: usize, signal_mask: u64) -> i64 {
     }
 }
 
-fn prepare(channel: &Channel) -> Result<(Dataplane, Vec<SignalWatch>), String> {
+type Prepared = (Dataplane, Vec<SignalWatch>, ReservedFds);
+
+fn prepare(channel: &Channel) -> Result<Prepared, String> {
     // SAFETY: only reads what the launcher has passed on from the kernel.
     if unsafe { libc::getauxval(libc::AT_HWCAP2) } & HWCAP2_FSGSBASE == 0 {
         return Err("the processor or kernel lacks FSGSBASE, which the gate needs; use Linux 5.9 \
@@ -88,17 +92,27 @@ fn prepare(channel: &Channel) -> Result<(Dataplane, Vec<SignalWatch>), String> {
         .into_iter();
     let page_fd = fds.next().ok_or("the broker sent no control page")?;
     let threads = config.cpus.len();
-    let devices = devices(&text_of_config, threads, &mut fds)?;
+    let infos = device_infos(&text_of_config)?;
+    let sizes = config.memory_sizes();
+    // A device whose peer works in our memory: then it is the broker's, who offers it to the peer.
+    let memory = if infos.iter().any(|info| info.shared_frames) {
+        let fd = fds.next().ok_or("the broker sent no packet memory")?;
+        PacketMemory::map(fd.as_fd(), sizes)
+    } else {
+        PacketMemory::new(sizes)
+    };
+    let memory = memory.map_err(|e| e.to_string())?;
+    let devices = devices(infos, threads, &mut fds);
     let ticks_per_us = Clock::new().ticks_per_us();
     let page =
         ControlPage::create(page_fd.as_fd(), threads, ticks_per_us).map_err(|e| e.to_string())?;
     let attached = |device, queue| finish_attachment(channel, device, queue);
     let page = Arc::new(page);
-    let dataplane = Dataplane::boot(config, devices, &page, gate::address(), attached)
+    let dataplane = Dataplane::boot_in(memory, config, devices, &page, gate::address(), attached)
         .map_err(|e| e.to_string())?;
     let signals = open_gate(&dataplane, reserved)?;
     reserved.fence().map_err(|e| text("setrlimit", e))?;
-    Ok((dataplane, signals))
+    Ok((dataplane, signals, reserved))
 }
 
 fn ask_for_config(channel: &Channel) -> Result<(String, Vec<OwnedFd>), String> {
@@ -110,19 +124,20 @@ fn ask_for_config(channel: &Channel) -> Result<(String, Vec<OwnedFd>), String> {
     }
 }
 
-/// `nic=` lines in their order, each with a queue for every elastic thread.
+/// The `nic=` lines in their order.
+fn device_infos(config: &str) -> Result<Vec<NicInfo>, String> {
+    let lines = config.lines().filter_map(|line| line.strip_prefix("nic="));
+    lines.map(|line| NicInfo::from_line(line).map_err(|e| e.to_string())).collect()
+}
+
+/// Each device with a queue for every elastic thread.
 fn devices(
-    config: &str,
+    infos: Vec<NicInfo>,
     threads: usize,
     fds: &mut impl Iterator<Item = OwnedFd>,
-) -> Result<Vec<Device>, String> {
-    let mut devices = Vec::new();
-    for line in config.lines().filter_map(|line| line.strip_prefix("nic=")) {
-        let info = NicInfo::from_line(line).map_err(|e| e.to_string())?;
-        let queues: Vec<OwnedFd> = fds.by_ref().take(threads).collect();
-        devices.push(Device { info, queues });
-    }
-    Ok(devices)
+) -> Vec<Device> {
+    let device = |info| Device { info, queues: fds.by_ref().take(threads).collect() };
+    infos.into_iter().map(device).collect()
 }
 
 /// Has the broker do what needs privilege.

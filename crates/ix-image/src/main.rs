@@ -25,6 +25,7 @@ mod heap;
 mod resume;
 mod signals;
 mod sys;
+mod updates;
 
 use arguments::Arguments;
 use ix_domain::{Channel, FromImage};

@@ -1,15 +1,19 @@
 //! The broker: starts the program with the dataplane in it, and stays until it ends, to answer
-//! `ix ctl` and to tell of links that go down and come back.
+//! `ix ctl` and to serve the devices: links that go down and come back, peers that come and go.
 use crate::control::Control;
 use crate::counters::Counters;
+use crate::devices::Devices;
 use crate::problem::{Problem, Result, STATUS_NOT_EXECUTABLE, STATUS_NOT_FOUND};
-use ix_domain::{Child, Exit, Image, LaunchConfig, LaunchError, Occurrence, SignalForwarding};
+use ix_domain::{
+    Child, Exit, FromImage, Image, LaunchConfig, LaunchError, Occurrence, SignalForwarding,
+};
 use ix_nic::OpenedDevice;
-use ix_testbed::{LinkChange, LinkWatch, Namespace};
+use ix_testbed::{LinkWatch, Namespace};
 use serde_json::{Value, json};
 use std::ffi::OsString;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// The dataplane as an executable of its own, that is planted into the program's process.
 static IMAGE: &[u8] = include_bytes!(env!("IX_IMAGE"));
@@ -29,6 +33,8 @@ pub struct Broker {
     pub threads: usize,
     /// Its devices, in the order of the configuration.
     pub devices: Vec<OpenedDevice>,
+    /// Packet memory, if one of them shares it with a peer.
+    pub memory: Option<Arc<OwnedFd>>,
 }
 
 /// A program that runs.
@@ -37,7 +43,7 @@ pub struct Running {
     control: Control,
     watch: LinkWatch,
     counters: Counters,
-    devices: Vec<OpenedDevice>,
+    devices: Devices,
     name: String,
     _signals: SignalForwarding,
 }
@@ -57,8 +63,9 @@ impl Broker {
         let pid = child.pid();
         let signals = SignalForwarding::to(pid).map_err(|e| problem(&e))?;
         let control = Control::listen(control, pid as i32)?;
-        // The control page comes first, then every device's queues.
+        // The control page comes first, then packet memory, then every device's queues.
         let mut fds: Vec<BorrowedFd<'_>> = vec![counters.fd()];
+        fds.extend(self.memory.as_deref().map(AsFd::as_fd));
         let mut devices = std::mem::take(&mut self.devices);
         let queues: Vec<_> = devices.iter_mut().map(|d| std::mem::take(&mut d.queue_fds)).collect();
         fds.extend(queues.iter().flatten().map(|fd| fd.as_fd()));
@@ -78,6 +85,7 @@ impl Broker {
         eprintln!("ix: packet memory: {}", pages_of(pid));
         // A queue lives as long as any copy of its descriptor: let the dataplane have the only one.
         drop(queues);
+        let devices = Devices::new(devices);
         Ok(Running { child, control, watch, counters, devices, name, _signals: signals })
     }
 }
@@ -85,30 +93,44 @@ impl Broker {
 impl Running {
     /// Waits for the program's end.
     pub fn wait(&mut self) -> Result<Exit> {
+        self.serve_devices();
         loop {
-            let also = [self.control.fd(), self.watch.fd()];
+            let device_fds = self.devices.fds();
+            let mut also = vec![self.control.fd(), self.watch.fd()];
+            also.extend(device_fds.iter().map(AsFd::as_fd));
             let occurrence = self
                 .child
-                .next(&also, -1)
+                .next(&also, self.devices.service_in_ms())
                 .map_err(|e| Problem::new(format!("cannot wait for {}", self.name), e))?;
             match occurrence {
                 Occurrence::Exited(exit) => return Ok(exit),
                 Occurrence::Readable(0) => self.control.serve_one(|| self.snapshot()),
-                Occurrence::Readable(_) => {
+                Occurrence::Readable(1) => {
                     let lines = self.link_changes();
                     if let Some(exit) = self.say_unless_it_ends(&lines)? {
                         return Ok(exit);
                     }
                 }
+                Occurrence::Readable(_) | Occurrence::Nothing => self.serve_devices(),
                 Occurrence::Left => {
                     let line = format!("{} executed another program, outside of IX", self.name);
                     if let Some(exit) = self.say_unless_it_ends(&[line])? {
                         return Ok(exit);
                     }
                 }
-                // Nothing that the image says later needs an answer yet.
-                Occurrence::Said(_) | Occurrence::Nothing => {}
+                Occurrence::Said(message) => self.heard(&message),
             }
+        }
+    }
+
+    fn serve_devices(&mut self) {
+        let lines = self.devices.service(self.child.channel());
+        lines.iter().for_each(|line| eprintln!("ix: {line}"));
+    }
+
+    fn heard(&mut self, message: &FromImage) {
+        if let Some(line) = self.devices.heard(message, self.child.channel()) {
+            eprintln!("ix: {line}");
         }
     }
 
@@ -121,7 +143,8 @@ impl Running {
         match ends.map_err(|e| Problem::new(format!("cannot wait for {}", self.name), e))? {
             Occurrence::Exited(exit) => return Ok(Some(exit)),
             Occurrence::Left => return self.say_unless_it_ends(lines),
-            _ => {}
+            Occurrence::Said(message) => self.heard(&message),
+            Occurrence::Readable(_) | Occurrence::Nothing => {}
         }
         lines.iter().for_each(|line| eprintln!("ix: {line}"));
         Ok(None)
@@ -131,17 +154,18 @@ impl Running {
     pub fn snapshot(&self) -> Value {
         let mut value = self.counters.snapshot();
         if let Some(map) = value.as_object_mut() {
-            let devices = self.devices.iter().map(|d| format!("{}:{}", d.info.kind, d.info.name));
             map.insert("pid".to_owned(), json!(self.child.pid()));
             map.insert("program".to_owned(), json!(self.name));
-            map.insert("devices".to_owned(), devices.collect());
+            map.insert("devices".to_owned(), self.devices.names());
+            map.insert("device_states".to_owned(), self.devices.states());
         }
         value
     }
 
     fn link_changes(&mut self) -> Vec<String> {
-        let ours: Vec<_> = self.devices.iter().map(|d| d.info.name.as_str()).collect();
-        self.watch.changes().iter().filter_map(|change| tell(change, &ours)).collect()
+        let changes = self.watch.changes();
+        let channel = self.child.channel();
+        changes.iter().filter_map(|change| self.devices.link_changed(change, channel)).collect()
     }
 }
 
@@ -198,26 +222,4 @@ fn launch_problem(error: LaunchError) -> Problem {
         _ => 1,
     };
     Problem::line(error).with_status(status)
-}
-
-/// The line for a change, if it is about one of ours.
-fn tell(change: &LinkChange, ours: &[&str]) -> Option<String> {
-    let (name, what) = match change {
-        LinkChange::Down(name) => (name, "is down: packets are lost until it is up again"),
-        LinkChange::Up(name) => (name, "is up"),
-        LinkChange::Removed(name) => (name, "is gone: start `ix run` anew when it is back"),
-    };
-    ours.contains(&name.as_str()).then(|| format!("link {name} {what}"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_our_links_are_told_of() {
-        let line = tell(&LinkChange::Down("eth1".into()), &["eth1"]).expect("told");
-        assert!(line.starts_with("link eth1 is down"));
-        assert_eq!(tell(&LinkChange::Down("eth0".into()), &["eth1"]), None);
-    }
 }

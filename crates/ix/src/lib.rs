@@ -9,6 +9,7 @@ mod broker;
 pub mod control;
 mod counters;
 mod demo;
+mod devices;
 pub mod doctor;
 pub mod machine;
 pub mod problem;

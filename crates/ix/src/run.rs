@@ -7,10 +7,11 @@ use crate::broker::Broker;
 use crate::problem::{Problem, Result, STATUS_NOT_EXECUTABLE, STATUS_NOT_FOUND};
 use crate::report::write_json;
 use crate::settings::Settings;
-use ix_nic::{DeviceSpec, OpenOptions, OpenedDevice};
+use ix_nic::{DeviceSpec, OpenOptions, OpenedDevice, SharedMemory};
 use std::ffi::OsStr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// Runs it; answers the program's exit status.
 pub fn main(args: &RunArgs) -> Result<u8> {
@@ -21,12 +22,15 @@ pub fn main(args: &RunArgs) -> Result<u8> {
     let specs = device_specs(&settings)?;
     let program = find_program(args.program.first().map_or(OsStr::new(""), |p| p))?;
     let keys = Keys::random()?;
-    let devices = open_devices(&specs, &settings, &keys)?;
+    let memory = shared_memory(&specs, &settings)?;
+    let devices = open_devices(&specs, &settings, &keys, &memory)?;
     eprintln!("ix: domain none: the program can touch the dataplane's memory");
     let text = dataplane_text(&settings, &keys, &devices);
     let name = program.display().to_string();
     let threads = settings.cpus().len();
-    let broker = Broker { program, args: args.program.clone(), text, threads, devices };
+    let shares = devices.iter().any(OpenedDevice::shares_memory);
+    let memory = memory.map(|memory| memory.fd).filter(|_| shares);
+    let broker = Broker { program, args: args.program.clone(), text, threads, devices, memory };
     let mut running = broker.start(args.control.as_deref())?;
     let exit = running.wait()?;
     if let Some(path) = &args.stats {
@@ -131,15 +135,26 @@ impl Keys {
     }
 }
 
+/// Packet memory that a peer may be let into, where a device is of that kind.
+fn shared_memory(specs: &[DeviceSpec], settings: &Settings) -> Result<Option<SharedMemory>> {
+    if !specs.iter().any(|spec| spec.to_string().starts_with("memif:")) {
+        return Ok(None);
+    }
+    let sizes = settings.memory_sizes();
+    let fd = ix_mem::memory_fd(sizes).map_err(|e| Problem::new("no packet memory", e))?;
+    Ok(Some(SharedMemory { fd: Arc::new(fd), sizes }))
+}
+
 fn open_devices(
     specs: &[DeviceSpec],
     settings: &Settings,
     keys: &Keys,
+    memory: &Option<SharedMemory>,
 ) -> Result<Vec<OpenedDevice>> {
     let options = OpenOptions {
         addresses: settings.addresses().iter().map(|a| ix_wire::IpAddr::v4(a.octets())).collect(),
         flow_hash_key: keys.flow_hash_key(),
-        ..OpenOptions::default()
+        memory: memory.clone(),
     };
     let open = |spec| {
         ix_nic::open(spec, &options).map_err(|e| Problem::new(format!("cannot open {spec}"), e))

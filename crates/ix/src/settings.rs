@@ -121,6 +121,12 @@ impl Settings {
         values.filter_map(|(_, value)| value.split('/').next()?.parse().ok()).collect()
     }
 
+    /// Packet memory of the dataplane.
+    pub fn memory_sizes(&self) -> ix_mem::Sizes {
+        // What `check` has read already.
+        Config::parse(&self.text()).unwrap_or_default().memory_sizes()
+    }
+
     /// Hardware threads of the elastic threads.
     pub fn cpus(&self) -> Vec<usize> {
         self.first("cpu").and_then(cpu::parse_list).unwrap_or_default()

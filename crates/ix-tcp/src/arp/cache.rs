@@ -171,6 +171,21 @@ impl ArpCache {
         self.version += 1;
     }
 
+    /// The links under us changed: next hops may have other addresses now, and so may we. What was
+    /// learned is forgotten, and asked for anew when it is needed.
+    pub fn links_changed(&mut self, own_macs: &[MacAddr]) {
+        debug_assert!(!own_macs.is_empty());
+        self.own_macs = own_macs.to_vec();
+        self.entries.retain(|_, entry| matches!(entry.state, State::Static { .. }));
+        self.version += 1;
+        self.due_us = u64::MAX;
+    }
+
+    /// Whether we answer for this address.
+    pub fn answers_for(&self, ip: [u8; 4]) -> bool {
+        self.own_ips.contains(&ip)
+    }
+
     /// Grows whenever a mapping that a copy of the table may hold has changed or gone.
     pub fn version(&self) -> u64 {
         self.version

@@ -1,0 +1,171 @@
+//! Devices that change while the dataplane runs: a memif peer comes or goes, an interface was made
+//! again.
+//!
+//! An update comes from the broker through an [`UpdateSource`]. Whichever elastic thread looks first
+//! reads it and lays each queue's part into the slot of the thread that owns the queue; that thread
+//! takes it over between two cycles. Nothing happens while no thread is inside `run_io`: updates
+//! then wait with the broker.
+use crate::io::Io;
+use ix_nic::{NEVER_RINGS, QueueUpdate};
+use std::os::fd::{OwnedFd, RawFd};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+
+/// A change of one device.
+#[derive(Debug)]
+pub struct Update {
+    /// Number of the device in the configuration.
+    pub device: usize,
+    /// Grows with each update of the device.
+    pub serial: u64,
+    /// What changed, for [`ix_nic::read_update`].
+    pub line: String,
+    /// Descriptors that belong to it.
+    pub fds: Vec<OwnedFd>,
+}
+
+/// What became of an update.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum UpdateOutcome {
+    /// This queue has taken it over.
+    Updated {
+        /// The queue.
+        queue: usize,
+        /// The update's number.
+        serial: u64,
+    },
+    /// It cannot be used, and why; the device stays as it was.
+    Failed(String),
+}
+
+/// Where updates come from: the channel to the broker. Nothing here may block.
+pub trait UpdateSource: Send {
+    /// A descriptor that polls readable when an update waits; [`NEVER_RINGS`] once none can come.
+    fn fd(&self) -> RawFd;
+
+    /// The next update, if one waits.
+    fn next(&mut self) -> Option<Update>;
+
+    /// Tells what became of an update of this device.
+    fn tell(&mut self, device: usize, outcome: UpdateOutcome);
+}
+
+/// A queue's part of an update, on its way to the elastic thread that owns the queue.
+struct Part {
+    serial: u64,
+    update: QueueUpdate,
+}
+
+/// What waits for one elastic thread: a part for each device, the newest.
+#[derive(Default)]
+struct Slot {
+    waits: AtomicBool,
+    parts: Mutex<Vec<Option<Part>>>,
+}
+
+/// Updates on their way.
+pub struct Updates {
+    slots: Box<[Slot]>,
+    source: Mutex<Option<Box<dyn UpdateSource>>>,
+    source_fd: AtomicI32,
+}
+
+impl Updates {
+    /// For so many elastic threads; without a source.
+    pub(crate) fn new(threads: usize) -> Updates {
+        let slots = (0..threads).map(|_| Slot::default()).collect();
+        Updates { slots, source: Mutex::new(None), source_fd: AtomicI32::new(NEVER_RINGS) }
+    }
+
+    /// From now on updates come from there.
+    pub(crate) fn set_source(&self, source: Box<dyn UpdateSource>) {
+        let mut place = lock(&self.source);
+        self.source_fd.store(source.fd(), Ordering::Relaxed);
+        *place = Some(source);
+    }
+
+    /// Polls readable when [`Io::read_updates`] has something to do.
+    pub(crate) fn source_fd(&self) -> RawFd {
+        self.source_fd.load(Ordering::Relaxed)
+    }
+
+    /// Whether something waits for an elastic thread. Looked at in each cycle, so it orders nothing:
+    /// the slot's lock does.
+    #[inline]
+    pub(crate) fn waits(&self, thread: usize) -> bool {
+        self.slots[thread].waits.load(Ordering::Relaxed)
+    }
+
+    /// Lays a part down; an older one of the device that was not taken is closed.
+    fn put(&self, thread: usize, device: usize, part: Part) {
+        let slot = &self.slots[thread];
+        let mut parts = lock(&slot.parts);
+        if parts.len() <= device {
+            parts.resize_with(device + 1, || None);
+        }
+        parts[device] = Some(part);
+        slot.waits.store(true, Ordering::Relaxed);
+    }
+
+    fn take(&self, thread: usize) -> Vec<Option<Part>> {
+        let slot = &self.slots[thread];
+        let mut parts = lock(&slot.parts);
+        slot.waits.store(false, Ordering::Relaxed);
+        std::mem::take(&mut parts)
+    }
+
+    fn tell(&self, device: usize, outcome: UpdateOutcome) {
+        if let Some(source) = lock(&self.source).as_mut() {
+            source.tell(device, outcome);
+        }
+    }
+}
+
+impl Io {
+    /// Reads the updates that wait at the source and hands their parts out. Leaves it alone when
+    /// another thread is at it.
+    #[cold]
+    pub(crate) fn read_updates(&mut self) {
+        let shared = self.shared.clone();
+        let mut source = match shared.updates.source.try_lock() {
+            Ok(source) => source,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return,
+        };
+        let Some(source) = source.as_mut() else { return };
+        while let Some(Update { device, serial, line, fds }) = source.next() {
+            let Some(port) = self.ports.get(device) else { continue };
+            match ix_nic::read_update(&port.info, &line, fds, &shared.memory) {
+                Err(e) => source.tell(device, UpdateOutcome::Failed(e.to_string())),
+                Ok(parts) => {
+                    for (thread, update) in parts.into_iter().enumerate().take(shared.threads()) {
+                        shared.updates.put(thread, device, Part { serial, update });
+                        if thread != self.index {
+                            self.ring_thread(thread);
+                        }
+                    }
+                }
+            }
+        }
+        shared.updates.source_fd.store(source.fd(), Ordering::Relaxed);
+    }
+
+    /// Takes over what waits for this thread. Between two cycles.
+    #[cold]
+    pub(crate) fn take_updates(&mut self, now_us: u64) {
+        let shared = self.shared.clone();
+        for (device, part) in shared.updates.take(self.index).into_iter().enumerate() {
+            let (Some(part), Some(port)) = (part, self.ports.get_mut(device)) else { continue };
+            port.nic.update(part.update, &shared.memory, &mut self.rx_pool, &mut self.tx_pool);
+            port.info = port.nic.info().clone();
+            let (queue, serial) = (self.index, part.serial);
+            shared.updates.tell(device, UpdateOutcome::Updated { queue, serial });
+        }
+        let macs: Vec<_> = self.ports.iter().map(|port| port.info.mac).collect();
+        shared.neighbors.links_changed(&macs, now_us);
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

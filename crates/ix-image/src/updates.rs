@@ -1,0 +1,75 @@
+//! Devices that change: the broker's word of it, and our answers.
+use ix_dataplane::{Update, UpdateOutcome, UpdateSource};
+use ix_domain::{Channel, FromImage, ReservedFds, ToImage};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+
+/// The channel to the broker, after the start.
+pub struct ChannelUpdates {
+    /// `None` once it broke: the dataplane goes on with the devices it has.
+    channel: Option<Channel>,
+    reserved: ReservedFds,
+}
+
+impl ChannelUpdates {
+    /// Of this channel; descriptors go where the dataplane's are.
+    pub fn new(channel: Channel, reserved: ReservedFds) -> ChannelUpdates {
+        ChannelUpdates { channel: Some(channel), reserved }
+    }
+
+    /// The next message, its descriptors out of the program's way; `None` when nothing waits.
+    fn receive(&mut self) -> io::Result<Option<(String, Vec<OwnedFd>)>> {
+        let Some(channel) = &self.channel else { return Ok(None) };
+        let received: io::Result<Option<_>> = self.reserved.unfenced(|| {
+            let Some((text, fds)) = channel.try_receive()? else { return Ok(None) };
+            // Where there is no room any more they stay where they are: better than no device.
+            let place = |fd: OwnedFd| self.reserved.copy(fd.as_fd()).unwrap_or(fd);
+            Ok(Some((text, fds.into_iter().map(place).collect())))
+        });
+        match received {
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => Ok(None),
+            Err(e) if e.raw_os_error() == Some(libc::EMSGSIZE) => Err(e),
+            Ok(Some(message)) => Ok(Some(message)),
+            Ok(None) | Err(_) => {
+                self.channel = None;
+                Ok(None)
+            }
+        }
+    }
+
+    fn say(&self, message: &FromImage) {
+        // A broker that is gone or does not listen is no reason to stop serving.
+        if let Some(channel) = &self.channel {
+            let _ = channel.try_send(&message.encode(), &[]);
+        }
+    }
+}
+
+impl UpdateSource for ChannelUpdates {
+    fn fd(&self) -> RawFd {
+        self.channel.as_ref().map_or(ix_nic::NEVER_RINGS, |channel| channel.as_fd().as_raw_fd())
+    }
+
+    fn next(&mut self) -> Option<Update> {
+        loop {
+            let (text, fds) = match self.receive() {
+                Ok(message) => message?,
+                // It came without all its descriptors. The broker gets no answer and says so.
+                Err(_) => continue,
+            };
+            if let Some(ToImage::Update { device, serial, line }) = ToImage::decode(&text) {
+                self.say(&FromImage::Taken { device, serial });
+                return Some(Update { device, serial, line, fds });
+            }
+        }
+    }
+
+    fn tell(&mut self, device: usize, outcome: UpdateOutcome) {
+        self.say(&match outcome {
+            UpdateOutcome::Updated { queue, serial } => {
+                FromImage::Updated { device, queue, serial }
+            }
+            UpdateOutcome::Failed(why) => FromImage::UpdateFailed { device, why },
+        });
+    }
+}
