@@ -6,6 +6,7 @@
 
 pub mod clock;
 pub mod cpu;
+pub mod datagrams;
 pub mod ix;
 pub mod linux;
 mod pattern;

@@ -5,8 +5,8 @@ use libc::{EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT};
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 
-/// Token of the listener; connections have their slot.
-const LISTENER: u64 = u64::MAX;
+/// Tokens of listeners begin here; connections have their slot.
+const LISTENER: u64 = 1 << 32;
 /// Longest sleep, so that the end of a run is noticed.
 const SLEEP_MS: i32 = 20;
 
@@ -21,7 +21,7 @@ struct Slot<C> {
 struct Loop<S: Service> {
     service: S,
     epoll: Epoll,
-    listener: Option<TcpListener>,
+    listeners: Vec<TcpListener>,
     target: Option<SocketAddr>,
     slots: Vec<Option<Slot<S::Conn>>>,
     free: Vec<usize>,
@@ -30,9 +30,16 @@ struct Loop<S: Service> {
 
 /// Serves a listener until the service has finished.
 pub fn serve<S: Service>(listener: TcpListener, service: S, spin: bool) -> io::Result<S> {
+    serve_all(vec![listener], service, spin)
+}
+
+/// Serves several listeners until the service has finished.
+pub fn serve_all<S: Service>(listeners: Vec<TcpListener>, service: S, spin: bool) -> io::Result<S> {
     let mut state = Loop::new(service)?;
-    state.epoll.add(&listener, EPOLLIN, LISTENER)?;
-    state.listener = Some(listener);
+    for (token, listener) in (LISTENER..).zip(&listeners) {
+        state.epoll.add(listener, EPOLLIN, token)?;
+    }
+    state.listeners = listeners;
     state.run(spin)
 }
 
@@ -56,7 +63,7 @@ impl<S: Service> Loop<S> {
         Ok(Loop {
             service,
             epoll: Epoll::new(256)?,
-            listener: None,
+            listeners: Vec::new(),
             target: None,
             slots: Vec::new(),
             free: Vec::new(),
@@ -67,11 +74,11 @@ impl<S: Service> Loop<S> {
     fn run(mut self, spin: bool) -> io::Result<S> {
         let timeout_ms = if spin { 0 } else { SLEEP_MS };
         while !self.service.finished(clock::now_ns())
-            && (self.listener.is_some() || self.free.len() < self.slots.len())
+            && (!self.listeners.is_empty() || self.free.len() < self.slots.len())
         {
             for index in 0..self.epoll.wait(timeout_ms)? {
                 match self.epoll.event(index) {
-                    (_, LISTENER) => self.accept()?,
+                    (_, token @ LISTENER..) => self.accept((token - LISTENER) as usize)?,
                     (events, token) => self.ready(token as usize, events)?,
                 }
             }
@@ -79,8 +86,8 @@ impl<S: Service> Loop<S> {
         Ok(self.service)
     }
 
-    fn accept(&mut self) -> io::Result<()> {
-        while let Some(listener) = &self.listener
+    fn accept(&mut self, listener: usize) -> io::Result<()> {
+        while let Some(listener) = self.listeners.get(listener)
             && let Some(stream) = socket::accept(listener)?
         {
             let Some(mut conn) = self.service.open() else {

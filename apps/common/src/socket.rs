@@ -1,6 +1,6 @@
 //! Linux sockets with the options that a fair comparison needs and `std` lacks.
 use std::io;
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 fn check(result: libc::c_int) -> io::Result<libc::c_int> {
@@ -41,8 +41,12 @@ fn sockaddr(addr: SocketAddr) -> (libc::sockaddr_storage, libc::socklen_t) {
 }
 
 fn stream_socket(addr: SocketAddr) -> io::Result<OwnedFd> {
+    new_socket(addr, libc::SOCK_STREAM | libc::SOCK_NONBLOCK)
+}
+
+fn new_socket(addr: SocketAddr, kind: libc::c_int) -> io::Result<OwnedFd> {
     let family = if addr.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
-    let kind = libc::SOCK_STREAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+    let kind = kind | libc::SOCK_CLOEXEC;
     // SAFETY: no pointers.
     let fd = check(unsafe { libc::socket(family, kind, 0) })?;
     // SAFETY: a fresh descriptor that is ours.
@@ -75,6 +79,19 @@ pub fn listen(addr: SocketAddr) -> io::Result<TcpListener> {
     // SAFETY: no pointers.
     check(unsafe { libc::listen(fd.as_raw_fd(), 65_535) })?;
     Ok(TcpListener::from(fd))
+}
+
+/// A blocking UDP socket that other threads may share the port with; room for bursts.
+pub fn bind_udp(addr: SocketAddr) -> io::Result<UdpSocket> {
+    const ROOM_BYTES: libc::c_int = 4 << 20;
+    let fd = new_socket(addr, libc::SOCK_DGRAM)?;
+    set_option(&fd, libc::SOL_SOCKET, libc::SO_REUSEPORT, 1 as libc::c_int)?;
+    // What the kernel's limit (net.core.rmem_max) does not allow it leaves away by itself.
+    set_option(&fd, libc::SOL_SOCKET, libc::SO_RCVBUF, ROOM_BYTES)?;
+    let (address, len) = sockaddr(addr);
+    // SAFETY: an address of the length given.
+    check(unsafe { libc::bind(fd.as_raw_fd(), (&raw const address).cast(), len) })?;
+    Ok(UdpSocket::from(fd))
 }
 
 /// Takes a connection, nonblocking; `None`: none waits.
@@ -112,12 +129,21 @@ pub fn reset_on_close(stream: &TcpStream) -> io::Result<()> {
     set_option(stream, libc::SOL_SOCKET, libc::SO_LINGER, linger)
 }
 
-/// Allows as many descriptors as the hard limit does: many connections need more than the usual
-/// 1024.
+/// Most descriptors of a process that the kernel allows by default (fs.nr_open).
+const DESCRIPTORS_MAX: libc::rlim_t = 1 << 20;
+
+/// Allows as many descriptors as the hard limit does, or more where we may: many connections need
+/// more than the usual 1024.
 pub fn raise_descriptor_limit() -> io::Result<()> {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: the structure is valid during the call.
     check(unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) })?;
+    let most = limit.rlim_max.max(DESCRIPTORS_MAX);
+    let wish = libc::rlimit { rlim_cur: most, rlim_max: most };
+    // SAFETY: as above. A refusal is no error: only root may raise the hard limit.
+    if unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &wish) } == 0 {
+        return Ok(());
+    }
     limit.rlim_cur = limit.rlim_max;
     // SAFETY: as above.
     check(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) }).map(|_| ())

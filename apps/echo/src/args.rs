@@ -1,4 +1,5 @@
 //! The command line.
+use crate::{rounds, udp};
 use clap::{Parser, ValueEnum};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::str::FromStr;
@@ -14,6 +15,8 @@ Examples:
   ix run --nic afxdp:veth1 --addr 10.0.0.2/24 --cpus 1 -- ix-echo 64
   ix-echo 64 --linux --port 7000
   ix-echo --client 10.0.0.2:7 --linux --size 64 --connections 64 --seconds 5 --json
+  ix-echo 1024 --udp --linux --port 7000
+  ix-echo --client 10.0.0.2:7 --linux --connections 10000 --in-flight 64
   ix-echo bulk --linux --port 7001
   ix-echo --client 10.0.0.2:7001 --linux --bulk both --bytes 1073741824"
 )]
@@ -27,6 +30,9 @@ pub struct Args {
     /// Server: port to listen on.
     #[arg(long, default_value_t = 7)]
     pub port: u16,
+    /// So many ports from there on: a server listens on all, a client spreads its connections.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
+    pub ports: u16,
     /// Server: address to listen on.
     #[arg(long, default_value_t = IpAddr::V4(Ipv4Addr::UNSPECIFIED))]
     pub addr: IpAddr,
@@ -64,6 +70,21 @@ pub struct Args {
     /// the connection.
     #[arg(long, value_name = "M", value_parser = clap::value_parser!(u64).range(1..))]
     pub messages_per_connection: Option<u64>,
+    /// Client: how a connection ends after its messages.
+    #[arg(long, value_name = "HOW", default_value = "reset", requires = "messages_per_connection")]
+    pub close: Close,
+    /// Client: so many messages under way at once over all connections of a thread together, each
+    /// on one chosen at random; the clock starts when all connections are open.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..),
+        conflicts_with_all = ["depth", "messages_per_connection", "bulk", "udp"])]
+    pub in_flight: Option<u32>,
+    /// Datagrams instead of connections; a client has --depth of them under way in each thread.
+    #[arg(long, conflicts_with_all = ["bulk", "messages_per_connection"])]
+    pub udp: bool,
+    /// Server over UDP on IX: one cycle at a time, never waiting inside the dataplane, so that its
+    /// counters show what crossing the gate costs.
+    #[arg(long, requires = "udp")]
+    pub poll: bool,
     /// Client: transfer --bytes over one connection instead, in this direction as the client sees
     /// it.
     #[arg(long, value_name = "DIRECTION", requires = "client")]
@@ -74,6 +95,37 @@ pub struct Args {
     /// Client: print one JSON object instead of a table.
     #[arg(long)]
     pub json: bool,
+}
+
+impl Args {
+    /// What clap cannot say: sizes that the kind of load does not allow.
+    pub fn check(&self) -> Result<(), String> {
+        let size = match self.serve {
+            Some(Serve::Echo(size)) => size as u64,
+            Some(Serve::Bulk) if self.udp => return Err("bulk does not go over UDP".into()),
+            _ => self.size,
+        };
+        if self.udp && !(udp::SIZE_MIN..=udp::SIZE_MAX).contains(&size) {
+            let (min, max) = (udp::SIZE_MIN, udp::SIZE_MAX);
+            return Err(format!("a datagram has {min} to {max} bytes, not {size}"));
+        }
+        if self.in_flight.is_some() && size > rounds::SIZE_MAX {
+            return Err(format!(
+                "with --in-flight messages have {} bytes at most",
+                rounds::SIZE_MAX
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// How a client ends a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Close {
+    /// By a reset, which leaves no TIME-WAIT.
+    Reset,
+    /// By FIN; the client's end keeps the TIME-WAIT.
+    Fin,
 }
 
 /// What a server does.
@@ -145,8 +197,13 @@ mod tests {
             "ix-echo --client 1.2.3.4",
             "ix-echo --client 1.2.3.4:5 --connections 0",
             "ix-echo --client 1.2.3.4:5 --seconds nan",
+            "ix-echo --client 1.2.3.4:5 --in-flight 4 --depth 2",
+            "ix-echo --client 1.2.3.4:5 --close fin",
         ] {
             assert!(parse(wrong).is_err(), "{wrong}");
+        }
+        for wrong in ["ix-echo 1473 --udp", "ix-echo 7 --udp", "ix-echo bulk --udp"] {
+            assert!(parse(wrong).unwrap().check().is_err(), "{wrong}");
         }
     }
 }

@@ -1,4 +1,5 @@
 //! The load: messages out, the same back, each timed and compared.
+use crate::args::Close;
 use crate::report::Sample;
 use hdrhistogram::Histogram;
 use ix_apps::{End, Pattern, Service, Verdict};
@@ -17,6 +18,8 @@ pub struct Load {
     pub depth: u32,
     /// Messages until the connection is reset and another opened.
     pub messages_per_connection: Option<u64>,
+    /// How a connection ends after those.
+    pub close: Close,
     /// Start and end of the measured time, ns.
     pub measured_ns: (u64, u64),
 }
@@ -130,7 +133,12 @@ impl Service for EchoClient {
 
     fn verdict(&self, conn: &Stream) -> Verdict {
         let all = conn.received / self.load.size >= self.limit();
-        if all || conn.corrupt { Verdict::Reset } else { Verdict::Open }
+        match self.load.close {
+            _ if conn.corrupt => Verdict::Reset,
+            Close::Reset if all => Verdict::Reset,
+            Close::Fin if all => Verdict::Close,
+            _ => Verdict::Open,
+        }
     }
 
     fn closed(&mut self, conn: Stream, end: End) -> bool {
@@ -167,8 +175,13 @@ mod tests {
         (client, conn)
     }
 
-    const LOAD: Load =
-        Load { size: 10, depth: 2, messages_per_connection: Some(3), measured_ns: (100, 1000) };
+    const LOAD: Load = Load {
+        size: 10,
+        depth: 2,
+        messages_per_connection: Some(3),
+        close: Close::Reset,
+        measured_ns: (100, 1000),
+    };
 
     #[test]
     fn counts_only_right_and_timely_answers() {
@@ -188,6 +201,8 @@ mod tests {
         assert_eq!(client.verdict(&conn), Verdict::Open);
         client.input(&mut conn, &last, 2100);
         assert_eq!(client.verdict(&conn), Verdict::Reset);
+        client.load.close = Close::Fin;
+        assert_eq!(client.verdict(&conn), Verdict::Close);
         assert!(client.closed(conn, End::Ours));
         assert_eq!(client.sample.errors, 0);
     }

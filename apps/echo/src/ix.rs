@@ -31,10 +31,12 @@ pub fn server(
     thread: Thread,
     size: usize,
     limits: Limits,
-    at: SocketAddr,
+    at: &[SocketAddr],
 ) -> Result<EventLoop<EchoZeroCopy>, Error> {
     let mut server = EventLoop::new(thread, EchoZeroCopy { size, limits, live: 0 });
-    server.listen(at, 0)?;
+    for &at in at {
+        server.listen(at, 0)?;
+    }
     Ok(server)
 }
 
@@ -121,7 +123,7 @@ impl Handler for EchoZeroCopy {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::args::Direction;
+    use crate::args::{Close, Direction};
     use crate::bulk::{BulkClient, BulkServer};
     use crate::client::{EchoClient, Load};
     use ix_apps::ix::{client, finish, server as serve};
@@ -138,11 +140,12 @@ mod tests {
             let config = Config { tx_steps: 8, ..Config::default() };
             let model = Loopback::new(2, config);
             let limits = Limits { connections: 8, messages: u64::MAX };
-            let mut echo = server(model.enter(0).unwrap(), size, limits, at()).unwrap();
+            let mut echo = server(model.enter(0).unwrap(), size, limits, &[at()]).unwrap();
             let load = Load {
                 size: size as u64,
                 depth: 2,
                 messages_per_connection: Some(3),
+                close: Close::Reset,
                 measured_ns: (0, u64::MAX),
             };
             let clients = EchoClient::new(load);

@@ -6,8 +6,15 @@ mod bulk;
 mod client;
 mod ix;
 mod report;
+mod rounds;
+mod rounds_ix;
+mod rounds_linux;
 mod run;
+mod run_load;
 mod server;
+mod udp;
+mod udp_ix;
+mod udp_linux;
 
 use clap::Parser;
 use std::ffi::OsString;

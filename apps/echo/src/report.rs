@@ -9,6 +9,8 @@ pub struct Sample {
     latency_ns: Histogram<u64>,
     /// Connections opened in the measured time.
     pub opened: u64,
+    /// Datagrams that did not come back.
+    pub lost: u64,
     /// Failed connections and wrong answers, at any time.
     pub errors: u64,
     /// The first of them.
@@ -17,7 +19,7 @@ pub struct Sample {
 
 impl Default for Sample {
     fn default() -> Sample {
-        Sample { latency_ns: histogram(), opened: 0, errors: 0, first_error: None }
+        Sample { latency_ns: histogram(), opened: 0, lost: 0, errors: 0, first_error: None }
     }
 }
 
@@ -47,6 +49,7 @@ impl Sample {
     pub fn merge(&mut self, other: Sample) {
         self.latency_ns += other.latency_ns;
         self.opened += other.opened;
+        self.lost += other.lost;
         self.errors += other.errors;
         self.first_error = self.first_error.take().or(other.first_error);
     }
@@ -72,6 +75,7 @@ impl Sample {
             "p99_us": self.quantile_us(0.99),
             "p999_us": self.quantile_us(0.999),
             "max_us": round(self.latency_ns.max() as f64 / 1000.0),
+            "lost": self.lost,
             "connections_opened": self.opened,
             "connections_per_s": rate(self.opened),
             "errors": self.errors,

@@ -1,24 +1,29 @@
 //! Threads: who serves or loads where, and what comes of it.
 use crate::args::{Args, Direction, Serve};
 use crate::bulk::{BulkClient, BulkServer};
-use crate::client::{EchoClient, Load};
-use crate::report::{self, Sample};
+use crate::report;
+use crate::run_load::load;
 use crate::server::{EchoServer, Limits};
+use crate::udp_ix::UdpEcho;
+use crate::udp_linux;
 use anyhow::{Context, Result, anyhow, bail};
-use ix_apps::{clock, cpu, ix, linux, socket};
+use ix_apps::{cpu, ix, linux, socket};
 use libix::raw::{Process, Thread, Wait};
 use std::net::SocketAddr;
 use std::sync::mpsc::{Sender, channel};
 use std::thread;
 
 /// Where the threads run.
-enum Place {
+pub enum Place {
+    /// On elastic threads.
     Ix(Process),
+    /// On Linux sockets.
     Linux,
 }
 
 /// Carries out the command line.
 pub fn run(args: &Args) -> Result<()> {
+    args.check().map_err(|why| anyhow!(why))?;
     if args.linux {
         socket::raise_descriptor_limit().context("cannot raise the limit of open files")?;
     }
@@ -41,7 +46,9 @@ fn find() -> Result<Process> {
 
 /// Serves until killed; says `ready` once all threads listen.
 fn serve(args: &Args, place: &Place, threads: u32, what: Serve) -> Result<()> {
-    let at = SocketAddr::new(args.addr, args.port);
+    let ports = args.port..=args.port.checked_add(args.ports - 1).context("--ports: too many")?;
+    let at: Vec<_> = ports.map(|port| SocketAddr::new(args.addr, port)).collect();
+    let at = &at[..];
     let (news, hear) = channel();
     thread::scope(|scope| {
         for index in 0..threads {
@@ -67,7 +74,8 @@ fn serve(args: &Args, place: &Place, threads: u32, what: Serve) -> Result<()> {
                     Serve::Echo(size) => format!("echo of {size} bytes"),
                     Serve::Bulk => "bulk".to_string(),
                 };
-                println!("ready: {what} on {at}, {threads} threads");
+                let over = if args.udp { " over UDP" } else { "" };
+                println!("ready: {what}{over} on {}, {threads} threads", at[0]);
             }
         }
         Ok(())
@@ -79,12 +87,20 @@ fn serve_ix(
     process: &Process,
     index: u32,
     what: Serve,
-    at: SocketAddr,
+    at: &[SocketAddr],
     news: &Sender<Result<()>>,
 ) -> Result<()> {
     let thread = Thread::enter(process, index)?;
-    let cannot = || format!("cannot listen on {at}");
+    let cannot = || format!("cannot listen on {}", at[0]);
     match what {
+        Serve::Echo(_) if args.udp => {
+            let mut server = UdpEcho::new(thread, at[0])?;
+            news.send(Ok(()))?;
+            let wait = if args.poll { Wait::Poll } else { Wait::Forever };
+            loop {
+                server.turn(wait)?;
+            }
+        }
         Serve::Echo(size) => {
             let limits = Limits::of(args);
             let mut server = crate::ix::server(thread, size, limits, at).with_context(cannot)?;
@@ -92,7 +108,8 @@ fn serve_ix(
             server.run()?;
         }
         Serve::Bulk => {
-            let mut server = ix::server(thread, BulkServer::default(), at).with_context(cannot)?;
+            let bulk = BulkServer::default();
+            let mut server = ix::server(thread, bulk, at[0]).with_context(cannot)?;
             news.send(Ok(()))?;
             server.run()?;
         }
@@ -104,85 +121,34 @@ fn serve_linux(
     args: &Args,
     index: u32,
     what: Serve,
-    at: SocketAddr,
+    at: &[SocketAddr],
     news: &Sender<Result<()>>,
 ) -> Result<()> {
     pin(args, index)?;
-    let listener = socket::listen(at).with_context(|| format!("cannot listen on {at}"))?;
+    if args.udp {
+        let socket = socket::bind_udp(at[0]).with_context(|| format!("cannot bind {}", at[0]))?;
+        news.send(Ok(()))?;
+        return Ok(udp_linux::serve(&socket, args.spin)?);
+    }
+    let listen = |&at: &_| socket::listen(at).with_context(|| format!("cannot listen on {at}"));
+    let listeners = at.iter().map(listen).collect::<Result<Vec<_>>>()?;
     news.send(Ok(()))?;
     match what {
         Serve::Echo(size) => {
-            linux::serve(listener, EchoServer::new(size, Limits::of(args)), args.spin)?;
+            linux::serve_all(listeners, EchoServer::new(size, Limits::of(args)), args.spin)?;
         }
         Serve::Bulk => {
-            linux::serve(listener, BulkServer::default(), args.spin)?;
+            linux::serve_all(listeners, BulkServer::default(), args.spin)?;
         }
     }
     Ok(())
 }
 
-fn pin(args: &Args, index: u32) -> Result<()> {
+/// Puts the calling thread where --cpus says.
+pub fn pin(args: &Args, index: u32) -> Result<()> {
     let Some(cpus) = &args.cpus else { return Ok(()) };
     let cpu = cpus.0[index as usize % cpus.0.len()];
     cpu::pin(cpu).with_context(|| format!("cannot pin to CPU {cpu}"))
-}
-
-/// Puts load on an echo server and reports.
-fn load(args: &Args, place: &Place, threads: u32, to: SocketAddr) -> Result<()> {
-    let start_ns = clock::now_ns();
-    let warmup = args.warmup.unwrap_or((args.seconds / 10.0).min(1.0));
-    let from_ns = start_ns + (warmup * 1e9) as u64;
-    let load = Load {
-        size: args.size,
-        depth: args.depth,
-        messages_per_connection: args.messages_per_connection,
-        measured_ns: (from_ns, from_ns + (args.seconds * 1e9) as u64),
-    };
-    let mut total = Sample::default();
-    thread::scope(|scope| {
-        let clients: Vec<_> = (0..threads)
-            .map(|index| {
-                let share = share(args.connections, threads, index);
-                scope.spawn(move || match place {
-                    Place::Ix(process) => load_ix(process, index, load, to, share),
-                    Place::Linux => {
-                        pin(args, index)?;
-                        let client = EchoClient::new(load);
-                        let client = linux::connect(to, share, client, args.spin)?;
-                        Ok(client.into_sample())
-                    }
-                })
-            })
-            .collect();
-        clients.into_iter().try_for_each(|client| join(client).map(|sample| total.merge(sample)))
-    })?;
-    if let Some(error) = &total.first_error {
-        eprintln!("ix-echo: {} errors, the first: {error}", total.errors);
-    }
-    if total.messages() == 0 {
-        let why = total.first_error.as_deref().unwrap_or("no answer within the time");
-        bail!("no message came back from {to}: {why}");
-    }
-    report::print(&total.row(args, args.seconds), args.json);
-    Ok(())
-}
-
-fn load_ix(
-    process: &Process,
-    index: u32,
-    load: Load,
-    to: SocketAddr,
-    connections: usize,
-) -> Result<Sample> {
-    let thread = Thread::enter(process, index)?;
-    let mut client = ix::client(thread, EchoClient::new(load), to, connections);
-    client.run()?;
-    ix::finish(&mut client)?;
-    Ok(core::mem::take(client.handler().service().sample()))
-}
-
-fn share(connections: u32, threads: u32, index: u32) -> usize {
-    (connections / threads + u32::from(index < connections % threads)) as usize
 }
 
 /// One bulk transfer.
@@ -205,10 +171,6 @@ fn bulk(args: &Args, place: &Place, to: SocketAddr, direction: Direction) -> Res
     let (seconds, sent, received) = outcome.map_err(|why| anyhow!("transfer with {to}: {why}"))?;
     report::print(&report::bulk_row(args, seconds, sent, received, 0), args.json);
     Ok(())
-}
-
-fn join<T>(thread: thread::ScopedJoinHandle<'_, Result<T>>) -> Result<T> {
-    thread.join().map_err(|_| anyhow!("a thread panicked"))?
 }
 
 /// Ends the program although other threads still serve.

@@ -88,6 +88,43 @@ fn connections_that_are_reset_after_a_few_messages() {
 }
 
 #[test]
+fn connections_that_end_by_fin() {
+    let server = Server::start(&["64"]);
+    let args = ["--messages-per-connection", "2", "--connections", "4", "--close", "fin"];
+    let row = server.row(&[&SHORT[..], &args].concat());
+    assert_eq!(row["errors"], 0);
+    assert!(row["connections_opened"].as_u64().unwrap() > 10, "{row}");
+}
+
+#[test]
+fn few_messages_under_way_on_many_connections() {
+    let server = Server::start(&["64"]);
+    for spin in [&["--spin"][..], &[]] {
+        let args = ["--connections", "300", "--in-flight", "8"];
+        let row = server.row(&[&SHORT[..], &args, spin].concat());
+        assert_eq!((&row["errors"], &row["connections_opened"]), (&0.into(), &300.into()));
+        assert!(row["msgs_per_s"].as_f64().unwrap() > 100.0, "{row}");
+    }
+    let output = server.client(&["--connections", "3", "--in-flight", "2", "--size", "70000"]);
+    assert!(String::from_utf8(output.stderr).unwrap().contains("16384 bytes at most"));
+}
+
+#[test]
+fn datagrams_are_echoed() {
+    for more in [&[][..], &["--spin"]] {
+        let server = Server::start(&[&["1024", "--udp"][..], more].concat());
+        let args = ["--udp", "--size", "1024", "--depth", "16"];
+        let row = server.row(&[&SHORT[..], &args, more].concat());
+        assert_eq!(row["errors"], 0);
+        assert!(row["msgs_per_s"].as_f64().unwrap() > 100.0, "{row}");
+    }
+    let nobody = program(&["--client", "127.0.0.1:1", "--udp", "--linux", "--seconds", "0.1"])
+        .output()
+        .unwrap();
+    assert!(String::from_utf8(nobody.stderr).unwrap().contains("no message came back"));
+}
+
+#[test]
 fn bulk_each_way() {
     let server = Server::start(&["bulk"]);
     for (direction, sent, received) in

@@ -78,7 +78,8 @@ impl World {
         for index in 0..args[2] as usize {
             // SAFETY: within transmit memory, checked above; the application is in the gate.
             let entry = unsafe { array.add(index).read() };
-            if !self.tx.contains(entry.base, entry.len) {
+            let in_rx = self.rx.contains(entry.base, entry.len);
+            if !in_rx && !self.tx.contains(entry.base, entry.len) {
                 return Err(error::FAULT);
             }
             pieces.push(Taken { base: entry.base, bytes: copy_out(entry.base, entry.len) });
