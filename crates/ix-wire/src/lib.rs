@@ -33,7 +33,7 @@ pub use frame::FrameHeader;
 pub use hash::{FLOW_GROUPS, FlowHash, Toeplitz, flow_group};
 pub use parse::{
     ChecksumMode, IcmpPacket, IpMeta, Parsed, Payload, RxChecks, TcpPacket, UdpPacket, parse,
-    parse_first, parse_into, parse_ip,
+    parse_copied, parse_first, parse_into, parse_ip,
 };
 pub use seq::Seq;
 pub use tcp::{SackBlocks, TcpFlags, TcpHeader, TcpOptions};

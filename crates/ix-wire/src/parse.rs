@@ -207,6 +207,60 @@ pub fn parse_into(
     Ok(())
 }
 
+/// As [`parse_into`] for a frame in memory that the sender can still change: all headers are read
+/// from `head`, a copy of the front of `frame`, and nothing but payload is read from `frame`. Headers
+/// that go beyond the copy are as if the frame ended there.
+pub fn parse_copied(
+    head: &[u8],
+    frame: &[u8],
+    total_len: usize,
+    checks: RxChecks,
+    into: &mut Parsed,
+) -> Result<(), DropReason> {
+    parse_into(head, total_len, checks, into)?;
+    let Some(rest) = frame.get(head.len()..).filter(|rest| !rest.is_empty()) else { return Ok(()) };
+    let accept_partial = checks.transport == ChecksumMode::AcceptPartial;
+    let (ip, payload, protocol, verified, failed) = match into {
+        Parsed::Tcp(p) => {
+            let protocol = ipv4::PROTOCOL_TCP;
+            p.partial &= accept_partial;
+            (&p.ip, &mut p.payload, protocol, p.partial, DropReason::TcpBadChecksum)
+        }
+        Parsed::Udp(p) => {
+            let field = ethernet::HEADER_BYTES + usize::from(p.ip.header_len) + 6;
+            // Zero says that the sender computed none (RFC 768).
+            let none = head.get(field..field + 2).is_none_or(|sum| sum == [0, 0]);
+            let protocol = ipv4::PROTOCOL_UDP;
+            p.partial &= accept_partial;
+            (&p.ip, &mut p.payload, protocol, p.partial || none, DropReason::UdpBadChecksum)
+        }
+        Parsed::Icmp(p) => {
+            let protocol = ipv4::PROTOCOL_ICMP;
+            (&p.ip, &mut p.payload, protocol, false, DropReason::IcmpBadChecksum)
+        }
+        Parsed::Arp(_) => return Ok(()),
+    };
+    // The payload goes on behind the copy: so far it stands as what follows in further buffers.
+    let held = usize::from(payload.more).min(rest.len());
+    payload.len += held as u16;
+    payload.more -= held as u16;
+    let skipped = checks.transport == ChecksumMode::Skip && protocol != ipv4::PROTOCOL_ICMP;
+    if held == 0 || payload.more > 0 || verified || skipped {
+        return Ok(());
+    }
+    let start = ethernet::HEADER_BYTES + usize::from(ip.header_len);
+    let front = head.get(start..).unwrap_or(&[]);
+    let mut sum = match (protocol, ip.src.as_v4(), ip.dst.as_v4()) {
+        (ipv4::PROTOCOL_TCP | ipv4::PROTOCOL_UDP, Some(src), Some(dst)) => {
+            Checksum::pseudo_header_v4(src, dst, protocol, front.len() + held)
+        }
+        _ => Checksum::new(),
+    };
+    sum.add_bytes(front);
+    sum.add_bytes(&rest[..held]);
+    if sum.is_valid() { Ok(()) } else { Err(failed) }
+}
+
 /// The link and network part of an IP packet of any protocol, and the protocol: for packets that
 /// [`parse`] refuses as [`DropReason::IpUnknownProtocol`].
 pub fn parse_ip(frame: &[u8]) -> Result<(IpMeta, u8), DropReason> {

@@ -373,3 +373,62 @@ fn the_ip_part_of_an_unknown_protocol() {
     let fragment = with_ip(frame, |ip| ip[6] = 0x20);
     assert_eq!(parse_ip(&fragment), Err(DropReason::IpFragment));
 }
+
+/// What the copy-first parser says, with the frame behind the copy as it is.
+fn copied(frame: &[u8], head: usize, checks: RxChecks) -> Result<Parsed, DropReason> {
+    let mut parsed = Parsed::NONE;
+    parse_copied(&frame[..head.min(frame.len())], frame, frame.len(), checks, &mut parsed)
+        .map(|()| parsed)
+}
+
+#[test]
+fn a_copy_of_the_front_says_what_the_whole_frame_says() {
+    let payload: Vec<u8> = (0..600u32).map(|i| (i * 7) as u8).collect();
+    for len in [0, 1, 37, 118, 119, 150, 151, 400, 599] {
+        let data = &payload[..len];
+        for mut frame in [tcp_frame(data), udp_frame(data), icmp_frame(data)] {
+            frame.extend_from_slice(&[0; 9]); // padding of a short Ethernet frame
+            let whole = parse(&frame, verify());
+            assert!(whole.is_ok());
+            for head in [134, 135, 192, frame.len()] {
+                assert_eq!(copied(&frame, head, verify()), whole, "{len} bytes, copy of {head}");
+            }
+            if len == 0 {
+                continue;
+            }
+            // A wrong byte of payload, before or behind the end of the copy, is noticed.
+            for at in [frame.len() - 10, frame.len() - 9 - len] {
+                frame[at] ^= 0x40;
+                assert_eq!(copied(&frame, 134, verify()), parse(&frame, verify()));
+                assert!(copied(&frame, 134, verify()).is_err(), "{len} bytes, wrong at {at}");
+                frame[at] ^= 0x40;
+            }
+        }
+    }
+    assert_eq!(copied(&arp_frame(arp_packet()), 192, verify()), Ok(Parsed::Arp(arp_packet())));
+}
+
+/// The sender changes the frame after it was copied: nothing but payload follows the change.
+#[test]
+fn headers_come_from_the_copy_alone() {
+    let frame = tcp_frame(&[7; 500]);
+    let head = frame[..192].to_vec();
+    let wanted = parse(&frame, verify());
+    let mut changed = frame.clone();
+    changed[..66].fill(0xff);
+    let mut parsed = Parsed::NONE;
+    assert_eq!(parse_copied(&head, &changed, frame.len(), verify(), &mut parsed), Ok(()));
+    assert_eq!(Ok(parsed), wanted);
+}
+
+/// A sum of the pseudo-header alone is no checksum for a peer that must have finished it.
+#[test]
+fn a_partial_checksum_is_partial_in_a_copy_too() {
+    let mut frame = tcp_frame(&[7; 500]);
+    let sum = Checksum::pseudo_header(link().src, link().dst, 6, frame.len() - 34).fold();
+    frame[50..52].copy_from_slice(&sum.to_be_bytes());
+    assert_eq!(copied(&frame, 192, verify()), Err(DropReason::TcpBadChecksum));
+    let lenient = RxChecks { transport: ChecksumMode::AcceptPartial };
+    assert_eq!(copied(&frame, 192, lenient), parse(&frame, lenient));
+    assert!(copied(&frame, 192, lenient).is_ok());
+}
