@@ -139,11 +139,8 @@ impl<'a> Reader<'a> {
         // A call is charged where it goes to, but for calls into libraries, which have no source
         // of ours; what happens in there is left out in turn. The C library's calls to `main` are
         // made from in there.
-        let charged = if call {
-            into.is_some_and(is_library) && !is_start(self.callee)
-        } else {
-            true
-        };
+        let charged =
+            if call { into.is_some_and(is_library) && !is_start(self.callee) } else { true };
         if charged && !is_library(self.object) {
             let place = Place {
                 file: self.file.to_owned(),

@@ -4,20 +4,20 @@
 //! so a reader sees each counter somewhat late but never torn. Names are stable: tools rely on them.
 mod page;
 mod snapshot;
+mod stopwatch;
 
 pub use page::{ControlPage, PageError};
 pub use snapshot::{Snapshot, ThreadSnapshot};
+pub use stopwatch::{Stage, ThreadMetrics};
 
 use crate::histogram::{BUCKETS, Histogram, bucket_of};
-use core::ops::Deref;
-use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use ix_tcp::TcpCounter;
 use ix_wire::DropReason;
-use std::sync::Arc;
 
-/// Layout of the control page; a change of any list in this module is a new version.
-pub const VERSION: u32 = 1;
+/// Layout of the control page; a change of any list in this module, or of what one of its numbers
+/// means, is a new version.
+pub const VERSION: u32 = 2;
 
 /// Buckets of the batch histogram: 0, 1, 2..4, 4..8, … the last is open-ended.
 pub const BATCH_BUCKETS: usize = 12;
@@ -189,51 +189,6 @@ local_drops! {
     FrameTail = "frame_tail",
 }
 
-/// The parts of a cycle that time is charged to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stage {
-    /// Step 1: the receive ring.
-    Poll,
-    /// Step 2: the protocol stack.
-    Process,
-    /// Step 3: the application.
-    App,
-    /// Step 4: batched system calls.
-    Calls,
-    /// Step 5: timers.
-    Timers,
-    /// Step 6: the transmit ring.
-    Transmit,
-    /// Waiting for work.
-    Idle,
-}
-
-impl Stage {
-    /// All stages, in the order of their counters.
-    pub const ALL: [Stage; 7] = [
-        Stage::Poll,
-        Stage::Process,
-        Stage::App,
-        Stage::Calls,
-        Stage::Timers,
-        Stage::Transmit,
-        Stage::Idle,
-    ];
-
-    /// Name of the counter.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Stage::Poll => "poll",
-            Stage::Process => "process",
-            Stage::App => "app",
-            Stage::Calls => "calls",
-            Stage::Timers => "timers",
-            Stage::Transmit => "transmit",
-            Stage::Idle => "idle",
-        }
-    }
-}
-
 /// A histogram that one thread writes and others read.
 #[derive(Debug)]
 #[repr(C)]
@@ -271,114 +226,20 @@ pub struct ThreadBlock {
     pub local_drops: [Metric; LocalDrop::COUNT],
     /// What happened inside TCP.
     pub tcp: [Metric; TcpCounter::COUNT],
-    /// Time stamp counter ticks by stage.
-    pub stage_ticks: [Metric; Stage::ALL.len()],
+    /// Time stamp counter ticks by stage. A cycle is charged to its stages when it is over, if it
+    /// did anything, and to [`Stage::Idle`] if not.
+    pub stage_ticks: [Metric; Stage::COUNT],
     /// Cycles by number of packets received.
     pub batches: [Metric; BATCH_BUCKETS],
     /// Ticks from the application's return to its next turn, of cycles that did something.
     pub busy_cycle_ticks: SharedHistogram,
 }
 
-/// The writing end of one [`ThreadBlock`], and the stopwatch of the cycle's stages.
-pub struct ThreadMetrics {
-    block: NonNull<ThreadBlock>,
-    /// Keeps the block's memory mapped.
-    _page: Arc<ControlPage>,
-    stage: Stage,
-    stage_since: u64,
-    cycle_since: u64,
-}
-
-// SAFETY: the pointer is to shared memory of atomics, kept alive by `_page`.
-unsafe impl Send for ThreadMetrics {}
-
-impl Deref for ThreadMetrics {
-    type Target = ThreadBlock;
-
-    #[inline]
-    fn deref(&self) -> &ThreadBlock {
-        // SAFETY: points into `_page`'s mapping, which is as long as self; the block holds nothing
-        // but atomics, so that shared references are all that is ever needed.
-        unsafe { self.block.as_ref() }
-    }
-}
-
-impl ThreadMetrics {
-    /// The writing end for elastic thread `index`. Whoever makes two for one thread loses counts.
-    ///
-    /// # Panics
-    /// When the page has no such thread, or was mapped for reading only.
-    pub fn new(page: &Arc<ControlPage>, index: usize) -> ThreadMetrics {
-        assert!(page.writable(), "the page is mapped for reading only");
-        let now = ticks();
-        ThreadMetrics {
-            block: NonNull::from(page.thread(index)),
-            _page: page.clone(),
-            stage: Stage::App,
-            stage_since: now,
-            cycle_since: now,
-        }
-    }
-
-    /// From now on time is charged to `stage`.
-    #[inline]
-    pub fn enter(&mut self, stage: Stage) {
-        let now = ticks();
-        self.stage_ticks[self.stage as usize].add(now.wrapping_sub(self.stage_since));
-        if matches!(self.stage, Stage::App | Stage::Idle) {
-            self.cycle_since = now;
-        }
-        self.stage = stage;
-        self.stage_since = now;
-    }
-
-    /// A cycle is over; it received and sent so many packets. The application is next.
-    #[inline]
-    pub fn cycle_done(&mut self, received: usize, sent: usize) {
-        self.enter(Stage::App);
-        self.counters.cycles.add(1);
-        self.batches[batch_bucket(received)].add(1);
-        if received + sent > 0 {
-            self.counters.busy_cycles.add(1);
-            let length = self.stage_since.wrapping_sub(self.cycle_since);
-            self.busy_cycle_ticks.record(length);
-        }
-    }
-
-    /// The parser refused a packet.
-    #[inline]
-    pub fn drop_packet(&self, reason: DropReason) {
-        self.drops[reason.index()].add(1);
-    }
-
-    /// Something notable happened to a connection.
-    #[inline]
-    pub fn count_tcp(&self, what: TcpCounter) {
-        self.tcp[what.index()].add(1);
-    }
-
-    /// The dataplane dropped a packet.
-    #[inline]
-    pub fn drop_local(&self, reason: LocalDrop) {
-        self.local_drops[reason as usize].add(1);
-    }
-}
-
-fn batch_bucket(received: usize) -> usize {
-    ((usize::BITS - received.leading_zeros()) as usize).min(BATCH_BUCKETS - 1)
-}
-
-/// The processor's time stamp counter.
-#[inline]
-fn ticks() -> u64 {
-    // SAFETY: RDTSC exists on every x86-64 processor, and Linux does not disable it.
-    unsafe { core::arch::x86_64::_rdtsc() }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::os::fd::{AsFd, FromRawFd, OwnedFd};
+    use std::sync::Arc;
 
     fn memfd() -> OwnedFd {
         // SAFETY: a plain system call with a constant string.
@@ -399,8 +260,8 @@ mod tests {
         second.drop_packet(DropReason::IpFragment);
         second.drop_local(LocalDrop::ForwardFull);
         second.enter(Stage::Calls);
-        second.cycle_done(5, 0);
-        second.cycle_done(0, 0);
+        second.cycle_done(5, 0, true);
+        second.cycle_done(0, 0, false);
         let reader = ControlPage::open(fd.as_fd()).unwrap();
         drop((second, page));
         let snapshot = Snapshot::of(&reader);
@@ -415,27 +276,6 @@ mod tests {
         assert_eq!(second.busy_cycle_ticks.count(), 1);
         assert_eq!(snapshot.total("rx_packets"), Some(3));
         assert_eq!(snapshot.total("no_such_counter"), None);
-    }
-
-    #[test]
-    fn time_goes_to_the_stage_it_was_spent_in() {
-        let page = Arc::new(ControlPage::anonymous(1).unwrap());
-        let mut metrics = ThreadMetrics::new(&page, 0);
-        metrics.enter(Stage::Idle);
-        let spin = |ms| {
-            let end = std::time::Instant::now() + std::time::Duration::from_millis(ms);
-            while std::time::Instant::now() < end {}
-        };
-        spin(8);
-        metrics.enter(Stage::Timers);
-        spin(1);
-        metrics.cycle_done(1, 1);
-        let ticks = |stage: Stage| metrics.stage_ticks[stage as usize].get();
-        assert!(ticks(Stage::Idle) > ticks(Stage::Timers));
-        assert!(ticks(Stage::Timers) > ticks(Stage::Transmit));
-        // The time before the thread woke is no part of the cycle.
-        assert!(metrics.busy_cycle_ticks.read().max() <= ticks(Stage::Timers) * 2);
-        assert!(metrics.busy_cycle_ticks.read().max() < ticks(Stage::Idle));
     }
 
     #[test]
@@ -473,8 +313,5 @@ mod tests {
     fn blocks_share_no_cache_line() {
         assert_eq!(size_of::<ThreadBlock>() % 128, 0);
         assert_eq!(align_of::<ThreadBlock>(), 128);
-        let size = |received| batch_bucket(received);
-        assert_eq!([size(0), size(1), size(2), size(3), size(4), size(64)], [0, 1, 2, 2, 3, 7]);
-        assert_eq!(size(usize::MAX), BATCH_BUCKETS - 1);
     }
 }

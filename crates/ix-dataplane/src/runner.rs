@@ -1,7 +1,6 @@
 //! `run_io` on Linux: turns of the cycle until there is something for the application, with bounded
 //! spinning and then sleep on the doorbells.
 use crate::clock::Clock;
-use crate::metrics::Stage;
 use crate::thread::ElasticThread;
 use std::os::fd::RawFd;
 
@@ -72,6 +71,7 @@ impl Runner {
             if now_us >= self.check_us && self.look_outside(now_us) {
                 return outcome(true);
             }
+            self.thread.io.metrics.waits();
             if report.busy {
                 busy_us = now_us;
             } else if now_us - busy_us >= spin_us {
@@ -105,7 +105,6 @@ impl Runner {
         // An update that is laid down from here on rings the waker.
         if !thread.shared.updates.waits(index) && thread.may_sleep() {
             thread.run_housekeeping(now_us, true);
-            thread.io.metrics.enter(Stage::Idle);
             self.polls.clear();
             let mut add = |fd: RawFd| {
                 self.polls.push(libc::pollfd { fd, events: libc::POLLIN, revents: 0 });

@@ -120,8 +120,9 @@ impl ElasticThread {
         self.io.metrics.enter(Stage::Poll);
         let received = self.receive_batch();
         self.io.metrics.counters.tx_packets.add(sent as u64);
-        self.io.metrics.cycle_done(received, sent);
-        CycleReport { events: self.io.events.count(), busy: received + sent > 0 || fired }
+        let events = self.io.events.count();
+        self.io.metrics.cycle_done(received, sent, fired || events > 0);
+        CycleReport { events, busy: received + sent > 0 || fired }
     }
 
     /// Sends what the touched flows have to send, arms their timers, buries the dead.

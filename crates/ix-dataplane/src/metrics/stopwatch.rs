@@ -1,0 +1,243 @@
+//! The writing end of an elastic thread's block, and the stopwatch of its cycle.
+use super::{BATCH_BUCKETS, ControlPage, LocalDrop, ThreadBlock};
+use crate::clock::ticks;
+use core::ops::Deref;
+use core::ptr::NonNull;
+use ix_tcp::TcpCounter;
+use ix_wire::DropReason;
+use std::sync::Arc;
+
+/// The parts of a cycle that time is charged to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// Step 1: the receive ring.
+    Poll,
+    /// Step 2: the protocol stack.
+    Process,
+    /// Step 3: the application.
+    App,
+    /// Step 4: batched system calls.
+    Calls,
+    /// Step 5: timers.
+    Timers,
+    /// Step 6: the transmit ring.
+    Transmit,
+    /// Waiting for work: asleep, or in cycles that found nothing to do.
+    Idle,
+}
+
+impl Stage {
+    /// How many there are.
+    pub const COUNT: usize = 7;
+
+    /// All stages, in the order of their counters.
+    pub const ALL: [Stage; Stage::COUNT] = [
+        Stage::Poll,
+        Stage::Process,
+        Stage::App,
+        Stage::Calls,
+        Stage::Timers,
+        Stage::Transmit,
+        Stage::Idle,
+    ];
+
+    /// Name of the counter.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Stage::Poll => "poll",
+            Stage::Process => "process",
+            Stage::App => "app",
+            Stage::Calls => "calls",
+            Stage::Timers => "timers",
+            Stage::Transmit => "transmit",
+            Stage::Idle => "idle",
+        }
+    }
+}
+
+/// The writing end of one [`ThreadBlock`], and the stopwatch of the cycle's stages.
+pub struct ThreadMetrics {
+    block: NonNull<ThreadBlock>,
+    /// Keeps the block's memory mapped.
+    _page: Arc<ControlPage>,
+    stage: Stage,
+    stage_since: u64,
+    cycle_since: u64,
+    /// Ticks by stage that are not charged yet.
+    cycle_ticks: [u64; Stage::COUNT],
+    /// Batched system calls when the last cycle was over.
+    calls_seen: u64,
+}
+
+// SAFETY: the pointer is to shared memory of atomics, kept alive by `_page`.
+unsafe impl Send for ThreadMetrics {}
+
+impl Deref for ThreadMetrics {
+    type Target = ThreadBlock;
+
+    #[inline]
+    fn deref(&self) -> &ThreadBlock {
+        // SAFETY: points into `_page`'s mapping, which is as long as self; the block holds nothing
+        // but atomics, so that shared references are all that is ever needed.
+        unsafe { self.block.as_ref() }
+    }
+}
+
+impl ThreadMetrics {
+    /// The writing end for elastic thread `index`. Whoever makes two for one thread loses counts.
+    ///
+    /// # Panics
+    /// When the page has no such thread, or was mapped for reading only.
+    pub fn new(page: &Arc<ControlPage>, index: usize) -> ThreadMetrics {
+        assert!(page.writable(), "the page is mapped for reading only");
+        let now = ticks();
+        ThreadMetrics {
+            block: NonNull::from(page.thread(index)),
+            _page: page.clone(),
+            stage: Stage::App,
+            stage_since: now,
+            cycle_since: now,
+            cycle_ticks: [0; Stage::COUNT],
+            calls_seen: 0,
+        }
+    }
+
+    /// From now on time is charged to `stage`.
+    #[inline]
+    pub fn enter(&mut self, stage: Stage) {
+        let now = ticks();
+        self.cycle_ticks[self.stage as usize] += now.wrapping_sub(self.stage_since);
+        if matches!(self.stage, Stage::App | Stage::Idle) {
+            self.cycle_since = now;
+        }
+        self.stage = stage;
+        self.stage_since = now;
+    }
+
+    /// A cycle is over. It received and sent so many packets; `worked`: it fired timers or left
+    /// events. The application is next, unless [`ThreadMetrics::waits`] says otherwise.
+    #[inline]
+    pub fn cycle_done(&mut self, received: usize, sent: usize, worked: bool) {
+        self.enter(Stage::App);
+        self.counters.cycles.add(1);
+        self.batches[batch_bucket(received)].add(1);
+        if received + sent > 0 {
+            self.counters.busy_cycles.add(1);
+            let length = self.stage_since.wrapping_sub(self.cycle_since);
+            self.busy_cycle_ticks.record(length);
+        }
+        let calls = self.counters.calls.get();
+        let worked = worked || received + sent > 0 || calls != self.calls_seen;
+        self.calls_seen = calls;
+        self.charge(worked);
+    }
+
+    /// The application is not next after all: the thread goes on looking for work.
+    #[inline]
+    pub fn waits(&mut self) {
+        self.stage = Stage::Idle;
+    }
+
+    /// Charges the cycle's time where it belongs. Looking for packets in vain is no price of the
+    /// packets that come in the end.
+    #[inline]
+    fn charge(&mut self, worked: bool) {
+        let cycle = std::mem::take(&mut self.cycle_ticks);
+        if worked {
+            for (sum, ticks) in self.stage_ticks.iter().zip(cycle) {
+                sum.add(ticks);
+            }
+        } else {
+            let all: u64 = cycle.iter().sum();
+            let app = cycle[Stage::App as usize];
+            self.stage_ticks[Stage::App as usize].add(app);
+            self.stage_ticks[Stage::Idle as usize].add(all - app);
+        }
+    }
+
+    /// The parser refused a packet.
+    #[inline]
+    pub fn drop_packet(&self, reason: DropReason) {
+        self.drops[reason.index()].add(1);
+    }
+
+    /// Something notable happened to a connection.
+    #[inline]
+    pub fn count_tcp(&self, what: TcpCounter) {
+        self.tcp[what.index()].add(1);
+    }
+
+    /// The dataplane dropped a packet.
+    #[inline]
+    pub fn drop_local(&self, reason: LocalDrop) {
+        self.local_drops[reason as usize].add(1);
+    }
+}
+
+fn batch_bucket(received: usize) -> usize {
+    ((usize::BITS - received.leading_zeros()) as usize).min(BATCH_BUCKETS - 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn time_goes_to_the_stage_it_was_spent_in() {
+        let page = Arc::new(ControlPage::anonymous(1).unwrap());
+        let mut metrics = ThreadMetrics::new(&page, 0);
+        metrics.waits();
+        let spin = |ms| {
+            let end = std::time::Instant::now() + std::time::Duration::from_millis(ms);
+            while std::time::Instant::now() < end {}
+        };
+        spin(8);
+        metrics.enter(Stage::Timers);
+        spin(1);
+        metrics.cycle_done(1, 1, false);
+        let ticks = |stage: Stage| metrics.stage_ticks[stage as usize].get();
+        assert!(ticks(Stage::Idle) > ticks(Stage::Timers));
+        assert!(ticks(Stage::Timers) > ticks(Stage::Transmit));
+        // The time before the thread woke is no part of the cycle.
+        assert!(metrics.busy_cycle_ticks.read().max() <= ticks(Stage::Timers) * 2);
+        assert!(metrics.busy_cycle_ticks.read().max() < ticks(Stage::Idle));
+    }
+
+    #[test]
+    fn a_cycle_in_vain_is_idle_and_the_application_is_not() {
+        let page = Arc::new(ControlPage::anonymous(1).unwrap());
+        let mut metrics = ThreadMetrics::new(&page, 0);
+        let turn = |metrics: &mut ThreadMetrics, worked| {
+            metrics.enter(Stage::Poll);
+            metrics.enter(Stage::Process);
+            metrics.cycle_done(0, 0, worked);
+        };
+        let ticks = || Stage::ALL.map(|stage| page.thread(0).stage_ticks[stage as usize].get());
+        turn(&mut metrics, false);
+        let [poll, process, app, .., idle] = ticks();
+        assert!((poll, process) == (0, 0) && app > 0 && idle > 0, "{:?}", ticks());
+        metrics.waits();
+        turn(&mut metrics, false);
+        assert_eq!(ticks()[Stage::App as usize], app, "the thread did not return");
+        assert!(ticks()[Stage::Idle as usize] > idle);
+        let idle = ticks()[Stage::Idle as usize];
+        turn(&mut metrics, true);
+        let [poll, process, ..] = ticks();
+        assert!(poll > 0 && process > 0, "{:?}", ticks());
+        assert_eq!(ticks()[Stage::Idle as usize], idle);
+        // Calls are work as well.
+        metrics.counters.calls.add(1);
+        turn(&mut metrics, false);
+        assert!(ticks()[0] > poll);
+        let poll = ticks()[0];
+        turn(&mut metrics, false);
+        assert_eq!(ticks()[0], poll, "the same calls are none");
+    }
+
+    #[test]
+    fn batches_are_counted_by_octave() {
+        let size = |received| batch_bucket(received);
+        assert_eq!([size(0), size(1), size(2), size(3), size(4), size(64)], [0, 1, 2, 2, 3, 7]);
+        assert_eq!(size(usize::MAX), BATCH_BUCKETS - 1);
+    }
+}
