@@ -19,6 +19,8 @@ struct Device {
     state: String,
     /// The interface was removed.
     gone: bool,
+    /// Queues of the interface that is back, that the dataplane has not attached yet.
+    missing: usize,
     /// Number of the last update that was sent.
     serial: u64,
     /// The last update that was sent is not read yet. The dataplane gets one at a time, so that
@@ -35,6 +37,7 @@ impl Devices {
             opened,
             state: "up".to_owned(),
             gone: false,
+            missing: 0,
             serial: 0,
             unread: false,
             next: None,
@@ -89,10 +92,9 @@ impl Devices {
         let ours = |device: &Device| device.is_interface() && device.opened.info.name == *name;
         let number = self.0.iter().position(ours)?;
         let device = &mut self.0[number];
-        let (state, consequence) = device.follow(change);
-        device.state = state.to_owned();
+        let line = device.follow(change);
         device.send_next(number, channel);
-        Some(format!("link {name} is {state}{consequence}"))
+        line
     }
 
     /// The dataplane says something about its devices; answers the line for the user.
@@ -110,7 +112,12 @@ impl Devices {
                 if device.serial != *serial {
                     return None;
                 }
-                device.opened.finish(*queue).err().map(|e| e.to_string())
+                if let Err(e) = device.opened.finish(*queue) {
+                    return Some(e.to_string());
+                }
+                let last = device.missing == 1;
+                device.missing = device.missing.saturating_sub(1);
+                last.then(|| device.now("up", " again"))
             }
             FromImage::UpdateFailed { device, why } => {
                 let device = self.0.get_mut(*device)?;
@@ -147,27 +154,34 @@ impl Device {
         matches!(self.opened.info.kind, "afxdp" | "tap")
     }
 
-    /// Its interface changed: what it is now, and what becomes of it.
-    fn follow(&mut self, change: &LinkChange) -> (&'static str, String) {
-        match change {
-            LinkChange::Down(_) => ("down", ": packets are lost until it is up again".to_owned()),
+    /// Its interface changed: answers the line about it.
+    fn follow(&mut self, change: &LinkChange) -> Option<String> {
+        Some(match change {
+            LinkChange::Down(_) => self.now("down", ": packets are lost until it is up again"),
             LinkChange::Removed(_) if self.opened.info.kind == "tap" => {
-                ("gone", ": start `ix run` anew".to_owned())
+                self.now("gone", ": start `ix run` anew")
             }
             LinkChange::Removed(_) => {
-                self.gone = true;
-                ("gone", ": packets are lost until there is one of this name again".to_owned())
+                (self.gone, self.missing) = (true, 0);
+                self.now("gone", ": packets are lost until there is one of this name again")
             }
-            LinkChange::Up(_) if !self.gone => ("up", String::new()),
+            LinkChange::Up(_) if !self.gone => self.now("up", ""),
             LinkChange::Up(_) => match self.opened.reopen() {
+                // Told when the dataplane has attached all queues.
                 Ok(update) => {
-                    self.gone = false;
+                    (self.gone, self.missing) = (false, self.opened.info.queues);
                     self.next = update;
-                    ("up", " again".to_owned())
+                    return None;
                 }
-                Err(e) => ("gone", format!(" for us: {e}")),
+                Err(e) => self.now("back", &format!(", but cannot be used: {e}")),
             },
-        }
+        })
+    }
+
+    /// The line about a new state of the interface.
+    fn now(&mut self, state: &str, more: &str) -> String {
+        self.state = state.to_owned();
+        format!("link {} is {state}{more}", self.opened.info.name)
     }
 
     /// Hands the newest change to the dataplane, unless it has one to read.

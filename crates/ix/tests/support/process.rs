@@ -37,6 +37,16 @@ impl Process {
         }
     }
 
+    /// Waits until so many lines start so.
+    #[track_caller]
+    pub fn wait_for_nth(&self, start: &str, count: usize, timeout: Duration) {
+        let end = Instant::now() + timeout;
+        while self.said().iter().filter(|line| line.starts_with(start)).count() < count {
+            assert!(Instant::now() < end, "it does not say `{start}` {count} times: {self}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
     /// All lines so far.
     pub fn said(&self) -> Vec<String> {
         self.lines.lock().unwrap_or_else(PoisonError::into_inner).clone()
@@ -121,6 +131,11 @@ pub fn cpu_time(pid: i32) -> Duration {
         time
     };
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
+/// How many descriptors a process has open.
+pub fn open_files(pid: i32) -> usize {
+    std::fs::read_dir(format!("/proc/{pid}/fd")).expect("the process runs").count()
 }
 
 /// Whether a process is there.
