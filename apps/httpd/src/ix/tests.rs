@@ -1,0 +1,235 @@
+//! On the model of a dataplane.
+use super::*;
+use libix::loopback::{Config, Loopback};
+
+const PATIENCE: Patience = Patience { request_us: 10_000_000, idle_us: 60_000_000 };
+
+/// The loop's id of its first connection.
+const FIRST_ID: u64 = 1 << 32;
+
+fn site() -> Arc<Site> {
+    let mut site = Site::new(1 << 20);
+    for size in [10, 1000, 300_000] {
+        site.add_synthetic(size).unwrap();
+    }
+    Arc::new(site)
+}
+
+fn at() -> SocketAddr {
+    SocketAddr::from(([10, 0, 0, 1], 80))
+}
+
+/// A client that sends what it has and keeps what it gets.
+#[derive(Default)]
+struct Client {
+    to_send: Vec<u8>,
+    sent: usize,
+    got: Vec<u8>,
+    reads: bool,
+    shuts: bool,
+    eof: bool,
+    dead: Option<Dead>,
+}
+
+impl Client {
+    fn push(&mut self, conn: &mut Conn<'_, ()>) {
+        while self.sent < self.to_send.len() {
+            match conn.send(&self.to_send[self.sent..]) {
+                0 => return,
+                n => self.sent += n,
+            }
+        }
+        if self.shuts {
+            conn.shutdown();
+        }
+    }
+}
+
+impl Handler for Client {
+    type State = ();
+
+    fn on_connected(&mut self, conn: &mut Conn<'_, ()>) {
+        self.push(conn);
+    }
+
+    fn on_writable(&mut self, conn: &mut Conn<'_, ()>) {
+        self.push(conn);
+    }
+
+    fn on_readable(&mut self, conn: &mut Conn<'_, ()>) {
+        if self.reads {
+            conn.received().for_each(|data| self.got.extend(data));
+            conn.consume(usize::MAX);
+        }
+    }
+
+    fn on_eof(&mut self, conn: &mut Conn<'_, ()>) {
+        self.eof = true;
+        conn.close();
+    }
+
+    fn on_dead(&mut self, _: &mut Conn<'_, ()>, why: Dead) {
+        self.dead = Some(why);
+    }
+}
+
+struct Bed {
+    model: Loopback,
+    server: EventLoop<Httpd>,
+    client: EventLoop<Client>,
+}
+
+impl Bed {
+    fn new(config: Config, patience: Patience, client: Client) -> Bed {
+        let model = Loopback::new(2, config);
+        let server = model.enter(0).unwrap();
+        let server = super::server(server, &site(), patience, 4, at()).unwrap();
+        let mut client = EventLoop::new(model.enter(1).unwrap(), client);
+        client.io().connect(at(), ());
+        Bed { model, server, client }
+    }
+
+    fn turn(&mut self) {
+        self.server.turn(Wait::Poll).unwrap();
+        self.client.turn(Wait::Poll).unwrap();
+    }
+
+    #[track_caller]
+    fn run_until(&mut self, holds: impl Fn(&mut Bed) -> bool) {
+        for _ in 0..200_000 {
+            if holds(self) {
+                return;
+            }
+            self.turn();
+        }
+        panic!("not in time; got {} bytes", self.client.handler().got.len());
+    }
+
+    /// Everything is gone on both sides.
+    #[track_caller]
+    fn comes_to_rest(&mut self) {
+        self.run_until(|bed| bed.model.flows() == 0 && bed.server.io().connections() == 0);
+        (0..3).for_each(|_| self.turn());
+        assert_eq!((self.model.held_buffers(), self.server.handler().live), (0, 0));
+    }
+}
+
+fn client(requests: &str) -> Client {
+    Client { to_send: requests.into(), reads: true, ..Client::default() }
+}
+
+fn get(path: &str) -> String {
+    format!("GET {path} HTTP/1.1\r\nHost: h\r\n\r\n")
+}
+
+/// Status line and length of body of each answer.
+fn answers(mut bytes: &[u8]) -> Vec<(String, usize)> {
+    let mut answers = Vec::new();
+    while !bytes.is_empty() {
+        let end = bytes.windows(4).position(|w| w == b"\r\n\r\n").expect("a whole head") + 4;
+        let head = core::str::from_utf8(&bytes[..end]).expect("text");
+        let (_, length) = head.split_once("Content-Length: ").expect("a length");
+        let length = length.lines().next().and_then(|l| l.parse().ok()).expect("a length");
+        answers.push((head[9..12].to_owned(), length));
+        bytes = &bytes[end + length..];
+    }
+    answers
+}
+
+#[test]
+fn pipelined_requests_are_answered_in_order_whatever_the_windows() {
+    let last = "GET /10 HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\nignored";
+    let requests = get("/1000") + &get("/300000") + &get("/x") + &get("/") + last;
+    for seed in 0..20 {
+        let (window_bytes, step_bytes) = [(200, 7), (5000, 3000), (1 << 20, 1 << 20)][seed % 3];
+        let refuse_one_in = [0, 5][seed % 2];
+        let seed = seed as u64;
+        let config = Config { seed, window_bytes, step_bytes, refuse_one_in, ..Config::default() };
+        let mut bed = Bed::new(config, PATIENCE, client(&requests));
+        bed.run_until(|bed| bed.client.handler().eof);
+        let got = answers(&bed.client.handler().got);
+        let wanted = [("200", 1000), ("200", 300_000), ("404", 13), ("200", 10), ("200", 10)];
+        assert!(got.iter().map(|(code, n)| (code.as_str(), *n)).eq(wanted), "{got:?}");
+        bed.comes_to_rest();
+    }
+}
+
+#[test]
+fn answers_still_come_after_the_client_has_shut_its_half() {
+    let requests = get("/300000").repeat(4);
+    let mut bed = Bed::new(
+        Config { window_bytes: 3000, ..Config::default() },
+        PATIENCE,
+        Client { shuts: true, ..client(&requests) },
+    );
+    bed.run_until(|bed| bed.client.handler().eof);
+    assert_eq!(answers(&bed.client.handler().got), vec![("200".to_owned(), 300_000); 4]);
+    bed.comes_to_rest();
+}
+
+#[test]
+fn pages_are_sent_from_where_they_lie() {
+    // One step of transmit memory, 2 MB, holds the pages, and could not hold these answers.
+    let requests = get("/300000").repeat(50);
+    let config = Config { tx_steps: 2, ..Config::default() };
+    let mut bed = Bed::new(config, PATIENCE, Client { shuts: true, ..client(&requests) });
+    bed.run_until(|bed| bed.client.handler().eof);
+    assert_eq!(answers(&bed.client.handler().got).len(), 50);
+    bed.comes_to_rest();
+}
+
+#[test]
+fn a_flood_that_does_not_read_is_not_read_and_is_cut_off() {
+    let patience = Patience { idle_us: 20_000, request_us: 20_000 };
+    let requests = get("/1000").repeat(20_000);
+    let flood = Client { reads: false, ..client(&requests) };
+    let mut bed = Bed::new(Config { step_bytes: 1 << 16, ..Config::default() }, patience, flood);
+    let mut most = 0;
+    while bed.client.handler().dead.is_none() {
+        bed.turn();
+        let conn = bed.server.io().conn(FIRST_ID);
+        most = most.max(conn.map_or(0, |conn| conn.unsent_bytes() + conn.unacked_bytes()));
+    }
+    assert!((SEND_LIMIT_BYTES..SEND_LIMIT_BYTES + 2048).contains(&most), "{most}");
+    assert_eq!(bed.client.handler().dead, Some(Dead::Reset));
+    bed.comes_to_rest();
+}
+
+#[test]
+fn half_requests_and_idle_connections_end() {
+    let patience = Patience { request_us: 20_000, idle_us: 40_000 };
+    for (requests, wanted) in [
+        ("GET / HT", &["408"][..]),
+        (&(get("/") + "GET"), &["200", "408"]),
+        (&get("/"), &["200"]),
+        ("", &[]),
+    ] {
+        let mut bed = Bed::new(Config::default(), patience, client(requests));
+        bed.run_until(|bed| bed.client.handler().eof);
+        let got = answers(&bed.client.handler().got);
+        assert!(got.iter().map(|(code, _)| code).eq(wanted), "{requests:?}: {got:?}");
+        bed.comes_to_rest();
+    }
+}
+
+#[test]
+fn too_many_connections_are_refused() {
+    let mut bed = Bed::new(Config::default(), PATIENCE, client(""));
+    for _ in 0..5 {
+        bed.client.io().connect(at(), ());
+    }
+    bed.run_until(|bed| bed.client.handler().dead.is_some());
+    assert_eq!(bed.server.handler().live, 4);
+    bed.client.io().abort_all();
+    bed.comes_to_rest();
+}
+
+#[test]
+fn pages_that_do_not_fit_are_said() {
+    let model = Loopback::new(1, Config { tx_steps: 1, ..Config::default() });
+    let mut site = Site::new(64 << 20);
+    site.add_synthetic(4 << 20).unwrap();
+    let thread = model.enter(0).unwrap();
+    let error = super::server(thread, &Arc::new(site), PATIENCE, 1, at()).err().expect("an error");
+    assert!(error.to_string().contains("transmit memory"), "{error}");
+}
