@@ -16,6 +16,7 @@ use ix_abi::{
 };
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
+use std::mem::ManuallyDrop;
 use std::rc::Rc;
 
 const RX_BUFFER_BYTES: usize = 2048;
@@ -149,6 +150,8 @@ struct World {
     now_us: u64,
     lanes: Vec<Lane>,
     tx: Memory,
+    /// Transmit memory that was asked for in one piece; never taken away.
+    shared: Vec<ManuallyDrop<Memory>>,
     tx_given: usize,
     rx: Memory,
     rx_free: Vec<usize>,
@@ -199,6 +202,7 @@ impl Loopback {
             now_us: 1,
             lanes: (0..threads).map(lane).collect(),
             tx: Memory::new(config.tx_steps * TX_STEP_BYTES as usize),
+            shared: Vec::new(),
             tx_given: 0,
             rx: Memory::new(config.rx_buffers * RX_BUFFER_BYTES),
             rx_free: (0..config.rx_buffers).collect(),
@@ -264,6 +268,11 @@ impl World {
         self.random ^= self.random << 25;
         self.random ^= self.random >> 27;
         (self.random.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) % below.max(1)
+    }
+
+    fn in_tx(&self, base: u64, len: u64) -> bool {
+        let mut shared = self.shared.iter();
+        self.tx.contains(base, len) || shared.any(|memory| memory.contains(base, len))
     }
 
     fn name(&mut self) -> u64 {
@@ -368,6 +377,10 @@ impl World {
             call_op::UDP_RECV_DONE => self.udp_recv_done(lane, args[0]),
             call_op::TIMER_SET => self.timer_set(lane, args[0], args[1]),
             call_op::TIMER_CANCEL => Ok(self.timers.remove(&args[0]).is_some().into()),
+            call_op::TX_ALLOC if args[0] > TX_STEP_BYTES => {
+                self.shared.push(ManuallyDrop::new(Memory::new(args[0] as usize)));
+                Ok(self.shared[self.shared.len() - 1].base() as i64)
+            }
             call_op::TX_ALLOC => {
                 assert_eq!(args[0], TX_STEP_BYTES);
                 if self.tx_given == self.config.tx_steps {
@@ -472,7 +485,7 @@ impl World {
                 let base = self.rx.base() + (buffer * RX_BUFFER_BYTES) as u64;
                 entry.base >= base && entry.base + entry.len <= base + len
             });
-            if !in_rx && !self.tx.contains(entry.base, entry.len) {
+            if !in_rx && !self.in_tx(entry.base, entry.len) {
                 return Err(error::FAULT);
             }
             let flow = self.flow(lane, args[0])?;

@@ -433,3 +433,69 @@ fn fin_does_not_wait_for_an_acknowledgement() {
     clients.turn(Wait::Forever).unwrap();
     assert!(clients.io().now_us() < start_us + 1000, "slept before FIN");
 }
+
+/// Counts the leases that ended, by token.
+#[derive(Default)]
+struct Owner(std::sync::atomic::AtomicU64);
+
+impl libix::event::Release for Owner {
+    fn release(&self, token: u64) {
+        self.0.fetch_add(token, std::sync::atomic::Ordering::Relaxed);
+    }
+}
+
+/// Sends the same lent memory several times to whoever connects.
+struct Lender {
+    data: &'static [std::sync::atomic::AtomicU8],
+    owner: &'static Owner,
+}
+
+impl Handler for Lender {
+    type State = ();
+
+    fn on_accept(&mut self, _: &mut Io<()>, _: u64, _: SocketAddr) -> Option<()> {
+        Some(())
+    }
+
+    fn on_connected(&mut self, conn: &mut Conn<'_, ()>) {
+        for token in [1, 10, 100] {
+            conn.send(b"<");
+            let lease = libix::event::Lease::new(self.owner, token);
+            assert!(conn.send_lent(&self.data[..100_000], lease));
+        }
+        conn.shutdown();
+    }
+
+    fn on_readable(&mut self, _: &mut Conn<'_, ()>) {}
+}
+
+#[test]
+fn lent_memory_is_held_until_acknowledged_or_the_connection_is_gone() {
+    use std::sync::atomic::Ordering::Relaxed;
+    let model = Loopback::new(2, Config::default());
+    let mut thread = model.enter(0).unwrap();
+    let data = thread.shared_memory(4 << 20).unwrap();
+    data.iter().enumerate().for_each(|(i, cell)| cell.store(byte(5, i), Relaxed));
+    let owner: &'static Owner = Box::leak(Box::default());
+    let mut lender = EventLoop::new(thread, Lender { data, owner });
+    lender.listen(at(7), 0).unwrap();
+    let sum = Sum { heard: Vec::new(), question: b"?" };
+    let mut asker = EventLoop::new(model.enter(1).unwrap(), sum);
+    asker.io().connect(at(7), ());
+    settle(&model, &mut lender, &mut asker);
+    assert_eq!(owner.0.load(Relaxed), 111);
+    let whole: Vec<u8> = (0..100_000).map(|i| byte(5, i)).collect();
+    let heard = asker.handler().heard.concat();
+    assert_eq!(heard.len(), 3 * 100_001);
+    assert!(heard.chunks(100_001).all(|part| part[0] == b'<' && part[1..] == whole[..]));
+
+    asker.io().connect(at(7), ());
+    while lender.io().connections() == 0 {
+        asker.turn(Wait::Poll).unwrap();
+        lender.turn(Wait::Poll).unwrap();
+    }
+    assert!(owner.0.load(Relaxed) < 222);
+    model.reset_all();
+    settle(&model, &mut lender, &mut asker);
+    assert_eq!(owner.0.load(Relaxed), 222);
+}

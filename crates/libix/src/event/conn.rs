@@ -2,11 +2,13 @@
 use super::Io;
 use super::batch::Pending;
 use super::connection::{Connection, Ending};
+use super::output::Lease;
 use crate::raw::{TxBuf, call};
 use ix_abi::Handle;
 use std::net::SocketAddr;
 use std::ops::Range;
 use std::rc::Rc;
+use std::sync::atomic::AtomicU8;
 
 /// A connection within a callback (or, between cycles, by [`Io::conn`]).
 pub struct Conn<'a, S> {
@@ -156,6 +158,18 @@ impl<'a, S> Conn<'a, S> {
             return false;
         }
         self.get_mut().out.push_shared(Rc::clone(buf), range);
+        self.io.touch(self.id);
+        true
+    }
+
+    /// Sends memory of [`crate::raw::Thread::shared_memory`] without a copy; answers whether it was
+    /// taken (not after `shutdown`). Its owner leaves it unchanged until the lease ends, which is
+    /// when all of it was acknowledged.
+    pub fn send_lent(&mut self, data: &'static [AtomicU8], lease: Lease) -> bool {
+        if !self.get().can_send() {
+            return false;
+        }
+        self.get_mut().out.push_lent(data, lease);
         self.io.touch(self.id);
         true
     }

@@ -33,6 +33,7 @@ use std::net::SocketAddr;
 
 pub use conn::Conn;
 pub use io::Io;
+pub use output::{Lease, Release};
 
 /// Longest wait while connections starve for transmit memory: no event says that it is back.
 const RETRY_US: u64 = 1000;

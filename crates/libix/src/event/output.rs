@@ -4,11 +4,38 @@ use ix_abi::SgEntry;
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::rc::Rc;
+use std::sync::atomic::AtomicU8;
+
+/// Whoever lends memory to be sent hears here when it may change again.
+pub trait Release: Sync {
+    /// The lease with this token has ended: all was acknowledged, or the connection is gone.
+    fn release(&self, token: u64);
+}
+
+/// A promise of its owner to leave some memory unchanged; dropping it ends the promise.
+pub struct Lease {
+    owner: &'static dyn Release,
+    token: u64,
+}
+
+impl Lease {
+    /// A lease that `owner` knows by `token`.
+    pub fn new(owner: &'static dyn Release, token: u64) -> Lease {
+        Lease { owner, token }
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        self.owner.release(self.token);
+    }
+}
 
 /// Keeps the memory of a piece until the piece is acknowledged.
 enum Source {
     Own(TxBuf),
     Shared { _keep: Rc<TxBuf> },
+    Lent { _lease: Lease },
     Received,
 }
 
@@ -77,6 +104,11 @@ impl OutQueue {
         let part = &buf[range];
         let (base, len) = (part.as_ptr().expose_provenance() as u64, part.len() as u64);
         self.push(base, len, Source::Shared { _keep: buf });
+    }
+
+    pub(super) fn push_lent(&mut self, data: &'static [AtomicU8], lease: Lease) {
+        let base = data.as_ptr().expose_provenance() as u64;
+        self.push(base, data.len() as u64, Source::Lent { _lease: lease });
     }
 
     pub(super) fn push_received(&mut self, data: Received) {

@@ -79,7 +79,7 @@ impl World {
             // SAFETY: within transmit memory, checked above; the application is in the gate.
             let entry = unsafe { array.add(index).read() };
             let in_rx = self.rx.contains(entry.base, entry.len);
-            if !in_rx && !self.tx.contains(entry.base, entry.len) {
+            if !in_rx && !self.in_tx(entry.base, entry.len) {
                 return Err(error::FAULT);
             }
             pieces.push(Taken { base: entry.base, bytes: copy_out(entry.base, entry.len) });

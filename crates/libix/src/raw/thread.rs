@@ -5,7 +5,8 @@ use super::{Event, Gate, Process, ProcessGate, TxArena};
 use crate::addr;
 use crate::error::Error;
 use core::fmt;
-use core::ptr::with_exposed_provenance_mut;
+use core::ptr::{with_exposed_provenance, with_exposed_provenance_mut};
+use core::sync::atomic::AtomicU8;
 use ix_abi::{
     CALLS_MAX, Call, Cookie, EVENTS_MAX, Handle, SG_MAX, SgEntry, ThreadArea, ThreadStatus,
     call_op, error, gate_op,
@@ -89,7 +90,8 @@ impl Thread {
     /// # Safety
     /// `area` holds the addresses of arrays that `gate` serves as thread `index` the way `ix-abi`
     /// promises: they outlive this value, nobody else writes the calls, events and status change
-    /// only within a gate call, and what `TX_ALLOC` answers is memory for this thread alone.
+    /// only within a gate call, and what `TX_ALLOC` answers is memory for this program alone, given out
+    /// once and never taken away.
     pub unsafe fn with_gate(
         mut gate: Box<dyn Gate>,
         area: ThreadArea,
@@ -276,6 +278,23 @@ impl Thread {
         // slot can no longer bring them a second time.
         unsafe { self.tx.adopt(base, call.args[0]) };
         Ok(())
+    }
+
+    /// Transmit memory that all threads of the program may use, for good. Runs a cycle, and so is
+    /// only for a thread without connections: the events of that cycle would be lost.
+    pub fn shared_memory(&mut self, bytes: u64) -> Result<&'static [AtomicU8], Error> {
+        self.run_io(Wait::Poll)?;
+        self.push(call::tx_alloc(bytes));
+        self.run_io(Wait::Poll)?;
+        let base = self.answer(0)?;
+        // SAFETY: as in `answer`; the slot is ours to write.
+        let call = unsafe { &mut *self.calls };
+        // Not to be adopted as well.
+        (call.op, call.ret) = (call_op::NOP, -error::INVALID);
+        let base = with_exposed_provenance::<AtomicU8>(base as usize);
+        // SAFETY: the dataplane gave out these bytes for this program alone, for its life
+        // (`with_gate`); nothing else in the program knows them.
+        Ok(unsafe { core::slice::from_raw_parts(base, bytes as usize) })
     }
 }
 
