@@ -97,9 +97,12 @@ impl ElasticThread {
         } else if payload.len == 0 && work.tails == 0 {
             io.rx_pool.put(mbuf);
             flow.tcb.segment(cfg, now_us, &packet.header, None, &mut io.of(&mut flow.side));
+        } else if work.tails == 0 {
+            mbuf.set_range(mbuf.offset() + payload.start as usize, payload.len as usize);
+            let buf = Some(Payload(mbuf));
+            flow.tcb.segment(cfg, now_us, &packet.header, buf, &mut io.of(&mut flow.side));
         } else {
-            let start = mbuf.offset() + payload.start as usize;
-            mbuf.set_range(start, payload.len as usize);
+            mbuf.set_range(mbuf.offset() + payload.start as usize, payload.len as usize);
             let first = Payload(mbuf);
             let mut header = packet.header;
             // A frame of several mbufs is as many segments; its end carries the final flags.

@@ -5,7 +5,8 @@ use crate::metrics::LocalDrop;
 use ix_abi::{Event, dead, error, event_kind};
 use ix_mem::HEADROOM_BYTES;
 use ix_tcp::{DeadReason, Output, SegmentOut, TcpCounter, TcpEvent};
-use ix_wire::{Checksum, FlowTuple, ethernet, ipv4};
+use ix_wire::frame::USUAL_HEADERS_BYTES;
+use ix_wire::{Checksum, FlowTuple, UsualTcp, ethernet, ipv4};
 
 /// The outside as one flow sees it.
 pub struct FlowOutput<'a> {
@@ -21,8 +22,11 @@ impl Output<Payload> for FlowOutput<'_> {
             io.metrics.drop_local(LocalDrop::NoTxFrame);
             return false;
         };
-        let header = seg.header(tuple);
-        let headers_len = ethernet::HEADER_BYTES + ipv4::HEADER_BYTES + header.len();
+        let usual = seg.options.only_timestamp();
+        let headers_len = match usual {
+            Some(_) => USUAL_HEADERS_BYTES,
+            None => ethernet::HEADER_BYTES + ipv4::HEADER_BYTES + seg.header(tuple).len(),
+        };
         let payload_len = seg.payload_len as usize;
         mbuf.set_range(HEADROOM_BYTES, headers_len + payload_len);
         let frame = io.frame_header(side.port, side.mac, tuple);
@@ -37,7 +41,21 @@ impl Output<Payload> for FlowOutput<'_> {
             }
             sum.add_bytes(payload);
         }
-        frame.emit_tcp(headers, &header, payload_len, sum);
+        match (usual, headers.first_chunk_mut::<USUAL_HEADERS_BYTES>()) {
+            (Some(timestamp), Some(headers)) => {
+                let header = UsualTcp {
+                    src_port: tuple.local_port,
+                    dst_port: tuple.remote_port,
+                    seq: seg.seq,
+                    ack: seg.ack,
+                    flags: seg.flags,
+                    window: seg.window,
+                    timestamp,
+                };
+                frame.emit_usual_tcp(headers, &header, payload_len, sum);
+            }
+            _ => drop(frame.emit_tcp(headers, &seg.header(tuple), payload_len, sum)),
+        }
         if resolved {
             io.ports[side.port as usize].queue.push_back(mbuf);
         } else {

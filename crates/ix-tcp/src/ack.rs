@@ -40,7 +40,6 @@ impl<B: RxBuf> Tcb<B> {
         has_text: bool,
         out: &mut impl Output<B>,
     ) {
-        let space_before = self.send_space(cfg);
         let wnd_before = self.snd_wnd;
         let report = self.retire(now_us, hdr, out);
         if hdr.ack.ge(self.snd_una) {
@@ -50,7 +49,7 @@ impl<B: RxBuf> Tcb<B> {
         if quiet && self.records.is_empty() {
             return;
         }
-        self.digest(cfg, now_us, hdr, report, quiet && !has_text, out);
+        self.digest(now_us, hdr, report, quiet && !has_text, out);
         if report.acked == 0 && self.snd_wnd != wnd_before {
             if wnd_before == 0 {
                 // The silence was that of the window, not of the path: what is in flight goes
@@ -61,7 +60,7 @@ impl<B: RxBuf> Tcb<B> {
                     loss.unanswered_since_us = 0;
                 }
             }
-            self.window_changed(cfg, space_before, out);
+            self.window_changed(cfg, wnd_before, out);
             self.arm_loss_timer(cfg, now_us);
         }
         if report.fin {
@@ -81,6 +80,11 @@ impl<B: RxBuf> Tcb<B> {
         let ack = hdr.ack;
         if ack.le(self.snd_una) {
             return report;
+        }
+        if let Some(record) = self.records.only_until(ack)
+            && self.loss.is_none()
+        {
+            return self.retire_only(record, now_us, hdr, out);
         }
         let acked = (ack - self.snd_una) as u32;
         let mut control = 0;
@@ -123,6 +127,28 @@ impl<B: RxBuf> Tcb<B> {
             out.acked(data);
         }
         report
+    }
+
+    /// The common case of [`Self::retire`]: everything in flight is one segment that was sent once,
+    /// without SYN and FIN, and it is acknowledged.
+    #[inline]
+    fn retire_only(
+        &mut self,
+        record: TxRecord,
+        now_us: u64,
+        hdr: &TcpHeader,
+        out: &mut impl Output<B>,
+    ) -> AckReport {
+        let acked = u32::from(record.len);
+        self.records.clear_only();
+        self.note_delivered(&record, now_us, hdr);
+        self.snd_una = hdr.ack;
+        self.sample_rtt(now_us.saturating_sub(record.sent_us), 1, now_us);
+        self.rto_base_us = now_us;
+        debug_assert!(acked <= self.snd_buf_bytes);
+        self.snd_buf_bytes = self.snd_buf_bytes.saturating_sub(acked);
+        out.acked(acked);
+        AckReport { acked, delivered: acked, ..AckReport::default() }
     }
 
     /// The first record is acknowledged up to `ack`, which lies within it.
@@ -170,7 +196,6 @@ impl<B: RxBuf> Tcb<B> {
     #[inline]
     fn digest(
         &mut self,
-        cfg: &Config,
         now_us: u64,
         hdr: &TcpHeader,
         mut report: AckReport,
@@ -194,7 +219,8 @@ impl<B: RxBuf> Tcb<B> {
             }
         }
         if report.acked > 0 || report.delivered > 0 || !plain {
-            self.arm_loss_timer(cfg, now_us);
+            // Most acknowledgements come with an answer, which sets the timer anyway.
+            self.flags.set(Flags::REARM);
         }
     }
 

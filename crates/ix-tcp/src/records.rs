@@ -65,7 +65,7 @@ impl TxRecords {
 
     #[inline]
     fn inline_len(&self) -> usize {
-        self.inline.iter().filter(|record| record.len > 0).count()
+        self.inline.iter().map(|record| usize::from(record.len > 0)).sum()
     }
 
     #[inline]
@@ -78,7 +78,24 @@ impl TxRecords {
 
     #[inline]
     pub fn is_empty(&self) -> bool {
-        self.len() == 0
+        match &self.many {
+            None => self.inline[0].len == 0,
+            Some(many) => many.is_empty(),
+        }
+    }
+
+    /// The only record, if it was sent once, nothing happened to it, and it ends here.
+    #[inline]
+    pub fn only_until(&self, end: Seq) -> Option<TxRecord> {
+        let [first, second] = &self.inline;
+        let plain = first.marks == 0 && second.len == 0 && first.end() == end;
+        (plain && first.len > 0).then_some(*first)
+    }
+
+    /// Removes what [`Self::only_until`] found.
+    #[inline]
+    pub fn clear_only(&mut self) {
+        self.inline[0] = TxRecord::NONE;
     }
 
     #[inline]

@@ -146,10 +146,11 @@ impl RttEstimator {
 /// Moves an average by `1 / 2^shift` of the way towards `sample`, by at least one unit if they
 /// differ: truncation must not leave it standing a few units off.
 fn approach(average: &mut u32, sample: u32, shift: u32) {
+    let round_up = (1 << shift) - 1;
     if sample >= *average {
-        *average += (sample - *average).div_ceil(1 << shift);
+        *average += (sample - *average + round_up) >> shift;
     } else {
-        *average -= (*average - sample).div_ceil(1 << shift);
+        *average -= (*average - sample + round_up) >> shift;
     }
 }
 

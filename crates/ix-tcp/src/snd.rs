@@ -28,7 +28,7 @@ impl<B: RxBuf> Tcb<B> {
             }
             let sent = self.retransmit_lost(cfg, now_us, out) | self.send_new(cfg, now_us, out);
             self.acknowledge(cfg, now_us, out);
-            if sent || self.loss_at_us == NEVER {
+            if sent || self.flags.has(Flags::REARM) || self.loss_at_us == NEVER {
                 self.arm_loss_timer(cfg, now_us);
             }
         } else {
@@ -40,7 +40,7 @@ impl<B: RxBuf> Tcb<B> {
     /// Whether [`Self::output`] may have something to do.
     #[inline]
     pub fn needs_output(&self) -> bool {
-        let owed = Flags::ACK_NOW | Flags::ACK_DELAYED | Flags::TX_BLOCKED;
+        let owed = Flags::ACK_NOW | Flags::ACK_DELAYED | Flags::TX_BLOCKED | Flags::REARM;
         self.state != State::Closed
             && (self.flags.has(owed)
                 || self.lost_bytes > 0
@@ -229,6 +229,9 @@ impl<B: RxBuf> Tcb<B> {
     /// RFC 5681 section 4.1.
     fn restart_after_idle(&mut self, cfg: &Config, now_us: u64) {
         let idle_ms = ms_of(now_us).wrapping_sub(self.last_snd_ms);
+        if idle_ms <= cfg.min_rto_us >> 10 {
+            return;
+        }
         let rto_us = self.rtt.rto_us(cfg.min_rto_us, cfg.max_rto_us, cfg.initial_rto_us);
         if idle_ms > rto_us >> 10 {
             self.cc.on_idle_restart(cfg.initial_window_segments);

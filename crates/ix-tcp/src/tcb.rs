@@ -70,6 +70,8 @@ impl Flags {
     pub const REORDERING: u16 = 1 << 12;
     /// The network says that the peer cannot be reached (RFC 1122 section 4.2.3.9).
     pub const SOFT_ERROR: u16 = 1 << 13;
+    /// The loss timer is to be set anew at the end of [`Tcb::output`].
+    pub const REARM: u16 = 1 << 14;
 }
 
 /// What the loss timer waits for.

@@ -28,6 +28,7 @@ impl<B: RxBuf> Tcb<B> {
             self.delack_at_us = NEVER;
             self.send_ack(cfg, now_us, out);
         }
+        self.settle_loss_timer(cfg, now_us);
         if self.state != State::Closed && now_us >= self.loss_at_us {
             self.loss_expired(cfg, now_us, out);
         }
@@ -53,8 +54,17 @@ impl<B: RxBuf> Tcb<B> {
         self.records.first().is_some_and(|first| first.has(TxRecord::PROBE))
     }
 
+    /// Sets the loss timer anew if an acknowledgement has left that to be done.
+    #[inline]
+    pub(crate) fn settle_loss_timer(&mut self, cfg: &Config, now_us: u64) {
+        if self.flags.has(Flags::REARM) {
+            self.arm_loss_timer(cfg, now_us);
+        }
+    }
+
     /// Sets the loss timer to what must happen next.
     pub(crate) fn arm_loss_timer(&mut self, cfg: &Config, now_us: u64) {
+        self.flags.clear(Flags::REARM);
         if self.state == State::Closed {
             return;
         }

@@ -14,11 +14,15 @@ impl<B: RxBuf> Tcb<B> {
     /// Never less than two segments are held although the peer's window is closed: there must be
     /// something to probe it with (RFC 9293 section 3.8.6.1).
     pub fn send_space(&self, cfg: &Config) -> u32 {
+        self.space_within(cfg, self.snd_wnd)
+    }
+
+    fn space_within(&self, cfg: &Config, snd_wnd: u32) -> u32 {
         if !self.state.sends() {
             return 0;
         }
         let floor = 2 * u32::from(self.mss);
-        let limit = self.snd_wnd.max(floor).min(cfg.snd_buf_bytes);
+        let limit = snd_wnd.max(floor).min(cfg.snd_buf_bytes);
         limit.saturating_sub(self.snd_buf_bytes)
     }
 
@@ -118,14 +122,14 @@ impl<B: RxBuf> Tcb<B> {
     pub(crate) fn window_changed(
         &mut self,
         cfg: &Config,
-        space_before: u32,
+        wnd_before: u32,
         out: &mut impl Output<B>,
     ) {
         if self.snd_wnd > 0 {
             self.withdraw_probe();
         }
         let mss = u32::from(self.mss);
-        if space_before < mss && self.send_space(cfg) >= mss {
+        if self.space_within(cfg, wnd_before) < mss && self.send_space(cfg) >= mss {
             out.event(TcpEvent::WindowOpen);
         }
     }

@@ -1,6 +1,8 @@
 //! Whole frames to send: Ethernet, IPv4 and transport header in one go, in front of the payload.
 use crate::ipv4::{self, Ipv4Emit};
-use crate::{Checksum, IpAddr, MacAddr, TcpHeader, be32, ethernet, icmp, put_words, tcp, udp};
+use crate::{
+    Checksum, IpAddr, MacAddr, Seq, TcpFlags, TcpHeader, be32, ethernet, icmp, put_words, tcp, udp,
+};
 
 /// Bytes of the longest headers that we send in front of a payload.
 pub const HEADERS_BYTES_MAX: usize =
@@ -25,9 +27,28 @@ pub struct FrameHeader {
     pub ident: u16,
 }
 
-/// Bytes of all headers of a segment whose only option is a timestamp.
-const USUAL_BYTES: usize =
+/// Bytes of all headers in front of a [`UsualTcp`] segment.
+pub const USUAL_HEADERS_BYTES: usize =
     ethernet::HEADER_BYTES + ipv4::HEADER_BYTES + tcp::HEADER_BYTES + tcp::TIMESTAMP_BYTES;
+
+/// The header of a segment whose only option is a timestamp.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UsualTcp {
+    /// Our port.
+    pub src_port: u16,
+    /// The peer's port.
+    pub dst_port: u16,
+    /// Sequence number.
+    pub seq: Seq,
+    /// Acknowledgement number.
+    pub ack: Seq,
+    /// Control bits, not URG.
+    pub flags: TcpFlags,
+    /// Window field.
+    pub window: u16,
+    /// TSval and TSecr (RFC 7323 section 3).
+    pub timestamp: (u32, u32),
+}
 
 #[inline]
 fn sum_of(words: &[u32]) -> u64 {
@@ -77,27 +98,19 @@ impl FrameHeader {
         payload_len: usize,
         payload: Checksum,
     ) -> usize {
-        if let Some((value, echo)) = header.options.timestamp
-            && header.options.only_timestamp()
-            && let Some(usual) = frame.first_chunk_mut::<USUAL_BYTES>()
-        {
-            self.emit_usual(usual, header, [value, echo], payload_len, payload);
-            return USUAL_BYTES;
-        }
         let header_len = header.len();
         let at = self.emit(frame, ipv4::PROTOCOL_TCP, header_len + payload_len);
         let segment = &mut frame[at..at + header_len];
         at + header.emit_with_checksum(segment, self.src, self.dst, payload_len, payload)
     }
 
-    /// The headers of nearly every segment: those without any option but a timestamp. The same
-    /// words stand in the packet and in both sums.
+    /// As [`Self::emit_tcp`] for nearly every segment of an established connection. The same words
+    /// stand in the packet and in both sums.
     #[inline]
-    fn emit_usual(
+    pub fn emit_usual_tcp(
         &self,
-        frame: &mut [u8; USUAL_BYTES],
-        header: &TcpHeader,
-        timestamp: [u32; 2],
+        frame: &mut [u8; USUAL_HEADERS_BYTES],
+        header: &UsualTcp,
         payload_len: usize,
         payload: Checksum,
     ) {
@@ -119,14 +132,14 @@ impl FrameHeader {
             header.seq.0,
             header.ack.0,
             offset_flags | u32::from(header.window),
-            u32::from(header.urgent),
+            0,
             u32::from_be_bytes(tcp::TIMESTAMP_ONLY),
-            timestamp[0],
-            timestamp[1],
+            header.timestamp.0,
+            header.timestamp.1,
         ];
         let pseudo = addresses + u64::from(u32::from(ipv4::PROTOCOL_TCP) + tcp_len);
         let sum = sum_of(&tcp) + pseudo + u64::from(payload.fold());
-        tcp[4] |= u32::from(!folded(sum)) << 16;
+        tcp[4] = u32::from(!folded(sum)) << 16;
         let at = ethernet::emit(frame, self.eth_dst, self.eth_src, ethernet::TYPE_IPV4);
         put_words(&mut frame[at..at + ipv4::HEADER_BYTES], &ip);
         put_words(&mut frame[at + ipv4::HEADER_BYTES..], &tcp);

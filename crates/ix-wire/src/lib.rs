@@ -29,7 +29,7 @@ pub use addr::{BROADCAST_MAC, FlowTuple, IpAddr, IpAddrError, MacAddr, is_group_
 pub use arp::{ArpOperation, ArpPacket};
 pub use checksum::Checksum;
 pub use drop_reason::DropReason;
-pub use frame::FrameHeader;
+pub use frame::{FrameHeader, UsualTcp};
 pub use hash::{FLOW_GROUPS, FlowHash, Toeplitz, flow_group};
 pub use parse::{
     ChecksumMode, IcmpPacket, IpMeta, Parsed, Payload, RxChecks, TcpPacket, UdpPacket, parse,

@@ -179,6 +179,16 @@ proptest! {
         let len = link.emit_tcp(&mut frame, &header, payload.len(), Checksum::of(&payload));
         prop_assert_eq!(len, 34 + header.len());
         frame.truncate(len);
+        if let Some(timestamp) = header.options.only_timestamp() {
+            let TcpHeader { src_port, dst_port, seq, ack, flags, window, .. } = header;
+            let usual = UsualTcp { src_port, dst_port, seq, ack, flags, window, timestamp };
+            let mut same = [0; frame::USUAL_HEADERS_BYTES];
+            link.emit_usual_tcp(&mut same, &usual, payload.len(), Checksum::of(&payload));
+            let plain = TcpHeader { urgent: 0, ..header };
+            link.emit_tcp(&mut frame, &plain, payload.len(), Checksum::of(&payload));
+            prop_assert_eq!(&frame[..], &same[..]);
+            link.emit_tcp(&mut frame, &header, payload.len(), Checksum::of(&payload));
+        }
         frame.extend(&payload);
         frame.resize(frame.len() + pad, 0xa5);
         let Ok(Parsed::Tcp(packet)) = parse(&frame, RxChecks::default()) else {

@@ -203,10 +203,10 @@ impl TcpOptions {
         }
     }
 
-    /// Whether there is a timestamp and nothing else.
+    /// The timestamp, if there is nothing else.
     #[inline]
-    pub(crate) fn only_timestamp(&self) -> bool {
-        self.timestamp.is_some() && !self.has_more()
+    pub fn only_timestamp(&self) -> Option<(u32, u32)> {
+        if self.has_more() { None } else { self.timestamp }
     }
 
     /// Whether there is anything beside a timestamp.
