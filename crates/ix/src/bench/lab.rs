@@ -3,7 +3,8 @@
 //!
 //! On `afxdp` the link is a virtual Ethernet pair, and every server and client has the same one,
 //! on Linux or on IX. On `tap` IX's server stands behind a TAP device of the client's namespace;
-//! Linux's server stays behind the pair, for Linux has no other end of a TAP.
+//! Linux's server stays behind the pair, for Linux has no other end of a TAP. On `memif` the two
+//! ends of IX share memory, and Linux is measured over the pair.
 use super::process::{Process, finish};
 use super::serve::{Serve, linux_flags, list};
 use crate::args::Device;
@@ -126,7 +127,29 @@ impl Lab {
 
     /// Whether IX can run at the client's end as well.
     pub fn has_ix_client(&self) -> bool {
-        self.device == Device::Afxdp
+        self.device != Device::Tap
+    }
+
+    /// Whether Linux can be the client of a server on IX.
+    pub fn has_linux_client(&self) -> bool {
+        self.device != Device::Memif
+    }
+
+    /// The device of IX's server or client.
+    fn nic(&self, server: bool) -> String {
+        match (self.device, server) {
+            (Device::Memif, true) => format!("memif:{},role=server", self.memif().display()),
+            (Device::Memif, false) => format!("memif:{},role=client", self.memif().display()),
+            (Device::Tap, _) => format!("tap:{TAP}"),
+            (Device::Afxdp, true) => format!("afxdp:{SERVER_LINK}"),
+            (Device::Afxdp, false) => format!("afxdp:{CLIENT_LINK}"),
+        }
+    }
+
+    /// Where the two ends of the shared-memory link meet: a file, for the ends are in different
+    /// network namespaces, and sockets without one belong to theirs.
+    fn memif(&self) -> PathBuf {
+        self.control.with_extension("memif")
     }
 
     /// The end that Linux's client is at.
@@ -174,12 +197,10 @@ impl Lab {
                 (command, LINUX_SERVER, false)
             }
             (Host::Ix, Device::Tap) => {
-                let nic = format!("tap:{TAP}");
-                (self.serve_ix(&self.client, &nic, TAP_IX, &cpus, serve), TAP_IX, true)
+                (self.serve_ix(&self.client, TAP_IX, &cpus, serve), TAP_IX, true)
             }
             (Host::Ix, _) => {
-                let nic = format!("afxdp:{SERVER_LINK}");
-                (self.serve_ix(&self.server, &nic, IX_SERVER, &cpus, serve), IX_SERVER, false)
+                (self.serve_ix(&self.server, IX_SERVER, &cpus, serve), IX_SERVER, false)
             }
         };
         let mut process = Process::start(command, &format!("{} server", host.system()))?;
@@ -244,8 +265,7 @@ impl Lab {
                 command
             }
             Host::Ix => {
-                let nic = format!("afxdp:{CLIENT_LINK}");
-                self.ix_command(&self.client, &nic, IX_CLIENT, &[cpu], &[], args)
+                self.ix_command(&self.client, &self.nic(false), IX_CLIENT, &[cpu], &[], args)
             }
         };
         let result = finish(command, &format!("{} client", host.system()), timeout);
@@ -256,14 +276,14 @@ impl Lab {
     fn serve_ix(
         &self,
         namespace: &Namespace,
-        nic: &str,
         address: Ipv4Addr,
         cpus: &[usize],
         serve: &Serve,
     ) -> Command {
         let batch = serve.batch.map(|b| vec!["--batch".into(), b.to_string().into()]);
         let args = serve.of_ix(PORT);
-        self.ix_command(namespace, nic, address, cpus, &batch.unwrap_or_default(), &args)
+        let flags = batch.unwrap_or_default();
+        self.ix_command(namespace, &self.nic(true), address, cpus, &flags, &args)
     }
 
     /// `ix run` with `flags`, and under it the `ix` command with `args`.
@@ -288,6 +308,13 @@ impl Lab {
         let mut path = self.control.clone().into_os_string();
         path.push(format!("-{address}.sock"));
         path.into()
+    }
+}
+
+impl Drop for Lab {
+    fn drop(&mut self) {
+        // A server that was killed leaves the file behind; most labs have none.
+        let _ = std::fs::remove_file(self.memif());
     }
 }
 
