@@ -67,6 +67,9 @@ pub enum Command {
     /// The echo program, as demo and benchmarks run it (also on its own: ix-echo)
     #[command(disable_help_flag = true, hide = true)]
     Echo(EchoArgs),
+    /// The web server, as benchmarks run it (also on its own: ix-httpd)
+    #[command(disable_help_flag = true, hide = true)]
+    Httpd(EchoArgs),
 }
 
 /// What keeps the program out of its dataplane.
@@ -235,7 +238,7 @@ pub struct DoctorArgs {
     pub json: bool,
 }
 
-/// Arguments of the echo program, which reads them itself.
+/// Arguments of a program that ix carries inside itself and that reads them itself.
 #[derive(Args, Debug)]
 pub struct EchoArgs {
     /// Passed on

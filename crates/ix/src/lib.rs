@@ -35,7 +35,7 @@ pub fn main() -> ExitCode {
 
 fn dispatch(cli: Cli) -> Result<ExitCode> {
     let done = |()| ExitCode::SUCCESS;
-    if !matches!(cli.command, Command::Run(_) | Command::Echo(_)) {
+    if !matches!(cli.command, Command::Run(_) | Command::Echo(_) | Command::Httpd(_)) {
         die_of_broken_pipes();
     }
     match cli.command {
@@ -48,6 +48,10 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
         Command::Echo(args) => {
             let name = std::iter::once("ix-echo".into());
             Ok(ix_echo::command(name.chain(args.args)))
+        }
+        Command::Httpd(args) => {
+            let name = std::iter::once("ix-httpd".into());
+            Ok(ix_httpd::command(name.chain(args.args)))
         }
     }
 }
