@@ -1,0 +1,243 @@
+//! One connection: bytes in, replies out, no input or output of its own.
+//!
+//! Requests are read where they lie. Only what is left of a request whose rest has not come is kept
+//! here ([`Session::feed`]), and that is short: values go into their item as they come, and the keys
+//! of a long `get` are answered one by one.
+use crate::counters::Counters;
+use crate::expiry::Now;
+use crate::reply::Reply;
+use crate::store::{Draft, How, Outcome, Store};
+use crate::{ascii, binary};
+
+/// Bytes by which a request is completed that came in pieces.
+const CARRY_STEP: usize = 512;
+/// Capacity that is kept for the next such request.
+const CARRY_KEPT: usize = 1024;
+
+/// What a request is carried out with.
+#[derive(Clone, Copy)]
+pub struct Context<'a> {
+    /// The cache.
+    pub store: &'static Store,
+    /// Counters of this thread.
+    pub me: &'a Counters,
+    /// The moment.
+    pub now: Now,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Protocol {
+    /// Nothing came yet.
+    Unknown,
+    Ascii,
+    Binary,
+}
+
+/// Who is told what became of a value.
+#[derive(Clone, Copy)]
+pub(crate) enum Answer {
+    Ascii { noreply: bool },
+    Binary(binary::Request),
+}
+
+/// A value that is coming in.
+pub(crate) struct Upload {
+    pub draft: Draft,
+    pub how: How,
+    /// Number that the item must have; 0: any.
+    pub cas: u64,
+    pub have: usize,
+    pub len: usize,
+    /// The two bytes after a value in ASCII.
+    pub tail: [u8; 2],
+    pub answer: Answer,
+}
+
+/// What comes next on the connection.
+pub(crate) enum State {
+    /// A request.
+    Request,
+    /// The rest of a value.
+    Value(Upload),
+    /// So many bytes of no use.
+    Swallow(u64),
+    /// Keys, up to the end of the line.
+    Keys(ascii::Keys),
+    /// The rest of a line of no use.
+    Line,
+    /// Nothing that matters.
+    Closed,
+}
+
+/// How far a request was read.
+pub(crate) enum Step {
+    /// So many bytes are done with.
+    Done(usize),
+    /// More must come first.
+    More,
+}
+
+/// One connection.
+pub struct Session {
+    protocol: Protocol,
+    pub(crate) state: State,
+    /// Begin of a request whose rest has not come.
+    carry: Vec<u8>,
+}
+
+impl Default for Session {
+    fn default() -> Session {
+        Session { protocol: Protocol::Unknown, state: State::Request, carry: Vec::new() }
+    }
+}
+
+impl Session {
+    /// Whether the connection is to be closed after the reply.
+    pub fn is_closed(&self) -> bool {
+        matches!(self.state, State::Closed)
+    }
+
+    fn stops(&self, reply: &Reply) -> bool {
+        reply.is_full() || self.is_closed()
+    }
+
+    /// Carries out requests and answers how many bytes were taken: all, unless the reply became full
+    /// (feed the rest once it was sent, also when there is none) or the connection is closed.
+    #[inline]
+    pub fn feed(&mut self, input: &[u8], context: &Context<'_>, reply: &mut Reply) -> usize {
+        let mut taken = 0;
+        if !self.carry.is_empty() {
+            taken = self.complete(input, context, reply);
+            if !self.carry.is_empty() {
+                return taken;
+            }
+        }
+        taken += self.process(&input[taken..], context, reply);
+        if taken < input.len() && !self.stops(reply) {
+            self.carry.extend_from_slice(&input[taken..]);
+            taken = input.len();
+        }
+        taken
+    }
+
+    /// Adds to the begin of a request until it is one.
+    fn complete(&mut self, input: &[u8], context: &Context<'_>, reply: &mut Reply) -> usize {
+        let mut carry = core::mem::take(&mut self.carry);
+        let mut taken = 0;
+        loop {
+            let old = carry.len();
+            let added = CARRY_STEP.min(input.len() - taken);
+            carry.extend_from_slice(&input[taken..taken + added]);
+            let done = self.process(&carry, context, reply);
+            if done >= old {
+                // What is left lies in the input as well.
+                taken += done - old;
+                carry.clear();
+                break;
+            }
+            carry.drain(..done);
+            taken += added;
+            if taken == input.len() || self.stops(reply) {
+                break;
+            }
+        }
+        if carry.is_empty() {
+            carry.shrink_to(CARRY_KEPT);
+        }
+        self.carry = carry;
+        taken
+    }
+
+    /// Carries out what is complete; answers how many bytes that was.
+    #[inline]
+    fn process(&mut self, input: &[u8], context: &Context<'_>, reply: &mut Reply) -> usize {
+        let mut done = 0;
+        while done < input.len() && !self.stops(reply) {
+            let rest = &input[done..];
+            let step = match &mut self.state {
+                State::Request => self.request(rest, context, reply),
+                State::Value(_) => Step::Done(self.value(rest, context, reply)),
+                State::Keys(keys) => {
+                    let (step, next) = keys.read(rest, context, reply);
+                    if let Some(next) = next {
+                        self.state = next;
+                    }
+                    step
+                }
+                State::Swallow(left) => {
+                    let n = rest.len().min(usize::try_from(*left).unwrap_or(usize::MAX));
+                    *left -= n as u64;
+                    if *left == 0 {
+                        self.state = State::Request;
+                    }
+                    Step::Done(n)
+                }
+                State::Line => match memchr::memchr(b'\n', rest) {
+                    Some(end) => {
+                        self.state = State::Request;
+                        Step::Done(end + 1)
+                    }
+                    None => Step::Done(rest.len()),
+                },
+                State::Closed => Step::More,
+            };
+            match step {
+                Step::Done(n) => done += n,
+                Step::More => break,
+            }
+        }
+        done
+    }
+
+    #[inline]
+    fn request(&mut self, input: &[u8], context: &Context<'_>, reply: &mut Reply) -> Step {
+        match self.protocol {
+            Protocol::Ascii => ascii::request(self, input, context, reply),
+            Protocol::Binary => binary::request(self, input, context, reply),
+            Protocol::Unknown => {
+                let is_binary = input[0] == binary::REQUEST;
+                self.protocol = if is_binary { Protocol::Binary } else { Protocol::Ascii };
+                Step::Done(0)
+            }
+        }
+    }
+
+    /// Takes what there is of a value, and ends the command with its last byte.
+    pub(crate) fn value(&mut self, input: &[u8], cx: &Context<'_>, reply: &mut Reply) -> usize {
+        let State::Value(upload) = &mut self.state else { return 0 };
+        let tail_len = if matches!(upload.answer, Answer::Ascii { .. }) { 2 } else { 0 };
+        let body = upload.len.saturating_sub(upload.have).min(input.len());
+        if body > 0 {
+            upload.draft.write(upload.have, &input[..body]);
+            upload.have += body;
+        }
+        let mut taken = body;
+        while upload.have >= upload.len
+            && upload.have < upload.len + tail_len
+            && let Some(byte) = input.get(taken)
+        {
+            upload.tail[upload.have - upload.len] = *byte;
+            upload.have += 1;
+            taken += 1;
+        }
+        if upload.have == upload.len + tail_len
+            && let State::Value(upload) = core::mem::replace(&mut self.state, State::Request)
+        {
+            upload.finish(cx, reply);
+        }
+        taken
+    }
+}
+
+impl Upload {
+    fn finish(self, context: &Context<'_>, reply: &mut Reply) {
+        let Upload { draft, how, cas, tail, answer, .. } = self;
+        let commit =
+            |draft| -> Outcome { context.store.commit(context.me, draft, how, cas, context.now) };
+        match answer {
+            Answer::Ascii { noreply } if tail != *b"\r\n" => ascii::bad_chunk(noreply, reply),
+            Answer::Ascii { noreply } => ascii::stored(commit(draft), noreply, reply),
+            Answer::Binary(request) => request.stored(commit(draft), how, reply),
+        }
+    }
+}
