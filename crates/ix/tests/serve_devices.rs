@@ -2,10 +2,13 @@
 //! one program behind several devices.
 mod support;
 use ix_testbed::VethEnd;
+use std::net::{Ipv4Addr, SocketAddrV4};
 use std::time::Duration;
+use support::process::Process;
 use support::process::open_files;
 use support::traffic::{close, echo};
-use support::{Bed, CLIENT, Nic, PATIENCE, PREFIX, connect};
+use support::{Bed, CLIENT, Nic, PATIENCE, PREFIX, SERVICE, Service, build_echo};
+use support::{connect, connect_to};
 
 /// Makes the pair as [`Bed::new`] does.
 fn make_pair(bed: &Bed, queues: u32) {
@@ -68,4 +71,78 @@ fn an_interface_that_was_moved_away_and_back_serves_again() {
     echo(&mut stream, 1, 64);
     close(stream);
     service.finish(PATIENCE);
+}
+
+/// The Linux side's and the service's address on the second device.
+const BY_TAP: Ipv4Addr = Ipv4Addr::new(10, 89, 0, 1);
+const SERVICE_BY_TAP: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 89, 0, 2), 7);
+
+/// A program on one dataplane with an interface and a tap, each with an address of its own.
+fn start_on_both(bed: &Bed, queues: usize, program: &[&str]) -> Service {
+    let cpus: Vec<_> = ix_testbed::cpu::allowed().iter().take(queues).copied().collect();
+    let config = format!(
+        "host_addr = [\"{}/{PREFIX}\", \"{}/24\"]\ncpu = {cpus:?}\n\
+         devices = [\"afxdp:ixs0\", \"tap:ixt0\"]\n[tcp]\ntime_wait_us = 300000\n",
+        SERVICE.ip(),
+        SERVICE_BY_TAP.ip(),
+    );
+    let mut service = bed.start_with(&config, program);
+    service.raise_tap(&bed.server, "ixt0", BY_TAP, 24);
+    service
+}
+
+#[test]
+fn one_program_serves_two_devices_at_once() {
+    for queues in [1, 2] {
+        let name = "one_program_serves_two_devices_at_once";
+        if ix_testbed::cpu::allowed().len() < queues {
+            eprintln!("SKIPPED {name} with {queues} threads: too few CPUs");
+            continue;
+        }
+        let Some(bed) = Bed::new(name, Nic::Afxdp, queues) else { return };
+        let echo_file = build_echo();
+        let service = start_on_both(&bed, queues, &[echo_file.to_str().expect("text"), "64"]);
+        service.process.wait_for("ready", PATIENCE);
+        std::thread::scope(|scope| {
+            for (namespace, at) in [(&bed.client, SERVICE), (&bed.server, SERVICE_BY_TAP)] {
+                for client in 0..3 {
+                    scope.spawn(move || namespace.run(|| talk(at, client)));
+                }
+            }
+        });
+        let stats = service.finish(PATIENCE);
+        assert_eq!(stats.total("closed"), 2 * 3 * 30, "{stats}");
+    }
+}
+
+fn talk(at: SocketAddrV4, client: u64) {
+    for round in 0..30 {
+        let mut stream = connect_to(at);
+        for id in 0..20 {
+            echo(&mut stream, client << 20 | round << 10 | id, 64);
+        }
+        close(stream);
+    }
+}
+
+/// Connections leave by the device that the route's address belongs to.
+#[test]
+fn a_client_reaches_peers_on_both_devices() {
+    let name = "a_client_reaches_peers_on_both_devices";
+    let Some(bed) = Bed::new(name, Nic::Afxdp, 1) else { return };
+    let echo_file = build_echo();
+    let echo_file = echo_file.to_str().expect("text");
+    let peers = [(&bed.client, CLIENT), (&bed.server, BY_TAP)];
+    for (namespace, address) in peers {
+        let mut command = namespace.command(echo_file, None);
+        command.args(["64", "--linux", "--port", "7777"]);
+        let peer = Process::start(command);
+        peer.wait_for("ready", PATIENCE);
+        let at = format!("{address}:7777");
+        let load = ["--client", &at, "--connections", "4", "--seconds", "0.3", "--json"];
+        let program: Vec<_> = [echo_file].into_iter().chain(load).collect();
+        let service = start_on_both(&bed, 1, &program);
+        let (status, said) = service.process.wait(PATIENCE);
+        assert!(status.success(), "{address}: {said:?}");
+    }
 }

@@ -109,38 +109,40 @@ impl Bed {
     /// Starts a program under `ix run`, and does not wait for more than its device.
     pub fn start(&self, program: &[&str]) -> Service {
         let (namespace, link) = self.service_link();
-        let control = self.folder.0.join("control.sock");
-        let mut command = namespace.command(env!("CARGO_BIN_EXE_ix"), None);
-        command.arg("run").arg("-c").arg(self.write_config(link));
-        command.arg("--control").arg(&control).arg("--").args(program);
-        let mut process = Process::start(command);
+        let mut service = self.start_with(&self.config(link), program);
         if self.nic == Nic::Tap {
-            let end = Instant::now() + PATIENCE;
-            while namespace.link(link).expect("ask").is_none() {
-                process.check();
-                assert!(Instant::now() < end, "no tap: {process}");
-                std::thread::sleep(Duration::from_millis(2));
-            }
-            namespace.add_address(link, CLIENT, PREFIX).expect("an address");
-            namespace.set_up(link, true).expect("up");
+            service.raise_tap(namespace, link, CLIENT, PREFIX);
         }
-        Service { process, control }
+        service
     }
 
-    fn write_config(&self, link: &str) -> PathBuf {
+    /// Starts a program under `ix run` with this configuration, where the service's link is.
+    pub fn start_with(&self, config: &str, program: &[&str]) -> Service {
+        let (namespace, _) = self.service_link();
+        let (control, file) = (self.file("control.sock"), self.file("ix.toml"));
+        std::fs::write(&file, config).expect("write the configuration");
+        let mut command = namespace.command(env!("CARGO_BIN_EXE_ix"), None);
+        command.arg("run").arg("-c").arg(file);
+        command.arg("--control").arg(&control).arg("--").args(program);
+        Service { process: Process::start(command), control }
+    }
+
+    /// A place for a file of this test.
+    pub fn file(&self, name: &str) -> PathBuf {
+        self.folder.0.join(name)
+    }
+
+    fn config(&self, link: &str) -> String {
         let cpus: Vec<_> = cpu::allowed().iter().take(self.queues).map(usize::to_string).collect();
         assert_eq!(cpus.len(), self.queues, "an elastic thread needs a CPU of its own");
         let kind = if self.nic == Nic::Tap { "tap" } else { "afxdp" };
-        let text = format!(
+        format!(
             "host_addr = \"{}/{PREFIX}\"\ngateway_addr = \"{CLIENT}\"\ncpu = [{}]\n\
              devices = [\"{kind}:{link},queues={}\"]\n[tcp]\ntime_wait_us = {TIME_WAIT_US}\n",
             SERVICE.ip(),
             cpus.join(", "),
             self.queues,
-        );
-        let path = self.folder.0.join("ix.toml");
-        std::fs::write(&path, text).expect("write the configuration");
-        path
+        )
     }
 
     /// Whole frames at the Linux end.
@@ -191,6 +193,19 @@ impl Bed {
 }
 
 impl Service {
+    /// Waits until the tap is there, and sets its Linux side up.
+    #[track_caller]
+    pub fn raise_tap(&mut self, namespace: &Namespace, link: &str, at: Ipv4Addr, prefix: u8) {
+        let end = Instant::now() + PATIENCE;
+        while namespace.link(link).expect("ask").is_none() {
+            self.process.check();
+            assert!(Instant::now() < end, "no tap: {}", self.process);
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        namespace.add_address(link, at, prefix).expect("an address");
+        namespace.set_up(link, true).expect("up");
+    }
+
     /// The counters now.
     pub fn stats(&self) -> Stats {
         Stats::ask(&self.control)
@@ -235,7 +250,12 @@ impl Service {
 
 /// A connection to the service from the calling thread's namespace.
 pub fn connect() -> TcpStream {
-    let stream = TcpStream::connect_timeout(&SERVICE.into(), PATIENCE).expect("connects");
+    connect_to(SERVICE)
+}
+
+/// A connection to a service at another address.
+pub fn connect_to(service: SocketAddrV4) -> TcpStream {
+    let stream = TcpStream::connect_timeout(&service.into(), PATIENCE).expect("connects");
     stream.set_read_timeout(Some(PATIENCE)).expect("timeout");
     stream.set_write_timeout(Some(PATIENCE)).expect("timeout");
     stream.set_nodelay(true).expect("no delay");
