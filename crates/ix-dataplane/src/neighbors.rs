@@ -129,6 +129,12 @@ impl Io {
         }
     }
 
+    /// Whether `check_neighbors` has a change of the table to take in.
+    #[inline]
+    pub(crate) fn neighbors_changed(&self) -> bool {
+        self.shared.neighbors.version.load(Ordering::Acquire) != self.neighbors.seen
+    }
+
     /// Sees to it that `side.mac` is the address of the flow's next hop; false while it is unknown.
     #[inline]
     pub(crate) fn refresh_mac(&mut self, side: &mut Side, tuple: &FlowTuple) -> bool {

@@ -220,6 +220,15 @@ impl ElasticThread {
         counters.device_tx_failed.set(failed);
     }
 
+    /// Whether a turn may find something to do that no deadline tells of.
+    pub fn has_work(&self) -> bool {
+        self.io.ports.iter().any(|port| port.nic.pending() || !port.queue.is_empty())
+            || self.receive.has_backlog()
+            || !self.to_announce.is_empty()
+            || self.io.neighbors_changed()
+            || self.shared.updates.waits(self.io.index)
+    }
+
     /// Whether devices are still sending packets of ours.
     pub fn is_transmitting(&self) -> bool {
         self.io.ports.iter().any(|port| port.nic.frames_held().1 > 0)

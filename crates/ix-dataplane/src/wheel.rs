@@ -64,6 +64,8 @@ pub struct Wheel {
     /// Position in ticks: every entry of an earlier tick has fired.
     tick: u64,
     levels: [Level; LEVELS],
+    /// Up to here (not included) [`Wheel::advance`] finds nothing to do.
+    quiet_until: u64,
     chunks: Vec<Chunk>,
     free: u32,
     len: usize,
@@ -76,6 +78,7 @@ impl Wheel {
         Wheel {
             tick: now_us >> TICK_SHIFT,
             levels: core::array::from_fn(|_| level()),
+            quiet_until: u64::MAX,
             chunks: Vec::with_capacity(entries.div_ceil(CHUNK_ENTRIES)),
             free: NONE,
             len: 0,
@@ -109,6 +112,10 @@ impl Wheel {
     /// from one occupied slot to the next.
     pub fn advance(&mut self, now_us: u64, limit: usize, mut fire: impl FnMut(u64)) -> bool {
         let target = now_us >> TICK_SHIFT;
+        if target < self.quiet_until {
+            self.tick = self.tick.max(target);
+            return true;
+        }
         let mut left = limit;
         while let Some((level, start)) = self.nearest() {
             if start > target {
@@ -132,6 +139,7 @@ impl Wheel {
             }
         }
         self.tick = self.tick.max(target);
+        self.quiet_until = self.nearest().map_or(u64::MAX, |(_, start)| start);
         true
     }
 
@@ -161,6 +169,8 @@ impl Wheel {
     fn place(&mut self, entry: Entry) {
         let differ = entry.tick ^ self.tick;
         let level = (u64::BITS - differ.leading_zeros()).saturating_sub(1) / SLOT_BITS;
+        let start = entry.tick & (u64::MAX << (level * SLOT_BITS));
+        self.quiet_until = self.quiet_until.min(start);
         self.push(level as usize, slot_of(entry.tick, level as usize), entry);
     }
 

@@ -111,6 +111,12 @@ pub trait Nic: Send {
         out: &mut Vec<RxPacket>,
     ) -> usize;
 
+    /// Whether [`Nic::receive`] or [`Nic::kick`] may have something to do. Asked in a loop while a
+    /// thread waits, so it only looks at memory; a device that cannot tell says yes.
+    fn pending(&self) -> bool {
+        true
+    }
+
     /// Queues packets for transmission from the front of `packets` and leaves in it those that the
     /// device has no room for. Finished frames return to `tx_pool`, here or in [`Nic::kick`].
     fn transmit(

@@ -41,6 +41,11 @@ impl Stage {
         Stage::Idle,
     ];
 
+    /// Whether the thread is not in the dataplane's code.
+    const fn is_outside(self) -> bool {
+        matches!(self, Stage::App | Stage::Idle)
+    }
+
     /// Name of the counter.
     pub const fn name(self) -> &'static str {
         match self {
@@ -55,6 +60,10 @@ impl Stage {
     }
 }
 
+/// One cycle of so many is timed stage by stage: reading the counter costs as much as a tenth of a
+/// message. A prime, so that no rhythm of the cycles hides a part of them.
+const SAMPLE_EVERY: u32 = 13;
+
 /// The writing end of one [`ThreadBlock`], and the stopwatch of the cycle's stages.
 pub struct ThreadMetrics {
     block: NonNull<ThreadBlock>,
@@ -65,6 +74,13 @@ pub struct ThreadMetrics {
     cycle_since: u64,
     /// Ticks by stage that are not charged yet.
     cycle_ticks: [u64; Stage::COUNT],
+    /// Whether this cycle is timed stage by stage.
+    detailed: bool,
+    /// Cycles until the next that is.
+    until_detailed: u32,
+    sample_every: u32,
+    /// Ticks of cycles that did something and were not timed stage by stage.
+    undivided: u64,
     /// Batched system calls when the last cycle was over.
     calls_seen: u64,
 }
@@ -98,6 +114,10 @@ impl ThreadMetrics {
             stage_since: now,
             cycle_since: now,
             cycle_ticks: [0; Stage::COUNT],
+            detailed: true,
+            until_detailed: 0,
+            sample_every: SAMPLE_EVERY,
+            undivided: 0,
             calls_seen: 0,
         }
     }
@@ -105,9 +125,12 @@ impl ThreadMetrics {
     /// From now on time is charged to `stage`.
     #[inline]
     pub fn enter(&mut self, stage: Stage) {
+        if !self.detailed && !self.stage.is_outside() && !stage.is_outside() {
+            return;
+        }
         let now = ticks();
         self.cycle_ticks[self.stage as usize] += now.wrapping_sub(self.stage_since);
-        if matches!(self.stage, Stage::App | Stage::Idle) {
+        if self.stage.is_outside() {
             self.cycle_since = now;
         }
         self.stage = stage;
@@ -143,15 +166,29 @@ impl ThreadMetrics {
     #[inline]
     fn charge(&mut self, worked: bool) {
         let cycle = std::mem::take(&mut self.cycle_ticks);
-        if worked {
-            for (sum, ticks) in self.stage_ticks.iter().zip(cycle) {
-                sum.add(ticks);
-            }
-        } else {
-            let all: u64 = cycle.iter().sum();
-            let app = cycle[Stage::App as usize];
-            self.stage_ticks[Stage::App as usize].add(app);
-            self.stage_ticks[Stage::Idle as usize].add(all - app);
+        let all: u64 = cycle.iter().sum();
+        let (app, idle) = (cycle[Stage::App as usize], cycle[Stage::Idle as usize]);
+        let inside = all - app - idle;
+        self.stage_ticks[Stage::App as usize].add(app);
+        self.stage_ticks[Stage::Idle as usize].add(if worked { idle } else { idle + inside });
+        if worked && self.detailed {
+            self.divide(&cycle, inside);
+        } else if worked {
+            self.undivided += inside;
+        }
+        self.detailed = self.until_detailed == 0;
+        self.until_detailed =
+            if self.detailed { self.sample_every - 1 } else { self.until_detailed - 1 };
+    }
+
+    /// Charges a cycle that was timed stage by stage, and in the same proportions those before it
+    /// that were not.
+    fn divide(&mut self, cycle: &[u64; Stage::COUNT], inside: u64) {
+        let undivided = std::mem::take(&mut self.undivided) as u128;
+        for stage in Stage::ALL.into_iter().filter(|stage| !stage.is_outside()) {
+            let ticks = cycle[stage as usize];
+            let share = undivided * ticks as u128 / inside.max(1) as u128;
+            self.stage_ticks[stage as usize].add(ticks + share as u64);
         }
     }
 
@@ -207,6 +244,7 @@ mod tests {
     fn a_cycle_in_vain_is_idle_and_the_application_is_not() {
         let page = Arc::new(ControlPage::anonymous(1).unwrap());
         let mut metrics = ThreadMetrics::new(&page, 0);
+        metrics.sample_every = 1;
         let turn = |metrics: &mut ThreadMetrics, worked| {
             metrics.enter(Stage::Poll);
             metrics.enter(Stage::Process);
@@ -232,6 +270,30 @@ mod tests {
         let poll = ticks()[0];
         turn(&mut metrics, false);
         assert_eq!(ticks()[0], poll, "the same calls are none");
+    }
+
+    #[test]
+    fn cycles_that_are_not_timed_by_stage_are_divided_like_those_that_are() {
+        let page = Arc::new(ControlPage::anonymous(1).unwrap());
+        let mut metrics = ThreadMetrics::new(&page, 0);
+        let spin = |us| {
+            let end = std::time::Instant::now() + std::time::Duration::from_micros(us);
+            while std::time::Instant::now() < end {}
+        };
+        let start = ticks();
+        for _ in 0..10 * SAMPLE_EVERY + 1 {
+            metrics.enter(Stage::Calls);
+            spin(20);
+            metrics.enter(Stage::Poll);
+            spin(60);
+            metrics.cycle_done(1, 1, false);
+        }
+        let all = ticks() - start;
+        let [calls, poll] =
+            [Stage::Calls, Stage::Poll].map(|s| page.thread(0).stage_ticks[s as usize].get());
+        assert!(calls + poll <= all && calls + poll > all / 10 * 9, "{calls} + {poll} of {all}");
+        // A cycle that was interrupted may be the one that stands for others: be generous.
+        assert!(poll > calls, "{calls} {poll}");
     }
 
     #[test]

@@ -195,6 +195,15 @@ impl Nic for AfxdpNic {
         out.len() - before
     }
 
+    fn pending(&self) -> bool {
+        self.socket.as_ref().is_some_and(|socket| {
+            socket.rx.waiting() > 0
+                || self.kick_due
+                || socket.completion.waiting() > 0
+                || socket.fill.needs_wakeup()
+        })
+    }
+
     fn transmit(
         &mut self,
         _memory: &PacketMemory,
