@@ -67,6 +67,9 @@ pub enum Command {
     /// The echo program, as demo and benchmarks run it (also on its own: ix-echo)
     #[command(disable_help_flag = true, hide = true)]
     Echo(EchoArgs),
+    /// The key-value server, as benchmarks run it (also on its own: ix-kv)
+    #[command(disable_help_flag = true, hide = true)]
+    Kv(EchoArgs),
     /// The web server, as benchmarks run it (also on its own: ix-httpd)
     #[command(disable_help_flag = true, hide = true)]
     Httpd(EchoArgs),

@@ -35,7 +35,8 @@ pub fn main() -> ExitCode {
 
 fn dispatch(cli: Cli) -> Result<ExitCode> {
     let done = |()| ExitCode::SUCCESS;
-    if !matches!(cli.command, Command::Run(_) | Command::Echo(_) | Command::Httpd(_)) {
+    let serves = matches!(cli.command, Command::Echo(_) | Command::Kv(_) | Command::Httpd(_));
+    if !serves && !matches!(cli.command, Command::Run(_)) {
         die_of_broken_pipes();
     }
     match cli.command {
@@ -48,6 +49,10 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
         Command::Echo(args) => {
             let name = std::iter::once("ix-echo".into());
             Ok(ix_echo::command(name.chain(args.args)))
+        }
+        Command::Kv(args) => {
+            let name = std::iter::once("ix-kv".into());
+            Ok(ix_kv::command(name.chain(args.args)))
         }
         Command::Httpd(args) => {
             let name = std::iter::once("ix-httpd".into());
