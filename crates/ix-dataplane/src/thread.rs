@@ -229,9 +229,11 @@ impl ElasticThread {
             || self.shared.updates.waits(self.io.index)
     }
 
-    /// Whether devices are still sending packets of ours.
+    /// Whether the kernel is still sending packets of ours. A peer that takes them out of our memory
+    /// itself is none of its business.
     pub fn is_transmitting(&self) -> bool {
-        self.io.ports.iter().any(|port| port.nic.frames_held().1 > 0)
+        let mut by_kernel = self.io.ports.iter().filter(|port| !port.info.shared_frames);
+        by_kernel.any(|port| port.nic.frames_held().1 > 0)
     }
 
     /// Whether nothing waits that no doorbell will ring for. Arms the devices' doorbells.
