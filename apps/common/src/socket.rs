@@ -1,6 +1,6 @@
 //! Linux sockets with the options that a fair comparison needs and `std` lacks.
 use std::io;
-use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 fn check(result: libc::c_int) -> io::Result<libc::c_int> {
@@ -111,8 +111,20 @@ pub fn accept(listener: &TcpListener) -> io::Result<Option<TcpStream>> {
 
 /// Begins a connection, nonblocking.
 pub fn connect(addr: SocketAddr) -> io::Result<TcpStream> {
+    connect_from(None, addr)
+}
+
+/// The same from a certain local address: each has local ports of its own.
+pub fn connect_from(source: Option<IpAddr>, addr: SocketAddr) -> io::Result<TcpStream> {
     let fd = stream_socket(addr)?;
     set_option(&fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, 1 as libc::c_int)?;
+    if let Some(source) = source {
+        // The port is chosen by `connect`, so that it may serve for several peers.
+        set_option(&fd, libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT, 1 as libc::c_int)?;
+        let (address, len) = sockaddr(SocketAddr::new(source, 0));
+        // SAFETY: an address of the length given.
+        check(unsafe { libc::bind(fd.as_raw_fd(), (&raw const address).cast(), len) })?;
+    }
     let (address, len) = sockaddr(addr);
     // SAFETY: an address of the length given.
     match check(unsafe { libc::connect(fd.as_raw_fd(), (&raw const address).cast(), len) }) {

@@ -61,6 +61,9 @@ pub enum Command {
     /// Say what this machine can do, what it cannot, why, and what mends it
     #[command(long_about = DOCTOR_HELP)]
     Doctor(DoctorArgs),
+    /// Put load on a server and measure its latency, from Linux sockets or from a dataplane
+    #[command(disable_help_flag = true)]
+    Load(EchoArgs),
     /// Run whole hosts in virtual time over a network with seeded faults
     #[command(disable_help_flag = true)]
     Sim(SimArgs),

@@ -11,6 +11,7 @@ mod counters;
 mod demo;
 mod devices;
 pub mod doctor;
+mod load;
 pub mod machine;
 pub mod problem;
 pub mod report;
@@ -45,6 +46,7 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
         Command::Bench(command) => bench::main(&command).map(done),
         Command::Ctl(CtlCommand::Stats(args)) => control::stats(&args).map(done),
         Command::Doctor(args) => doctor::main(&args).map(done),
+        Command::Load(args) => load::main(args.args),
         Command::Sim(args) => Ok(ix_sim::cli(args.args)),
         Command::Echo(args) => {
             let name = std::iter::once("ix-echo".into());

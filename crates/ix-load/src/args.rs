@@ -1,0 +1,267 @@
+//! The command line.
+use crate::arrivals::Arrival;
+use crate::law::Law;
+use crate::pattern::Rate;
+use clap::{Parser, ValueEnum};
+use serde::{Deserialize, Serialize};
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+
+const EXAMPLES: &str = "Examples:\n  \
+    ix load 10.0.0.1:7 --connections 64 --size 64\n      \
+    closed loop: each connection sends the next message when the echo is back\n  \
+    ix load 10.0.0.1:11211 --protocol memcached --workload usr --records 1000000 \\\n      \
+    --connections 256 --depth 4 --rate 500000 --measure-connections 32\n      \
+    open loop at 500,000 requests a second, latency from when each was due, and from a\n      \
+    client of its own that makes no load\n  \
+    ix load 10.0.0.1:11211 --protocol memcached-binary --workload etc \\\n      \
+    --pattern triangle:10000:6500000:240:0 --stop-latency 50:750 --seconds 120\n      \
+    the papers' search: stop when the median goes above 750 µs\n  \
+    ix load 10.0.0.1:7 --nic afxdp:eth1 --addr 10.0.0.9/24 --cpus 3\n      \
+    the same from a dataplane of its own\n  \
+    ix load agent --listen 0.0.0.0:7777      (on each client machine)\n  \
+    ix load 10.0.0.1:11211 --agents c1:7777,c2:7777 --rate 3000000 ...\n      \
+    the agents make the load, this machine only measures\n\n\
+    TARGET: HOST:PORT, several separated by commas; a bare port or a range of ports is of the \
+    host before it: `10.0.0.1:7000-7007,10.0.0.2:7000`. Connections spread over all.\n\n\
+    DIST: N, uniform:a:b, normal:m:s, exponential:l, pareto:loc:scale:shape, \
+    gev:loc:scale:shape, lognormal:m:s, bimodal:p:a:b, fb_key, fb_value, file:PATH.\n\n\
+    Exit status: 0 on success; 1 when it could not be run, 2 for a wrong command line, 3 when too \
+    many gets missed, 4 when there were errors or an agent was lost. Closed loop hides how long \
+    clients would wait for a slow server: give --rate for latencies that mean something.";
+
+/// Protocols.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum ProtocolName {
+    /// The same bytes come back
+    Echo,
+    /// memcached's text protocol
+    Memcached,
+    /// memcached's binary protocol
+    MemcachedBinary,
+    /// HTTP/1.1 GET of one page
+    Http,
+}
+
+/// Workloads of Atikoglu et al.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "snake_case")]
+pub enum WorkloadName {
+    /// Keys fb_key, values fb_value, 3.3 % updates, gaps fb_ia
+    Etc,
+    /// Keys of 19 bytes, values of 2, 0.2 % updates
+    Usr,
+}
+
+/// How requests spread over records.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum PopularityName {
+    /// Evenly.
+    Uniform,
+    /// By Zipf's law with this exponent.
+    Zipf(f64),
+}
+
+/// Flags of `ix load`.
+#[derive(Parser, Clone, Debug)]
+#[command(
+    name = "ix load",
+    about = "Puts load on a server and measures its latency",
+    long_about = "Puts load on a server and measures rate and latency, from Linux sockets or from \
+        a dataplane of its own (--nic). With --rate or --pattern the loop is open: requests are \
+        due at times drawn in advance, and latency counts from then, however late the server made \
+        us send them. Without, it is closed.",
+    after_long_help = EXAMPLES
+)]
+pub struct LoadArgs {
+    /// Server: HOST:PORT, or several
+    #[arg(value_name = "TARGET")]
+    pub target: String,
+    /// What is spoken
+    #[arg(long, value_enum, default_value = "echo")]
+    pub protocol: ProtocolName,
+    /// Datagrams instead of connections
+    #[arg(long)]
+    pub udp: bool,
+
+    /// Run on a dataplane with this device: `afxdp:IFNAME`, `tap:NAME` or `memif:PATH`
+    #[arg(long, value_name = "SPEC", requires = "addr")]
+    pub nic: Option<String>,
+    /// Address of that dataplane: `10.0.0.9/24`
+    #[arg(long, value_name = "CIDR", requires = "nic")]
+    pub addr: Option<String>,
+    /// Its gateway
+    #[arg(long, value_name = "IP", requires = "nic")]
+    pub gateway: Option<String>,
+    /// Most packets of one of its cycles
+    #[arg(long, value_name = "B", requires = "nic")]
+    pub batch: Option<usize>,
+    /// Hardware threads: `2,4-7`
+    #[arg(long, value_name = "LIST")]
+    pub cpus: Option<String>,
+    /// Threads (default: 1, on a dataplane all of its elastic threads)
+    #[arg(long, value_name = "N")]
+    pub threads: Option<u32>,
+    /// Local addresses to connect from: each has 28,000 ports and more
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    pub source: Vec<IpAddr>,
+    /// Never sleep
+    #[arg(long)]
+    pub spin: bool,
+
+    /// Connections of all threads together
+    #[arg(short = 'c', long, value_name = "N", default_value_t = 16)]
+    pub connections: u32,
+    /// Requests under way on one connection
+    #[arg(long, value_name = "D", default_value_t = 1)]
+    pub depth: u32,
+    /// Requests a second of all connections together (open loop)
+    #[arg(long, value_name = "QPS")]
+    pub rate: Option<f64>,
+    /// Law of the gaps between them (default: poisson; fb with --workload etc)
+    #[arg(long, value_enum)]
+    pub arrival: Option<Arrival>,
+    /// Rate that changes: triangle:MIN:MAX:PERIOD:HOLD, qtriangle:MIN:MAX:PERIOD:STEP,
+    /// sin_noise:MIN:MAX:PERIOD:NOISE:REDRAW (seconds)
+    #[arg(long, value_name = "PATTERN", conflicts_with = "rate")]
+    pub pattern: Option<Rate>,
+    /// Stop when percentile P of a second is above so many µs: `99:500`
+    #[arg(long, value_name = "P:US", value_parser = stop_latency)]
+    pub stop_latency: Option<(f64, f64)>,
+
+    /// Bytes of an echo message
+    #[arg(long, value_name = "BYTES", default_value_t = 64)]
+    pub size: u32,
+    /// Requests until a connection is reset and made anew
+    #[arg(long, value_name = "M")]
+    pub messages_per_connection: Option<u64>,
+    /// Page to get
+    #[arg(long, value_name = "PATH", default_value = "/")]
+    pub path: String,
+
+    /// Keys, values, updates and gaps of a published workload
+    #[arg(long, value_enum)]
+    pub workload: Option<WorkloadName>,
+    /// Bytes of a key (default: 30)
+    #[arg(long, value_name = "DIST")]
+    pub key_size: Option<Law>,
+    /// Bytes of a value (default: 200)
+    #[arg(long, value_name = "DIST")]
+    pub value_size: Option<Law>,
+    /// Share of requests that store (default: 0)
+    #[arg(long, value_name = "F")]
+    pub update: Option<f64>,
+    /// Records
+    #[arg(long, value_name = "N", default_value_t = 10_000)]
+    pub records: u32,
+    /// Popularity of records: uniform or zipf:S
+    #[arg(long, value_name = "LAW", default_value = "uniform", value_parser = popularity)]
+    pub popularity: PopularityName,
+    /// Store no records first
+    #[arg(long)]
+    pub no_preload: bool,
+    /// Store the records, and no more
+    #[arg(long, conflicts_with = "no_preload")]
+    pub preload_only: bool,
+    /// Let more than 2 % of gets miss without an error
+    #[arg(long)]
+    pub allow_misses: bool,
+    /// Do not compare what comes back
+    #[arg(long)]
+    pub no_verify: bool,
+
+    /// Measured time, s
+    #[arg(long, value_name = "T", default_value_t = 5.0)]
+    pub seconds: f64,
+    /// Load before it that does not count, s (default: a tenth of it, at most 1)
+    #[arg(long, value_name = "T")]
+    pub warmup: Option<f64>,
+    /// An answer that takes longer is an error, s (default: 5; 1 with --udp)
+    #[arg(long, value_name = "T")]
+    pub timeout: Option<f64>,
+
+    /// Connections of a separate client that makes little load and whose latency is reported beside
+    /// (the papers: 32; default: 0, with --agents 32)
+    #[arg(long, value_name = "N")]
+    pub measure_connections: Option<u32>,
+    /// Its requests a second
+    #[arg(long, value_name = "QPS", default_value_t = 2000.0)]
+    pub measure_rate: f64,
+    /// Its requests under way on one connection
+    #[arg(long, value_name = "D", default_value_t = 1)]
+    pub measure_depth: u32,
+
+    /// Machines that make the load: HOST:PORT of `ix load agent`, separated by commas
+    #[arg(long, value_name = "LIST", value_delimiter = ',', conflicts_with = "nic")]
+    pub agents: Vec<String>,
+
+    /// Of everything that is random
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+    /// Write the result to this file as well, as JSON (`-`: standard output)
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+    /// No progress lines
+    #[arg(short, long)]
+    pub quiet: bool,
+    /// What the result calls the server: `ix`, `linux`, a name
+    #[arg(long, value_name = "NAME", default_value = "server")]
+    pub system: String,
+}
+
+/// Flags of `ix load agent`.
+#[derive(Parser, Clone, Debug)]
+#[command(
+    name = "ix load agent",
+    about = "Makes load when a master asks for it",
+    long_about = "Waits for `ix load … --agents` on another machine, makes the load that it asks \
+        for, and reports to it each second. Whoever can connect can make it send: listen on a \
+        private network only."
+)]
+pub struct AgentArgs {
+    /// Where to wait for the master
+    #[arg(long, value_name = "ADDR:PORT")]
+    pub listen: SocketAddr,
+    /// Run on a dataplane with this device
+    #[arg(long, value_name = "SPEC", requires = "addr")]
+    pub nic: Option<String>,
+    /// Address of that dataplane
+    #[arg(long, value_name = "CIDR", requires = "nic")]
+    pub addr: Option<String>,
+    /// Its gateway
+    #[arg(long, value_name = "IP", requires = "nic")]
+    pub gateway: Option<String>,
+    /// Hardware threads: `2,4-7`
+    #[arg(long, value_name = "LIST")]
+    pub cpus: Option<String>,
+    /// Threads (default: what the master says, on a dataplane all of its elastic threads)
+    #[arg(long, value_name = "N")]
+    pub threads: Option<u32>,
+    /// Never sleep
+    #[arg(long)]
+    pub spin: bool,
+    /// End after one run
+    #[arg(long)]
+    pub once: bool,
+}
+
+fn stop_latency(text: &str) -> Result<(f64, f64), String> {
+    let numbers =
+        text.split_once(':').and_then(|(p, us)| Some((p.parse().ok()?, us.parse().ok()?)));
+    match numbers {
+        Some((p, us)) if (0.0..=100.0).contains(&p) && us > 0.0 => Ok((p, us)),
+        _ => Err("say PERCENTILE:MICROSECONDS, such as 99:500".to_string()),
+    }
+}
+
+fn popularity(text: &str) -> Result<PopularityName, String> {
+    if text == "uniform" {
+        return Ok(PopularityName::Uniform);
+    }
+    let exponent = text.strip_prefix("zipf:").and_then(|s| s.parse().ok());
+    match exponent {
+        Some(s) if (0.0..=20.0).contains(&s) => Ok(PopularityName::Zipf(s)),
+        _ => Err("say uniform or zipf:S with 0 <= S <= 20".to_string()),
+    }
+}

@@ -1,0 +1,166 @@
+//! What a thread measured in one interval.
+use crate::fault::Faults;
+use hdrhistogram::Histogram;
+use serde::{Deserialize, Serialize};
+
+/// Longest latency that is told apart: 1000 s.
+const LONGEST_NS: u64 = 1_000_000_000_000;
+
+/// A histogram of latencies in ns, at three digits.
+pub fn histogram() -> Histogram<u64> {
+    Histogram::new_with_bounds(1, LONGEST_NS, 3).expect("constant bounds")
+}
+
+/// Which connections a figure is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Class {
+    /// Those that make the load.
+    Load = 0,
+    /// Those of the separate measuring client.
+    Measure = 1,
+}
+
+/// Latency and counts of one class in one interval.
+#[derive(Clone, Debug)]
+pub struct Sample {
+    /// Of requests that count.
+    pub latency_ns: Histogram<u64>,
+    /// Answers that came in the interval.
+    pub answers: u64,
+    /// Requests that became due in the interval (open loop).
+    pub due: u64,
+}
+
+impl Default for Sample {
+    fn default() -> Sample {
+        Sample { latency_ns: histogram(), answers: 0, due: 0 }
+    }
+}
+
+/// Number of the interval in which last answers are awaited.
+pub const DRAIN: i64 = i64::MAX;
+
+/// Everything that one thread counted in one interval.
+#[derive(Clone, Debug, Default)]
+pub struct Interval {
+    /// Which second of the measured time it is; negative: warming up; [`DRAIN`]: after the end.
+    pub second: i64,
+    /// By [`Class`].
+    pub classes: [Sample; 2],
+    /// Plain counts.
+    pub counts: Counts,
+}
+
+/// Counts of one interval.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Counts {
+    /// Answers with a value.
+    pub hits: u64,
+    /// Answers without one.
+    pub misses: u64,
+    /// Connections that were made.
+    pub opened: u64,
+    /// Requests that never had an answer.
+    pub unfinished: u64,
+    /// Requests that found the queue of overdue ones full.
+    pub dropped: u64,
+    /// Longest time between the moment a request could be sent and when it was, ns.
+    pub lag_most_ns: u64,
+    /// Longest that the queue of overdue requests was.
+    pub overdue_most: u64,
+    /// Answers that came after their request was given up (UDP).
+    pub late: u64,
+    /// What went wrong.
+    pub faults: Faults,
+}
+
+impl Counts {
+    /// Adds another thread's or interval's.
+    pub fn merge(&mut self, other: Counts) {
+        self.hits += other.hits;
+        self.misses += other.misses;
+        self.opened += other.opened;
+        self.unfinished += other.unfinished;
+        self.dropped += other.dropped;
+        self.lag_most_ns = self.lag_most_ns.max(other.lag_most_ns);
+        self.overdue_most = self.overdue_most.max(other.overdue_most);
+        self.late += other.late;
+        self.faults.merge(other.faults);
+    }
+}
+
+impl Interval {
+    /// Adds another thread's or interval's.
+    pub fn merge(&mut self, other: Interval) {
+        for (class, other) in self.classes.iter_mut().zip(other.classes) {
+            class.latency_ns += other.latency_ns;
+            class.answers += other.answers;
+            class.due += other.due;
+        }
+        self.counts.merge(other.counts);
+    }
+}
+
+/// An interval between processes: histograms as pairs of value and count.
+#[derive(Serialize, Deserialize)]
+pub struct Portable {
+    second: i64,
+    latency_ns: [Vec<(u64, u64)>; 2],
+    answers: [u64; 2],
+    due: [u64; 2],
+    counts: Counts,
+}
+
+impl From<&Interval> for Portable {
+    fn from(interval: &Interval) -> Portable {
+        let pairs = |sample: &Sample| {
+            let recorded = sample.latency_ns.iter_recorded();
+            recorded.map(|v| (v.value_iterated_to(), v.count_at_value())).collect()
+        };
+        let [load, measure] = &interval.classes;
+        Portable {
+            second: interval.second,
+            latency_ns: [pairs(load), pairs(measure)],
+            answers: [load.answers, measure.answers],
+            due: [load.due, measure.due],
+            counts: interval.counts.clone(),
+        }
+    }
+}
+
+impl From<Portable> for Interval {
+    fn from(portable: Portable) -> Interval {
+        let (second, counts) = (portable.second, portable.counts);
+        let mut interval = Interval { second, counts, ..Interval::default() };
+        for (index, pairs) in portable.latency_ns.into_iter().enumerate() {
+            let sample = &mut interval.classes[index];
+            for (value, count) in pairs {
+                sample.latency_ns.saturating_record_n(value, count);
+            }
+            (sample.answers, sample.due) = (portable.answers[index], portable.due[index]);
+        }
+        interval
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fault::Fault;
+
+    #[test]
+    fn intervals_survive_the_way_between_processes() {
+        let mut interval = Interval::default();
+        for ns in [1, 999, 12_345, 12_345, 5_000_000_000] {
+            interval.classes[0].latency_ns.saturating_record(ns);
+        }
+        interval.classes[1].answers = 7;
+        interval.counts.faults.add(Fault::Reset, || "once".into());
+        let text = serde_json::to_string(&Portable::from(&interval)).unwrap();
+        let portable: Portable = serde_json::from_str(&text).unwrap();
+        let back = Interval::from(portable);
+        assert_eq!(back.classes[0].latency_ns, interval.classes[0].latency_ns);
+        assert_eq!(back.classes[1].answers, 7);
+        assert_eq!(back.counts, interval.counts);
+    }
+}

@@ -1,0 +1,12 @@
+//! The load generator on its own; `ix load` is the same and can start its own dataplane.
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    match ix_load::parse(std::env::args_os()) {
+        ix_load::Command::Load(args) => ix_load::load(*args, &|| serde_json::Value::Null),
+        ix_load::Command::OnDataplane(_) => {
+            eprintln!("ix-load: a dataplane of its own is started by `ix load`; say that");
+            ExitCode::from(2)
+        }
+    }
+}

@@ -1,0 +1,314 @@
+//! What was measured, as lines, as a table and as JSON.
+use crate::engine::{Class, DRAIN, Interval, Sample};
+use crate::plan::Plan;
+use serde_json::{Map, Value, json};
+use std::collections::BTreeMap;
+
+/// Fewer hits than this are no result.
+pub const HIT_RATE_LEAST: f64 = 0.98;
+/// A rate counts as reached from this share of it on, less what chance takes.
+const REACHED: f64 = 0.99;
+
+/// The measured seconds, put together from all threads and agents.
+pub struct Collected {
+    plan: Plan,
+    /// `linux` or `ix`.
+    client: &'static str,
+    pending: BTreeMap<i64, (usize, Interval)>,
+    seconds: Vec<(i64, f64, Interval)>,
+    total: Interval,
+    /// Measured time so far, s.
+    measured_s: f64,
+    /// An agent was lost.
+    pub partial: bool,
+    /// Why the run ended early, if it did.
+    pub stopped: Option<String>,
+}
+
+/// One second of all threads.
+pub struct Second {
+    /// Its figures.
+    pub row: Value,
+    /// Why the run is to be stopped, if it is.
+    pub stop: Option<String>,
+}
+
+impl Collected {
+    /// Nothing yet.
+    pub fn new(plan: Plan, client: &'static str) -> Collected {
+        Collected {
+            plan,
+            client,
+            pending: BTreeMap::new(),
+            seconds: Vec::new(),
+            total: Interval::default(),
+            measured_s: 0.0,
+            partial: false,
+            stopped: None,
+        }
+    }
+
+    /// Takes in what one source measured in a second; answers the whole second once all `sources`
+    /// have told theirs.
+    pub fn add(&mut self, interval: Interval, sources: usize) -> Option<Second> {
+        let second = interval.second;
+        let entry = self.pending.entry(second).or_default();
+        entry.0 += 1;
+        entry.1.merge(interval);
+        if entry.0 < sources || second == DRAIN { None } else { self.complete(second) }
+    }
+
+    /// Takes what no further source will add to.
+    pub fn flush(&mut self) {
+        let all: Vec<i64> = self.pending.keys().copied().collect();
+        for second in all {
+            self.complete(second);
+        }
+    }
+
+    fn complete(&mut self, second: i64) -> Option<Second> {
+        let (_, mut interval) = self.pending.remove(&second)?;
+        interval.second = second;
+        if second == DRAIN {
+            // Its latencies count, its answers came too late for the rate.
+            interval.classes.iter_mut().for_each(|class| class.answers = 0);
+            self.total.merge(interval);
+            return None;
+        }
+        let length_s = (self.plan.args.seconds - second as f64).min(1.0);
+        let row = self.row(&interval, second as f64, length_s);
+        let stop = if second >= 0 { self.stop_reason(&interval) } else { None };
+        if second >= 0 {
+            self.measured_s += length_s;
+            self.total.merge(interval.clone());
+            self.seconds.push((second, length_s, interval));
+        } else {
+            // Errors while warming up are errors.
+            self.total.counts.faults.merge(interval.counts.faults);
+        }
+        Some(Second { row, stop })
+    }
+
+    /// Whether a second's latency says that the run is to be stopped.
+    fn stop_reason(&self, interval: &Interval) -> Option<String> {
+        let (percentile, most_us) = self.plan.args.stop_latency?;
+        let latency = &interval.classes[Class::Load as usize].latency_ns;
+        let us = latency.value_at_percentile(percentile) as f64 / 1000.0;
+        (us > most_us).then(|| {
+            format!("p{percentile} was {us:.0} µs in second {}, above {most_us}", interval.second)
+        })
+    }
+
+    /// The rate that was wanted in a span of the run, a second.
+    fn wanted(&self, from_s: f64, to_s: f64) -> Option<f64> {
+        let from_s = from_s + self.plan.warmup_s;
+        let rate = self.plan.rate.as_ref()?;
+        Some(rate.mean(from_s, to_s + self.plan.warmup_s, self.plan.args.seed))
+    }
+
+    fn row(&self, interval: &Interval, from_s: f64, length_s: f64) -> Value {
+        let mut row = Map::new();
+        let mut put = |key: &str, value: Value| drop(row.insert(key.to_owned(), value));
+        put("second", json!(from_s));
+        if let Some(wanted) = self.wanted(from_s, from_s + length_s) {
+            put("wanted_per_s", json!(round(wanted)));
+        }
+        let load = &interval.classes[Class::Load as usize];
+        put("msgs_per_s", json!(round(load.answers as f64 / length_s)));
+        quantiles(load, "", &mut put);
+        let measure = &interval.classes[Class::Measure as usize];
+        if self.plan.measure_connections > 0 {
+            put("measure_msgs_per_s", json!(round(measure.answers as f64 / length_s)));
+            quantiles(measure, "measure_", &mut put);
+        }
+        let counts = &interval.counts;
+        put("errors", json!(counts.faults.total()));
+        for (fault, count, _) in counts.faults.kinds() {
+            put(fault.name(), json!(count));
+        }
+        if let Some(hit_rate) = hit_rate(interval) {
+            put("hit_rate", json!((hit_rate * 1e5).round() / 1e5));
+        }
+        if self.plan.args.messages_per_connection.is_some() {
+            put("connections_per_s", json!(round(counts.opened as f64 / length_s)));
+        }
+        if self.plan.rate.is_some() {
+            put("lag_most_us", json!(round(counts.lag_most_ns as f64 / 1000.0)));
+            put("overdue_most", json!(counts.overdue_most));
+        }
+        Value::Object(row)
+    }
+
+    /// The whole measured time as one row.
+    pub fn summary(&self) -> Map<String, Value> {
+        let args = &self.plan.args;
+        let length_s = self.measured_s.max(1e-9);
+        let Value::Object(mut row) = self.row(&self.total, 0.0, length_s) else {
+            return Map::new();
+        };
+        row.remove("second");
+        let mut put = |key: &str, value: Value| drop(row.insert(key.to_owned(), value));
+        put("summary", json!(true));
+        put("system", json!(args.system));
+        put("device", json!(device(args.nic.as_deref(), self.client)));
+        put("client", json!(self.client));
+        put("protocol", json!(args.protocol));
+        put("transport", json!(if args.udp { "udp" } else { "tcp" }));
+        put("loop", json!(if self.plan.rate.is_some() { "open" } else { "closed" }));
+        put("connections", json!(args.connections));
+        put("depth", json!(args.depth));
+        put("size", json!(args.size));
+        put("messages_per_connection", json!(args.messages_per_connection));
+        put("seconds", json!(round(length_s)));
+        put("seed", json!(args.seed));
+        if self.plan.records.is_some() {
+            put("workload", json!(args.workload));
+            put("records", json!(args.records));
+        }
+        if let Some(rate) = &self.plan.rate {
+            put("pattern", json!(rate.to_string()));
+            put("arrival", json!(self.plan.arrival));
+            put("reached", json!(self.reached()));
+            put("unfinished", json!(self.total.counts.unfinished));
+            put("dropped", json!(self.total.counts.dropped));
+        }
+        put("late", json!(self.total.counts.late));
+        put("partial", json!(self.partial));
+        put("stopped", json!(self.stopped));
+        row
+    }
+
+    /// Whether the rate that was wanted was achieved.
+    pub fn reached(&self) -> bool {
+        let Some(wanted) = self.wanted(0.0, self.measured_s) else { return true };
+        let wanted = wanted * self.measured_s;
+        // Four deviations of a Poisson law's count.
+        let least = wanted * REACHED - 4.0 * wanted.sqrt();
+        let achieved = self.total.classes[Class::Load as usize].answers as f64;
+        self.total.counts.dropped == 0 && achieved >= least
+    }
+
+    /// Requests with an answer.
+    pub fn answers(&self) -> u64 {
+        self.total.classes.iter().map(|class| class.answers).sum()
+    }
+
+    /// Share of reads that found a value.
+    pub fn hit_rate(&self) -> Option<f64> {
+        hit_rate(&self.total)
+    }
+
+    /// Errors by kind.
+    pub fn faults(&self) -> &crate::fault::Faults {
+        &self.total.counts.faults
+    }
+
+    /// A row for each second, and the summary.
+    pub fn rows(&self) -> Vec<Value> {
+        let row = |(second, length_s, interval): &(i64, f64, Interval)| {
+            self.row(interval, *second as f64, *length_s)
+        };
+        let mut rows: Vec<Value> = self.seconds.iter().map(row).collect();
+        rows.push(Value::Object(self.summary()));
+        rows
+    }
+
+    /// What is to be said about the result, a line each.
+    pub fn remarks(&self) -> Vec<String> {
+        let mut lines = Vec::new();
+        for (fault, count, first) in self.faults().kinds() {
+            lines.push(format!("{count} errors `{}`, the first: {first}", fault.name()));
+        }
+        let counts = &self.total.counts;
+        if !self.reached() {
+            let wanted = self.wanted(0.0, self.measured_s).unwrap_or_default();
+            let achieved = self.total.classes[0].answers as f64 / self.measured_s;
+            lines.push(format!(
+                "the rate was NOT reached: {achieved:.0} of {wanted:.0} requests a second; latency \
+                 grows with the length of such a run"
+            ));
+        }
+        if counts.unfinished > 0 {
+            lines.push(format!(
+                "{} requests had no answer at the end; they count with their age",
+                counts.unfinished
+            ));
+        }
+        if let Some(why) = &self.stopped {
+            lines.push(format!("stopped early: {why}"));
+        }
+        if self.partial {
+            lines.push("an agent was lost: the result is partial".to_string());
+        }
+        lines
+    }
+}
+
+fn hit_rate(interval: &Interval) -> Option<f64> {
+    let reads = interval.counts.hits + interval.counts.misses;
+    (reads > 0).then(|| interval.counts.hits as f64 / reads as f64)
+}
+
+fn quantiles(sample: &Sample, prefix: &str, put: &mut impl FnMut(&str, Value)) {
+    let latency = &sample.latency_ns;
+    if latency.is_empty() {
+        return;
+    }
+    let us = |ns: f64| json!(round(ns / 1000.0));
+    put(&format!("{prefix}avg_us"), us(latency.mean()));
+    for (name, quantile) in
+        [("p50_us", 0.5), ("p90_us", 0.9), ("p95_us", 0.95), ("p99_us", 0.99), ("p999_us", 0.999)]
+    {
+        put(&format!("{prefix}{name}"), us(latency.value_at_quantile(quantile) as f64));
+    }
+    put(&format!("{prefix}max_us"), us(latency.max() as f64));
+}
+
+/// The kind of device in a specification, or `linux`.
+fn device<'a>(nic: Option<&'a str>, client: &'a str) -> &'a str {
+    nic.and_then(|spec| spec.split(':').next()).unwrap_or(client)
+}
+
+fn round(value: f64) -> f64 {
+    (value * 1000.0).round() / 1000.0
+}
+
+/// One line of progress.
+pub fn progress(row: &Value) -> String {
+    let number = |key: &str| row.get(key).and_then(Value::as_f64);
+    let mut line = match number("second") {
+        Some(second) if second < 0.0 => "warm-up".to_string(),
+        Some(second) => format!("{:>4} s ", second + 1.0),
+        None => String::new(),
+    };
+    line += &format!(" {:>9.0}/s", number("msgs_per_s").unwrap_or_default());
+    if let Some(wanted) = number("wanted_per_s") {
+        line += &format!(" of {wanted:.0}");
+    }
+    if let (Some(p50), Some(p99)) = (number("p50_us"), number("p99_us")) {
+        line += &format!(", p50 {p50:.1} µs, p99 {p99:.1} µs");
+    }
+    if let Some(p99) = number("measure_p99_us") {
+        line += &format!(", measured p99 {p99:.1} µs");
+    }
+    if let Some(rate) = number("hit_rate") {
+        line += &format!(", hits {:.2} %", rate * 100.0);
+    }
+    match number("errors") {
+        Some(errors) if errors > 0.0 => line + &format!(", {errors} errors"),
+        _ => line,
+    }
+}
+
+/// The summary as a table: a line a figure.
+pub fn table(summary: &Map<String, Value>) -> String {
+    let lines = summary.iter().filter(|(_, value)| !value.is_null());
+    lines.map(|(key, value)| format!("{key:<26} {}\n", plain(value))).collect()
+}
+
+fn plain(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        value => value.to_string(),
+    }
+}
