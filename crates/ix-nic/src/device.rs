@@ -1,7 +1,7 @@
 //! Opening, with privilege, and attaching, without.
 use crate::error::{AttachError, OpenError};
 use crate::sys::check;
-use crate::{DeviceSpec, Nic, NicInfo, SetReta, afxdp, tap};
+use crate::{DeviceSpec, Nic, NicInfo, SetReta, afxdp, memif, tap};
 use ix_mem::{PacketMemory, Pool, Sizes};
 use ix_wire::IpAddr;
 use std::fmt;
@@ -60,6 +60,7 @@ pub struct OpenedDevice {
     /// The device's redirection table, if it has one.
     pub reta: Option<Box<dyn SetReta>>,
     xdp: Option<afxdp::Attachment>,
+    memif: Option<memif::Control>,
     /// What `open` was called with, to do it again.
     again: Option<(DeviceSpec, OpenOptions)>,
     /// Says to other users of this crate that the interface is in use.
@@ -72,7 +73,7 @@ impl OpenedDevice {
         queue_fds: Vec<OwnedFd>,
         reta: Option<Box<dyn SetReta>>,
     ) -> OpenedDevice {
-        OpenedDevice { info, queue_fds, reta, xdp: None, again: None, _claim: None }
+        OpenedDevice { info, queue_fds, reta, xdp: None, memif: None, again: None, _claim: None }
     }
 
     pub(crate) fn with_claim(self, claim: UnixDatagram) -> OpenedDevice {
@@ -81,6 +82,10 @@ impl OpenedDevice {
 
     pub(crate) fn with_xdp(self, xdp: afxdp::Attachment) -> OpenedDevice {
         OpenedDevice { xdp: Some(xdp), ..self }
+    }
+
+    pub(crate) fn with_memif(self, control: memif::Control) -> OpenedDevice {
+        OpenedDevice { memif: Some(control), ..self }
     }
 
     /// Lets packets into a queue that was attached. Until then Linux has them.
@@ -94,25 +99,25 @@ impl OpenedDevice {
     /// Whether the dataplane must use [`OpenOptions::memory`] ([`ix_mem::PacketMemory::map`]) as
     /// its packet memory, because a peer will have it too.
     pub fn shares_memory(&self) -> bool {
-        false
+        self.memif.as_ref().is_some_and(memif::Control::shares_memory)
     }
 
     /// Descriptors that the broker polls for reading on this device's behalf; they change with
     /// each [`OpenedDevice::service`].
     pub fn watch_fds(&self) -> Vec<RawFd> {
-        Vec::new()
+        self.memif.as_ref().map(memif::Control::watch_fds).unwrap_or_default()
     }
 
     /// In how many ms to call [`OpenedDevice::service`] though nothing is readable.
     pub fn service_in_ms(&self) -> Option<u64> {
-        None
+        self.memif.as_ref().and_then(memif::Control::service_in_ms)
     }
 
     /// Serves the device's control channel; never blocks. Answers what the dataplane and the user
     /// must hear, in order. To be called once when the dataplane stands, and then whenever one of
     /// [`OpenedDevice::watch_fds`] is readable or [`OpenedDevice::service_in_ms`] are over.
     pub fn service(&mut self) -> Vec<DeviceEvent> {
-        Vec::new()
+        self.memif.as_mut().map(memif::Control::service).unwrap_or_default()
     }
 
     /// Opens an interface anew that was removed and made again, or moved: the update has the new
@@ -146,6 +151,7 @@ impl fmt::Debug for OpenedDevice {
 /// - afxdp: CAP_NET_RAW for the sockets, CAP_NET_ADMIN and CAP_BPF for the XDP program.
 ///   [`OpenedDevice::finish`] puts a socket into the program's map, for which the map's descriptor
 ///   is enough; but a socket must be bound before, and the owner of the memory does that.
+/// - memif: may write to the directory of the control socket (server), or to the socket (client).
 ///
 /// [`attach`] needs none of these. It registers all packet memory with each socket, and that is
 /// charged to RLIMIT_MEMLOCK of the attaching process unless it has CAP_IPC_LOCK: raise the limit
@@ -157,6 +163,7 @@ pub fn open(spec: &DeviceSpec, options: &OpenOptions) -> Result<OpenedDevice, Op
             let opened = afxdp::open(ifname, *queues, *mode, options)?;
             Ok(OpenedDevice { again: Some((spec.clone(), options.clone())), ..opened })
         }
+        DeviceSpec::Memif(spec) => memif::open(spec, options),
     }
 }
 
@@ -208,6 +215,7 @@ pub fn attach(
 ) -> Result<Box<dyn Nic>, AttachError> {
     match (info.kind, &info.xdp) {
         ("tap", _) => Ok(Box::new(tap::TapNic::new(info.clone(), fd))),
+        ("memif", _) => Ok(Box::new(memif::MemifNic::new(info.clone(), queue, fd, rings))),
         ("afxdp", Some(bind)) => {
             let nic = afxdp::AfxdpNic::attach(info, *bind, queue, fd, memory, rx_pool, rings)?;
             Ok(Box::new(nic))

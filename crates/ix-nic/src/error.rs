@@ -28,6 +28,8 @@ pub enum OpenError {
     ProgramPresent { name: String },
     /// The mode the user insists on is refused.
     ModeRefused { name: String, mode: &'static str, source: io::Error },
+    /// A memif client has no packet memory to share.
+    SharedMemory { name: String, why: &'static str },
     /// Another error of the system.
     System { action: &'static str, name: String, source: io::Error },
 }
@@ -90,6 +92,9 @@ impl fmt::Display for OpenError {
             }
             ModeRefused { name, mode, source } => {
                 write!(f, "`{name}` refuses mode={mode} ({source}); leave mode= out")
+            }
+            SharedMemory { name, why } => {
+                write!(f, "cannot share packet memory over memif `{name}`: {why}")
             }
             System { action, name, source } => write!(f, "cannot {action} `{name}`: {source}"),
         }

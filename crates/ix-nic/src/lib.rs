@@ -20,6 +20,7 @@ mod device;
 mod error;
 mod frames;
 mod info;
+mod memif;
 pub mod netdev;
 mod sim;
 mod spec;
@@ -35,6 +36,7 @@ pub use device::{
 };
 pub use error::{AttachError, OpenError};
 pub use info::LineError;
+pub use memif::{MemifRole, MemifSpec, MemifSpecError};
 pub use sim::{SimDevice, SimNic, SimOptions};
 pub use spec::{DeviceSpec, SpecError};
 pub use steering::{frame_flow_group, initial_queue};

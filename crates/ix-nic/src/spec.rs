@@ -1,5 +1,5 @@
 //! What the user writes to name a device.
-use crate::XdpMode;
+use crate::{MemifSpec, MemifSpecError, XdpMode};
 use std::fmt;
 use std::str::FromStr;
 
@@ -22,6 +22,9 @@ pub enum DeviceSpec {
         /// [`XdpMode::Auto`] unless the user insists.
         mode: XdpMode,
     },
+    /// `memif:PATH[,id=N][,role=server|client][,queues=N][,secret=S][,mtu=N]`: a link through
+    /// shared memory to another process.
+    Memif(MemifSpec),
 }
 
 /// Why a text names no device.
@@ -38,6 +41,7 @@ enum Reason {
     Option(String),
     Queues,
     Mode,
+    Memif(MemifSpecError),
 }
 
 const MAX_QUEUES: usize = 128;
@@ -47,14 +51,16 @@ impl DeviceSpec {
     pub fn queues(&self) -> usize {
         match self {
             DeviceSpec::Tap { queues, .. } | DeviceSpec::Afxdp { queues, .. } => *queues,
+            DeviceSpec::Memif(spec) => spec.queues,
         }
     }
 
-    /// The interface's name.
+    /// The interface's name, or a memif's socket.
     pub fn name(&self) -> &str {
         match self {
             DeviceSpec::Tap { name, .. } => name,
             DeviceSpec::Afxdp { ifname, .. } => ifname,
+            DeviceSpec::Memif(spec) => &spec.path,
         }
     }
 }
@@ -65,6 +71,10 @@ impl FromStr for DeviceSpec {
     fn from_str(spec: &str) -> Result<DeviceSpec, SpecError> {
         let error = |reason| SpecError { spec: spec.to_owned(), reason };
         let (kind, rest) = spec.split_once(':').ok_or_else(|| error(Reason::Kind))?;
+        if kind == "memif" {
+            let memif = rest.parse().map_err(|e| error(Reason::Memif(e)))?;
+            return Ok(DeviceSpec::Memif(memif));
+        }
         if !matches!(kind, "tap" | "afxdp") {
             return Err(error(Reason::Kind));
         }
@@ -96,6 +106,7 @@ impl FromStr for DeviceSpec {
 impl fmt::Display for DeviceSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            DeviceSpec::Memif(spec) => spec.fmt(f),
             DeviceSpec::Tap { name, queues } => write!(f, "tap:{name},queues={queues}"),
             DeviceSpec::Afxdp { ifname, queues, mode } => {
                 write!(f, "afxdp:{ifname},queues={queues}")?;
@@ -109,7 +120,8 @@ impl fmt::Display for SpecError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "device `{}`: ", self.spec.escape_debug())?;
         match &self.reason {
-            Reason::Kind => write!(f, "no such kind; say tap:NAME or afxdp:IFNAME"),
+            Reason::Kind => write!(f, "no such kind; say tap:NAME, afxdp:IFNAME or memif:PATH"),
+            Reason::Memif(e) => e.fmt(f),
             Reason::Name => {
                 write!(f, "an interface name has 1 to 15 characters without space or /")
             }

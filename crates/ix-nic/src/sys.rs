@@ -23,6 +23,11 @@ impl Mapping {
         Mapping::new(bytes, libc::MAP_SHARED | libc::MAP_POPULATE, fd.as_raw_fd(), offset)
     }
 
+    /// Maps the first `bytes` of a descriptor's memory, whose pages come when they are used.
+    pub fn of_fd_lazily(fd: BorrowedFd<'_>, bytes: usize) -> io::Result<Mapping> {
+        Mapping::new(bytes, libc::MAP_SHARED, fd.as_raw_fd(), 0)
+    }
+
     /// Fresh zeroed memory.
     #[cfg(test)]
     pub fn anonymous(bytes: usize) -> io::Result<Mapping> {
@@ -37,6 +42,14 @@ impl Mapping {
             return Err(io::Error::last_os_error());
         }
         Ok(Mapping { addr: p.cast(), bytes })
+    }
+
+    /// Address of `len` bytes at `offset`; `None` when they do not lie within the mapping.
+    #[inline]
+    pub fn bytes_at(&self, offset: u64, len: u64) -> Option<*mut u8> {
+        let end = offset.checked_add(len)?;
+        // SAFETY: `offset` is within the mapping, or one behind its last byte.
+        (end <= self.bytes as u64).then(|| unsafe { self.addr.add(offset as usize) })
     }
 
     /// Address of the value at `offset`.

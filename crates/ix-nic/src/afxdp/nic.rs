@@ -282,7 +282,7 @@ impl Nic for AfxdpNic {
         rx_pool: &mut Pool,
         tx_pool: &mut Pool,
     ) {
-        let QueueUpdate(Change::Reopened { info, fd }) = update;
+        let QueueUpdate(Change::Reopened { info, fd }) = update else { return };
         self.close(rx_pool, tx_pool);
         let Some(bind) = info.xdp else { return };
         let (queue, sizes) = (self.queue, self.sizes);

@@ -67,7 +67,11 @@ pub struct Host {
 impl Host {
     pub fn empty() -> Host {
         let sizes = Sizes { rx_frames: 4096, tx_frames: 2048, arena_bytes: 0 };
-        let memory = PacketMemory::new(sizes).expect("memory");
+        Host::over(PacketMemory::new(sizes).expect("memory"))
+    }
+
+    /// A host without devices, with this memory.
+    pub fn over(memory: PacketMemory) -> Host {
         // SAFETY: the only pools of this memory.
         let (rx, tx) = unsafe { (Pool::new(memory.rx_frames()), Pool::new(memory.tx_frames())) };
         let (nics, packets, burst, queued) = Default::default();

@@ -1,0 +1,239 @@
+//! The client's rings: the buffers are our own frames, so nothing is copied either way.
+use super::super::control::PACKETS;
+use super::super::ring::{DESC_NEXT, Desc, Ring};
+use super::{Context, REFILL_BURST, RxRing, TxRing};
+use crate::RxPacket;
+use ix_mem::{FRAME_BYTES, Mbuf, PacketMemory, Pool, prefetch_read};
+
+/// Receive buffers begin at one of so many lines of their frame, by the frame's number: were it
+/// always the same, all of them would share a few sets of the cache.
+const COLORS: u32 = 8;
+const LINE_BYTES: u32 = 64;
+/// Bytes of a receive buffer.
+pub const BUFFER_BYTES: usize = FRAME_BYTES - (COLORS as usize - 1) * LINE_BYTES as usize;
+const NO_FRAME: u32 = u32::MAX;
+
+#[inline]
+fn color(frame: u32) -> u32 {
+    frame % COLORS * LINE_BYTES
+}
+
+/// A ring towards us: we offer frames at the head, the server fills them at the tail.
+pub struct ClientRx {
+    ring: Ring,
+    /// The frame offered in each slot: what the descriptor says of it is never read again.
+    frames: Box<[u32]>,
+    head: u16,
+    next: u16,
+    /// Most frames on offer.
+    target: u16,
+    /// A frame of several buffers, which is dropped whole: none that fits the MTU is so long.
+    in_chain: bool,
+    /// The server says that it filled buffers that it never had.
+    lies: bool,
+}
+
+impl ClientRx {
+    /// An empty ring, that will have at most `frames` frames.
+    pub fn new(ring: Ring, frames: usize) -> ClientRx {
+        let size = ring.size();
+        ClientRx {
+            ring,
+            frames: vec![NO_FRAME; usize::from(size)].into(),
+            head: 0,
+            next: 0,
+            target: usize::from(size).min(frames).max(1) as u16,
+            in_chain: false,
+            lies: false,
+        }
+    }
+
+    /// Offers frames, many at a time.
+    pub fn refill(&mut self, pool: &mut Pool) {
+        let room = self.target - self.head.wrapping_sub(self.next);
+        if room < REFILL_BURST.min(self.target) {
+            return;
+        }
+        let mut offered = false;
+        for _ in 0..room {
+            let Some(mbuf) = pool.take() else { break };
+            let frame = mbuf.into_frame();
+            self.frames[self.ring.slot(self.head)] = frame;
+            let offset = frame * FRAME_BYTES as u32 + color(frame);
+            let length = BUFFER_BYTES as u32;
+            self.ring.set_desc(self.head, Desc { flags: 0, region: PACKETS, length, offset });
+            self.head = self.head.wrapping_add(1);
+            offered = true;
+        }
+        if offered {
+            self.ring.set_head(self.head);
+        }
+    }
+
+    /// Filled buffers.
+    fn filled(&self) -> Option<u16> {
+        let filled = self.ring.tail().wrapping_sub(self.next);
+        (filled <= self.head.wrapping_sub(self.next)).then_some(filled)
+    }
+
+    /// Takes the frame of a slot.
+    fn take(&mut self, index: u16) -> Mbuf {
+        let frame = std::mem::replace(&mut self.frames[self.ring.slot(index)], NO_FRAME);
+        debug_assert_ne!(frame, NO_FRAME);
+        // SAFETY: the slot is between `next` and `head`, where `refill` put a frame that it owned;
+        // the caller moves `next` on, so it is taken once.
+        unsafe { Mbuf::from_frame(frame) }
+    }
+
+    fn prefetch(&self, index: u16, memory: &PacketMemory) {
+        let frame = self.frames[self.ring.slot(index)];
+        if frame != NO_FRAME {
+            let offset = frame as usize * FRAME_BYTES + color(frame) as usize;
+            let data = memory.base().wrapping_add(offset);
+            prefetch_read(data);
+            prefetch_read(data.wrapping_add(64));
+        }
+    }
+}
+
+impl RxRing for ClientRx {
+    fn receive(&mut self, cx: &mut Context<'_>, max: usize, out: &mut Vec<RxPacket>) {
+        let filled = match self.filled() {
+            Some(filled) => filled,
+            None => {
+                cx.drops.rx_invalid += u64::from(!self.lies);
+                self.lies = true;
+                return;
+            }
+        };
+        let n = filled.min(max as u16);
+        for i in 0..n {
+            self.prefetch(self.next.wrapping_add(i), cx.memory);
+        }
+        for _ in 0..n {
+            let (flags, length) = self.ring.desc_length(self.next);
+            let mut mbuf = self.take(self.next);
+            self.next = self.next.wrapping_add(1);
+            let chained = self.in_chain || flags & DESC_NEXT != 0;
+            self.in_chain = flags & DESC_NEXT != 0;
+            if chained || length == 0 || length as usize > BUFFER_BYTES {
+                cx.drops.rx_invalid += u64::from(!self.in_chain);
+                cx.pool.put(mbuf);
+                continue;
+            }
+            mbuf.set_range(color(mbuf.frame()) as usize, length as usize);
+            out.push(RxPacket { mbuf, more: false });
+        }
+        self.refill(cx.pool);
+    }
+
+    fn has_packets(&self) -> bool {
+        !self.lies && self.filled() != Some(0)
+    }
+
+    fn ring(&self) -> &Ring {
+        &self.ring
+    }
+
+    fn held(&self) -> usize {
+        usize::from(self.head.wrapping_sub(self.next))
+    }
+
+    fn close(&mut self, pool: &mut Pool) {
+        while self.next != self.head {
+            let mbuf = self.take(self.next);
+            pool.put(mbuf);
+            self.next = self.next.wrapping_add(1);
+        }
+    }
+}
+
+/// A ring towards the server: we append at the head, the server takes at the tail.
+pub struct ClientTx {
+    ring: Ring,
+    frames: Box<[u32]>,
+    head: u16,
+    published: u16,
+    /// Frames before it are ours again.
+    reclaimed: u16,
+}
+
+impl ClientTx {
+    /// An empty ring.
+    pub fn new(ring: Ring) -> ClientTx {
+        let frames = vec![NO_FRAME; usize::from(ring.size())].into();
+        ClientTx { ring, frames, head: 0, published: 0, reclaimed: 0 }
+    }
+
+    fn in_flight(&self) -> u16 {
+        self.head.wrapping_sub(self.reclaimed)
+    }
+
+    fn take_back(&mut self, pool: &mut Pool, until: u16) {
+        while self.reclaimed != until {
+            let slot = self.ring.slot(self.reclaimed);
+            let frame = std::mem::replace(&mut self.frames[slot], NO_FRAME);
+            debug_assert_ne!(frame, NO_FRAME);
+            // SAFETY: the slot is between `reclaimed` and `head`, where `push` put a frame that it
+            // owned; `reclaimed` moves on, so it is taken once.
+            pool.put(unsafe { Mbuf::from_frame(frame) });
+            self.reclaimed = self.reclaimed.wrapping_add(1);
+        }
+    }
+
+    /// Looks how far the server is.
+    fn look(&mut self, pool: &mut Pool) {
+        let tail = self.ring.tail();
+        // It cannot have taken more than we showed it; if it says so it is not believed.
+        if tail.wrapping_sub(self.reclaimed) <= self.published.wrapping_sub(self.reclaimed) {
+            self.take_back(pool, tail);
+        }
+    }
+}
+
+impl TxRing for ClientTx {
+    #[inline]
+    fn push(&mut self, cx: &mut Context<'_>, mbuf: Mbuf) -> Result<(), Mbuf> {
+        if self.in_flight() == self.ring.size() {
+            self.look(cx.pool);
+            if self.in_flight() == self.ring.size() {
+                return Err(mbuf);
+            }
+        }
+        let (offset, length) = (mbuf.offset() as u32, mbuf.len() as u32);
+        let frame = mbuf.into_frame();
+        self.frames[self.ring.slot(self.head)] = frame;
+        let offset = frame * FRAME_BYTES as u32 + offset;
+        self.ring.set_desc(self.head, Desc { flags: 0, region: PACKETS, length, offset });
+        self.head = self.head.wrapping_add(1);
+        Ok(())
+    }
+
+    fn publish(&mut self) -> bool {
+        if self.published == self.head {
+            return false;
+        }
+        self.published = self.head;
+        self.ring.set_head(self.head);
+        true
+    }
+
+    /// Not too often: the tail's line is the server's. An eighth of the ring is not missed.
+    fn reclaim(&mut self, pool: &mut Pool) {
+        if self.in_flight() >= self.ring.size() / 8 {
+            self.look(pool);
+        }
+    }
+
+    fn ring(&self) -> &Ring {
+        &self.ring
+    }
+
+    fn held(&self) -> usize {
+        usize::from(self.in_flight())
+    }
+
+    fn close(&mut self, pool: &mut Pool) {
+        self.take_back(pool, self.head);
+    }
+}

@@ -1,0 +1,128 @@
+//! The queue pairs of a memif, in the dataplane's process.
+mod client;
+mod nic;
+mod server;
+
+pub(super) use client::BUFFER_BYTES;
+pub(crate) use nic::MemifNic;
+
+use super::page::{Direction, Sender};
+use super::plan::{Plan, RingPlace};
+use super::ring::{Ring, ring_bytes};
+use super::spec::MemifRole;
+use crate::sys::Mapping;
+use crate::{DeviceDrops, RxPacket};
+use ix_mem::{Mbuf, PacketMemory, Pool};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+/// Fewest frames worth giving to a ring at once: four descriptors to a line, eight lines.
+const REFILL_BURST: u16 = 32;
+
+/// What a device needs of its thread to receive or send.
+struct Context<'a> {
+    memory: &'a PacketMemory,
+    pool: &'a mut Pool,
+    regions: &'a [Mapping],
+    drops: &'a mut DeviceDrops,
+}
+
+/// A ring that we receive from.
+trait RxRing {
+    /// Appends at most `max` packets; the device has its frames again.
+    fn receive(&mut self, cx: &mut Context<'_>, max: usize, out: &mut Vec<RxPacket>);
+    /// Whether packets wait.
+    fn has_packets(&self) -> bool;
+    /// The ring itself.
+    fn ring(&self) -> &Ring;
+    /// Frames that the ring holds.
+    fn held(&self) -> usize;
+    /// Gives them back.
+    fn close(&mut self, pool: &mut Pool);
+}
+
+/// A ring that we send to.
+trait TxRing {
+    /// Appends a packet, which the peer sees after `publish`. Gives it back when there is no room.
+    fn push(&mut self, cx: &mut Context<'_>, mbuf: Mbuf) -> Result<(), Mbuf>;
+    /// Shows the peer what was appended; false if there is nothing new.
+    fn publish(&mut self) -> bool;
+    /// Takes back the frames of packets that the peer has taken.
+    fn reclaim(&mut self, pool: &mut Pool);
+    /// The ring itself.
+    fn ring(&self) -> &Ring;
+    /// Frames that the ring holds.
+    fn held(&self) -> usize;
+    /// Gives them back.
+    fn close(&mut self, pool: &mut Pool);
+}
+
+/// What a link maps, for all queues.
+pub(crate) struct LinkMemory {
+    regions: Vec<Mapping>,
+    /// Wakes the peer's queues.
+    tx_bells: Vec<OwnedFd>,
+}
+
+// SAFETY: the mappings never change; accesses to what they map are atomic, or of the one queue
+// that a ring belongs to.
+unsafe impl Sync for LinkMemory {}
+
+impl LinkMemory {
+    /// Maps the regions of a checked plan. Answers also the eventfds of our queues, if they come
+    /// along.
+    fn new(plan: &Plan, mut fds: Vec<OwnedFd>) -> io::Result<(LinkMemory, Vec<OwnedFd>)> {
+        let ours = if plan.role == MemifRole::Server { plan.queues } else { 0 };
+        if fds.len() != plan.regions.len() + ours + plan.peer_queues {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        let mut bells = fds.split_off(plan.regions.len());
+        let tx_bells = bells.split_off(ours);
+        // A peer can promise memory without having it, so none is taken before it is used.
+        let map =
+            |(bytes, fd): (&u64, &OwnedFd)| Mapping::of_fd_lazily(fd.as_fd(), *bytes as usize);
+        let regions = plan.regions.iter().zip(&fds).map(map).collect::<io::Result<_>>()?;
+        Ok((LinkMemory { regions, tx_bells }, bells))
+    }
+
+    fn ring(&self, place: &RingPlace) -> Ring {
+        let count = ring_bytes(place.log2_size) / 16;
+        let mapping = &self.regions[usize::from(place.region)];
+        let base = mapping.at::<[u64; 2]>(u64::from(place.offset), count).cast();
+        // SAFETY: `at` checked that the ring lies within the mapping; a plan's offsets are
+        // multiples of 16; whoever has a ring of this memory has an `Arc` of it.
+        unsafe { Ring::new(base, place.log2_size) }
+    }
+}
+
+/// What one queue gets of a link.
+pub(crate) struct QueueLink {
+    plan: Arc<Plan>,
+    memory: Arc<LinkMemory>,
+    rx_bell: Option<OwnedFd>,
+    sender: Option<Sender>,
+}
+
+/// Maps a link, and makes each queue's part of it.
+pub(crate) fn link(plan: Plan, fds: Vec<OwnedFd>) -> io::Result<Vec<QueueLink>> {
+    let (memory, bells) = LinkMemory::new(&plan, fds)?;
+    let (plan, memory) = (Arc::new(plan), Arc::new(memory));
+    let mut bells = bells.into_iter();
+    let direction = match plan.role {
+        MemifRole::Server => Direction::ToClient,
+        MemifRole::Client => Direction::ToServer,
+    };
+    let part = |queue| QueueLink {
+        plan: plan.clone(),
+        memory: memory.clone(),
+        rx_bell: bells.next(),
+        // With one queue to send to there is nothing to choose, but the epochs must be seen.
+        sender: plan.steering.map(|region| {
+            let page = &memory.regions[usize::from(region)];
+            // SAFETY: the sender stays beside its `Arc` of the mapping.
+            unsafe { Sender::new(page, direction, queue, plan.peer_queues) }
+        }),
+    };
+    Ok((0..plan.queues).map(part).collect())
+}

@@ -1,0 +1,312 @@
+//! One queue pair of a memif.
+use super::super::page::Sender;
+use super::super::ring::Ring;
+use super::super::spec::MemifRole;
+use super::client::{ClientRx, ClientTx};
+use super::server::{ServerRx, ServerTx};
+use super::{Context, LinkMemory, QueueLink, RxRing, TxRing};
+use crate::device::RingSizes;
+use crate::update::{Change, QueueUpdate};
+use crate::{DeviceDrops, NEVER_RINGS, Nic, NicInfo, RxPacket, Steering};
+use ix_mem::{Mbuf, PacketMemory, Pool};
+use std::collections::VecDeque;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
+
+/// Packets that may wait for a peer that takes none; later ones are lost, as on a wire, so that a
+/// peer that sleeps for ever cannot have all our frames.
+const WAITING_MAX: usize = 1024;
+
+/// A queue pair. Without a peer it loses what is sent and receives nothing.
+pub(crate) struct MemifNic {
+    info: NicInfo,
+    queue: usize,
+    /// The doorbell of a client's queue; a server's rings with a link.
+    bell: OwnedFd,
+    /// Most receive frames that the device has.
+    rx_frames: usize,
+    link: Option<Link>,
+    /// We said that we sleep.
+    armed: bool,
+    drops: DeviceDrops,
+}
+
+struct Link {
+    side: Side,
+    sender: Option<Sender>,
+    /// Numbers of the peer's queues that `tx` leads to.
+    theirs: Vec<usize>,
+    rx_bell: Option<OwnedFd>,
+    /// The ring that is asked first for packets.
+    first: usize,
+    memory: Arc<LinkMemory>,
+}
+
+enum Side {
+    Client(Rings<ClientRx, ClientTx>),
+    Server(Rings<ServerRx, ServerTx>),
+}
+
+struct Rings<R, T> {
+    rx: Vec<R>,
+    tx: Vec<T>,
+}
+
+/// The same for both sides, whose rings are of different types.
+macro_rules! on_side {
+    ($side:expr, $rings:ident => $what:expr) => {
+        match $side {
+            Side::Client($rings) => $what,
+            Side::Server($rings) => $what,
+        }
+    };
+}
+
+impl MemifNic {
+    /// The queue pair, before there is a peer.
+    pub fn new(info: NicInfo, queue: usize, bell: OwnedFd, sizes: RingSizes) -> MemifNic {
+        MemifNic {
+            info,
+            queue,
+            bell,
+            rx_frames: sizes.fill as usize,
+            link: None,
+            armed: false,
+            drops: DeviceDrops::default(),
+        }
+    }
+
+    /// Only the client shares its frames.
+    fn role(&self) -> MemifRole {
+        if self.info.shared_frames { MemifRole::Client } else { MemifRole::Server }
+    }
+
+    fn connect(&mut self, new: QueueLink, rx_pool: &mut Pool) {
+        let QueueLink { plan, memory, rx_bell, sender } = new;
+        let rx: Vec<Ring> = plan.rx_of(self.queue).iter().map(|place| memory.ring(place)).collect();
+        let (tx, theirs): (Vec<_>, Vec<_>) = plan.tx_of(self.queue).into_iter().unzip();
+        let tx: Vec<Ring> = tx.iter().map(|place| memory.ring(place)).collect();
+        rx.iter().for_each(|ring| ring.mask_interrupts(true));
+        let side = match plan.role {
+            MemifRole::Client => {
+                let each = self.rx_frames / rx.len().max(1);
+                let mut rx: Vec<_> = rx.into_iter().map(|r| ClientRx::new(r, each)).collect();
+                rx.iter_mut().for_each(|ring| ring.refill(rx_pool));
+                Side::Client(Rings { rx, tx: tx.into_iter().map(ClientTx::new).collect() })
+            }
+            MemifRole::Server => {
+                let rx = rx.into_iter().map(ServerRx::new).collect();
+                Side::Server(Rings { rx, tx: tx.into_iter().map(ServerTx::new).collect() })
+            }
+        };
+        let steered = sender.is_some() && plan.queues > 1;
+        self.info.steering = if steered { Steering::Table } else { Steering::Software };
+        self.info.mode = super::super::mode(plan.role, self.info.queues, Some(&plan.peer));
+        self.link = Some(Link { side, sender, theirs, rx_bell, first: 0, memory });
+    }
+}
+
+/// Polls the rings, a different one first each time.
+fn poll<R: RxRing>(
+    rings: &mut [R],
+    first: &mut usize,
+    cx: &mut Context<'_>,
+    max: usize,
+    out: &mut Vec<RxPacket>,
+) {
+    let (before, n) = (out.len(), rings.len());
+    for i in 0..n {
+        let left = max - (out.len() - before);
+        if left == 0 {
+            break;
+        }
+        rings[(*first + i) % n].receive(cx, left, out);
+    }
+    if n > 1 {
+        *first = (*first + 1) % n;
+    }
+}
+
+/// Sends from the front of `packets` as long as there is room.
+fn send<T: TxRing>(
+    rings: &mut [T],
+    sender: Option<&Sender>,
+    cx: &mut Context<'_>,
+    packets: &mut VecDeque<Mbuf>,
+) {
+    let several = sender.filter(|_| rings.len() > 1);
+    while let Some(mbuf) = packets.pop_front() {
+        if mbuf.len() == 0 {
+            cx.drops.tx_failed += 1;
+            cx.pool.put(mbuf);
+            continue;
+        }
+        let ring = several.map_or(0, |sender| sender.queue_of(mbuf.bytes(cx.memory)));
+        match rings[ring].push(cx, mbuf) {
+            Ok(()) => {}
+            // Other queues must not wait for a full one: it loses the packet, as in a network card.
+            Err(mbuf) if several.is_some() => {
+                cx.drops.tx_failed += 1;
+                cx.pool.put(mbuf);
+            }
+            Err(mbuf) => {
+                packets.push_front(mbuf);
+                while packets.len() > WAITING_MAX
+                    && let Some(mbuf) = packets.pop_back()
+                {
+                    cx.drops.tx_failed += 1;
+                    cx.pool.put(mbuf);
+                }
+                return;
+            }
+        }
+    }
+}
+
+/// Shows the peer what was sent, and wakes the queues of it that sleep.
+fn publish<T: TxRing>(rings: &mut [T], theirs: &[usize], memory: &LinkMemory) {
+    let mut published = 0u32;
+    for (i, ring) in rings.iter_mut().enumerate() {
+        published |= u32::from(ring.publish()) << i;
+    }
+    if published == 0 {
+        return;
+    }
+    // The index must be seen before the flag is read: the peer sets the flag, then looks at the
+    // index, and one of the two sees the other.
+    fence(Ordering::SeqCst);
+    for (i, ring) in rings.iter().enumerate() {
+        if published >> i & 1 != 0 && ring.ring().wants_interrupt() {
+            ring_bell(&memory.tx_bells[theirs[i]]);
+        }
+    }
+}
+
+/// Wakes who sleeps on it. A bell that cannot take it rings already.
+fn ring_bell(bell: &OwnedFd) {
+    let one = 1u64.to_ne_bytes();
+    // SAFETY: eight readable bytes. Eventfds that come from a peer were made non-blocking.
+    unsafe { libc::write(bell.as_raw_fd(), one.as_ptr().cast(), one.len()) };
+}
+
+/// Silences a bell, so that it can ring again. Never blocks, whatever the peer made of it.
+fn silence(bell: RawFd) {
+    let mut bytes = [0u8; 8];
+    let part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+    // SAFETY: `part` names eight writable bytes that live across the call.
+    unsafe { libc::preadv2(bell, &raw const part, 1, -1, libc::RWF_NOWAIT) };
+}
+
+impl Nic for MemifNic {
+    fn info(&self) -> &NicInfo {
+        &self.info
+    }
+
+    fn receive(
+        &mut self,
+        memory: &PacketMemory,
+        rx_pool: &mut Pool,
+        max: usize,
+        out: &mut Vec<RxPacket>,
+    ) -> usize {
+        let Some(link) = &mut self.link else { return 0 };
+        let before = out.len();
+        on_side!(&mut link.side, rings => {
+            if self.armed {
+                rings.rx.iter().for_each(|ring| ring.ring().mask_interrupts(true));
+                self.armed = false;
+            }
+            let (regions, drops) = (&link.memory.regions[..], &mut self.drops);
+            let mut cx = Context { memory, pool: rx_pool, regions, drops };
+            poll(&mut rings.rx, &mut link.first, &mut cx, max, out);
+        });
+        out.len() - before
+    }
+
+    fn transmit(
+        &mut self,
+        memory: &PacketMemory,
+        tx_pool: &mut Pool,
+        packets: &mut VecDeque<Mbuf>,
+    ) {
+        let Some(link) = &mut self.link else {
+            self.drops.tx_failed += packets.len() as u64;
+            return packets.drain(..).for_each(|mbuf| tx_pool.put(mbuf));
+        };
+        on_side!(&mut link.side, rings => {
+            let (regions, drops) = (&link.memory.regions[..], &mut self.drops);
+            let mut cx = Context { memory, pool: tx_pool, regions, drops };
+            send(&mut rings.tx, link.sender.as_ref(), &mut cx, packets);
+        });
+    }
+
+    fn kick(&mut self, _memory: &PacketMemory, tx_pool: &mut Pool) {
+        let Some(link) = &mut self.link else { return };
+        on_side!(&mut link.side, rings => {
+            publish(&mut rings.tx, &link.theirs, &link.memory);
+            rings.tx.iter_mut().for_each(|ring| ring.reclaim(tx_pool));
+        });
+        // All that was sent by the old table is published now.
+        if let Some(sender) = &mut link.sender
+            && sender.is_stale()
+        {
+            sender.refresh();
+        }
+    }
+
+    fn frames_held(&self) -> (usize, usize) {
+        let Some(link) = &self.link else { return (0, 0) };
+        on_side!(&link.side, rings => {
+            (rings.rx.iter().map(RxRing::held).sum(), rings.tx.iter().map(TxRing::held).sum())
+        })
+    }
+
+    fn doorbell(&self) -> Option<RawFd> {
+        Some(match &self.link {
+            None => NEVER_RINGS,
+            Some(link) => link.rx_bell.as_ref().unwrap_or(&self.bell).as_raw_fd(),
+        })
+    }
+
+    fn arm(&mut self) -> bool {
+        let Some(link) = &mut self.link else { return true };
+        silence(link.rx_bell.as_ref().unwrap_or(&self.bell).as_raw_fd());
+        on_side!(&mut link.side, rings => {
+            rings.rx.iter().for_each(|ring| ring.ring().mask_interrupts(false));
+            // The flag must be seen before the index is read, as in `publish`.
+            fence(Ordering::SeqCst);
+            self.armed = true;
+            !rings.rx.iter().any(RxRing::has_packets)
+        })
+    }
+
+    fn drops(&mut self) -> DeviceDrops {
+        self.drops
+    }
+
+    fn update(
+        &mut self,
+        update: QueueUpdate,
+        _memory: &PacketMemory,
+        rx_pool: &mut Pool,
+        tx_pool: &mut Pool,
+    ) {
+        let QueueUpdate(Change::Memif(link)) = update else { return };
+        self.close(rx_pool, tx_pool);
+        if let Some(link) = link {
+            self.connect(*link, rx_pool);
+        }
+    }
+
+    fn close(&mut self, rx_pool: &mut Pool, tx_pool: &mut Pool) {
+        let Some(mut link) = self.link.take() else { return };
+        on_side!(&mut link.side, rings => {
+            rings.rx.iter_mut().for_each(|ring| ring.close(rx_pool));
+            rings.tx.iter_mut().for_each(|ring| ring.close(tx_pool));
+        });
+        self.armed = false;
+        self.info.steering = Steering::Software;
+        self.info.mode = super::super::mode(self.role(), self.info.queues, None);
+    }
+}

@@ -1,0 +1,285 @@
+//! The server's rings: the buffers are the client's, in memory that it can change at any time. Each
+//! descriptor is read once and checked; packets are copied out and in.
+use super::super::ring::{DESC_NEXT, Desc, Ring};
+use super::{Context, RxRing, TxRing};
+use crate::RxPacket;
+use crate::sys::Mapping;
+use ix_mem::{FRAME_BYTES, HEADROOM_BYTES, Mbuf, Pool, prefetch_read, prefetch_write};
+
+const FRAME_ROOM: usize = FRAME_BYTES - HEADROOM_BYTES;
+/// Descriptors that are read ahead of copying.
+const LOOK_AHEAD: usize = 64;
+/// Most buffers for one frame of ours; a client whose buffers are smaller gets none.
+const CHAIN_MAX: u16 = 8;
+
+/// A checked buffer of the client's.
+#[derive(Clone, Copy)]
+struct Buffer {
+    at: *mut u8,
+    bytes: usize,
+}
+
+/// The buffer that a descriptor names, if it lies within a region.
+#[inline]
+fn buffer(desc: Desc, regions: &[Mapping]) -> Option<Buffer> {
+    let region = regions.get(usize::from(desc.region))?;
+    let at = region.bytes_at(u64::from(desc.offset), u64::from(desc.length))?;
+    Some(Buffer { at, bytes: desc.length as usize })
+}
+
+/// A ring towards us: the client appends at the head, we take at the tail.
+pub struct ServerRx {
+    ring: Ring,
+    next: u16,
+    /// The beginning of a frame whose other buffers are not read yet.
+    partial: Option<Mbuf>,
+    /// The rest of a frame that was dropped is still to be passed over.
+    skipping: bool,
+    /// The client says that it appended more than there is room for.
+    lies: bool,
+}
+
+// SAFETY: as `Ring`.
+unsafe impl Send for ServerRx {}
+
+impl ServerRx {
+    /// Takes from the ring's present tail on.
+    pub fn new(ring: Ring) -> ServerRx {
+        ServerRx { next: ring.tail(), ring, partial: None, skipping: false, lies: false }
+    }
+
+    fn appended(&self) -> Option<u16> {
+        let n = self.ring.head().wrapping_sub(self.next);
+        (n <= self.ring.size()).then_some(n)
+    }
+
+    /// Drops the frame that this buffer belongs to.
+    fn drop_frame(&mut self, cx: &mut Context<'_>, more: bool) {
+        cx.drops.rx_invalid += u64::from(!self.skipping);
+        if let Some(mbuf) = self.partial.take() {
+            cx.pool.put(mbuf);
+        }
+        self.skipping = more;
+    }
+
+    /// Takes one buffer. False when there is no frame of ours for it.
+    fn take(
+        &mut self,
+        buffer: Option<Buffer>,
+        flags: u16,
+        cx: &mut Context<'_>,
+        out: &mut Vec<RxPacket>,
+    ) -> bool {
+        let more = flags & DESC_NEXT != 0;
+        let Some(buffer) = buffer.filter(|_| !self.skipping) else {
+            self.drop_frame(cx, more);
+            return true;
+        };
+        let mut mbuf = match self.partial.take() {
+            Some(mbuf) => mbuf,
+            None => {
+                let Some(mut mbuf) = cx.pool.take() else { return false };
+                mbuf.set_range(HEADROOM_BYTES, 0);
+                mbuf
+            }
+        };
+        let have = mbuf.len();
+        if buffer.bytes > FRAME_ROOM - have || (have + buffer.bytes == 0 && !more) {
+            self.partial = Some(mbuf);
+            self.drop_frame(cx, more);
+            return true;
+        }
+        mbuf.set_range(HEADROOM_BYTES, have + buffer.bytes);
+        copy_out(buffer, &mut mbuf.bytes_mut(cx.memory)[have..]);
+        if more {
+            self.partial = Some(mbuf);
+        } else {
+            out.push(RxPacket { mbuf, more: false });
+        }
+        true
+    }
+}
+
+impl RxRing for ServerRx {
+    fn receive(&mut self, cx: &mut Context<'_>, max: usize, out: &mut Vec<RxPacket>) {
+        let Some(appended) = self.appended() else {
+            cx.drops.rx_invalid += u64::from(!self.lies);
+            self.lies = true;
+            return;
+        };
+        let n = usize::from(appended).min(max).min(LOOK_AHEAD);
+        if n == 0 {
+            return;
+        }
+        let mut ahead = [(None, 0); LOOK_AHEAD];
+        for (i, entry) in ahead[..n].iter_mut().enumerate() {
+            let desc = self.ring.desc(self.next.wrapping_add(i as u16));
+            let buffer = buffer(desc, cx.regions);
+            if let Some(buffer) = buffer {
+                prefetch_read(buffer.at);
+                prefetch_read(buffer.at.wrapping_add(64));
+            }
+            *entry = (buffer, desc.flags);
+        }
+        for (buffer, flags) in ahead[..n].iter().copied() {
+            if !self.take(buffer, flags, cx, out) {
+                break;
+            }
+            self.next = self.next.wrapping_add(1);
+        }
+        self.ring.set_tail(self.next);
+    }
+
+    fn has_packets(&self) -> bool {
+        !self.lies && self.appended() != Some(0)
+    }
+
+    fn ring(&self) -> &Ring {
+        &self.ring
+    }
+
+    fn held(&self) -> usize {
+        usize::from(self.partial.is_some())
+    }
+
+    fn close(&mut self, pool: &mut Pool) {
+        if let Some(mbuf) = self.partial.take() {
+            pool.put(mbuf);
+        }
+    }
+}
+
+/// A ring towards the client: it offers buffers at the head, we fill them at the tail.
+pub struct ServerTx {
+    ring: Ring,
+    next: u16,
+    published: u16,
+    /// The head when we last looked.
+    head: u16,
+}
+
+impl ServerTx {
+    /// Fills from the ring's present tail on.
+    pub fn new(ring: Ring) -> ServerTx {
+        let next = ring.tail();
+        ServerTx { ring, next, published: next, head: next }
+    }
+
+    /// Buffers that wait from `index` on.
+    #[inline]
+    fn offered(&mut self, index: u16) -> u16 {
+        let known = self.head.wrapping_sub(index);
+        if known != 0 {
+            return known;
+        }
+        let head = self.ring.head();
+        // More than the ring has is a lie, and as good as nothing.
+        if head.wrapping_sub(self.published) > self.ring.size() {
+            return 0;
+        }
+        self.head = head;
+        head.wrapping_sub(index)
+    }
+
+    /// Fetches a buffer that will be filled soon.
+    #[inline]
+    fn prefetch(&self, index: u16, regions: &[Mapping]) {
+        if self.head.wrapping_sub(index) as i16 > 0
+            && let Some(buffer) = buffer(self.ring.desc(index), regions)
+        {
+            prefetch_write(buffer.at);
+            prefetch_write(buffer.at.wrapping_add(64));
+        }
+    }
+
+    /// Copies a frame into as many buffers as it takes, from `next` on. Answers where the next
+    /// frame begins, or `None` if the buffers do not suffice now.
+    fn fill(&mut self, frame: &[u8], regions: &[Mapping]) -> Option<Filled> {
+        let (mut rest, mut index) = (frame, self.next);
+        loop {
+            if self.offered(index) == 0 {
+                return None;
+            }
+            let desc = self.ring.desc(index);
+            let Some(buffer) = buffer(desc, regions) else { return Some(Filled::Never) };
+            let n = rest.len().min(buffer.bytes);
+            let (now, later) = rest.split_at(n);
+            copy_in(now, buffer);
+            let flags = if later.is_empty() { 0 } else { DESC_NEXT };
+            self.ring.set_desc_length(index, Desc { flags, length: n as u32, ..desc });
+            index = index.wrapping_add(1);
+            if later.is_empty() {
+                return Some(Filled::Until(index));
+            }
+            if index.wrapping_sub(self.next) >= CHAIN_MAX {
+                return Some(Filled::Never);
+            }
+            rest = later;
+        }
+    }
+}
+
+enum Filled {
+    /// The next frame begins there.
+    Until(u16),
+    /// The buffers are no good.
+    Never,
+}
+
+impl TxRing for ServerTx {
+    #[inline]
+    fn push(&mut self, cx: &mut Context<'_>, mbuf: Mbuf) -> Result<(), Mbuf> {
+        match self.fill(mbuf.bytes(cx.memory), cx.regions) {
+            Some(Filled::Until(index)) => self.next = index,
+            None => return Err(mbuf),
+            Some(Filled::Never) => {
+                // An empty buffer is what the client gets for one that was none.
+                let desc = self.ring.desc(self.next);
+                self.ring.set_desc_length(self.next, Desc { flags: 0, length: 0, ..desc });
+                self.next = self.next.wrapping_add(1);
+                cx.drops.tx_failed += 1;
+            }
+        }
+        self.prefetch(self.next.wrapping_add(2), cx.regions);
+        cx.pool.put(mbuf);
+        Ok(())
+    }
+
+    fn publish(&mut self) -> bool {
+        if self.published == self.next {
+            return false;
+        }
+        self.published = self.next;
+        self.ring.set_tail(self.next);
+        true
+    }
+
+    fn reclaim(&mut self, _: &mut Pool) {}
+
+    fn ring(&self) -> &Ring {
+        &self.ring
+    }
+
+    fn held(&self) -> usize {
+        0
+    }
+
+    fn close(&mut self, _: &mut Pool) {}
+}
+
+/// Copies a buffer of the client's, which may change meanwhile: the copy is what counts.
+#[inline]
+fn copy_out(from: Buffer, to: &mut [u8]) {
+    assert_eq!(from.bytes, to.len());
+    // SAFETY: `buffer` checked that the bytes lie in a region, which stays mapped while the link
+    // is up; regions are never our packet memory's mapping, so nothing overlaps.
+    unsafe { std::ptr::copy_nonoverlapping(from.at, to.as_mut_ptr(), from.bytes) }
+}
+
+/// Copies into a buffer of the client's.
+#[inline]
+fn copy_in(from: &[u8], to: Buffer) {
+    assert!(from.len() <= to.bytes);
+    // SAFETY: as in `copy_out`.
+    unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to.at, from.len()) }
+}
