@@ -24,6 +24,13 @@ const DOCTOR_HELP: &str = "Tries what IX needs, for real, in a network namespace
     of each thing whether it works, why not, and the command that mends it. Changes nothing.\n\n\
     Exit status 0 when `ix run` can work with at least one kind of device.";
 
+const REPORT_HELP: &str = "Reads what benchmarks wrote with --json and writes one HTML page: figures, \
+    tables, the machine, each command, and the papers' results beside ours. The page needs nothing \
+    but a browser.\n\n\
+    Examples:\n  \
+    ix bench echo --quick --json echo.json && ix bench report echo.json\n  \
+    ix bench report target/bench -o report.html";
+
 /// The whole command line.
 #[derive(Parser, Debug)]
 #[command(
@@ -181,6 +188,20 @@ pub enum BenchCommand {
     Short(BenchArgs),
     /// One flow of bulk data in each direction
     Bulk(BenchArgs),
+    /// One HTML page of all results, with figures
+    #[command(long_about = REPORT_HELP)]
+    Report(ReportArgs),
+}
+
+/// Flags of `ix bench report`.
+#[derive(Args, Debug)]
+pub struct ReportArgs {
+    /// Files that benchmarks wrote with --json, or folders of them (default: target/bench)
+    #[arg(value_name = "FILES")]
+    pub files: Vec<PathBuf>,
+    /// Write the page to this file
+    #[arg(short = 'o', long, value_name = "FILE", default_value = "report.html")]
+    pub output: PathBuf,
 }
 
 /// Flags that all benchmarks share.

@@ -3,6 +3,7 @@ pub mod lab;
 pub mod meter;
 mod plan;
 mod process;
+pub mod report;
 mod runner;
 pub mod serve;
 
@@ -21,6 +22,7 @@ pub fn main(command: &BenchCommand) -> Result<()> {
         BenchCommand::Pingpong(args) => ("pingpong", args),
         BenchCommand::Short(args) => ("short", args),
         BenchCommand::Bulk(args) => ("bulk", args),
+        BenchCommand::Report(args) => return report::main(args),
     };
     if args.domain == Domain::Pku {
         return Err(crate::run::pku_not_built());

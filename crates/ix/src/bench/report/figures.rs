@@ -1,0 +1,364 @@
+//! What the figures of each benchmark show.
+use super::bars::{Grouped, Stacked};
+use super::chart::{Axis, Chart};
+use super::read::{Results, Row};
+use super::scale::Kind;
+use super::{series, text};
+
+/// Most figures of one kind: more points than these are in the table.
+const SLICES: usize = 4;
+
+/// A benchmark that has figures of its own.
+struct Bench {
+    name: &'static str,
+    what: &'static str,
+    figures: &'static [Figure],
+}
+
+/// How one quantity depends on another.
+struct Figure {
+    title: &'static str,
+    x: &'static str,
+    x_kind: Kind,
+    /// Figures, and what their lines are called when there are several.
+    ys: &'static [(&'static str, &'static str)],
+    /// Logarithmic; else from zero on.
+    y_kind: Kind,
+    /// Follows from other keys: does not separate points.
+    ignored: &'static [&'static str],
+}
+
+const fn figure(
+    title: &'static str,
+    x: (&'static str, Kind),
+    ys: &'static [(&'static str, &'static str)],
+    y_kind: Kind,
+) -> Figure {
+    Figure { title, x: x.0, x_kind: x.1, ys, y_kind, ignored: &[] }
+}
+
+const RATE: &[(&str, &str)] = &[("msgs_per_s", "")];
+const OFFERED: &[&str] = &["rate", "offered_per_s", "wanted_per_s", "target_per_s"];
+use Kind::{Linear, Log};
+
+const BENCHES: [Bench; 10] = [
+    Bench {
+        name: "echo",
+        what: "Messages of one size, echoed, over the number of connections.",
+        figures: &[
+            figure("Messages a second", ("connections", Log), RATE, Linear),
+            figure("Median round trip", ("connections", Log), &[("p50_us", "")], Log),
+            figure("99th percentile", ("connections", Log), &[("p99_us", "")], Log),
+        ],
+    },
+    Bench {
+        name: "pingpong",
+        what: "One message back and forth on one connection, by size: NetPIPE.",
+        figures: &[
+            figure("Goodput by message size", ("size", Linear), &[("mbit_per_s", "")], Linear),
+            figure("One-way latency by message size", ("size", Log), &[("one_way_us", "")], Log),
+        ],
+    },
+    Bench {
+        name: "short",
+        what: "Connections that carry few messages and end by reset.",
+        figures: &[
+            figure("Messages a second by cores", ("cores", Linear), RATE, Linear),
+            figure(
+                "Messages a second by messages of a connection",
+                ("messages_per_connection", Log),
+                RATE,
+                Linear,
+            ),
+            figure("Messages a second by size", ("size", Log), RATE, Linear),
+        ],
+    },
+    Bench {
+        name: "connscaling",
+        what: "Messages over ever more established connections.",
+        figures: &[
+            figure("Messages a second by connections", ("connections", Log), RATE, Linear),
+            figure("Cycles a message", ("connections", Log), &[("cycles_per_msg", "")], Linear),
+            figure(
+                "Cache misses a message",
+                ("connections", Log),
+                &[("cache_misses_per_msg", "")],
+                Linear,
+            ),
+        ],
+    },
+    Bench {
+        name: "memcached",
+        what: "Latency of a measuring client against the throughput of the load: ETC and USR.",
+        figures: &[
+            Figure {
+                ignored: OFFERED,
+                ..figure(
+                    "99th percentile against throughput",
+                    ("msgs_per_s", Linear),
+                    &[("p99_us", "")],
+                    Linear,
+                )
+            },
+            Figure {
+                ignored: OFFERED,
+                ..figure(
+                    "Average latency against throughput",
+                    ("msgs_per_s", Linear),
+                    &[("avg_us", ""), ("mean_us", "")],
+                    Linear,
+                )
+            },
+        ],
+    },
+    Bench {
+        name: "batch",
+        what: "The bound B on the packets of a cycle, at low and at high load.",
+        figures: &[
+            figure("Messages a second by batch bound", ("batch", Log), RATE, Linear),
+            figure("99th percentile by batch bound", ("batch", Log), &[("p99_us", "")], Linear),
+        ],
+    },
+    Bench {
+        name: "udp-echo",
+        what: "Where the time of a datagram goes: receive, stack, gate, application, transmit.",
+        figures: &[figure("Datagrams a second by size", ("size", Log), RATE, Linear)],
+    },
+    Bench {
+        name: "churn",
+        what: "Connections opened and closed as fast as they go.",
+        figures: &[figure(
+            "Connections a second",
+            ("connections", Log),
+            &[("connections_per_s", "")],
+            Linear,
+        )],
+    },
+    Bench {
+        name: "load",
+        what: "One run of the load generator, second by second.",
+        figures: &[
+            Figure {
+                ignored: OFFERED,
+                ..figure(
+                    "Throughput over time",
+                    ("second", Linear),
+                    &[("msgs_per_s", "achieved"), ("wanted_per_s", "wanted")],
+                    Linear,
+                )
+            },
+            Figure {
+                ignored: OFFERED,
+                ..figure(
+                    "Latency over time",
+                    ("second", Linear),
+                    &[("p50_us", "median"), ("p99_us", "99th percentile")],
+                    Log,
+                )
+            },
+        ],
+    },
+    Bench {
+        name: "bulk",
+        what: "One flow of bulk data in each direction, with and without the offloads of Linux.",
+        figures: &[],
+    },
+];
+
+/// Figures that a benchmark without figures of its own may have.
+const OUTCOMES: [&str; 6] =
+    ["msgs_per_s", "connections_per_s", "mbit_per_s", "p50_us", "p99_us", "cycles_per_msg"];
+
+/// Parts of a packet's way, in its order, where rows have them as `NAME_ns`.
+const PARTS: [&str; 12] = [
+    "poll",
+    "receive",
+    "stack_in",
+    "stack",
+    "gate",
+    "application",
+    "app",
+    "calls",
+    "stack_out",
+    "timers",
+    "transmit",
+    "other",
+];
+
+/// Where a benchmark comes on the page; unknown ones come last.
+pub fn place(bench: &str) -> usize {
+    BENCHES.iter().position(|known| known.name == bench).unwrap_or(BENCHES.len())
+}
+
+/// What a benchmark measures; empty of unknown ones.
+pub fn what(bench: &str) -> &'static str {
+    BENCHES.get(place(bench)).map_or("", |known| known.what)
+}
+
+/// Benchmarks without results.
+pub fn missing(results: &[Results]) -> Vec<&'static str> {
+    let has = |name: &str| results.iter().any(|result| result.bench == name);
+    BENCHES.iter().map(|bench| bench.name).filter(|name| !has(name)).collect()
+}
+
+/// All figures of a benchmark: title and SVG. A figure whose key no row has is left out.
+pub fn of(result: &Results) -> Vec<(String, String)> {
+    let rows: Vec<&Row> = result.rows.iter().collect();
+    let known = BENCHES.get(place(&result.bench)).map_or(&[][..], |bench| bench.figures);
+    let mut figures: Vec<_> = stacked(&rows).into_iter().collect();
+    figures.extend(known.iter().flat_map(|figure| draw(figure, &rows)));
+    if figures.is_empty() {
+        figures = generic(&rows);
+    }
+    figures
+}
+
+/// A figure for each slice of the points.
+fn draw(figure: &Figure, rows: &[&Row]) -> Vec<(String, String)> {
+    let measured = |row: &&Row| figure.ys.iter().any(|(y, _)| series::number(row, y).is_some());
+    let rows: Vec<_> = rows.iter().copied().filter(measured).collect();
+    let several = figure.ys.len() > 1;
+    let mut drawn = Vec::new();
+    for (name, slice) in series::slices(&rows, figure.x, figure.ignored).iter().take(SLICES) {
+        let present =
+            figure.ys.iter().filter(|(y, _)| slice.iter().any(|row| row.contains_key(*y)));
+        let ys: Vec<_> = present.copied().collect();
+        let title = match name.is_empty() {
+            true => figure.title.to_owned(),
+            false => format!("{} ({name})", figure.title),
+        };
+        if series::variety(slice, figure.x) < 2 {
+            // A sweep that was not run is no figure, unless it is all there is.
+            if series::variety(&rows, figure.x) < 2 && figure.x == "connections" {
+                drawn.extend(grouped(slice, &rows, &title, &[figure.x], ys[0].0));
+            }
+            continue;
+        }
+        let quantity =
+            if several && ys.len() > 1 { unit_of(ys[0].0) } else { text::heading(ys[0].0) };
+        let chart = Chart {
+            title: title.clone(),
+            x: Axis { label: text::heading(figure.x), kind: figure.x_kind },
+            y: Axis { label: quantity, kind: figure.y_kind },
+            series: series::lines(slice, &rows, figure.x, &ys),
+        };
+        drawn.push((title, chart.svg()));
+    }
+    drawn
+}
+
+/// What several figures of one axis have in common.
+fn unit_of(key: &str) -> String {
+    if key.ends_with("_us") { "latency, µs".to_owned() } else { text::heading(key) }
+}
+
+/// The parts of a packet's time in a row, 0 where it has none.
+pub fn parts_ns(row: &Row) -> [f64; PARTS.len()] {
+    let value = |part: &str| series::number(row, &format!("{part}_ns")).unwrap_or(0.0);
+    PARTS.map(value)
+}
+
+/// The parts of a packet's time, a bar for each system and size.
+fn stacked(rows: &[&Row]) -> Option<(String, String)> {
+    let used = |part: &usize| rows.iter().any(|row| parts_ns(row)[*part] > 0.0);
+    let used: Vec<_> = (0..PARTS.len()).filter(used).collect();
+    let mut bars = Vec::new();
+    for row in rows {
+        let all = parts_ns(row);
+        if all.iter().any(|value| *value > 0.0) {
+            let size = row.get("size").map(|size| format!(", {} B", text::of_value(size)));
+            let name = series::label(row, rows) + &size.unwrap_or_default();
+            bars.push((name, used.iter().map(|part| all[*part]).collect()));
+        }
+    }
+    if bars.is_empty() {
+        return None;
+    }
+    let title = "Where the time of a packet goes".to_owned();
+    let parts = used.iter().map(|part| PARTS[*part].replace('_', " ")).collect();
+    let chart = Stacked { title: title.clone(), x_label: "ns a packet".to_owned(), parts, bars };
+    Some((title, chart.svg()))
+}
+
+/// Bars over all combinations of some keys.
+fn grouped(
+    rows: &[&Row],
+    all: &[&Row],
+    title: &str,
+    keys: &[&str],
+    y: &str,
+) -> Option<(String, String)> {
+    let category = |row: &Row| {
+        let named = keys.iter().filter_map(|key| {
+            let value = row.get(*key)?;
+            let words = value.is_string() && *key != "offloads";
+            let value = text::of_value(value);
+            Some(if words { value } else { format!("{} {value}", text::heading(key)) })
+        });
+        named.collect::<Vec<_>>().join(", ")
+    };
+    let (mut categories, mut legend) = (Vec::new(), Vec::<(String, &Row)>::new());
+    for row in rows.iter().copied().filter(|row| series::number(row, y).is_some()) {
+        let (c, label) = (category(row), series::label(row, all));
+        if !categories.contains(&c) {
+            categories.push(c);
+        }
+        if !legend.iter().any(|(other, _)| *other == label) {
+            legend.push((label, row));
+        }
+    }
+    let colours = series::colours(&legend);
+    let value = |label: &str, wanted: &str| {
+        let mut rows = rows.iter().copied();
+        let row = rows.find(|row| series::label(row, all) == label && category(row) == wanted)?;
+        let value = series::number(row, y)?;
+        let (low, high) = series::range(row, y, value);
+        Some((value, low, high))
+    };
+    let series: Vec<_> = legend
+        .iter()
+        .zip(colours)
+        .map(|((label, _), colour)| {
+            (label.clone(), colour, categories.iter().map(|c| value(label, c)).collect())
+        })
+        .collect();
+    if categories.is_empty() {
+        return None;
+    }
+    let y = Axis { label: text::heading(y), kind: Linear };
+    let chart = Grouped { title: title.to_owned(), x_label: String::new(), y, categories, series };
+    Some((title.to_owned(), chart.svg()))
+}
+
+/// Of any benchmark: bars over what makes its points, or lines where a number has many values.
+fn generic(rows: &[&Row]) -> Vec<(String, String)> {
+    let outcomes = OUTCOMES.iter().filter(|y| rows.iter().any(|r| series::number(r, y).is_some()));
+    let numeric = |key: &&&str| rows.iter().any(|row| series::number(row, key).is_some());
+    let most = series::POINT_KEYS
+        .iter()
+        .filter(numeric)
+        .max_by_key(|key| series::variety(rows, key))
+        .copied()
+        .unwrap_or("connections");
+    let varying: Vec<_> =
+        series::POINT_KEYS.iter().copied().filter(|key| series::variety(rows, key) > 1).collect();
+    let mut figures = Vec::new();
+    for y in outcomes.take(3) {
+        let title = text::heading(y);
+        if series::variety(rows, most) < 5 {
+            figures.extend(grouped(rows, rows, &title, &varying, y));
+            continue;
+        }
+        for (name, slice) in series::slices(rows, most, &[]).iter().take(SLICES) {
+            let title = if name.is_empty() { title.clone() } else { format!("{title} ({name})") };
+            let chart = Chart {
+                title: title.clone(),
+                x: Axis { label: text::heading(most), kind: Linear },
+                y: Axis { label: text::heading(y), kind: Linear },
+                series: series::lines(slice, rows, most, &[(*y, "")]),
+            };
+            figures.push((title, chart.svg()));
+        }
+    }
+    figures
+}

@@ -1,0 +1,223 @@
+//! The papers' results beside ours. Their machines were others: 10 GbE, eight cores, a switch.
+use super::figures::parts_ns;
+use super::read::{Results, Row};
+use super::series::{number, word};
+use super::text::full;
+
+/// One result: what, in the papers, here.
+pub struct Line {
+    /// What was measured.
+    pub what: String,
+    /// The papers' figure, and which paper's.
+    pub paper: &'static str,
+    /// Ours; empty where it was not measured.
+    pub here: String,
+}
+
+/// What there is to set beside a benchmark's results.
+pub fn lines(results: &Results) -> Vec<Line> {
+    let rows = Rows(results.rows.iter().collect());
+    match results.bench.as_str() {
+        "pingpong" => pingpong(&rows),
+        "short" => short(&rows),
+        "connscaling" => connscaling(&rows),
+        "memcached" => memcached(&rows),
+        "batch" => batch(&rows),
+        "udp-echo" => udp_echo(&rows),
+        "churn" => vec![line(
+            "connections a second, one message each",
+            "IX 4.2 M on eight cores and 4 × 10 GbE (TOCS '16)",
+            best_of_both(&rows, "connections_per_s", "/s"),
+        )],
+        _ => Vec::new(),
+    }
+}
+
+/// Rows of one benchmark, or some of them.
+struct Rows<'a>(Vec<&'a Row>);
+
+impl<'a> Rows<'a> {
+    fn of(&self, keep: impl Fn(&Row) -> bool) -> Rows<'a> {
+        Rows(self.0.iter().copied().filter(|row| keep(row)).collect())
+    }
+
+    fn system(&self, system: &str) -> Rows<'a> {
+        self.of(|row| word(row, "system") == system)
+    }
+
+    fn having(&self, key: &str, value: f64) -> Rows<'a> {
+        self.of(|row| number(row, key) == Some(value))
+    }
+
+    fn values(&self, key: &str) -> impl Iterator<Item = f64> {
+        self.0.iter().filter_map(move |row| number(row, key))
+    }
+
+    fn highest(&self, key: &str) -> Option<f64> {
+        self.values(key).reduce(f64::max)
+    }
+
+    fn lowest(&self, key: &str) -> Option<f64> {
+        self.values(key).reduce(f64::min)
+    }
+}
+
+fn line(what: impl Into<String>, paper: &'static str, here: String) -> Line {
+    Line { what: what.into(), paper, here }
+}
+
+/// `IX 5.1 µs, Linux 12 µs`, of those that there are.
+fn both(ix: Option<f64>, linux: Option<f64>, unit: &str) -> String {
+    let named = [("IX", ix), ("Linux", linux)];
+    let told = named.iter().filter_map(|(name, v)| Some(format!("{name} {}{unit}", full((*v)?))));
+    told.collect::<Vec<_>>().join(", ")
+}
+
+fn best_of_both(rows: &Rows<'_>, key: &str, unit: &str) -> String {
+    both(rows.system("ix").highest(key), rows.system("linux").highest(key), unit)
+}
+
+/// IX's best over Linux's best.
+fn over_linux(rows: &Rows<'_>, key: &str) -> String {
+    match (rows.system("ix").highest(key), rows.system("linux").highest(key)) {
+        (Some(ix), Some(linux)) if linux > 0.0 => format!("{}×", full(ix / linux)),
+        _ => String::new(),
+    }
+}
+
+fn percent(part: Option<f64>, whole: Option<f64>) -> String {
+    match (part, whole) {
+        (Some(part), Some(whole)) if whole > 0.0 => format!("{:.0} %", 100.0 * part / whole),
+        _ => String::new(),
+    }
+}
+
+fn pingpong(rows: &Rows<'_>) -> Vec<Line> {
+    let small = rows.having("size", 64.0);
+    let one_way = |system: &str| small.system(system).lowest("one_way_us");
+    let half = |system: &str| {
+        let rows = rows.system(system);
+        let peak = rows.highest("mbit_per_s")?;
+        rows.of(|row| number(row, "mbit_per_s").is_some_and(|v| v >= peak / 2.0)).lowest("size")
+    };
+    vec![
+        line(
+            "one-way latency, 64 B",
+            "IX 5.8 µs, Linux 19.0 µs, over a switch (TOCS '16)",
+            both(one_way("ix"), one_way("linux"), " µs"),
+        ),
+        line(
+            "message size that reaches half of the bandwidth (here: of the own peak)",
+            "IX 20 000 B, Linux 192 KB, of 10 Gbit/s (TOCS '16)",
+            both(half("ix"), half("linux"), " B"),
+        ),
+    ]
+}
+
+fn short(rows: &Rows<'_>) -> Vec<Line> {
+    let many = rows.having("messages_per_connection", 1024.0);
+    let one = rows.having("messages_per_connection", 1.0);
+    let small = one.having("size", 64.0);
+    vec![
+        line(
+            "64 B, 1024 messages a connection, IX over Linux",
+            "6.6× (TOCS '16), 8.8× (OSDI '14)",
+            over_linux(&many, "msgs_per_s"),
+        ),
+        line(
+            "64 B, 1024 messages a connection",
+            "IX 8.5 M/s: line rate of 10 GbE, eight cores (TOCS '16)",
+            best_of_both(&many, "msgs_per_s", "/s"),
+        ),
+        line(
+            "64 B, one message a connection",
+            "IX 4.2 M/s on eight cores and 4 × 10 GbE (TOCS '16)",
+            best_of_both(&small, "msgs_per_s", "/s"),
+        ),
+    ]
+}
+
+fn connscaling(rows: &Rows<'_>) -> Vec<Line> {
+    let ix = rows.system("ix");
+    let most = ix.highest("connections");
+    let at_most = |key: &str| most.and_then(|most| ix.having("connections", most).highest(key));
+    let count = most.map_or_else(|| "most".to_owned(), full);
+    vec![
+        line(
+            "peak, IX over Linux",
+            "11× (TOCS '16), 10× (OSDI '14)",
+            over_linux(rows, "msgs_per_s"),
+        ),
+        line(
+            format!("rate kept at 250,000 connections (here: {count}), of the peak"),
+            "IX 41 % (TOCS '16), 47 % (OSDI '14)",
+            percent(at_most("msgs_per_s"), ix.highest("msgs_per_s")),
+        ),
+        line(
+            "cache misses a message, few and many connections",
+            "1.6 and 29, of the last level (TOCS '16)",
+            match (ix.lowest("cache_misses_per_msg"), at_most("cache_misses_per_msg")) {
+                (Some(few), Some(many)) => format!("{} and {}", full(few), full(many)),
+                _ => String::new(),
+            },
+        ),
+    ]
+}
+
+fn memcached(rows: &Rows<'_>) -> Vec<Line> {
+    let workloads = [
+        ("etc", "IX 34 µs, Linux 65 µs", "IX 4.19 M/s, Linux 898 k/s"),
+        ("usr", "IX 33 µs, Linux 66 µs", "IX 5.82 M/s, Linux 902 k/s"),
+    ];
+    let mut lines = Vec::new();
+    for (workload, unloaded, rate) in workloads {
+        let rows = rows.of(|row| word(row, "workload").eq_ignore_ascii_case(workload));
+        let within = rows.of(|row| number(row, "p99_us").is_some_and(|us| us < 500.0));
+        let name = workload.to_uppercase();
+        let lowest = |system: &str| rows.system(system).lowest("p99_us");
+        lines.push(line(
+            format!("{name}, p99 unloaded (here: the lowest measured)"),
+            unloaded,
+            both(lowest("ix"), lowest("linux"), " µs"),
+        ));
+        lines.push(line(
+            format!("{name}, rate with p99 under 500 µs, eight cores there"),
+            rate,
+            best_of_both(&within, "msgs_per_s", "/s"),
+        ));
+    }
+    lines
+}
+
+fn batch(rows: &Rows<'_>) -> Vec<Line> {
+    let ix = rows.system("ix");
+    let at = |bound: f64| ix.having("batch", bound).highest("msgs_per_s");
+    let gain = match (at(16.0), at(1.0)) {
+        (Some(sixteen), Some(one)) if one > 0.0 => {
+            format!("{:+.0} %", 100.0 * (sixteen / one - 1.0))
+        }
+        _ => String::new(),
+    };
+    vec![line("rate at B = 16 over B = 1", "+29 % (TOCS '16)", gain)]
+}
+
+fn udp_echo(rows: &Rows<'_>) -> Vec<Line> {
+    let large = rows.having("size", 1024.0);
+    let time = |system: &str| {
+        let sums = rows.system(system).0.into_iter().map(|row| parts_ns(row).iter().sum());
+        sums.filter(|ns: &f64| *ns > 0.0).reduce(f64::min).map(|ns| ns / 1000.0)
+    };
+    vec![
+        line(
+            "1,024 B, datagrams a second",
+            "Arrakis 930,579, Linux 273,478 (Arrakis, fig. 3)",
+            best_of_both(&large, "msgs_per_s", ""),
+        ),
+        line("1,024 B, over Linux", "3.4× (Arrakis)", over_linux(&large, "msgs_per_s")),
+        line(
+            "server time a packet",
+            "Arrakis 0.41 µs, Linux 3.36 µs (Arrakis, table 1)",
+            both(time("ix"), time("linux"), " µs"),
+        ),
+    ]
+}

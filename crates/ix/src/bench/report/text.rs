@@ -1,0 +1,144 @@
+//! Figures, dates and markup as text.
+use serde_json::Value;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Text as HTML and SVG have it, in content and in quoted attributes.
+pub fn escape(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '&' => escaped.push_str("&amp;"),
+            '<' => escaped.push_str("&lt;"),
+            '>' => escaped.push_str("&gt;"),
+            '"' => escaped.push_str("&quot;"),
+            '\'' => escaped.push_str("&#39;"),
+            // XML has no way to write other control characters.
+            c if c.is_control() && !"\t\n".contains(c) => escaped.push('\u{fffd}'),
+            c => escaped.push(c),
+        }
+    }
+    escaped
+}
+
+/// A short figure for axes: `1.5M`, `20k`, `0.25`.
+pub fn short(value: f64) -> String {
+    let (divided, unit) = match value.abs() {
+        v if v >= 1e9 => (value / 1e9, "G"),
+        v if v >= 1e6 => (value / 1e6, "M"),
+        v if v >= 1e4 => (value / 1e3, "k"),
+        _ => (value, ""),
+    };
+    format!("{}{unit}", significant(divided, 3))
+}
+
+/// A figure for tables: three significant digits at least, thousands apart.
+pub fn full(value: f64) -> String {
+    let text = if value.abs() >= 100.0 { format!("{value:.0}") } else { significant(value, 3) };
+    let (sign, digits) = text.strip_prefix('-').map_or(("", &*text), |digits| ("-", digits));
+    let (whole, rest) = digits.split_at(digits.find('.').unwrap_or(digits.len()));
+    let mut grouped = String::from(sign);
+    for (i, digit) in whole.chars().enumerate() {
+        // A thin space that does not break; four digits stay together.
+        if i > 0 && (whole.len() - i) % 3 == 0 && whole.len() > 4 {
+            grouped.push('\u{202f}');
+        }
+        grouped.push(digit);
+    }
+    grouped + rest
+}
+
+/// At most so many significant digits, without zeros at the end.
+fn significant(value: f64, digits: i32) -> String {
+    let magnitude = value.abs().max(1e-12).log10().floor() as i32;
+    let decimals = (digits - 1 - magnitude).clamp(0, 9) as usize;
+    let text = format!("{value:.decimals$}");
+    let trimmed = match text.contains('.') {
+        true => text.trim_end_matches('0').trim_end_matches('.'),
+        false => &text,
+    };
+    if trimmed == "-0" { "0".to_owned() } else { trimmed.to_owned() }
+}
+
+/// A value of a row.
+pub fn of_value(value: &Value) -> String {
+    match value {
+        Value::Null => String::new(),
+        Value::String(text) => text.clone(),
+        Value::Number(number) => number.as_f64().map_or(number.to_string(), full),
+        Value::Array(values) => values.iter().map(of_value).collect::<Vec<_>>().join(", "),
+        other => other.to_string(),
+    }
+}
+
+/// `msgs_per_s` → `messages/s`.
+pub fn heading(key: &str) -> String {
+    match key {
+        "msgs_per_s" => "messages/s".to_owned(),
+        "connections_per_s" => "connections/s".to_owned(),
+        "mbit_per_s" => "Mbit/s".to_owned(),
+        "cycles_per_msg" => "cycles a message".to_owned(),
+        "size" => "size, B".to_owned(),
+        "ratio_to_linux" => "× Linux".to_owned(),
+        "p50_ratio_to_linux" => "p50 × Linux".to_owned(),
+        _ => {
+            let units = [("_us", ", µs"), ("_ns", ", ns"), ("_bytes", ", B"), ("_per_s", "/s")];
+            let unit = units.iter().find_map(|(end, unit)| Some((key.strip_suffix(end)?, unit)));
+            let (name, unit) = unit.unwrap_or((key, &""));
+            name.replace("_per_", "/").replace('_', " ") + unit
+        }
+    }
+}
+
+/// A date and time, UTC, to the minute.
+pub fn utc(time: SystemTime) -> String {
+    let seconds = time.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    let (days, minutes) = (seconds / 86_400, seconds / 60 % 1440);
+    let (year, month, day) = civil(days);
+    format!("{year}-{month:02}-{day:02} {:02}:{:02} UTC", minutes / 60, minutes % 60)
+}
+
+/// Year, month and day of a day since 1970: years that begin in March have their leap day last.
+fn civil(days: u64) -> (u64, u64, u64) {
+    // 400 years are 146,097 days; 719,468 days lie between 0000-03-01 and 1970-01-01.
+    let days = days + 719_468;
+    let (era, day_of_era) = (days / 146_097, days % 146_097);
+    let leaps = day_of_era / 1460 + day_of_era / 146_096;
+    let year_of_era = (day_of_era + day_of_era / 36_524 - leaps) / 365;
+    let day = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month_from_march = (5 * day + 2) / 153;
+    let day = day - (153 * month_from_march + 2) / 5 + 1;
+    let month = (month_from_march + 2) % 12 + 1;
+    (year_of_era + era * 400 + u64::from(month <= 2), month, day)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn figures_keep_what_matters() {
+        for (value, axis, table) in [
+            (0.0, "0", "0"),
+            (0.123_456, "0.123", "0.123"),
+            (999.0, "999", "999"),
+            (5_000.0, "5000", "5000"),
+            (20_000.0, "20k", "20\u{202f}000"),
+            (1_234_567.0, "1.23M", "1\u{202f}234\u{202f}567"),
+            (-20_000.0, "-20k", "-20\u{202f}000"),
+        ] {
+            assert_eq!((short(value).as_str(), full(value).as_str()), (axis, table));
+        }
+        assert_eq!(heading("p99_us"), "p99, µs");
+        assert_eq!(heading("instructions_per_msg"), "instructions/msg");
+    }
+
+    #[test]
+    fn dates() {
+        let at = |seconds| utc(UNIX_EPOCH + Duration::from_secs(seconds));
+        assert_eq!(at(0), "1970-01-01 00:00 UTC");
+        assert_eq!(at(951_782_400), "2000-02-29 00:00 UTC");
+        assert_eq!(at(784_111_777), "1994-11-06 08:49 UTC");
+        assert_eq!(at(4_107_542_399), "2100-02-28 23:59 UTC");
+    }
+}
