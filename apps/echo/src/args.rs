@@ -126,6 +126,8 @@ pub enum Close {
     Reset,
     /// By FIN; the client's end keeps the TIME-WAIT.
     Fin,
+    /// By the server's FIN, which is waited for; its end keeps the TIME-WAIT.
+    Wait,
 }
 
 /// What a server does.

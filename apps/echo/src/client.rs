@@ -67,6 +67,11 @@ impl EchoClient {
         self.load.messages_per_connection.unwrap_or(u64::MAX)
     }
 
+    /// Whether the connection has carried all its messages.
+    fn is_complete(&self, conn: &Stream) -> bool {
+        conn.received / self.load.size >= self.limit()
+    }
+
     fn release(&mut self, conn: &mut Stream, now_ns: u64) {
         if conn.may_send / self.load.size < self.limit() {
             conn.may_send += self.load.size;
@@ -132,7 +137,7 @@ impl Service for EchoClient {
     }
 
     fn verdict(&self, conn: &Stream) -> Verdict {
-        let all = conn.received / self.load.size >= self.limit();
+        let all = self.is_complete(conn);
         match self.load.close {
             _ if conn.corrupt => Verdict::Reset,
             Close::Reset if all => Verdict::Reset,
@@ -145,6 +150,7 @@ impl Service for EchoClient {
         match end {
             End::Ours if !conn.corrupt => return true,
             End::Ours => self.sample.error("the answer differs from the message"),
+            End::Eof if self.load.close == Close::Wait && self.is_complete(&conn) => return true,
             End::Eof => self.sample.error("the server closed the connection"),
             End::Failed(why) => self.sample.error(&why),
         }

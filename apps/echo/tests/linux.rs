@@ -94,6 +94,10 @@ fn connections_that_end_by_fin() {
     let row = server.row(&[&SHORT[..], &args].concat());
     assert_eq!(row["errors"], 0);
     assert!(row["connections_opened"].as_u64().unwrap() > 10, "{row}");
+    let server = Server::start(&["64", "--messages-per-connection", "2"]);
+    let row = server.row(&[&SHORT[..], &args[..4], &["--close", "wait"]].concat());
+    assert_eq!(row["errors"], 0);
+    assert!(row["connections_opened"].as_u64().unwrap() > 10, "{row}");
 }
 
 #[test]

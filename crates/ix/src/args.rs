@@ -86,9 +86,10 @@ pub enum Command {
 }
 
 /// What keeps the program out of its dataplane.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Domain {
     /// Nothing: the program can touch the dataplane's memory
+    #[default]
     None,
     /// Memory protection keys of the processor (not built yet)
     Pku,
@@ -160,6 +161,16 @@ pub enum Client {
     Ix,
 }
 
+impl Client {
+    /// Its name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Client::Linux => "linux",
+            Client::Ix => "ix",
+        }
+    }
+}
+
 /// Flags of `ix demo`.
 #[derive(Args, Debug)]
 pub struct DemoArgs {
@@ -167,10 +178,10 @@ pub struct DemoArgs {
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
     /// Length of one measurement
-    #[arg(long, value_name = "T", default_value_t = 1.0)]
+    #[arg(long, value_name = "T", default_value_t = 0.4)]
     pub seconds: f64,
     /// Measurements of each point; the medians are printed
-    #[arg(long, value_name = "N", default_value_t = 3)]
+    #[arg(long, value_name = "N", default_value_t = 5)]
     pub runs: usize,
     /// Device (default: afxdp as root, tap otherwise)
     #[arg(long, value_enum)]
@@ -188,6 +199,7 @@ pub enum BenchCommand {
     Short(BenchArgs),
     /// One flow of bulk data in each direction
     Bulk(BenchArgs),
+<<<<<<< HEAD
     /// One HTML page of all results, with figures
     #[command(long_about = REPORT_HELP)]
     Report(ReportArgs),
@@ -202,10 +214,48 @@ pub struct ReportArgs {
     /// Write the page to this file
     #[arg(short = 'o', long, value_name = "FILE", default_value = "report.html")]
     pub output: PathBuf,
+=======
+    /// Few messages under way on ever more connections (IX's bench_connscaling)
+    Connscaling(BenchArgs),
+    /// The batch bound B at low and at high load
+    Batch(BenchArgs),
+    /// Connections a second, by how many there are and how they end
+    Churn(BenchArgs),
+    /// Echo of datagrams, and where the time of a packet goes (Arrakis' table 1)
+    UdpEcho(BenchArgs),
+    /// All of them, one after the other, each with its results in a file, and a page of them all
+    All(AllArgs),
+}
+
+/// Flags of `ix bench all`.
+#[derive(Args, Debug, Clone)]
+pub struct AllArgs {
+    /// Fewer points and short runs
+    #[arg(long)]
+    pub quick: bool,
+    /// Folder for the results, one file a benchmark
+    #[arg(long, value_name = "DIR", default_value = "target/bench")]
+    pub dir: PathBuf,
+    /// Only these benchmarks: `echo,short`
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    pub only: Vec<String>,
+    /// Device under IX (default: afxdp as root, tap otherwise)
+    #[arg(long, value_enum)]
+    pub device: Option<Device>,
+    /// Only this kind of load generator (default: linux, and ix where the device allows it)
+    #[arg(long, value_enum)]
+    pub client: Option<Client>,
+    /// Length of one measurement
+    #[arg(long, value_name = "T")]
+    pub seconds: Option<f64>,
+    /// Measurements of each point; medians are reported
+    #[arg(long, value_name = "N")]
+    pub runs: Option<usize>,
+>>>>>>> cfeadf2 (wip)
 }
 
 /// Flags that all benchmarks share.
-#[derive(Args, Debug, Clone)]
+#[derive(Args, Debug, Clone, Default)]
 pub struct BenchArgs {
     /// Device under IX (default: afxdp as root, tap otherwise)
     #[arg(long, value_enum)]
@@ -219,6 +269,15 @@ pub struct BenchArgs {
     /// Message sizes in bytes (bulk: bytes to move)
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub size: Vec<u64>,
+    /// Numbers of the server's cores, where they matter: `1,2`
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    pub cores: Vec<usize>,
+    /// Messages of a connection, where connections end: `1,64`
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    pub messages: Vec<u64>,
+    /// Batch bounds, where they matter: `1,64`
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    pub batch: Vec<usize>,
     /// Length of one measurement
     #[arg(long, value_name = "T")]
     pub seconds: Option<f64>,

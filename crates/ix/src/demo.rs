@@ -4,7 +4,7 @@ use crate::bench::lab::Lab;
 use crate::bench::{Plan, all_setups, choose_device, common_notes, measure};
 use crate::machine::Machine;
 use crate::problem::Result;
-use crate::report::Report;
+use crate::report::{Report, own_command};
 
 /// Points of the tour.
 const CONNECTIONS: [usize; 2] = [1, 64];
@@ -21,5 +21,6 @@ pub fn main(args: &DemoArgs) -> Result<()> {
     let plan = Plan::demo(&CONNECTIONS, args.seconds, args.runs);
     let rows = measure(&lab, &plan, &all_setups(&lab), &mut notes)?;
     notes.push("the link and everything on it is gone now; `ix bench` measures more".to_owned());
-    Report { bench: "demo".to_owned(), machine, rows, notes }.publish(args.json.as_deref())
+    let (bench, command) = ("demo".to_owned(), own_command());
+    Report { bench, machine, rows, notes, command }.publish(args.json.as_deref())
 }

@@ -7,6 +7,7 @@ pub mod args;
 pub mod bench;
 mod broker;
 pub mod control;
+pub mod cost;
 mod counters;
 mod demo;
 mod devices;

@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 use std::path::Path;
 
 /// Figures that may be measured at a point, in the table's order: key, heading, decimals.
-const FIGURES: [(&str, &str, usize); 10] = [
+const FIGURES: [(&str, &str, usize); 24] = [
     ("msgs_per_s", "msg/s", 0),
     ("connections_per_s", "conn/s", 0),
     ("mbit_per_s", "Mbit/s", 0),
@@ -15,6 +15,20 @@ const FIGURES: [(&str, &str, usize); 10] = [
     ("cycles_per_msg", "cycles/msg", 0),
     ("cpu_cycles_per_msg", "CPU cycles/msg", 0),
     ("instructions_per_msg", "CPU instr/msg", 0),
+    ("cache_misses_per_msg", "misses/msg", 1),
+    ("packets_per_msg", "pkts/msg", 2),
+    ("batch_avg", "batch", 1),
+    ("dataplane_share", "dataplane", 2),
+    ("app_share", "app", 2),
+    ("receive_ns", "receive ns", 0),
+    ("stack_in_ns", "stack in ns", 0),
+    ("gate_ns", "gate ns", 0),
+    ("app_ns", "app ns", 0),
+    ("stack_out_ns", "stack out ns", 0),
+    ("timers_ns", "timers ns", 0),
+    ("transmit_ns", "transmit ns", 0),
+    ("total_ns", "total ns", 0),
+    ("lost", "lost", 0),
     ("errors", "errors", 0),
 ];
 
@@ -37,6 +51,8 @@ pub struct Row {
     pub size: u64,
     /// What else makes the point (`messages_per_connection`, `direction`), in order.
     pub also: Vec<(&'static str, Value)>,
+    /// What the server's system is set to.
+    pub settings: String,
     /// Samples of each figure that was measured.
     pub samples: Vec<(&'static str, Vec<f64>)>,
 }
@@ -59,7 +75,13 @@ impl Row {
 
     /// Whether two rows are the same point on different systems.
     fn same_point(&self, other: &Row) -> bool {
-        (self.connections, self.size, &self.also) == (other.connections, other.size, &other.also)
+        // What a system does not have (Linux a batch bound) makes no other point.
+        let same = |(a, b): (&(_, Value), &(_, Value))| {
+            a.0 == b.0 && (a.1 == b.1 || a.1.is_null() || b.1.is_null())
+        };
+        (self.connections, self.size, self.also.len())
+            == (other.connections, other.size, other.also.len())
+            && self.also.iter().zip(&other.also).all(same)
     }
 
     /// Whether it is Linux in this mode at both ends.
@@ -79,6 +101,7 @@ impl Row {
         row.insert("connections".into(), json!(self.connections));
         row.insert("size".into(), json!(self.size));
         row.extend(self.also.iter().map(|(key, value)| ((*key).to_owned(), value.clone())));
+        row.insert("settings".into(), json!(self.settings));
         for (key, samples) in &self.samples {
             let fold = |f: fn(f64, f64) -> f64| samples.iter().copied().reduce(f);
             row.insert((*key).into(), json!(median(samples)));
@@ -131,6 +154,8 @@ pub struct Report {
     pub rows: Vec<Row>,
     /// What the reader must know, one line each.
     pub notes: Vec<String>,
+    /// The command that makes it again.
+    pub command: String,
 }
 
 impl Report {
@@ -147,7 +172,8 @@ impl Report {
         json!({
             "bench": self.bench,
             "machine": self.machine.to_json(),
-            "command": std::env::args().collect::<Vec<_>>().join(" "),
+            "command": self.command,
+            "date": now_utc(),
             "notes": self.notes,
             "rows": rows,
         })
@@ -188,7 +214,11 @@ impl Report {
             row.connections.to_string(),
             row.size.to_string(),
         ];
-        line.extend(row.also.iter().map(|(_, v)| v.as_str().map_or(v.to_string(), str::to_owned)));
+        line.extend(row.also.iter().map(|(_, v)| match v {
+            Value::Null => "-".to_owned(),
+            Value::String(text) => text.clone(),
+            other => other.to_string(),
+        }));
         for (key, _, decimals) in figures {
             let text = row.median(key).map_or(String::new(), |v| format!("{v:.decimals$}"));
             line.push(group_thousands(&text));
@@ -220,6 +250,25 @@ impl Report {
             None => Ok(()),
         }
     }
+}
+
+/// The command line of this process.
+pub fn own_command() -> String {
+    std::env::args().collect::<Vec<_>>().join(" ")
+}
+
+/// Date and time in UTC, as ISO 8601 has it.
+fn now_utc() -> String {
+    // SAFETY: no pointer is kept, and all zeroes is a valid structure to be filled.
+    let time = unsafe {
+        let now = libc::time(std::ptr::null_mut());
+        let mut time: libc::tm = std::mem::zeroed();
+        libc::gmtime_r(&now, &mut time);
+        time
+    };
+    let (year, month) = (time.tm_year + 1900, time.tm_mon + 1);
+    let (day, hour, minute, second) = (time.tm_mday, time.tm_hour, time.tm_min, time.tm_sec);
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
 }
 
 /// Writes a JSON file.
@@ -288,7 +337,13 @@ mod tests {
             row("ix", "copy", 1, &[100_000.0]),
             row("ix", "copy", 64, &[100_000.0]),
         ];
-        Report { bench: "echo".into(), machine: Machine::read(), rows, notes: vec![] }
+        Report {
+            bench: "echo".into(),
+            machine: Machine::read(),
+            rows,
+            notes: vec![],
+            command: "ix bench echo".into(),
+        }
     }
 
     #[test]

@@ -5,7 +5,7 @@
 //! on Linux or on IX. On `tap` IX's server stands behind a TAP device of the client's namespace;
 //! Linux's server stays behind the pair, for Linux has no other end of a TAP. On `memif` the two
 //! ends of IX share memory, and Linux is measured over the pair.
-use super::process::{Process, finish};
+use super::process::Process;
 use super::serve::{Serve, linux_flags, list};
 use crate::args::Device;
 use crate::machine::split_cpus;
@@ -72,6 +72,11 @@ pub struct Lab {
     control: PathBuf,
 }
 
+/// A load that runs.
+pub struct Load {
+    process: Process,
+}
+
 /// A running server.
 pub struct Server {
     process: Process,
@@ -95,8 +100,10 @@ impl Lab {
         let what = || format!("cannot make a private link for {}", device.name());
         let made = || {
             let (server, client) = (Namespace::new()?, Namespace::new()?);
+            let queues = (split_cpus().0.len() + split_cpus().1.len()) as u32;
             let (here, there) = (VethEnd::new(SERVER_LINK), VethEnd::new(CLIENT_LINK));
-            server.add_veth(&here, &client, &there)?;
+            server.add_veth(&here.queues(queues), &client, &there.queues(queues))?;
+            prepare(&server, &client)?;
             server.add_address(SERVER_LINK, LINUX_SERVER, PREFIX)?;
             client.add_address(CLIENT_LINK, LINUX_CLIENT, PREFIX)?;
             server.set_up(SERVER_LINK, true)?;
@@ -170,6 +177,15 @@ impl Lab {
             .map_err(|e| Problem::new("cannot switch the offloads of the link", e))
     }
 
+    /// Switches the pair to so many queues in each direction: a server's threads need one each.
+    fn set_queues(&self, queues: usize) -> Result<()> {
+        let queues = queues as u32;
+        self.server
+            .set_channels(SERVER_LINK, queues, queues)
+            .and_then(|()| self.client.set_channels(CLIENT_LINK, queues, queues))
+            .map_err(|e| Problem::new("cannot set the queues of the link", e))
+    }
+
     /// Congestion control that Linux uses on the link.
     pub fn congestion_control(&self) -> String {
         self.client.sysctl("net/ipv4/tcp_congestion_control").unwrap_or_default()
@@ -190,6 +206,7 @@ impl Lab {
     /// Starts a server, and waits until it listens.
     pub fn start(&self, host: Host, serve: &Serve) -> Result<Server> {
         let cpus = self.cpus_for(serve.threads());
+        self.set_queues(cpus.len())?;
         let (command, address, on_tap) = match (host, self.device) {
             (Host::Linux { spin }, _) => {
                 let mut command = self.server.command(&self.ix, Some(cpus[0]));
@@ -238,13 +255,7 @@ impl Lab {
         arguments: &[String],
         timeout: Duration,
     ) -> Result<Value> {
-        let mut args: Vec<OsString> = vec!["echo".into(), "--client".into()];
-        args.push(format!("{}:{PORT}", server.address).into());
-        args.extend(arguments.iter().map(OsString::from));
-        args.push("--json".into());
-        if let Host::Linux { spin } = host {
-            args.extend(linux_flags(spin).iter().map(OsString::from));
-        }
+        let args = self.echo_client(host, server, arguments);
         self.run_load(host, server, &args, timeout)
     }
 
@@ -257,6 +268,12 @@ impl Lab {
         args: &[OsString],
         timeout: Duration,
     ) -> Result<Value> {
+        let load = self.start_load(host, args)?;
+        load.finish(server, timeout)
+    }
+
+    /// Starts the same.
+    pub fn start_load(&self, host: Host, args: &[OsString]) -> Result<Load> {
         let cpu = self.cpus.1;
         let command = match host {
             Host::Linux { .. } => {
@@ -268,8 +285,19 @@ impl Lab {
                 self.ix_command(&self.client, &self.nic(false), IX_CLIENT, &[cpu], &[], args)
             }
         };
-        let result = finish(command, &format!("{} client", host.system()), timeout);
-        server.process.check().and(result)
+        Ok(Load { process: Process::start(command, &format!("{} client", host.system()))? })
+    }
+
+    /// Arguments of an `ix echo` client against a server.
+    pub fn echo_client(&self, host: Host, server: &Server, arguments: &[String]) -> Vec<OsString> {
+        let mut args: Vec<OsString> = vec!["echo".into(), "--client".into()];
+        args.push(server.address().to_string().into());
+        args.extend(arguments.iter().map(OsString::from));
+        args.push("--json".into());
+        if let Host::Linux { spin } = host {
+            args.extend(linux_flags(spin).iter().map(OsString::from));
+        }
+        args
     }
 
     /// `ix run` with a server under it.
@@ -318,6 +346,24 @@ impl Drop for Lab {
     }
 }
 
+impl Load {
+    /// Whether it has said this on standard error.
+    pub fn has_said(&self, part: &str) -> bool {
+        self.process.has_said(part)
+    }
+
+    /// An error when it has ended.
+    pub fn check(&mut self) -> Result<()> {
+        self.process.check()
+    }
+
+    /// Waits for its end and answers the object that it printed.
+    pub fn finish(self, server: &mut Server, timeout: Duration) -> Result<Value> {
+        let result = self.process.result(timeout);
+        server.process.check().and(result)
+    }
+}
+
 impl Server {
     /// Where it listens.
     pub fn address(&self) -> SocketAddrV4 {
@@ -361,4 +407,21 @@ pub fn can_open_tap() -> Result<()> {
         };
         Problem::new(format!("cannot open {device}"), e).mend(mend)
     })
+}
+
+/// Settings of Linux's own stack that very many connections need, at both ends: all ports to choose
+/// from, room for their handshakes, and a port in TIME-WAIT for a second only.
+fn prepare(server: &Namespace, client: &Namespace) -> std::result::Result<(), ix_testbed::Error> {
+    for end in [server, client] {
+        for (path, value) in [
+            ("net/ipv4/ip_local_port_range", "1024 65535"),
+            ("net/core/somaxconn", "65535"),
+            ("net/ipv4/tcp_max_syn_backlog", "65535"),
+            ("net/ipv4/tcp_tw_reuse", "1"),
+            ("net/ipv4/tcp_max_tw_buckets", "16384"),
+        ] {
+            end.set_sysctl(path, value)?;
+        }
+    }
+    Ok(())
 }

@@ -5,6 +5,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 const PERF_TYPE_HARDWARE: u32 = 0;
 const PERF_COUNT_HW_CPU_CYCLES: u64 = 0;
 const PERF_COUNT_HW_INSTRUCTIONS: u64 = 1;
+const PERF_COUNT_HW_CACHE_MISSES: u64 = 3;
 
 /// The first fields of the kernel's `perf_event_attr` (PERF_ATTR_SIZE_VER0).
 #[repr(C)]
@@ -29,12 +30,15 @@ pub struct Count {
     pub cycles: u64,
     /// Instructions.
     pub instructions: u64,
+    /// Cache misses, where they are counted.
+    pub cache_misses: Option<u64>,
 }
 
-/// Counts cycles and instructions, of user programs and the kernel.
+/// Counts cycles, instructions and cache misses, of user programs and the kernel.
 pub struct Meter {
     cycles: OwnedFd,
     instructions: OwnedFd,
+    cache_misses: Option<OwnedFd>,
 }
 
 impl Meter {
@@ -79,6 +83,7 @@ impl Meter {
         Ok(Meter {
             cycles: counter(PERF_COUNT_HW_CPU_CYCLES)?,
             instructions: counter(PERF_COUNT_HW_INSTRUCTIONS)?,
+            cache_misses: counter(PERF_COUNT_HW_CACHE_MISSES).ok(),
         })
     }
 
@@ -90,7 +95,11 @@ impl Meter {
             let n = unsafe { libc::read(fd.as_raw_fd(), bytes.as_mut_ptr().cast(), 8) };
             if n == 8 { u64::from_ne_bytes(bytes) } else { 0 }
         };
-        Count { cycles: value(&self.cycles), instructions: value(&self.instructions) }
+        Count {
+            cycles: value(&self.cycles),
+            instructions: value(&self.instructions),
+            cache_misses: self.cache_misses.as_ref().map(value),
+        }
     }
 }
 

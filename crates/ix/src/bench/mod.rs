@@ -1,16 +1,22 @@
 //! `ix bench`: IX and Linux over the same private link, alternated, in one run.
+mod all;
+mod breakdown;
 pub mod lab;
 pub mod meter;
 mod plan;
 mod process;
+<<<<<<< HEAD
 pub mod report;
+=======
+mod remarks;
+>>>>>>> cfeadf2 (wip)
 mod runner;
 pub mod serve;
 
 use crate::args::{BenchArgs, BenchCommand, Client, Device, Domain};
 use crate::machine::Machine;
 use crate::problem::{Problem, Result};
-use crate::report::Report;
+use crate::report::{Report, own_command};
 use lab::{Host, Lab};
 pub use plan::Plan;
 pub use runner::{Setup, measure};
@@ -22,24 +28,49 @@ pub fn main(command: &BenchCommand) -> Result<()> {
         BenchCommand::Pingpong(args) => ("pingpong", args),
         BenchCommand::Short(args) => ("short", args),
         BenchCommand::Bulk(args) => ("bulk", args),
+<<<<<<< HEAD
         BenchCommand::Report(args) => return report::main(args),
+=======
+        BenchCommand::Connscaling(args) => ("connscaling", args),
+        BenchCommand::Batch(args) => ("batch", args),
+        BenchCommand::Churn(args) => ("churn", args),
+        BenchCommand::UdpEcho(args) => ("udp-echo", args),
+        BenchCommand::All(args) => return all::main(args),
+>>>>>>> cfeadf2 (wip)
     };
     if args.domain == Domain::Pku {
         return Err(crate::run::pku_not_built());
     }
-    let plan = Plan::of(name, args);
     let (device, why) = choose_device(args.device)?;
+    let mut report = run(name, args, device, own_command())?;
+    report.notes.extend(why);
+    report.publish(args.json.as_deref())
+}
+
+/// Runs the benchmark `name` on a link of its own.
+fn run(name: &str, args: &BenchArgs, device: Device, command: String) -> Result<Report> {
     let lab = Lab::new(device)?;
     let setups = setups(&lab, args)?;
     let machine = Machine::read();
     eprintln!("ix: {}", machine.summary());
+    let plan = Plan::of(name, args, lab.server_cpus.len());
     let mut notes = common_notes(&lab);
-    notes.extend(why);
-    if name != "bulk" {
-        notes.push("Linux's ends of the link have their offloads on (TSO, checksums)".to_owned());
-    }
     let rows = measure(&lab, &plan, &setups, &mut notes)?;
-    Report { bench: name.to_owned(), machine, rows, notes }.publish(args.json.as_deref())
+    match name {
+        "pingpong" => notes.extend(remarks::half_bandwidth(&rows)),
+        "batch" => notes.extend(remarks::batch_at_low_load(&rows)),
+        "connscaling" => notes.extend(remarks::scaling(&rows)),
+        "udp-echo" => notes.push(
+            "Linux: the whole time of a packet at this load; its parts cannot be seen from outside"
+                .to_owned(),
+        ),
+        "churn" => notes.push(
+            "Linux: 16384 connections in TIME-WAIT at most, and a port may be used again after 1 s"
+                .to_owned(),
+        ),
+        _ => {}
+    }
+    Ok(Report { bench: name.to_owned(), machine, rows, notes, command })
 }
 
 /// Which device, and why when nobody asked for it. Without root this moves the process into a

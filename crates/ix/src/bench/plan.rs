@@ -1,13 +1,57 @@
-//! Which points a benchmark measures. Parameters are those of IX's own benchmarks (ix-bench) where
-//! there is one.
+//! Which points a benchmark measures. Parameters are those of IX's own benchmarks (ix-bench) and of
+//! the papers where there is one.
+use super::serve::Serve;
 use crate::args::BenchArgs;
 use serde_json::{Value, json};
 
 /// Connections of IX's bench_short: a hundred on each client machine.
 const SHORT_CONNECTIONS: usize = 100;
-const SHORT_MESSAGES: [u64; 9] = [1, 2, 8, 32, 64, 128, 256, 512, 1024];
+const SHORT_MESSAGES: [u64; 8] = [2, 8, 32, 64, 128, 256, 512, 1024];
 const SHORT_SIZES: [u64; 4] = [256, 1024, 4096, 8192];
-const MESSAGE_BYTES: u64 = 64;
+/// Bytes of a message unless the benchmark says otherwise.
+pub(super) const MESSAGE_BYTES: u64 = 64;
+/// Batch bounds of the papers' figures.
+const BATCHES: [usize; 7] = [1, 2, 4, 8, 16, 32, 64];
+/// Connections of low and of high load.
+const BATCH_LOADS: [(&str, usize); 2] = [("low", 1), ("high", 256)];
+/// Sizes of Arrakis' UDP echo.
+const UDP_SIZES: [u64; 2] = [64, 1024];
+/// Datagrams under way: enough that the server never waits.
+const UDP_DEPTH: usize = 64;
+/// Messages under way over all connections.
+const ROUNDS_IN_FLIGHT: usize = 64;
+/// Ports of a server with very many connections: each gives a client its range of ports again.
+const ROUNDS_PORTS: usize = 32;
+/// Connections a second that are opened at the least.
+const ROUNDS_OPENED_PER_S: f64 = 4000.0;
+
+/// What is measured at a point.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Figures {
+    /// Messages and their round trips.
+    Messages,
+    /// The same, and half a round trip with the goodput that follows from it.
+    OneWay,
+    /// The same, and connections a second.
+    Churn,
+    /// Few messages under way on very many connections.
+    Rounds,
+    /// One transfer.
+    Bulk,
+    /// Where the time of a packet goes.
+    Breakdown,
+}
+
+/// Which servers a point is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum On {
+    /// All.
+    All,
+    /// IX only: Linux has no such parameter.
+    Ix,
+    /// Linux only, as what IX's points are compared with.
+    Linux,
+}
 
 /// One point: what the server and the client are told, and how the row names it.
 #[derive(Clone, Debug, PartialEq)]
@@ -18,21 +62,18 @@ pub struct Point {
     pub size: u64,
     /// What else makes the point.
     pub also: Vec<(&'static str, Value)>,
-    /// Arguments of the server.
-    pub server: Vec<String>,
+    /// The server.
+    pub server: Serve,
     /// Arguments of the client.
     pub client: Vec<String>,
     /// Checksum and segmentation offloads of Linux's ends of the link.
     pub offloads: bool,
-    /// Half a round trip and the rate that follows from it are of interest.
-    pub one_way: bool,
-}
-
-impl Point {
-    /// Whether connections come and go.
-    pub fn churns(&self) -> bool {
-        self.also.iter().any(|(key, _)| *key == "messages_per_connection")
-    }
+    /// What is of interest.
+    pub figures: Figures,
+    /// Which servers it is for.
+    pub on: On,
+    /// Time on top of the measurement until the load begins, s.
+    pub setup_seconds: f64,
 }
 
 /// All points of a benchmark, and how often and how long.
@@ -47,21 +88,21 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// The plan of the benchmark `name`, with what the flags change.
-    pub fn of(name: &str, args: &BenchArgs) -> Plan {
+    /// The plan of the benchmark `name`, with what the flags change, for a server of so many
+    /// `cores`.
+    pub fn of(name: &str, args: &BenchArgs, cores: usize) -> Plan {
         let points = match name {
             "pingpong" => pingpong(args),
-            "short" => short(args),
+            "short" => short(args, cores),
             "bulk" => bulk(args),
+            "connscaling" => connscaling(args),
+            "batch" => batch(args),
+            "churn" => churn(args),
+            "udp-echo" => udp_echo(args),
             _ => echo(args),
         };
-        // IX's points take five seconds; the figures settle long before.
-        let (seconds, runs) = if args.quick { (0.5, 1) } else { (2.0, 5) };
-        let mut plan = Plan {
-            points,
-            seconds: args.seconds.unwrap_or(seconds).clamp(0.05, 3600.0),
-            runs: args.runs.unwrap_or(runs).max(1),
-        };
+        let (seconds, runs) = length(args);
+        let mut plan = Plan { points, seconds, runs };
         plan.tell_seconds();
         plan
     }
@@ -75,36 +116,46 @@ impl Plan {
     }
 
     fn tell_seconds(&mut self) {
-        for point in &mut self.points {
-            if !point.client.iter().any(|arg| arg == "--bulk") {
-                point.client.extend(["--seconds".to_owned(), self.seconds.to_string()]);
-            }
+        for point in self.points.iter_mut().filter(|p| p.figures != Figures::Bulk) {
+            point.client.extend(["--seconds".to_owned(), self.seconds.to_string()]);
         }
     }
 }
 
+/// Seconds and runs. IX's points take five seconds; the figures settle long before, and medians of
+/// five say more than one long run.
+pub(super) fn length(args: &BenchArgs) -> (f64, usize) {
+    let (seconds, runs) = if args.quick { (0.3, 1) } else { (1.0, 5) };
+    let seconds = args.seconds.unwrap_or(seconds).clamp(0.05, 3600.0);
+    (seconds, args.runs.unwrap_or(runs).max(1))
+}
+
+fn texts<const N: usize>(words: [&str; N]) -> Vec<String> {
+    words.map(str::to_owned).to_vec()
+}
+
 fn echo_point(connections: usize, size: u64) -> Point {
-    let text = |n: u64| n.to_string();
-    let client =
-        ["--size".to_owned(), text(size), "--connections".to_owned(), connections.to_string()];
+    let (bytes, count) = (size.to_string(), connections.to_string());
     Point {
         connections,
         size,
         also: Vec::new(),
-        server: vec![text(size)],
-        client: client.to_vec(),
+        server: Serve::echo(std::slice::from_ref(&bytes)),
+        client: texts(["--size", &bytes, "--connections", &count]),
         offloads: true,
-        one_way: false,
+        figures: Figures::Messages,
+        on: On::All,
+        setup_seconds: 0.0,
     }
 }
 
 /// The list that was asked for, or the usual one.
-fn or<T: Copy>(asked: &[T], usual: &[T]) -> Vec<T> {
+pub(super) fn or<T: Copy>(asked: &[T], usual: &[T]) -> Vec<T> {
     if asked.is_empty() { usual.to_vec() } else { asked.to_vec() }
 }
 
 fn echo(args: &BenchArgs) -> Vec<Point> {
-    let usual: &[usize] = if args.quick { &[1, 64] } else { &[1, 16, 64, 256] };
+    let usual: &[usize] = if args.quick { &[1, 64] } else { &[1, 16, 64, 256, 1024] };
     let connections = or(&args.connections, usual);
     let sizes = or(&args.size, &[MESSAGE_BYTES]);
     sizes.iter().flat_map(|&size| connections.iter().map(move |&c| echo_point(c, size))).collect()
@@ -119,24 +170,132 @@ fn pingpong(args: &BenchArgs) -> Vec<Point> {
     let usual = if args.quick { vec![64, 20_000, 200_000] } else { full };
     let connections = or(&args.connections, &[1]);
     let sizes = or(&args.size, &usual);
-    let point = |c, size| Point { one_way: c == 1, ..echo_point(c, size) };
+    let figures = |c| if c == 1 { Figures::OneWay } else { Figures::Messages };
+    let point = |c, size| Point { figures: figures(c), ..echo_point(c, size) };
     sizes.iter().flat_map(|&size| connections.iter().map(move |&c| point(c, size))).collect()
 }
 
-fn short(args: &BenchArgs) -> Vec<Point> {
-    let messages: &[u64] = if args.quick { &[1, 8, 1024] } else { &SHORT_MESSAGES };
+/// A point whose connections carry so many messages and then end.
+fn short_point(connections: usize, size: u64, messages: u64, cores: usize) -> Point {
+    let mut point = echo_point(connections, size);
+    point.also.push(("messages_per_connection", json!(messages)));
+    point.also.push(("cores", json!(cores)));
+    point.server.threads = cores;
+    point.client.extend(texts(["--messages-per-connection", &messages.to_string()]));
+    point.figures = Figures::Churn;
+    point
+}
+
+/// Three sweeps: cores, messages of a connection, sizes. The latter two use all cores.
+fn short(args: &BenchArgs, cores: usize) -> Vec<Point> {
+    let all_cores: Vec<usize> = (1..=cores.max(1)).collect();
+    let most = or(&args.cores, &all_cores).into_iter().max().unwrap_or(1);
+    let messages: &[u64] = if args.quick { &[8, 1024] } else { &SHORT_MESSAGES };
     let sizes: &[u64] = if args.quick { &[] } else { &SHORT_SIZES };
-    let sizes = or(&args.size, sizes);
-    let sweep = messages
-        .iter()
-        .map(|&m| (m, MESSAGE_BYTES))
-        .chain(sizes.into_iter().filter(|&size| size != MESSAGE_BYTES).map(|size| (1, size)));
-    let connections = or(&args.connections, &[SHORT_CONNECTIONS]);
-    let points = sweep.flat_map(|(messages, size)| {
-        connections.iter().map(move |&c| {
-            let mut point = echo_point(c, size);
-            point.also.push(("messages_per_connection", json!(messages)));
-            point.client.extend(["--messages-per-connection".to_owned(), messages.to_string()]);
+    let mut sweep: Vec<(u64, u64, usize)> = Vec::new();
+    sweep.extend(or(&args.cores, &all_cores).iter().map(|&n| (1, MESSAGE_BYTES, n)));
+    sweep.extend(or(&args.messages, messages).iter().map(|&m| (m, MESSAGE_BYTES, most)));
+    sweep.extend(or(&args.size, sizes).iter().map(|&size| (1, size, most)));
+    let mut points: Vec<Point> = Vec::new();
+    for (messages, size, cores) in sweep {
+        for connections in or(&args.connections, &[SHORT_CONNECTIONS]) {
+            let point = short_point(connections, size, messages, cores);
+            if !points.contains(&point) {
+                points.push(point);
+            }
+        }
+    }
+    points
+}
+
+/// Connections a second: by how many there are at a time, and by who ends them how.
+fn churn(args: &BenchArgs) -> Vec<Point> {
+    let usual: &[usize] = if args.quick { &[16, 128] } else { &[1, 16, 128, 1024] };
+    let sizes = or(&args.size, &[MESSAGE_BYTES]);
+    let messages = or(&args.messages, &[1]);
+    let mut points = Vec::new();
+    for close in ["client resets", "client closes", "server closes"] {
+        for (&size, &messages) in sizes.iter().flat_map(|s| messages.iter().map(move |m| (s, m))) {
+            for connections in or(&args.connections, usual) {
+                let mut point = short_point(connections, size, messages, 1);
+                point.also.retain(|(key, _)| *key != "cores");
+                point.also.push(("close", json!(close)));
+                match close {
+                    "client closes" => point.client.extend(texts(["--close", "fin"])),
+                    "server closes" => {
+                        let count = messages.to_string();
+                        point.client.extend(texts(["--close", "wait"]));
+                        let limit = texts(["--messages-per-connection", &count]);
+                        point.server.arguments.extend(limit);
+                    }
+                    _ => {}
+                }
+                points.push(point);
+            }
+        }
+    }
+    points
+}
+
+/// 10^1.4 to 10^5.4 connections in steps of 10^0.2, as IX's bench_connscaling.
+pub(super) fn scaling_connections() -> Vec<usize> {
+    (0..=20).map(|i| 10f64.powf(1.4 + 0.2 * f64::from(i)) as usize).collect()
+}
+
+fn connscaling(args: &BenchArgs) -> Vec<Point> {
+    let full = scaling_connections();
+    let usual = if args.quick { vec![full[0], full[8], full[13]] } else { full };
+    let sizes = or(&args.size, &[MESSAGE_BYTES]);
+    let points = or(&args.connections, &usual).into_iter().flat_map(|connections| {
+        sizes.clone().into_iter().map(move |size| {
+            let in_flight = ROUNDS_IN_FLIGHT.min(connections);
+            let mut point = echo_point(connections, size);
+            let ports = texts(["--ports", &ROUNDS_PORTS.to_string()]);
+            point.also.push(("in_flight", json!(in_flight)));
+            point.server.arguments.extend(ports.clone());
+            point.client.extend(ports);
+            point.client.extend(texts(["--in-flight", &in_flight.to_string()]));
+            point.figures = Figures::Rounds;
+            point.setup_seconds = connections as f64 / ROUNDS_OPENED_PER_S;
+            point
+        })
+    });
+    points.collect()
+}
+
+/// The batch bound B at low and at high load; Linux, which has none, beside it.
+fn batch(args: &BenchArgs) -> Vec<Point> {
+    let bounds = or(&args.batch, if args.quick { &[1, 16, 64] } else { &BATCHES });
+    let sizes = or(&args.size, &[MESSAGE_BYTES]);
+    let asked: Vec<_> = args.connections.iter().map(|&c| ("asked", c)).collect();
+    let loads = or(&asked, &BATCH_LOADS);
+    let bounds = std::iter::once(None).chain(bounds.into_iter().map(Some));
+    let mut points = Vec::new();
+    for bound in bounds {
+        for &size in &sizes {
+            for &(load, connections) in &loads {
+                let mut point = echo_point(connections, size);
+                point.also = vec![("load", json!(load)), ("batch", json!(bound))];
+                point.server.batch = bound;
+                point.on = if bound.is_some() { On::Ix } else { On::Linux };
+                points.push(point);
+            }
+        }
+    }
+    points
+}
+
+/// Arrakis' UDP echo: one flow, the server never idle, and where the time of a packet goes.
+fn udp_echo(args: &BenchArgs) -> Vec<Point> {
+    let depths = or(&args.connections, &[UDP_DEPTH]);
+    let points = or(&args.size, &UDP_SIZES).into_iter().flat_map(|size| {
+        depths.clone().into_iter().map(move |depth| {
+            let mut point = echo_point(1, size);
+            point.also.push(("in_flight", json!(depth)));
+            point.server.arguments.push("--udp".to_owned());
+            point.server.only_ix.push("--poll".to_owned());
+            point.client.extend(texts(["--udp", "--depth", &depth.to_string()]));
+            point.figures = Figures::Breakdown;
             point
         })
     });
@@ -144,82 +303,26 @@ fn short(args: &BenchArgs) -> Vec<Point> {
 }
 
 fn bulk(args: &BenchArgs) -> Vec<Point> {
-    let usual = if args.quick { 128 << 20 } else { 1 << 30 };
+    let usual = if args.quick { 64 << 20 } else { 1 << 30 };
     let bytes = or(&args.size, &[usual]);
     let variants = [("send", false), ("recv", false), ("send", true), ("recv", true)];
     let points = bytes.iter().flat_map(|&bytes| {
         variants.map(|(direction, offloads)| Point {
-            connections: 1,
             size: bytes,
             also: vec![
                 ("direction", json!(direction)),
                 ("offloads", json!(if offloads { "on" } else { "off" })),
             ],
-            server: vec!["bulk".to_owned()],
-            client: ["--bulk", direction, "--bytes", &bytes.to_string()]
-                .map(str::to_owned)
-                .to_vec(),
+            server: Serve::echo(&["bulk".to_owned()]),
+            client: texts(["--bulk", direction, "--bytes", &bytes.to_string()]),
             offloads,
-            one_way: false,
+            figures: Figures::Bulk,
+            ..echo_point(1, bytes)
         })
     });
     points.collect()
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::args::Domain;
-
-    fn args() -> BenchArgs {
-        BenchArgs {
-            device: None,
-            client: None,
-            connections: vec![],
-            size: vec![],
-            seconds: None,
-            runs: None,
-            domain: Domain::None,
-            quick: false,
-            json: None,
-        }
-    }
-
-    #[test]
-    fn the_points_are_those_of_ixs_benchmarks() {
-        let pingpong = Plan::of("pingpong", &args());
-        let sizes: Vec<_> = pingpong.points.iter().map(|p| p.size).collect();
-        assert_eq!(sizes.len(), 14);
-        assert_eq!((sizes[0], sizes[1], sizes[10], sizes[13]), (64, 20_000, 200_000, 524_288));
-        assert!(pingpong.points.iter().all(|p| p.connections == 1));
-        let short = Plan::of("short", &args());
-        assert_eq!(short.points.len(), 13);
-        assert!(short.points.iter().all(|p| p.connections == 100));
-        assert_eq!(short.points[12].also, [("messages_per_connection", json!(1))]);
-        assert_eq!((pingpong.runs, short.runs), (5, 5), "medians of five");
-    }
-
-    #[test]
-    fn flags_replace_what_they_name() {
-        let asked = BenchArgs {
-            connections: vec![3, 5],
-            size: vec![100],
-            seconds: Some(0.25),
-            runs: Some(2),
-            ..args()
-        };
-        let plan = Plan::of("echo", &asked);
-        let points: Vec<_> = plan.points.iter().map(|p| (p.connections, p.size)).collect();
-        assert_eq!(points, [(3, 100), (5, 100)]);
-        assert_eq!(plan.points[0].client.join(" "), "--size 100 --connections 3 --seconds 0.25");
-        assert_eq!((plan.points[0].server.join(" ").as_str(), plan.runs), ("100", 2));
-    }
-
-    #[test]
-    fn bulk_goes_both_ways_with_and_without_offloads() {
-        let plan = Plan::of("bulk", &BenchArgs { quick: true, ..args() });
-        assert_eq!(plan.points.len(), 4);
-        assert!(plan.points.iter().all(|p| !p.client.contains(&"--seconds".to_owned())));
-        assert!(plan.points.iter().any(|p| p.offloads) && plan.points.iter().any(|p| !p.offloads));
-    }
-}
+#[path = "plan_tests.rs"]
+mod tests;

@@ -92,6 +92,12 @@ impl Process {
         errors.iter().find_map(|line| line.strip_prefix(start)).map(str::to_owned)
     }
 
+    /// Whether a line of standard error has this in it.
+    pub(super) fn has_said(&self, part: &str) -> bool {
+        let errors = self.errors.lock().unwrap_or_else(PoisonError::into_inner);
+        errors.iter().any(|line| line.contains(part))
+    }
+
     pub(super) fn pid(&self) -> i32 {
         self.child.id() as i32
     }
@@ -129,31 +135,37 @@ fn read_lines(from: impl Read, mut take: impl FnMut(String)) {
     }
 }
 
-/// Runs a command to its end and answers the last JSON object that it printed.
-pub(super) fn finish(command: Command, name: &str, timeout: Duration) -> Result<Value> {
-    let mut process = Process::start(command, name)?;
-    let line = process.wait_for_line("{", timeout)?;
-    let end = Instant::now() + GRACE;
-    let status = loop {
-        match process.child.try_wait() {
-            Ok(Some(status)) => break status,
-            _ if Instant::now() > end => {
-                let problem = Problem::new(format!("the {name} hangs"), "it does not end");
-                return Err(process.explain(problem));
+impl Process {
+    /// Waits for the end and answers the JSON object that was printed on a line of its own.
+    pub(super) fn result(mut self, timeout: Duration) -> Result<Value> {
+        let line = self.wait_for_line("{", timeout)?;
+        let name = &self.name;
+        let end = Instant::now() + GRACE;
+        let status = loop {
+            match self.child.try_wait() {
+                Ok(Some(status)) => break status,
+                _ if Instant::now() > end => {
+                    let problem = Problem::new(format!("the {name} hangs"), "it does not end");
+                    return Err(self.explain(problem));
+                }
+                _ => std::thread::sleep(Duration::from_millis(2)),
             }
-            _ => std::thread::sleep(Duration::from_millis(2)),
+        };
+        if !status.success() {
+            return Err(self.explain(Problem::new(format!("the {name} failed"), status)));
         }
-    };
-    if !status.success() {
-        return Err(process.explain(Problem::new(format!("the {name} failed"), status)));
+        serde_json::from_str(&line)
+            .map_err(|e| Problem::new(format!("cannot read the result of the {name}"), e))
     }
-    serde_json::from_str(&line)
-        .map_err(|e| Problem::new(format!("cannot read the result of the {name}"), e))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn finish(command: Command, name: &str, timeout: Duration) -> Result<Value> {
+        Process::start(command, name)?.result(timeout)
+    }
 
     fn shell(script: &str) -> Command {
         let mut command = Command::new("/bin/sh");

@@ -20,6 +20,8 @@ pub struct Serve {
     pub program: Program,
     /// Its arguments, without address, port, threads and placement.
     pub arguments: Vec<String>,
+    /// Arguments on IX only.
+    pub only_ix: Vec<String>,
     /// Threads, each with a hardware thread where there are enough; 0 is 1.
     pub threads: usize,
     /// Batch bound B of the dataplane; `None`: the default.
@@ -37,8 +39,14 @@ impl Serve {
         self.threads.max(1)
     }
 
-    /// Arguments of the `ix` command that make it this program; the port is `port`.
+    /// Arguments of the `ix` command that make it this program on IX; the port is `port`.
     pub(super) fn of_ix(&self, port: u16) -> Vec<OsString> {
+        let mut args = self.common(port);
+        args.extend(self.only_ix.iter().map(OsString::from));
+        args
+    }
+
+    fn common(&self, port: u16) -> Vec<OsString> {
         let name = if self.program == Program::Kv { "kv" } else { "echo" };
         let mut args: Vec<OsString> = vec![name.into()];
         args.extend(self.arguments.iter().map(OsString::from));
@@ -48,7 +56,7 @@ impl Serve {
 
     /// The same on Linux sockets.
     pub(super) fn of_linux(&self, port: u16, spin: bool, cpus: &[usize]) -> Vec<OsString> {
-        let mut args = self.of_ix(port);
+        let mut args = self.common(port);
         args.extend(linux_flags(spin).iter().map(OsString::from));
         args.extend(["--cpus".into(), list(cpus).into()]);
         args.extend(["--threads".into(), self.threads().to_string().into()]);
