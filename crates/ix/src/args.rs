@@ -7,6 +7,7 @@ const RUN_HELP: &str = "Runs PROGRAM with its own TCP/IP dataplane inside its pr
     Examples:\n  \
     ix run --nic afxdp:eth1 --addr 10.0.0.2/24 -- ix-echo 64 --port 7\n  \
     ix run --nic tap:ix0,queues=2 --addr 10.0.0.2/24 --cpus 2,3 -- ix-echo 64\n  \
+    ix run --nic memif:/run/link.memif --addr 10.0.0.2/24 -- ix-echo 64\n  \
     ix run -c ix.toml -- ix-echo 64\n\n\
     The configuration file keeps IX's names; flags override it:\n  \
     host_addr = \"10.0.0.2/24\"\n  gateway_addr = \"10.0.0.1\"\n  \
@@ -23,6 +24,15 @@ const DEMO_HELP: &str = "Makes a private link between network namespaces of its 
 const DOCTOR_HELP: &str = "Tries what IX needs, for real, in a network namespace of its own, and says \
     of each thing whether it works, why not, and the command that mends it. Changes nothing.\n\n\
     Exit status 0 when `ix run` can work with at least one kind of device.";
+
+const STATS_HELP: &str = "Prints, for each elastic thread, what share of the time each stage of the \
+    cycle takes and what that is a packet, in ticks of the time stamp counter; how many packets \
+    the cycles received; what the hardware thread executed, where hardware counters can be had; \
+    and drops.\n\n\
+    Examples:\n  \
+    ix ctl stats\n  \
+    ix ctl stats --interval 1\n  \
+    ix ctl stats --json | jq '.threads[0].cost'";
 
 const REPORT_HELP: &str = "Reads what benchmarks wrote with --json and writes one HTML page: figures, \
     tables, the machine, each command, and the papers' results beside ours. The page needs nothing \
@@ -101,7 +111,8 @@ pub struct RunArgs {
     /// Configuration file
     #[arg(short = 'c', long = "config", value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// Device: `afxdp:IFNAME[,queues=N]` or `tap:NAME[,queues=N]`; may be given several times
+    /// Device: `afxdp:IFNAME[,queues=N]`, `tap:NAME[,queues=N]` or
+    /// `memif:PATH[,id=N][,role=server|client][,queues=N][,secret=S]`; may be given several times
     #[arg(long, value_name = "SPEC")]
     pub nic: Vec<String>,
     /// Address of the dataplane with its prefix length: `10.0.0.2/24`
@@ -137,7 +148,7 @@ pub enum Device {
     Afxdp,
     /// A TAP device (works in a user namespace)
     Tap,
-    /// Shared memory to another process (not built yet)
+    /// Shared memory between two processes
     Memif,
 }
 
@@ -298,11 +309,39 @@ pub struct BenchArgs {
 /// Requests to a running dataplane.
 #[derive(Subcommand, Debug)]
 pub enum CtlCommand {
-    /// Print the counters of a dataplane
-    Stats(CtlArgs),
+    /// Print where a dataplane's time goes, stage by stage, and its counters
+    #[command(long_about = STATS_HELP)]
+    Stats(StatsArgs),
 }
 
-/// Which dataplane, and how to print its answer.
+/// Flags of `ix ctl stats`.
+#[derive(Args, Debug)]
+pub struct StatsArgs {
+    /// Which dataplane
+    #[command(flatten)]
+    pub dataplane: CtlArgs,
+    /// Print JSON; with --interval, an object a line
+    #[arg(long)]
+    pub json: bool,
+    /// Print every counter, a line each
+    #[arg(long, conflicts_with = "json")]
+    pub all: bool,
+    /// Print what was done in every T seconds, again and again
+    #[arg(long, value_name = "T", value_parser = interval, conflicts_with = "all")]
+    pub interval: Option<f64>,
+    /// End after so many intervals
+    #[arg(long, value_name = "N", requires = "interval")]
+    pub count: Option<u64>,
+}
+
+fn interval(text: &str) -> Result<f64, &'static str> {
+    match text.parse() {
+        Ok(seconds) if (0.01..=86_400.0).contains(&seconds) => Ok(seconds),
+        _ => Err("not seconds between 0.01 and 86400"),
+    }
+}
+
+/// Which dataplane.
 #[derive(Args, Debug, Default)]
 pub struct CtlArgs {
     /// Process number of the program (default: the only one that runs)
@@ -311,9 +350,6 @@ pub struct CtlArgs {
     /// Its control socket
     #[arg(long, value_name = "PATH")]
     pub control: Option<PathBuf>,
-    /// Print JSON
-    #[arg(long)]
-    pub json: bool,
 }
 
 /// Flags of `ix doctor`.

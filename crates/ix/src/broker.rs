@@ -29,8 +29,8 @@ pub struct Broker {
     pub args: Vec<OsString>,
     /// The dataplane's configuration.
     pub text: String,
-    /// Elastic threads.
-    pub threads: usize,
+    /// Hardware threads, one for each elastic thread.
+    pub cpus: Vec<usize>,
     /// Its devices, in the order of the configuration.
     pub devices: Vec<OpenedDevice>,
     /// Packet memory, if one of them shares it with a peer.
@@ -56,7 +56,7 @@ impl Broker {
         let problem = |e: &dyn std::fmt::Display| Problem::new(format!("cannot run {name}"), e);
         let watch = watch_links()?;
         let image = Image::from_bytes(IMAGE).map_err(|e| problem(&e))?;
-        let counters = Counters::new(self.threads).map_err(|e| problem(&e))?;
+        let counters = Counters::new(&self.cpus).map_err(|e| problem(&e))?;
         let config =
             LaunchConfig { program: self.program.clone(), args: self.args, env: Vec::new() };
         let mut child = ix_domain::launch(&image, &config).map_err(launch_problem)?;

@@ -142,24 +142,8 @@ pub fn ask(path: &Path, request: &str) -> Result<Value> {
     }
 }
 
-/// `ix ctl stats`.
-pub fn stats(args: &CtlArgs) -> Result<()> {
-    let value = ask(&find(args)?, "stats")?;
-    if args.json {
-        println!("{value:#}");
-    } else {
-        let mut lines = Vec::new();
-        flatten("", &value, &mut lines);
-        let width = lines.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
-        for (name, value) in lines {
-            println!("{name:<width$}  {value}");
-        }
-    }
-    Ok(())
-}
-
 /// The socket that the flags name, or the only one.
-fn find(args: &CtlArgs) -> Result<PathBuf> {
+pub fn find(args: &CtlArgs) -> Result<PathBuf> {
     if let Some(path) = &args.control {
         return Ok(path.clone());
     }
@@ -186,19 +170,6 @@ fn find(args: &CtlArgs) -> Result<PathBuf> {
             Err(Problem::new(format!("there are {n} dataplanes"), pids.join(", "))
                 .mend("choose one with --pid"))
         }
-    }
-}
-
-/// One line a number: `threads.0.rx_packets`.
-fn flatten(name: &str, value: &Value, lines: &mut Vec<(String, String)>) {
-    let join = |key: &str| if name.is_empty() { key.to_owned() } else { format!("{name}.{key}") };
-    match value {
-        Value::Object(map) => map.iter().for_each(|(k, v)| flatten(&join(k), v, lines)),
-        Value::Array(values) => {
-            values.iter().enumerate().for_each(|(i, v)| flatten(&join(&i.to_string()), v, lines));
-        }
-        Value::String(text) => lines.push((name.to_owned(), text.clone())),
-        other => lines.push((name.to_owned(), other.to_string())),
     }
 }
 
@@ -247,13 +218,5 @@ mod tests {
         let e = Control::listen(Some(&path), 0).err().expect("taken");
         assert!(e.to_string().contains("--control"), "{e}");
         assert_eq!(control.path(), path);
-    }
-
-    #[test]
-    fn numbers_get_dotted_names() {
-        let mut lines = Vec::new();
-        flatten("", &json!({ "a": { "b": [1, { "c": 2 }] }, "d": "x" }), &mut lines);
-        let text: Vec<_> = lines.iter().map(|(k, v)| format!("{k}={v}")).collect();
-        assert_eq!(text, ["a.b.0=1", "a.b.1.c=2", "d=x"]);
     }
 }

@@ -1,4 +1,8 @@
-//! The dataplane's counters, in memory that it shares with the broker.
+//! The dataplane's counters, in memory that it shares with the broker, and the hardware's.
+//!
+//! The hardware's are counted for the elastic threads' hardware threads as a whole, dataplane,
+//! application and kernel together, and read when somebody asks: the packet path pays nothing.
+use crate::bench::meter::{Count, Meter};
 use ix_dataplane::metrics::{ControlPage, Snapshot};
 use serde_json::{Value, json};
 use std::fs::File;
@@ -8,12 +12,14 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd};
 /// A control page: the broker makes the memory, the dataplane fills it.
 pub struct Counters {
     file: File,
+    /// One for each elastic thread, or why there is none.
+    meters: io::Result<Vec<Meter>>,
 }
 
 impl Counters {
-    /// Memory for so many elastic threads. Its size is sealed, so that no side can make the other
-    /// one fault by truncating it.
-    pub fn new(threads: usize) -> io::Result<Counters> {
+    /// Memory for an elastic thread on each of these hardware threads. Its size is sealed, so that
+    /// no side can make the other one fault by truncating it.
+    pub fn new(cpus: &[usize]) -> io::Result<Counters> {
         let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
         // SAFETY: the name is a C string; a descriptor that the call answers is nobody else's.
         let file = unsafe {
@@ -23,13 +29,14 @@ impl Counters {
             }
             File::from_raw_fd(fd)
         };
-        file.set_len(ControlPage::bytes_for(threads) as u64)?;
+        file.set_len(ControlPage::bytes_for(cpus.len()) as u64)?;
         let seals = libc::F_SEAL_GROW | libc::F_SEAL_SHRINK;
         // SAFETY: no pointers.
         if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seals) } < 0 {
             return Err(io::Error::last_os_error());
         }
-        Ok(Counters { file })
+        let meters = cpus.iter().map(|&cpu| Meter::of_cpu(cpu)).collect();
+        Ok(Counters { file, meters })
     }
 
     /// The descriptor for the dataplane.
@@ -37,15 +44,34 @@ impl Counters {
         self.file.as_fd()
     }
 
-    /// The counters, or why there are none.
+    /// The counters, or why there are none. Hardware counters that cannot be had are left out, and
+    /// `hardware_missing` says why.
     pub fn snapshot(&self) -> Value {
-        let error = |e: &dyn std::fmt::Display| json!({ "error": e.to_string() });
-        match ControlPage::open(self.fd()) {
-            Ok(page) => {
-                serde_json::from_str(&Snapshot::of(&page).to_string()).unwrap_or_else(|e| error(&e))
-            }
-            Err(e) => error(&e),
+        let page = match ControlPage::open(self.fd()) {
+            Ok(page) => page,
+            Err(e) => return json!({ "error": e.to_string() }),
+        };
+        let mut value = match serde_json::from_str(&Snapshot::of(&page).to_string()) {
+            Ok(value) => value,
+            Err(e) => return json!({ "error": e.to_string() }),
+        };
+        match &self.meters {
+            Ok(meters) => add_hardware(&mut value, meters.iter().map(Meter::read)),
+            Err(e) => value["hardware_missing"] = format!("{e}; see `ix doctor`").into(),
         }
+        value
+    }
+}
+
+/// Gives each thread what its hardware thread has executed.
+fn add_hardware(stats: &mut Value, counts: impl Iterator<Item = Count>) {
+    let threads = stats.get_mut("threads").and_then(Value::as_array_mut);
+    for (thread, count) in threads.into_iter().flatten().zip(counts) {
+        let mut counted = json!({ "cycles": count.cycles, "instructions": count.instructions });
+        if let Some(misses) = count.cache_misses {
+            counted["cache_misses"] = misses.into();
+        }
+        thread["hardware"] = counted;
     }
 }
 
@@ -55,7 +81,7 @@ mod tests {
 
     #[test]
     fn they_come_from_the_page_that_the_dataplane_makes() {
-        let counters = Counters::new(2).expect("memory");
+        let counters = Counters::new(&[0, 0]).expect("memory");
         assert!(counters.snapshot()["error"].as_str().expect("why").contains("starting"));
         // The dataplane's side.
         let page = ControlPage::create(counters.fd(), 2, 2500).expect("made");
@@ -64,5 +90,21 @@ mod tests {
         assert_eq!(value["ticks_per_us"], 2500);
         assert_eq!(value["threads"][1]["flows"], 7);
         assert!(counters.file.set_len(0).is_err(), "sealed");
+    }
+    #[test]
+    fn hardware_counters_are_there_or_it_is_said_why() {
+        let counters = Counters::new(&[0]).expect("memory");
+        let page = ControlPage::create(counters.fd(), 1, 2500).expect("made");
+        let value = counters.snapshot();
+        let (counted, why) = (&value["threads"][0]["hardware"], &value["hardware_missing"]);
+        assert_eq!(counted["cycles"].is_u64(), why.is_null(), "{value}");
+        assert_eq!(counters.meters.is_ok(), why.is_null());
+        drop(page);
+        let mut value = json!({ "threads": [{}, {}] });
+        let count = |cache_misses| Count { cycles: 5, instructions: 6, cache_misses };
+        add_hardware(&mut value, [count(Some(7)), count(None)].into_iter());
+        let all = json!({ "cycles": 5, "instructions": 6, "cache_misses": 7 });
+        assert_eq!(value["threads"][0]["hardware"], all);
+        assert!(value["threads"][1]["hardware"].get("cache_misses").is_none());
     }
 }

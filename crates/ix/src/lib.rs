@@ -18,6 +18,7 @@ pub mod problem;
 pub mod report;
 mod run;
 pub mod settings;
+mod stats;
 
 use args::{Cli, Command, CtlCommand};
 use clap::Parser;
@@ -45,7 +46,7 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
         Command::Run(args) => run::main(&args).map(ExitCode::from),
         Command::Demo(args) => demo::main(&args).map(done),
         Command::Bench(command) => bench::main(&command).map(done),
-        Command::Ctl(CtlCommand::Stats(args)) => control::stats(&args).map(done),
+        Command::Ctl(CtlCommand::Stats(args)) => stats::main(&args).map(done),
         Command::Doctor(args) => doctor::main(&args).map(done),
         Command::Load(args) => load::main(args.args),
         Command::Sim(args) => Ok(ix_sim::cli(args.args)),

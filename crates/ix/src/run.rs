@@ -27,10 +27,10 @@ pub fn main(args: &RunArgs) -> Result<u8> {
     eprintln!("ix: domain none: the program can touch the dataplane's memory");
     let text = dataplane_text(&settings, &keys, &devices);
     let name = program.display().to_string();
-    let threads = settings.cpus().len();
+    let cpus = settings.cpus();
     let shares = devices.iter().any(OpenedDevice::shares_memory);
     let memory = memory.map(|memory| memory.fd).filter(|_| shares);
-    let broker = Broker { program, args: args.program.clone(), text, threads, devices, memory };
+    let broker = Broker { program, args: args.program.clone(), text, cpus, devices, memory };
     let mut running = broker.start(args.control.as_deref())?;
     let exit = running.wait()?;
     if let Some(path) = &args.stats {
