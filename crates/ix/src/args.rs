@@ -210,7 +210,16 @@ pub enum BenchCommand {
     Short(BenchArgs),
     /// One flow of bulk data in each direction
     Bulk(BenchArgs),
-<<<<<<< HEAD
+    /// Few messages under way on ever more connections (IX's bench_connscaling)
+    Connscaling(BenchArgs),
+    /// The batch bound B at low and at high load
+    Batch(BenchArgs),
+    /// Connections a second, by how many there are and how they end
+    Churn(BenchArgs),
+    /// Echo of datagrams, and where the time of a packet goes (Arrakis' table 1)
+    UdpEcho(BenchArgs),
+    /// All of them, one after the other, each with its results in a file, and a page of them all
+    All(AllArgs),
     /// One HTML page of all results, with figures
     #[command(long_about = REPORT_HELP)]
     Report(ReportArgs),
@@ -225,17 +234,6 @@ pub struct ReportArgs {
     /// Write the page to this file
     #[arg(short = 'o', long, value_name = "FILE", default_value = "report.html")]
     pub output: PathBuf,
-=======
-    /// Few messages under way on ever more connections (IX's bench_connscaling)
-    Connscaling(BenchArgs),
-    /// The batch bound B at low and at high load
-    Batch(BenchArgs),
-    /// Connections a second, by how many there are and how they end
-    Churn(BenchArgs),
-    /// Echo of datagrams, and where the time of a packet goes (Arrakis' table 1)
-    UdpEcho(BenchArgs),
-    /// All of them, one after the other, each with its results in a file, and a page of them all
-    All(AllArgs),
 }
 
 /// Flags of `ix bench all`.
@@ -262,7 +260,6 @@ pub struct AllArgs {
     /// Measurements of each point; medians are reported
     #[arg(long, value_name = "N")]
     pub runs: Option<usize>,
->>>>>>> cfeadf2 (wip)
 }
 
 /// Flags that all benchmarks share.

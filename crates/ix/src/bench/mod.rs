@@ -5,11 +5,8 @@ pub mod lab;
 pub mod meter;
 mod plan;
 mod process;
-<<<<<<< HEAD
-pub mod report;
-=======
 mod remarks;
->>>>>>> cfeadf2 (wip)
+pub mod report;
 mod runner;
 pub mod serve;
 
@@ -28,15 +25,12 @@ pub fn main(command: &BenchCommand) -> Result<()> {
         BenchCommand::Pingpong(args) => ("pingpong", args),
         BenchCommand::Short(args) => ("short", args),
         BenchCommand::Bulk(args) => ("bulk", args),
-<<<<<<< HEAD
         BenchCommand::Report(args) => return report::main(args),
-=======
         BenchCommand::Connscaling(args) => ("connscaling", args),
         BenchCommand::Batch(args) => ("batch", args),
         BenchCommand::Churn(args) => ("churn", args),
         BenchCommand::UdpEcho(args) => ("udp-echo", args),
         BenchCommand::All(args) => return all::main(args),
->>>>>>> cfeadf2 (wip)
     };
     if args.domain == Domain::Pku {
         return Err(crate::run::pku_not_built());
