@@ -8,8 +8,12 @@ pub fn prefetch_read<T>(p: *const T) {
     unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast()) }
 }
 
-/// Asks for the cache line at `p` to be written soon.
+/// Asks for the cache line at `p` to be written soon: it becomes ours alone.
 #[inline(always)]
 pub fn prefetch_write<T>(p: *const T) {
-    prefetch_read(p);
+    // SAFETY: PREFETCHW is a hint; it neither faults nor dereferences architecturally, and is a
+    // no-operation on the few 64-bit processors without it.
+    unsafe {
+        core::arch::asm!("prefetchw [{}]", in(reg) p, options(nostack, preserves_flags, readonly));
+    }
 }
