@@ -129,7 +129,12 @@ impl Item {
         self.store(3, word | if linked { LINKED } else { 0 } | if used { USED } else { 0 });
     }
 
-    /// Marks memory that waits to be used again; [`Item::begin`] ends that.
+    /// Marks memory that is no item yet, and not free any more.
+    pub fn set_taken(self, class: u8) {
+        self.store(3, u64::from(class) << 40);
+    }
+
+    /// Marks memory that waits to be used again.
     pub fn set_free(self, class: u8) {
         self.store(3, FREE | u64::from(class) << 40);
     }

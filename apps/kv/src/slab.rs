@@ -106,7 +106,10 @@ impl Slabs {
                 self.rob(&mut inner, class, &mut judge)?;
                 self.take(&mut inner, class)
             })?;
-        Some(Item::new(self.words, at))
+        let item = Item::new(self.words, at);
+        // Before the lock is gone: what stood here before must not make it look free.
+        item.set_taken(class as u8);
+        Some(item)
     }
 
     /// Takes a chunk back.
@@ -157,7 +160,8 @@ impl Slabs {
         None
     }
 
-    /// Empties a page of the class that has most of them, for one that found nothing.
+    /// Empties a page of another class, for one that found nothing: of those that have most.
+    #[cold]
     fn rob(
         &self,
         inner: &mut Inner,
@@ -165,38 +169,62 @@ impl Slabs {
         judge: &mut impl FnMut(Item) -> Verdict,
     ) -> Option<()> {
         let Inner { classes, pages } = inner;
-        let victims = (0..classes.len()).filter(|&victim| victim != class);
-        let victim = victims.max_by_key(|&victim| classes[victim].pages.len())?;
-        let number = victim as u8;
-        let victim = &mut classes[victim];
-        for _ in 0..PAGE_TRIES.min(victim.pages.len()) {
-            let page = victim.pages.remove(0);
-            let whole = page..page + self.page_words;
-            let cut = whole.contains(&victim.fresh.start) && !victim.fresh.is_empty();
-            let mut empty = !cut;
-            let chunks = (page..).step_by(victim.chunk_words);
-            for at in chunks.take(self.page_words / victim.chunk_words) {
-                let item = Item::new(self.words, at as u32);
-                if cut || !item.shape().is_linked() {
-                    empty &= item.shape().is_free();
-                    continue;
+        let others = |number: &usize| *number != class && !classes[*number].pages.is_empty();
+        let mut victims: Vec<usize> = (0..classes.len()).filter(others).collect();
+        victims.sort_by_key(|&number| core::cmp::Reverse(classes[number].pages.len()));
+        let mut tries = PAGE_TRIES;
+        for number in victims {
+            let victim = &mut classes[number];
+            for _ in 0..victim.pages.len().min(tries) {
+                tries -= 1;
+                let page = victim.pages.remove(0);
+                if self.empty(victim, number as u8, page, judge) {
+                    pages.push(page);
+                    return Some(());
                 }
-                // Spared the first time, which takes the mark away.
-                match judge(item) {
-                    Verdict::Spared if judge(item) == Verdict::Freed => victim.keep(item, number),
-                    Verdict::Freed => victim.keep(item, number),
-                    _ => empty = false,
-                }
+                victim.pages.push(page);
             }
-            if empty {
-                victim.forget(self.words, &whole);
-                victim.hand = 0;
-                pages.push(page);
-                return Some(());
-            }
-            victim.pages.push(page);
         }
         None
+    }
+
+    /// Ends all items of a page; answers whether nobody has any of its chunks.
+    fn empty(
+        &self,
+        class: &mut Class,
+        number: u8,
+        page: usize,
+        judge: &mut impl FnMut(Item) -> Verdict,
+    ) -> bool {
+        let whole = page..page + self.page_words;
+        let cut_here = whole.contains(&class.fresh.start);
+        let cut = if cut_here { class.fresh.start } else { whole.end };
+        let chunks = (page..).step_by(class.chunk_words);
+        let mut empty = true;
+        for at in chunks.take(self.page_words / class.chunk_words).take_while(|at| *at < cut) {
+            let item = Item::new(self.words, at as u32);
+            if !item.shape().is_linked() {
+                empty &= item.shape().is_free();
+                continue;
+            }
+            // Spared the first time, which takes the mark away.
+            let freed = match judge(item) {
+                Verdict::Spared => judge(item) == Verdict::Freed,
+                verdict => verdict == Verdict::Freed,
+            };
+            if freed {
+                class.keep(item, number);
+            }
+            empty &= freed;
+        }
+        if empty {
+            class.forget(self.words, &whole);
+            class.hand = 0;
+            if cut_here {
+                class.fresh = 0..0;
+            }
+        }
+        empty
     }
 
     /// Numbers of each class.

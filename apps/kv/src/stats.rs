@@ -4,8 +4,8 @@ use crate::session::Context;
 use crate::store::{KEY_MAX, Store};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// What `version` says.
-pub const VERSION: &str = env!("CARGO_PKG_VERSION");
+/// What `version` says: whose behaviour this is, which clients go by, and whose program.
+pub const VERSION: &str = concat!("1.6.18-ix-kv-", env!("CARGO_PKG_VERSION"));
 
 /// Tells the statistics of one kind; answers whether there is such a kind.
 pub fn each(what: &[u8], context: &Context<'_>, mut tell: impl FnMut(&str, &str)) -> bool {
