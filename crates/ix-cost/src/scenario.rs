@@ -26,13 +26,22 @@ pub struct Scenario {
 
 #[derive(Clone, Copy, Debug)]
 enum Kind {
+    Idle,
     Echo,
     Bulk,
     Churn,
 }
 
 /// All scenarios.
-pub const SCENARIOS: [Scenario; 5] = [
+pub const SCENARIOS: [Scenario; 6] = [
+    Scenario {
+        name: "idle",
+        what: "a cycle of each end that finds nothing to do",
+        warm: 500,
+        counted: 4_000,
+        connections: 1,
+        kind: Kind::Idle,
+    },
     Scenario {
         name: "echo-1",
         what: "64 bytes there and back, 1 connection",
@@ -99,6 +108,9 @@ impl Scenario {
                 }
             }
             pair.turn();
+            if matches!(self.kind, Kind::Idle) {
+                done.set(done.get() + 1);
+            }
         }
         done.get()
     }
@@ -124,7 +136,9 @@ impl Handler for Client {
     type State = usize;
 
     fn on_connected(&mut self, conn: &mut Conn<'_, usize>) {
-        if matches!(self.kind, Kind::Bulk) {
+        if matches!(self.kind, Kind::Idle) {
+            // Nobody says anything.
+        } else if matches!(self.kind, Kind::Bulk) {
             let mut block = conn.alloc(BULK_BYTES).expect("fresh transmit memory");
             block.extend(&[b'x'; BULK_BYTES]);
             self.bulk = Some(Rc::new(block));
