@@ -1,6 +1,7 @@
 //! The load: messages out, the same back, each timed and compared.
 use crate::args::Close;
 use crate::report::Sample;
+use crate::window::Window;
 use hdrhistogram::Histogram;
 use ix_apps::{End, Pattern, Service, Verdict};
 use std::collections::VecDeque;
@@ -20,8 +21,8 @@ pub struct Load {
     pub messages_per_connection: Option<u64>,
     /// How a connection ends after those.
     pub close: Close,
-    /// Start and end of the measured time, ns.
-    pub measured_ns: (u64, u64),
+    /// When to measure.
+    pub window: Window,
 }
 
 /// The client's side of one thread.
@@ -82,8 +83,7 @@ impl EchoClient {
     /// A whole message is back.
     fn complete(&mut self, conn: &mut Stream, now_ns: u64) {
         let Some(started_ns) = conn.started_ns.pop_front() else { return };
-        let (from, to) = self.load.measured_ns;
-        if started_ns >= from && now_ns < to {
+        if self.load.window.contains(started_ns) && self.load.window.contains(now_ns) {
             self.sample.record(now_ns - started_ns);
         }
         self.release(conn, now_ns);
@@ -109,7 +109,8 @@ impl Service for EchoClient {
     fn connected(&mut self, conn: &mut Stream, now_ns: u64) {
         conn.connected = true;
         self.failures = 0;
-        self.sample.connected(now_ns, self.load.measured_ns);
+        self.load.window.begin(now_ns);
+        self.sample.opened += u64::from(self.load.window.contains(now_ns));
         for _ in 0..self.load.depth {
             self.release(conn, now_ns);
         }
@@ -161,7 +162,7 @@ impl Service for EchoClient {
     }
 
     fn finished(&self, now_ns: u64) -> bool {
-        now_ns >= self.load.measured_ns.1
+        self.load.window.is_over(now_ns)
     }
 }
 
@@ -181,17 +182,19 @@ mod tests {
         (client, conn)
     }
 
-    const LOAD: Load = Load {
-        size: 10,
-        depth: 2,
-        messages_per_connection: Some(3),
-        close: Close::Reset,
-        measured_ns: (100, 1000),
-    };
+    fn load() -> Load {
+        Load {
+            size: 10,
+            depth: 2,
+            messages_per_connection: Some(3),
+            close: Close::Reset,
+            window: Window::new(0, 0, 900),
+        }
+    }
 
     #[test]
     fn counts_only_right_and_timely_answers() {
-        let (mut client, mut conn) = client(LOAD);
+        let (mut client, mut conn) = client(load());
         let data = client.output(&conn).to_vec();
         assert_eq!(data.len(), 20);
         client.advance(&mut conn, 20);
@@ -216,7 +219,7 @@ mod tests {
     #[test]
     fn sees_wrong_content_and_too_much() {
         for wrong in [b"x".as_slice(), &[0; 40]] {
-            let (mut client, mut conn) = client(LOAD);
+            let (mut client, mut conn) = client(load());
             client.input(&mut conn, wrong, 200);
             assert_eq!(client.verdict(&conn), Verdict::Reset);
             client.closed(conn, End::Ours);
@@ -226,7 +229,7 @@ mod tests {
 
     #[test]
     fn gives_up_after_many_failures_in_a_row() {
-        let mut client = EchoClient::new(LOAD);
+        let mut client = EchoClient::new(load());
         let tried = (0..).take_while(|_| {
             let conn = client.open().unwrap();
             client.closed(conn, End::Failed("refused".into()))

@@ -126,6 +126,7 @@ mod tests {
     use crate::args::{Close, Direction};
     use crate::bulk::{BulkClient, BulkServer};
     use crate::client::{EchoClient, Load};
+    use crate::window::Window;
     use ix_apps::ix::{client, finish, server as serve};
     use libix::loopback::{Config, Loopback};
     use libix::raw::Wait;
@@ -146,7 +147,7 @@ mod tests {
                 depth: 2,
                 messages_per_connection: Some(3),
                 close: Close::Reset,
-                measured_ns: (0, u64::MAX),
+                window: Window::new(0, 0, u64::MAX / 2),
             };
             let clients = EchoClient::new(load);
             let mut clients = client(model.enter(1).unwrap(), clients, at(), 4);

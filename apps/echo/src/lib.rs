@@ -15,6 +15,7 @@ mod server;
 mod udp;
 mod udp_ix;
 mod udp_linux;
+mod window;
 
 use clap::Parser;
 use std::ffi::OsString;

@@ -34,11 +34,6 @@ impl Sample {
         self.latency_ns.len()
     }
 
-    /// A connection was opened.
-    pub fn connected(&mut self, now_ns: u64, (from, to): (u64, u64)) {
-        self.opened += u64::from((from..to).contains(&now_ns));
-    }
-
     /// Something went wrong.
     pub fn error(&mut self, why: &str) {
         self.errors += 1;

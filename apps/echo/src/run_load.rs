@@ -5,6 +5,7 @@ use crate::report::{self, Sample};
 use crate::rounds::{Plan, Rounds};
 use crate::run::{Place, pin};
 use crate::udp::UdpLoad;
+use crate::window::Window;
 use crate::{rounds_ix, rounds_linux, udp_ix, udp_linux};
 use anyhow::{Result, anyhow, bail};
 use ix_apps::{clock, ix, linux};
@@ -65,9 +66,8 @@ impl One<'_> {
         (self.args.seconds * 1e9) as u64
     }
 
-    fn measured_ns(&self, start_ns: u64) -> (u64, u64) {
-        let from_ns = start_ns + self.warmup_ns();
-        (from_ns, from_ns + self.seconds_ns())
+    fn window(&self, start_ns: u64) -> Window {
+        Window::new(start_ns, self.warmup_ns(), self.seconds_ns())
     }
 
     fn enter(&self, process: &Process) -> Result<Thread> {
@@ -81,7 +81,7 @@ impl One<'_> {
             depth: self.args.depth,
             messages_per_connection: self.args.messages_per_connection,
             close: self.args.close,
-            measured_ns: self.measured_ns(start_ns),
+            window: self.window(start_ns),
         });
         let Place::Ix(process) = self.place else {
             let client = linux::connect(self.to, self.connections, client, self.args.spin)?;
@@ -122,7 +122,7 @@ impl One<'_> {
     /// Datagrams.
     fn datagrams(&self, start_ns: u64) -> Result<Sample> {
         let depth = self.args.depth;
-        let mut load = UdpLoad::new(self.args.size, depth, self.measured_ns(start_ns));
+        let mut load = UdpLoad::new(self.args.size, depth, self.window(start_ns));
         match self.place {
             Place::Ix(process) => {
                 udp_ix::load(self.enter(process)?, self.to, &mut load, depth)?;

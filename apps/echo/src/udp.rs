@@ -4,6 +4,7 @@
 //! the pattern from a place that follows from them. Every slot has one datagram under way; one that
 //! does not come back in time is lost, and the slot sends another.
 use crate::report::Sample;
+use crate::window::Window;
 use ix_apps::Pattern;
 
 /// Bytes that a datagram needs.
@@ -24,19 +25,19 @@ pub struct UdpLoad {
     size: usize,
     slots: Vec<Slot>,
     pattern: Pattern,
-    measured_ns: (u64, u64),
+    window: Window,
     sample: Sample,
     looked_ns: u64,
 }
 
 impl UdpLoad {
     /// So many datagrams of `size` bytes under way at once.
-    pub fn new(size: u64, depth: u32, measured_ns: (u64, u64)) -> UdpLoad {
+    pub fn new(size: u64, depth: u32, window: Window) -> UdpLoad {
         UdpLoad {
             size: size.clamp(SIZE_MIN, SIZE_MAX) as usize,
             slots: vec![Slot { sequence: 0, started_ns: 0 }; depth as usize],
             pattern: Pattern::default(),
-            measured_ns,
+            window,
             sample: Sample::default(),
             looked_ns: 0,
         }
@@ -66,8 +67,8 @@ impl UdpLoad {
         let word = u64::from_le_bytes(*head);
         let (index, sequence) = ((word >> 32) as usize, word as u32);
         let slot = self.slots.get(index).filter(|slot| slot.sequence == sequence)?;
-        let (from_ns, to_ns) = self.measured_ns;
-        if (from_ns..to_ns).contains(&now_ns) {
+        self.window.begin(now_ns);
+        if self.window.contains(now_ns) {
             self.sample.record(now_ns - slot.started_ns);
         }
         Some(index)
@@ -84,7 +85,7 @@ impl UdpLoad {
             (0..self.slots.len()).filter(|&index| late(&self.slots[index])).collect();
         // A slot that was never used is no loss.
         let lost = overdue.iter().filter(|&&index| self.slots[index].sequence > 0).count();
-        if now_ns >= self.measured_ns.0 {
+        if self.window.contains(now_ns) {
             self.sample.lost += lost as u64;
         }
         overdue
@@ -92,7 +93,7 @@ impl UdpLoad {
 
     /// Whether the measured time is over.
     pub fn is_over(&self, now_ns: u64) -> bool {
-        now_ns >= self.measured_ns.1
+        self.window.is_over(now_ns)
     }
 
     /// What was measured.
@@ -108,7 +109,7 @@ mod tests {
     #[test]
     fn lost_late_and_wrong_datagrams_are_told_apart() {
         let start_ns = 2 * LOST_NS;
-        let mut load = UdpLoad::new(64, 2, (start_ns, 1000 * LOST_NS));
+        let mut load = UdpLoad::new(64, 2, Window::new(0, 0, 1000 * LOST_NS));
         assert_eq!(load.overdue(start_ns), [0, 1]);
         let (mut first, mut second) = ([0; 64], [0; 64]);
         assert_eq!(load.fill(0, start_ns, &mut first), 64);

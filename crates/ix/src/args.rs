@@ -212,6 +212,8 @@ pub enum BenchCommand {
     Bulk(BenchArgs),
     /// Few messages under way on ever more connections (IX's bench_connscaling)
     Connscaling(BenchArgs),
+    /// Throughput against latency of key-value servers, for the ETC and USR workloads
+    Memcached(BenchArgs),
     /// The batch bound B at low and at high load
     Batch(BenchArgs),
     /// Connections a second, by how many there are and how they end

@@ -5,10 +5,12 @@ use serde_json::{Map, Value, json};
 use std::path::Path;
 
 /// Figures that may be measured at a point, in the table's order: key, heading, decimals.
-const FIGURES: [(&str, &str, usize); 24] = [
+const FIGURES: [(&str, &str, usize); 26] = [
+    ("wanted_per_s", "wanted/s", 0),
     ("msgs_per_s", "msg/s", 0),
     ("connections_per_s", "conn/s", 0),
     ("mbit_per_s", "Mbit/s", 0),
+    ("avg_us", "avg µs", 1),
     ("p50_us", "p50 µs", 1),
     ("p99_us", "p99 µs", 1),
     ("one_way_us", "one way µs", 1),

@@ -6,11 +6,12 @@ use crate::report::write_json;
 use std::time::{Duration, Instant};
 
 /// The benchmarks in their order, with the part of the whole time that each takes.
-const BENCHES: [(&str, f64); 8] = [
+const BENCHES: [(&str, f64); 9] = [
     ("echo", 2.0),
     ("pingpong", 2.0),
     ("short", 2.0),
     ("connscaling", 3.0),
+    ("memcached", 6.0),
     ("batch", 2.0),
     ("udp-echo", 2.0),
     ("churn", 4.0),

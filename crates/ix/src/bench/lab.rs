@@ -6,14 +6,14 @@
 //! Linux's server stays behind the pair, for Linux has no other end of a TAP. On `memif` the two
 //! ends of IX share memory, and Linux is measured over the pair.
 use super::process::Process;
-use super::serve::{Serve, linux_flags, list};
+use super::serve::{Program, Serve, linux_flags, list};
 use crate::args::Device;
 use crate::machine::split_cpus;
 use crate::problem::{Problem, Result};
 use ix_testbed::{Namespace, VethEnd};
 use serde_json::Value;
 use std::ffi::OsString;
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{Ipv4Addr, SocketAddrV4, TcpStream};
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -208,6 +208,11 @@ impl Lab {
         let cpus = self.cpus_for(serve.threads());
         self.set_queues(cpus.len())?;
         let (command, address, on_tap) = match (host, self.device) {
+            (Host::Linux { .. }, _) if serve.program == Program::Memcached => {
+                let mut command = self.server.command("memcached", Some(cpus[0]));
+                command.args(serve.of_memcached(LINUX_SERVER, PORT));
+                (command, LINUX_SERVER, false)
+            }
             (Host::Linux { spin }, _) => {
                 let mut command = self.server.command(&self.ix, Some(cpus[0]));
                 command.args(serve.of_linux(PORT, spin, &cpus));
@@ -224,8 +229,25 @@ impl Lab {
         if on_tap {
             self.raise_tap(&mut process)?;
         }
-        process.wait_for_line("ready", START)?;
+        match serve.program {
+            Program::Memcached => self.wait_for_listener(&mut process, address)?,
+            _ => drop(process.wait_for_line("ready", START)?),
+        }
         Ok(Server { process, host, address, control: self.control_of(address) })
+    }
+
+    /// Waits for a server that does not say when it is ready.
+    fn wait_for_listener(&self, server: &mut Process, address: Ipv4Addr) -> Result<()> {
+        let end = Instant::now() + START;
+        let listens = || TcpStream::connect((address, PORT)).is_ok();
+        while !self.client.run(listens) {
+            server.check()?;
+            if Instant::now() > end {
+                return Err(Problem::new("the linux server hangs", "it does not listen"));
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Ok(())
     }
 
     /// The tap exists once `ix run` has opened it; its Linux side is ours to set up.
@@ -355,6 +377,13 @@ impl Load {
     /// An error when it has ended.
     pub fn check(&mut self) -> Result<()> {
         self.process.check()
+    }
+
+    /// Waits for a line of its output that starts so, and for its end.
+    pub fn wait_for(mut self, start: &str, server: &mut Server, timeout: Duration) -> Result<()> {
+        let result = self.process.wait_for_line(start, timeout).map(drop);
+        let result = result.and_then(|()| self.process.wait_for_end());
+        server.process.check().and(result)
     }
 
     /// Waits for its end and answers the object that it printed.

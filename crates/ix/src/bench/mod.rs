@@ -2,6 +2,7 @@
 mod all;
 mod breakdown;
 pub mod lab;
+mod memcached;
 pub mod meter;
 mod plan;
 mod process;
@@ -30,6 +31,7 @@ pub fn main(command: &BenchCommand) -> Result<()> {
         BenchCommand::Batch(args) => ("batch", args),
         BenchCommand::Churn(args) => ("churn", args),
         BenchCommand::UdpEcho(args) => ("udp-echo", args),
+        BenchCommand::Memcached(args) => ("memcached", args),
         BenchCommand::All(args) => return all::main(args),
     };
     if args.domain == Domain::Pku {
@@ -44,12 +46,17 @@ pub fn main(command: &BenchCommand) -> Result<()> {
 /// Runs the benchmark `name` on a link of its own.
 fn run(name: &str, args: &BenchArgs, device: Device, command: String) -> Result<Report> {
     let lab = Lab::new(device)?;
-    let setups = setups(&lab, args)?;
     let machine = Machine::read();
     eprintln!("ix: {}", machine.summary());
-    let plan = Plan::of(name, args, lab.server_cpus.len());
     let mut notes = common_notes(&lab);
-    let rows = measure(&lab, &plan, &setups, &mut notes)?;
+    let rows = match name {
+        "memcached" => memcached::measure(&lab, args, &mut notes)?,
+        _ => {
+            let setups = setups(&lab, args)?;
+            let plan = Plan::of(name, args, lab.server_cpus.len());
+            measure(&lab, &plan, &setups, &mut notes)?
+        }
+    };
     match name {
         "pingpong" => notes.extend(remarks::half_bandwidth(&rows)),
         "batch" => notes.extend(remarks::batch_at_low_load(&rows)),

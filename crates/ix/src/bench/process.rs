@@ -139,6 +139,13 @@ impl Process {
     /// Waits for the end and answers the JSON object that was printed on a line of its own.
     pub(super) fn result(mut self, timeout: Duration) -> Result<Value> {
         let line = self.wait_for_line("{", timeout)?;
+        self.wait_for_end()?;
+        serde_json::from_str(&line)
+            .map_err(|e| Problem::new(format!("cannot read the result of the {}", self.name), e))
+    }
+
+    /// Waits for an end that is about to come; one that is no success is an error.
+    pub(super) fn wait_for_end(&mut self) -> Result<()> {
         let name = &self.name;
         let end = Instant::now() + GRACE;
         let status = loop {
@@ -154,8 +161,7 @@ impl Process {
         if !status.success() {
             return Err(self.explain(Problem::new(format!("the {name} failed"), status)));
         }
-        serde_json::from_str(&line)
-            .map_err(|e| Problem::new(format!("cannot read the result of the {name}"), e))
+        Ok(())
     }
 }
 

@@ -122,7 +122,7 @@ fn descriptors_max() -> usize {
 }
 
 /// How an end waits for work.
-fn mode(host: Host) -> &'static str {
+pub(super) fn mode(host: Host) -> &'static str {
     match host {
         Host::Ix => "run to completion",
         Host::Linux { spin: true } => "spinning",

@@ -1,5 +1,6 @@
 //! What serves at the server's end: a program that `ix` carries, or one that is installed.
 use std::ffi::OsString;
+use std::net::Ipv4Addr;
 
 /// A program that serves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -11,6 +12,17 @@ pub enum Program {
     Kv,
     /// Debian's memcached, on Linux only.
     Memcached,
+}
+
+impl Program {
+    /// Its name in results.
+    pub fn name(self) -> &'static str {
+        match self {
+            Program::Echo => "ix-echo",
+            Program::Kv => "ix-kv",
+            Program::Memcached => "memcached",
+        }
+    }
 }
 
 /// A server: the program, its arguments, and what it gets of the machine.
@@ -60,6 +72,17 @@ impl Serve {
         args.extend(linux_flags(spin).iter().map(OsString::from));
         args.extend(["--cpus".into(), list(cpus).into()]);
         args.extend(["--threads".into(), self.threads().to_string().into()]);
+        args
+    }
+}
+
+impl Serve {
+    /// Arguments of memcached, as in IX's bench_memcached.
+    pub(super) fn of_memcached(&self, address: Ipv4Addr, port: u16) -> Vec<OsString> {
+        let mut args: Vec<OsString> = self.arguments.iter().map(OsString::from).collect();
+        args.extend(["-u", "root", "-U", "0", "-o", "hashpower=20", "-l"].map(Into::into));
+        args.extend([address.to_string(), "-p".into(), port.to_string()].map(Into::into));
+        args.extend(["-t".into(), self.threads().to_string().into()]);
         args
     }
 }
