@@ -578,10 +578,13 @@ impl Store {
             }
             return Counted::NotFound;
         };
+        let len = old.shape().value_len() as usize;
+        if len == 0 {
+            return Counted::NotANumber;
+        }
         if cas != 0 && old.cas() != cas {
             return Counted::Exists;
         }
-        let len = old.shape().value_len() as usize;
         let mut text = Vec::new();
         if len <= NUMBER_MAX {
             self.words.read(old.value_word(), len, &mut text);
