@@ -1,5 +1,5 @@
 //! Bars: side by side where points have no order, stacked where parts make a whole. As SVG.
-use super::chart::{self, Axis, SIDES, whisker};
+use super::chart::{self, Axis, Key, SIDES, whisker};
 use super::scale::{Kind, Scale};
 use super::text::{escape, short};
 use std::fmt::Write;
@@ -32,7 +32,7 @@ impl Grouped {
         let mut svg = String::new();
         let legend: Vec<_> =
             self.series.iter().map(|(label, colour, _)| (label.clone(), colour.clone())).collect();
-        let top = chart::begin(&mut svg, &self.title, &legend, PLOT_HEIGHT + BELOW);
+        let top = chart::begin(&mut svg, &self.title, &legend, Key::Bar, PLOT_HEIGHT + BELOW);
         let bottom = top + PLOT_HEIGHT;
         let values = self.series.iter().flat_map(|(_, _, v)| v.iter().flatten());
         let scale = Scale::over(Kind::Linear, values.map(|v| v.0.max(v.2)), bottom, top);
@@ -97,7 +97,7 @@ impl Stacked {
         let legend: Vec<_> =
             self.parts.iter().enumerate().map(|(i, name)| (name.clone(), colour(i))).collect();
         let height = BAR * self.bars.len() as f64;
-        let top = chart::begin(&mut svg, &self.title, &legend, height + BELOW);
+        let top = chart::begin(&mut svg, &self.title, &legend, Key::Bar, height + BELOW);
         let bottom = top + height;
         let totals = self.bars.iter().map(|(_, parts)| parts.iter().sum());
         let scale = Scale::over(Kind::Linear, totals, NAMES, SIDES.1 - 40.0);

@@ -54,12 +54,29 @@ pub struct Chart {
     pub x: Axis,
     /// Up.
     pub y: Axis,
+    /// A value of the upward axis to draw a line at, and its name.
+    pub mark: Option<(f64, &'static str)>,
     /// The systems.
     pub series: Vec<Series>,
 }
 
+/// What stands before a name in a legend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Key {
+    /// A line with the series' mark.
+    Line,
+    /// A bar's colour.
+    Bar,
+}
+
 /// Opens a figure whose legend is drawn; answers where the plot begins.
-pub fn begin(svg: &mut String, title: &str, legend: &[(String, String)], plot: f64) -> f64 {
+pub fn begin(
+    svg: &mut String,
+    title: &str,
+    legend: &[(String, String)],
+    key: Key,
+    plot: f64,
+) -> f64 {
     let mut rows = String::new();
     let (mut x, mut y) = (LEFT, 14.0);
     for (index, (label, colour)) in legend.iter().enumerate() {
@@ -67,12 +84,21 @@ pub fn begin(svg: &mut String, title: &str, legend: &[(String, String)], plot: f
         if x > LEFT && x + width > WIDTH {
             (x, y) = (LEFT, y + 20.0);
         }
+        let (x2, top) = (x + 22.0, y - 6.0);
+        let sign = match key {
+            Key::Line => {
+                let mark = marker(index, x + 11.0, y);
+                format!("<path class=\"line\" d=\"M{x:.1} {y:.1}H{x2:.1}\"/><g>{mark}</g>")
+            }
+            Key::Bar => format!(
+                "<rect class=\"bar\" x=\"{:.1}\" y=\"{top:.1}\" width=\"12\" height=\"12\" rx=\"2\"/>",
+                x + 10.0
+            ),
+        };
         let _ = write!(
             rows,
-            "<g class=\"{colour}\"><line x1=\"{x:.1}\" y1=\"{y:.1}\" x2=\"{:.1}\" y2=\"{y:.1}\"/>\
-             {}</g><text class=\"legend\" x=\"{:.1}\" y=\"{:.1}\">{}</text>",
-            x + 22.0,
-            marker(index, x + 11.0, y),
+            "<g class=\"{colour}\">{sign}</g>\
+             <text class=\"legend\" x=\"{:.1}\" y=\"{:.1}\">{}</text>",
             x + 29.0,
             y + 4.0,
             escape(label),
@@ -151,7 +177,7 @@ impl Chart {
         let mut svg = String::new();
         let legend: Vec<_> =
             self.series.iter().map(|s| (s.label.clone(), s.colour.clone())).collect();
-        let top = begin(&mut svg, &self.title, &legend, PLOT_HEIGHT + BELOW);
+        let top = begin(&mut svg, &self.title, &legend, Key::Line, PLOT_HEIGHT + BELOW);
         let bottom = top + PLOT_HEIGHT;
         let points = || self.series.iter().flat_map(|series| &series.points);
         let x = Scale::over(self.x.kind, points().map(|p| p.x), SIDES.0, SIDES.1);
@@ -161,6 +187,19 @@ impl Chart {
         let y = if self.y.kind == Kind::Log { y.with_margin(0.04) } else { y };
         upward(&mut svg, &self.y, &y, top, bottom, SIDES.1);
         self.draw_x(&mut svg, &x, top, bottom);
+        if let Some((value, name)) = self.mark
+            && let Some(at) = y.place(value).filter(|at| (top..bottom).contains(at))
+        {
+            let (left, right) = SIDES;
+            let _ = write!(
+                svg,
+                "<path class=\"mark\" d=\"M{left} {at:.1}H{right}\"/><text class=\"end\" x=\"{:.1}\" \
+                 y=\"{:.1}\">{}</text>",
+                right - 4.0,
+                at - 5.0,
+                escape(name),
+            );
+        }
         for (index, series) in self.series.iter().enumerate() {
             self.draw_series(&mut svg, index, series, &x, &y);
         }

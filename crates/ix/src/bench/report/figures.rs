@@ -20,12 +20,14 @@ struct Figure {
     title: &'static str,
     x: &'static str,
     x_kind: Kind,
-    /// Figures, and what their lines are called when there are several.
+    /// Figures, and what their lines are called; of those without a name the first that rows have.
     ys: &'static [(&'static str, &'static str)],
     /// Logarithmic; else from zero on.
     y_kind: Kind,
     /// Follows from other keys: does not separate points.
     ignored: &'static [&'static str],
+    /// A value of the upward axis to draw a line at, and its name.
+    mark: Option<(f64, &'static str)>,
 }
 
 const fn figure(
@@ -34,7 +36,7 @@ const fn figure(
     ys: &'static [(&'static str, &'static str)],
     y_kind: Kind,
 ) -> Figure {
-    Figure { title, x: x.0, x_kind: x.1, ys, y_kind, ignored: &[] }
+    Figure { title, x: x.0, x_kind: x.1, ys, y_kind, ignored: &[], mark: None }
 }
 
 const RATE: &[(&str, &str)] = &[("msgs_per_s", "")];
@@ -93,10 +95,11 @@ const BENCHES: [Bench; 10] = [
         figures: &[
             Figure {
                 ignored: OFFERED,
+                mark: Some((500.0, "500 µs")),
                 ..figure(
                     "99th percentile against throughput",
                     ("msgs_per_s", Linear),
-                    &[("p99_us", "")],
+                    &[("measure_p99_us", ""), ("p99_us", "")],
                     Linear,
                 )
             },
@@ -105,7 +108,7 @@ const BENCHES: [Bench; 10] = [
                 ..figure(
                     "Average latency against throughput",
                     ("msgs_per_s", Linear),
-                    &[("avg_us", ""), ("mean_us", "")],
+                    &[("measure_avg_us", ""), ("avg_us", ""), ("mean_us", "")],
                     Linear,
                 )
             },
@@ -169,21 +172,10 @@ const BENCHES: [Bench; 10] = [
 const OUTCOMES: [&str; 6] =
     ["msgs_per_s", "connections_per_s", "mbit_per_s", "p50_us", "p99_us", "cycles_per_msg"];
 
-/// Parts of a packet's way, in its order, where rows have them as `NAME_ns`.
-const PARTS: [&str; 12] = [
-    "poll",
-    "receive",
-    "stack_in",
-    "stack",
-    "gate",
-    "application",
-    "app",
-    "calls",
-    "stack_out",
-    "timers",
-    "transmit",
-    "other",
-];
+/// Parts of a packet's way, in its order, where rows have them as `NAME_ns`; the whole where its
+/// parts are not known.
+const PARTS: [&str; 9] =
+    ["receive", "stack_in", "stack", "gate", "app", "stack_out", "timers", "transmit", "total"];
 
 /// Where a benchmark comes on the page; unknown ones come last.
 pub fn place(bench: &str) -> usize {
@@ -222,14 +214,18 @@ fn draw(figure: &Figure, rows: &[&Row]) -> Vec<(String, String)> {
     for (name, slice) in series::slices(&rows, figure.x, figure.ignored).iter().take(SLICES) {
         let present =
             figure.ys.iter().filter(|(y, _)| slice.iter().any(|row| row.contains_key(*y)));
-        let ys: Vec<_> = present.copied().collect();
+        let mut ys: Vec<_> = present.copied().collect();
+        if ys.iter().all(|(_, name)| name.is_empty()) {
+            ys.truncate(1);
+        }
         let title = match name.is_empty() {
             true => figure.title.to_owned(),
             false => format!("{} ({name})", figure.title),
         };
-        if series::variety(slice, figure.x) < 2 {
-            // A sweep that was not run is no figure, unless it is all there is.
-            if series::variety(&rows, figure.x) < 2 && figure.x == "connections" {
+        let points = series::variety(slice, figure.x);
+        // A sweep that was not run is no figure; two points are no line.
+        if points < 3 {
+            if points == 2 || figure.x == "connections" {
                 drawn.extend(grouped(slice, &rows, &title, &[figure.x], ys[0].0));
             }
             continue;
@@ -240,6 +236,7 @@ fn draw(figure: &Figure, rows: &[&Row]) -> Vec<(String, String)> {
             title: title.clone(),
             x: Axis { label: text::heading(figure.x), kind: figure.x_kind },
             y: Axis { label: quantity, kind: figure.y_kind },
+            mark: figure.mark,
             series: series::lines(slice, &rows, figure.x, &ys),
         };
         drawn.push((title, chart.svg()));
@@ -255,7 +252,13 @@ fn unit_of(key: &str) -> String {
 /// The parts of a packet's time in a row, 0 where it has none.
 pub fn parts_ns(row: &Row) -> [f64; PARTS.len()] {
     let value = |part: &str| series::number(row, &format!("{part}_ns")).unwrap_or(0.0);
-    PARTS.map(value)
+    let mut parts = PARTS.map(value);
+    if let [known @ .., total] = &mut parts
+        && known.iter().any(|part| *part > 0.0)
+    {
+        *total = 0.0;
+    }
+    parts
 }
 
 /// The parts of a packet's time, a bar for each system and size.
@@ -355,6 +358,7 @@ fn generic(rows: &[&Row]) -> Vec<(String, String)> {
                 title: title.clone(),
                 x: Axis { label: text::heading(most), kind: Linear },
                 y: Axis { label: text::heading(y), kind: Linear },
+                mark: None,
                 series: series::lines(slice, rows, most, &[(*y, "")]),
             };
             figures.push((title, chart.svg()));

@@ -17,17 +17,22 @@ mod tests;
 
 use crate::args::ReportArgs;
 use crate::problem::{Problem, Result};
+use std::path::{Path, PathBuf};
 
-/// Reads the results and writes the page.
+/// `ix bench report`.
 pub fn main(args: &ReportArgs) -> Result<()> {
-    let results = read::results(&args.files)?;
-    let page = page::html(&results);
-    std::fs::write(&args.output, page).map_err(|e| {
-        Problem::new(format!("cannot write {}", args.output.display()), e)
+    write(&args.files, &args.output)
+}
+
+/// Reads the results in files and folders, writes the page, and says what is in it.
+pub fn write(files: &[PathBuf], output: &Path) -> Result<()> {
+    let results = read::results(files)?;
+    std::fs::write(output, page::html(&results)).map_err(|e| {
+        Problem::new(format!("cannot write {}", output.display()), e)
             .mend("choose another file by -o")
     })?;
     let names: Vec<_> = results.iter().map(|result| result.bench.as_str()).collect();
-    println!("{}: {}", args.output.display(), names.join(", "));
+    println!("{}: {}", output.display(), names.join(", "));
     let missing = figures::missing(&results);
     if !missing.is_empty() {
         println!("not measured yet: {}", missing.join(", "));

@@ -18,8 +18,10 @@ const FACTS: [(&str, &str); 9] = [
     ("mitigations", "mitigations"),
     ("revision", "revision"),
 ];
-/// Columns that hold words, in the table's order.
-const WORDS: [&str; 6] = ["system", "server", "mode", "device", "client", "client_mode"];
+/// Columns that say who was measured; they have their modes with them.
+const WHO: [&str; 4] = ["system", "server", "device", "client"];
+/// Told elsewhere: with the names, or below the table.
+const ELSEWHERE: [&str; 3] = ["mode", "client_mode", "settings"];
 
 /// The whole page.
 pub fn html(results: &[Results]) -> String {
@@ -84,12 +86,28 @@ fn section(index: usize, result: &Results, first: Option<&Row>) -> String {
         text += "<h3>Measured on another machine or system</h3>\n";
         text += &facts(&result.machine);
     }
-    if !result.notes.is_empty() {
-        let notes: String =
-            result.notes.iter().map(|note| format!("<li>{}</li>\n", escape(note))).collect();
+    let notes: Vec<_> = settings(&result.rows).into_iter().chain(result.notes.clone()).collect();
+    if !notes.is_empty() {
+        let notes: String = notes.iter().map(|n| format!("<li>{}</li>\n", escape(n))).collect();
         let _ = write!(text, "<ul>\n{notes}</ul>\n");
     }
     text + "</section>\n"
+}
+
+/// How the systems were set up, a line each.
+fn settings(rows: &[Row]) -> Vec<String> {
+    let mut lines = Vec::new();
+    for row in rows {
+        let who = series::with_mode(series::word(row, "system"), series::word(row, "mode"));
+        let line = match row.get("settings").map(of_value) {
+            Some(settings) if !settings.is_empty() => format!("{who}: {settings}"),
+            _ => continue,
+        };
+        if !lines.contains(&line) {
+            lines.push(line);
+        }
+    }
+    lines
 }
 
 /// What a machine says of itself; unknown facts under their own names.
@@ -152,13 +170,13 @@ fn table(rows: &[Row]) -> String {
     text + "</tbody>\n</table>"
 }
 
-/// Words, then what makes a point, then outcomes; without columns that are empty.
+/// Who was measured, then what makes a point, then outcomes; without columns that are empty.
 fn columns(rows: &[Row]) -> Vec<&str> {
-    let mut columns: Vec<&str> = WORDS.into_iter().chain(series::POINT_KEYS).collect();
+    let mut columns: Vec<&str> = WHO.into_iter().chain(series::POINT_KEYS).collect();
     for key in rows.iter().flat_map(Row::keys) {
         let median = key.strip_suffix("_min").or_else(|| key.strip_suffix("_max"));
         let is_extreme = median.is_some_and(|median| rows.iter().any(|r| r.contains_key(median)));
-        if !is_extreme && !columns.contains(&key.as_str()) {
+        if !is_extreme && !ELSEWHERE.contains(&key.as_str()) && !columns.contains(&key.as_str()) {
             columns.push(key);
         }
     }
@@ -172,6 +190,14 @@ fn columns(rows: &[Row]) -> Vec<&str> {
 
 fn cell(row: &Row, key: &str) -> String {
     let Some(value) = row.get(key) else { return String::new() };
+    let mode = match key {
+        "system" => Some("mode"),
+        "client" => Some("client_mode"),
+        _ => None,
+    };
+    if let Some(mode) = mode {
+        return escape(&series::with_mode(series::word(row, key), series::word(row, mode)));
+    }
     let mut text = match series::number(row, key) {
         // Sizes and counts are exact; outcomes are not.
         Some(number) if series::POINT_KEYS.contains(&key) && number.fract() == 0.0 => full(number),

@@ -2,7 +2,7 @@
 use super::figures::parts_ns;
 use super::read::{Results, Row};
 use super::series::{number, word};
-use super::text::full;
+use super::text::{full, short};
 
 /// One result: what, in the papers, here.
 pub struct Line {
@@ -19,7 +19,7 @@ pub fn lines(results: &Results) -> Vec<Line> {
     let rows = Rows(results.rows.iter().collect());
     match results.bench.as_str() {
         "pingpong" => pingpong(&rows),
-        "short" => short(&rows),
+        "short" => short_messages(&rows),
         "connscaling" => connscaling(&rows),
         "memcached" => memcached(&rows),
         "batch" => batch(&rows),
@@ -57,6 +57,11 @@ impl<'a> Rows<'a> {
         self.values(key).reduce(f64::max)
     }
 
+    /// Of the first key that any row has.
+    fn lowest_of(&self, keys: &[&str]) -> Option<f64> {
+        keys.iter().find_map(|key| self.lowest(key))
+    }
+
     fn lowest(&self, key: &str) -> Option<f64> {
         self.values(key).reduce(f64::min)
     }
@@ -69,7 +74,7 @@ fn line(what: impl Into<String>, paper: &'static str, here: String) -> Line {
 /// `IX 5.1 µs, Linux 12 µs`, of those that there are.
 fn both(ix: Option<f64>, linux: Option<f64>, unit: &str) -> String {
     let named = [("IX", ix), ("Linux", linux)];
-    let told = named.iter().filter_map(|(name, v)| Some(format!("{name} {}{unit}", full((*v)?))));
+    let told = named.iter().filter_map(|(name, v)| Some(format!("{name} {}{unit}", short((*v)?))));
     told.collect::<Vec<_>>().join(", ")
 }
 
@@ -80,7 +85,7 @@ fn best_of_both(rows: &Rows<'_>, key: &str, unit: &str) -> String {
 /// IX's best over Linux's best.
 fn over_linux(rows: &Rows<'_>, key: &str) -> String {
     match (rows.system("ix").highest(key), rows.system("linux").highest(key)) {
-        (Some(ix), Some(linux)) if linux > 0.0 => format!("{}×", full(ix / linux)),
+        (Some(ix), Some(linux)) if linux > 0.0 => format!("{}×", short(ix / linux)),
         _ => String::new(),
     }
 }
@@ -108,13 +113,13 @@ fn pingpong(rows: &Rows<'_>) -> Vec<Line> {
         ),
         line(
             "message size that reaches half of the bandwidth (here: of the own peak)",
-            "IX 20 000 B, Linux 192 KB, of 10 Gbit/s (TOCS '16)",
+            "IX 20 KB, Linux 192 KB, of 10 Gbit/s (TOCS '16)",
             both(half("ix"), half("linux"), " B"),
         ),
     ]
 }
 
-fn short(rows: &Rows<'_>) -> Vec<Line> {
+fn short_messages(rows: &Rows<'_>) -> Vec<Line> {
     let many = rows.having("messages_per_connection", 1024.0);
     let one = rows.having("messages_per_connection", 1.0);
     let small = one.having("size", 64.0);
@@ -157,7 +162,7 @@ fn connscaling(rows: &Rows<'_>) -> Vec<Line> {
             "cache misses a message, few and many connections",
             "1.6 and 29, of the last level (TOCS '16)",
             match (ix.lowest("cache_misses_per_msg"), at_most("cache_misses_per_msg")) {
-                (Some(few), Some(many)) => format!("{} and {}", full(few), full(many)),
+                (Some(few), Some(many)) => format!("{} and {}", short(few), short(many)),
                 _ => String::new(),
             },
         ),
@@ -172,9 +177,10 @@ fn memcached(rows: &Rows<'_>) -> Vec<Line> {
     let mut lines = Vec::new();
     for (workload, unloaded, rate) in workloads {
         let rows = rows.of(|row| word(row, "workload").eq_ignore_ascii_case(workload));
-        let within = rows.of(|row| number(row, "p99_us").is_some_and(|us| us < 500.0));
+        let p99_us = |row: &Row| number(row, "measure_p99_us").or(number(row, "p99_us"));
+        let within = rows.of(|row| p99_us(row).is_some_and(|us| us < 500.0));
         let name = workload.to_uppercase();
-        let lowest = |system: &str| rows.system(system).lowest("p99_us");
+        let lowest = |system: &str| rows.system(system).lowest_of(&["measure_p99_us", "p99_us"]);
         lines.push(line(
             format!("{name}, p99 unloaded (here: the lowest measured)"),
             unloaded,

@@ -1,5 +1,8 @@
 //! Values to places along an axis, and the ticks that are written there.
 
+/// Nothing that is measured is larger; a larger value does not decide about an axis.
+const MOST: f64 = 1e15;
+
 /// How values become places.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Kind {
@@ -22,7 +25,8 @@ pub struct Scale {
 impl Scale {
     /// An axis that has room for all values. Logarithms leave out what is not positive.
     pub fn over(kind: Kind, values: impl Iterator<Item = f64>, from: f64, to: f64) -> Scale {
-        let fits = |v: &f64| v.is_finite() && (kind == Kind::Linear || *v > 0.0);
+        let least = if kind == Kind::Log { 1.0 / MOST } else { -MOST };
+        let fits = |v: &f64| (least..=MOST).contains(v);
         let (mut low, mut high) = (f64::INFINITY, f64::NEG_INFINITY);
         values.filter(fits).for_each(|v| (low, high) = (low.min(v), high.max(v)));
         if low > high {

@@ -5,7 +5,7 @@ use super::text;
 use serde_json::Value;
 
 /// What makes a point, besides who was measured; everything else in a row is an outcome.
-pub const POINT_KEYS: [&str; 22] = [
+pub const POINT_KEYS: [&str; 23] = [
     "workload",
     "connections",
     "size",
@@ -19,6 +19,7 @@ pub const POINT_KEYS: [&str; 22] = [
     "transport",
     "protocol",
     "depth",
+    "in_flight",
     "close",
     "end",
     "pages",
@@ -61,12 +62,7 @@ pub fn server(row: &Row, all: &[&Row]) -> String {
     let (system, mode) = (word(row, "system"), word(row, "mode"));
     let same = || all.iter().copied().filter(|other| word(other, "system") == system);
     let several = |key: &str| distinct(same().map(|other| word(other, key))).len() > 1;
-    let mut name = match system {
-        "ix" => "IX".to_owned(),
-        "linux" => "Linux".to_owned(),
-        "" => "unnamed".to_owned(),
-        other => other.to_owned(),
-    };
+    let mut name = with_mode(system, "");
     for key in ["server", "device"] {
         if several(key) && !word(row, key).is_empty() {
             name += &format!(" {}", word(row, key));
@@ -84,17 +80,23 @@ pub fn label(row: &Row, all: &[&Row]) -> String {
     let name = server(row, all);
     let same = || all.iter().copied().filter(|other| server(other, all) == name);
     let clients = distinct(same().map(|other| (word(other, "client"), word(other, "client_mode"))));
-    let (client, mode) = (word(row, "client"), word(row, "client_mode"));
+    let client = word(row, "client");
     if clients.len() < 2 || client.is_empty() {
         return name;
     }
     let modes = distinct(clients.iter().filter(|(c, _)| *c == client).map(|(_, m)| *m));
-    let client = if client == "ix" { "IX" } else { client };
-    let client = if client == "linux" { "Linux" } else { client };
-    match modes.len() > 1 && !mode.is_empty() {
-        true => format!("{name} ← {client}, {mode}"),
-        false => format!("{name} ← {client}"),
-    }
+    let mode = if modes.len() > 1 { word(row, "client_mode") } else { "" };
+    format!("{name} ← {}", with_mode(client, mode))
+}
+
+/// A system's name, with its mode where there is one.
+pub fn with_mode(system: &str, mode: &str) -> String {
+    let name = match system {
+        "ix" => "IX",
+        "linux" => "Linux",
+        other => other,
+    };
+    if mode.is_empty() { name.to_owned() } else { format!("{name}, {mode}") }
 }
 
 /// Rows that differ in nothing but `x` and who was measured, with what they have in common that
@@ -138,8 +140,9 @@ pub fn lines(rows: &[&Row], all: &[&Row], x: &str, ys: &[(&str, &str)]) -> Vec<S
     let mut named: Vec<(String, &Row, &str)> = Vec::new();
     for (key, suffix) in ys {
         for row in rows.iter().copied().filter(|row| number(row, key).is_some()) {
-            let separator = if suffix.is_empty() { "" } else { ": " };
-            let label = format!("{}{separator}{suffix}", label(row, all));
+            let parts = [&label(row, all), *suffix];
+            let label = parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>();
+            let label = label.join(": ");
             if !named.iter().any(|(other, _, _)| *other == label) {
                 named.push((label, row, key));
             }

@@ -76,10 +76,15 @@ pub fn heading(key: &str) -> String {
         "msgs_per_s" => "messages/s".to_owned(),
         "connections_per_s" => "connections/s".to_owned(),
         "mbit_per_s" => "Mbit/s".to_owned(),
+        "p50_us" => "median, µs".to_owned(),
+        "one_way_us" => "one-way latency, µs".to_owned(),
+        "batch" => "batch bound B".to_owned(),
+        "second" => "time, s".to_owned(),
         "cycles_per_msg" => "cycles a message".to_owned(),
         "size" => "size, B".to_owned(),
-        "ratio_to_linux" => "× Linux".to_owned(),
-        "p50_ratio_to_linux" => "p50 × Linux".to_owned(),
+        _ if key.contains("ratio_to_linux") => {
+            key.replace("ratio_to_linux", "× Linux").replace('_', " ")
+        }
         _ => {
             let units = [("_us", ", µs"), ("_ns", ", ns"), ("_bytes", ", B"), ("_per_s", "/s")];
             let unit = units.iter().find_map(|(end, unit)| Some((key.strip_suffix(end)?, unit)));
@@ -130,6 +135,7 @@ mod tests {
             assert_eq!((short(value).as_str(), full(value).as_str()), (axis, table));
         }
         assert_eq!(heading("p99_us"), "p99, µs");
+        assert_eq!(heading("p50_ratio_to_linux_spinning"), "p50 × Linux spinning");
         assert_eq!(heading("instructions_per_msg"), "instructions/msg");
     }
 
