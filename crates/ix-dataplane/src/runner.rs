@@ -25,12 +25,18 @@ pub struct Runner {
     /// When to look for signals and updates of devices again.
     check_us: u64,
     polls: Vec<libc::pollfd>,
+    /// The last turn did something, or there was none since the last sleep.
+    busy: bool,
+    /// Turns since an update of a device waits.
+    put_off: u32,
 }
 
 /// Between looks at pending signals and at the broker's channel while there is always work.
 const CHECK_US: u64 = 1_000;
 /// Looks for work between readings of the clock.
 const LOOKS_PER_CLOCK: u32 = 16;
+/// Turns that an update may wait: enough to empty the longest receive ring with small batches.
+const PUT_OFF_MAX: u32 = 256;
 /// A deadline nearer than this is waited for awake: to sleep and wake takes about as long.
 const NAP_MIN_US: u64 = 60;
 /// Longest sleep with a device that has no doorbell.
@@ -40,7 +46,7 @@ impl Runner {
     /// The wait loop of `thread`.
     pub fn new(thread: ElasticThread, clock: Clock) -> Runner {
         let polls = Vec::with_capacity(8);
-        Runner { thread, clock, signal_fd: None, check_us: 0, polls }
+        Runner { thread, clock, signal_fd: None, check_us: 0, polls, busy: true, put_off: 0 }
     }
 
     /// Looks at this descriptor (a signalfd) for signals from now on.
@@ -59,9 +65,10 @@ impl Runner {
         let index = self.thread.io.index;
         loop {
             if self.thread.shared.updates.waits(index) {
-                self.thread.io.take_updates(now_us);
+                self.take_updates(now_us);
             }
             let report = self.thread.turn(now_us);
+            self.busy = report.busy;
             let outcome = |signal| RunOutcome { events: report.events, now_us, signal };
             if report.events > 0 {
                 self.thread.io.metrics.counters.events.add(report.events as u64);
@@ -78,6 +85,7 @@ impl Runner {
                 busy_us = now_us;
             } else if now_us - busy_us >= spin_us {
                 self.sleep(now_us, until_us);
+                self.busy = true;
                 now_us = self.clock.now_us();
                 self.check_us = 0;
                 // One more round of polling before the next sleep, not a whole spin.
@@ -112,6 +120,18 @@ impl Runner {
                 return now_us;
             }
         }
+    }
+
+    /// Takes updates of devices over once the old links are empty: what a peer said before it went
+    /// counts. A device that is never empty may keep them waiting for a bounded time.
+    #[cold]
+    fn take_updates(&mut self, now_us: u64) {
+        if self.busy && self.put_off < PUT_OFF_MAX {
+            self.put_off += 1;
+            return;
+        }
+        self.put_off = 0;
+        self.thread.io.take_updates(now_us);
     }
 
     /// Sleeps until a doorbell rings, another thread or a signal calls, or something is due.

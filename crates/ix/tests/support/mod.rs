@@ -3,6 +3,7 @@
 //! Works from outside only: the command, its output, `ix ctl stats`, and packets.
 #![allow(dead_code)] // Each test file uses a part of it.
 pub mod frames;
+pub mod memif;
 pub mod process;
 pub mod stats;
 pub mod traffic;

@@ -1,0 +1,105 @@
+//! Two `ix run` that share memory. Needs no privilege.
+use super::process::Process;
+use super::{Folder, PATIENCE, Service};
+use ix_testbed::cpu;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// The two hosts on the link. Which of them listens is another question.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Host {
+    /// 10.99.0.1, the service.
+    Service,
+    /// 10.99.0.2, who asks.
+    Asker,
+}
+
+/// Where the service is.
+pub const SERVICE_AT: &str = "10.99.0.1:7";
+
+/// A place for a memif and what belongs to it.
+pub struct MemifBed {
+    folder: Folder,
+    /// Elastic threads of each host.
+    threads: usize,
+    _turn: MutexGuard<'static, ()>,
+}
+
+impl MemifBed {
+    /// A place of its own; `None`, said loudly, where there are too few CPUs.
+    pub fn new(test: &str, threads: usize) -> Option<MemifBed> {
+        static TURN: Mutex<()> = Mutex::new(());
+        let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+        if cpu::allowed().len() < threads.max(2) {
+            eprintln!("SKIPPED {test}: needs {} CPUs", threads.max(2));
+            return None;
+        }
+        Some(MemifBed { folder: Folder::new(), threads, _turn: turn })
+    }
+
+    /// The memif's socket.
+    pub fn path(&self) -> PathBuf {
+        self.folder.0.join("link.memif")
+    }
+
+    /// Starts a program at one end, with these options of the device.
+    pub fn start(&self, host: Host, options: &str, program: &[&str]) -> Service {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_ix"));
+        let control = self.folder.0.join(format!("{host:?}.sock"));
+        let config = self.folder.0.join(format!("{host:?}.toml"));
+        std::fs::write(&config, self.config(host, options)).expect("write the configuration");
+        command.arg("run").arg("-c").arg(&config).arg("--control").arg(&control);
+        command.arg("--").args(program);
+        Service { process: Process::start(command), control }
+    }
+
+    /// The echo service, and that it serves.
+    pub fn serve(&self, options: &str, arguments: &[&str]) -> Service {
+        let echo = super::build_echo();
+        let program: Vec<_> =
+            [echo.to_str().expect("text")].into_iter().chain(arguments.iter().copied()).collect();
+        let service = self.start(Host::Service, options, &program);
+        service.process.wait_for("ready", PATIENCE);
+        service
+    }
+
+    /// The load for it.
+    pub fn ask(&self, options: &str, arguments: &[&str]) -> Service {
+        let echo = super::build_echo();
+        let mut program = vec![echo.to_str().expect("text"), "--client", SERVICE_AT, "--json"];
+        program.extend(arguments);
+        self.start(Host::Asker, options, &program)
+    }
+
+    fn config(&self, host: Host, options: &str) -> String {
+        let mut cpus = cpu::allowed();
+        if host == Host::Asker {
+            cpus.reverse();
+        }
+        cpus.truncate(self.threads);
+        let address = if host == Host::Service { "10.99.0.1" } else { "10.99.0.2" };
+        let path = self.path();
+        let device = memif(&path, options);
+        format!(
+            "host_addr = \"{address}/24\"\ncpu = {cpus:?}\ndevices = [\"{device}\"]\n[tcp]\n\
+             time_wait_us = 300000\n"
+        )
+    }
+}
+
+/// A device specification.
+pub fn memif(path: &Path, options: &str) -> String {
+    let comma = if options.is_empty() { "" } else { "," };
+    format!("memif:{}{comma}{options}", path.display())
+}
+
+/// Waits for the asker's end, which must be a success; answers its object.
+#[track_caller]
+pub fn answer(asker: Service, timeout: Duration) -> serde_json::Value {
+    let (status, said) = asker.process.wait(timeout);
+    assert!(status.success(), "{said:#?}");
+    let line = said.iter().find(|line| line.starts_with('{')).expect("an object");
+    serde_json::from_str(line).expect("JSON")
+}
