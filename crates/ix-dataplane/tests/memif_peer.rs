@@ -1,0 +1,302 @@
+//! Two dataplanes in this process on one memif, with raw calls: devices that change under them.
+use ix_abi::{Call, Event, ProcessHeader, SgEntry, ThreadArea, call_op, event_kind};
+use ix_dataplane::metrics::{ControlPage, Snapshot};
+use ix_dataplane::{Config, Dataplane, Device, Update, UpdateOutcome, UpdateSource};
+use ix_mem::PacketMemory;
+use ix_nic::{DeviceEvent, DeviceSpec, OpenOptions, OpenedDevice, SharedMemory};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Updates by way of a queue in this process; a byte in the pipe for each.
+struct Queue {
+    updates: Receiver<Update>,
+    bell: std::io::PipeReader,
+}
+
+impl UpdateSource for Queue {
+    fn fd(&self) -> RawFd {
+        self.bell.as_fd().as_raw_fd()
+    }
+
+    fn next(&mut self) -> Option<Update> {
+        let update = self.updates.try_recv().ok()?;
+        use std::io::Read;
+        self.bell.read_exact(&mut [0]).expect("a byte for each update");
+        Some(update)
+    }
+
+    fn tell(&mut self, device: usize, outcome: UpdateOutcome) {
+        assert!(matches!(outcome, UpdateOutcome::Updated { .. }), "{device}: {outcome:?}");
+    }
+}
+
+/// One end: the dataplane, and its broker's part.
+struct End {
+    dataplane: Dataplane,
+    page: Arc<ControlPage>,
+    broker: Mutex<Broker>,
+}
+
+struct Broker {
+    opened: Option<OpenedDevice>,
+    updates: Sender<Update>,
+    bell: std::io::PipeWriter,
+    serial: u64,
+}
+
+impl End {
+    fn new(spec: &str, address: &str) -> End {
+        let text = format!("host_addr={address}/24\ncpu=0\nrx_frames=4096\ntx_frames=2048");
+        let config = Config::parse(&text).unwrap();
+        let sizes = config.memory_sizes();
+        let fd = Arc::new(ix_mem::memory_fd(sizes).unwrap());
+        let memory = PacketMemory::map(fd.as_fd(), sizes).unwrap();
+        let mut opened = open(spec, Some(SharedMemory { fd, sizes }));
+        let queues: Vec<OwnedFd> = std::mem::take(&mut opened.queue_fds);
+        let device = Device { info: opened.info.clone(), queues };
+        let page = Arc::new(ControlPage::anonymous(1).unwrap());
+        let dataplane =
+            Dataplane::boot_in(memory, config, vec![device], &page, 0, |_, _| Ok(())).unwrap();
+        let (reader, bell) = std::io::pipe().unwrap();
+        let (updates, receiver) = channel();
+        dataplane.set_update_source(Box::new(Queue { updates: receiver, bell: reader }));
+        let broker = Mutex::new(Broker { opened: Some(opened), updates, bell, serial: 0 });
+        End { dataplane, page, broker }
+    }
+
+    /// Serves the device's control channel, as `ix run` does.
+    fn serve(&self) {
+        let mut broker = self.broker.lock().unwrap();
+        let events = broker.opened.as_mut().map(OpenedDevice::service).unwrap_or_default();
+        for event in events {
+            let DeviceEvent::Update(update) = event else { continue };
+            broker.serial += 1;
+            let serial = broker.serial;
+            let (line, fds) = (update.line, update.fds);
+            broker.updates.send(Update { device: 0, serial, line, fds }).unwrap();
+            use std::io::Write;
+            broker.bell.write_all(&[1]).unwrap();
+        }
+    }
+
+    fn total(&self, name: &str) -> u64 {
+        Snapshot::of(&self.page).total(name).unwrap()
+    }
+}
+
+fn open(spec: &str, memory: Option<SharedMemory>) -> OpenedDevice {
+    let spec: DeviceSpec = spec.parse().unwrap();
+    ix_nic::open(&spec, &OpenOptions { memory, ..OpenOptions::default() }).unwrap()
+}
+
+/// An application on an end.
+struct App<'a> {
+    dataplane: &'a Dataplane,
+    calls: *mut Call,
+    events: *const Event,
+    /// Transmit memory: the scatter-gather entries first, then a message.
+    sg: *mut SgEntry,
+    count: usize,
+    sgs: usize,
+}
+
+impl<'a> App<'a> {
+    fn new(end: &'a End) -> App<'a> {
+        let dataplane = &end.dataplane;
+        // SAFETY: the header and its areas live as long as the dataplane.
+        let (header, area): (ProcessHeader, ThreadArea) = unsafe {
+            let header = *dataplane.header();
+            (header, *(header.thread_areas as *const ThreadArea))
+        };
+        let (calls, events) = (area.calls as *mut Call, area.events as *const Event);
+        App { dataplane, calls, events, sg: header.tx_base as *mut SgEntry, count: 0, sgs: 0 }
+    }
+
+    fn call(&mut self, op: u32, args: &[u64]) {
+        let mut call = Call { op, ..Call::default() };
+        call.args[..args.len()].copy_from_slice(args);
+        // SAFETY: below CALLS_MAX; this application's own array.
+        unsafe { self.calls.add(self.count).write(call) };
+        self.count += 1;
+    }
+
+    fn send(&mut self, handle: u64, base: u64, len: u64) {
+        // SAFETY: within transmit memory, which is this application's own.
+        let sg = unsafe { self.sg.add(self.sgs) };
+        // SAFETY: as above.
+        unsafe { sg.write(SgEntry { base, len }) };
+        self.sgs += 1;
+        self.call(call_op::SENDV, &[handle, sg as u64, 1]);
+    }
+
+    fn run_io(&mut self, wait: Duration) -> Vec<Event> {
+        // SAFETY: one Linux thread drives this end.
+        let n = unsafe { self.dataplane.run_io(0, self.count, wait.as_micros() as u64) };
+        (self.count, self.sgs) = (0, 0);
+        // SAFETY: the dataplane wrote that many events.
+        (0..n).map(|i| unsafe { *self.events.add(i) }).collect()
+    }
+
+    fn half(address: [u8; 4], at: usize) -> u64 {
+        u64::from_be_bytes(ix_abi::v4(address)[at..at + 8].try_into().unwrap())
+    }
+}
+
+fn echo_server(end: &End, stop: &AtomicBool) {
+    let mut app = App::new(end);
+    app.call(call_op::LISTEN, &[App::half([0; 4], 0), App::half([0; 4], 8), 7, 0, 99]);
+    while !stop.load(Ordering::SeqCst) {
+        for event in app.run_io(Duration::from_millis(100)) {
+            match event.kind {
+                event_kind::KNOCK => app.call(call_op::ACCEPT, &[event.handle, event.handle]),
+                event_kind::RECV => app.send(event.handle, event.data, event.len as u64),
+                event_kind::SENT => {
+                    app.call(call_op::RECV_DONE, &[event.handle, event.len as u64]);
+                }
+                event_kind::EOF => app.call(call_op::CLOSE, &[event.handle]),
+                _ => {}
+            }
+        }
+    }
+}
+
+/// A connection that sends a message and waits for the same.
+struct Asker<'a> {
+    app: App<'a>,
+    handle: u64,
+}
+
+impl<'a> Asker<'a> {
+    fn connect(end: &'a End) -> Asker<'a> {
+        let mut app = App::new(end);
+        let (high, low) = (App::half([10, 98, 0, 1], 0), App::half([10, 98, 0, 1], 8));
+        app.call(call_op::CONNECT, &[5, high, low, 7, 0]);
+        let until = Instant::now() + PATIENCE;
+        loop {
+            let events = app.run_io(Duration::from_millis(100));
+            if let Some(event) = events.iter().find(|e| e.kind == event_kind::CONNECTED) {
+                return Asker { handle: event.handle, app };
+            }
+            assert!(Instant::now() < until, "not connected");
+        }
+    }
+
+    fn ask(&mut self, number: u64) {
+        let message: Vec<u8> = (0..64).map(|i| (number * 31 + i) as u8).collect();
+        // SAFETY: transmit memory far behind the scatter-gather entries.
+        let place = unsafe { self.app.sg.cast::<u8>().add(1 << 20) };
+        // SAFETY: as above; nothing of an earlier message is under way.
+        unsafe { place.copy_from_nonoverlapping(message.as_ptr(), message.len()) };
+        self.app.send(self.handle, place as u64, message.len() as u64);
+        let (mut answer, until) = (Vec::new(), Instant::now() + PATIENCE);
+        while answer.len() < message.len() {
+            assert!(Instant::now() < until, "message {number} has no answer");
+            for event in self.app.run_io(Duration::from_millis(100)) {
+                assert_ne!(event.kind, event_kind::DEAD, "message {number}");
+                if event.kind == event_kind::RECV {
+                    let (data, len) = (event.data as *const u8, event.len as usize);
+                    // SAFETY: received memory, ours until RECV_DONE.
+                    answer.extend_from_slice(unsafe { std::slice::from_raw_parts(data, len) });
+                    self.app.call(call_op::RECV_DONE, &[self.handle, len as u64]);
+                }
+            }
+        }
+        assert_eq!(answer, message);
+    }
+
+    fn close(mut self) {
+        self.app.call(call_op::CLOSE, &[self.handle]);
+        for _ in 0..5 {
+            self.app.run_io(Duration::from_millis(20));
+        }
+    }
+}
+
+/// Runs both ends, their brokers, and `work` at the client's.
+fn with_link(name: &str, work: impl FnOnce(&End, &End)) {
+    let path = format!("{}/{name}-{}", env!("CARGO_TARGET_TMPDIR"), std::process::id());
+    let server = End::new(&format!("memif:{path},role=server"), "10.98.0.1");
+    let client = End::new(&format!("memif:{path},role=client"), "10.98.0.2");
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| echo_server(&server, &stop));
+        scope.spawn(|| {
+            while !stop.load(Ordering::SeqCst) {
+                server.serve();
+                client.serve();
+                std::thread::sleep(Duration::from_millis(2));
+            }
+        });
+        let _stop = StopAtEnd(&stop);
+        work(&server, &client);
+    });
+    for end in [&server, &client] {
+        for kind in ["rx", "tx"] {
+            let held = end.total(&format!("{kind}_frames_in_device"));
+            assert_eq!(end.total(&format!("{kind}_frames_in_use")), held, "{kind} frames leak");
+        }
+    }
+}
+
+struct StopAtEnd<'a>(&'a AtomicBool);
+
+impl Drop for StopAtEnd<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
+/// The link goes and comes back under a connection, with both ends alive: TCP repairs what was lost.
+#[test]
+fn a_connection_outlives_links_that_come_and_go() {
+    with_link("flap", |server, client| {
+        let mut asker = Asker::connect(client);
+        for round in 0..5 {
+            (0..200).for_each(|number| asker.ask(round * 1000 + number));
+            // The server's broker hangs up and listens anew; the client's comes back by itself.
+            let mut broker = server.broker.lock().unwrap();
+            let spec = format!("memif:{},role=server", broker.opened.as_ref().unwrap().info.name);
+            broker.opened = None;
+            broker.opened = Some(open(&spec, None));
+        }
+        (0..200).for_each(|number| asker.ask(9000 + number));
+        asker.close();
+        let end = Instant::now() + PATIENCE;
+        while server.total("flows") > 0 {
+            assert!(Instant::now() < end, "the server's flow stays");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        // Gauges are written every 100 ms.
+        std::thread::sleep(Duration::from_millis(300));
+    });
+}
+
+/// A thread inside `run_io` with nothing to do sleeps on the doorbell, and hears the next request.
+#[test]
+fn a_silent_link_costs_nothing_and_the_next_request_is_answered() {
+    with_link("silent", |_, client| {
+        let mut asker = Asker::connect(client);
+        asker.ask(1);
+        let used = || {
+            // SAFETY: all zeroes is a valid timespec.
+            let mut time: libc::timespec = unsafe { std::mem::zeroed() };
+            // SAFETY: writes to a local.
+            unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) };
+            Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+        };
+        let (before, start) = (used(), Instant::now());
+        while start.elapsed() < Duration::from_secs(1) {
+            asker.app.run_io(Duration::from_secs(1));
+        }
+        let spent = used() - before;
+        assert!(spent < Duration::from_millis(10), "{spent:?} in a second of silence");
+        asker.ask(2);
+        asker.close();
+        std::thread::sleep(Duration::from_millis(300));
+    });
+}
