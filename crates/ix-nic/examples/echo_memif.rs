@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 const SIZES: Sizes = Sizes { rx_frames: 4096, tx_frames: 2048, arena_bytes: 0 };
 const BURST: usize = 64;
 const WINDOWS: [usize; 4] = [1, 8, 32, 256];
-const SECONDS: f64 = 1.0;
+const SECONDS: f64 = 0.3;
 
 struct End {
     memory: PacketMemory,

@@ -28,12 +28,20 @@ pub struct ClientSession {
     /// What is still to be said, one message an ACK; `None` before HELLO.
     offers: Option<VecDeque<(Message, Option<OwnedFd>)>>,
     agreed: Option<Established>,
+    page_taken: bool,
 }
 
 impl ClientSession {
     /// Waits for HELLO. `bells` are copies of our queues' eventfds.
     pub fn new(spec: &MemifSpec, memory: SharedMemory, bells: Vec<OwnedFd>) -> ClientSession {
-        ClientSession { spec: spec.clone(), memory, bells, offers: None, agreed: None }
+        ClientSession {
+            spec: spec.clone(),
+            memory,
+            bells,
+            offers: None,
+            agreed: None,
+            page_taken: false,
+        }
     }
 
     /// Answers a message.
@@ -55,6 +63,15 @@ impl ClientSession {
             (Message::Disconnect(reason), _) => Err(Refusal::Peer(reason)),
             _ => Err(Refusal::Unexpected(name)),
         }
+    }
+
+    /// The steering page and the number of the peer's queues, once, when HELLO has come: our table
+    /// must stand in it before the peer has it.
+    pub fn take_page(&mut self) -> Option<(Option<Mapping>, usize)> {
+        self.agreed
+            .as_mut()
+            .filter(|_| !std::mem::replace(&mut self.page_taken, true))
+            .map(|agreed| (agreed.page.take(), agreed.plan.peer_queues))
     }
 
     fn next_offer(&mut self) -> Result<Step, Refusal> {

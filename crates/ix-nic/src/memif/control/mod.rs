@@ -1,6 +1,8 @@
 //! The control channel of a memif, as the broker serves it: connects or accepts, shakes hands,
 //! notices the peer's end, and offers the link again. Never blocks.
 mod client;
+#[cfg(test)]
+mod hostile_tests;
 mod refusal;
 mod server;
 
@@ -317,7 +319,13 @@ impl Control {
         step: Option<Step>,
         events: &mut Vec<DeviceEvent>,
     ) -> Result<(), Refusal> {
-        let State::Handshake { socket, .. } = &self.state else { return Ok(()) };
+        let State::Handshake { socket, session, .. } = &mut self.state else { return Ok(()) };
+        // The table stands in the page before the peer may look at it.
+        if let Session::Client(session) = &mut **session
+            && let Some((page, senders)) = session.take_page()
+        {
+            self.reta.publish(page, self.role, senders, self.flow_hash_key);
+        }
         match step {
             None => {}
             Some(Step::Reply(message, fd)) => {
@@ -326,8 +334,9 @@ impl Control {
             }
             Some(Step::Established(link)) => {
                 let Established { plan, fds, page, reply } = *link;
-                // The table stands in the page before the peer may look at it.
-                self.reta.publish(page, self.role, plan.peer_queues, self.flow_hash_key);
+                if self.role == MemifRole::Server {
+                    self.reta.publish(page, self.role, plan.peer_queues, self.flow_hash_key);
+                }
                 if let Some(message) = reply {
                     socket::send(socket.as_fd(), &message.encode(), None)?;
                 }

@@ -1,5 +1,7 @@
 //! The queue pairs of a memif, in the dataplane's process.
 mod client;
+#[cfg(test)]
+mod hostile_tests;
 mod nic;
 mod server;
 

@@ -29,6 +29,8 @@ pub(crate) struct MemifNic {
     link: Option<Link>,
     /// We said that we sleep.
     armed: bool,
+    /// Packets wait for room in a ring, for which no bell rings.
+    blocked: bool,
     drops: DeviceDrops,
 }
 
@@ -73,6 +75,7 @@ impl MemifNic {
             rx_frames: sizes.fill as usize,
             link: None,
             armed: false,
+            blocked: false,
             drops: DeviceDrops::default(),
         }
     }
@@ -239,6 +242,7 @@ impl Nic for MemifNic {
             let mut cx = Context { memory, pool: tx_pool, regions, drops };
             send(&mut rings.tx, link.sender.as_ref(), &mut cx, packets);
         });
+        self.blocked = !packets.is_empty();
     }
 
     fn kick(&mut self, _memory: &PacketMemory, tx_pool: &mut Pool) {
@@ -263,10 +267,11 @@ impl Nic for MemifNic {
     }
 
     fn doorbell(&self) -> Option<RawFd> {
-        Some(match &self.link {
-            None => NEVER_RINGS,
-            Some(link) => link.rx_bell.as_ref().unwrap_or(&self.bell).as_raw_fd(),
-        })
+        match &self.link {
+            None => Some(NEVER_RINGS),
+            Some(_) if self.blocked => None,
+            Some(link) => Some(link.rx_bell.as_ref().unwrap_or(&self.bell).as_raw_fd()),
+        }
     }
 
     fn arm(&mut self) -> bool {
@@ -305,7 +310,7 @@ impl Nic for MemifNic {
             rings.rx.iter_mut().for_each(|ring| ring.close(rx_pool));
             rings.tx.iter_mut().for_each(|ring| ring.close(tx_pool));
         });
-        self.armed = false;
+        (self.armed, self.blocked) = (false, false);
         self.info.steering = Steering::Software;
         self.info.mode = super::super::mode(self.role(), self.info.queues, None);
     }
