@@ -13,6 +13,9 @@ use std::net::SocketAddr;
 use std::sync::mpsc::{Sender, channel};
 use std::thread;
 
+/// Cycles of a polling server between two looks at what else there is.
+const POLLS: u64 = 256;
+
 /// Where the threads run.
 pub enum Place {
     /// On elastic threads.
@@ -96,8 +99,13 @@ fn serve_ix(
         Serve::Echo(_) if args.udp => {
             let mut server = UdpEcho::new(thread, at[0])?;
             news.send(Ok(()))?;
-            let wait = if args.poll { Wait::Poll } else { Wait::Forever };
-            loop {
+            for turn in 0u64.. {
+                // Signals and new links are looked for while waiting only: wait now and then.
+                let wait = match (args.poll, turn % POLLS) {
+                    (true, 0) => Wait::Us(2),
+                    (true, _) => Wait::Poll,
+                    (false, _) => Wait::Forever,
+                };
                 server.turn(wait)?;
             }
         }
