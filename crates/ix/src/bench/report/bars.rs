@@ -11,6 +11,9 @@ const BAR: f64 = 34.0;
 /// Room for the names of stacked bars.
 const NAMES: f64 = 190.0;
 
+/// A median with the lowest and highest run, where there is one.
+pub type Measured = Option<(f64, f64, f64)>;
+
 /// Bars of several series over the same categories.
 #[derive(Clone, Debug)]
 pub struct Grouped {
@@ -23,7 +26,7 @@ pub struct Grouped {
     /// Along.
     pub categories: Vec<String>,
     /// Label, class of the colour, and for each category the median and its extremes.
-    pub series: Vec<(String, String, Vec<Option<(f64, f64, f64)>>)>,
+    pub series: Vec<(String, String, Vec<Measured>)>,
 }
 
 impl Grouped {

@@ -40,7 +40,10 @@ const fn figure(
 }
 
 const RATE: &[(&str, &str)] = &[("msgs_per_s", "")];
-const OFFERED: &[&str] = &["rate", "offered_per_s", "wanted_per_s", "target_per_s"];
+const OFFERED: &[&str] =
+    &["rate", "offered_per_s", "wanted_per_s", "target_per_s", "point", "share_of_peak"];
+/// Points whose latency is that of the load itself, not of a measuring client.
+const CLOSED_LOOP: &str = "closed loop";
 use Kind::{Linear, Log};
 
 const BENCHES: [Bench; 10] = [
@@ -208,7 +211,8 @@ pub fn of(result: &Results) -> Vec<(String, String)> {
 /// A figure for each slice of the points.
 fn draw(figure: &Figure, rows: &[&Row]) -> Vec<(String, String)> {
     let measured = |row: &&Row| figure.ys.iter().any(|(y, _)| series::number(row, y).is_some());
-    let rows: Vec<_> = rows.iter().copied().filter(measured).collect();
+    let open = |row: &&Row| series::word(row, "point") != CLOSED_LOOP;
+    let rows: Vec<_> = rows.iter().copied().filter(measured).filter(open).collect();
     let several = figure.ys.len() > 1;
     let mut drawn = Vec::new();
     for (name, slice) in series::slices(&rows, figure.x, figure.ignored).iter().take(SLICES) {

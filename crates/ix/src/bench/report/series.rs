@@ -5,7 +5,7 @@ use super::text;
 use serde_json::Value;
 
 /// What makes a point, besides who was measured; everything else in a row is an outcome.
-pub const POINT_KEYS: [&str; 23] = [
+pub const POINT_KEYS: [&str; 25] = [
     "workload",
     "connections",
     "size",
@@ -29,6 +29,8 @@ pub const POINT_KEYS: [&str; 23] = [
     "wanted_per_s",
     "target_per_s",
     "second",
+    "point",
+    "share_of_peak",
 ];
 
 /// A row's figure.

@@ -106,7 +106,7 @@ fn the_page_of_all_samples_is_well_formed_and_complete() {
 fn every_series_is_in_its_figure_with_all_points() {
     for (bench, labels, points) in [
         ("echo", &["Linux, blocking", "Linux, spinning", "IX ← Linux", "IX ← IX"][..], 16),
-        ("memcached", &["Linux memcached, spinning", "Linux ix-kv, spinning", "IX"], 15),
+        ("memcached", &["memcached, blocking", "Linux, spinning", "IX"], 15),
         ("load", &["Linux, spinning: achieved", "Linux, spinning: wanted"], 80),
     ] {
         let (title, svg) = &figures::of(&sample(bench))[0];
@@ -205,7 +205,10 @@ fn the_papers_stand_beside_our_figures() {
     };
     assert_eq!(here("pingpong", "one-way"), "IX 5.03 µs, Linux 16.8 µs");
     assert_eq!(here("short", "IX over Linux"), "3.33×");
-    assert_eq!(here("memcached", "USR, rate"), "IX 1.89M/s, Linux 589k/s");
+    assert_eq!(
+        here("memcached", "USR, rate"),
+        "IX 1.89M/s, Linux 589k/s, memcached on Linux 442k/s"
+    );
     assert_eq!(here("batch", "B = 16"), "+28 %");
     let nothing = results(&json!({"bench": "pingpong", "rows": []}));
     assert!(papers::lines(&nothing).iter().all(|line| line.here.is_empty()));
