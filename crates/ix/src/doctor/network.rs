@@ -31,7 +31,7 @@ pub(super) fn user_namespaces() -> Check {
 
 /// Must come before the process has a second thread: without root it moves into a user namespace.
 pub(super) fn checks() -> Vec<Check> {
-    let mut checks = vec![interfaces()];
+    let mut checks = vec![interfaces(), memif()];
     // SAFETY: cannot fail and touches no memory.
     let root = unsafe { libc::geteuid() } == 0;
     let namespace = if root { Ok(()) } else { ix_testbed::enter_user_namespace() };
@@ -67,6 +67,15 @@ fn interfaces() -> Check {
         Ok(names) if names.is_empty() => Check::limited("interfaces", "none but loopback"),
         Ok(names) => Check::ok("interfaces", names.join(", ")),
         Err(e) => Check::limited("interfaces", ix_testbed::Error::to_string(&e)),
+    }
+}
+
+/// Memory that can be shared with another process, which is all that a memif takes.
+fn memif() -> Check {
+    let sizes = Sizes { rx_frames: TRIAL_FRAMES, tx_frames: TRIAL_FRAMES, arena_bytes: 0 };
+    match ix_mem::memory_fd(sizes) {
+        Ok(_) => Check::ok("memif", "memory can be shared with another process on this machine"),
+        Err(e) => Check::missing("memif", e.to_string()),
     }
 }
 
