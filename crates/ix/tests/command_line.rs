@@ -86,7 +86,14 @@ fn hardware_threads_that_cannot_be() {
 fn protection_that_is_not_built_is_not_pretended() {
     run_refuses(&["--domain", "pku", "--", "/bin/true"], 1, &["pku", "not built yet"]);
     refuses(&["bench", "echo", "--domain", "pku"], 1, &["pku", "not built yet"]);
-    refuses(&["demo", "--device", "memif"], 1, &["memif", "not built yet"]);
+}
+
+#[test]
+fn memifs_that_cannot_be() {
+    let run = |spec| ["run", "--nic", spec, "--addr", "10.9.0.2/24", "--", "/bin/true"];
+    refuses(&run("memif:"), 1, &["memif:"]);
+    refuses(&run("memif:/tmp/x,role=boss"), 1, &["role=", "server"]);
+    refuses(&run("memif:/no/such/folder/x,role=server"), 1, &["/no/such/folder/x"]);
 }
 
 #[test]
