@@ -3,6 +3,7 @@
 mod support;
 use ix_testbed::VethEnd;
 use std::net::{Ipv4Addr, SocketAddrV4};
+use std::process::Command;
 use std::time::Duration;
 use support::process::Process;
 use support::process::open_files;
@@ -113,6 +114,44 @@ fn one_program_serves_two_devices_at_once() {
         let stats = service.finish(PATIENCE);
         assert_eq!(stats.total("closed"), 2 * 3 * 30, "{stats}");
     }
+}
+
+/// A third device, whose client is on IX itself.
+#[test]
+fn one_program_serves_an_interface_a_tap_and_a_memif_at_once() {
+    let name = "one_program_serves_an_interface_a_tap_and_a_memif_at_once";
+    let Some(bed) = Bed::new(name, Nic::Afxdp, 1) else { return };
+    let cpus = ix_testbed::cpu::allowed();
+    let (first, last) = (cpus[0], cpus[cpus.len() - 1]);
+    let link = bed.file("link.memif");
+    let config = format!(
+        "host_addr = [\"{}/{PREFIX}\", \"{}/24\", \"10.99.0.1/24\"]\ncpu = [{first}]\n\
+         devices = [\"afxdp:ixs0\", \"tap:ixt0\", \"memif:{},role=server\"]\n[tcp]\n\
+         time_wait_us = 300000\n",
+        SERVICE.ip(),
+        SERVICE_BY_TAP.ip(),
+        link.display(),
+    );
+    let echo_file = build_echo();
+    let echo_file = echo_file.to_str().expect("text");
+    let mut service = bed.start_with(&config, &[echo_file, "64"]);
+    service.raise_tap(&bed.server, "ixt0", BY_TAP, 24);
+    service.process.wait_for("ready", PATIENCE);
+    let mut asker = Command::new(env!("CARGO_BIN_EXE_ix"));
+    asker.args(["run", "--nic", &format!("memif:{},role=client", link.display())]);
+    asker.args(["--addr", "10.99.0.2/24", "--cpus", &last.to_string()]);
+    asker.arg("--control").arg(bed.file("asker.sock")).arg("--").arg(echo_file);
+    asker.args(["--client", "10.99.0.1:7", "--connections", "8", "--seconds", "1", "--json"]);
+    let asker = Process::start(asker);
+    std::thread::scope(|scope| {
+        for (namespace, at) in [(&bed.client, SERVICE), (&bed.server, SERVICE_BY_TAP)] {
+            scope.spawn(move || namespace.run(|| talk(at, 1)));
+        }
+    });
+    let (status, said) = asker.wait(PATIENCE);
+    assert!(status.success(), "{said:#?}");
+    let stats = service.finish(PATIENCE);
+    assert_eq!(stats.total("closed"), 2 * 30 + 8, "{stats}");
 }
 
 fn talk(at: SocketAddrV4, client: u64) {
