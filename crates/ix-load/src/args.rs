@@ -72,7 +72,8 @@ pub enum PopularityName {
         a dataplane of its own (--nic). With --rate or --pattern the loop is open: requests are \
         due at times drawn in advance, and latency counts from then, however late the server made \
         us send them. Without, it is closed.",
-    after_long_help = EXAMPLES
+    after_long_help = EXAMPLES,
+    args_override_self = true
 )]
 pub struct LoadArgs {
     /// Server: HOST:PORT, or several
@@ -193,7 +194,7 @@ pub struct LoadArgs {
     pub measure_depth: u32,
 
     /// Machines that make the load: HOST:PORT of `ix load agent`, separated by commas
-    #[arg(long, value_name = "LIST", value_delimiter = ',', conflicts_with = "nic")]
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub agents: Vec<String>,
 
     /// Of everything that is random
@@ -208,6 +209,10 @@ pub struct LoadArgs {
     /// What the result calls the server: `ix`, `linux`, a name
     #[arg(long, value_name = "NAME", default_value = "server")]
     pub system: String,
+
+    /// What was read here, for agents to read it again.
+    #[arg(skip)]
+    pub command_line: Vec<String>,
 }
 
 /// Flags of `ix load agent`.

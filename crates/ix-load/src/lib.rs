@@ -4,6 +4,7 @@
 //! protocols as functions of bytes ([`protocol`], [`records`]) · the engine, a whole generator
 //! in virtual time ([`engine`]) · its two back ends ([`linux`], [`ix`]) · threads and their common
 //! start ([`worker`], [`run`]) · the result ([`report`]).
+pub mod agent;
 pub mod args;
 pub mod arrivals;
 pub mod clock;
@@ -12,6 +13,7 @@ pub mod fault;
 pub mod ix;
 pub mod law;
 pub mod linux;
+pub mod master;
 pub mod pattern;
 pub mod plan;
 pub mod protocol;
@@ -19,14 +21,19 @@ pub mod random;
 pub mod records;
 pub mod report;
 pub mod run;
+pub mod wire;
 pub mod worker;
 
-use args::LoadArgs;
+use args::{AgentArgs, LoadArgs};
 use clap::Parser;
 use serde_json::Value;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
+/// Exit status when it could not be run.
+pub const STATUS_FAILED: u8 = 1;
+/// Exit status for a wrong command line.
+pub const STATUS_USAGE: u8 = 2;
 /// Exit status when too many gets missed.
 pub const STATUS_MISSES: u8 = 3;
 /// Exit status when there were errors, or an agent was lost.
@@ -36,6 +43,8 @@ pub const STATUS_ERRORS: u8 = 4;
 pub enum Command {
     /// A run in this process.
     Load(Box<LoadArgs>),
+    /// An agent in this process.
+    Agent(Box<AgentArgs>),
     /// The same in a process of its own on a dataplane.
     OnDataplane(Dataplane),
 }
@@ -59,31 +68,59 @@ pub struct Dataplane {
 /// Reads a command line, the program's name first; ends the process when it is wrong.
 pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Command {
     let arguments: Vec<OsString> = arguments.into_iter().collect();
-    let args = LoadArgs::parse_from(&arguments);
-    let inside = std::env::var_os(ix_abi::ENV_HEADER).is_some();
-    match (&args.nic, &args.addr) {
-        (Some(nic), Some(addr)) if !inside => Command::OnDataplane(Dataplane {
-            nic: nic.clone(),
-            addr: addr.clone(),
-            gateway: args.gateway.clone(),
-            cpus: args.cpus.clone(),
-            batch: args.batch,
-            arguments: arguments[1..].to_vec(),
-        }),
+    let rest = arguments.get(1..).unwrap_or_default().to_vec();
+    if rest.first().is_some_and(|word| word == "agent") {
+        let args = AgentArgs::parse_from(&rest);
+        let (gateway, cpus) = (args.gateway.clone(), args.cpus.clone());
+        return match (args.nic.clone(), args.addr.clone()) {
+            (Some(nic), Some(addr)) if !on_dataplane() => Command::OnDataplane(Dataplane {
+                nic,
+                addr,
+                gateway,
+                cpus,
+                batch: None,
+                arguments: rest,
+            }),
+            _ => Command::Agent(Box::new(args)),
+        };
+    }
+    let mut args = LoadArgs::parse_from(&arguments);
+    let text = |word: &OsString| word.to_string_lossy().into_owned();
+    args.command_line = arguments.iter().map(text).collect();
+    let (gateway, cpus, batch) = (args.gateway.clone(), args.cpus.clone(), args.batch);
+    match (args.nic.clone(), args.addr.clone()) {
+        (Some(nic), Some(addr)) if !on_dataplane() => {
+            Command::OnDataplane(Dataplane { nic, addr, gateway, cpus, batch, arguments: rest })
+        }
         _ => Command::Load(Box::new(args)),
     }
 }
 
+/// Whether this process has a dataplane already.
+fn on_dataplane() -> bool {
+    libix::raw::Process::find().is_ok()
+}
+
 /// Carries a load out in this process. `machine` describes the machine for the result.
 pub fn load(args: LoadArgs, machine: &dyn Fn() -> Value) -> ExitCode {
-    let done = plan::Plan::new(args)
-        .map_err(|e| (2, e))
-        .and_then(|plan| run::run(plan, machine).map_err(|e| (1, e)));
+    let planned = plan::Plan::new(args).map_err(|e| (STATUS_USAGE, e));
+    let done = planned.and_then(|plan| run::run(plan, machine).map_err(|e| (STATUS_FAILED, e)));
     match done {
         Ok(status) => ExitCode::from(status),
         Err((status, error)) => {
             eprintln!("ix load: {error:#}");
             ExitCode::from(status)
+        }
+    }
+}
+
+/// Serves masters in this process.
+pub fn agent(args: &AgentArgs) -> ExitCode {
+    match agent::serve(args) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("ix load agent: {error:#}");
+            ExitCode::from(STATUS_FAILED)
         }
     }
 }

@@ -4,6 +4,7 @@ use std::process::ExitCode;
 fn main() -> ExitCode {
     match ix_load::parse(std::env::args_os()) {
         ix_load::Command::Load(args) => ix_load::load(*args, &|| serde_json::Value::Null),
+        ix_load::Command::Agent(args) => ix_load::agent(&args),
         ix_load::Command::OnDataplane(_) => {
             eprintln!("ix-load: a dataplane of its own is started by `ix load`; say that");
             ExitCode::from(2)

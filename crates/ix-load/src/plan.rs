@@ -92,7 +92,8 @@ impl Plan {
 
     /// Whether records are stored first.
     pub fn preloads(&self) -> bool {
-        self.records.is_some() && !self.args.no_preload
+        // Agents store their parts.
+        self.records.is_some() && !self.args.no_preload && self.args.agents.is_empty()
     }
 
     /// Threads that have a connection, of so many.

@@ -58,6 +58,15 @@ impl Collected {
         if entry.0 < sources || second == DRAIN { None } else { self.complete(second) }
     }
 
+    /// Takes the seconds that are whole now that there are fewer sources.
+    pub fn settle(&mut self, sources: usize) -> Vec<Second> {
+        let whole = |(second, (told, _)): (&i64, &(usize, Interval))| {
+            (*told >= sources && *second != DRAIN).then_some(*second)
+        };
+        let whole: Vec<i64> = self.pending.iter().filter_map(whole).collect();
+        whole.into_iter().filter_map(|second| self.complete(second)).collect()
+    }
+
     /// Takes what no further source will add to.
     pub fn flush(&mut self) {
         let all: Vec<i64> = self.pending.keys().copied().collect();
@@ -75,7 +84,12 @@ impl Collected {
             self.total.merge(interval);
             return None;
         }
-        let length_s = (self.plan.args.seconds - second as f64).min(1.0);
+        // The first second of the warm-up and the last measured one may be shorter.
+        let length_s = match second {
+            0.. => self.plan.args.seconds - second as f64,
+            _ => self.plan.warmup_s + (second + 1) as f64,
+        };
+        let length_s = length_s.min(1.0);
         let row = self.row(&interval, second as f64, length_s);
         let stop = if second >= 0 { self.stop_reason(&interval) } else { None };
         if second >= 0 {
@@ -300,10 +314,35 @@ pub fn progress(row: &Value) -> String {
     }
 }
 
-/// The summary as a table: a line a figure.
+/// The summary as a table: a line a figure, those that matter most first.
 pub fn table(summary: &Map<String, Value>) -> String {
-    let lines = summary.iter().filter(|(_, value)| !value.is_null());
-    lines.map(|(key, value)| format!("{key:<26} {}\n", plain(value))).collect()
+    const FIRST: [&str; 19] = [
+        "protocol",
+        "transport",
+        "loop",
+        "connections",
+        "depth",
+        "wanted_per_s",
+        "reached",
+        "msgs_per_s",
+        "connections_per_s",
+        "avg_us",
+        "p50_us",
+        "p90_us",
+        "p95_us",
+        "p99_us",
+        "p999_us",
+        "max_us",
+        "measure_p50_us",
+        "measure_p99_us",
+        "hit_rate",
+    ];
+    let line = |key: &str| match summary.get(key)? {
+        Value::Null => None,
+        value => Some(format!("{key:<24} {}\n", plain(value))),
+    };
+    let rest = summary.keys().map(String::as_str).filter(|key| !FIRST.contains(key));
+    FIRST.into_iter().chain(rest).filter_map(line).collect()
 }
 
 fn plain(value: &Value) -> String {

@@ -1,5 +1,7 @@
 //! One run: threads, their common start, their seconds, the result.
 use crate::clock::Clock;
+use crate::engine::Interval;
+use crate::master;
 use crate::plan::Plan;
 use crate::report::{self, Collected, HIT_RATE_LEAST};
 use crate::worker::{self, Hub, News, Place};
@@ -15,11 +17,16 @@ use std::time::{Duration, Instant};
 
 /// The start is told so long ahead.
 const AHEAD_NS: u64 = 2_000_000;
+/// How often those who wait look up.
+const LOOK: Duration = Duration::from_secs(1);
 /// Threads that tell nothing for so long hang.
 const SILENCE: Duration = Duration::from_secs(30);
 
 /// Carries out a plan on this machine and reports; answers the exit status.
 pub fn run(plan: Plan, machine: &dyn Fn() -> Value) -> Result<u8> {
+    if !plan.args.agents.is_empty() {
+        return master::run(plan, machine);
+    }
     let place = place()?;
     let mut collected = Collected::new(plan.clone(), place.name());
     let quiet = plan.args.quiet;
@@ -28,15 +35,15 @@ pub fn run(plan: Plan, machine: &dyn Fn() -> Value) -> Result<u8> {
             Happening::Stored(stored) if !quiet => {
                 eprintln!("stored {stored} of {} records", plan.args.records);
             }
-            Happening::Interval(interval) => {
-                if let Some(second) = collected.add(*interval.0, interval.1) {
+            Happening::Interval(interval, threads) => {
+                if let Some(second) = collected.add(*interval, threads) {
                     if !quiet {
                         eprintln!("{}", report::progress(&second.row));
                     }
                     return second.stop;
                 }
             }
-            Happening::Stored(_) | Happening::Ready => {}
+            Happening::Stored(_) | Happening::Ready | Happening::Alive => {}
         }
         None
     };
@@ -62,7 +69,9 @@ pub enum Happening {
     /// All threads are connected.
     Ready,
     /// One thread's second, and how many threads there are.
-    Interval((Box<crate::engine::Interval>, usize)),
+    Interval(Box<Interval>, usize),
+    /// Nothing for a second.
+    Alive,
 }
 
 /// How the threads ended.
@@ -123,16 +132,21 @@ fn listen(
 ) -> Result<Outcome> {
     let mut outcome = Outcome { stopped: None, failed: None };
     let (mut ready, mut ended, mut stored) = (0, 0, 0);
-    let mut last_told = Instant::now();
+    let (mut last_told, mut last_news) = (Instant::now(), Instant::now());
     let threads = hub.threads as usize;
     while ended < threads {
-        let event = match hear.recv_timeout(SILENCE) {
+        let event = match hear.recv_timeout(LOOK) {
             Ok(event) => event,
             Err(RecvTimeoutError::Disconnected) => break,
-            // Connecting very many takes longer than a second, but not in silence for ever.
-            Err(RecvTimeoutError::Timeout) if ready < threads => continue,
-            Err(RecvTimeoutError::Timeout) => bail!("the load threads hang"),
+            Err(RecvTimeoutError::Timeout) if last_news.elapsed() > SILENCE && ready == threads => {
+                bail!("the load threads hang");
+            }
+            Err(RecvTimeoutError::Timeout) => {
+                stop(hub, &mut outcome, happened(Happening::Alive));
+                continue;
+            }
         };
+        last_news = Instant::now();
         match event {
             News::Stored(more) => {
                 stored += more;
@@ -150,10 +164,7 @@ fn listen(
                 }
             }
             News::Interval(interval) => {
-                if let Some(why) = happened(Happening::Interval((interval, threads))) {
-                    outcome.stopped.get_or_insert(why);
-                    hub.stop.store(true, Ordering::Relaxed);
-                }
+                stop(hub, &mut outcome, happened(Happening::Interval(interval, threads)));
             }
             News::Ended(Ok(())) => ended += 1,
             News::Ended(Err(error)) if ready < threads => return Err(error),
@@ -165,6 +176,14 @@ fn listen(
         }
     }
     Ok(outcome)
+}
+
+/// Lets the threads end early, if there is a reason.
+fn stop(hub: &Hub, outcome: &mut Outcome, why: Option<String>) {
+    if let Some(why) = why {
+        outcome.stopped.get_or_insert(why);
+        hub.stop.store(true, Ordering::Relaxed);
+    }
 }
 
 /// Prints the result and says what its exit status is.

@@ -12,6 +12,7 @@ pub fn main(args: Vec<OsString>) -> Result<ExitCode> {
         ix_load::Command::Load(args) => {
             Ok(ix_load::load(*args, &|| Machine::read().to_json()))
         }
+        ix_load::Command::Agent(args) => Ok(ix_load::agent(&args)),
         ix_load::Command::OnDataplane(dataplane) => on_dataplane(dataplane),
     }
 }

@@ -5,6 +5,8 @@ use crate::random::mix;
 
 /// Longest head of an answer.
 const HEAD_MOST: usize = 16 << 10;
+/// How every answer begins.
+const VERSION: &[u8] = b"HTTP/1.";
 const BODY: u8 = 1;
 
 /// Requests for one path. All answers must have the same length and bytes as the first.
@@ -36,11 +38,7 @@ fn read_head(head: &[u8]) -> Result<u32, Step> {
         .map_err(|_| Step::Wrong(Fault::BadReply, format!("head is {}", excerpt(head))))?;
     let mut lines = text.split("\r\n");
     let status = lines.next().unwrap_or_default();
-    let mut words = status.split(' ');
-    if !words.next().is_some_and(|version| version.starts_with("HTTP/1.")) {
-        return Err(Step::Wrong(Fault::BadReply, format!("no HTTP: {}", excerpt(head))));
-    }
-    if words.next() != Some("200") {
+    if status.split(' ').nth(1) != Some("200") {
         return Err(Step::Wrong(Fault::ServerError, format!("the server says `{status}`")));
     }
     let field = |wanted: &str| {
@@ -72,6 +70,10 @@ impl Protocol for Http {
     fn decode(&mut self, _: &Ask, partial: &mut Partial, data: &[u8]) -> Step {
         let mut at = 0;
         if partial.stage == 0 {
+            let begin = &data[..data.len().min(VERSION.len())];
+            if !VERSION.starts_with(begin) {
+                return Step::Wrong(Fault::BadReply, format!("no HTTP: {}", excerpt(data)));
+            }
             let Some(end) = head_end(&data[..data.len().min(HEAD_MOST)]) else {
                 let what = format!("no head in {}", excerpt(data));
                 let long = data.len() >= HEAD_MOST;
