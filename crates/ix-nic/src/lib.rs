@@ -119,6 +119,13 @@ pub trait Nic: Send {
         true
     }
 
+    /// How many packets wait, from a device whose peer works on what it is sent while we go on, and
+    /// whose doorbell costs next to nothing; `None` from all others. See `Receive::poll` for why
+    /// a thread may then take fewer of them than it could.
+    fn waiting(&self) -> Option<usize> {
+        None
+    }
+
     /// Queues packets for transmission from the front of `packets` and leaves in it those that the
     /// device has no room for. Finished frames return to `tx_pool`, here or in [`Nic::kick`].
     fn transmit(

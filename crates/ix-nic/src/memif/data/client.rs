@@ -127,8 +127,9 @@ impl RxRing for ClientRx {
         self.refill(cx.pool);
     }
 
-    fn has_packets(&self) -> bool {
-        !self.lies && self.filled() != Some(0)
+    #[inline]
+    fn waiting(&self) -> usize {
+        if self.lies { 0 } else { self.filled().map_or(1, usize::from) }
     }
 
     fn ring(&self) -> &Ring {

@@ -34,8 +34,8 @@ struct Context<'a> {
 trait RxRing {
     /// Appends at most `max` packets; the device has its frames again.
     fn receive(&mut self, cx: &mut Context<'_>, max: usize, out: &mut Vec<RxPacket>);
-    /// Whether packets wait.
-    fn has_packets(&self) -> bool;
+    /// How many packets wait.
+    fn waiting(&self) -> usize;
     /// The ring itself.
     fn ring(&self) -> &Ring;
     /// Frames that the ring holds.

@@ -227,6 +227,15 @@ impl Nic for MemifNic {
         out.len() - before
     }
 
+    fn pending(&self) -> bool {
+        self.waiting() != Some(0)
+    }
+
+    fn waiting(&self) -> Option<usize> {
+        let Some(link) = &self.link else { return Some(0) };
+        on_side!(&link.side, rings => Some(rings.rx.iter().map(RxRing::waiting).sum()))
+    }
+
     fn transmit(
         &mut self,
         memory: &PacketMemory,
@@ -282,7 +291,7 @@ impl Nic for MemifNic {
             // The flag must be seen before the index is read, as in `publish`.
             fence(Ordering::SeqCst);
             self.armed = true;
-            !rings.rx.iter().any(RxRing::has_packets)
+            rings.rx.iter().all(|ring| ring.waiting() == 0)
         })
     }
 

@@ -130,8 +130,9 @@ impl RxRing for ServerRx {
         self.ring.set_tail(self.next);
     }
 
-    fn has_packets(&self) -> bool {
-        !self.lies && self.appended() != Some(0)
+    #[inline]
+    fn waiting(&self) -> usize {
+        if self.lies { 0 } else { self.appended().map_or(1, usize::from) }
     }
 
     fn ring(&self) -> &Ring {
