@@ -157,11 +157,13 @@ impl<P: Protocol> OnIx<P> {
 
     /// Appends the calls of connections that were touched, as far as there is room.
     fn emit(&mut self, now_ns: u64) {
-        while self.thread.call_room() >= EMIT_CALLS
-            && self.thread.sg_room()
-            && self.backlog.is_empty()
-            && let Some(index) = self.dirty.pop_front()
-        {
+        // Each once: one that lacks memory joins the end again.
+        for _ in 0..self.dirty.len() {
+            let room = self.thread.call_room() >= EMIT_CALLS && self.thread.sg_room();
+            if !room || !self.backlog.is_empty() {
+                return;
+            }
+            let Some(index) = self.dirty.pop_front() else { return };
             self.flows[index as usize].dirty = false;
             if self.engine.is_udp() {
                 self.emit_datagrams(index, now_ns);
