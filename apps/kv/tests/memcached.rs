@@ -200,7 +200,7 @@ fn binary_request(random: &mut Random) -> Vec<u8> {
         0 => random.below(1000).to_string(),
         _ => "v".repeat(random.below(3000) as usize),
     };
-    let mut extras = vec![0; 20];
+    let mut extras = [0; 20];
     extras[7] = random.below(10) as u8;
     extras[15] = random.below(10) as u8;
     if random.below(3) == 0 {
@@ -289,9 +289,14 @@ fn libmemcacheds_client_sees_no_difference() {
     }
     let Some(memcached) = memcached(name) else { return };
     let ours = ix_kv(&["-t", "2"]);
-    let [theirs, ours] = [memcached.at, ours.at].map(|at| {
+    let clients = [memcached.at, ours.at].map(|at| {
         let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/client.py");
-        let output = Command::new("python3").args([script, &at.to_string()]).output().unwrap();
+        let mut command = Command::new("python3");
+        command.args([script, &at.to_string()]).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.spawn().expect("python3 starts")
+    });
+    let [theirs, ours] = clients.map(|client| {
+        let output = client.wait_with_output().unwrap();
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(output.status.success(), "{said}");
         String::from_utf8_lossy(&output.stdout).into_owned()
@@ -366,6 +371,8 @@ fn a_client_that_does_not_read_stops_being_read() {
             Err(_) => std::thread::sleep(Duration::from_millis(5)),
         }
     }
+    // Time to do the wrong thing in.
+    std::thread::sleep(Duration::from_millis(300));
     let status = std::fs::read_to_string(format!("/proc/{}/status", ours.child.id())).unwrap();
     let line = status.lines().find(|line| line.starts_with("VmRSS")).unwrap();
     let kb: u64 = line.split_whitespace().nth(1).unwrap().parse().unwrap();
