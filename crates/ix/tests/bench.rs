@@ -71,6 +71,8 @@ fn all_of_them_measure_something() {
         check(&folder.read(bench), bench, "msgs_per_s");
     }
     check(&folder.read("bulk"), "bulk", "mbit_per_s");
+    let page = std::fs::read_to_string(folder.0.join("report.html")).expect("a page");
+    assert!(page.contains("<svg") && page.contains("ix bench short"));
     let rows = folder.read("short")["rows"].clone();
     assert!(rows[0]["connections_per_s"].as_f64() > Some(0.0) && rows[0]["cores"] == 1, "{rows}");
     let memcached = folder.read("memcached");

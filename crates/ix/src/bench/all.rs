@@ -1,6 +1,6 @@
 //! `ix bench all`: every benchmark, one after the other, each with its results in a file.
 use super::{choose_device, run};
-use crate::args::{AllArgs, BenchArgs};
+use crate::args::{AllArgs, BenchArgs, ReportArgs};
 use crate::problem::{Problem, Result};
 use crate::report::write_json;
 use std::time::{Duration, Instant};
@@ -44,6 +44,10 @@ pub fn main(args: &AllArgs) -> Result<()> {
     }
     let took = start.elapsed().as_secs();
     eprintln!("ix: {} benchmarks in {took} s, results in {}", chosen.len(), args.dir.display());
+    if failed.len() < chosen.len() {
+        let (files, output) = (vec![args.dir.clone()], args.dir.join("report.html"));
+        super::report::main(&ReportArgs { files, output })?;
+    }
     if failed.is_empty() {
         return Ok(());
     }

@@ -138,6 +138,9 @@ pub fn common_notes(lab: &Lab) -> Vec<String> {
             .to_owned(),
         "domain none: the program can touch the dataplane's memory".to_owned(),
         format!("Linux's congestion control on the link: {}", lab.congestion_control()),
+        "Linux's rows: pinned threads, SO_REUSEPORT, TCP_NODELAY, offloads on but where a row says \
+         off; no busy polling of the device, for a veth gains nothing from it"
+            .to_owned(),
     ];
     if lab.cpus.0 == lab.cpus.1 {
         notes.push("one hardware thread only: server and client share it".to_owned());

@@ -156,7 +156,7 @@ fn settings(lab: &Lab, server: Host, point: &Point) -> String {
     format!(
         "{pinned}, SO_REUSEPORT, {}, {}, {}, offloads {}",
         if udp { "recvmmsg and sendmmsg" } else { "epoll, TCP_NODELAY" },
-        if spin { "spinning in user mode" } else { "sleeping" },
+        if spin { "spinning in user mode" } else { "sleeping, no busy polling" },
         lab.congestion_control(),
         if point.offloads { "on" } else { "off" },
     )
