@@ -24,10 +24,12 @@ pub struct Args {
     #[arg(short = 'U', long, value_name = "PORT", default_value_t = 0)]
     pub udp_port: u16,
     /// Address to listen on
-    #[arg(short = 'l', long, value_name = "ADDR", default_value_t = IpAddr::V4(Ipv4Addr::UNSPECIFIED))]
+    #[arg(short = 'l', long, value_name = "ADDR",
+          default_value_t = IpAddr::V4(Ipv4Addr::UNSPECIFIED))]
     pub listen: IpAddr,
     /// Threads; on IX all elastic threads unless said, on Linux one
-    #[arg(short = 't', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=256))]
+    #[arg(short = 't', long, value_name = "N",
+          value_parser = clap::value_parser!(u32).range(1..=256))]
     pub threads: Option<u32>,
     /// Connections at most, of all threads together
     #[arg(short = 'c', long, value_name = "N", default_value_t = 1024)]

@@ -1,7 +1,7 @@
 //! One item as it lies in memory: five words, then the key, then the value, each from a word on.
 //!
 //! ```text
-//! 0  next in chain (32) | hash (32)          3  value bytes (32) | key bytes (8) | class (8) | bits
+//! 0  next in chain (32) | hash (32)          3  value bytes (32) | key bytes (8) | class | bits
 //! 1  cas                                     4  stored at, s (32) | references (32)
 //! 2  expires at, s (32) | client flags (32)  5  key, value
 //! ```

@@ -1,7 +1,7 @@
 //! One connection: bytes in, replies out, no input or output of its own.
 //!
 //! Requests are read where they lie. Only what is left of a request whose rest has not come is kept
-//! here ([`Session::feed`]), and that is short: values go into their item as they come, and the keys
+//! here ([`Session::feed`]), and that is short: values go to their item as they come, and the keys
 //! of a long `get` are answered one by one.
 use crate::counters::Counters;
 use crate::expiry::Now;
@@ -101,7 +101,7 @@ impl Session {
         reply.is_full() || self.is_closed()
     }
 
-    /// Carries out requests and answers how many bytes were taken: all, unless the reply became full
+    /// Carries out requests and answers how many bytes were taken: all, unless the reply is full
     /// (feed the rest once it was sent, also when there is none) or the connection is closed.
     #[inline]
     pub fn feed(&mut self, input: &[u8], context: &Context<'_>, reply: &mut Reply) -> usize {

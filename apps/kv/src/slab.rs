@@ -1,6 +1,6 @@
 //! Memory for items: pages, cut into chunks of one size class each, as in memcached.
 //!
-//! What a class has no memory for is found by the clock algorithm over its pages (Corbató, "A paging
+//! What a class has no memory for is found by a clock over its pages (Corbató, "A paging
 //! experiment with the Multics system", 1968): an item that was used since the hand last came by
 //! is spared once. Reading an item thus changes nothing but one bit, and that seldom.
 use crate::item::{Item, NIL};

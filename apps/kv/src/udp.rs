@@ -1,4 +1,4 @@
-//! memcached's frame over UDP: eight bytes before each datagram, replies cut into as many as needed.
+//! memcached's frame over UDP: eight bytes before each datagram, replies cut into several.
 use crate::reply::Reply;
 use crate::session::{Context, Session};
 
