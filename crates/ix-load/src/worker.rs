@@ -86,7 +86,7 @@ impl Hub {
 
 /// Where a thread's sockets are.
 enum Seat {
-    Ix(Process, Thread),
+    Ix(Process, Box<Thread>),
     Linux,
     /// The elastic thread went away with an error.
     Gone,
@@ -102,7 +102,7 @@ pub fn run(hub: &Hub, place: Place, index: u32, news: &Sender<News>) {
 fn live(hub: &Hub, place: Place, index: u32, news: &Sender<News>) -> Result<()> {
     let args = &hub.plan.args;
     let mut seat = match place {
-        Place::Ix(process) => Seat::Ix(process, Thread::enter(&process, index)?),
+        Place::Ix(process) => Seat::Ix(process, Box::new(Thread::enter(&process, index)?)),
         Place::Linux => {
             if let Some(cpus) = &args.cpus {
                 let cpus = cpu::parse_list(cpus).map_err(|e| anyhow!(e))?;
@@ -176,10 +176,10 @@ fn on_seat<P: Protocol>(
         }
         Seat::Ix(process, thread) => {
             let local = process.local_addr();
-            let mut backend = OnIx::new(engine, thread, local, targets, args.spin);
+            let mut backend = OnIx::new(engine, *thread, local, targets, args.spin);
             let worked = work(&mut backend);
             backend.finish()?;
-            *seat = Seat::Ix(process, backend.into_thread());
+            *seat = Seat::Ix(process, Box::new(backend.into_thread()));
             worked
         }
     }

@@ -59,7 +59,7 @@ fn an_agent_that_disappears_makes_the_result_partial() {
         thread::sleep(Duration::from_millis(1800));
         drop(two);
     });
-    let words = format!("--connections 4 --rate 400 --seconds 4 --warmup 0 -q");
+    let words = "--connections 4 --rate 400 --seconds 4 --warmup 0 -q";
     let ran = load(at, &format!("{words} --agents {first},{second} --measure-connections 2"));
     assert_eq!(ran.status, 4, "{}", ran.errors);
     assert_eq!(ran.summary()["partial"], true);

@@ -24,7 +24,7 @@ pub(super) struct Conn {
     pub(super) asked: u64,
     pub(super) answers: u64,
     /// The front of an answer that could not be read yet.
-    pub(super) kept: Option<Box<Vec<u8>>>,
+    pub(super) kept: Option<Box<[u8]>>,
     /// Answers of which some datagrams came.
     pub(super) parts: Vec<Parts>,
 }

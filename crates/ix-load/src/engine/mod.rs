@@ -265,7 +265,8 @@ impl<P: Protocol> Engine<P> {
     #[inline]
     pub fn input(&mut self, index: u32, data: &[u8], now_ns: u64) -> Verdict {
         let conn = &mut self.conns[index as usize];
-        if let Some(mut kept) = conn.kept.take() {
+        if let Some(kept) = conn.kept.take() {
+            let mut kept = kept.into_vec();
             kept.extend_from_slice(data);
             return self.read(index, &kept, now_ns);
         }
@@ -298,7 +299,7 @@ impl<P: Protocol> Engine<P> {
                         return self.broken(index, Fault::BadReply, what, now_ns);
                     }
                     if !rest.is_empty() {
-                        conn.kept = Some(Box::new(rest.to_vec()));
+                        conn.kept = Some(rest.into());
                     }
                     break;
                 }

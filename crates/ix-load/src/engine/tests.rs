@@ -257,7 +257,8 @@ fn wrong_answers_are_told_apart() {
         all
     };
     const END: &str = "\r\nEND\r\n";
-    let cases: [(Option<Fault>, &dyn Fn(&str) -> Vec<u8>); 8] = [
+    type Case<'a> = (Option<Fault>, &'a dyn Fn(&str) -> Vec<u8>);
+    let cases: [Case<'_>; 8] = [
         (None, &|k| reply(k, 5, &value(k), END)),
         (None, &|_| b"END\r\n".to_vec()),
         (Some(Fault::WrongValue), &|k| reply(k, 5, b"12345", END)),

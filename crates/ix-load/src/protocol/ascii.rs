@@ -94,7 +94,7 @@ fn number(digits: &[u8]) -> Option<u32> {
 impl Protocol for Ascii {
     #[inline]
     fn next(&mut self) -> Option<Ask> {
-        self.workload.next()
+        self.workload.draw()
     }
 
     #[inline]

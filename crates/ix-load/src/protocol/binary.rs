@@ -75,7 +75,7 @@ impl Binary {
 impl Protocol for Binary {
     #[inline]
     fn next(&mut self) -> Option<Ask> {
-        self.workload.next()
+        self.workload.draw()
     }
 
     #[inline]

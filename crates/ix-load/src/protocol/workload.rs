@@ -60,7 +60,7 @@ impl Workload {
 
     /// The next request.
     #[inline]
-    pub fn next(&mut self) -> Option<Ask> {
+    pub fn draw(&mut self) -> Option<Ask> {
         match &mut self.choice {
             Choice::Mixed { rng, popularity, update } => {
                 let record = match popularity {
