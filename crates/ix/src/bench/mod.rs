@@ -65,10 +65,11 @@ fn run(name: &str, args: &BenchArgs, device: Device, command: String) -> Result<
             "Linux: the whole time of a packet at this load; its parts cannot be seen from outside"
                 .to_owned(),
         ),
-        "churn" => notes.push(
+        "churn" => notes.extend([
             "Linux: 16384 connections in TIME-WAIT at most, and a port may be used again after 1 s"
                 .to_owned(),
-        ),
+            "a client on IX has 22,768 ports; when all are in TIME-WAIT, errors say so".to_owned(),
+        ]),
         _ => {}
     }
     Ok(Report { bench: name.to_owned(), machine, rows, notes, command })
