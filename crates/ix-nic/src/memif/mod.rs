@@ -9,8 +9,8 @@
 //! **Nothing of a peer's is believed.** Control messages are checked before they reach the
 //! dataplane; regions must be sealed against shrinking; descriptors are read once and checked. The
 //! client's peer sees all its packet memory and can change received frames
-//! ([`crate::NicInfo::shared_frames`]). What remains: a server whose client gives it regions in 2 MB
-//! pages dies if that client takes pages away (fallocate) and the machine has none left.
+//! ([`crate::NicInfo::shared_frames`]). What remains: a server whose client gives it regions in
+//! 2 MB pages dies if that client takes pages away (fallocate) and the machine has none left.
 //!
 //! **Between two IX** with several queues each pair of queues has a ring each way, so that every
 //! ring has one writer, and a page in which the receiver says which flow group goes to which of its

@@ -225,7 +225,8 @@ mod tests {
 
         #[test]
         fn each_ring_has_one_sender_and_one_receiver(plan in any_plan()) {
-            let mut received: Vec<_> = (0..plan.queues).flat_map(|q| plan.rx_of(q).to_vec()).collect();
+            let mut received: Vec<_> =
+                (0..plan.queues).flat_map(|q| plan.rx_of(q).to_vec()).collect();
             let mut sent: Vec<_> =
                 (0..plan.queues).flat_map(|q| plan.tx_of(q)).map(|(ring, _)| ring).collect();
             received.sort_by_key(|ring| ring.offset);

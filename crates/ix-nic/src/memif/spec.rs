@@ -136,7 +136,8 @@ impl fmt::Display for MemifSpecError {
             }
             Option(word) => write!(
                 f,
-                "unknown option `{}`; memif has id=N, role=server|client, queues=N, secret=S, mtu=N",
+                "unknown option `{}`; memif has id=N, role=server|client, queues=N, secret=S and \
+                 mtu=N",
                 word.escape_debug()
             ),
             Id => write!(f, "id=N takes a number from 0 to {}", u32::MAX),

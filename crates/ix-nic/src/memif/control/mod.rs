@@ -27,8 +27,10 @@ use std::time::{Duration, Instant};
 
 /// Between two attempts of a client to connect.
 const RETRY: Duration = Duration::from_millis(100);
-/// From the connection to the agreement, at most.
-const HANDSHAKE: Duration = Duration::from_secs(1);
+/// From the connection to the agreement, at most. A client that says nothing keeps others out; a
+/// server may be starting still, and DPDK's falls over a client that leaves midway.
+const CLIENT_SPEAKS_WITHIN: Duration = Duration::from_secs(5);
+const SERVER_SPEAKS_WITHIN: Duration = Duration::from_secs(30);
 /// Messages read in one go: more than any handshake has.
 const MESSAGES_AT_ONCE: usize = 4096;
 
@@ -258,7 +260,11 @@ impl Control {
 
     /// Begins the handshake.
     fn greet(&mut self, socket: OwnedFd, now: Instant) {
-        let deadline = now + HANDSHAKE;
+        let deadline = now
+            + match self.role {
+                MemifRole::Server => CLIENT_SPEAKS_WITHIN,
+                MemifRole::Client => SERVER_SPEAKS_WITHIN,
+            };
         let session = match (&self.memory, self.role) {
             (Some(memory), MemifRole::Client) => {
                 let bells = self.bells.iter().map(OwnedFd::try_clone).collect::<Result<_, _>>();

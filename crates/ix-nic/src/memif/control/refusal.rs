@@ -96,7 +96,7 @@ impl fmt::Display for Refusal {
                 write!(f, "its {message} came with {count} descriptors")
             }
             Steering => write!(f, "its steering page is missing"),
-            Slow => write!(f, "it connected and then said too little for a second"),
+            Slow => write!(f, "it was connected and said too little for seconds"),
             Peer(reason) if reason.is_empty() => write!(f, "it refuses us"),
             Peer(reason) => write!(f, "it refuses us: {reason}"),
             System(e) => write!(f, "{e}"),
