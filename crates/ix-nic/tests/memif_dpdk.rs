@@ -114,6 +114,7 @@ fn our_client_and_a_dpdk_server() {
     echo(&mut end, 20_000, swapped);
     assert_eq!(end.host.nics[0].drops(), Default::default());
     end.host.assert_nothing_leaks();
+    let _ = std::fs::remove_file(&path); // testpmd is killed and leaves it
 }
 
 #[test]
