@@ -1,5 +1,17 @@
 //! Placement on hardware threads.
 use std::io;
+use std::str::FromStr;
+
+/// Hardware threads of a command line: a list such as `0,2-3`, never empty.
+#[derive(Clone, Debug)]
+pub struct Cpus(pub Vec<usize>);
+
+impl FromStr for Cpus {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Cpus, String> {
+        parse_list(text).map(Cpus)
+    }
+}
 
 /// A list such as `0,2-3`.
 pub fn parse_list(list: &str) -> Result<Vec<usize>, String> {

@@ -12,6 +12,7 @@ pub mod linux;
 mod pattern;
 mod service;
 pub mod socket;
+pub mod threads;
 
 pub use pattern::Pattern;
 pub use service::{End, Service, Verdict};

@@ -1,5 +1,5 @@
 //! A service on Linux sockets: epoll, blocking or spinning, one thread.
-use crate::socket::{self, Epoll};
+use crate::socket::{self, Epoll, is_passing};
 use crate::{End, Service, Verdict, clock};
 use libc::{EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT};
 use std::io::{self, Read, Write};
@@ -197,8 +197,4 @@ impl<S: Service> Loop<S> {
         self.free.push(index);
         if self.service.closed(conn, end) { self.dial() } else { Ok(()) }
     }
-}
-
-fn is_passing(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
 }

@@ -1,5 +1,5 @@
 //! Linux sockets with the options that a fair comparison needs and `std` lacks.
-use std::io;
+use std::io::{self, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
@@ -139,6 +139,25 @@ pub fn connect_from(source: Option<IpAddr>, addr: SocketAddr) -> io::Result<TcpS
 pub fn reset_on_close(stream: &TcpStream) -> io::Result<()> {
     let linger = libc::linger { l_onoff: 1, l_linger: 0 };
     set_option(stream, libc::SOL_SOCKET, libc::SO_LINGER, linger)
+}
+
+/// Whether an error only says that there is nothing to do now.
+pub fn is_passing(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
+}
+
+/// Writes as much as a nonblocking socket takes, and answers how many bytes that was.
+pub fn write_some(mut stream: &TcpStream, bytes: &[u8]) -> io::Result<usize> {
+    let mut sent = 0;
+    while sent < bytes.len() {
+        match stream.write(&bytes[sent..]) {
+            Ok(n) => sent += n,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) if is_passing(&error) => break,
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(sent)
 }
 
 /// Most descriptors of a process that the kernel allows by default (fs.nr_open).
