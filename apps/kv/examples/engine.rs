@@ -1,8 +1,9 @@
 //! Cycles of the engine alone, without any network: one request fed to each of 64 connections in
 //! turn. `cargo run --release -p ix-kv --example engine`
+use ix_kv::context::Context;
 use ix_kv::expiry::Now;
 use ix_kv::reply::Reply;
-use ix_kv::session::{Context, Session};
+use ix_kv::session::Session;
 use ix_kv::store::{Limits, Store};
 use ix_kv::words::Words;
 

@@ -7,6 +7,7 @@
 mod args;
 mod ascii;
 mod binary;
+pub mod context;
 pub mod counters;
 pub mod expiry;
 pub mod index;

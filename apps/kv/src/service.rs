@@ -1,7 +1,7 @@
 //! What all server threads have in common.
+use crate::context::Context;
 use crate::counters::Counters;
 use crate::expiry::Now;
-use crate::session::Context;
 use crate::store::Store;
 
 /// What is said to a connection too many.

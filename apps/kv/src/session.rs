@@ -3,27 +3,15 @@
 //! Requests are read where they lie. Only what is left of a request whose rest has not come is kept
 //! here ([`Session::feed`]), and that is short: values go to their item as they come, and the keys
 //! of a long `get` are answered one by one.
-use crate::counters::Counters;
-use crate::expiry::Now;
+use crate::context::Context;
 use crate::reply::Reply;
-use crate::store::{Draft, How, Outcome, Store};
+use crate::store::{Draft, How, Outcome};
 use crate::{ascii, binary};
 
 /// Bytes by which a request is completed that came in pieces.
 const CARRY_STEP: usize = 512;
 /// Capacity that is kept for the next such request.
 const CARRY_KEPT: usize = 1024;
-
-/// What a request is carried out with.
-#[derive(Clone, Copy)]
-pub struct Context<'a> {
-    /// The cache.
-    pub store: &'static Store,
-    /// Counters of this thread.
-    pub me: &'a Counters,
-    /// The moment.
-    pub now: Now,
-}
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Protocol {

@@ -1,6 +1,6 @@
 //! What `stats` says. Names are memcached's; only what is measured or set is said.
+use crate::context::Context;
 use crate::counters::{ClassCounters, Counter, Counters};
-use crate::session::Context;
 use crate::store::{KEY_MAX, Store};
 use std::time::{SystemTime, UNIX_EPOCH};
 

@@ -1,6 +1,7 @@
 //! memcached's frame over UDP: eight bytes before each datagram, replies cut into several.
+use crate::context::Context;
 use crate::reply::Reply;
-use crate::session::{Context, Session};
+use crate::session::Session;
 
 const FRAME_BYTES: usize = 8;
 /// Reply bytes in one datagram, as memcached has it: fits an Ethernet packet with room to spare.

@@ -1,7 +1,8 @@
 //! Both protocols without a network: conversations, and requests that come in any pieces.
+use ix_kv::context::Context;
 use ix_kv::expiry::Now;
 use ix_kv::reply::Reply;
-use ix_kv::session::{Context, Session};
+use ix_kv::session::Session;
 use ix_kv::store::{Limits, Store};
 use ix_kv::words::Words;
 use proptest::prelude::*;

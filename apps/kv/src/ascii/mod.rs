@@ -1,16 +1,21 @@
 //! memcached's ASCII protocol (its doc/protocol.txt), errors included: what a client did wrong is
 //! answered in memcached's words, and read on where memcached would.
+mod keys;
+mod words;
+
+use crate::context::Context;
 use crate::item::Fresh;
 use crate::number;
 use crate::reply::Reply;
-use crate::session::{Answer, Context, Session, State, Step, Upload};
+use crate::session::{Answer, Session, State, Step, Upload};
 use crate::stats;
-use crate::store::{Counted, Deleted, How, KEY_MAX, Outcome, Refusal, View};
+use crate::store::{Counted, Deleted, How, KEY_MAX, Outcome, Refusal};
+use words::Words;
+
+pub(crate) use keys::Keys;
 
 /// A request without its end must be a long `get` beyond this.
 const LINE_MAX: usize = 2048;
-/// Words of a command that are looked at.
-const WORDS_MAX: usize = 8;
 
 const ERROR: &[u8] = b"ERROR\r\n";
 const BAD_LINE: &[u8] = b"CLIENT_ERROR bad command line format\r\n";
@@ -19,38 +24,6 @@ const BAD_DELETE: &[u8] =
     b"CLIENT_ERROR bad command line format.  Usage: delete <key> [noreply]\r\n";
 const TOO_LARGE: &[u8] = b"SERVER_ERROR object too large for cache\r\n";
 const NO_MEMORY: &[u8] = b"SERVER_ERROR out of memory storing object\r\n";
-
-/// The words of a line.
-struct Words<'a> {
-    list: [&'a [u8]; WORDS_MAX],
-    /// May be more than are listed.
-    count: usize,
-}
-
-impl<'a> Words<'a> {
-    fn of(line: &'a [u8]) -> Words<'a> {
-        let mut words = Words { list: [&[]; WORDS_MAX], count: 0 };
-        for word in line.split(|&byte| byte == b' ').filter(|word| !word.is_empty()) {
-            if let Some(slot) = words.list.get_mut(words.count) {
-                *slot = word;
-            }
-            words.count += 1;
-        }
-        words
-    }
-
-    fn noreply(&self) -> bool {
-        self.count <= WORDS_MAX && self.count > 0 && self.list[self.count - 1] == b"noreply"
-    }
-}
-
-/// What a `get` of some kind does with its keys.
-#[derive(Clone, Copy)]
-pub(crate) struct Keys {
-    cas: bool,
-    /// Items get this expiration time.
-    expires_s: Option<u32>,
-}
 
 /// One request, or the begin of a long one.
 #[inline]
@@ -74,38 +47,42 @@ pub(crate) fn request(
         return Step::Done(all);
     }
     let words = Words::of(line);
-    let keys_from = |after: usize| {
-        let mut at = 0;
-        for _ in 0..after {
-            at += line[at..].iter().position(|&byte| byte != b' ').unwrap_or(0);
-            at += line[at..].iter().position(|&byte| byte == b' ').unwrap_or(line.len() - at);
+    let (keys, before) = match retrieval(&words, context) {
+        Ok(Some(keys)) => keys,
+        Ok(None) => {
+            command(session, &words, context, reply);
+            return Step::Done(all);
         }
-        at
+        Err(refusal) => {
+            reply.put(refusal);
+            return Step::Done(all);
+        }
     };
-    let reads = match words.list[0] {
-        b"get" | b"bget" if words.count > 1 => Some((Keys { cas: false, expires_s: None }, 1)),
-        b"gets" if words.count > 1 => Some((Keys { cas: true, expires_s: None }, 1)),
-        verb @ (b"gat" | b"gats") if words.count > 1 => {
-            let Some(time) = number::signed(words.list[1]) else {
-                reply.put(BAD_TIME);
-                return Step::Done(all);
-            };
+    let at = words::behind(line, before);
+    if line[at..].split(|&byte| byte == b' ').any(|key| key.len() > KEY_MAX) {
+        reply.put(BAD_LINE);
+        return Step::Done(all);
+    }
+    session.state = State::Keys(keys);
+    Step::Done(at)
+}
+
+/// What a command does with keys, and how many words stand before them; `None`: it reads none.
+fn retrieval(
+    words: &Words<'_>,
+    context: &Context<'_>,
+) -> Result<Option<(Keys, usize)>, &'static [u8]> {
+    Ok(match words.list[0] {
+        _ if words.count < 2 => None,
+        b"get" | b"bget" => Some((Keys { cas: false, expires_s: None }, 1)),
+        b"gets" => Some((Keys { cas: true, expires_s: None }, 1)),
+        verb @ (b"gat" | b"gats") => {
+            let time = number::signed(words.list[1]).ok_or(BAD_TIME)?;
             let expires_s = Some(context.now.expires(i64::from(time as i32)));
             Some((Keys { cas: verb == b"gats", expires_s }, 2))
         }
         _ => None,
-    };
-    if let Some((keys, after)) = reads {
-        let at = keys_from(after);
-        if line[at..].split(|&byte| byte == b' ').any(|key| key.len() > KEY_MAX) {
-            reply.put(BAD_LINE);
-            return Step::Done(all);
-        }
-        session.state = State::Keys(keys);
-        return Step::Done(at);
-    }
-    command(session, &words, context, reply);
-    Step::Done(all)
+    })
 }
 
 /// A line whose end has not come.
@@ -121,93 +98,6 @@ fn unfinished(session: &mut Session, input: &[u8]) -> Step {
     }
     session.state = State::Closed;
     Step::Done(input.len())
-}
-
-impl Keys {
-    /// Answers the keys that are there; also what comes after the last one.
-    pub(crate) fn read(
-        self,
-        input: &[u8],
-        context: &Context<'_>,
-        reply: &mut Reply,
-    ) -> (Step, Option<State>) {
-        let mut done = 0;
-        while !reply.is_full() {
-            let rest = &input[done..];
-            let Some(end) = memchr::memchr2(b' ', b'\n', rest) else {
-                if rest.len() > KEY_MAX + 1 {
-                    reply.put(BAD_LINE);
-                    return (Step::Done(input.len()), Some(State::Line));
-                }
-                let step = if done > 0 { Step::Done(done) } else { Step::More };
-                return (step, None);
-            };
-            let last = rest[end] == b'\n';
-            let key = &rest[..end];
-            let key = if last { key.strip_suffix(b"\r").unwrap_or(key) } else { key };
-            done += end + 1;
-            if key.len() > KEY_MAX {
-                reply.put(BAD_LINE);
-                return (Step::Done(done), Some(if last { State::Request } else { State::Line }));
-            }
-            if !key.is_empty() {
-                self.answer(key, context, reply);
-            }
-            if last {
-                reply.put(b"END\r\n");
-                return (Step::Done(done), Some(State::Request));
-            }
-        }
-        (Step::Done(done), None)
-    }
-
-    #[inline]
-    fn answer(self, key: &[u8], context: &Context<'_>, reply: &mut Reply) {
-        let Context { store, me, now } = *context;
-        if let Some(expires_s) = self.expires_s
-            && !store.touch(me, key, expires_s, now)
-        {
-            me.get_misses.add(1);
-            return;
-        }
-        // What an item already past its end is given out for once more.
-        let now = if self.expires_s.is_some() { crate::expiry::Now { s: 0, ..now } } else { now };
-        let start = reply.bytes.len();
-        let mut lend = false;
-        let found = store.get(me, key, now, |view| {
-            reply.bytes.truncate(start);
-            self.head(key, view, reply);
-            lend = reply.lends(view.len);
-            if !lend {
-                view.copy(&mut reply.bytes);
-            }
-        });
-        if lend {
-            reply.bytes.truncate(start);
-            let Some((view, lease)) = store.lease(key, now) else { return };
-            self.head(key, &view, reply);
-            reply.lend(&view, lease);
-        } else if !found {
-            // Whatever was shown was garbage.
-            return reply.bytes.truncate(start);
-        }
-        reply.put(b"\r\n");
-    }
-
-    #[inline]
-    fn head(self, key: &[u8], view: &View, reply: &mut Reply) {
-        reply.put(b"VALUE ");
-        reply.put(key);
-        reply.put(b" ");
-        reply.put_number(view.flags.into());
-        reply.put(b" ");
-        reply.put_number(view.len as u64);
-        if self.cas {
-            reply.put(b" ");
-            reply.put_number(view.cas);
-        }
-        reply.put(b"\r\n");
-    }
 }
 
 fn say(noreply: bool, text: &[u8], reply: &mut Reply) {

@@ -1,0 +1,136 @@
+//! Changes of items that are there: counters, expiration times, ends.
+use super::Store;
+use crate::counters::Counters;
+use crate::expiry::Now;
+use crate::item::Fresh;
+use crate::number;
+
+/// A number's longest text that is understood, leading zeroes and spaces included.
+const NUMBER_MAX: usize = 64;
+
+/// What became of a counter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Counted {
+    /// Its new value, and number.
+    Value(u64, u64),
+    /// There is none.
+    NotFound,
+    /// The value is no number.
+    NotANumber,
+    /// The item was changed since.
+    Exists,
+    /// No memory for a longer number.
+    Refused,
+}
+
+/// What became of a deletion.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Deleted {
+    /// It is gone.
+    Yes,
+    /// There was none.
+    NotFound,
+    /// The item was changed since.
+    Exists,
+}
+
+impl Store {
+    /// Adds to a number, modulo 2^64, or takes from it, down to 0.
+    pub fn count(
+        &self,
+        me: &Counters,
+        key: &[u8],
+        delta: u64,
+        up: bool,
+        cas: u64,
+        now: Now,
+    ) -> Counted {
+        let hash = self.index.hash(key);
+        let locked = self.index.lock(hash);
+        let Some(old) = self.live(me, &locked, hash, key, now) else {
+            if up {
+                me.incr_misses.add(1)
+            } else {
+                me.decr_misses.add(1)
+            }
+            return Counted::NotFound;
+        };
+        let len = old.shape().value_len() as usize;
+        if len == 0 {
+            return Counted::NotANumber;
+        }
+        if cas != 0 && old.cas() != cas {
+            return Counted::Exists;
+        }
+        let mut text = Vec::new();
+        if len <= NUMBER_MAX {
+            self.words.read(old.value_word(), len, &mut text);
+        }
+        let Some(value) = number::unsigned(&text) else { return Counted::NotANumber };
+        let value = if up { value.wrapping_add(delta) } else { value.saturating_sub(delta) };
+        let class = me.classes.of(old.shape().class());
+        if up {
+            class.incr_hits.add(1)
+        } else {
+            class.decr_hits.add(1)
+        }
+        let mut digits = itoa::Buffer::new();
+        let digits = digits.format(value).as_bytes();
+        if digits.len() <= len && old.references() == 0 {
+            // In place; what is left of a longer number is spaces.
+            text.fill(b' ');
+            text[..digits.len()].copy_from_slice(digits);
+            old.write_value(0, &text);
+            let cas = self.next_cas();
+            old.set_cas(cas);
+            return Counted::Value(value, cas);
+        }
+        let (expires_s, flags) = old.expires_and_flags();
+        let value_len = digits.len() as u32;
+        let fresh = Fresh { key, hash, flags, expires_s, value_len };
+        let Ok(item) = self.allocate(me, &fresh, now) else { return Counted::Refused };
+        item.write_value(0, digits);
+        self.remove(me, &locked, old);
+        Counted::Value(value, self.link(me, &locked, item, now))
+    }
+
+    /// Changes when an item ends; answers whether there is one.
+    pub fn touch(&self, me: &Counters, key: &[u8], expires_s: u32, now: Now) -> bool {
+        let hash = self.index.hash(key);
+        let locked = self.index.lock(hash);
+        me.cmd_touch.add(1);
+        let Some(item) = self.live(me, &locked, hash, key, now) else {
+            me.touch_misses.add(1);
+            return false;
+        };
+        item.set_expires(expires_s);
+        item.set_found();
+        me.classes.of(item.shape().class()).touch_hits.add(1);
+        true
+    }
+
+    /// Ends an item.
+    pub fn delete(&self, me: &Counters, key: &[u8], cas: u64, now: Now) -> Deleted {
+        let hash = self.index.hash(key);
+        let locked = self.index.lock(hash);
+        let Some(item) = self.live(me, &locked, hash, key, now) else {
+            me.delete_misses.add(1);
+            return Deleted::NotFound;
+        };
+        if cas != 0 && item.cas() != cas {
+            return Deleted::Exists;
+        }
+        me.classes.of(item.shape().class()).delete_hits.add(1);
+        self.remove(me, &locked, item);
+        Deleted::Yes
+    }
+
+    /// Ends the item under a key that could not be set, so that the old value does not stay.
+    pub fn forget(&self, me: &Counters, key: &[u8]) {
+        let hash = self.index.hash(key);
+        let locked = self.index.lock(hash);
+        if let Some(item) = locked.find(hash, key) {
+            self.remove(me, &locked, item);
+        }
+    }
+}
