@@ -1,6 +1,7 @@
 //! The command line.
 use crate::{rounds, udp};
 use clap::{Parser, ValueEnum};
+use ix_apps::cpu::Cpus;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::str::FromStr;
 
@@ -159,17 +160,6 @@ pub enum Direction {
     Recv,
     /// Both at once.
     Both,
-}
-
-/// Hardware threads.
-#[derive(Clone, Debug)]
-pub struct Cpus(pub Vec<usize>);
-
-impl FromStr for Cpus {
-    type Err = String;
-    fn from_str(text: &str) -> Result<Cpus, String> {
-        ix_apps::cpu::parse_list(text).map(Cpus)
-    }
 }
 
 fn seconds(text: &str) -> Result<f64, String> {

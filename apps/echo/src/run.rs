@@ -7,34 +7,19 @@ use crate::server::{EchoServer, Limits};
 use crate::udp_ix::UdpEcho;
 use crate::udp_linux;
 use anyhow::{Context, Result, anyhow, bail};
-use ix_apps::{cpu, ix, linux, socket};
+use ix_apps::threads::{self, Listening, Place, pin};
+use ix_apps::{ix, linux, socket};
 use libix::raw::{Process, Thread, Wait};
 use std::net::SocketAddr;
-use std::sync::mpsc::{Sender, channel};
-use std::thread;
 
 /// Cycles of a polling server between two looks at what else there is.
 const POLLS: u64 = 256;
 
-/// Where the threads run.
-pub enum Place {
-    /// On elastic threads.
-    Ix(Process),
-    /// On Linux sockets.
-    Linux,
-}
-
 /// Carries out the command line.
 pub fn run(args: &Args) -> Result<()> {
     args.check().map_err(|why| anyhow!(why))?;
-    if args.linux {
-        socket::raise_descriptor_limit().context("cannot raise the limit of open files")?;
-    }
-    let place = if args.linux { Place::Linux } else { Place::Ix(find()?) };
-    let threads = match (&place, args.threads) {
-        (Place::Linux, threads) => threads.unwrap_or(1),
-        (Place::Ix(process), threads) => threads.unwrap_or(process.threads()),
-    };
+    let place = Place::find(args.linux)?;
+    let threads = place.threads(args.threads);
     match (args.serve, args.client, args.bulk) {
         (Some(what), ..) => serve(args, &place, threads, what),
         (_, Some(to), Some(direction)) => bulk(args, &place, to, direction),
@@ -43,46 +28,25 @@ pub fn run(args: &Args) -> Result<()> {
     }
 }
 
-fn find() -> Result<Process> {
-    Process::find().map_err(|error| anyhow!("{error}; or use Linux sockets by --linux"))
-}
-
 /// Serves until killed; says `ready` once all threads listen.
 fn serve(args: &Args, place: &Place, threads: u32, what: Serve) -> Result<()> {
     let ports = args.port..=args.port.checked_add(args.ports - 1).context("--ports: too many")?;
     let at: Vec<_> = ports.map(|port| SocketAddr::new(args.addr, port)).collect();
     let at = &at[..];
-    let (news, hear) = channel();
-    thread::scope(|scope| {
-        for index in 0..threads {
-            let news = news.clone();
-            scope.spawn(move || {
-                let served = match place {
-                    Place::Ix(process) => serve_ix(args, process, index, what, at, &news),
-                    Place::Linux => serve_linux(args, index, what, at, &news),
-                };
-                // The receiver lives until all threads have ended.
-                let _ = news.send(served.and(Err(anyhow!("thread {index} ended"))));
-            });
-        }
-        let mut listening = 0;
-        for event in hear.iter().take(threads as usize + 1) {
-            match event {
-                Ok(()) => listening += 1,
-                // The other threads serve for ever: no use in waiting for them.
-                Err(error) => exit(&error),
-            }
-            if listening == threads {
-                let what = match what {
-                    Serve::Echo(size) => format!("echo of {size} bytes"),
-                    Serve::Bulk => "bulk".to_string(),
-                };
-                let over = if args.udp { " over UDP" } else { "" };
-                println!("ready: {what}{over} on {}, {threads} threads", at[0]);
-            }
-        }
-        Ok(())
-    })
+    let ready = || {
+        let what = match what {
+            Serve::Echo(size) => format!("echo of {size} bytes"),
+            Serve::Bulk => "bulk".to_string(),
+        };
+        let over = if args.udp { " over UDP" } else { "" };
+        println!("ready: {what}{over} on {}, {threads} threads", at[0]);
+    };
+    let serve = |index, listening: &Listening| match place {
+        Place::Ix(process) => serve_ix(args, process, index, what, at, listening),
+        Place::Linux => serve_linux(args, index, what, at, listening),
+    };
+    threads::serve("ix-echo", threads, serve, ready);
+    Ok(())
 }
 
 fn serve_ix(
@@ -91,14 +55,14 @@ fn serve_ix(
     index: u32,
     what: Serve,
     at: &[SocketAddr],
-    news: &Sender<Result<()>>,
+    listening: &Listening,
 ) -> Result<()> {
     let thread = Thread::enter(process, index)?;
     let cannot = || format!("cannot listen on {}", at[0]);
     match what {
         Serve::Echo(_) if args.udp => {
             let mut server = UdpEcho::new(thread, at[0])?;
-            news.send(Ok(()))?;
+            listening.say();
             for turn in 0u64.. {
                 // Signals and new links are looked for while waiting only: wait now and then.
                 let wait = match (args.poll, turn % POLLS) {
@@ -112,13 +76,13 @@ fn serve_ix(
         Serve::Echo(size) => {
             let limits = Limits::of(args);
             let mut server = crate::ix::server(thread, size, limits, at).with_context(cannot)?;
-            news.send(Ok(()))?;
+            listening.say();
             server.run()?;
         }
         Serve::Bulk => {
             let bulk = BulkServer::default();
             let mut server = ix::server(thread, bulk, at[0]).with_context(cannot)?;
-            news.send(Ok(()))?;
+            listening.say();
             server.run()?;
         }
     }
@@ -130,17 +94,17 @@ fn serve_linux(
     index: u32,
     what: Serve,
     at: &[SocketAddr],
-    news: &Sender<Result<()>>,
+    listening: &Listening,
 ) -> Result<()> {
-    pin(args, index)?;
+    pin(args.cpus.as_ref(), index)?;
     if args.udp {
         let socket = socket::bind_udp(at[0]).with_context(|| format!("cannot bind {}", at[0]))?;
-        news.send(Ok(()))?;
+        listening.say();
         return Ok(udp_linux::serve(&socket, args.spin)?);
     }
     let listen = |&at: &_| socket::listen(at).with_context(|| format!("cannot listen on {at}"));
     let listeners = at.iter().map(listen).collect::<Result<Vec<_>>>()?;
-    news.send(Ok(()))?;
+    listening.say();
     match what {
         Serve::Echo(size) => {
             linux::serve_all(listeners, EchoServer::new(size, Limits::of(args)), args.spin)?;
@@ -150,13 +114,6 @@ fn serve_linux(
         }
     }
     Ok(())
-}
-
-/// Puts the calling thread where --cpus says.
-pub fn pin(args: &Args, index: u32) -> Result<()> {
-    let Some(cpus) = &args.cpus else { return Ok(()) };
-    let cpu = cpus.0[index as usize % cpus.0.len()];
-    cpu::pin(cpu).with_context(|| format!("cannot pin to CPU {cpu}"))
 }
 
 /// One bulk transfer.
@@ -171,7 +128,7 @@ fn bulk(args: &Args, place: &Place, to: SocketAddr, direction: Direction) -> Res
             client.handler().service().outcome.take()
         }
         Place::Linux => {
-            pin(args, 0)?;
+            pin(args.cpus.as_ref(), 0)?;
             linux::connect(to, 1, transfer, args.spin)?.outcome
         }
     };
@@ -179,10 +136,4 @@ fn bulk(args: &Args, place: &Place, to: SocketAddr, direction: Direction) -> Res
     let (seconds, sent, received) = outcome.map_err(|why| anyhow!("transfer with {to}: {why}"))?;
     report::print(&report::bulk_row(args, seconds, sent, received, 0), args.json);
     Ok(())
-}
-
-/// Ends the program although other threads still serve.
-fn exit(error: &anyhow::Error) -> ! {
-    eprintln!("ix-echo: {error:#}");
-    std::process::exit(1);
 }

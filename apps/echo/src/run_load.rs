@@ -3,11 +3,11 @@ use crate::args::Args;
 use crate::client::{EchoClient, Load};
 use crate::report::{self, Sample};
 use crate::rounds::{Plan, Rounds};
-use crate::run::{Place, pin};
 use crate::udp::UdpLoad;
 use crate::window::Window;
 use crate::{rounds_ix, rounds_linux, udp_ix, udp_linux};
 use anyhow::{Result, anyhow, bail};
+use ix_apps::threads::{Place, pin};
 use ix_apps::{clock, ix, linux};
 use libix::raw::{Process, Thread};
 use std::net::SocketAddr;
@@ -23,7 +23,7 @@ pub fn load(args: &Args, place: &Place, threads: u32, to: SocketAddr) -> Result<
                 let connections = share(args.connections, threads, index);
                 scope.spawn(move || {
                     if let Place::Linux = place {
-                        pin(args, index)?;
+                        pin(args.cpus.as_ref(), index)?;
                     }
                     let one = One { args, place, index, to, connections };
                     match (args.udp, args.in_flight) {

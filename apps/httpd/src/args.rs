@@ -1,9 +1,9 @@
 //! The command line.
 use crate::peer::Patience;
 use clap::Parser;
+use ix_apps::cpu::Cpus;
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
-use std::str::FromStr;
 
 /// Static pages from memory over HTTP/1.1, on IX and on Linux sockets.
 ///
@@ -54,19 +54,8 @@ pub struct Args {
     #[arg(long, requires = "linux")]
     pub spin: bool,
     /// Linux: hardware threads to pin to, such as 0,2-3; thread i gets the i-th, around again.
-    #[arg(long, value_name = "LIST", value_parser = Cpus::from_str, requires = "linux")]
+    #[arg(long, value_name = "LIST", value_parser = str::parse::<Cpus>, requires = "linux")]
     pub cpus: Option<Cpus>,
-}
-
-/// Hardware threads.
-#[derive(Clone, Debug)]
-pub struct Cpus(pub Vec<usize>);
-
-impl FromStr for Cpus {
-    type Err = String;
-    fn from_str(text: &str) -> Result<Cpus, String> {
-        ix_apps::cpu::parse_list(text).map(Cpus)
-    }
 }
 
 impl Args {

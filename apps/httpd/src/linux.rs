@@ -5,7 +5,7 @@ use crate::peer::{Overdue, Patience, Peer};
 use crate::site::Site;
 use anyhow::Result;
 use ix_apps::clock;
-use ix_apps::socket::{self, Epoll};
+use ix_apps::socket::{self, Epoll, is_passing};
 use libc::{EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT};
 use std::collections::VecDeque;
 use std::io::{self, IoSlice, Read, Write};
@@ -313,10 +313,6 @@ impl Connection {
         }
         Ok(())
     }
-}
-
-fn is_passing(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
 }
 
 fn is_shortage(error: &io::Error) -> bool {

@@ -1,5 +1,6 @@
 //! The command line.
 use clap::Parser;
+use ix_apps::cpu::Cpus;
 use std::net::{IpAddr, Ipv4Addr};
 use std::str::FromStr;
 
@@ -56,17 +57,6 @@ pub struct Args {
     /// On Linux: hardware threads to pin to, such as 0,2-3; thread i gets the i-th, around again
     #[arg(long, value_name = "LIST", value_parser = Cpus::from_str, requires = "linux")]
     pub cpus: Option<Cpus>,
-}
-
-/// Hardware threads.
-#[derive(Clone, Debug)]
-pub struct Cpus(pub Vec<usize>);
-
-impl FromStr for Cpus {
-    type Err = String;
-    fn from_str(text: &str) -> Result<Cpus, String> {
-        ix_apps::cpu::parse_list(text).map(Cpus)
-    }
 }
 
 /// Bytes.

@@ -5,9 +5,9 @@ use crate::service::{Service, TOO_MANY};
 use crate::session::Session;
 use crate::udp;
 use ix_apps::clock;
-use ix_apps::socket::{self, Epoll};
+use ix_apps::socket::{self, Epoll, is_passing, write_some};
 use libc::{EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT};
-use std::io::{self, ErrorKind, Read, Write};
+use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::time::Duration;
 
@@ -141,7 +141,7 @@ impl Server {
     fn turn(&mut self, mut client: Client, index: usize, events: libc::c_int) -> Option<Client> {
         let was_blocked = !client.unsent.is_empty();
         if was_blocked {
-            let sent = write(&mut client.stream, &client.unsent).ok()?;
+            let sent = write_some(&client.stream, &client.unsent).ok()?;
             client.unsent.drain(..sent);
             if !client.unsent.is_empty() {
                 return Some(client);
@@ -179,7 +179,7 @@ impl Server {
             let more = self.reply.is_full();
             let bytes = &self.reply.bytes;
             self.me.bytes_written.add(bytes.len() as u64);
-            let sent = write(&mut client.stream, bytes);
+            let sent = write_some(&client.stream, bytes);
             if let Ok(sent) = sent {
                 client.unsent.extend_from_slice(&bytes[sent..]);
             }
@@ -197,22 +197,4 @@ impl Server {
             }
         }
     }
-}
-
-/// Writes as much as the socket takes.
-fn write(stream: &mut TcpStream, bytes: &[u8]) -> io::Result<usize> {
-    let mut sent = 0;
-    while sent < bytes.len() {
-        match stream.write(&bytes[sent..]) {
-            Ok(n) => sent += n,
-            Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            Err(error) if error.kind() == ErrorKind::WouldBlock => break,
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(sent)
-}
-
-fn is_passing(error: &io::Error) -> bool {
-    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted)
 }

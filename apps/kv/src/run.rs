@@ -5,12 +5,12 @@ use crate::store::{Limits, Store};
 use crate::words::Words;
 use crate::{linux, server};
 use anyhow::{Context, Result, anyhow, bail};
-use ix_apps::{cpu, socket};
+use ix_apps::socket;
+use ix_apps::threads::{self, Listening, Place, pin};
 use libix::raw::{Process, Thread};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::net::SocketAddr;
 use std::sync::OnceLock;
-use std::sync::mpsc::{Sender, channel};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Bits of a hash bucket's number, at least and at most.
@@ -32,11 +32,8 @@ pub fn run(args: &Args) -> Result<()> {
     if args.port == 0 && args.udp_port == 0 {
         bail!("neither a TCP nor a UDP port: give -p or -U");
     }
-    let process = if args.linux { None } else { Some(find()?) };
-    let threads = match &process {
-        None => args.threads.unwrap_or(1),
-        Some(process) => args.threads.unwrap_or(process.threads()),
-    };
+    let place = Place::find(args.linux)?;
+    let threads = place.threads(args.threads);
     let limits = Limits {
         memory_bytes: args.memory_limit << 20,
         item_bytes: args.max_item_size.0,
@@ -48,39 +45,22 @@ pub fn run(args: &Args) -> Result<()> {
         bail!("an item of -I bytes does not fit the memory of -m: give more, or a smaller -I");
     }
     if args.linux {
-        socket::raise_descriptor_limit().context("cannot raise the limit of open files")?;
         SERVICE.get_or_init(|| service(private(&limits), limits.clone(), args, linux::clock_us()));
     }
-    let (news, hear) = channel();
-    std::thread::scope(|scope| {
-        for index in 0..threads {
-            let (news, limits) = (news.clone(), &limits);
-            scope.spawn(move || {
-                let served = match process {
-                    Some(process) => serve_ix(args, &process, index, limits, addresses, &news),
-                    None => serve_linux(args, index, addresses, &news),
-                };
-                // The receiver lives until all threads have ended.
-                let _ = news.send(served.and(Err(anyhow!("thread {index} ended"))));
-            });
-        }
-        for _ in 0..threads {
-            // The other threads serve for ever: no use in waiting for them.
-            hear.recv()?.unwrap_or_else(|error| exit(&error));
-        }
+    let ready = || {
         let names = [("TCP", addresses.tcp), ("UDP", addresses.udp)];
         let names = names.iter().filter_map(|(name, at)| at.map(|at| format!("{name} {at}")));
         println!("ready: {}, {threads} threads", names.collect::<Vec<_>>().join(", "));
-        hear.recv()?.unwrap_or_else(|error| exit(&error));
-        Ok(())
-    })
+    };
+    let serve = |index, listening: &Listening| match &place {
+        Place::Ix(process) => serve_ix(args, process, index, &limits, addresses, listening),
+        Place::Linux => serve_linux(args, index, addresses, listening),
+    };
+    threads::serve("ix-kv", threads, serve, ready);
+    Ok(())
 }
 
 static SERVICE: OnceLock<Service> = OnceLock::new();
-
-fn find() -> Result<Process> {
-    Process::find().map_err(|error| anyhow!("{error}; or use Linux sockets by --linux"))
-}
 
 fn private(limits: &Limits) -> Words {
     let words = Words::private(limits.region_bytes() as usize);
@@ -122,7 +102,7 @@ fn serve_ix(
     index: u32,
     limits: &Limits,
     addresses: Addresses,
-    news: &Sender<Result<()>>,
+    listening: &Listening,
 ) -> Result<()> {
     let mut thread = Thread::enter(process, index)?;
     let service = if index == 0 {
@@ -137,7 +117,7 @@ fn serve_ix(
     let Addresses { tcp, udp } = addresses;
     let mut server = server::server(thread, service, tcp, udp)
         .with_context(|| format!("cannot listen on {}", tcp.or(udp).unwrap_or(UNKNOWN)))?;
-    news.send(Ok(()))?;
+    listening.say();
     server.run()?;
     Ok(())
 }
@@ -145,22 +125,14 @@ fn serve_ix(
 const UNKNOWN: SocketAddr =
     SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED), 0);
 
-fn serve_linux(
-    args: &Args,
-    index: u32,
-    addresses: Addresses,
-    news: &Sender<Result<()>>,
-) -> Result<()> {
-    if let Some(cpus) = &args.cpus {
-        let cpu = cpus.0[index as usize % cpus.0.len()];
-        cpu::pin(cpu).with_context(|| format!("cannot pin to CPU {cpu}"))?;
-    }
+fn serve_linux(args: &Args, index: u32, addresses: Addresses, listening: &Listening) -> Result<()> {
+    pin(args.cpus.as_ref(), index)?;
     let cannot = |at| move || format!("cannot listen on {at}");
     let listen = |at| socket::listen(at).with_context(cannot(at));
     let bind = |at| socket::bind_udp(at).with_context(cannot(at));
     let listener = addresses.tcp.map(listen).transpose()?;
     let datagrams = addresses.udp.map(bind).transpose()?;
-    news.send(Ok(()))?;
+    listening.say();
     linux::serve(SERVICE.wait(), index as usize, listener, datagrams, args.spin)?;
     Ok(())
 }

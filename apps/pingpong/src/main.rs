@@ -2,10 +2,11 @@
 mod linux;
 mod protocol;
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, bail};
 use clap::Parser;
+use ix_apps::threads::dataplane;
 use ix_apps::{cpu, ix};
-use libix::raw::{Process, Thread, Wait};
+use libix::raw::{Thread, Wait};
 use protocol::{PingClient, PingServer, Point, SIZE_MAX};
 use serde_json::{Value, json};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -92,9 +93,7 @@ fn run(args: &Args) -> Result<()> {
 }
 
 fn enter() -> Result<Thread> {
-    let process =
-        Process::find().map_err(|error| anyhow!("{error}; or use Linux sockets by --linux"))?;
-    Ok(Thread::enter(&process, 0)?)
+    Ok(Thread::enter(&dataplane()?, 0)?)
 }
 
 fn serve_ix(args: &Args) -> Result<()> {
