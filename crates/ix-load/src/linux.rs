@@ -3,9 +3,9 @@ use crate::clock::Clock;
 use crate::engine::{End, Engine, Verdict};
 use crate::protocol::Protocol;
 use crate::worker::Backend;
-use ix_apps::socket::{self, Epoll};
+use ix_apps::socket::{self, Epoll, is_passing, write_some};
 use libc::{EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT};
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream, UdpSocket};
 
 /// Longest sleep, so that the end of a run is noticed.
@@ -155,46 +155,53 @@ impl<P: Protocol> Linux<P> {
 
     /// Sends what there is.
     fn flush(&mut self, index: u32, now_ns: u64) {
-        let slot = &mut self.slots[index as usize];
-        match &mut slot.socket {
-            Socket::None => {}
+        let slot = &self.slots[index as usize];
+        match slot.socket {
             Socket::Udp(_) => self.flush_datagrams(index, now_ns),
-            Socket::Tcp(_) if slot.connecting => {}
-            Socket::Tcp(stream) => {
-                let blocked = slot.unsent.is_some();
-                let sent = match slot.unsent.take() {
-                    None => {
-                        self.out.clear();
-                        self.engine.output(index, now_ns, &mut self.out);
-                        if self.out.is_empty() {
-                            return;
-                        }
-                        write_all(stream, &self.out)
-                            .map(|n| (n < self.out.len()).then(|| Box::new((self.out.clone(), n))))
-                    }
-                    Some(mut left) => write_all(stream, &left.0[left.1..]).map(|n| {
-                        left.1 += n;
-                        (left.1 < left.0.len()).then_some(left)
-                    }),
-                };
-                let changed = sent.and_then(|unsent| {
-                    slot.unsent = unsent;
-                    let interest = if slot.unsent.is_some() { EPOLLIN | EPOLLOUT } else { EPOLLIN };
-                    if blocked == slot.unsent.is_some() {
-                        return Ok(());
-                    }
-                    self.epoll.change(stream, interest, index.into())
-                });
-                match changed {
-                    Err(error) => self.end(index, End::Reset(error.to_string()), now_ns),
-                    // There may be more where that came from.
-                    Ok(()) if blocked && self.slots[index as usize].unsent.is_none() => {
-                        self.flush(index, now_ns);
-                    }
-                    Ok(()) => {}
-                }
+            Socket::Tcp(_) if !slot.connecting => self.flush_stream(index, now_ns),
+            Socket::Tcp(_) | Socket::None => {}
+        }
+    }
+
+    fn flush_stream(&mut self, index: u32, now_ns: u64) {
+        loop {
+            match self.send(index, now_ns) {
+                // There may be more where that came from.
+                Ok(true) => {}
+                Ok(false) => return,
+                Err(error) => return self.end(index, End::Reset(error.to_string()), now_ns),
             }
         }
+    }
+
+    /// Sends the rest of earlier requests, or new ones if there is none; answers whether a rest went
+    /// out to its end.
+    fn send(&mut self, index: u32, now_ns: u64) -> io::Result<bool> {
+        let Linux { engine, epoll, slots, out, .. } = self;
+        let slot = &mut slots[index as usize];
+        let Socket::Tcp(stream) = &slot.socket else { return Ok(false) };
+        let was_blocked = slot.unsent.is_some();
+        slot.unsent = match slot.unsent.take() {
+            None => {
+                out.clear();
+                engine.output(index, now_ns, out);
+                if out.is_empty() {
+                    return Ok(false);
+                }
+                let sent = write_some(stream, out)?;
+                (sent < out.len()).then(|| Box::new((out.clone(), sent)))
+            }
+            Some(mut left) => {
+                left.1 += write_some(stream, &left.0[left.1..])?;
+                (left.1 < left.0.len()).then_some(left)
+            }
+        };
+        let blocked = slot.unsent.is_some();
+        if blocked != was_blocked {
+            let interest = if blocked { EPOLLIN | EPOLLOUT } else { EPOLLIN };
+            epoll.change(stream, interest, index.into())?;
+        }
+        Ok(was_blocked && !blocked)
     }
 
     fn flush_datagrams(&mut self, index: u32, now_ns: u64) {
@@ -270,27 +277,10 @@ impl<P: Protocol> Backend<P> for Linux<P> {
     }
 }
 
-fn write_all(stream: &mut TcpStream, data: &[u8]) -> io::Result<usize> {
-    let mut done = 0;
-    while done < data.len() {
-        match stream.write(&data[done..]) {
-            Ok(n) => done += n,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) if is_passing(&error) => break,
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(done)
-}
-
 fn udp_socket(source: Option<IpAddr>, target: SocketAddr) -> io::Result<UdpSocket> {
     let any = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
     let socket = UdpSocket::bind((source.unwrap_or(any), 0))?;
     socket.connect(target)?;
     socket.set_nonblocking(true)?;
     Ok(socket)
-}
-
-fn is_passing(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
 }

@@ -1,6 +1,7 @@
 //! Whole runs in virtual time, against a server that is a few lines.
 use super::*;
 use crate::arrivals::Arrival;
+use crate::fault::Fault;
 use crate::law::Law;
 use crate::pattern::Rate;
 use crate::protocol::{Ascii, Binary, Echo, Popularity, Workload};
