@@ -158,7 +158,7 @@ impl fmt::Debug for OpenedDevice {
 /// with [`raise_memlock_limit`] in the broker before it starts the process.
 pub fn open(spec: &DeviceSpec, options: &OpenOptions) -> Result<OpenedDevice, OpenError> {
     match spec {
-        DeviceSpec::Tap { name, queues } => tap::open(name, *queues, options),
+        DeviceSpec::Tap { name, queues, offloads } => tap::open(name, *queues, *offloads, options),
         DeviceSpec::Afxdp { ifname, queues, mode } => {
             let opened = afxdp::open(ifname, *queues, *mode, options)?;
             Ok(OpenedDevice { again: Some((spec.clone(), options.clone())), ..opened })

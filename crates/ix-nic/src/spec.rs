@@ -6,12 +6,14 @@ use std::str::FromStr;
 /// A device as the user names it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DeviceSpec {
-    /// `tap:NAME[,queues=N]`: an Ethernet link to the Linux stack of this machine.
+    /// `tap:NAME[,queues=N][,offloads=on|off]`: an Ethernet link to the Linux stack of this machine.
     Tap {
         /// The interface's name; it is made when there is none.
         name: String,
         /// Queue pairs.
         queues: usize,
+        /// Checksums and segments may be left to the other end; unless the user says otherwise.
+        offloads: bool,
     },
     /// `afxdp:IFNAME[,queues=N][,mode=zerocopy|copy|generic]`: an interface that Linux has.
     Afxdp {
@@ -41,6 +43,7 @@ enum Reason {
     Option(String),
     Queues,
     Mode,
+    Offloads,
     Memif(MemifSpecError),
 }
 
@@ -83,7 +86,7 @@ impl FromStr for DeviceSpec {
         if !is_interface_name(&name) {
             return Err(error(Reason::Name));
         }
-        let (mut queues, mut mode) = (1, XdpMode::Auto);
+        let (mut queues, mut mode, mut offloads) = (1, XdpMode::Auto, true);
         for word in words {
             match word.split_once('=') {
                 Some(("queues", value)) => {
@@ -93,11 +96,18 @@ impl FromStr for DeviceSpec {
                 Some(("mode", value)) if kind == "afxdp" => {
                     mode = XdpMode::from_name(value).ok_or_else(|| error(Reason::Mode))?;
                 }
+                Some(("offloads", value)) if kind == "tap" => {
+                    offloads = match value {
+                        "on" => true,
+                        "off" => false,
+                        _ => return Err(error(Reason::Offloads)),
+                    };
+                }
                 _ => return Err(error(Reason::Option(word.to_owned()))),
             }
         }
         Ok(match kind {
-            "tap" => DeviceSpec::Tap { name, queues },
+            "tap" => DeviceSpec::Tap { name, queues, offloads },
             _ => DeviceSpec::Afxdp { ifname: name, queues, mode },
         })
     }
@@ -107,7 +117,10 @@ impl fmt::Display for DeviceSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             DeviceSpec::Memif(spec) => spec.fmt(f),
-            DeviceSpec::Tap { name, queues } => write!(f, "tap:{name},queues={queues}"),
+            DeviceSpec::Tap { name, queues, offloads } => {
+                write!(f, "tap:{name},queues={queues}")?;
+                if *offloads { Ok(()) } else { write!(f, ",offloads=off") }
+            }
             DeviceSpec::Afxdp { ifname, queues, mode } => {
                 write!(f, "afxdp:{ifname},queues={queues}")?;
                 if *mode == XdpMode::Auto { Ok(()) } else { write!(f, ",mode={}", mode.name()) }
@@ -131,11 +144,12 @@ impl fmt::Display for SpecError {
             Reason::Option(word) => {
                 write!(
                     f,
-                    "unknown option `{}`; there are queues=N and, for afxdp, ",
+                    "unknown option `{}`; there are queues=N, for tap offloads=off, and for afxdp ",
                     word.escape_debug()
                 )?;
                 write!(f, "mode=zerocopy|copy|generic")
             }
+            Reason::Offloads => write!(f, "offloads= takes on or off"),
             Reason::Queues => write!(f, "queues=N takes a number from 1 to {MAX_QUEUES}"),
             Reason::Mode => write!(f, "mode= takes zerocopy, copy or generic"),
         }
@@ -159,11 +173,15 @@ mod tests {
 
     #[test]
     fn reads_what_the_command_line_documents() {
-        let tap = |name: &str, queues| DeviceSpec::Tap { name: name.into(), queues };
+        let tap =
+            |name: &str, queues| DeviceSpec::Tap { name: name.into(), queues, offloads: true };
         let xdp = |queues, mode| DeviceSpec::Afxdp { ifname: "eth1".into(), queues, mode };
         assert_eq!("tap:tap0".parse(), Ok(tap("tap0", 1)));
         assert_eq!("tap:ix-0,queues=4".parse(), Ok(tap("ix-0", 4)));
         assert_eq!("afxdp:eth1".parse(), Ok(xdp(1, XdpMode::Auto)));
+        let plain = DeviceSpec::Tap { name: "t".into(), queues: 2, offloads: false };
+        assert_eq!("tap:t,queues=2,offloads=off".parse(), Ok(plain.clone()));
+        assert_eq!(plain.to_string().parse(), Ok(plain));
         let text = "afxdp:eth1,queues=2,mode=generic";
         assert_eq!(text.parse(), Ok(xdp(2, XdpMode::Generic)));
         assert_eq!(xdp(2, XdpMode::Generic).to_string(), text);
@@ -184,6 +202,8 @@ mod tests {
             ("tap:t,queues=many", "from 1 to"),
             ("tap:t,queue=1", "unknown option `queue=1`"),
             ("tap:t,mode=copy", "is for afxdp"),
+            ("tap:t,offloads=no", "on or off"),
+            ("afxdp:e,offloads=off", "for tap offloads=off"),
             ("afxdp:e,mode=fast", "zerocopy, copy or generic"),
             ("afxdp:e,", "unknown option"),
         ] {

@@ -1,34 +1,32 @@
-//! `tap`: an Ethernet link to the Linux stack of this machine, by reads and writes.
-//!
-//! A system call a packet each way. No `vnet_hdr`: Linux then finishes checksums and cuts TCP
-//! segments itself before it hands a frame over. The interface dies with its descriptors.
+//! Making the interface's queues, with privilege.
+use super::receive::FRAME_ROOM;
+use super::vnet::{self, Undone};
 use crate::device::{OpenOptions, OpenedDevice};
 use crate::error::OpenError;
 use crate::netdev::{self, Interface};
 use crate::steering::SteeringProgram;
 use crate::sys::check;
-use crate::{DeviceDrops, NEVER_RINGS, Nic, NicInfo, RxPacket, SetReta, Steering};
-use ix_mem::{FRAME_BYTES, HEADROOM_BYTES, Mbuf, PacketMemory, Pool};
-use std::collections::VecDeque;
+use crate::{NicInfo, SetReta, Steering};
 use std::fs::{File, OpenOptions as FileOptions};
-use std::io::{self, Read, Write};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 
 const CLONE_DEVICE: &str = "/dev/net/tun";
 const ETHERNET_BYTES: usize = 14;
-const FRAME_ROOM: usize = FRAME_BYTES - HEADROOM_BYTES;
 
 /// Opens the interface's queues; makes the interface if there is none of this name.
 pub(crate) fn open(
     name: &str,
     queues: usize,
+    offloads: bool,
     options: &OpenOptions,
 ) -> Result<OpenedDevice, OpenError> {
     let claim = claim(name)?;
-    let files = (0..queues).map(|_| open_queue(name)).collect::<Result<Vec<_>, _>>()?;
+    let files = (0..queues).map(|_| open_queue(name, offloads)).collect::<Result<Vec<_>, _>>()?;
+    let offloads = agree_on_offloads(&files[0], offloads);
     let interface =
         Interface::new(name).map_err(|e| OpenError::system("open a socket", name, e))?;
     let ask = |e| OpenError::system("ask for the state of", name, e);
@@ -41,12 +39,12 @@ pub(crate) fn open(
     let info = NicInfo {
         kind: "tap",
         name: name.to_owned(),
-        mode,
+        mode: format!("{mode}, {}", offloads.text()),
         queues,
         mac: other_end(kernel_mac),
         mtu,
         steering,
-        partial_checksums: false,
+        partial_checksums: matches!(offloads, Offloads::BothWays),
         shared_frames: false,
         xdp: None,
     };
@@ -65,14 +63,53 @@ fn claim(name: &str) -> Result<UnixDatagram, OpenError> {
     })
 }
 
-fn open_queue(name: &str) -> Result<File, OpenError> {
+/// What is left to the end that has it easier.
+enum Offloads {
+    /// Checksums and segments, by each end.
+    BothWays,
+    /// Segments by Linux, which takes long frames from us but gives us none; and why.
+    ToLinux(io::Error),
+    /// Nothing; and why.
+    None(&'static str),
+}
+
+impl Offloads {
+    fn text(&self) -> String {
+        match self {
+            Offloads::BothWays => "checksum and segmentation offload".to_owned(),
+            Offloads::ToLinux(e) => format!("segmentation offload to Linux only ({e})"),
+            Offloads::None(why) => format!("no offloads ({why})"),
+        }
+    }
+}
+
+/// Says what Linux may leave undone. The interface may have been there before us, so in each case.
+fn agree_on_offloads(queue: &File, wanted: bool) -> Offloads {
+    if !vnet::is_used(queue.as_fd()) {
+        // Refused where nothing can be set: nothing is left undone there.
+        let _ = vnet::set_undone(queue.as_fd(), Undone::Nothing);
+        return Offloads::None(if wanted { "the driver has none" } else { "as asked" });
+    }
+    match vnet::set_undone(queue.as_fd(), Undone::ChecksumsAndSegments) {
+        Ok(()) => Offloads::BothWays,
+        Err(e) => {
+            let _ = vnet::set_undone(queue.as_fd(), Undone::Nothing);
+            Offloads::ToLinux(e)
+        }
+    }
+}
+
+fn open_queue(name: &str, offloads: bool) -> Result<File, OpenError> {
     let mut options = FileOptions::new();
     options.read(true).write(true).custom_flags(libc::O_NONBLOCK);
     let file = options.open(CLONE_DEVICE).map_err(|e| {
         OpenError::system("open /dev/net/tun (`modprobe tun` brings it) for", name, e)
     })?;
     let mut request = netdev::request(name);
-    let flags = libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_MULTI_QUEUE;
+    let mut flags = libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_MULTI_QUEUE;
+    if offloads && vnet::is_known(file.as_fd()) {
+        flags |= libc::IFF_VNET_HDR;
+    }
     request.ifr_ifru.ifru_flags = flags as i16;
     // SAFETY: TUNSETIFF reads and writes an `ifreq`.
     let ret = unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETIFF as _, &raw mut request) };
@@ -130,108 +167,4 @@ fn other_end(kernel: [u8; 6]) -> [u8; 6] {
     mac[0] = mac[0] & !0x01 | 0x02;
     mac[5] ^= 0x01;
     mac
-}
-
-/// One queue of a tap interface.
-pub(crate) struct TapNic {
-    info: NicInfo,
-    queue: File,
-    drops: DeviceDrops,
-    /// The interface was removed; its descriptors are good for nothing any more.
-    gone: bool,
-}
-
-impl TapNic {
-    /// The queue behind a descriptor that [`open`] made.
-    pub fn new(info: NicInfo, fd: OwnedFd) -> TapNic {
-        TapNic { info, queue: File::from(fd), drops: DeviceDrops::default(), gone: false }
-    }
-
-    /// Writes one frame; false when the device has no room for it now.
-    fn send(&mut self, frame: &[u8]) -> bool {
-        loop {
-            match self.queue.write(frame) {
-                Ok(_) => return true,
-                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return false,
-                // EIO while the link is down, ENOBUFS and ENOMEM: lost, as on a wire.
-                Err(_) => {
-                    self.drops.tx_failed += 1;
-                    return true;
-                }
-            }
-        }
-    }
-}
-
-impl Nic for TapNic {
-    fn info(&self) -> &NicInfo {
-        &self.info
-    }
-
-    fn receive(
-        &mut self,
-        memory: &PacketMemory,
-        rx_pool: &mut Pool,
-        max: usize,
-        out: &mut Vec<RxPacket>,
-    ) -> usize {
-        let mut received = 0;
-        while received < max {
-            let Some(mut mbuf) = rx_pool.take() else { break };
-            mbuf.set_range(HEADROOM_BYTES, FRAME_ROOM);
-            match self.queue.read(mbuf.bytes_mut(memory)) {
-                // As long as the room: the kernel may have cut it.
-                Ok(FRAME_ROOM) => {
-                    self.drops.rx_invalid += 1;
-                    rx_pool.put(mbuf);
-                }
-                Ok(len) => {
-                    mbuf.truncate(len);
-                    out.push(RxPacket { mbuf, more: false });
-                    received += 1;
-                }
-                Err(e) => {
-                    rx_pool.put(mbuf);
-                    if e.kind() != io::ErrorKind::Interrupted {
-                        self.gone |= e.raw_os_error() == Some(libc::EBADFD);
-                        break; // EAGAIN: no more
-                    }
-                }
-            }
-        }
-        received
-    }
-
-    fn transmit(
-        &mut self,
-        memory: &PacketMemory,
-        tx_pool: &mut Pool,
-        packets: &mut VecDeque<Mbuf>,
-    ) {
-        while let Some(mbuf) = packets.pop_front() {
-            if !self.send(mbuf.bytes(memory)) {
-                packets.push_front(mbuf);
-                return;
-            }
-            tx_pool.put(mbuf);
-        }
-    }
-
-    fn kick(&mut self, _memory: &PacketMemory, _tx_pool: &mut Pool) {}
-
-    fn frames_held(&self) -> (usize, usize) {
-        (0, 0)
-    }
-
-    fn doorbell(&self) -> Option<RawFd> {
-        // The descriptor of an interface that is gone polls as an error for ever.
-        Some(if self.gone { NEVER_RINGS } else { self.queue.as_raw_fd() })
-    }
-
-    fn drops(&mut self) -> DeviceDrops {
-        self.drops
-    }
-
-    fn close(&mut self, _rx_pool: &mut Pool, _tx_pool: &mut Pool) {}
 }

@@ -1,0 +1,157 @@
+//! Joining the segments of one flow that wait for transmission into one long frame.
+//!
+//! Linux handles a frame of many segments at nearly the price of one. It must be able to cut the
+//! frame again, into the very segments we had built (it does when it forwards the frame): so all
+//! their headers are alike but for what the cutting fills in, which is the lengths, the sequence
+//! number and the identification, which count up, PSH, which the last one has, and the checksums.
+use super::vnet::{self, Segments};
+use ix_wire::{Checksum, IpAddr, TcpFlags};
+
+/// Most segments of a frame: those of 64 KiB at the usual MTU, and some.
+pub(super) const SEGMENTS_MAX: usize = 64;
+/// Longest headers: virtio_net, Ethernet, IPv4 and TCP with all options.
+pub(super) const HEADERS_BYTES_MAX: usize = vnet::HEADER_BYTES + IP_AT + IPV4_BYTES + 60;
+
+const IP_AT: usize = 14;
+const IPV4_BYTES: usize = 20;
+const TCP_AT: usize = IP_AT + IPV4_BYTES;
+const TCP_BYTES: usize = 20;
+/// From the start of the frame.
+const IP_LEN_AT: usize = IP_AT + 2;
+const IP_IDENT_AT: usize = IP_AT + 4;
+const IP_FRAGMENT_AT: usize = IP_AT + 6;
+const IP_PROTOCOL_AT: usize = IP_AT + 9;
+const IP_CHECKSUM_AT: usize = IP_AT + 10;
+const ADDRESSES_AT: usize = IP_AT + 12;
+const SEQ_AT: usize = TCP_AT + 4;
+const ACK_AT: usize = TCP_AT + 8;
+const FLAGS_AT: usize = TCP_AT + 13;
+const WINDOW_AT: usize = TCP_AT + 14;
+const TCP_CHECKSUM_AT: usize = TCP_AT + 16;
+const URGENT_AT: usize = TCP_AT + 18;
+
+const TYPE_IPV4: u16 = 0x0800;
+/// Version 4, no options.
+const VERSION_IHL: u8 = 0x45;
+const DONT_FRAGMENT: u16 = 0x4000;
+const PROTOCOL_TCP: u8 = 6;
+const PSH: u8 = TcpFlags::PSH.0;
+const ACK: u8 = TcpFlags::ACK.0;
+
+/// Consecutive segments that make one frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Run {
+    /// How many; two at least.
+    pub segments: usize,
+    /// Bytes of all headers of each.
+    pub header_len: usize,
+    /// Payload of each but the last, bytes.
+    segment_len: usize,
+    /// Payload of all, bytes.
+    payload_len: usize,
+}
+
+impl Run {
+    /// The longest run at the front of `frames`, if it has two segments.
+    pub fn of<'a>(mut frames: impl Iterator<Item = &'a [u8]>) -> Option<Run> {
+        let first = frames.next()?;
+        let second = frames.next()?;
+        let mut run = Run::begin(first)?;
+        if !run.goes_on(first, second) {
+            return None;
+        }
+        let mut ends = run.append(second);
+        while !ends && run.segments < SEGMENTS_MAX {
+            let Some(next) = frames.next().filter(|next| run.goes_on(first, next)) else { break };
+            ends = run.append(next);
+        }
+        Some(run)
+    }
+
+    /// A run of one, of a frame behind which others could stand.
+    fn begin(first: &[u8]) -> Option<Run> {
+        let head = first.first_chunk::<{ TCP_AT + TCP_BYTES }>()?;
+        let header_len = TCP_AT + usize::from(head[TCP_AT + 12] >> 4) * 4;
+        let plain = be16(head, 12) == TYPE_IPV4
+            && head[IP_AT] == VERSION_IHL
+            && head[IP_PROTOCOL_AT] == PROTOCOL_TCP
+            && be16(head, IP_FRAGMENT_AT) & !DONT_FRAGMENT == 0
+            && usize::from(be16(head, IP_LEN_AT)) == first.len() - IP_AT
+            && head[FLAGS_AT] == ACK;
+        let carries = header_len >= TCP_AT + TCP_BYTES && first.len() > header_len;
+        let segment_len = first.len().saturating_sub(header_len);
+        let run = Run { segments: 1, header_len, segment_len, payload_len: segment_len };
+        (plain && carries).then_some(run)
+    }
+
+    /// Whether `next` is the segment behind those of the run, which starts with `first`.
+    fn goes_on(&self, first: &[u8], next: &[u8]) -> bool {
+        let (Some(a), Some(b)) = (first.get(..self.header_len), next.get(..self.header_len)) else {
+            return false;
+        };
+        let same = |from: usize, to: usize| a[from..to] == b[from..to];
+        let ip_len = self.header_len - IP_AT + self.payload_len + next.len() - self.header_len;
+        same(ADDRESSES_AT, SEQ_AT)
+            && be32(b, SEQ_AT) == be32(a, SEQ_AT).wrapping_add(self.payload_len as u32)
+            && next.len() > self.header_len
+            && next.len() <= first.len()
+            && ip_len <= usize::from(u16::MAX)
+            && usize::from(be16(b, IP_LEN_AT)) == next.len() - IP_AT
+            && be16(b, IP_IDENT_AT) == be16(a, IP_IDENT_AT).wrapping_add(self.segments as u16)
+            && same(0, IP_LEN_AT)
+            && same(IP_FRAGMENT_AT, IP_CHECKSUM_AT)
+            && same(ACK_AT, FLAGS_AT)
+            && b[FLAGS_AT] & !PSH == a[FLAGS_AT]
+            && same(WINDOW_AT, TCP_CHECKSUM_AT)
+            && same(URGENT_AT, self.header_len)
+    }
+
+    /// Takes a segment in; answers whether none can stand behind it.
+    fn append(&mut self, next: &[u8]) -> bool {
+        let payload_len = next.len() - self.header_len;
+        self.segments += 1;
+        self.payload_len += payload_len;
+        payload_len < self.segment_len || next[FLAGS_AT] & PSH != 0
+    }
+
+    /// Writes the headers of the long frame, the `virtio_net_hdr` first; answers their length. The
+    /// payloads of all segments follow them. `first` and `last` are those of the run.
+    pub fn headers(&self, first: &[u8], last: &[u8], to: &mut [u8; HEADERS_BYTES_MAX]) -> usize {
+        let segments = Segments {
+            header_len: self.header_len,
+            segment_len: self.segment_len,
+            tcp_at: TCP_AT,
+            checksum_at: TCP_CHECKSUM_AT - TCP_AT,
+        };
+        let (vnet, frame) = to.split_at_mut(vnet::HEADER_BYTES);
+        vnet.copy_from_slice(&segments.to_bytes());
+        frame[..self.header_len].copy_from_slice(&first[..self.header_len]);
+        let tcp_len = self.header_len - TCP_AT + self.payload_len;
+        put16(frame, IP_LEN_AT, (IPV4_BYTES + tcp_len) as u16);
+        put16(frame, IP_CHECKSUM_AT, 0);
+        put16(frame, IP_CHECKSUM_AT, Checksum::of(&frame[IP_AT..TCP_AT]).finish());
+        let address =
+            |at: usize| IpAddr::v4([frame[at], frame[at + 1], frame[at + 2], frame[at + 3]]);
+        let (src, dst) = (address(ADDRESSES_AT), address(ADDRESSES_AT + 4));
+        let partial = Checksum::pseudo_header(src, dst, PROTOCOL_TCP, tcp_len).fold();
+        put16(frame, TCP_CHECKSUM_AT, partial);
+        frame[FLAGS_AT] = last[FLAGS_AT];
+        vnet::HEADER_BYTES + self.header_len
+    }
+}
+
+fn be16(bytes: &[u8], at: usize) -> u16 {
+    u16::from_be_bytes([bytes[at], bytes[at + 1]])
+}
+
+fn be32(bytes: &[u8], at: usize) -> u32 {
+    u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+}
+
+fn put16(bytes: &mut [u8], at: usize, value: u16) {
+    bytes[at..at + 2].copy_from_slice(&value.to_be_bytes());
+}
+
+#[cfg(test)]
+#[path = "merge_tests.rs"]
+mod tests;

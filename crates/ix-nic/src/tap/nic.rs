@@ -1,0 +1,170 @@
+//! One queue of a tap interface.
+use super::merge::{HEADERS_BYTES_MAX, Run, SEGMENTS_MAX};
+use super::receive::{Outcome, Receiver};
+use super::vnet;
+use crate::{DeviceDrops, NEVER_RINGS, Nic, NicInfo, RxPacket};
+use ix_mem::{Mbuf, PacketMemory, Pool};
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io::{self, IoSlice, Write};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+
+/// One queue of a tap interface.
+pub(crate) struct TapNic {
+    info: NicInfo,
+    queue: File,
+    receiver: Receiver,
+    /// Frames carry a `virtio_net_hdr`.
+    vnet: bool,
+    /// Segments may leave as one long frame.
+    merges: bool,
+    drops: DeviceDrops,
+    /// The interface was removed; its descriptors are good for nothing any more.
+    gone: bool,
+}
+
+/// What the device did with a frame.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Sent {
+    /// It has it, or it is lost and counted.
+    Done,
+    /// There is no room for it now.
+    Full,
+    /// It takes no long frames.
+    Refused,
+}
+
+impl TapNic {
+    /// The queue behind a descriptor that [`super::open`] made.
+    pub fn new(info: NicInfo, fd: OwnedFd) -> TapNic {
+        let vnet = vnet::is_used(fd.as_fd());
+        TapNic {
+            info,
+            queue: File::from(fd),
+            receiver: Receiver::new(vnet),
+            vnet,
+            merges: vnet,
+            drops: DeviceDrops::default(),
+            gone: false,
+        }
+    }
+
+    /// Writes the frame or the run of segments at the front of `packets`; answers how many packets
+    /// are done with, or `None` when there is no room for them now.
+    fn send_front(&mut self, memory: &PacketMemory, packets: &VecDeque<Mbuf>) -> Option<usize> {
+        if self.merges
+            && packets.len() > 1
+            && let Some(run) = Run::of(packets.iter().map(|mbuf| mbuf.bytes(memory)))
+        {
+            match self.send_run(memory, packets, run) {
+                Sent::Done => return Some(run.segments),
+                Sent::Full => return None,
+                Sent::Refused => self.merges = false,
+            }
+        }
+        let frame = packets.front().map_or(&[][..], |mbuf| mbuf.bytes(memory));
+        let sent = match self.vnet {
+            true => self.write(&[IoSlice::new(&vnet::FINISHED), IoSlice::new(frame)], 1),
+            false => self.write(&[IoSlice::new(frame)], 1),
+        };
+        (sent != Sent::Full).then_some(1)
+    }
+
+    /// Writes a run as one frame.
+    fn send_run(&mut self, memory: &PacketMemory, packets: &VecDeque<Mbuf>, run: Run) -> Sent {
+        let frame = |i: usize| packets.get(i).map_or(&[][..], |mbuf| mbuf.bytes(memory));
+        let mut headers = [0; HEADERS_BYTES_MAX];
+        let headers_len = run.headers(frame(0), frame(run.segments - 1), &mut headers);
+        let payload = |i: usize| match i < run.segments {
+            true => frame(i).get(run.header_len..).unwrap_or(&[]),
+            false => &[],
+        };
+        let parts: [IoSlice<'_>; SEGMENTS_MAX + 1] = std::array::from_fn(|i| match i {
+            0 => IoSlice::new(&headers[..headers_len]),
+            _ => IoSlice::new(payload(i - 1)),
+        });
+        self.write(&parts[..=run.segments], run.segments)
+    }
+
+    /// One system call for one frame of so many packets.
+    fn write(&mut self, parts: &[IoSlice<'_>], packets: usize) -> Sent {
+        loop {
+            match self.queue.write_vectored(parts) {
+                Ok(_) => return Sent::Done,
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Sent::Full,
+                Err(e) if packets > 1 && e.raw_os_error() == Some(libc::EINVAL) => {
+                    return Sent::Refused;
+                }
+                // EIO while the link is down, ENOBUFS and ENOMEM: lost, as on a wire.
+                Err(_) => {
+                    self.drops.tx_failed += packets as u64;
+                    return Sent::Done;
+                }
+            }
+        }
+    }
+}
+
+impl Nic for TapNic {
+    fn info(&self) -> &NicInfo {
+        &self.info
+    }
+
+    fn receive(
+        &mut self,
+        memory: &PacketMemory,
+        rx_pool: &mut Pool,
+        max: usize,
+        out: &mut Vec<RxPacket>,
+    ) -> usize {
+        let before = out.len();
+        // As many reads at most, so that frames which are lost are bounded too.
+        for _ in 0..max {
+            if out.len() - before >= max {
+                break;
+            }
+            match self.receiver.read(&self.queue, memory, rx_pool, out, &mut self.drops) {
+                Ok(Outcome::Frame | Outcome::Lost) => {}
+                Ok(Outcome::NoMbuf) => break,
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => {
+                    self.gone |= e.raw_os_error() == Some(libc::EBADFD);
+                    break; // EAGAIN: no more
+                }
+            }
+        }
+        out.len() - before
+    }
+
+    fn transmit(
+        &mut self,
+        memory: &PacketMemory,
+        tx_pool: &mut Pool,
+        packets: &mut VecDeque<Mbuf>,
+    ) {
+        while !packets.is_empty() {
+            let Some(done) = self.send_front(memory, packets) else { return };
+            packets.drain(..done).for_each(|mbuf| tx_pool.put(mbuf));
+        }
+    }
+
+    fn kick(&mut self, _memory: &PacketMemory, _tx_pool: &mut Pool) {}
+
+    fn frames_held(&self) -> (usize, usize) {
+        (self.receiver.held(), 0)
+    }
+
+    fn doorbell(&self) -> Option<RawFd> {
+        // The descriptor of an interface that is gone polls as an error for ever.
+        Some(if self.gone { NEVER_RINGS } else { self.queue.as_raw_fd() })
+    }
+
+    fn drops(&mut self) -> DeviceDrops {
+        self.drops
+    }
+
+    fn close(&mut self, rx_pool: &mut Pool, _tx_pool: &mut Pool) {
+        self.receiver.close(rx_pool);
+    }
+}
