@@ -1,5 +1,5 @@
 //! Bars: side by side where points have no order, stacked where parts make a whole. As SVG.
-use super::chart::{self, Axis, Key, SIDES, whisker};
+use super::chart::{self, Axis, Key, SIDES};
 use super::scale::{Kind, Scale};
 use super::text::{escape, short};
 use std::fmt::Write;
@@ -44,12 +44,7 @@ impl Grouped {
         let bar = (group * 0.8 / self.series.len().max(1) as f64).min(56.0);
         for (index, category) in self.categories.iter().enumerate() {
             let middle = SIDES.0 + group * (index as f64 + 0.5);
-            let _ = write!(
-                svg,
-                "<text class=\"tick\" x=\"{middle:.1}\" y=\"{:.1}\">{}</text>",
-                bottom + 18.0,
-                escape(category),
-            );
+            chart::text(&mut svg, "tick", middle, bottom + 18.0, category);
             let start = middle - bar * self.series.len() as f64 / 2.0;
             for (place, (label, colour, values)) in self.series.iter().enumerate() {
                 let Some(&Some((value, low, high))) = values.get(index) else { continue };
@@ -66,11 +61,7 @@ impl Grouped {
                     escape(category),
                     escape(&short(value)),
                 );
-                if let (Some(l), Some(h)) = (scale.place(low), scale.place(high))
-                    && (l - h).abs() > 1.5
-                {
-                    svg += &whisker(x + bar / 2.0, l, h);
-                }
+                svg += &chart::whisker(x + bar / 2.0, (low, high), &scale);
                 svg += "</g>";
             }
         }
@@ -96,7 +87,6 @@ impl Stacked {
     /// The figure.
     pub fn svg(&self) -> String {
         let mut svg = String::new();
-        let colour = |part: usize| format!("part{}", part % 8);
         let legend: Vec<_> =
             self.parts.iter().enumerate().map(|(i, name)| (name.clone(), colour(i))).collect();
         let height = BAR * self.bars.len() as f64;
@@ -105,55 +95,42 @@ impl Stacked {
         let totals = self.bars.iter().map(|(_, parts)| parts.iter().sum());
         let scale = Scale::over(Kind::Linear, totals, NAMES, SIDES.1 - 40.0);
         for tick in scale.ticks(&[]) {
-            let Some(x) = scale.place(tick) else { continue };
-            let _ = write!(
-                svg,
-                "<line class=\"grid\" x1=\"{x:.1}\" y1=\"{top:.1}\" x2=\"{x:.1}\" \
-                 y2=\"{bottom:.1}\"/><text class=\"tick\" x=\"{x:.1}\" y=\"{:.1}\">{}</text>",
-                bottom + 18.0,
-                escape(&short(tick)),
-            );
-        }
-        for (index, (name, parts)) in self.bars.iter().enumerate() {
-            let y = top + BAR * index as f64 + 5.0;
-            let _ = write!(
-                svg,
-                "<text class=\"tick end\" x=\"{:.1}\" y=\"{:.1}\">{}</text>",
-                NAMES - 10.0,
-                y + 16.0,
-                escape(name),
-            );
-            let mut sum = 0.0;
-            for (part, &value) in parts.iter().enumerate() {
-                let places = (scale.place(sum), scale.place(sum + value));
-                sum += value;
-                let (Some(from), Some(to)) = places else { continue };
-                let _ = write!(
-                    svg,
-                    "<g class=\"{}\"><rect class=\"bar\" x=\"{from:.1}\" y=\"{y:.1}\" \
-                     width=\"{:.1}\" height=\"24\"><title>{}: {}</title></rect></g>",
-                    colour(part),
-                    (to - from).max(0.0),
-                    escape(&self.parts[part]),
-                    escape(&short(value)),
-                );
+            if let Some(x) = scale.place(tick) {
+                chart::upright(&mut svg, x, top, bottom, tick);
             }
-            let end = scale.place(sum).unwrap_or(NAMES);
-            let _ = write!(
-                svg,
-                "<text class=\"tick start\" x=\"{:.1}\" y=\"{:.1}\">{}</text>",
-                end + 7.0,
-                y + 16.0,
-                escape(&short(sum)),
-            );
         }
-        let _ = write!(
-            svg,
-            "<text class=\"axis\" x=\"{:.1}\" y=\"{:.1}\">{}</text>",
-            (NAMES + SIDES.1) / 2.0,
-            bottom + 42.0,
-            escape(&self.x_label),
-        );
+        for (index, bar) in self.bars.iter().enumerate() {
+            self.draw_bar(&mut svg, bar, top + BAR * index as f64 + 5.0, &scale);
+        }
+        chart::text(&mut svg, "axis", (NAMES + SIDES.1) / 2.0, bottom + 42.0, &self.x_label);
         svg + "</svg>"
     }
+
+    /// One bar at this height, its name before it and its sum behind.
+    fn draw_bar(&self, svg: &mut String, bar: &(String, Vec<f64>), y: f64, scale: &Scale) {
+        let (name, parts) = bar;
+        chart::text(svg, "tick end", NAMES - 10.0, y + 16.0, name);
+        let mut sum = 0.0;
+        for (part, &value) in parts.iter().enumerate() {
+            let places = (scale.place(sum), scale.place(sum + value));
+            sum += value;
+            let (Some(from), Some(to)) = places else { continue };
+            let _ = write!(
+                svg,
+                "<g class=\"{}\"><rect class=\"bar\" x=\"{from:.1}\" y=\"{y:.1}\" width=\"{:.1}\" \
+                 height=\"24\"><title>{}: {}</title></rect></g>",
+                colour(part),
+                (to - from).max(0.0),
+                escape(&self.parts[part]),
+                escape(&short(value)),
+            );
+        }
+        let end = scale.place(sum).unwrap_or(NAMES);
+        chart::text(svg, "tick start", end + 7.0, y + 16.0, &short(sum));
+    }
+}
+
+/// Class of a part's colour.
+fn colour(part: usize) -> String {
+    format!("part{}", part % 8)
 }

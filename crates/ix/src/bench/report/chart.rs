@@ -126,12 +126,30 @@ pub fn marker(index: usize, x: f64, y: f64) -> String {
     }
 }
 
-/// A vertical line between the extremes, with feet.
-pub fn whisker(x: f64, low: f64, high: f64) -> String {
-    format!(
-        "<path class=\"whisker\" d=\"M{x:.1} {low:.1}V{high:.1}m-4 0h8M{:.1} {low:.1}h8\"/>",
-        x - 4.0
-    )
+/// A vertical line between the extremes of a point, with feet, where they differ visibly.
+pub fn whisker(x: f64, (low, high): (f64, f64), scale: &Scale) -> String {
+    match (scale.place(low), scale.place(high)) {
+        (Some(low), Some(high)) if (low - high).abs() > 1.5 => format!(
+            "<path class=\"whisker\" d=\"M{x:.1} {low:.1}V{high:.1}m-4 0h8M{:.1} {low:.1}h8\"/>",
+            x - 4.0
+        ),
+        _ => String::new(),
+    }
+}
+
+/// A vertical line of the grid with its value below.
+pub fn upright(svg: &mut String, x: f64, top: f64, bottom: f64, value: f64) {
+    let _ = write!(
+        svg,
+        "<line class=\"grid\" x1=\"{x:.1}\" y1=\"{top:.1}\" x2=\"{x:.1}\" y2=\"{bottom:.1}\"/>",
+    );
+    text(svg, "tick", x, bottom + 18.0, &short(value));
+}
+
+/// Words at a place.
+pub fn text(svg: &mut String, class: &str, x: f64, y: f64, words: &str) {
+    let words = escape(words);
+    let _ = write!(svg, "<text class=\"{class}\" x=\"{x:.1}\" y=\"{y:.1}\">{words}</text>");
 }
 
 /// Horizontal lines with their values, and the name of the upward axis.
@@ -140,12 +158,9 @@ pub fn upward(svg: &mut String, axis: &Axis, scale: &Scale, top: f64, bottom: f6
         let Some(y) = scale.place(tick) else { continue };
         let _ = write!(
             svg,
-            "<line class=\"grid\" x1=\"{LEFT}\" y1=\"{y:.1}\" x2=\"{right:.1}\" y2=\"{y:.1}\"/>\
-             <text class=\"tick end\" x=\"{:.1}\" y=\"{:.1}\">{}</text>",
-            LEFT - 8.0,
-            y + 4.0,
-            escape(&short(tick)),
+            "<line class=\"grid\" x1=\"{LEFT}\" y1=\"{y:.1}\" x2=\"{right:.1}\" y2=\"{y:.1}\"/>",
         );
+        text(svg, "tick end", LEFT - 8.0, y + 4.0, &short(tick));
     }
     let middle = (top + bottom) / 2.0;
     let _ = write!(
@@ -159,13 +174,10 @@ pub fn upward(svg: &mut String, axis: &Axis, scale: &Scale, top: f64, bottom: f6
 pub fn along(svg: &mut String, label: &str, bottom: f64) {
     let _ = write!(
         svg,
-        "<line class=\"base\" x1=\"{LEFT}\" y1=\"{bottom:.1}\" x2=\"{:.1}\" y2=\"{bottom:.1}\"/>\
-         <text class=\"axis\" x=\"{:.1}\" y=\"{:.1}\">{}</text>",
-        WIDTH - RIGHT,
-        (LEFT + WIDTH - RIGHT) / 2.0,
-        bottom + 42.0,
-        escape(label),
+        "<line class=\"base\" x1=\"{LEFT}\" y1=\"{bottom:.1}\" x2=\"{:.1}\" y2=\"{bottom:.1}\"/>",
+        SIDES.1,
     );
+    text(svg, "axis", (SIDES.0 + SIDES.1) / 2.0, bottom + 42.0, label);
 }
 
 /// Left and right ends of the plot.
@@ -191,14 +203,8 @@ impl Chart {
             && let Some(at) = y.place(value).filter(|at| (top..bottom).contains(at))
         {
             let (left, right) = SIDES;
-            let _ = write!(
-                svg,
-                "<path class=\"mark\" d=\"M{left} {at:.1}H{right}\"/><text class=\"end\" x=\"{:.1}\" \
-                 y=\"{:.1}\">{}</text>",
-                right - 4.0,
-                at - 5.0,
-                escape(name),
-            );
+            let _ = write!(svg, "<path class=\"mark\" d=\"M{left} {at:.1}H{right}\"/>",);
+            text(&mut svg, "end", right - 4.0, at - 5.0, name);
         }
         for (index, series) in self.series.iter().enumerate() {
             self.draw_series(&mut svg, index, series, &x, &y);
@@ -215,13 +221,7 @@ impl Chart {
         for tick in scale.ticks(&measured) {
             let Some(x) = scale.place(tick).filter(|x| x - last >= TICK_ROOM) else { continue };
             last = x;
-            let _ = write!(
-                svg,
-                "<line class=\"grid\" x1=\"{x:.1}\" y1=\"{top:.1}\" x2=\"{x:.1}\" \
-                 y2=\"{bottom:.1}\"/><text class=\"tick\" x=\"{x:.1}\" y=\"{:.1}\">{}</text>",
-                bottom + 18.0,
-                escape(&short(tick)),
-            );
+            upright(svg, x, top, bottom, tick);
         }
         along(svg, &self.x.label, bottom);
     }
@@ -231,12 +231,7 @@ impl Chart {
         for point in &series.points {
             let (Some(px), Some(py)) = (x.place(point.x), y.place(point.y)) else { continue };
             let _ = write!(line, "{}{px:.1} {py:.1}", if line.is_empty() { "M" } else { "L" });
-            let (low, high) = point.range;
-            if let (Some(l), Some(h)) = (y.place(low), y.place(high))
-                && (l - h).abs() > 1.5
-            {
-                marks += &whisker(px, l, h);
-            }
+            marks += &whisker(px, point.range, y);
             let _ = write!(
                 marks,
                 "<g><title>{}: {} at {}</title>{}</g>",
