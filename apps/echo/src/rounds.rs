@@ -136,12 +136,13 @@ impl Rounds {
         if self.idle_alive == 0 {
             return None;
         }
-        // xorshift64 (Marsaglia 2003).
+        let count = self.conns.len();
+        let mut index = self.drawn();
+        // xorshift64 (Marsaglia 2003). One draw ahead, so that what it picks can be fetched.
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
         self.random ^= self.random << 17;
-        let count = self.conns.len();
-        let mut index = ((u128::from(self.random) * count as u128) >> 64) as usize;
+        libix::raw::prefetch(&self.conns[self.drawn()]);
         while !self.conns[index].alive || self.conns[index].busy {
             index = (index + 1) % count;
         }
@@ -152,6 +153,11 @@ impl Rounds {
         conn.started_ns = now_ns;
         self.idle_alive -= 1;
         Some(index)
+    }
+
+    /// Where the search for an idle connection begins.
+    fn drawn(&self) -> usize {
+        ((u128::from(self.random) * self.conns.len() as u128) >> 64) as usize
     }
 
     /// What the connection is to send now.

@@ -14,6 +14,8 @@ struct Player<'a, F> {
     targets: &'a [SocketAddr],
     /// The loop's names of the connections.
     ids: Vec<u64>,
+    /// Connections that are to send when the cycle's events are told: fetched meanwhile.
+    to_send: Vec<usize>,
     started: Option<F>,
 }
 
@@ -24,7 +26,8 @@ pub fn play(
     targets: &[SocketAddr],
     started: impl FnOnce(usize),
 ) -> Result<(), Error> {
-    let player = Player { rounds, targets, ids: Vec::new(), started: Some(started) };
+    let player =
+        Player { rounds, targets, ids: Vec::new(), to_send: Vec::new(), started: Some(started) };
     let mut player = EventLoop::new(thread, player);
     let (io, handler) = player.parts();
     handler.open_more(io);
@@ -50,7 +53,10 @@ impl<F: FnOnce(usize)> Player<'_, F> {
     fn go_on(&mut self, io: &mut Io<usize>, next: Next) {
         match next {
             Next::Nothing => self.open_more(io),
-            Next::Send(index) => self.send(io, index),
+            Next::Send(index) => {
+                io.prefetch(self.ids[index]);
+                self.to_send.push(index);
+            }
             Next::Done => io.stop(),
             Next::Start => {
                 let Some(started) = self.started.take() else { return };
@@ -115,6 +121,14 @@ impl<F: FnOnce(usize)> Handler for Player<'_, F> {
         self.go_on(conn.io(), next);
     }
 
+    fn on_cycle(&mut self, io: &mut Io<usize>) {
+        let mut to_send = std::mem::take(&mut self.to_send);
+        for index in to_send.drain(..) {
+            self.send(io, index);
+        }
+        self.to_send = to_send;
+    }
+
     fn on_timer(&mut self, io: &mut Io<usize>, _: u64) {
         if self.rounds.is_over(clock::now_ns()) {
             return io.stop();
@@ -152,6 +166,7 @@ mod tests {
             rounds: &mut rounds,
             targets: &targets,
             ids: Vec::new(),
+            to_send: Vec::new(),
             started: Some(started),
         };
         let mut client = EventLoop::new(model.enter(1).unwrap(), player);

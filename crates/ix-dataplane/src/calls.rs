@@ -6,7 +6,7 @@ use crate::connections::End;
 use crate::flow::{Flow, Holder};
 use crate::flow_group::FlowGroup;
 use crate::handle::FlowId;
-use crate::thread::{ElasticThread, flow_of, touch};
+use crate::thread::{ElasticThread, FLOWS_AHEAD, flow_of, touch};
 use ix_abi::{Call, FlowInfo, SG_MAX, call_op, error, flow_opt};
 
 /// The call array of one elastic thread, in memory that the application writes at any time.
@@ -29,6 +29,13 @@ impl CallArray {
         unsafe { self.0.add(index).read_volatile() }
     }
 
+    /// What slot `index` (below `CALLS_MAX`) seems to name, to fetch it ahead: whatever the slot says
+    /// when its turn comes is what counts.
+    fn glance(&self, index: usize) -> u64 {
+        // SAFETY: as in `read`; every call that names a flow has it first.
+        unsafe { (&raw const (*self.0.add(index)).args[0]).read_volatile() }
+    }
+
     fn answer(&self, index: usize, ret: i64) {
         // SAFETY: within the array; the field is plain memory.
         unsafe { (&raw mut (*self.0.add(index)).ret).write_volatile(ret) }
@@ -40,7 +47,11 @@ type Answer = Result<i64, i64>;
 impl ElasticThread {
     /// Runs the first `count` slots of the call array (at most `CALLS_MAX`).
     pub fn run_calls(&mut self, count: usize) {
-        for index in 0..count.min(ix_abi::CALLS_MAX) {
+        let count = count.min(ix_abi::CALLS_MAX);
+        for index in 0..count {
+            if index + FLOWS_AHEAD < count {
+                self.fetch_ahead(self.calls.glance(index + FLOWS_AHEAD));
+            }
             let call = self.calls.read(index);
             if call.op == call_op::NOP {
                 continue;

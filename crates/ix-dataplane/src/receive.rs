@@ -4,6 +4,7 @@
 //! parsed (their lines fetched ahead), then flow-table lines and flows are fetched ahead, then each
 //! packet meets its flow. Packets of flow groups that another thread owns are handed to it.
 use crate::config::Config;
+use crate::flow_group::prefetch_flow;
 use crate::metrics::{LocalDrop, Stage, ThreadMetrics};
 use crate::pressure::Pressure;
 use crate::thread::ElasticThread;
@@ -41,9 +42,6 @@ fn share(waiting: usize) -> usize {
 
 /// So few packets are taken together.
 const SHARE_MIN: usize = 4;
-
-/// Cache lines of a flow that are fetched ahead: those that the common path touches.
-const FLOW_LINES_AHEAD: usize = 7;
 
 /// Slots of a forwarding ring.
 const FORWARD_SLOTS: usize = 4096;
@@ -365,9 +363,7 @@ impl ElasticThread {
         for work in &mut receive.work {
             if let Some((slot, line)) = group_of(work).and_then(|group| group.guess(work.hash)) {
                 work.guess = slot;
-                for i in 0..FLOW_LINES_AHEAD {
-                    prefetch_read(line.wrapping_add(64 * i));
-                }
+                prefetch_flow(line);
             }
         }
     }

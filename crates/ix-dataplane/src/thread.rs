@@ -23,6 +23,12 @@ use std::sync::Arc;
 /// Entries that the wheel handles in one cycle at most: the bound of step 5.
 const TIMERS_PER_CYCLE: usize = 256;
 
+/// So many flows stay in the cache by themselves.
+const FLOWS_CACHED: usize = 512;
+
+/// So many calls or timers before its own a flow is fetched.
+pub(crate) const FLOWS_AHEAD: usize = 4;
+
 /// Between updates of the gauges.
 const HOUSEKEEPING_US: u64 = 100_000;
 
@@ -154,17 +160,35 @@ impl ElasticThread {
         let mut due = std::mem::take(&mut self.due);
         self.wheel.advance(now_us, TIMERS_PER_CYCLE, |token| due.push(token));
         let fired = !due.is_empty();
-        for token in due.drain(..) {
+        for index in 0..due.len() {
+            if let Some(&ahead) = due.get(index + FLOWS_AHEAD) {
+                self.fetch_ahead(ahead);
+            }
+            let token = due[index];
             if token & APP_TIMER != 0 {
                 self.fire_app_timer(token & !APP_TIMER);
             } else {
                 self.fire_flow_timer(FlowId::from_handle(token), now_us);
             }
         }
+        due.clear();
         self.due = due;
         self.io.run_neighbor_timers();
         self.run_housekeeping(now_us, false);
         fired
+    }
+
+    /// Fetches the flow of a handle (any number will do) into the cache: of very many, each is out of
+    /// it when its turn comes.
+    #[inline]
+    pub(crate) fn fetch_ahead(&self, handle: u64) {
+        if self.flows <= FLOWS_CACHED {
+            return;
+        }
+        let id = FlowId::from_handle(handle);
+        if let Some(Some(group)) = self.groups.get(id.group as usize) {
+            group.prefetch_slot(id.slot);
+        }
     }
 
     fn fire_flow_timer(&mut self, id: FlowId, now_us: u64) {

@@ -39,6 +39,7 @@
 mod addr;
 mod error;
 pub mod event;
+mod fifo;
 #[cfg(feature = "loopback")]
 #[allow(unsafe_code)]
 pub mod loopback;

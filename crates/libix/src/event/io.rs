@@ -16,6 +16,9 @@ const TX_RETRY_US: u64 = 100_000;
 /// Bytes that a connection may hold unless said otherwise.
 const SEND_LIMIT_BYTES: u64 = 1 << 20;
 
+/// So many connections stay in the cache by themselves.
+const CACHED_CONNECTIONS: usize = 512;
+
 /// Dataplane's name of a listener once it is known.
 type Listener = Option<Result<u64, Error>>;
 
@@ -102,6 +105,12 @@ impl<S> Io<S> {
         open.then(|| Conn::new(self, id))
     }
 
+    /// Fetches a connection into the cache that will be used soon, without waiting for it.
+    #[inline]
+    pub fn prefetch(&self, id: u64) {
+        self.connections.prefetch(id);
+    }
+
     /// Begins a connection; the outcome is told by `on_connected` or `on_dead`. What is sent before
     /// that waits.
     pub fn connect(&mut self, to: SocketAddr, state: S) -> u64 {
@@ -164,6 +173,17 @@ impl<S> Io<S> {
 
     pub(super) fn take_stop(&mut self) -> bool {
         core::mem::take(&mut self.stop)
+    }
+
+    /// Fetches the connection of an event that comes soon: of very many, each is out of the cache
+    /// when its turn comes.
+    #[inline]
+    pub(super) fn fetch_ahead(&self, index: usize) {
+        if self.connections.len() > CACHED_CONNECTIONS
+            && let Some(id) = self.batch.thread.cookie(index)
+        {
+            self.connections.prefetch(id);
+        }
     }
 
     pub(super) fn event(&self, index: usize) -> Event {

@@ -38,6 +38,9 @@ pub use output::{Lease, Release};
 /// Longest wait while connections starve for transmit memory: no event says that it is back.
 const RETRY_US: u64 = 1000;
 
+/// So many events before its own a connection is fetched into the cache.
+const FETCH_AHEAD: usize = 4;
+
 /// A service: what happens is told to it. Ids are never used twice within an [`EventLoop`].
 pub trait Handler {
     /// What the service keeps for each connection.
@@ -92,6 +95,11 @@ pub trait Handler {
         data: &[u8],
     ) {
         let _ = (io, socket, from, data);
+    }
+
+    /// Everything that happened in a cycle has been told; the next one follows.
+    fn on_cycle(&mut self, io: &mut Io<Self::State>) {
+        let _ = io;
     }
 
     /// The timer that was set with `token` fired.
@@ -174,11 +182,13 @@ impl<H: Handler> EventLoop<H> {
         let events = self.io.run_io(wait)?;
         self.io.settle();
         for index in 0..events {
+            self.io.fetch_ahead(index + FETCH_AHEAD);
             let event = self.io.event(index);
             self.dispatch(event);
         }
         self.report_failures();
         self.feed_starved();
+        self.handler.on_cycle(&mut self.io);
         Ok(())
     }
 

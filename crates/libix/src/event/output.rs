@@ -1,7 +1,7 @@
 //! What a connection has been given to send, from the oldest unacknowledged byte on.
+use crate::fifo::Fifo;
 use crate::raw::{Received, TxArena, TxBuf};
 use ix_abi::SgEntry;
-use std::collections::VecDeque;
 use std::ops::Range;
 use std::rc::Rc;
 use std::sync::atomic::AtomicU8;
@@ -48,7 +48,7 @@ struct Piece {
 /// Acknowledged bytes leave in front, unsent ones join behind: `[taken by sendv | unsent]`.
 #[derive(Default)]
 pub(super) struct OutQueue {
-    pieces: VecDeque<Piece>,
+    pieces: Fifo<Piece>,
     front_acked: u64,
     taken_bytes: u64,
     unsent_bytes: u64,
@@ -125,7 +125,7 @@ impl OutQueue {
     /// The unsent bytes as a scatter-gather array.
     pub(super) fn unsent_pieces(&self) -> impl Iterator<Item = SgEntry> {
         let mut skip = self.next_offset;
-        self.pieces.range(self.next_piece..).filter_map(move |piece| {
+        self.pieces.iter_from(self.next_piece).filter_map(move |piece| {
             let offset = core::mem::take(&mut skip);
             let entry = SgEntry { base: piece.base + offset, len: piece.len - offset };
             (entry.len > 0).then_some(entry)

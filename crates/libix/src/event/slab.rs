@@ -1,8 +1,17 @@
 //! Slots with generations: an id of a slot that is used again is an id of nothing.
 
+use crate::raw::huge;
+
+/// Slots of the first chunk.
+const FIRST_CHUNK: usize = 64;
+
 /// Values under ids that are never used twice (the generation wraps after 2^32 uses of one slot).
+///
+/// Chunks double in size, so that nothing ever moves: to copy very many connections would stop the
+/// service for as long as it takes.
 pub(super) struct Slab<T> {
-    slots: Vec<Slot<T>>,
+    chunks: Vec<Box<[Slot<T>]>>,
+    made: usize,
     free: Vec<u32>,
 }
 
@@ -13,49 +22,82 @@ struct Slot<T> {
 
 impl<T> Default for Slab<T> {
     fn default() -> Self {
-        Slab { slots: Vec::new(), free: Vec::new() }
+        Slab { chunks: Vec::new(), made: 0, free: Vec::new() }
     }
+}
+
+/// Chunk of a slot, and its place there.
+#[inline]
+fn place(index: u32) -> (usize, usize) {
+    let beyond = index as usize + FIRST_CHUNK;
+    let chunk = (beyond / FIRST_CHUNK).ilog2() as usize;
+    (chunk, beyond - (FIRST_CHUNK << chunk))
 }
 
 impl<T> Slab<T> {
     pub(super) fn insert(&mut self, value: T) -> u64 {
-        let index = self.free.pop().unwrap_or_else(|| {
-            self.slots.push(Slot { generation: 0, value: None });
-            (self.slots.len() - 1) as u32
-        });
-        let slot = &mut self.slots[index as usize];
+        let index = self.free.pop().unwrap_or_else(|| self.fresh());
+        let (chunk, at) = place(index);
+        let slot = &mut self.chunks[chunk][at];
         slot.generation = slot.generation.wrapping_add(1);
         slot.value = Some(value);
         u64::from(slot.generation) << 32 | u64::from(index)
     }
 
+    fn fresh(&mut self) -> u32 {
+        let index = self.made as u32;
+        let (chunk, _) = place(index);
+        if chunk == self.chunks.len() {
+            let slots = (0..FIRST_CHUNK << chunk).map(|_| Slot { generation: 0, value: None });
+            self.chunks.push(huge::boxed(slots));
+        }
+        self.made += 1;
+        index
+    }
+
+    #[inline]
+    fn slot(&self, index: u32) -> Option<&Slot<T>> {
+        let (chunk, at) = place(index);
+        self.chunks.get(chunk)?.get(at)
+    }
+
     #[inline]
     pub(super) fn get(&self, id: u64) -> Option<&T> {
-        let slot = self.slots.get(id as u32 as usize)?;
+        let slot = self.slot(id as u32)?;
         if slot.generation == (id >> 32) as u32 { slot.value.as_ref() } else { None }
     }
 
     #[inline]
     pub(super) fn get_mut(&mut self, id: u64) -> Option<&mut T> {
-        let slot = self.slots.get_mut(id as u32 as usize)?;
+        let (chunk, at) = place(id as u32);
+        let slot = self.chunks.get_mut(chunk)?.get_mut(at)?;
         if slot.generation == (id >> 32) as u32 { slot.value.as_mut() } else { None }
+    }
+
+    /// Asks for the cache lines of a value that will be looked at soon.
+    #[inline]
+    pub(super) fn prefetch(&self, id: u64) {
+        if let Some(slot) = self.slot(id as u32) {
+            huge::prefetch(slot);
+        }
     }
 
     pub(super) fn remove(&mut self, id: u64) -> Option<T> {
         self.get(id)?;
         self.free.push(id as u32);
-        self.slots[id as u32 as usize].value.take()
+        let (chunk, at) = place(id as u32);
+        self.chunks[chunk][at].value.take()
     }
 
     pub(super) fn ids(&self) -> impl Iterator<Item = u64> {
         let id = |(index, slot): (usize, &Slot<T>)| {
             slot.value.as_ref().map(|_| u64::from(slot.generation) << 32 | index as u64)
         };
-        self.slots.iter().enumerate().filter_map(id)
+        self.chunks.iter().flatten().enumerate().filter_map(id)
     }
 
     pub(super) fn len(&self) -> usize {
-        self.slots.len() - self.free.len()
+        self.made - self.free.len()
     }
 }
 

@@ -11,6 +11,7 @@
 
 pub mod call;
 mod event;
+pub(crate) mod huge;
 mod process;
 pub(crate) mod rx;
 mod signal;
@@ -18,6 +19,7 @@ mod thread;
 mod tx;
 
 pub use event::{Event, Received};
+pub use huge::prefetch;
 pub use process::{FindError, Process, ProcessGate};
 pub use thread::{EnterError, Thread, Wait};
 pub use tx::{TxArena, TxBuf};

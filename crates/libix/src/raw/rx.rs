@@ -1,7 +1,7 @@
 //! The received bytes of one flow that the application has not given back yet.
 use super::Received;
 use super::call::{self, Batched};
-use std::collections::VecDeque;
+use crate::fifo::Fifo;
 
 /// In order of arrival: bytes given back already, then bytes that the handler is done with or has
 /// lent to the send queue (waiting for `Sent`), then bytes that nobody has looked at finally.
@@ -12,10 +12,10 @@ use std::collections::VecDeque;
 /// `abort` or `Dead`.
 #[derive(Default)]
 pub(crate) struct RxQueue {
-    unread: VecDeque<Received>,
+    unread: Fifo<Received>,
     unread_bytes: usize,
     /// Behind lent bytes, finished ones wait: buffers go back oldest first.
-    waiting: VecDeque<Span>,
+    waiting: Fifo<Span>,
     done_bytes: u64,
 }
 
@@ -60,7 +60,7 @@ impl RxQueue {
     pub(crate) fn slices(&self) -> impl Iterator<Item = &[u8]> {
         // SAFETY: unread bytes have not been given back, and the promises above keep them for as
         // long as the queue is borrowed: giving them back takes it mutably.
-        self.unread.iter().map(|data| unsafe { data.bytes() })
+        self.unread.iter_from(0).map(|data| unsafe { data.bytes() })
     }
 
     /// The first `n` unread bytes (or all) are done with.

@@ -264,6 +264,13 @@ impl Thread {
         Event::view(unsafe { &*self.events.add(index) })
     }
 
+    /// The application's name in event `index`; `None` when there were fewer.
+    #[inline]
+    pub(crate) fn cookie(&self, index: usize) -> Option<Cookie> {
+        // SAFETY: as in `event`.
+        (index < self.ready).then(|| unsafe { (*self.events.add(index)).cookie })
+    }
+
     /// Puts the memory that a `tx_alloc` in `slot` of the last batch brought into the arena.
     pub fn adopt_tx(&mut self, slot: usize) -> Result<(), Error> {
         let base = self.answer(slot)?;
