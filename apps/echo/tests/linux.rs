@@ -1,33 +1,26 @@
 //! The program on Linux sockets, from the outside, over loopback.
+#[path = "../../common/tests/support/server.rs"]
+mod server;
+
 use serde_json::Value;
-use std::io::{BufRead, BufReader, Read, Write};
+use server::{Server, free_address};
+use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output};
 use std::time::Duration;
 
-struct Server {
-    child: Child,
-    port: u16,
-}
+struct Echo(Server);
 
-impl Server {
-    fn start(args: &[&str]) -> Server {
-        let free = TcpListener::bind("127.0.0.1:0").unwrap();
-        let port = free.local_addr().unwrap().port();
-        drop(free);
-        let mut child = program(args)
-            .args(["--linux", "--addr", "127.0.0.1", "--port", &port.to_string()])
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut line = String::new();
-        BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
-        assert!(line.starts_with("ready"), "{line:?}");
-        Server { child, port }
+impl Echo {
+    fn start(args: &[&str]) -> Echo {
+        let at = free_address();
+        let mut command = program(args);
+        command.args(["--linux", "--addr", "127.0.0.1", "--port", &at.port().to_string()]);
+        Echo(Server::start(command, at))
     }
 
     fn client(&self, args: &[&str]) -> Output {
-        let to = format!("127.0.0.1:{}", self.port);
+        let to = self.0.at.to_string();
         program(&["--client", &to, "--linux", "--json"]).args(args).output().unwrap()
     }
 
@@ -35,13 +28,6 @@ impl Server {
         let output = self.client(args);
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         serde_json::from_slice(&output.stdout).unwrap()
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
     }
 }
 
@@ -55,7 +41,7 @@ const SHORT: [&str; 4] = ["--seconds", "0.2", "--warmup", "0.05"];
 
 #[test]
 fn echo_measures() {
-    let server = Server::start(&["64"]);
+    let server = Echo::start(&["64"]);
     let row = server.row(&[&SHORT[..], &["--connections", "3", "--depth", "2"]].concat());
     assert!(row["msgs_per_s"].as_f64().unwrap() > 100.0, "{row}");
     assert!(
@@ -69,7 +55,7 @@ fn echo_measures() {
 
 #[test]
 fn echo_on_several_threads_with_long_messages_and_spinning() {
-    let server = Server::start(&["100000", "--threads", "2"]);
+    let server = Echo::start(&["100000", "--threads", "2"]);
     let args = ["--size", "100000", "--connections", "4", "--threads", "2", "--spin"];
     let row = server.row(&[&SHORT[..], &args].concat());
     assert_eq!(row["errors"], 0);
@@ -78,7 +64,7 @@ fn echo_on_several_threads_with_long_messages_and_spinning() {
 
 #[test]
 fn connections_that_are_reset_after_a_few_messages() {
-    let server = Server::start(&["64"]);
+    let server = Echo::start(&["64"]);
     let args = ["--messages-per-connection", "2", "--connections", "4"];
     let row = server.row(&[&SHORT[..], &args].concat());
     let number = |name: &str| row[name].as_u64().unwrap();
@@ -89,12 +75,12 @@ fn connections_that_are_reset_after_a_few_messages() {
 
 #[test]
 fn connections_that_end_by_fin() {
-    let server = Server::start(&["64"]);
+    let server = Echo::start(&["64"]);
     let args = ["--messages-per-connection", "2", "--connections", "4", "--close", "fin"];
     let row = server.row(&[&SHORT[..], &args].concat());
     assert_eq!(row["errors"], 0);
     assert!(row["connections_opened"].as_u64().unwrap() > 10, "{row}");
-    let server = Server::start(&["64", "--messages-per-connection", "2"]);
+    let server = Echo::start(&["64", "--messages-per-connection", "2"]);
     let row = server.row(&[&SHORT[..], &args[..4], &["--close", "wait"]].concat());
     assert_eq!(row["errors"], 0);
     assert!(row["connections_opened"].as_u64().unwrap() > 10, "{row}");
@@ -102,7 +88,7 @@ fn connections_that_end_by_fin() {
 
 #[test]
 fn few_messages_under_way_on_many_connections() {
-    let server = Server::start(&["64"]);
+    let server = Echo::start(&["64"]);
     for spin in [&["--spin"][..], &[]] {
         let args = ["--connections", "300", "--in-flight", "8"];
         let row = server.row(&[&SHORT[..], &args, spin].concat());
@@ -116,7 +102,7 @@ fn few_messages_under_way_on_many_connections() {
 #[test]
 fn datagrams_are_echoed() {
     for more in [&[][..], &["--spin"]] {
-        let server = Server::start(&[&["1024", "--udp"][..], more].concat());
+        let server = Echo::start(&[&["1024", "--udp"][..], more].concat());
         let args = ["--udp", "--size", "1024", "--depth", "16"];
         let row = server.row(&[&SHORT[..], &args, more].concat());
         assert_eq!(row["errors"], 0);
@@ -130,7 +116,7 @@ fn datagrams_are_echoed() {
 
 #[test]
 fn bulk_each_way() {
-    let server = Server::start(&["bulk"]);
+    let server = Echo::start(&["bulk"]);
     for (direction, sent, received) in
         [("send", 20_000_000, 0), ("recv", 0, 20_000_000), ("both", 20_000_000, 20_000_000)]
     {
@@ -142,8 +128,8 @@ fn bulk_each_way() {
 
 #[test]
 fn an_answer_is_held_until_the_message_is_whole() {
-    let server = Server::start(&["10", "--max-conn", "1"]);
-    let mut stream = TcpStream::connect(("127.0.0.1", server.port)).unwrap();
+    let server = Echo::start(&["10", "--max-conn", "1"]);
+    let mut stream = TcpStream::connect(server.0.at).unwrap();
     stream.write_all(b"012345678").unwrap();
     stream.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
     let mut answer = [0; 20];
@@ -153,7 +139,7 @@ fn an_answer_is_held_until_the_message_is_whole() {
     stream.read_exact(&mut answer[..10]).unwrap();
     assert_eq!(&answer[..10], b"0123456789");
     // A second connection is one too many.
-    let mut refused = TcpStream::connect(("127.0.0.1", server.port)).unwrap();
+    let mut refused = TcpStream::connect(server.0.at).unwrap();
     refused.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
     assert!(!matches!(refused.read(&mut answer), Ok(1..)));
     drop(stream);
@@ -178,7 +164,7 @@ fn errors_are_one_line() {
         assert_eq!(output.status.code(), Some(1), "{stale}");
         assert!(String::from_utf8(output.stderr).unwrap().contains("no dataplane of this process"));
     }
-    let wrong_size = Server::start(&["32"]);
+    let wrong_size = Echo::start(&["32"]);
     let output = wrong_size.client(&["--size", "31", "--seconds", "0.2"]);
     assert!(String::from_utf8(output.stderr).unwrap().contains("no message came back"));
 }

@@ -1,41 +1,34 @@
 //! The program on Linux sockets, from the outside, over loopback.
-use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
+#[path = "../../common/tests/support/server.rs"]
+mod server;
+
+use server::{Server, free_address};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output};
 use std::time::Duration;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-struct Server {
-    child: Child,
-    port: u16,
-}
+struct Httpd(Server);
 
-impl Server {
-    fn start(args: &[&str]) -> Server {
-        let free = TcpListener::bind("127.0.0.1:0").unwrap();
-        let port = free.local_addr().unwrap().port();
-        drop(free);
-        let mut child = program(args)
-            .args(["--linux", "--addr", "127.0.0.1", "--port", &port.to_string()])
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut line = String::new();
-        BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
-        assert!(line.starts_with("ready"), "{line:?}");
-        Server { child, port }
+impl Httpd {
+    fn start(args: &[&str]) -> Httpd {
+        let at = free_address();
+        let mut command = program(args);
+        command.args(["--linux", "--addr", "127.0.0.1", "--port", &at.port().to_string()]);
+        Httpd(Server::start(command, at))
     }
 
     fn connect(&self) -> TcpStream {
-        let stream = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
+        let stream = TcpStream::connect(self.0.at).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         stream.set_write_timeout(Some(PATIENCE)).unwrap();
         stream
     }
 
     fn url(&self, path: &str) -> String {
-        format!("http://127.0.0.1:{}{path}", self.port)
+        format!("http://{}{path}", self.0.at)
     }
 
     /// What comes back until the server closes, the dates taken out.
@@ -45,13 +38,6 @@ impl Server {
         let mut answer = String::new();
         stream.read_to_string(&mut answer).unwrap();
         answer.lines().filter(|line| !line.starts_with("Date: ")).collect::<Vec<_>>().join("\n")
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
     }
 }
 
@@ -76,7 +62,7 @@ const CLOSE: &str = "Host: h\r\nConnection: close\r\n\r\n";
 
 #[test]
 fn the_answer_to_each_request() {
-    let server = Server::start(&["--page", "5"]);
+    let server = Httpd::start(&["--page", "5"]);
     let head = |status: &str, media: &str, length: usize, connection: &str| {
         format!(
             "HTTP/1.1 {status}\nServer: ix-httpd\nContent-Type: {media}\nContent-Length: {length}\n\
@@ -126,7 +112,7 @@ fn the_answer_to_each_request() {
 
 #[test]
 fn pipelined_requests_and_a_client_that_shuts_its_half() {
-    let server = Server::start(&["--page", "100000", "--spin", "--threads", "2", "--cpus", "0"]);
+    let server = Httpd::start(&["--page", "100000", "--spin", "--threads", "2", "--cpus", "0"]);
     let mut stream = server.connect();
     stream.write_all("GET / HTTP/1.1\r\nHost: h\r\n\r\n".repeat(100).as_bytes()).unwrap();
     stream.shutdown(Shutdown::Write).unwrap();
@@ -138,7 +124,7 @@ fn pipelined_requests_and_a_client_that_shuts_its_half() {
 
 #[test]
 fn a_flood_that_does_not_read_stalls_itself_only() {
-    let server = Server::start(&["--page", "1000000"]);
+    let server = Httpd::start(&["--page", "1000000"]);
     let mut flood = server.connect();
     flood.set_nonblocking(true).unwrap();
     let requests = "GET / HTTP/1.1\r\nHost: h\r\n\r\n".repeat(1000);
@@ -155,7 +141,7 @@ fn a_flood_that_does_not_read_stalls_itself_only() {
         }
         assert!(sent < 64 << 20, "it goes on reading");
     }
-    let status = std::fs::read_to_string(format!("/proc/{}/status", server.child.id())).unwrap();
+    let status = std::fs::read_to_string(format!("/proc/{}/status", server.0.pid())).unwrap();
     let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
     let peak_kb: u64 = peak.trim().trim_end_matches(" kB").parse().unwrap();
     assert!(peak_kb < 32 << 10, "{peak_kb} kB for answers that nobody reads");
@@ -165,7 +151,7 @@ fn a_flood_that_does_not_read_stalls_itself_only() {
 #[test]
 fn half_requests_and_idle_connections_end() {
     let server =
-        Server::start(&["--page", "10", "--request-timeout", "0.2", "--idle-timeout", "0.4"]);
+        Httpd::start(&["--page", "10", "--request-timeout", "0.2", "--idle-timeout", "0.4"]);
     assert!(server.says("GET / HTTP/1.1\r\nHo").starts_with("HTTP/1.1 408 Request Timeout\n"));
     assert_eq!(server.says(""), "");
     let answer = server.says("GET / HTTP/1.1\r\nHost: h\r\n\r\n");
@@ -174,7 +160,7 @@ fn half_requests_and_idle_connections_end() {
     let mut lazy = server.connect();
     lazy.write_all(b"GET / HTTP/1.0\r\n\r\n").unwrap();
     std::thread::sleep(Duration::from_millis(600));
-    let fds = std::fs::read_dir(format!("/proc/{}/fd", server.child.id())).unwrap().flatten();
+    let fds = std::fs::read_dir(format!("/proc/{}/fd", server.0.pid())).unwrap().flatten();
     let sockets = fds.filter_map(|fd| std::fs::read_link(fd.path()).ok());
     let sockets = sockets.filter(|to| to.to_string_lossy().starts_with("socket:")).count();
     assert_eq!(sockets, 1, "the listener");
@@ -188,7 +174,7 @@ fn curl_gets_what_is_in_the_folder() {
     let page: Vec<u8> = (0..300_000u32).map(|i| (i.wrapping_mul(i) >> 7) as u8).collect();
     std::fs::write(folder.join("sub/a page.bin"), &page).unwrap();
     std::fs::write(folder.join("index.html"), "<p>home").unwrap();
-    let server = Server::start(&[folder.to_str().unwrap()]);
+    let server = Httpd::start(&[folder.to_str().unwrap()]);
     let url = server.url("/sub/a%20page.bin?query");
     let Some(output) = client(test, "curl", "curl", &["-sS", "-f", &url]) else { return };
     assert!(output.stdout == page, "{}", String::from_utf8_lossy(&output.stderr));
@@ -204,7 +190,7 @@ fn curl_gets_what_is_in_the_folder() {
 
 #[test]
 fn ab_finds_no_failure() {
-    let server = Server::start(&["--page", "1024", "--threads", "2"]);
+    let server = Httpd::start(&["--page", "1024", "--threads", "2"]);
     for flags in [&["-k"][..], &[]] {
         let url = server.url("/1024");
         let args = [flags, &["-q", "-n", "2000", "-c", "16", &url]].concat();

@@ -1,47 +1,28 @@
 //! Against Debian's memcached: the same long random conversation gets the same answers from both;
 //! libmemcached's own tests and its Python client find no difference.
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
-use std::process::{Child, Command, Stdio};
+#[path = "../../common/tests/support/server.rs"]
+mod server;
+
+use server::{Server, free_address};
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream, UdpSocket};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 const MISSING: &str = "apt-get install memcached libmemcached-tools python3-pylibmc";
 
-/// A server process; killed when dropped.
-struct Server {
-    child: Child,
-    at: SocketAddr,
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        // Errors mean that it has ended already.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-fn free_port() -> SocketAddr {
-    let socket = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-    socket.local_addr().unwrap()
-}
-
 fn ix_kv(extra: &[&str]) -> Server {
-    let at = free_port();
+    let at = free_address();
     let port = at.port().to_string();
     let mut command = Command::new(env!("CARGO_BIN_EXE_ix-kv"));
     command.args(["--linux", "-l", "127.0.0.1", "-p", &port, "-U", &port]).args(extra);
-    let mut child = command.stdout(Stdio::piped()).spawn().expect("ix-kv starts");
-    let mut line = String::new();
-    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-    assert!(line.starts_with("ready: "), "{line}");
-    Server { child, at }
+    Server::start(command, at)
 }
 
 /// Debian's memcached, `None` where there is none.
 fn memcached(test: &str) -> Option<Server> {
-    let at = free_port();
+    let at = free_address();
     let port = at.port().to_string();
     let mut command = Command::new("memcached");
     command.args(["-u", "nobody", "-l", "127.0.0.1", "-U", "0", "-m", "64", "-p", &port]);
@@ -49,7 +30,7 @@ fn memcached(test: &str) -> Option<Server> {
         eprintln!("SKIPPED {test}: no memcached to compare with; {MISSING}");
         return None;
     };
-    let server = Server { child, at };
+    let server = Server::of(child, at);
     let end = Instant::now() + PATIENCE;
     while TcpStream::connect(at).is_err() {
         assert!(Instant::now() < end, "memcached does not listen");
@@ -373,7 +354,7 @@ fn a_client_that_does_not_read_stops_being_read() {
     }
     // Time to do the wrong thing in.
     std::thread::sleep(Duration::from_millis(300));
-    let status = std::fs::read_to_string(format!("/proc/{}/status", ours.child.id())).unwrap();
+    let status = std::fs::read_to_string(format!("/proc/{}/status", ours.pid())).unwrap();
     let line = status.lines().find(|line| line.starts_with("VmRSS")).unwrap();
     let kb: u64 = line.split_whitespace().nth(1).unwrap().parse().unwrap();
     assert!(kb < 100_000, "{line}");

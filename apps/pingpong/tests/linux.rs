@@ -1,43 +1,27 @@
 //! The program on Linux sockets, from the outside, over loopback.
+#[path = "../../common/tests/support/server.rs"]
+mod server;
+
 use serde_json::Value;
-use std::io::{BufRead, BufReader};
-use std::net::TcpListener;
-use std::process::{Child, Command, Stdio};
+use server::{Server, free_address};
+use std::process::Command;
 
-struct Server(Child, String);
-
-impl Server {
-    fn start(args: &[&str]) -> Server {
-        let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        let mut child = Command::new(env!("CARGO_BIN_EXE_ix-pingpong"))
-            .args(["--linux", "--addr", "127.0.0.1", "--port", &free.port().to_string()])
-            .args(args)
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut line = String::new();
-        BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
-        assert!(line.starts_with("ready"), "{line:?}");
-        Server(child, free.to_string())
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        self.0.kill().unwrap();
-        self.0.wait().unwrap();
-    }
+fn pingpong(args: &[&str]) -> Server {
+    let at = free_address();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ix-pingpong"));
+    command.args(["--linux", "--addr", "127.0.0.1", "--port", &at.port().to_string()]).args(args);
+    Server::start(command, at)
 }
 
 #[test]
 fn sweeps_blocking_and_spinning() {
     for mode in [&[][..], &["--spin"]] {
-        let server = Server::start(mode);
+        let server = pingpong(mode);
         // Twice: the server goes on after a client.
         for _ in 0..2 {
             let output = Command::new(env!("CARGO_BIN_EXE_ix-pingpong"))
                 .args(["--linux", "--json", "--seconds", "0.02", "--sizes", "1,64,3000000"])
-                .args(["--client", &server.1])
+                .args(["--client", &server.at.to_string()])
                 .args(mode)
                 .output()
                 .unwrap();
