@@ -9,9 +9,7 @@ use std::process::ExitCode;
 pub fn main(args: Vec<OsString>) -> Result<ExitCode> {
     let name = std::iter::once("ix load".into());
     match ix_load::parse(name.chain(args)) {
-        ix_load::Command::Load(args) => {
-            Ok(ix_load::load(*args, &|| Machine::read().to_json()))
-        }
+        ix_load::Command::Load(args) => Ok(ix_load::load(*args, &|| Machine::read().to_json())),
         ix_load::Command::Agent(args) => Ok(ix_load::agent(&args)),
         ix_load::Command::OnDataplane(dataplane) => on_dataplane(dataplane),
     }

@@ -1,9 +1,10 @@
 //! Every benchmark, small: its rows are there, its figures are figures, and what fails is named.
-mod common;
-use common::{errors, ix, may_make_links};
+mod support;
 use serde_json::Value;
 use std::path::PathBuf;
 use std::process::Command;
+use support::PATIENCE;
+use support::command::{errors, ix, may_make_links};
 
 /// Where one test puts its results; gone with it.
 struct Folder(PathBuf);
@@ -132,7 +133,7 @@ fn a_server_that_dies_midway_is_named_and_nothing_stays() {
         .spawn()
         .expect("the command starts");
     let server = format!("echo {size} --port");
-    let end = std::time::Instant::now() + common::TIMEOUT;
+    let end = std::time::Instant::now() + PATIENCE;
     let clients = || processes_with(&format!("--size {size} --connections 1 --seconds 20 --json"));
     while processes_with(&server).is_empty() || clients().is_empty() {
         assert!(std::time::Instant::now() < end, "the server does not come up");
@@ -144,7 +145,7 @@ fn a_server_that_dies_midway_is_named_and_nothing_stays() {
     }
     let started = std::time::Instant::now();
     while bench.try_wait().expect("wait").is_none() {
-        assert!(started.elapsed() < common::TIMEOUT, "it hangs");
+        assert!(started.elapsed() < PATIENCE, "it hangs");
         std::thread::sleep(std::time::Duration::from_millis(20));
     }
     let output = bench.wait_with_output().expect("output");

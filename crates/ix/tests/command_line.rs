@@ -1,7 +1,7 @@
 //! Wrong input: each a one-line error that names the thing, and a status that is not 0.
-mod common;
-use common::{errors, ix};
+mod support;
 use std::fs;
+use support::command::{errors, ix};
 
 /// The command must fail with exactly one line that contains every word.
 #[track_caller]

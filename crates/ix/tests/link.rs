@@ -1,8 +1,11 @@
 //! The benchmarks' private link with Linux sockets at both ends.
-mod common;
-use common::{Service, TIMEOUT, echo, may_make_links};
+mod support;
 use ix::args::Device;
 use ix::bench::lab::Host;
+use support::PATIENCE;
+use support::command::may_make_links;
+use support::lab::Service;
+use support::traffic::echo;
 
 #[test]
 fn linux_serves_linux() {
@@ -14,7 +17,7 @@ fn linux_serves_linux() {
     let args = ["--size", "64", "--connections", "3", "--seconds", "0.1"].map(str::to_owned);
     for client in [Host::BLOCKING, Host::SPINNING] {
         let result =
-            service.lab.run_client(client, &mut service.server, &args, TIMEOUT).expect("runs");
+            service.lab.run_client(client, &mut service.server, &args, PATIENCE).expect("runs");
         assert!(result["msgs_per_s"].as_f64().expect("rate") > 100.0, "{result}");
         assert_eq!((&result["errors"], &result["connections"]), (&0.into(), &3.into()));
     }
@@ -33,7 +36,7 @@ fn bulk_goes_both_ways_and_offloads_can_be_switched() {
         let args = ["--bulk", direction, "--bytes", "4000000"].map(str::to_owned);
         let result = service
             .lab
-            .run_client(Host::BLOCKING, &mut service.server, &args, TIMEOUT)
+            .run_client(Host::BLOCKING, &mut service.server, &args, PATIENCE)
             .expect("runs");
         assert!(result["mbit_per_s"].as_f64().expect("rate") > 1.0, "{result}");
     }
@@ -46,7 +49,7 @@ fn failures_of_either_end_name_the_reason() {
     }
     let mut service = Service::start(Device::Afxdp, Host::BLOCKING, &["64"]);
     let args = ["--size", "0"].map(str::to_owned);
-    let e = service.lab.run_client(Host::BLOCKING, &mut service.server, &args, TIMEOUT);
+    let e = service.lab.run_client(Host::BLOCKING, &mut service.server, &args, PATIENCE);
     assert!(e.expect_err("refused").to_string().contains("linux client"));
     let e = service.lab.start_server(Host::BLOCKING, &["64".into(), "--max-conn".into()]);
     assert!(e.err().expect("refused").to_string().contains("linux server"));

@@ -1,27 +1,12 @@
 //! A service on IX, end to end: `ix run` with the image in the program's process, a private link,
 //! and Linux's own sockets at the other end.
-mod common;
-use common::{Service, TIMEOUT, echo, ix, may_make_links};
+mod support;
 use ix::args::Device;
 use ix::bench::lab::Host;
-use ix::control;
-use std::time::{Duration, Instant};
-
-/// A counter of the only elastic thread.
-fn counter(service: &Service, name: &str) -> u64 {
-    let path = service.server.control().expect("runs on IX");
-    let stats = control::ask(&path, "stats").expect("stats");
-    stats["threads"][0][name].as_u64().unwrap_or_else(|| panic!("{name} in {stats}"))
-}
-
-#[track_caller]
-fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
-    let end = Instant::now() + TIMEOUT;
-    while !holds() {
-        assert!(Instant::now() < end, "not in time: {what}");
-        std::thread::sleep(Duration::from_millis(10));
-    }
-}
+use support::command::{errors, ix, may_make_links};
+use support::lab::Service;
+use support::traffic::echo;
+use support::{PATIENCE, eventually, process};
 
 fn serves(test: &str, device: Device) {
     if !may_make_links(test) {
@@ -32,11 +17,11 @@ fn serves(test: &str, device: Device) {
     for round in 0..20 {
         streams.iter_mut().for_each(|stream| echo(stream, round, 1000));
     }
-    assert_eq!(counter(&service, "flows"), 10);
+    assert_eq!(service.stats().total("flows"), 10);
     drop(streams);
-    eventually("flows are gone", || counter(&service, "flows") == 0);
-    assert_eq!(counter(&service, "misrouted"), 0);
-    assert_eq!(counter(&service, "accepted"), 10);
+    eventually("flows are gone", || service.stats().total("flows") == 0);
+    assert_eq!(service.stats().total("misrouted"), 0);
+    assert_eq!(service.stats().total("accepted"), 10);
     service.server.stop();
 }
 
@@ -59,7 +44,7 @@ fn ix_serves_ix() {
     let args = ["--size", "64", "--connections", "5", "--seconds", "0.2"].map(str::to_owned);
     let result = service
         .lab
-        .run_client(Host::Ix, &mut service.server, &args, TIMEOUT)
+        .run_client(Host::Ix, &mut service.server, &args, PATIENCE)
         .unwrap_or_else(|e| panic!("{e}"));
     assert!(result["msgs_per_s"].as_f64().expect("rate") > 100.0, "{result}");
     assert_eq!(result["errors"], 0);
@@ -77,7 +62,7 @@ fn bulk_data_is_whole_in_both_directions() {
             let args = ["--bulk", direction, "--bytes", "20000000"].map(str::to_owned);
             let result = service
                 .lab
-                .run_client(Host::BLOCKING, &mut service.server, &args, TIMEOUT)
+                .run_client(Host::BLOCKING, &mut service.server, &args, PATIENCE)
                 .unwrap_or_else(|e| panic!("{device:?} {direction}: {e}"));
             assert!(result["mbit_per_s"].as_f64().expect("rate") > 1.0, "{result}");
         }
@@ -106,14 +91,12 @@ fn killing_the_broker_leaves_nothing() {
         return;
     }
     let service = Service::start(Device::Tap, Host::Ix, &["64"]);
-    let control = service.server.control().expect("runs on IX");
-    let program = control::ask(&control, "stats").expect("stats")["pid"].as_i64().expect("pid");
+    let program = service.stats().pid();
     let tap = || service.lab.client_namespace().link("ix-tap").expect("ask").is_some();
     assert!(tap());
     // SAFETY: signals a process that we have started.
     unsafe { libc::kill(service.server.pid(), libc::SIGKILL) };
-    // SAFETY: signal 0 only asks whether the process is there.
-    eventually("the program is gone", || unsafe { libc::kill(program as i32, 0) } < 0);
+    eventually("the program is gone", || !process::is_alive(program));
     eventually("the tap is gone", || !tap());
     // The next one takes the dead one's control socket over.
     let next = service.lab.start_server(Host::Ix, &["64".to_owned()]);
@@ -141,11 +124,11 @@ fn the_programs_end_is_the_commands_end() {
         ("kill -SEGV $$", 139, Some("crashed: killed by SIGSEGV")),
     ] {
         let Some(output) = run(test, &["/bin/sh", "-c", script]) else { return };
-        let errors = common::errors(&output);
-        assert_eq!(output.status.code(), Some(status), "{script}: {errors}");
-        assert!(errors.contains("domain none"), "{errors}");
-        assert_eq!(says.is_some_and(|text| errors.contains(text)), says.is_some(), "{errors}");
-        assert!(says.is_some() || !errors.contains("crashed"), "{errors}");
+        let said = errors(&output);
+        assert_eq!(output.status.code(), Some(status), "{script}: {said}");
+        assert!(said.contains("domain none"), "{said}");
+        assert_eq!(says.is_some_and(|text| said.contains(text)), says.is_some(), "{said}");
+        assert!(says.is_some() || !said.contains("crashed"), "{said}");
     }
 }
 
@@ -159,9 +142,9 @@ fn a_file_that_is_no_program_is_refused_in_one_line() {
     let output = run("a_file_that_is_no_program_is_refused_in_one_line", &[name]);
     std::fs::remove_file(&path).expect("clean up");
     let Some(output) = output else { return };
-    let errors = common::errors(&output);
-    assert_eq!(output.status.code(), Some(126), "{errors}");
-    assert!(errors.lines().last().expect("a line").contains(name), "{errors}");
+    let said = errors(&output);
+    assert_eq!(output.status.code(), Some(126), "{said}");
+    assert!(said.lines().last().expect("a line").contains(name), "{said}");
 }
 
 #[test]
@@ -170,8 +153,8 @@ fn the_demo_compares_ix_with_linux() {
         return;
     }
     let output = ix(&["demo", "--seconds", "0.1", "--runs", "1", "--json", "-"]);
-    let errors = common::errors(&output);
-    assert!(output.status.success(), "{errors}");
+    let said = errors(&output);
+    assert!(output.status.success(), "{said}");
     let value: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
     assert_eq!(value["bench"], "demo");
     let rows = value["rows"].as_array().expect("rows");

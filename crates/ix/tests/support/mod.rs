@@ -1,8 +1,11 @@
 //! `ix run` with a service behind a private link, and real Linux at the other end.
 //!
-//! Works from outside only: the command, its output, `ix ctl stats`, and packets.
+//! Works from outside only: the command, its output, `ix ctl stats`, and packets. [`lab`] is the
+//! benchmarks' own link instead.
 #![allow(dead_code)] // Each test file uses a part of it.
+pub mod command;
 pub mod frames;
+pub mod lab;
 pub mod memif;
 pub mod process;
 pub mod stats;
@@ -68,13 +71,7 @@ impl Bed {
     pub fn new(test: &str, nic: Nic, queues: usize) -> Option<Bed> {
         static TURN: Mutex<()> = Mutex::new(());
         let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-        let client = match Namespace::new() {
-            Ok(namespace) => namespace,
-            Err(e) => {
-                eprintln!("SKIPPED {test} on {nic:?}: {e}; run it as root");
-                return None;
-            }
-        };
+        let client = command::namespace(&format!("{test} on {nic:?}"))?;
         let server = Namespace::new().expect("a second namespace");
         if nic == Nic::Afxdp {
             let end = |name| VethEnd::new(name).queues(queues as u32);
