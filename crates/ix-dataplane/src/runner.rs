@@ -74,11 +74,12 @@ impl Runner {
                 self.thread.io.metrics.counters.events.add(report.events as u64);
                 return outcome(now_us >= self.check_us && self.look_outside(now_us));
             }
-            if now_us >= until_us {
-                return outcome(false);
-            }
+            // Before the end of the wait: a program that only polls must hear of these as well.
             if now_us >= self.check_us && self.look_outside(now_us) {
                 return outcome(true);
+            }
+            if now_us >= until_us {
+                return outcome(false);
             }
             self.thread.io.metrics.waits();
             if report.busy {
