@@ -5,6 +5,7 @@ use libix::raw::Process;
 use std::sync::mpsc::{Sender, channel};
 
 /// Where the threads run.
+#[derive(Clone, Copy)]
 pub enum Place {
     /// On elastic threads.
     Ix(Process),
@@ -20,6 +21,14 @@ impl Place {
             return Ok(Place::Linux);
         }
         dataplane().map(Place::Ix)
+    }
+
+    /// `ix` or `linux`.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Place::Ix(_) => "ix",
+            Place::Linux => "linux",
+        }
     }
 
     /// So many threads if asked for; else one on Linux, and all of a dataplane's.

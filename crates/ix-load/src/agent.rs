@@ -1,5 +1,5 @@
 //! `ix load agent`: makes load when a master asks for it.
-use crate::args::{AgentArgs, LoadArgs};
+use crate::args::{AgentArgs, LoadArgs, PlaceArgs};
 use crate::plan::Plan;
 use crate::run::{self, Happening};
 use crate::wire::{self, FromAgent, ToAgent, VERSION};
@@ -49,10 +49,9 @@ fn session(args: &AgentArgs, mut stream: TcpStream) -> Result<()> {
 fn plan(args: &AgentArgs, theirs: &[String], part: u32, of: u32) -> Result<Plan> {
     let mut load = LoadArgs::try_parse_from(theirs).map_err(|e| anyhow!("{e}"))?;
     load.agents.clear();
-    (load.nic, load.addr, load.gateway) = (None, None, None);
-    load.cpus.clone_from(&args.cpus);
+    let spin = load.place.spin || args.place.spin;
+    load.place = PlaceArgs { nic: None, addr: None, spin, ..args.place.clone() };
     load.threads = args.threads.or(load.threads);
-    load.spin |= args.spin;
     Ok(Plan::new(load)?.part(part, of))
 }
 

@@ -1,9 +1,11 @@
 //! The command line.
+use crate::Dataplane;
 use crate::arrivals::Arrival;
 use crate::law::Law;
 use crate::pattern::Rate;
-use clap::{Parser, ValueEnum};
+use clap::{Args, Parser, ValueEnum};
 use serde::{Deserialize, Serialize};
+use std::ffi::OsString;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
@@ -86,30 +88,15 @@ pub struct LoadArgs {
     #[arg(long)]
     pub udp: bool,
 
-    /// Run on a dataplane with this device: `afxdp:IFNAME`, `tap:NAME` or `memif:PATH`
-    #[arg(long, value_name = "SPEC", requires = "addr")]
-    pub nic: Option<String>,
-    /// Address of that dataplane: `10.0.0.9/24`
-    #[arg(long, value_name = "CIDR", requires = "nic")]
-    pub addr: Option<String>,
-    /// Its gateway
-    #[arg(long, value_name = "IP", requires = "nic")]
-    pub gateway: Option<String>,
-    /// Most packets of one of its cycles
-    #[arg(long, value_name = "B", requires = "nic")]
-    pub batch: Option<usize>,
-    /// Hardware threads: `2,4-7`
-    #[arg(long, value_name = "LIST")]
-    pub cpus: Option<String>,
+    /// On what it runs.
+    #[command(flatten)]
+    pub place: PlaceArgs,
     /// Threads (default: 1, on a dataplane all of its elastic threads)
     #[arg(long, value_name = "N")]
     pub threads: Option<u32>,
     /// Local addresses to connect from: each has 28,000 ports and more
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub source: Vec<IpAddr>,
-    /// Never sleep
-    #[arg(long)]
-    pub spin: bool,
 
     /// Connections of all threads together
     #[arg(short = 'c', long, value_name = "N", default_value_t = 16)]
@@ -215,6 +202,43 @@ pub struct LoadArgs {
     pub command_line: Vec<String>,
 }
 
+/// Flags that say on what a load or an agent runs.
+#[derive(Args, Clone, Debug)]
+pub struct PlaceArgs {
+    /// Run on a dataplane with this device: `afxdp:IFNAME`, `tap:NAME` or `memif:PATH`
+    #[arg(long, value_name = "SPEC", requires = "addr")]
+    pub nic: Option<String>,
+    /// Address of that dataplane: `10.0.0.9/24`
+    #[arg(long, value_name = "CIDR", requires = "nic")]
+    pub addr: Option<String>,
+    /// Its gateway
+    #[arg(long, value_name = "IP", requires = "nic")]
+    pub gateway: Option<String>,
+    /// Most packets of one of its cycles
+    #[arg(long, value_name = "B", requires = "nic")]
+    pub batch: Option<usize>,
+    /// Hardware threads: `2,4-7`
+    #[arg(long, value_name = "LIST")]
+    pub cpus: Option<String>,
+    /// Never sleep
+    #[arg(long)]
+    pub spin: bool,
+}
+
+impl PlaceArgs {
+    /// The dataplane that is asked for, to run these arguments on.
+    pub fn dataplane(&self, arguments: Vec<OsString>) -> Option<Dataplane> {
+        Some(Dataplane {
+            nic: self.nic.clone()?,
+            addr: self.addr.clone()?,
+            gateway: self.gateway.clone(),
+            cpus: self.cpus.clone(),
+            batch: self.batch,
+            arguments,
+        })
+    }
+}
+
 /// Flags of `ix load agent`.
 #[derive(Parser, Clone, Debug)]
 #[command(
@@ -228,24 +252,12 @@ pub struct AgentArgs {
     /// Where to wait for the master
     #[arg(long, value_name = "ADDR:PORT")]
     pub listen: SocketAddr,
-    /// Run on a dataplane with this device
-    #[arg(long, value_name = "SPEC", requires = "addr")]
-    pub nic: Option<String>,
-    /// Address of that dataplane
-    #[arg(long, value_name = "CIDR", requires = "nic")]
-    pub addr: Option<String>,
-    /// Its gateway
-    #[arg(long, value_name = "IP", requires = "nic")]
-    pub gateway: Option<String>,
-    /// Hardware threads: `2,4-7`
-    #[arg(long, value_name = "LIST")]
-    pub cpus: Option<String>,
+    /// On what it runs.
+    #[command(flatten)]
+    pub place: PlaceArgs,
     /// Threads (default: what the master says, on a dataplane all of its elastic threads)
     #[arg(long, value_name = "N")]
     pub threads: Option<u32>,
-    /// Never sleep
-    #[arg(long)]
-    pub spin: bool,
     /// End after one run
     #[arg(long)]
     pub once: bool,

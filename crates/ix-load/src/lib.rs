@@ -71,28 +71,17 @@ pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Command {
     let rest = arguments.get(1..).unwrap_or_default().to_vec();
     if rest.first().is_some_and(|word| word == "agent") {
         let args = AgentArgs::parse_from(&rest);
-        let (gateway, cpus) = (args.gateway.clone(), args.cpus.clone());
-        return match (args.nic.clone(), args.addr.clone()) {
-            (Some(nic), Some(addr)) if !on_dataplane() => Command::OnDataplane(Dataplane {
-                nic,
-                addr,
-                gateway,
-                cpus,
-                batch: None,
-                arguments: rest,
-            }),
-            _ => Command::Agent(Box::new(args)),
+        return match args.place.dataplane(rest).filter(|_| !on_dataplane()) {
+            Some(dataplane) => Command::OnDataplane(dataplane),
+            None => Command::Agent(Box::new(args)),
         };
     }
     let mut args = LoadArgs::parse_from(&arguments);
     let text = |word: &OsString| word.to_string_lossy().into_owned();
     args.command_line = arguments.iter().map(text).collect();
-    let (gateway, cpus, batch) = (args.gateway.clone(), args.cpus.clone(), args.batch);
-    match (args.nic.clone(), args.addr.clone()) {
-        (Some(nic), Some(addr)) if !on_dataplane() => {
-            Command::OnDataplane(Dataplane { nic, addr, gateway, cpus, batch, arguments: rest })
-        }
-        _ => Command::Load(Box::new(args)),
+    match args.place.dataplane(rest).filter(|_| !on_dataplane()) {
+        Some(dataplane) => Command::OnDataplane(dataplane),
+        None => Command::Load(Box::new(args)),
     }
 }
 

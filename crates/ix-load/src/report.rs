@@ -164,7 +164,7 @@ impl Collected {
         let mut put = |key: &str, value: Value| drop(row.insert(key.to_owned(), value));
         put("summary", json!(true));
         put("system", json!(args.system));
-        put("device", json!(device(args.nic.as_deref(), self.client)));
+        put("device", json!(device(args.place.nic.as_deref(), self.client)));
         put("client", json!(self.client));
         put("protocol", json!(args.protocol));
         put("transport", json!(if args.udp { "udp" } else { "tcp" }));

@@ -4,9 +4,10 @@ use crate::engine::Interval;
 use crate::master;
 use crate::plan::Plan;
 use crate::report::{self, Collected, HIT_RATE_LEAST};
-use crate::worker::{self, Hub, News, Place};
+use crate::worker::{self, Hub, News};
 use crate::{STATUS_ERRORS, STATUS_MISSES};
 use anyhow::{Context, Result, anyhow, bail};
+use ix_apps::threads::Place;
 use serde_json::{Value, json};
 use std::io::Write;
 use std::path::Path;
@@ -90,15 +91,11 @@ pub fn local(
     mut happened: impl FnMut(Happening) -> Option<String>,
     barrier: &mut dyn FnMut() -> Result<()>,
 ) -> Result<Outcome> {
-    let most = match &place {
-        Place::Ix(process) => plan.args.threads.unwrap_or(process.threads()),
-        Place::Linux => plan.args.threads.unwrap_or(1),
-    };
     if matches!(place, Place::Linux) {
         ix_apps::socket::raise_descriptor_limit()
             .context("cannot raise the limit of open files")?;
     }
-    let threads = plan.threads(most);
+    let threads = plan.threads(place.threads(plan.args.threads));
     if matches!(place, Place::Ix(_)) && plan.args.udp && threads > 1 {
         bail!("datagrams on a dataplane need one elastic thread: say one CPU in --cpus");
     }

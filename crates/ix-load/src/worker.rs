@@ -8,7 +8,8 @@ use crate::linux::Linux;
 use crate::plan::Plan;
 use crate::protocol::{Ascii, Binary, Echo, Http, Protocol, Workload};
 use anyhow::{Context, Result, anyhow, bail};
-use ix_apps::cpu;
+use ix_apps::cpu::Cpus;
+use ix_apps::threads::{Place, pin};
 use libix::raw::{Process, Thread};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -22,25 +23,6 @@ const CONNECT_EACH_NS: u64 = 1_000_000;
 const OVERTIME_NS: u64 = 10_000_000_000;
 /// How often progress of storing is told.
 const TELL_NS: u64 = 200_000_000;
-
-/// Where threads run.
-#[derive(Clone, Copy)]
-pub enum Place {
-    /// On the dataplane of this process.
-    Ix(Process),
-    /// On Linux sockets.
-    Linux,
-}
-
-impl Place {
-    /// `ix` or `linux`.
-    pub fn name(&self) -> &'static str {
-        match self {
-            Place::Ix(_) => "ix",
-            Place::Linux => "linux",
-        }
-    }
-}
 
 /// An engine with its input and output.
 pub trait Backend<P> {
@@ -104,11 +86,8 @@ fn live(hub: &Hub, place: Place, index: u32, news: &Sender<News>) -> Result<()> 
     let mut seat = match place {
         Place::Ix(process) => Seat::Ix(process, Box::new(Thread::enter(&process, index)?)),
         Place::Linux => {
-            if let Some(cpus) = &args.cpus {
-                let cpus = cpu::parse_list(cpus).map_err(|e| anyhow!(e))?;
-                let cpu = cpus[index as usize % cpus.len()];
-                cpu::pin(cpu).with_context(|| format!("cannot pin to CPU {cpu}"))?;
-            }
+            let cpus = args.place.cpus.as_deref().map(str::parse::<Cpus>).transpose();
+            pin(cpus.map_err(|e| anyhow!(e))?.as_ref(), index)?;
             Seat::Linux
         }
     };
@@ -168,7 +147,7 @@ fn on_seat<P: Protocol>(
     match core::mem::replace(seat, Seat::Gone) {
         Seat::Gone => bail!("the elastic thread is gone"),
         Seat::Linux => {
-            let mut backend = Linux::new(engine, targets, args.source.clone(), args.spin)?;
+            let mut backend = Linux::new(engine, targets, args.source.clone(), args.place.spin)?;
             let worked = work(&mut backend);
             *seat = Seat::Linux;
             backend.finish()?;
@@ -176,7 +155,7 @@ fn on_seat<P: Protocol>(
         }
         Seat::Ix(process, thread) => {
             let local = process.local_addr();
-            let mut backend = OnIx::new(engine, *thread, local, targets, args.spin);
+            let mut backend = OnIx::new(engine, *thread, local, targets, args.place.spin);
             let worked = work(&mut backend);
             backend.finish()?;
             *seat = Seat::Ix(process, Box::new(backend.into_thread()));
