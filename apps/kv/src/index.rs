@@ -17,19 +17,6 @@ const CHAIN_MAX: usize = 4096;
 /// Tries without a lock before a reader queues with the writers.
 const TRIES: usize = 16;
 
-/// Starts bringing the line of a value into the cache.
-#[inline]
-pub fn prefetch<T>(value: &T) {
-    #[cfg(target_arch = "x86_64")]
-    {
-        use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        // SAFETY: a hint; the address is that of a live value.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>((&raw const *value).cast()) };
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = value;
-}
-
 /// The hash table.
 pub struct Index {
     words: Words,
@@ -77,12 +64,6 @@ impl Index {
     #[inline]
     fn stripe(&self, hash: u32) -> &AtomicU32 {
         &self.stripes[hash as usize & (STRIPES - 1) & (self.buckets.len() - 1)]
-    }
-
-    /// Brings the bucket of a key into the cache.
-    #[inline]
-    pub fn prefetch(&self, hash: u32) {
-        prefetch(self.bucket(hash));
     }
 
     /// What `look` makes of the item with this key, read at one moment. `look` may be called

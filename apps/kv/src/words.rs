@@ -63,14 +63,6 @@ impl Words {
         }
     }
 
-    /// Brings the line of a word into the cache.
-    #[inline]
-    pub fn prefetch(self, at: usize) {
-        if let Some(word) = self.words.get(at) {
-            crate::index::prefetch(word);
-        }
-    }
-
     /// Writes bytes at byte `at`, behind whatever is in their first word.
     pub fn write(self, at: usize, mut data: &[u8]) {
         let mut word = at / WORD;
