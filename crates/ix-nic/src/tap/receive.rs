@@ -1,10 +1,10 @@
 //! Reading frames of unknown length into frames of 2 KiB.
 //!
-//! Nobody says how long the next frame is before it is read, and what has no room is lost. So each
-//! read offers as many mbufs as the frames before it needed, and behind them a spill area for
-//! the longest frame there is: a stream of short frames costs one mbuf and two vectors a read, one
-//! of long frames is read straight to where it stays, and only the first long frames after short
-//! ones are copied.
+//! Nobody says how long the next frame is before it is read, and what has no room is lost. Where
+//! frames can be long, a short one is therefore read into an area for the longest and copied from
+//! there: that costs less than to name several buffers. After a long one, each read offers as many
+//! mbufs as the frames before it needed, with the area behind them, so that a stream of long frames
+//! is read straight to where it stays.
 use super::vnet;
 use crate::{DeviceDrops, RxPacket};
 use ix_mem::{FRAME_BYTES, HEADROOM_BYTES, Mbuf, PacketMemory, Pool};
@@ -26,9 +26,9 @@ pub(super) struct Receiver {
     len_max: usize,
     /// Mbufs for frames to come; the last is the first to be filled.
     stock: Vec<Mbuf>,
-    /// How many of them to offer: as many as long frames need that came lately.
+    /// How many of them to offer: as many as long frames need that came lately; 0 after short ones.
     offer: usize,
-    /// Takes what is longer than the offered mbufs; empty where frames fit into one.
+    /// Takes what is longer than the offered mbufs; empty where all frames fit into one.
     spill: Vec<u8>,
 }
 
@@ -45,11 +45,18 @@ pub(super) enum Outcome {
 impl Receiver {
     /// For a queue with or without `virtio_net_hdr`.
     pub fn new(vnet: bool) -> Receiver {
-        let (vnet_bytes, len_max, spill) = match vnet {
-            true => (vnet::HEADER_BYTES, FRAME_BYTES_MAX, vec![0; FRAME_BYTES_MAX]),
-            false => (0, FRAME_ROOM - 1, Vec::new()),
-        };
-        Receiver { vnet_bytes, len_max, stock: Vec::with_capacity(MBUFS_MAX), offer: 1, spill }
+        let stock = Vec::with_capacity(MBUFS_MAX);
+        match vnet {
+            true => {
+                let (vnet_bytes, len_max) = (vnet::HEADER_BYTES, FRAME_BYTES_MAX);
+                let spill = vec![0; vnet_bytes + len_max + 1];
+                Receiver { vnet_bytes, len_max, stock, offer: 0, spill }
+            }
+            false => {
+                let (len_max, spill) = (FRAME_ROOM - 1, Vec::new());
+                Receiver { vnet_bytes: 0, len_max, stock, offer: 1, spill }
+            }
+        }
     }
 
     /// Mbufs that wait here for frames.
@@ -71,67 +78,74 @@ impl Receiver {
         out: &mut Vec<RxPacket>,
         drops: &mut DeviceDrops,
     ) -> io::Result<Outcome> {
-        while self.stock.len() < self.offer {
+        // One at least, so that nothing is read that would have to be thrown away.
+        while self.stock.len() < self.offer.max(1) {
             let Some(mbuf) = pool.take() else { break };
             self.stock.push(mbuf);
         }
+        if self.stock.is_empty() {
+            return Ok(Outcome::NoMbuf);
+        }
         let offered = self.offer.min(self.stock.len());
-        let len = match offered {
-            0 => return Ok(Outcome::NoMbuf),
-            1 => self.read_parts::<2>(queue, memory, offered)?,
-            _ => self.read_parts::<{ MBUFS_MAX + 1 }>(queue, memory, offered)?,
-        };
+        let len = self.read_into(queue, memory, offered)?;
         let Some(frame_len) = len.checked_sub(self.vnet_bytes).filter(|len| *len <= self.len_max)
         else {
             drops.rx_invalid += 1;
             return Ok(Outcome::Lost);
         };
         let needed = frame_len.div_ceil(FRAME_ROOM).max(1);
-        self.offer = needed.max(self.offer * 7 / 8);
-        while self.stock.len() < needed {
-            let Some(mbuf) = pool.take() else {
-                drops.rx_overrun += 1;
-                return Ok(Outcome::Lost);
-            };
-            // Below those that were offered and filled.
-            self.stock.insert(0, mbuf);
+        if !self.spill.is_empty() {
+            let usual = self.offer * 7 / 8;
+            self.offer = if needed == 1 { usual } else { usual.max(needed) };
         }
-        self.hand_over(memory, offered, frame_len, needed, out);
+        if self.stock.len() + pool.free() < needed {
+            drops.rx_overrun += 1;
+            return Ok(Outcome::Lost);
+        }
+        self.hand_over(memory, pool, offered, frame_len, out);
         Ok(Outcome::Frame)
     }
 
     /// One system call, into the offered mbufs and the spill area; answers how many bytes came.
-    fn read_parts<const PARTS: usize>(
+    fn read_into(
         &mut self,
         mut queue: &File,
         memory: &PacketMemory,
         offered: usize,
     ) -> io::Result<usize> {
         let Receiver { vnet_bytes, stock, spill, .. } = self;
+        if offered == 0 {
+            return queue.read(spill);
+        }
         let mut front = *vnet_bytes;
-        let mbufs = stock.iter_mut().rev().take(offered).map(|mbuf| {
+        let mut areas = stock.iter_mut().rev().take(offered).map(|mbuf| {
             mbuf.set_range(HEADROOM_BYTES - front, FRAME_ROOM + front);
             front = 0;
             mbuf.bytes_mut(memory)
         });
-        let mut areas = mbufs.chain([&mut spill[..]]);
-        let mut parts: [IoSliceMut<'_>; PARTS] =
+        if spill.is_empty() {
+            return areas.next().map_or(Ok(0), |area| queue.read(area));
+        }
+        let mut areas = areas.chain([&mut spill[..]]);
+        let mut parts: [IoSliceMut<'_>; MBUFS_MAX + 1] =
             std::array::from_fn(|_| IoSliceMut::new(areas.next().unwrap_or(&mut [])));
         queue.read_vectored(&mut parts[..=offered])
     }
 
-    /// Makes packets of a frame that was read. The stock has enough mbufs for it.
+    /// Makes packets of a frame that was read. Stock and pool have enough mbufs for it.
     fn hand_over(
         &mut self,
         memory: &PacketMemory,
+        pool: &mut Pool,
         offered: usize,
         frame_len: usize,
-        needed: usize,
         out: &mut Vec<RxPacket>,
     ) {
-        let (mut left, mut spilled) = (frame_len, 0);
-        for i in 0..needed {
-            let Some(mut mbuf) = self.stock.pop() else { return };
+        let mut left = frame_len;
+        // The `virtio_net_hdr` stands in front of the frame, wherever that begins.
+        let mut spilled = if offered == 0 { self.vnet_bytes } else { 0 };
+        for i in 0.. {
+            let Some(mut mbuf) = self.stock.pop().or_else(|| pool.take()) else { return };
             let len = left.min(FRAME_ROOM);
             mbuf.set_range(HEADROOM_BYTES, len);
             if i >= offered {
@@ -140,6 +154,9 @@ impl Receiver {
             }
             left -= len;
             out.push(RxPacket { mbuf, more: left > 0 });
+            if left == 0 {
+                return;
+            }
         }
     }
 }
