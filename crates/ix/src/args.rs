@@ -111,7 +111,7 @@ pub struct RunArgs {
     /// Configuration file
     #[arg(short = 'c', long = "config", value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// Device: `afxdp:IFNAME[,queues=N]`, `tap:NAME[,queues=N]` or
+    /// Device: `afxdp:IFNAME[,queues=N]`, `tap:NAME[,queues=N][,offloads=off]` or
     /// `memif:PATH[,id=N][,role=server|client][,queues=N][,secret=S]`; may be given several times
     #[arg(long, value_name = "SPEC")]
     pub nic: Vec<String>,

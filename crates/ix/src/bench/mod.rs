@@ -143,6 +143,13 @@ pub fn common_notes(lab: &Lab) -> Vec<String> {
          off; no busy polling of the device, for a veth gains nothing from it"
             .to_owned(),
     ];
+    if lab.device_of(Host::Ix) == "tap" {
+        notes.push(
+            "IX is behind a tap, Linux's server behind a veth, for Linux has no other end of a \
+             tap; a row with offloads off has none at either end of its device"
+                .to_owned(),
+        );
+    }
     if lab.cpus.0 == lab.cpus.1 {
         notes.push("one hardware thread only: server and client share it".to_owned());
     } else {

@@ -17,7 +17,7 @@ use std::ffi::OsString;
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::process::Command;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 pub use load::Load;
@@ -74,6 +74,8 @@ pub struct Lab {
     pub client_cpus: Vec<usize>,
     ix: PathBuf,
     control: PathBuf,
+    /// What [`Lab::set_offloads`] was told last: a tap is made anew with each server.
+    offloads: AtomicBool,
 }
 
 impl Lab {
@@ -98,7 +100,17 @@ impl Lab {
         let control = crate::control::folder()?.join(name);
         let (server_cpus, client_cpus) = split_cpus();
         let cpus = (server_cpus[0], client_cpus[0]);
-        Ok(Lab { server, client, device, cpus, server_cpus, client_cpus, ix, control })
+        Ok(Lab {
+            server,
+            client,
+            device,
+            cpus,
+            server_cpus,
+            client_cpus,
+            ix,
+            control,
+            offloads: AtomicBool::new(true),
+        })
     }
 
     /// Name of the link under a host: Linux's is always the pair.
@@ -124,6 +136,9 @@ impl Lab {
         match (self.device, server) {
             (Device::Memif, true) => format!("memif:{},role=server", self.memif().display()),
             (Device::Memif, false) => format!("memif:{},role=client", self.memif().display()),
+            (Device::Tap, _) if !self.offloads.load(Ordering::Relaxed) => {
+                format!("tap:{TAP},offloads=off")
+            }
             (Device::Tap, _) => format!("tap:{TAP}"),
             (Device::Afxdp, true) => format!("afxdp:{SERVER_LINK}"),
             (Device::Afxdp, false) => format!("afxdp:{CLIENT_LINK}"),
@@ -146,8 +161,9 @@ impl Lab {
         self.server.set_up(SERVER_LINK, up).map_err(|e| Problem::new("cannot switch the link", e))
     }
 
-    /// Switches checksum and segmentation offloads of both ends on or off.
+    /// Switches checksum and segmentation offloads of both ends on or off, from the next server on.
     pub fn set_offloads(&self, on: bool) -> Result<()> {
+        self.offloads.store(on, Ordering::Relaxed);
         self.server
             .set_offloads(SERVER_LINK, on)
             .and_then(|()| self.client.set_offloads(CLIENT_LINK, on))

@@ -8,6 +8,7 @@ use ix_testbed::Namespace;
 use std::net::{Ipv4Addr, SocketAddrV4, TcpStream};
 use std::path::PathBuf;
 use std::process::Command;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 /// A running server.
@@ -85,6 +86,10 @@ impl Lab {
         let raised = self
             .client
             .add_address(TAP, TAP_LINUX, PREFIX)
+            .and_then(|()| match self.offloads.load(Ordering::Relaxed) {
+                true => Ok(()),
+                false => self.client.set_offloads(TAP, false),
+            })
             .and_then(|()| self.client.set_up(TAP, true));
         raised.map_err(problem)
     }
