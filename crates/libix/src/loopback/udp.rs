@@ -1,5 +1,7 @@
 //! Datagrams of the model: in order between two sockets, never lost but for want of a receiver.
-use super::{RX_BUFFER_BYTES, Taken, World, copy_out};
+use super::flow::Taken;
+use super::memory::copy_out;
+use super::{RX_BUFFER_BYTES, World};
 use crate::addr;
 use core::ptr::with_exposed_provenance_mut;
 use ix_abi::{Event, SG_MAX, SgEntry, error, event_kind};

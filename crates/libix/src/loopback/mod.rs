@@ -1,0 +1,251 @@
+//! A model of a dataplane within the process, to test programs where there is none.
+//!
+//! All elastic threads of a [`Loopback`] live on one Linux thread; each `run_io` carries out the
+//! caller's batch and moves some bytes between flows, decided by a seed. It is strict where the
+//! real one must be forgiving: memory of unacknowledged bytes that changes, bytes given back
+//! twice and calls on dead handles fail the test, and received buffers are overwritten once given
+//! back.
+mod calls;
+mod flow;
+mod memory;
+mod udp;
+
+use crate::raw::{EnterError, Gate, Thread};
+use core::ptr::with_exposed_provenance_mut;
+use flow::Flow;
+use ix_abi::{
+    CALLS_MAX, Call, EVENTS_MAX, Event, Handle, ThreadArea, ThreadStatus, dead, error, event_kind,
+    gate_op,
+};
+use memory::Memory;
+use std::cell::RefCell;
+use std::collections::{BTreeMap, VecDeque};
+use std::mem::ManuallyDrop;
+use std::rc::Rc;
+
+const RX_BUFFER_BYTES: usize = 2048;
+const TX_STEP_BYTES: u64 = 2 << 20;
+
+/// How the model behaves.
+#[derive(Clone, Copy, Debug)]
+pub struct Config {
+    /// Of everything that is random.
+    pub seed: u64,
+    /// Unacknowledged bytes that a flow may have.
+    pub window_bytes: u64,
+    /// Most bytes of a flow that one step delivers.
+    pub step_bytes: u64,
+    /// Steps of 2 MB of transmit memory.
+    pub tx_steps: usize,
+    /// Buffers for received bytes.
+    pub rx_buffers: usize,
+    /// One in so many `sendv` and `timer_set` finds no resources; 0: none.
+    pub refuse_one_in: u64,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config {
+            seed: 1,
+            window_bytes: 64 << 10,
+            step_bytes: 16 << 10,
+            tx_steps: 16,
+            rx_buffers: 4096,
+            refuse_one_in: 0,
+        }
+    }
+}
+
+/// One elastic thread of the model.
+struct Lane {
+    calls: Memory,
+    events: Memory,
+    status: Memory,
+    queue: VecDeque<Event>,
+    entered: bool,
+    /// Buffers of dead flows: readable until the cycle after their `DEAD` was handed over.
+    dying: Vec<usize>,
+}
+
+struct World {
+    config: Config,
+    random: u64,
+    now_us: u64,
+    lanes: Vec<Lane>,
+    tx: Memory,
+    /// Transmit memory that was asked for in one piece; never taken away.
+    shared: Vec<ManuallyDrop<Memory>>,
+    tx_given: usize,
+    rx: Memory,
+    rx_free: Vec<usize>,
+    flows: BTreeMap<Handle, Flow>,
+    next_name: u64,
+    listeners: BTreeMap<u64, (usize, u16, u64)>,
+    timers: BTreeMap<u64, (usize, u64, u64)>,
+    udp: udp::Udp,
+    sendv_calls: u64,
+}
+
+/// A dataplane in the process. Clones are the same one.
+#[derive(Clone)]
+pub struct Loopback(Rc<RefCell<World>>);
+
+struct LoopbackGate(Rc<RefCell<World>>);
+
+impl Gate for LoopbackGate {
+    fn call(&mut self, op: u64, a: u64, b: u64, c: u64) -> i64 {
+        let mut world = self.0.borrow_mut();
+        let lane = a as usize;
+        match op {
+            gate_op::ENTER if lane >= world.lanes.len() => -error::INVALID,
+            gate_op::ENTER if world.lanes[lane].entered => -error::IN_USE,
+            gate_op::ENTER | gate_op::LEAVE => {
+                world.lanes[lane].entered = op == gate_op::ENTER;
+                0
+            }
+            gate_op::RUN_IO => world.run_io(lane, b as usize, c),
+            _ => -error::NO_SYS,
+        }
+    }
+}
+
+impl Loopback {
+    /// A dataplane with so many elastic threads.
+    pub fn new(threads: usize, config: Config) -> Loopback {
+        let lane = |_| Lane {
+            calls: Memory::new(CALLS_MAX * size_of::<Call>()),
+            events: Memory::new(EVENTS_MAX * size_of::<Event>()),
+            status: Memory::new(size_of::<ThreadStatus>()),
+            queue: VecDeque::new(),
+            entered: false,
+            dying: Vec::new(),
+        };
+        Loopback(Rc::new(RefCell::new(World {
+            random: config.seed ^ 0x9e37_79b9_7f4a_7c15,
+            now_us: 1,
+            lanes: (0..threads).map(lane).collect(),
+            tx: Memory::new(config.tx_steps * TX_STEP_BYTES as usize),
+            shared: Vec::new(),
+            tx_given: 0,
+            rx: Memory::new(config.rx_buffers * RX_BUFFER_BYTES),
+            rx_free: (0..config.rx_buffers).collect(),
+            flows: BTreeMap::new(),
+            next_name: 1,
+            listeners: BTreeMap::new(),
+            timers: BTreeMap::new(),
+            udp: udp::Udp::default(),
+            sendv_calls: 0,
+            config,
+        })))
+    }
+
+    /// Enters elastic thread `index`.
+    pub fn enter(&self, index: u32) -> Result<Thread, EnterError> {
+        let area = {
+            let world = self.0.borrow();
+            let threads = world.lanes.len() as u32;
+            let lane =
+                world.lanes.get(index as usize).ok_or(EnterError::NoSuchThread { threads })?;
+            ThreadArea {
+                calls: lane.calls.base(),
+                events: lane.events.base(),
+                status: lane.status.base(),
+                cpu: 0,
+                reserved: 0,
+            }
+        };
+        // SAFETY: the gate keeps the world, and so the arrays, alive as long as the thread; the
+        // model writes events and status only in `run_io`, and gives each step of memory out
+        // once.
+        unsafe { Thread::with_gate(Box::new(LoopbackGate(Rc::clone(&self.0))), area, index) }
+    }
+
+    /// Flows that exist.
+    pub fn flows(&self) -> usize {
+        self.0.borrow().flows.len()
+    }
+
+    /// Received buffers that have not been given back.
+    pub fn held_buffers(&self) -> usize {
+        let world = self.0.borrow();
+        world.config.rx_buffers - world.rx_free.len()
+    }
+
+    /// `sendv` calls so far.
+    pub fn sendv_calls(&self) -> u64 {
+        self.0.borrow().sendv_calls
+    }
+
+    /// Resets every connection, as a network that fails would.
+    pub fn reset_all(&self) {
+        let mut world = self.0.borrow_mut();
+        let all: Vec<Handle> = world.flows.keys().copied().collect();
+        all.into_iter().for_each(|handle| world.kill(handle, dead::RESET));
+    }
+}
+
+impl World {
+    fn random(&mut self, below: u64) -> u64 {
+        // xorshift64* (Vigna, "An experimental exploration of Marsaglia's xorshift generators").
+        self.random ^= self.random >> 12;
+        self.random ^= self.random << 25;
+        self.random ^= self.random >> 27;
+        (self.random.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) % below.max(1)
+    }
+
+    fn in_tx(&self, base: u64, len: u64) -> bool {
+        let mut shared = self.shared.iter();
+        self.tx.contains(base, len) || shared.any(|memory| memory.contains(base, len))
+    }
+
+    fn run_io(&mut self, lane: usize, calls: usize, wait_us: u64) -> i64 {
+        assert!(calls <= CALLS_MAX && self.lanes[lane].entered);
+        if self.lanes[lane].queue.is_empty() {
+            let dying = core::mem::take(&mut self.lanes[lane].dying);
+            dying.into_iter().for_each(|buffer| self.free(buffer));
+        }
+        let array = with_exposed_provenance_mut::<Call>(self.lanes[lane].calls.base() as usize);
+        for slot in 0..calls {
+            // SAFETY: slot is below CALLS_MAX, and the application is in the gate.
+            let call = unsafe { array.add(slot).read() };
+            let ret = self.carry_out(lane, call.op, &call.args);
+            // SAFETY: as above.
+            unsafe { (*array.add(slot)).ret = ret.unwrap_or_else(|error| -error) };
+        }
+        self.now_us += 1 + self.random(20);
+        let handles: Vec<Handle> = self.flows.keys().copied().collect();
+        handles.into_iter().for_each(|handle| self.step(handle));
+        self.move_datagrams();
+        self.fire_timers(lane, wait_us);
+        self.publish(lane)
+    }
+
+    fn publish(&mut self, lane: usize) -> i64 {
+        let n = self.lanes[lane].queue.len().min(EVENTS_MAX);
+        let array = with_exposed_provenance_mut::<Event>(self.lanes[lane].events.base() as usize);
+        for (index, event) in self.lanes[lane].queue.drain(..n).enumerate() {
+            // SAFETY: index is below EVENTS_MAX, and the application is in the gate.
+            unsafe { array.add(index).write(event) };
+        }
+        let status = self.lanes[lane].status.base() as usize;
+        // SAFETY: the status of the lane, as above.
+        unsafe { (*with_exposed_provenance_mut::<ThreadStatus>(status)).now_us = self.now_us };
+        n as i64
+    }
+
+    fn fire_timers(&mut self, lane: usize, wait_us: u64) {
+        let next = self.timers.values().filter(|timer| timer.0 == lane).map(|timer| timer.2).min();
+        if let Some(next) = next
+            && self.lanes[lane].queue.is_empty()
+            && next.saturating_sub(self.now_us) <= wait_us
+        {
+            self.now_us = self.now_us.max(next);
+        }
+        let now_us = self.now_us;
+        let due = |timer: &(usize, u64, u64)| timer.0 == lane && timer.2 <= now_us;
+        for (_, (_, cookie, _)) in self.timers.extract_if(.., |_, timer| due(timer)) {
+            let event = Event { kind: event_kind::TIMER, cookie, ..Event::default() };
+            self.lanes[lane].queue.push_back(event);
+        }
+    }
+}
