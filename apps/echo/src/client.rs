@@ -1,8 +1,7 @@
 //! The load: messages out, the same back, each timed and compared.
 use crate::args::Close;
-use crate::report::Sample;
+use crate::sample::Sample;
 use crate::window::Window;
-use hdrhistogram::Histogram;
 use ix_apps::{End, Pattern, Service, Verdict};
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -164,11 +163,6 @@ impl Service for EchoClient {
     fn finished(&self, now_ns: u64) -> bool {
         self.load.window.is_over(now_ns)
     }
-}
-
-/// A histogram of latencies in ns: 1 ns to 100 s at three digits.
-pub fn histogram() -> Histogram<u64> {
-    Histogram::new_with_bounds(1, 100_000_000_000, 3).expect("constant bounds")
 }
 
 #[cfg(test)]

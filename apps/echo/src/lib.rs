@@ -11,6 +11,7 @@ mod rounds_ix;
 mod rounds_linux;
 mod run;
 mod run_load;
+mod sample;
 mod server;
 mod udp;
 mod udp_ix;

@@ -1,6 +1,6 @@
 //! Load over very many connections: few messages under way at once, each on a connection chosen at
 //! random, so that state of all connections is touched and queues stay short.
-use crate::report::Sample;
+use crate::sample::Sample;
 use ix_apps::Pattern;
 
 /// Connections that are being opened at once.

@@ -1,8 +1,9 @@
 //! The load's threads, and what they measured together.
 use crate::args::Args;
 use crate::client::{EchoClient, Load};
-use crate::report::{self, Sample};
+use crate::report;
 use crate::rounds::{Plan, Rounds};
+use crate::sample::Sample;
 use crate::udp::UdpLoad;
 use crate::window::Window;
 use crate::{rounds_ix, rounds_linux, udp_ix, udp_linux};
@@ -43,7 +44,7 @@ pub fn load(args: &Args, place: &Place, threads: u32, to: SocketAddr) -> Result<
         let why = total.first_error.as_deref().unwrap_or("no answer within the time");
         bail!("no message came back from {to}: {why}");
     }
-    report::print(&total.row(args, args.seconds), args.json);
+    report::print(&report::echo_row(args, args.seconds, &total), args.json);
     Ok(())
 }
 

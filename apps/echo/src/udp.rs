@@ -3,7 +3,7 @@
 //! A datagram begins with eight bytes, the slot it belongs to and a sequence number; the rest is
 //! the pattern from a place that follows from them. Every slot has one datagram under way; one that
 //! does not come back in time is lost, and the slot sends another.
-use crate::report::Sample;
+use crate::sample::Sample;
 use crate::window::Window;
 use ix_apps::Pattern;
 

@@ -1,0 +1,54 @@
+//! What a client measured.
+use hdrhistogram::Histogram;
+
+/// What one thread, or all of them, measured.
+pub struct Sample {
+    /// Round trips.
+    pub latency_ns: Histogram<u64>,
+    /// Connections opened in the measured time.
+    pub opened: u64,
+    /// Datagrams that did not come back.
+    pub lost: u64,
+    /// Failed connections and wrong answers, at any time.
+    pub errors: u64,
+    /// The first of them.
+    pub first_error: Option<String>,
+}
+
+impl Default for Sample {
+    fn default() -> Sample {
+        Sample { latency_ns: histogram(), opened: 0, lost: 0, errors: 0, first_error: None }
+    }
+}
+
+impl Sample {
+    /// A message that came back after so long.
+    pub fn record(&mut self, latency_ns: u64) {
+        self.latency_ns.saturating_record(latency_ns.max(1));
+    }
+
+    /// Messages.
+    pub fn messages(&self) -> u64 {
+        self.latency_ns.len()
+    }
+
+    /// Something went wrong.
+    pub fn error(&mut self, why: &str) {
+        self.errors += 1;
+        self.first_error.get_or_insert_with(|| why.to_string());
+    }
+
+    /// Adds another thread's.
+    pub fn merge(&mut self, other: Sample) {
+        self.latency_ns += other.latency_ns;
+        self.opened += other.opened;
+        self.lost += other.lost;
+        self.errors += other.errors;
+        self.first_error = self.first_error.take().or(other.first_error);
+    }
+}
+
+/// A histogram of latencies in ns: 1 ns to 100 s at three digits.
+fn histogram() -> Histogram<u64> {
+    Histogram::new_with_bounds(1, 100_000_000_000, 3).expect("constant bounds")
+}
