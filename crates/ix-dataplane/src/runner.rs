@@ -62,12 +62,17 @@ impl Runner {
         self.thread.begin(calls, start_us);
         let mut busy_us = start_us;
         let mut now_us = start_us;
+        let mut packets_wait = false;
         let index = self.thread.io.index;
         loop {
             if self.thread.shared.updates.waits(index) {
                 self.take_updates(now_us);
             }
-            let report = self.thread.turn(now_us);
+            let looked = std::mem::take(&mut packets_wait);
+            let report = match looked {
+                true => self.thread.turn_to_receive(now_us),
+                false => self.thread.turn(now_us),
+            };
             self.busy = report.busy;
             let outcome = |signal| RunOutcome { events: report.events, now_us, signal };
             if report.events > 0 {
@@ -84,6 +89,8 @@ impl Runner {
             self.thread.io.metrics.waits();
             if report.busy {
                 busy_us = now_us;
+            } else if looked {
+                // It was something else than packets: a whole turn sees to it.
             } else if now_us - busy_us >= spin_us {
                 self.sleep(now_us, until_us);
                 self.busy = true;
@@ -99,7 +106,7 @@ impl Runner {
                 unsafe { libc::sched_yield() };
             } else {
                 let check_us = until_us.min(self.check_us).min(busy_us + spin_us);
-                now_us = self.look_for_work(check_us);
+                (now_us, packets_wait) = self.look_for_work(check_us);
                 continue;
             }
             now_us = self.clock.now_us();
@@ -107,18 +114,19 @@ impl Runner {
     }
 
     /// Looks at memory only, until there may be something to do or `until_us`: a whole turn costs as
-    /// much as half a message, and one that has just begun would delay it by as much.
-    fn look_for_work(&mut self, until_us: u64) -> u64 {
+    /// much as half a message, and one that has just begun would delay it by as much. Answers the
+    /// time, and whether there is something to do.
+    fn look_for_work(&mut self, until_us: u64) -> (u64, bool) {
         let until_us = until_us.min(self.thread.next_deadline_us().unwrap_or(u64::MAX));
         loop {
             for _ in 0..LOOKS_PER_CLOCK {
                 if self.thread.has_work() {
-                    return self.clock.now_us();
+                    return (self.clock.now_us(), true);
                 }
             }
             let now_us = self.clock.now_us();
             if now_us >= until_us {
-                return now_us;
+                return (now_us, false);
             }
         }
     }

@@ -131,6 +131,17 @@ impl ElasticThread {
         CycleReport { events, busy: received + sent > 0 || fired }
     }
 
+    /// Steps 1 and 2 alone, when a turn that found nothing to do came just before: a packet that has
+    /// come since is not to wait for steps 5 and 6.
+    pub fn turn_to_receive(&mut self, now_us: u64) -> CycleReport {
+        self.io.begin_cycle(now_us);
+        self.io.metrics.enter(Stage::Poll);
+        let received = self.receive_batch();
+        let events = self.io.events.count();
+        self.io.metrics.cycle_done(received, 0, events > 0);
+        CycleReport { events, busy: received > 0 }
+    }
+
     /// Sends what the touched flows have to send, arms their timers, buries the dead.
     pub(crate) fn flush_touched(&mut self) {
         let mut touched = std::mem::take(&mut self.touched);
