@@ -59,6 +59,7 @@ impl<T> Fifo<T> {
         }
     }
 
+    #[inline]
     pub(crate) fn get(&self, index: usize) -> Option<&T> {
         match index.checked_sub(1) {
             None => self.first.as_ref(),
@@ -67,10 +68,15 @@ impl<T> Fifo<T> {
     }
 
     /// Elements from number `start` on.
+    #[inline]
     pub(crate) fn iter_from(&self, start: usize) -> impl Iterator<Item = &T> {
-        let first = self.first.iter().take(usize::from(start == 0));
-        let rest = self.rest.iter().flat_map(move |rest| rest.iter().skip(start.saturating_sub(1)));
-        first.chain(rest)
+        // By number: chained iterators cost more than all else when there is but one element.
+        let mut index = start;
+        core::iter::from_fn(move || {
+            let value = self.get(index)?;
+            index += 1;
+            Some(value)
+        })
     }
 }
 

@@ -125,10 +125,15 @@ impl OutQueue {
     /// The unsent bytes as a scatter-gather array.
     pub(super) fn unsent_pieces(&self) -> impl Iterator<Item = SgEntry> {
         let mut skip = self.next_offset;
-        self.pieces.iter_from(self.next_piece).filter_map(move |piece| {
-            let offset = core::mem::take(&mut skip);
-            let entry = SgEntry { base: piece.base + offset, len: piece.len - offset };
-            (entry.len > 0).then_some(entry)
+        let mut pieces = self.pieces.iter_from(self.next_piece);
+        core::iter::from_fn(move || {
+            loop {
+                let piece = pieces.next()?;
+                let offset = core::mem::take(&mut skip);
+                if piece.len > offset {
+                    return Some(SgEntry { base: piece.base + offset, len: piece.len - offset });
+                }
+            }
         })
     }
 
