@@ -50,6 +50,11 @@ fn threads_and_their_storage_work() {
 
 #[test]
 fn the_program_finds_everything_as_the_kernel_leaves_it() {
+    // Tests that a script has put into the background were told to ignore some signals.
+    for signal in [libc::SIGINT, libc::SIGQUIT, libc::SIGHUP] {
+        // SAFETY: the default action, which this process had when it was started by hand.
+        unsafe { libc::signal(signal, libc::SIG_DFL) };
+    }
     for flags in [&[][..], &["-static"], &["-static-pie"]] {
         let program = compile("native", flags);
         let path = program.to_str().expect("plain path");
