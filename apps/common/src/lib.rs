@@ -16,3 +16,17 @@ pub mod threads;
 
 pub use pattern::Pattern;
 pub use service::{End, Service, Verdict};
+
+use std::fmt::Display;
+use std::process::ExitCode;
+
+/// How a program ends: what went wrong goes to standard error, in one line behind its name.
+pub fn exit_code(program: &str, outcome: Result<(), impl Display>) -> ExitCode {
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{program}: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

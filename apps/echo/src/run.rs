@@ -12,9 +12,6 @@ use ix_apps::{ix, linux, socket};
 use libix::raw::{Process, Thread, Wait};
 use std::net::SocketAddr;
 
-/// Cycles of a polling server between two looks at what else there is.
-const POLLS: u64 = 256;
-
 /// Carries out the command line.
 pub fn run(args: &Args) -> Result<()> {
     args.check().map_err(|why| anyhow!(why))?;
@@ -63,13 +60,8 @@ fn serve_ix(
         Serve::Echo(_) if args.udp => {
             let mut server = UdpEcho::new(thread, at[0])?;
             listening.say();
-            for turn in 0u64.. {
-                // Signals and new links are looked for while waiting only: wait now and then.
-                let wait = match (args.poll, turn % POLLS) {
-                    (true, 0) => Wait::Us(2),
-                    (true, _) => Wait::Poll,
-                    (false, _) => Wait::Forever,
-                };
+            let wait = if args.poll { Wait::Poll } else { Wait::Forever };
+            loop {
                 server.turn(wait)?;
             }
         }

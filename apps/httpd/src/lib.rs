@@ -24,11 +24,5 @@ use std::process::ExitCode;
 
 /// Runs the program with this command line, its name first.
 pub fn command(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
-    match run::run(&args::Args::parse_from(arguments)) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("ix-httpd: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
+    ix_apps::exit_code("ix-httpd", run::run(&args::Args::parse_from(arguments)))
 }

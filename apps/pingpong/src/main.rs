@@ -62,13 +62,7 @@ struct Args {
 }
 
 fn main() -> ExitCode {
-    match run(&Args::parse()) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("ix-pingpong: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
+    ix_apps::exit_code("ix-pingpong", run(&Args::parse()))
 }
 
 fn run(args: &Args) -> Result<()> {

@@ -1,7 +1,7 @@
 //! A wire between two dataplanes in one process: bounded, ordered, without loss or allocation.
 use ix_mem::spsc::{Consumer, Producer, ring};
-use ix_mem::{FRAME_BYTES, HEADROOM_BYTES, Mbuf, PacketMemory, Pool};
-use ix_nic::{Nic, NicInfo, RxPacket, Steering};
+use ix_mem::{FRAME_BYTES, Mbuf, PacketMemory, Pool};
+use ix_nic::{Nic, NicInfo, RxPacket, Steering, copy_frame};
 use std::collections::VecDeque;
 use std::os::fd::RawFd;
 
@@ -69,10 +69,7 @@ impl Nic for WireEnd {
         let mut received = 0;
         while received < max && rx_pool.free() > 0 {
             let Some(frame) = self.incoming.pop() else { break };
-            let Some(mut mbuf) = rx_pool.take() else { break };
-            mbuf.set_range(HEADROOM_BYTES, frame.len);
-            mbuf.bytes_mut(memory).copy_from_slice(&frame.bytes[..frame.len]);
-            out.push(RxPacket { mbuf, more: false });
+            copy_frame(&frame.bytes[..frame.len], memory, rx_pool, out);
             received += 1;
             // As many boxes as slots: there is room.
             let _ = self.emptied.push(frame);

@@ -305,8 +305,7 @@ fn fit_to_devices(mut config: Config, nics: &[Box<dyn Nic>]) -> Config {
 }
 
 /// Largest payload that fits, with all headers, into one frame behind the headroom.
-const MSS_IN_FRAME: usize =
-    ix_mem::FRAME_BYTES - ix_mem::HEADROOM_BYTES - ix_wire::frame::HEADERS_BYTES_MAX;
+const MSS_IN_FRAME: usize = ix_mem::ROOM_BYTES - ix_wire::frame::HEADERS_BYTES_MAX;
 
 fn map_area() -> Result<*mut Area, BootError> {
     let bytes = size_of::<Area>();

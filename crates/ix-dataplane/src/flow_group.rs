@@ -64,22 +64,26 @@ impl FlowGroup {
     /// Fetches a slot, if there is such a slot, ahead.
     #[inline]
     pub fn prefetch_slot(&self, slot: u32) {
-        if let Some(chunk) = self.chunks.get(slot as usize / CHUNK) {
-            prefetch_flow((&raw const chunk[slot as usize % CHUNK]).cast());
+        if let Some(slot) = self.slot_if_any(slot) {
+            prefetch_flow((&raw const *slot).cast());
         }
     }
 
     /// Whether the flow in a slot, if there is such a slot, has this tuple.
     #[inline]
     pub fn is(&self, slot: u32, tuple: &FlowTuple) -> bool {
-        let chunk = self.chunks.get(slot as usize / CHUNK);
-        let flow = chunk.and_then(|chunk| chunk[slot as usize % CHUNK].flow.as_ref());
+        let flow = self.slot_if_any(slot).and_then(|slot| slot.flow.as_ref());
         flow.is_some_and(|flow| flow.tcb.tuple() == tuple)
     }
 
     #[inline]
     fn slot(&self, slot: u32) -> &Slot {
         &self.chunks[slot as usize / CHUNK][slot as usize % CHUNK]
+    }
+
+    #[inline]
+    fn slot_if_any(&self, slot: u32) -> Option<&Slot> {
+        self.chunks.get(slot as usize / CHUNK).map(|chunk| &chunk[slot as usize % CHUNK])
     }
 
     #[inline]

@@ -40,7 +40,7 @@ impl ElasticThread {
             return self.io.metrics.drop_local(LocalDrop::NoTxFrame);
         };
         let request = mbuf.bytes(&self.shared.memory);
-        reply.set_range(HEADROOM_BYTES, request.len().min(ix_mem::FRAME_BYTES - HEADROOM_BYTES));
+        reply.set_range(HEADROOM_BYTES, request.len().min(ix_mem::ROOM_BYTES));
         let bytes = reply.bytes_mut(&self.shared.memory);
         bytes.copy_from_slice(&request[..bytes.len()]);
         match reply_to_echo(bytes, packet) {

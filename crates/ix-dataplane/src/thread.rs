@@ -123,23 +123,25 @@ impl ElasticThread {
         self.io.metrics.enter(Stage::Transmit);
         let sent = self.io.transmit();
         self.shared.spare.balance(&mut self.io.rx_pool, self.shared.config.rx_frames);
-        self.io.metrics.enter(Stage::Poll);
-        let received = self.receive_batch();
         self.io.metrics.counters.tx_packets.add(sent as u64);
-        let events = self.io.events.count();
-        self.io.metrics.cycle_done(received, sent, fired || events > 0);
-        CycleReport { events, busy: received + sent > 0 || fired }
+        self.receive_and_report(sent, fired)
     }
 
     /// Steps 1 and 2 alone, when a turn that found nothing to do came just before: a packet that has
     /// come since is not to wait for steps 5 and 6.
     pub fn turn_to_receive(&mut self, now_us: u64) -> CycleReport {
         self.io.begin_cycle(now_us);
+        self.receive_and_report(0, false)
+    }
+
+    /// Steps 1 and 2, and the end of a cycle that has sent so many packets and perhaps fired timers.
+    #[inline]
+    fn receive_and_report(&mut self, sent: usize, fired: bool) -> CycleReport {
         self.io.metrics.enter(Stage::Poll);
         let received = self.receive_batch();
         let events = self.io.events.count();
-        self.io.metrics.cycle_done(received, 0, events > 0);
-        CycleReport { events, busy: received > 0 }
+        self.io.metrics.cycle_done(received, sent, fired || events > 0);
+        CycleReport { events, busy: received + sent > 0 || fired }
     }
 
     /// Sends what the touched flows have to send, arms their timers, buries the dead.

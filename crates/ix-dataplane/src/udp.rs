@@ -92,7 +92,7 @@ impl ElasticThread {
         let port = self.shared.config.device_of(tuple.local, self.io.ports.len());
         let payload_max =
             self.io.ports[port as usize].info.mtu - (HEADERS_BYTES - ethernet::HEADER_BYTES);
-        let payload_max = payload_max.min(ix_mem::FRAME_BYTES - HEADROOM_BYTES - HEADERS_BYTES);
+        let payload_max = payload_max.min(ix_mem::ROOM_BYTES - HEADERS_BYTES);
         let resolution = self.io.resolve(tuple.remote);
         let eth_dst = match resolution {
             Resolution::Known(mac) => mac,

@@ -24,3 +24,6 @@ pub const FRAME_BYTES: usize = 2048;
 
 /// Free bytes in front of a received or built packet (XDP wants 256 in front for itself).
 pub const HEADROOM_BYTES: usize = 256;
+
+/// Bytes of a packet that one frame has room for behind its headroom.
+pub const ROOM_BYTES: usize = FRAME_BYTES - HEADROOM_BYTES;

@@ -42,7 +42,7 @@ pub use spec::{DeviceSpec, SpecError};
 pub use steering::{frame_flow_group, initial_queue};
 pub use update::{QueueUpdate, read_update};
 
-use ix_mem::{Mbuf, PacketMemory, Pool};
+use ix_mem::{HEADROOM_BYTES, Mbuf, PacketMemory, Pool, ROOM_BYTES};
 
 /// What a device is and does; the same for all its queue pairs.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -94,6 +94,27 @@ pub struct RxPacket {
     pub more: bool,
 }
 
+/// How many mbufs a received frame of `len` bytes takes.
+pub fn mbufs_for(len: usize) -> usize {
+    len.div_ceil(ROOM_BYTES)
+}
+
+/// Copies a received frame into as many mbufs as it takes, of which the pool has enough.
+pub fn copy_frame(
+    frame: &[u8],
+    memory: &PacketMemory,
+    rx_pool: &mut Pool,
+    out: &mut Vec<RxPacket>,
+) {
+    let mut pieces = frame.chunks(ROOM_BYTES).peekable();
+    while let Some(piece) = pieces.next() {
+        let Some(mut mbuf) = rx_pool.take() else { break };
+        mbuf.set_range(HEADROOM_BYTES, piece.len());
+        mbuf.bytes_mut(memory).copy_from_slice(piece);
+        out.push(RxPacket { mbuf, more: pieces.peek().is_some() });
+    }
+}
+
 /// The doorbell of a device that is gone: `poll` passes over it.
 pub const NEVER_RINGS: std::os::fd::RawFd = -1;
 
@@ -116,7 +137,7 @@ pub trait Nic: Send {
     /// Whether [`Nic::receive`] or [`Nic::kick`] may have something to do. Asked in a loop while a
     /// thread waits, so it only looks at memory; a device that cannot tell says yes.
     fn pending(&self) -> bool {
-        true
+        self.waiting() != Some(0)
     }
 
     /// How many packets wait, from a device whose peer works on what it is sent while we go on, and

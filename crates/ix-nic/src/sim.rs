@@ -4,15 +4,13 @@
 //! redirection table as hardware would, and what the queues sent comes out by
 //! [`SimDevice::take_sent`]. [`SimNic`] is the dataplane's end, one a queue.
 use crate::steering::{frame_flow_group, initial_queue};
-use crate::{DeviceDrops, Nic, NicInfo, RxPacket, SetReta, Steering};
-use ix_mem::{FRAME_BYTES, HEADROOM_BYTES, Mbuf, PacketMemory, Pool};
+use crate::{DeviceDrops, Nic, NicInfo, RxPacket, SetReta, Steering, copy_frame, mbufs_for};
+use ix_mem::{Mbuf, PacketMemory, Pool};
 use ix_wire::{FLOW_GROUPS, FlowHash};
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::RawFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-
-const FRAME_ROOM: usize = FRAME_BYTES - HEADROOM_BYTES;
 
 /// What a simulated device is like.
 #[derive(Clone, Debug)]
@@ -198,16 +196,10 @@ impl Nic for SimNic {
         let before = out.len();
         while out.len() - before < max {
             let Some(frame) = queue.waiting.front() else { break };
-            let pieces = frame.len().div_ceil(FRAME_ROOM);
-            if rx_pool.free() < pieces {
+            if rx_pool.free() < mbufs_for(frame.len()) {
                 break; // as a device without frames: it waits, and overruns in the end
             }
-            for (i, piece) in frame.chunks(FRAME_ROOM).enumerate() {
-                let Some(mut mbuf) = rx_pool.take() else { break };
-                mbuf.set_range(HEADROOM_BYTES, piece.len());
-                mbuf.bytes_mut(memory).copy_from_slice(piece);
-                out.push(RxPacket { mbuf, more: i + 1 < pieces });
-            }
+            copy_frame(frame, memory, rx_pool, out);
             queue.waiting.pop_front();
         }
         out.len() - before

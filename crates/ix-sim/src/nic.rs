@@ -3,8 +3,8 @@
 //! [`Port`] is the network's end, [`SimNic`] a queue pair as the dataplane sees it. Frames are copied
 //! at the border, as a device would by DMA; nothing is shared.
 use crate::rng::Rng;
-use ix_mem::{FRAME_BYTES, HEADROOM_BYTES, Mbuf, PacketMemory, Pool};
-use ix_nic::{DeviceDrops, Nic, NicInfo, RxPacket, Steering};
+use ix_mem::{Mbuf, PacketMemory, Pool};
+use ix_nic::{DeviceDrops, Nic, NicInfo, RxPacket, Steering, copy_frame, mbufs_for};
 use ix_wire::{ChecksumMode, FLOW_GROUPS, FlowHash, Parsed, RxChecks, Toeplitz, flow_group};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -186,19 +186,13 @@ impl Nic for SimNic {
         let mut received = 0;
         // A frame longer than an mbuf takes several, which must all be there.
         while let Some(frame) = ring.front() {
-            let pieces = frame.len().div_ceil(FRAME_BYTES - HEADROOM_BYTES).max(1);
+            let pieces = mbufs_for(frame.len()).max(1);
             if received + pieces > max || pieces > rx_pool.free() {
                 break;
             }
             received += pieces;
             let frame = ring.pop_front().unwrap_or_default();
-            let mut rest = frame.chunks(FRAME_BYTES - HEADROOM_BYTES).peekable();
-            while let Some(piece) = rest.next() {
-                let Some(mut mbuf) = rx_pool.take() else { break };
-                mbuf.set_range(HEADROOM_BYTES, piece.len());
-                mbuf.bytes_mut(memory).copy_from_slice(piece);
-                out.push(RxPacket { mbuf, more: rest.peek().is_some() });
-            }
+            copy_frame(&frame, memory, rx_pool, out);
         }
         received
     }
@@ -246,6 +240,7 @@ impl Nic for SimNic {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ix_mem::HEADROOM_BYTES;
     use ix_mem::Sizes;
 
     fn port(queues: usize, spread: Spread) -> Port {

@@ -170,8 +170,9 @@ const fn fold_32(sum: u128) -> u32 {
     (sum as u32) + (sum >> 32) as u32
 }
 
+/// The sum of a number's 16-bit words, folded; in whichever byte order the number is.
 #[inline]
-const fn fold_16(sum: u64) -> u16 {
+pub(crate) const fn fold_16(sum: u64) -> u16 {
     let sum = (sum & 0xffff_ffff) + (sum >> 32);
     let sum = (sum & 0xffff) + ((sum >> 16) & 0xffff) + (sum >> 32);
     let sum = (sum & 0xffff) + (sum >> 16);

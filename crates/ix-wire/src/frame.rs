@@ -1,4 +1,5 @@
 //! Whole frames to send: Ethernet, IPv4 and transport header in one go, in front of the payload.
+use crate::checksum::fold_16;
 use crate::ipv4::{self, Ipv4Emit};
 use crate::{
     Checksum, IpAddr, MacAddr, Seq, TcpFlags, TcpHeader, be32, ethernet, icmp, put_words, tcp, udp,
@@ -53,15 +54,6 @@ pub struct UsualTcp {
 #[inline]
 fn sum_of(words: &[u32]) -> u64 {
     words.iter().map(|word| u64::from(*word)).sum()
-}
-
-/// The one's complement sum of the 16-bit halves of a few 32-bit words, given their plain sum.
-#[inline]
-const fn folded(sum: u64) -> u16 {
-    let sum = (sum & 0xffff_ffff) + (sum >> 32);
-    let sum = (sum & 0xffff) + (sum >> 16);
-    let sum = (sum & 0xffff) + (sum >> 16);
-    ((sum & 0xffff) + (sum >> 16)) as u16
 }
 
 impl FrameHeader {
@@ -125,7 +117,7 @@ impl FrameHeader {
             src,
             dst,
         ];
-        ip[2] |= u32::from(!folded(sum_of(&ip[..3]) + addresses));
+        ip[2] |= u32::from(!fold_16(sum_of(&ip[..3]) + addresses));
         let offset_flags = (TCP_BYTES as u32 / 4) << 28 | u32::from(header.flags.0) << 16;
         let mut tcp = [
             u32::from(header.src_port) << 16 | u32::from(header.dst_port),
@@ -139,7 +131,7 @@ impl FrameHeader {
         ];
         let pseudo = addresses + u64::from(u32::from(ipv4::PROTOCOL_TCP) + tcp_len);
         let sum = sum_of(&tcp) + pseudo + u64::from(payload.fold());
-        tcp[4] = u32::from(!folded(sum)) << 16;
+        tcp[4] = u32::from(!fold_16(sum)) << 16;
         let at = ethernet::emit(frame, self.eth_dst, self.eth_src, ethernet::TYPE_IPV4);
         put_words(&mut frame[at..at + ipv4::HEADER_BYTES], &ip);
         put_words(&mut frame[at + ipv4::HEADER_BYTES..], &tcp);

@@ -169,9 +169,7 @@ impl<P: Protocol> OnIx<P> {
     }
 
     fn wait(&self, now_ns: u64) -> Wait {
-        // A dataplane looks for a new peer of its device only while it waits.
-        let spins = self.spin && self.engine.up() == self.flows.len();
-        let busy = spins || !self.dirty.is_empty() || !self.backlog.is_empty();
+        let busy = self.spin || !self.dirty.is_empty() || !self.backlog.is_empty();
         let idle_us = self.engine.next_ns().saturating_sub(now_ns) / 1000;
         if busy || self.tx_asked || idle_us <= 2 * WAKE_US {
             return Wait::Poll;

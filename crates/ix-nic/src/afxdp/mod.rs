@@ -16,7 +16,7 @@ use crate::error::OpenError;
 use crate::netdev::{Interface, Rss};
 use crate::sys;
 use crate::{NicInfo, SetReta, Steering};
-use ix_mem::{FRAME_BYTES, HEADROOM_BYTES};
+use ix_mem::ROOM_BYTES;
 use ix_wire::FLOW_GROUPS;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -111,7 +111,7 @@ pub(crate) fn open(
     let sockets = Map::new(MapKind::Xsk, c"ix_xsks", queues as u32)
         .map_err(|e| bpf_error("make a BPF map", name, e))?;
     let attached = attach_program(&sockets, name, ifindex, mode, options)?;
-    let largest = FRAME_BYTES - HEADROOM_BYTES - ETHERNET_BYTES;
+    let largest = ROOM_BYTES - ETHERNET_BYTES;
     if !attached.frags && mtu > largest {
         return Err(OpenError::MtuTooLarge { name: name.to_owned(), mtu, largest });
     }

@@ -1,5 +1,4 @@
 //! Making the interface's queues, with privilege.
-use super::receive::FRAME_ROOM;
 use super::vnet::{self, Undone};
 use crate::device::{OpenOptions, OpenedDevice};
 use crate::error::OpenError;
@@ -7,6 +6,7 @@ use crate::netdev::{self, Interface};
 use crate::steering::SteeringProgram;
 use crate::sys::check;
 use crate::{NicInfo, SetReta, Steering};
+use ix_mem::ROOM_BYTES;
 use std::fs::{File, OpenOptions as FileOptions};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -31,8 +31,8 @@ pub(crate) fn open(
         Interface::new(name).map_err(|e| OpenError::system("open a socket", name, e))?;
     let ask = |e| OpenError::system("ask for the state of", name, e);
     let (mtu, kernel_mac) = (interface.mtu().map_err(ask)?, interface.mac().map_err(ask)?);
-    if mtu + ETHERNET_BYTES > FRAME_ROOM {
-        let largest = FRAME_ROOM - ETHERNET_BYTES;
+    if mtu + ETHERNET_BYTES > ROOM_BYTES {
+        let largest = ROOM_BYTES - ETHERNET_BYTES;
         return Err(OpenError::MtuTooLarge { name: name.to_owned(), mtu, largest });
     }
     let (steering, reta, mode) = steer(&files[0], queues, options);

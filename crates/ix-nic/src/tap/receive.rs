@@ -7,16 +7,15 @@
 //! is read straight to where it stays.
 use super::vnet;
 use crate::{DeviceDrops, RxPacket};
-use ix_mem::{FRAME_BYTES, HEADROOM_BYTES, Mbuf, PacketMemory, Pool};
+use ix_mem::{HEADROOM_BYTES, Mbuf, PacketMemory, Pool, ROOM_BYTES};
 use std::fs::File;
 use std::io::{self, IoSliceMut, Read};
 
 /// Bytes of a frame that one mbuf takes.
-pub(super) const FRAME_ROOM: usize = FRAME_BYTES - HEADROOM_BYTES;
 /// Longest IP packet, with Ethernet header and two VLAN tags.
 const FRAME_BYTES_MAX: usize = 65_535 + 14 + 8;
 /// Mbufs for the longest frame.
-const MBUFS_MAX: usize = FRAME_BYTES_MAX.div_ceil(FRAME_ROOM);
+const MBUFS_MAX: usize = FRAME_BYTES_MAX.div_ceil(ROOM_BYTES);
 
 /// What a queue's frames are read into.
 pub(super) struct Receiver {
@@ -53,7 +52,7 @@ impl Receiver {
                 Receiver { vnet_bytes, len_max, stock, offer: 0, spill }
             }
             false => {
-                let (len_max, spill) = (FRAME_ROOM - 1, Vec::new());
+                let (len_max, spill) = (ROOM_BYTES - 1, Vec::new());
                 Receiver { vnet_bytes: 0, len_max, stock, offer: 1, spill }
             }
         }
@@ -93,7 +92,7 @@ impl Receiver {
             drops.rx_invalid += 1;
             return Ok(Outcome::Lost);
         };
-        let needed = frame_len.div_ceil(FRAME_ROOM).max(1);
+        let needed = frame_len.div_ceil(ROOM_BYTES).max(1);
         if !self.spill.is_empty() {
             let usual = self.offer * 7 / 8;
             self.offer = if needed == 1 { usual } else { usual.max(needed) };
@@ -119,7 +118,7 @@ impl Receiver {
         }
         let mut front = *vnet_bytes;
         let mut areas = stock.iter_mut().rev().take(offered).map(|mbuf| {
-            mbuf.set_range(HEADROOM_BYTES - front, FRAME_ROOM + front);
+            mbuf.set_range(HEADROOM_BYTES - front, ROOM_BYTES + front);
             front = 0;
             mbuf.bytes_mut(memory)
         });
@@ -146,7 +145,7 @@ impl Receiver {
         let mut spilled = if offered == 0 { self.vnet_bytes } else { 0 };
         for i in 0.. {
             let Some(mut mbuf) = self.stock.pop().or_else(|| pool.take()) else { return };
-            let len = left.min(FRAME_ROOM);
+            let len = left.min(ROOM_BYTES);
             mbuf.set_range(HEADROOM_BYTES, len);
             if i >= offered {
                 mbuf.bytes_mut(memory).copy_from_slice(&self.spill[spilled..spilled + len]);

@@ -227,10 +227,6 @@ impl Nic for MemifNic {
         out.len() - before
     }
 
-    fn pending(&self) -> bool {
-        self.waiting() != Some(0)
-    }
-
     fn waiting(&self) -> Option<usize> {
         let Some(link) = &self.link else { return Some(0) };
         on_side!(&link.side, rings => Some(rings.rx.iter().map(RxRing::waiting).sum()))

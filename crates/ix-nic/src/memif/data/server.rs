@@ -4,9 +4,8 @@ use super::super::ring::{DESC_NEXT, Desc, Ring};
 use super::{Context, RxRing, TxRing};
 use crate::RxPacket;
 use crate::sys::Mapping;
-use ix_mem::{FRAME_BYTES, HEADROOM_BYTES, Mbuf, Pool, prefetch_read, prefetch_write};
+use ix_mem::{HEADROOM_BYTES, Mbuf, Pool, ROOM_BYTES, prefetch_read, prefetch_write};
 
-const FRAME_ROOM: usize = FRAME_BYTES - HEADROOM_BYTES;
 /// Descriptors that are read ahead of copying.
 const LOOK_AHEAD: usize = 64;
 /// Most buffers for one frame of ours; a client whose buffers are smaller gets none.
@@ -84,7 +83,7 @@ impl ServerRx {
             }
         };
         let have = mbuf.len();
-        if buffer.bytes > FRAME_ROOM - have || (have + buffer.bytes == 0 && !more) {
+        if buffer.bytes > ROOM_BYTES - have || (have + buffer.bytes == 0 && !more) {
             self.partial = Some(mbuf);
             self.drop_frame(cx, more);
             return true;
