@@ -11,7 +11,7 @@
 #![no_std]
 
 /// Version of every layout in this crate.
-pub const ABI_VERSION: u32 = 1;
+pub const ABI_VERSION: u32 = 2;
 
 /// `b"IXABI\0\0\0"` as a little-endian number: the first field of [`ProcessHeader`].
 pub const ABI_MAGIC: u64 = u64::from_le_bytes(*b"IXABI\0\0\0");
@@ -84,6 +84,9 @@ pub mod call_op {
     pub const TX_ALLOC: u32 = 19;
     /// args: address, bytes, as they were allocated.
     pub const TX_FREE: u32 = 20;
+    /// args: handle, cookie. From now on events of the flow carry this cookie: the application's
+    /// name of a flow that came with [`crate::event_kind::MIGRATED`].
+    pub const SET_COOKIE: u32 = 21;
 }
 
 /// Options of a flow ([`call_op::SET_OPT`]).
@@ -116,9 +119,11 @@ pub mod event_kind {
     pub const UDP_SENT: u16 = 8;
     /// An application timer fired: `cookie`.
     pub const TIMER: u16 = 9;
-    /// A flow group moved: `len` = group, `data` = its new thread.
+    /// A flow group moves: `len` = group, `code` is a [`crate::migrated`], `data` the other thread.
+    /// Nothing more comes of its flows in this event array.
     pub const MIGRATED: u16 = 10;
-    /// This elastic thread (`data`) is about to be taken away.
+    /// `data` 1: this elastic thread is about to be taken away, its flow groups leave next; 0: it
+    /// was given back.
     pub const REVOKE: u16 = 11;
 }
 
@@ -150,6 +155,20 @@ pub mod error {
     pub const STATE: i64 = 12;
     /// The datagram is longer than the path allows.
     pub const TOO_LONG: i64 = 13;
+    /// The flow's group is another elastic thread's: call there.
+    pub const MOVED: i64 = 14;
+}
+
+/// Which end of a migration [`event_kind::MIGRATED`] tells of ([`Event::code`]).
+pub mod migrated {
+    /// On the old thread: all events of the group's flows came before this one. Calls on their
+    /// handles are carried out until the next `RUN_IO` has read its calls; later ones answer
+    /// [`crate::error::MOVED`]. An application whose threads keep flows to themselves hands its
+    /// part of them to the new thread before that `RUN_IO`.
+    pub const LEAVES: u16 = 0;
+    /// On the new thread: the group's flows are here, under the handles and cookies that they had.
+    /// Their events begin after the next `RUN_IO`, and with the cookies that its calls have set.
+    pub const ARRIVED: u16 = 1;
 }
 
 /// Reasons of [`event_kind::DEAD`] ([`Event::code`]).
