@@ -30,7 +30,15 @@ pub const SG_MAX: usize = 64;
 pub type Addr = [u8; 16];
 
 /// Dataplane's name of a flow: flow group, slot and generation. 0 is never a handle.
+///
+/// Only the flow group means anything to an application: see [`group_of`].
 pub type Handle = u64;
+
+/// The flow group of a flow, as [`event_kind::MIGRATED`] names it: so an application finds the
+/// flows that move with it.
+pub const fn group_of(handle: Handle) -> u32 {
+    (handle >> 48) as u32
+}
 
 /// Application's name of a flow; the dataplane only stores and returns it.
 pub type Cookie = u64;
@@ -164,10 +172,13 @@ pub mod migrated {
     /// On the old thread: all events of the group's flows came before this one. Calls on their
     /// handles are carried out until the next `RUN_IO` has read its calls; later ones answer
     /// [`crate::error::MOVED`]. An application whose threads keep flows to themselves hands its
-    /// part of them to the new thread before that `RUN_IO`.
+    /// part of them to the new thread before that `RUN_IO`. A `CONNECT` of that `RUN_IO` begins its
+    /// flow in another group.
     pub const LEAVES: u16 = 0;
     /// On the new thread: the group's flows are here, under the handles and cookies that they had.
     /// Their events begin after the next `RUN_IO`, and with the cookies that its calls have set.
+    /// A flow that nobody accepted yet knocks at the new thread's listener, if it was not told
+    /// before; one that was told can be accepted here.
     pub const ARRIVED: u16 = 1;
 }
 

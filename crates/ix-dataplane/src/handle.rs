@@ -50,6 +50,7 @@ mod tests {
     fn round_trip_and_never_zero() {
         let id = FlowId { group: 127, slot: SLOTS_MAX - 1, generation: 0xff_ffff };
         assert_eq!(FlowId::from_handle(id.handle()), id);
+        assert_eq!(ix_abi::group_of(id.handle()), 127);
         assert_eq!(FlowId::next_generation(0xff_ffff), 1);
         assert_ne!(FlowId { group: 0, slot: 0, generation: 1 }.handle(), 0);
     }
