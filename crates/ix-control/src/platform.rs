@@ -1,0 +1,30 @@
+//! The wall between decisions and what they are applied to.
+use crate::{DataplaneId, Machine, Observation, Step};
+use std::fmt;
+
+/// Why a step was not done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StepError {
+    /// One line: what, why, what to do.
+    pub line: String,
+}
+
+impl fmt::Display for StepError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.line)
+    }
+}
+
+impl std::error::Error for StepError {}
+
+/// A host with its dataplanes: this machine, or a model of one.
+pub trait Platform {
+    /// What there is to give and take. May change: hardware threads go offline.
+    fn machine(&mut self) -> Machine;
+
+    /// The dataplanes that answer, as they are now.
+    fn observe(&mut self, now_us: u64) -> Vec<Observation>;
+
+    /// Does one step. Clock and background steps are the host's, the others the dataplane's.
+    fn apply(&mut self, now_us: u64, dataplane: DataplaneId, step: &Step) -> Result<(), StepError>;
+}
