@@ -6,7 +6,7 @@ use crate::receive::Work;
 use crate::thread::{ElasticThread, flow_of};
 use ix_abi::error;
 use ix_tcp::{Listener, Tcb};
-use ix_wire::{FlowTuple, IpAddr, TcpHeader, TcpPacket};
+use ix_wire::{FlowTuple, IpAddr, Seq, TcpHeader, TcpPacket};
 
 /// How the application ends a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -187,8 +187,15 @@ impl ElasticThread {
         Tcb::connect(&self.shared.config.tcp, *tuple, iss, ts_offset, self.io.now_us)
     }
 
-    pub(crate) fn new_passive(&mut self, syn: &TcpHeader, tuple: &FlowTuple) -> Tcb<Payload> {
+    /// The flow that a SYN opens; its numbers begin at `floor` or above, if there is one.
+    pub(crate) fn new_passive(
+        &mut self,
+        syn: &TcpHeader,
+        tuple: &FlowTuple,
+        floor: Option<Seq>,
+    ) -> Tcb<Payload> {
         let (iss, ts_offset) = self.secrets.start_of(tuple, self.io.now_us);
+        let iss = floor.map_or(iss, |floor| iss.max(floor));
         Tcb::accept(&self.shared.config.tcp, *tuple, syn, iss, ts_offset, self.io.now_us)
     }
 

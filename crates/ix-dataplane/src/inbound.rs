@@ -7,7 +7,7 @@ use crate::thread::{ElasticThread, flow_of, touch};
 use ix_abi::{Event, event_kind};
 use ix_mem::Mbuf;
 use ix_tcp::SynVerdict;
-use ix_wire::{FlowTuple, Parsed, TcpFlags, TcpHeader, TcpPacket};
+use ix_wire::{FlowTuple, Parsed, Seq, TcpFlags, TcpHeader, TcpPacket};
 
 /// The control bits that tell what a segment does to an opening connection.
 const OPENING: TcpFlags = TcpFlags(TcpFlags::SYN.0 | TcpFlags::ACK.0 | TcpFlags::RST.0);
@@ -34,15 +34,16 @@ impl ElasticThread {
             if g.is(work.guess, &tuple) { Some(work.guess) } else { g.find(work.hash, &tuple) }
         });
         let Some(slot) = found else {
-            self.open_passively(work, mbuf, packet, &tuple);
+            self.open_passively(work, mbuf, packet, &tuple, None);
             return;
         };
         let Some(flow) = self.groups[group].as_mut().and_then(|g| g.at(slot)) else { return };
         let id = flow.side.id;
         let opens = TcpFlags::SYN.0 == packet.header.flags.0 & (TcpFlags::SYN | TcpFlags::ACK).0;
         if opens && flow.tcb.gives_way_to(&packet.header) {
+            let floor = flow.tcb.successor_floor();
             self.remove_flow(id);
-            self.open_passively(work, mbuf, packet, &tuple);
+            self.open_passively(work, mbuf, packet, &tuple, Some(floor));
             return;
         }
         if flow.side.waits == Waits::HalfOpen && !flow.tcb.is_answered_by(&packet.header) {
@@ -153,13 +154,21 @@ impl ElasticThread {
     }
 
     /// A segment of no flow: a listener's business, or refused (RFC 9293 section 3.10.7.1, .2).
-    fn open_passively(&mut self, work: &Work, mbuf: Mbuf, packet: &TcpPacket, tuple: &FlowTuple) {
+    /// `floor`: where the numbers of a flow begin that takes the place of one in TIME-WAIT.
+    fn open_passively(
+        &mut self,
+        work: &Work,
+        mbuf: Mbuf,
+        packet: &TcpPacket,
+        tuple: &FlowTuple,
+        floor: Option<Seq>,
+    ) {
         let header = &packet.header;
         let flags = header.flags;
         let slot = self.listeners.find(tuple.local, tuple.local_port);
         match (slot, flags.0 & OPENING.0) {
             (Some(slot), f) if f == TcpFlags::SYN.0 && !flags.contains(TcpFlags::FIN) => {
-                self.handle_syn(slot, work, mbuf, packet, tuple)
+                self.handle_syn(slot, work, mbuf, packet, tuple, floor)
             }
             (Some(slot), f) if f == TcpFlags::ACK.0 => {
                 self.handle_cookie(slot, work, mbuf, packet, tuple)
@@ -175,11 +184,13 @@ impl ElasticThread {
         mbuf: Mbuf,
         packet: &TcpPacket,
         tuple: &FlowTuple,
+        floor: Option<Seq>,
     ) {
         let Some(listening) = self.listeners.get(slot) else { return self.give_back(work, mbuf) };
-        match listening.backlog.on_syn() {
+        let backlog = &mut listening.backlog;
+        match if floor.is_some() { backlog.on_syn_again() } else { backlog.on_syn() } {
             SynVerdict::Accept => {
-                let tcb = self.new_passive(&packet.header, tuple);
+                let tcb = self.new_passive(&packet.header, tuple, floor);
                 let mut flow = Flow::new(tcb, work.hash, work.port, Holder::Embryonic);
                 flow.side.listener = slot;
                 flow.side.waits = Waits::HalfOpen;

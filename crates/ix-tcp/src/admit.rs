@@ -5,7 +5,7 @@ use crate::output::{DeadReason, Output, RxBuf, SegmentOut};
 use crate::state::State;
 use crate::stats::TcpCounter;
 use crate::tcb::{Flags, Tcb};
-use ix_wire::{TcpFlags, TcpHeader, TcpOptions};
+use ix_wire::{Seq, TcpFlags, TcpHeader, TcpOptions};
 
 /// A `ts_recent` older than this many units of 2^20 µs proves nothing (RFC 7323 section 5.5:
 /// 24 days).
@@ -25,7 +25,11 @@ impl<B: RxBuf> Tcb<B> {
         let rst = hdr.flags.contains(TcpFlags::RST);
         let syn = hdr.flags.contains(TcpFlags::SYN);
         if self.state == State::TimeWait && rst {
-            // RFC 1337: a reset must not end TIME-WAIT early.
+            self.take_reset_in_time_wait(hdr, out);
+            return false;
+        }
+        if self.state == State::TimeWait && syn && !hdr.flags.contains(TcpFlags::ACK) {
+            self.refuse_syn(now_us, out);
             return false;
         }
         if !self.check_timestamp(now_us, hdr, out) {
@@ -201,6 +205,35 @@ impl<B: RxBuf> Tcb<B> {
     /// of them a cookie), it tells which it took.
     pub fn is_answered_by(&self, hdr: &TcpHeader) -> bool {
         hdr.ack == self.snd_una + 1
+    }
+
+    /// A SYN that does not prove to be new (see [`Self::gives_way_to`]) is answered with an
+    /// acknowledgement: a peer that knows nothing of this connection resets it in turn. That it is
+    /// one a SYN bounds it; the global limit would keep most of a restarted peer's connections out.
+    fn refuse_syn(&mut self, now_us: u64, out: &mut impl Output<B>) {
+        self.flags.set(Flags::SYN_REFUSED);
+        if self.challenge_spacing.allow(now_us) {
+            out.count(TcpCounter::ChallengeAcks);
+            self.flags.set(Flags::ACK_NOW);
+        } else {
+            out.count(TcpCounter::ChallengeAcksLimited);
+        }
+    }
+
+    /// RFC 1337: no reset may end TIME-WAIT early, because old duplicates elicit resets. Only one
+    /// that answers the acknowledgement of a refused SYN does: somebody is opening the connection
+    /// anew, and was found to have forgotten this one.
+    fn take_reset_in_time_wait(&mut self, hdr: &TcpHeader, out: &mut impl Output<B>) {
+        if self.flags.has(Flags::SYN_REFUSED) && hdr.seq == self.rcv_nxt {
+            self.die(DeadReason::Closed, out);
+        }
+    }
+
+    /// Where the successor of this connection, in TIME-WAIT, may begin: above all that this one
+    /// sent, even where that was faster than the clock of initial sequence numbers (RFC 9293
+    /// section 3.6.1).
+    pub fn successor_floor(&self) -> Seq {
+        self.snd_nxt + 1
     }
 
     /// Whether this connection, in TIME-WAIT, may be forgotten in favour of a new SYN of the peer

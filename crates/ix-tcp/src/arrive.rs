@@ -107,6 +107,7 @@ impl<B: RxBuf> Tcb<B> {
         if has_ack && !ack_acceptable {
             out.count(TcpCounter::BadAck);
             self.refuse(hdr, out);
+            self.hurry_syn(now_us);
         } else if hdr.flags.contains(TcpFlags::RST) {
             // Only a reset that acknowledges our SYN comes from the peer.
             if ack_acceptable {

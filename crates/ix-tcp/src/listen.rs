@@ -126,6 +126,16 @@ impl Listener {
         }
     }
 
+    /// As [`Self::on_syn`], of a peer whose connection in TIME-WAIT gives way: never a cookie, which
+    /// cannot begin above the old connection's numbers. That takes no more memory than before.
+    pub fn on_syn_again(&mut self) -> SynVerdict {
+        if self.knocking >= self.backlog {
+            return SynVerdict::Drop;
+        }
+        self.half_open += 1;
+        SynVerdict::Accept
+    }
+
     /// Whether a connection from a valid SYN cookie may be made; it then waits for `accepted`.
     pub fn on_cookie(&mut self) -> bool {
         let room = self.knocking < self.backlog;

@@ -72,6 +72,8 @@ impl Flags {
     pub const SOFT_ERROR: u16 = 1 << 13;
     /// The loss timer is to be set anew at the end of [`Tcb::output`].
     pub const REARM: u16 = 1 << 14;
+    /// In TIME-WAIT: a SYN was turned away, and answered with an acknowledgement.
+    pub const SYN_REFUSED: u16 = 1 << 15;
 }
 
 /// What the loss timer waits for.

@@ -11,6 +11,8 @@ use crate::tcb::{Flags, LossTimer, NEVER, Phase, Tcb};
 /// Override timeout of the sender's silly-window avoidance (RFC 9293 section 3.8.6.2.1: 0.1 to
 /// 1 s); also the pause before another try after there was no transmit buffer.
 const OVERRIDE_US: u64 = 100_000;
+/// Pause after a reset before the SYN that it made way for goes again.
+const SYN_AGAIN_US: u64 = 2_000;
 /// How long an idle connection keeps the memory of busier times.
 const IDLE_US: u64 = 1_000_000;
 
@@ -162,6 +164,14 @@ impl<B: RxBuf> Tcb<B> {
         self.rtt.back_off();
         self.rto_base_us = now_us;
         self.retransmit(0, cfg, now_us, out);
+    }
+
+    /// The peer answered our SYN for a connection of the past, and was told so by a reset: it will
+    /// take the SYN now. Once only, so that nobody can make us send more than a SYN or two.
+    pub(crate) fn hurry_syn(&mut self, now_us: u64) {
+        if self.rtt.backoff() == 0 {
+            self.loss_at_us = self.loss_at_us.min(now_us + SYN_AGAIN_US);
+        }
     }
 
     /// Notes that nothing was answered; whether that has gone on for too long.

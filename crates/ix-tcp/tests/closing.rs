@@ -293,6 +293,43 @@ fn time_wait_gives_way_to_a_newer_syn_only() {
     assert!(!other.tcb.gives_way_to(&syn(new, Some(800))));
 }
 
+/// A peer that was started anew sends a SYN that proves nothing. The acknowledgement of it tells the
+/// peer what is left here, and only the reset that answers it ends TIME-WAIT (RFC 1337, RFC 5961).
+#[test]
+fn time_wait_ends_by_the_reset_that_answers_a_refused_syn() {
+    for offer in [Offer::ALL, Offer::BARE] {
+        for offset in [-100, 0, 100_000] {
+            let mut script = Script::time_wait(cfg(), offer);
+            let mut syn = TcpHeader { seq: script.seq + 5, flags: SYN, ..script.syn(SYN) };
+            syn.options.timestamp = offer.timestamps.then_some((600, 0));
+            if !offer.timestamps {
+                syn.seq = script.seq - 1000;
+            }
+            script.give_at(0, RST, b"");
+            assert_eq!(script.state(), State::TimeWait, "before the SYN");
+            assert!(!script.tcb.gives_way_to(&syn));
+            script.segment(&syn, b"");
+            script.output();
+            let ack = script.expect_ack();
+            assert_eq!((ack.seg.seq, ack.seg.ack), (script.ack, script.seq));
+            // Often is not sooner.
+            script.segment(&syn, b"");
+            script.output();
+            script.expect_nothing();
+            script.give_at(offset, RST, b"");
+            assert_eq!(script.tcb.is_dead(), offset == 0, "a reset {offset} from where we stand");
+            script.expect_nothing();
+        }
+    }
+}
+
+/// RFC 9293 section 3.6.1: also when the old incarnation was faster than the clock of initial numbers.
+#[test]
+fn a_successor_begins_above_all_that_was_sent() {
+    let script = Script::time_wait(cfg(), Offer::ALL);
+    assert_eq!(script.tcb.successor_floor(), script.ack + 1);
+}
+
 /// A FIN does not need a window; what follows it does not come.
 #[test]
 fn fin_goes_through_a_closed_window() {

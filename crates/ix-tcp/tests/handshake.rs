@@ -179,6 +179,28 @@ fn wrong_ack_in_syn_sent_is_reset() {
     }
 }
 
+/// What answered was a connection of the past. The reset has ended it: the SYN goes again at once,
+/// but only one, whatever an attacker sends.
+#[test]
+fn the_syn_goes_again_soon_after_a_reset_for_a_wrong_ack() {
+    let mut script = Script::syn_sent(cfg(), Offer::ALL);
+    for round in 0..3 {
+        script.ack = ISS - 1000;
+        script.give(ACK, b"");
+        script.expect(RST);
+        script.run_for(10_000);
+        if round == 0 {
+            let syn = script.expect(SYN);
+            assert_eq!((syn.seg.seq, syn.seg.retransmission), (ISS, true));
+        }
+        script.expect_nothing();
+    }
+    script.ack = ISS + 1;
+    let hdr = script.syn(SYN | ACK);
+    script.segment(&hdr, b"");
+    assert_eq!(script.state(), State::Established);
+}
+
 #[test]
 fn reset_with_the_right_ack_refuses_the_connection() {
     let mut script = Script::syn_sent(cfg(), Offer::ALL);
