@@ -8,7 +8,6 @@ use crate::site::Site;
 use crate::status::Status;
 use std::io::Write;
 use std::ops::{Deref, Range};
-use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -20,8 +19,8 @@ const PERSISTENCES: usize = 3;
 
 /// Memory that can be sent from.
 pub trait Memory {
-    /// A piece of it.
-    type Block: Deref<Target = [u8]>;
+    /// A piece of it; clones are the same piece.
+    type Block: Deref<Target = [u8]> + Clone;
     /// Longest block.
     const LARGEST_BYTES: usize;
 
@@ -32,7 +31,7 @@ pub trait Memory {
 /// A head, perhaps with the body behind it.
 struct Written<B> {
     second: u64,
-    block: Rc<B>,
+    block: B,
     head_bytes: usize,
 }
 
@@ -41,10 +40,10 @@ pub struct Answers<M: Memory> {
     memory: M,
     site: Arc<Site>,
     /// Bodies that are not written behind their heads, page by page.
-    bodies: Vec<Vec<Rc<M::Block>>>,
+    bodies: Vec<Vec<M::Block>>,
     /// Of each page and status, one for each [`Persistence`].
     heads: Vec<Option<Written<M::Block>>>,
-    go_on: Option<Rc<M::Block>>,
+    go_on: Option<M::Block>,
     scratch: Vec<u8>,
     date: Date,
 }
@@ -71,13 +70,13 @@ impl<M: Memory> Answers<M> {
             let inline = page.body.len() <= INLINE_BYTES;
             let body = if inline { &[][..] } else { &page.body };
             let blocks = body.chunks(M::LARGEST_BYTES);
-            let Some(blocks) = blocks.map(|c| self.memory.block(c).map(Rc::new)).collect() else {
+            let Some(blocks) = blocks.map(|c| self.memory.block(c)).collect() else {
                 return false;
             };
             self.bodies.push(blocks);
         }
         if self.go_on.is_none() {
-            self.go_on = self.memory.block(CONTINUE).map(Rc::new);
+            self.go_on = self.memory.block(CONTINUE);
         }
         self.go_on.is_some()
     }
@@ -97,11 +96,7 @@ impl<M: Memory> Answers<M> {
 
     /// Gives the pieces of an answer, in order; `false`: there is no memory now, and nothing was
     /// given.
-    pub fn give(
-        &mut self,
-        answer: Answer,
-        mut piece: impl FnMut(&Rc<M::Block>, Range<usize>),
-    ) -> bool {
+    pub fn give(&mut self, answer: Answer, mut piece: impl FnMut(&M::Block, Range<usize>)) -> bool {
         let entry = match answer.what {
             What::Page(page) => page as usize,
             What::Status(status) => self.site.pages().len() + status.index(),
@@ -143,7 +138,6 @@ impl<M: Memory> Answers<M> {
         }
         self.scratch = text;
         let Some(block) = block else { return false };
-        let block = Rc::new(block);
         self.heads[slot] = Some(Written { second: self.date.second, block, head_bytes });
         true
     }

@@ -7,7 +7,7 @@ use crate::site::Site;
 use anyhow::{Result, bail};
 use libix::Dead;
 use libix::event::{Conn, EventLoop, Handler, Io};
-use libix::raw::{Thread, TxArena, TxBuf, Wait};
+use libix::raw::{Thread, TxArena, TxShared, Wait};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
@@ -19,13 +19,13 @@ const SEND_LIMIT_BYTES: u64 = 256 << 10;
 const LOAD_TIME: Duration = Duration::from_millis(500);
 
 impl Memory for TxArena {
-    type Block = TxBuf;
+    type Block = TxShared;
     const LARGEST_BYTES: usize = TxArena::LARGEST_BYTES as usize;
 
-    fn block(&self, content: &[u8]) -> Option<TxBuf> {
+    fn block(&self, content: &[u8]) -> Option<TxShared> {
         let mut block = self.alloc(content.len())?;
         block.extend(content);
-        Some(block)
+        Some(block.share())
     }
 }
 

@@ -27,18 +27,18 @@ const READ_BYTES: usize = 64 << 10;
 pub(crate) struct Heap;
 
 impl Memory for Heap {
-    type Block = Vec<u8>;
+    type Block = Rc<[u8]>;
     const LARGEST_BYTES: usize = usize::MAX;
 
-    fn block(&self, content: &[u8]) -> Option<Vec<u8>> {
-        Some(content.to_vec())
+    fn block(&self, content: &[u8]) -> Option<Rc<[u8]>> {
+        Some(Rc::from(content))
     }
 }
 
 struct Connection {
     stream: TcpStream,
     peer: Peer,
-    out: VecDeque<(Rc<Vec<u8>>, Range<usize>)>,
+    out: VecDeque<(Rc<[u8]>, Range<usize>)>,
     out_bytes: usize,
     /// Requests that wait for room to answer.
     rest: Vec<u8>,

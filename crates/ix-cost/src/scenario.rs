@@ -1,7 +1,7 @@
 //! What is counted: scenarios by name, each a client and a server that do so many messages.
 use crate::pair::{Pair, server_addr};
 use libix::event::{Conn, Handler, Io};
-use libix::raw::TxBuf;
+use libix::raw::TxShared;
 use std::cell::Cell;
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -120,7 +120,7 @@ impl Scenario {
 struct Client {
     kind: Kind,
     done: Rc<Cell<u64>>,
-    bulk: Option<Rc<TxBuf>>,
+    bulk: Option<TxShared>,
 }
 
 impl Client {
@@ -141,7 +141,7 @@ impl Handler for Client {
         } else if matches!(self.kind, Kind::Bulk) {
             let mut block = conn.alloc(BULK_BYTES).expect("fresh transmit memory");
             block.extend(&[b'x'; BULK_BYTES]);
-            self.bulk = Some(Rc::new(block));
+            self.bulk = Some(block.share());
             self.fill(conn);
         } else {
             conn.send(&MESSAGE);

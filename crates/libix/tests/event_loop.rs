@@ -5,7 +5,6 @@ use libix::raw::Wait;
 use libix::{Dead, Error};
 use proptest::prelude::*;
 use std::net::SocketAddr;
-use std::rc::Rc;
 
 fn at(port: u16) -> SocketAddr {
     SocketAddr::from(([10, 0, 0, 1], port))
@@ -83,7 +82,7 @@ impl Echo {
                 if self.how == How::ZeroCopy {
                     conn.send_zc(buf).unwrap();
                 } else {
-                    let (buf, half) = (Rc::new(buf), n / 2);
+                    let (buf, half) = (buf.share(), n / 2);
                     assert!(conn.send_shared(&buf, 0..half) && conn.send_shared(&buf, half..n));
                 }
                 if conn.received_bytes() > 0 {

@@ -3,11 +3,10 @@ use super::Io;
 use super::batch::Pending;
 use super::connection::{Connection, Ending};
 use super::output::Lease;
-use crate::raw::{TxBuf, call};
+use crate::raw::{TxBuf, TxShared, call};
 use ix_abi::Handle;
 use std::net::SocketAddr;
 use std::ops::Range;
-use std::rc::Rc;
 use std::sync::atomic::AtomicU8;
 
 /// A connection within a callback (or, between cycles, by [`Io::conn`]).
@@ -153,11 +152,11 @@ impl<'a, S> Conn<'a, S> {
     ///
     /// # Panics
     /// When the range is not within the buffer.
-    pub fn send_shared(&mut self, buf: &Rc<TxBuf>, range: Range<usize>) -> bool {
+    pub fn send_shared(&mut self, buf: &TxShared, range: Range<usize>) -> bool {
         if !self.get().can_send() {
             return false;
         }
-        self.get_mut().out.push_shared(Rc::clone(buf), range);
+        self.get_mut().out.push_shared(buf.clone(), range);
         self.io.touch(self.id);
         true
     }

@@ -1,9 +1,8 @@
 //! What a connection has been given to send, from the oldest unacknowledged byte on.
 use crate::fifo::Fifo;
-use crate::raw::{Received, TxArena, TxBuf};
+use crate::raw::{Received, TxArena, TxBuf, TxShared};
 use ix_abi::SgEntry;
 use std::ops::Range;
-use std::rc::Rc;
 use std::sync::atomic::AtomicU8;
 
 /// Whoever lends memory to be sent hears here when it may change again.
@@ -34,7 +33,7 @@ impl Drop for Lease {
 /// Keeps the memory of a piece until the piece is acknowledged.
 enum Source {
     Own(TxBuf),
-    Shared { _keep: Rc<TxBuf> },
+    Shared { _keep: TxShared },
     Lent { _lease: Lease },
     Received,
 }
@@ -100,7 +99,7 @@ impl OutQueue {
         self.push(buf.base(), buf.len() as u64, Source::Own(buf));
     }
 
-    pub(super) fn push_shared(&mut self, buf: Rc<TxBuf>, range: Range<usize>) {
+    pub(super) fn push_shared(&mut self, buf: TxShared, range: Range<usize>) {
         let part = &buf[range];
         let (base, len) = (part.as_ptr().expose_provenance() as u64, part.len() as u64);
         self.push(base, len, Source::Shared { _keep: buf });

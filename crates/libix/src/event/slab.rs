@@ -1,11 +1,15 @@
-//! Slots with generations: an id of a slot that is used again is an id of nothing.
+//! Slots with generations: an id of a slot that is used again is an id of nothing, and so is one of
+//! another elastic thread's slots.
 
 use crate::raw::huge;
 
 /// Slots of the first chunk.
 const FIRST_CHUNK: usize = 64;
+/// Bits of an id that number the slot; those above, up to the generation, name the thread.
+const INDEX_BITS: u32 = 24;
 
-/// Values under ids that are never used twice (the generation wraps after 2^32 uses of one slot).
+/// Values under ids that are never used twice (the generation wraps after 2^32 uses of one slot),
+/// nor by two of the first 256 elastic threads.
 ///
 /// Chunks double in size, so that nothing ever moves: to copy very many connections would stop the
 /// service for as long as it takes.
@@ -13,6 +17,8 @@ pub(super) struct Slab<T> {
     chunks: Vec<Box<[Slot<T>]>>,
     made: usize,
     free: Vec<u32>,
+    /// What the ids of this thread's slots have above the number of the slot.
+    tag: u32,
 }
 
 struct Slot<T> {
@@ -22,7 +28,7 @@ struct Slot<T> {
 
 impl<T> Default for Slab<T> {
     fn default() -> Self {
-        Slab { chunks: Vec::new(), made: 0, free: Vec::new() }
+        Slab::new(0)
     }
 }
 
@@ -35,16 +41,35 @@ fn place(index: u32) -> (usize, usize) {
 }
 
 impl<T> Slab<T> {
+    /// For an elastic thread.
+    pub(super) fn new(thread: u32) -> Self {
+        Slab { chunks: Vec::new(), made: 0, free: Vec::new(), tag: thread << INDEX_BITS }
+    }
+
+    /// The number of the slot; far beyond all slots for an id of another thread.
+    #[inline]
+    fn index(&self, id: u64) -> u32 {
+        id as u32 ^ self.tag
+    }
+
+    fn id(&self, generation: u32, index: u32) -> u64 {
+        u64::from(generation) << 32 | u64::from(index | self.tag)
+    }
+
+    /// # Panics
+    /// With 2^24 values: a dataplane has no room for as many connections.
     pub(super) fn insert(&mut self, value: T) -> u64 {
         let index = self.free.pop().unwrap_or_else(|| self.fresh());
         let (chunk, at) = place(index);
         let slot = &mut self.chunks[chunk][at];
         slot.generation = slot.generation.wrapping_add(1);
         slot.value = Some(value);
-        u64::from(slot.generation) << 32 | u64::from(index)
+        let generation = slot.generation;
+        self.id(generation, index)
     }
 
     fn fresh(&mut self) -> u32 {
+        assert!(self.made < 1 << INDEX_BITS, "too many connections, listeners or timers");
         let index = self.made as u32;
         let (chunk, _) = place(index);
         if chunk == self.chunks.len() {
@@ -63,13 +88,13 @@ impl<T> Slab<T> {
 
     #[inline]
     pub(super) fn get(&self, id: u64) -> Option<&T> {
-        let slot = self.slot(id as u32)?;
+        let slot = self.slot(self.index(id))?;
         if slot.generation == (id >> 32) as u32 { slot.value.as_ref() } else { None }
     }
 
     #[inline]
     pub(super) fn get_mut(&mut self, id: u64) -> Option<&mut T> {
-        let (chunk, at) = place(id as u32);
+        let (chunk, at) = place(self.index(id));
         let slot = self.chunks.get_mut(chunk)?.get_mut(at)?;
         if slot.generation == (id >> 32) as u32 { slot.value.as_mut() } else { None }
     }
@@ -77,21 +102,21 @@ impl<T> Slab<T> {
     /// Asks for the cache lines of a value that will be looked at soon.
     #[inline]
     pub(super) fn prefetch(&self, id: u64) {
-        if let Some(slot) = self.slot(id as u32) {
+        if let Some(slot) = self.slot(self.index(id)) {
             huge::prefetch(slot);
         }
     }
 
     pub(super) fn remove(&mut self, id: u64) -> Option<T> {
         self.get(id)?;
-        self.free.push(id as u32);
-        let (chunk, at) = place(id as u32);
+        self.free.push(self.index(id));
+        let (chunk, at) = place(self.index(id));
         self.chunks[chunk][at].value.take()
     }
 
     pub(super) fn ids(&self) -> impl Iterator<Item = u64> {
-        let id = |(index, slot): (usize, &Slot<T>)| {
-            slot.value.as_ref().map(|_| u64::from(slot.generation) << 32 | index as u64)
+        let id = move |(index, slot): (usize, &Slot<T>)| {
+            slot.value.as_ref().map(|_| self.id(slot.generation, index as u32))
         };
         self.chunks.iter().flatten().enumerate().filter_map(id)
     }
@@ -112,13 +137,14 @@ mod tests {
         fn behaves_like_a_map_with_fresh_keys(
             steps in prop::collection::vec(any::<(bool, u16)>(), 200),
         ) {
-            let mut slab = Slab::default();
+            let (mut slab, mut other) = (Slab::new(3), Slab::new(250));
             let mut model = HashMap::new();
             let mut gone = Vec::new();
             for (insert, value) in steps {
                 if insert || model.is_empty() {
                     let id = slab.insert(value);
                     prop_assert!(!gone.contains(&id));
+                    prop_assert!(slab.get_mut(other.insert(value)).is_none());
                     prop_assert_eq!(model.insert(id, value), None);
                 } else {
                     let id = *model.keys().nth(value as usize % model.len()).unwrap();

@@ -17,12 +17,14 @@ pub(crate) mod rx;
 mod signal;
 mod thread;
 mod tx;
+mod tx_buf;
 
 pub use event::{Event, Received};
 pub use huge::prefetch;
 pub use process::{FindError, Process, ProcessGate};
 pub use thread::{EnterError, Thread, Wait};
-pub use tx::{TxArena, TxBuf};
+pub use tx::TxArena;
+pub use tx_buf::{TxBuf, TxShared};
 
 /// The way into the dataplane: `ix_abi::gate_op` and its three arguments.
 ///

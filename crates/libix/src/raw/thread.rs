@@ -12,6 +12,7 @@ use ix_abi::{
     call_op, error, gate_op,
 };
 use std::net::SocketAddr;
+use std::os::fd::RawFd;
 
 /// Bytes of transmit memory in one step of `TX_ALLOC`.
 pub(super) const TX_STEP_BYTES: u64 = 2 << 20;
@@ -85,6 +86,23 @@ impl Thread {
         unsafe { Thread::with_gate(Box::new(gate), area, index) }
     }
 
+    /// Elastic thread `index` without a Linux thread of its own: whichever thread of the process has
+    /// this value may run a cycle. It is neither pinned nor are its signals blocked; no handler of
+    /// the program may run within [`Thread::run_io`].
+    pub fn share(process: &Process, index: u32) -> Result<Thread, EnterError> {
+        let threads = process.threads();
+        let area = process.area(index).ok_or(EnterError::NoSuchThread { threads })?;
+        let gate: ProcessGate = process.gate();
+        // SAFETY: area and gate are the dataplane's own, of the same thread.
+        unsafe { Thread::begin(Box::new(gate), area, index, gate_op::SHARE) }
+    }
+
+    /// Waits end also when this descriptor is readable.
+    pub fn watch(&mut self, fd: Option<RawFd>) -> Result<(), Error> {
+        let fd_plus_1 = fd.map_or(0, |fd| fd as u64 + 1);
+        Error::check(self.gate.call(gate_op::WATCH, self.index.into(), fd_plus_1, 0)).map(drop)
+    }
+
     /// Enters through any gate.
     ///
     /// # Safety
@@ -93,12 +111,26 @@ impl Thread {
     /// only within a gate call, and what `TX_ALLOC` answers is memory for this program alone, given out
     /// once and never taken away.
     pub unsafe fn with_gate(
-        mut gate: Box<dyn Gate>,
+        gate: Box<dyn Gate>,
         area: ThreadArea,
         index: u32,
     ) -> Result<Thread, EnterError> {
+        // SAFETY: the caller's promise.
+        unsafe { Thread::begin(gate, area, index, gate_op::ENTER) }
+    }
+
+    /// As [`Thread::with_gate`]; `how` is `ENTER` or `SHARE`.
+    ///
+    /// # Safety
+    /// As there.
+    unsafe fn begin(
+        mut gate: Box<dyn Gate>,
+        area: ThreadArea,
+        index: u32,
+        how: u64,
+    ) -> Result<Thread, EnterError> {
         let signals = SignalMask::of_this_thread();
-        let entered = gate.call(gate_op::ENTER, index.into(), 0, 0);
+        let entered = gate.call(how, index.into(), 0, 0);
         Error::check(entered).map_err(EnterError::Refused)?;
         let mut thread = Thread {
             gate,

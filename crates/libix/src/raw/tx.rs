@@ -1,15 +1,18 @@
 //! Transmit memory of one elastic thread: 2 MB steps from the dataplane, cut into size classes.
 //!
 //! Taking and giving back are O(1) without atomics: a free list per class, kept inside the free
-//! blocks themselves, and a run of fresh blocks behind it.
-use core::cell::RefCell;
-use core::fmt;
-use core::mem::ManuallyDrop;
-use core::ptr::with_exposed_provenance_mut;
-use std::rc::Rc;
+//! blocks themselves, and a run of fresh blocks behind it. A buffer may end on another Linux thread,
+//! for connections move with their flow groups: then its block is sent home, by a way that only such
+//! buffers pay for.
+use super::tx_buf::{Shared, TxBuf};
+use core::cell::UnsafeCell;
+use core::marker::PhantomData;
+use core::ptr::{NonNull, with_exposed_provenance_mut};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 /// Block sizes. A step of 4 wastes little and leaves few lists.
-const CLASS_BYTES: [u32; 5] = [512, 2 << 10, 8 << 10, 32 << 10, 128 << 10];
+pub(super) const CLASS_BYTES: [u32; 5] = [512, 2 << 10, 8 << 10, 32 << 10, 128 << 10];
 /// Fresh memory goes to a class in runs of this.
 const RUN_BYTES: u64 = 128 << 10;
 
@@ -40,9 +43,165 @@ struct State {
     steps: Vec<Span>,
 }
 
-/// Transmit memory of one elastic thread. Clones are the same arena.
-#[derive(Clone, Default)]
-pub struct TxArena(Rc<RefCell<State>>);
+/// What another Linux thread did to memory of this home.
+pub(super) enum Word {
+    /// Gave a block back: address and class.
+    Block(u64, usize),
+    /// Made one more reference.
+    More(NonNull<Shared>),
+    /// Dropped a reference.
+    Less(NonNull<Shared>),
+}
+
+// SAFETY: blocks and shared buffers are named, not touched, until the home reads the word.
+unsafe impl Send for Word {}
+
+/// Where the blocks of an arena come from and return to. As the memory itself it is never taken
+/// away, so that a buffer needs no count to name it.
+pub(super) struct Home {
+    /// The Linux thread whose the state is.
+    owner: usize,
+    state: UnsafeCell<State>,
+    words: Mutex<Vec<Word>>,
+    has_words: AtomicBool,
+}
+
+// SAFETY: `state` is touched by the owning Linux thread only (`here`), the rest synchronises itself.
+unsafe impl Sync for Home {}
+
+/// A number that no other living Linux thread has.
+#[inline]
+fn here() -> usize {
+    thread_local! { static MARK: u8 = const { 0 } }
+    MARK.with(|mark| core::ptr::from_ref(mark).addr())
+}
+
+impl Home {
+    #[inline]
+    pub(super) fn is_here(&self) -> bool {
+        self.owner == here()
+    }
+
+    /// The state, for a moment. Only for the owning thread, and not from within `touch`.
+    #[inline]
+    fn with<R>(&self, touch: impl FnOnce(&mut State) -> R) -> R {
+        debug_assert!(self.is_here());
+        // SAFETY: callers are on the owning thread, and none of the closures below comes back here.
+        touch(unsafe { &mut *self.state.get() })
+    }
+
+    /// Says something to the owning thread, which looks when it needs memory.
+    #[cold]
+    pub(super) fn say(&self, word: Word) {
+        let mut words = self.words.lock().unwrap_or_else(PoisonError::into_inner);
+        words.push(word);
+        self.has_words.store(true, Ordering::Release);
+    }
+
+    /// Takes in what other threads said.
+    #[inline]
+    pub(super) fn listen(&self) {
+        if self.has_words.load(Ordering::Relaxed) {
+            self.hear();
+        }
+    }
+
+    #[cold]
+    fn hear(&self) {
+        let words = {
+            let mut words = self.words.lock().unwrap_or_else(PoisonError::into_inner);
+            self.has_words.store(false, Ordering::Relaxed);
+            core::mem::take(&mut *words)
+        };
+        // Whoever made a reference elsewhere may have sent the one that it held here, where it was
+        // dropped: all that were made count before any of the words that one is gone.
+        for word in &words {
+            if let Word::More(shared) = *word {
+                Shared::more(shared);
+            }
+        }
+        for word in words {
+            match word {
+                Word::Block(address, class) => self.take_back(address, class),
+                Word::Less(shared) => Shared::less(shared),
+                Word::More(_) => {}
+            }
+        }
+    }
+
+    fn take_back(&self, address: u64, class: usize) {
+        let link = with_exposed_provenance_mut::<u64>(address as usize);
+        self.with(|state| {
+            // SAFETY: the block is ours, writable, 512-byte aligned, and its buffer is gone.
+            unsafe { link.write(state.free[class]) };
+            state.free[class] = address;
+        });
+    }
+
+    #[inline]
+    pub(super) fn give_back(&self, address: u64, class: usize) {
+        if self.is_here() {
+            self.take_back(address, class);
+        } else {
+            self.say(Word::Block(address, class));
+        }
+    }
+
+    fn take(&self, class: usize) -> Option<u64> {
+        self.take_free(class).or_else(|| {
+            self.listen();
+            self.take_free(class).or_else(|| self.with(|state| state.take_fresh(class)))
+        })
+    }
+
+    #[inline]
+    fn take_free(&self, class: usize) -> Option<u64> {
+        self.with(|state| {
+            let head = state.free[class];
+            if head == 0 {
+                return None;
+            }
+            let link = with_exposed_provenance_mut::<u64>(head as usize);
+            // SAFETY: a free block of ours; `take_back` wrote the link there.
+            state.free[class] = unsafe { link.read() };
+            Some(head)
+        })
+    }
+}
+
+impl State {
+    fn take_fresh(&mut self, class: usize) -> Option<u64> {
+        let bytes = CLASS_BYTES[class].into();
+        if let Some(base) = self.fresh[class].take(bytes) {
+            return Some(base);
+        }
+        let step = self.steps.iter_mut().find(|step| step.end - step.next >= RUN_BYTES)?;
+        let next = step.take(RUN_BYTES)?;
+        self.steps.retain(|step| step.end - step.next >= RUN_BYTES);
+        self.fresh[class] = Span { next, end: next + RUN_BYTES };
+        self.fresh[class].take(bytes)
+    }
+}
+
+/// Transmit memory of one elastic thread, for the Linux thread that made it. Copies are the same
+/// arena; its buffers may go to other threads.
+#[derive(Clone, Copy)]
+pub struct TxArena {
+    home: &'static Home,
+    _stays: PhantomData<*const ()>,
+}
+
+impl Default for TxArena {
+    fn default() -> Self {
+        let home = Box::leak(Box::new(Home {
+            owner: here(),
+            state: UnsafeCell::default(),
+            words: Mutex::default(),
+            has_words: AtomicBool::new(false),
+        }));
+        TxArena { home, _stays: PhantomData }
+    }
+}
 
 impl TxArena {
     /// The largest block.
@@ -54,16 +213,16 @@ impl TxArena {
     pub fn alloc(&self, bytes: usize) -> Option<TxBuf> {
         let class = CLASS_BYTES.iter().position(|&size| size as usize >= bytes);
         let class = class.unwrap_or(CLASS_BYTES.len() - 1);
-        let address = self.take(class)?;
-        let base = with_exposed_provenance_mut(address as usize);
-        Some(TxBuf { base, len: 0, class: class as u32, arena: self.clone() })
+        let address = self.home.take(class)?;
+        Some(TxBuf::new(address, class, self.home))
     }
 
     /// Whether another step of memory should be asked for, before it is needed.
     #[inline]
     pub fn wants_memory(&self) -> bool {
-        let state = self.0.borrow();
-        state.steps.iter().map(|step| step.end - step.next).sum::<u64>() < 8 * RUN_BYTES
+        self.home.listen();
+        let left = |step: &Span| step.end - step.next;
+        self.home.with(|state| state.steps.iter().map(left).sum::<u64>() < 8 * RUN_BYTES)
     }
 
     /// Adds memory.
@@ -72,108 +231,7 @@ impl TxArena {
     /// `[base, base + bytes)` is writable memory that nobody else uses, for the life of the arena
     /// and all its buffers.
     pub(super) unsafe fn adopt(&self, base: u64, bytes: u64) {
-        self.0.borrow_mut().steps.push(Span { next: base, end: base + bytes });
-    }
-
-    fn take(&self, class: usize) -> Option<u64> {
-        let mut state = self.0.borrow_mut();
-        let head = state.free[class];
-        if head != 0 {
-            let link = with_exposed_provenance_mut::<u64>(head as usize);
-            // SAFETY: a free block of ours; `give_back` wrote the link there.
-            state.free[class] = unsafe { link.read() };
-            return Some(head);
-        }
-        let bytes = CLASS_BYTES[class].into();
-        if let Some(base) = state.fresh[class].take(bytes) {
-            return Some(base);
-        }
-        let step = state.steps.iter_mut().find(|step| step.end - step.next >= RUN_BYTES)?;
-        let next = step.take(RUN_BYTES)?;
-        state.steps.retain(|step| step.end - step.next >= RUN_BYTES);
-        state.fresh[class] = Span { next, end: next + RUN_BYTES };
-        state.fresh[class].take(bytes)
-    }
-
-    fn give_back(&self, address: u64, class: usize) {
-        let mut state = self.0.borrow_mut();
-        let link = with_exposed_provenance_mut::<u64>(address as usize);
-        // SAFETY: the block is ours, writable, 512-byte aligned, and its buffer is gone.
-        unsafe { link.write(state.free[class]) };
-        state.free[class] = address;
-    }
-}
-
-/// A buffer in transmit memory: filled by the application, sent without a copy.
-pub struct TxBuf {
-    base: *mut u8,
-    len: u32,
-    class: u32,
-    arena: TxArena,
-}
-
-impl TxBuf {
-    /// Bytes it can hold.
-    #[inline]
-    pub fn capacity(&self) -> usize {
-        CLASS_BYTES[self.class as usize] as usize
-    }
-
-    /// Appends as much of `data` as fits; answers how much that was.
-    #[inline]
-    pub fn extend(&mut self, data: &[u8]) -> usize {
-        let n = data.len().min(self.capacity() - self.len as usize);
-        // SAFETY: the `n` bytes after `len` are within the block, which is ours alone; `data` is
-        // a Rust slice and so cannot overlap memory that only this buffer hands out mutably.
-        unsafe { self.base.add(self.len as usize).copy_from_nonoverlapping(data.as_ptr(), n) };
-        self.len += n as u32;
-        n
-    }
-
-    /// Forgets the content.
-    pub fn clear(&mut self) {
-        self.len = 0;
-    }
-
-    /// Address of the first byte, for a scatter-gather entry.
-    #[inline]
-    pub fn base(&self) -> u64 {
-        self.base.expose_provenance() as u64
-    }
-
-    /// The block itself, never to be given back.
-    pub(super) fn into_raw(self) -> *mut u8 {
-        ManuallyDrop::new(self).base
-    }
-}
-
-impl core::ops::Deref for TxBuf {
-    type Target = [u8];
-    #[inline]
-    fn deref(&self) -> &[u8] {
-        // SAFETY: `len` bytes were written, the block is ours, and the dataplane never writes it.
-        unsafe { core::slice::from_raw_parts(self.base, self.len as usize) }
-    }
-}
-
-impl core::ops::DerefMut for TxBuf {
-    #[inline]
-    fn deref_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as in `deref`, and `&mut self` makes it the only access.
-        unsafe { core::slice::from_raw_parts_mut(self.base, self.len as usize) }
-    }
-}
-
-impl fmt::Debug for TxBuf {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "TxBuf({} of {} bytes at {:p})", self.len, self.capacity(), self.base)
-    }
-}
-
-impl Drop for TxBuf {
-    #[inline]
-    fn drop(&mut self) {
-        self.arena.give_back(self.base(), self.class as usize);
+        self.home.with(|state| state.steps.push(Span { next: base, end: base + bytes }));
     }
 }
 
@@ -199,6 +257,65 @@ mod tests {
         assert!(arena.alloc(1).is_none());
         drop(all);
         assert!(arena.alloc(usize::MAX).is_some());
+    }
+
+    #[test]
+    fn buffers_that_end_elsewhere_come_home() {
+        let (arena, _memory) = arena(2 << 20);
+        let largest = TxArena::LARGEST_BYTES as usize;
+        for round in 0..50 {
+            let mut all: Vec<_> = std::iter::from_fn(|| arena.alloc(largest)).collect();
+            assert_eq!(all.len(), 16, "round {round}");
+            let shared = all.pop().unwrap().share();
+            let here = shared.clone();
+            let there = shared.clone();
+            std::thread::scope(|scope| {
+                scope.spawn(move || {
+                    all.iter_mut().for_each(|buf| assert_eq!(buf.extend(b"elsewhere"), 9));
+                    all.truncate(round % 16);
+                    // Made and dropped where counting needs words.
+                    let one_more = there.clone();
+                    drop(there);
+                    scope.spawn(move || assert!(one_more.is_empty()));
+                });
+                drop(shared);
+            });
+            assert!(here.is_empty());
+            assert!((0..15).all(|_| arena.alloc(largest).is_some()), "fifteen came home");
+            let others: Vec<_> = std::iter::from_fn(|| arena.alloc(largest)).collect();
+            assert_eq!(others.len(), 15, "one is still referred to");
+        }
+    }
+
+    #[test]
+    fn a_reference_made_elsewhere_counts_although_its_model_was_dropped_here() {
+        let (arena, _memory) = arena(2 << 20);
+        for other_first in [false, true] {
+            let mut buf = arena.alloc(1).unwrap();
+            buf.extend(b"content");
+            let first = buf.share();
+            let other = first.clone();
+            let (first, made) = std::thread::scope(|scope| {
+                let made = scope.spawn(move || {
+                    let made = if other_first {
+                        drop(other);
+                        first.clone()
+                    } else {
+                        let made = first.clone();
+                        drop(other);
+                        made
+                    };
+                    (first, made)
+                });
+                made.join().unwrap()
+            });
+            drop(first);
+            let _ = arena.wants_memory();
+            // Were it freed, the next buffers would take its place.
+            let others: Vec<_> = (0..4).filter_map(|_| arena.alloc(1)).collect();
+            assert!(others.iter().all(|buf| buf.base() != made.as_ptr() as u64));
+            assert_eq!(&made[..], b"content");
+        }
     }
 
     proptest! {
