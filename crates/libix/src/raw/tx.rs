@@ -8,7 +8,7 @@ use super::tx_buf::{Shared, TxBuf};
 use core::cell::UnsafeCell;
 use core::marker::PhantomData;
 use core::ptr::{NonNull, with_exposed_provenance_mut};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 /// Block sizes. A step of 4 wastes little and leaves few lists.
@@ -59,8 +59,8 @@ unsafe impl Send for Word {}
 /// Where the blocks of an arena come from and return to. As the memory itself it is never taken
 /// away, so that a buffer needs no count to name it.
 pub(super) struct Home {
-    /// The Linux thread whose the state is.
-    owner: usize,
+    /// The Linux thread whose the state is: the last one that used the arena.
+    owner: AtomicUsize,
     state: UnsafeCell<State>,
     words: Mutex<Vec<Word>>,
     has_words: AtomicBool,
@@ -79,7 +79,17 @@ fn here() -> usize {
 impl Home {
     #[inline]
     pub(super) fn is_here(&self) -> bool {
-        self.owner == here()
+        self.owner.load(Ordering::Relaxed) == here()
+    }
+
+    /// Whoever uses the arena owns it. It stays with its Linux thread, unless unsafe code hands it on
+    /// with the elastic thread; that code sees to it that nobody uses it or ends its buffers meanwhile.
+    #[inline]
+    fn claim(&'static self) -> &'static Home {
+        if !self.is_here() {
+            self.owner.store(here(), Ordering::Relaxed);
+        }
+        self
     }
 
     /// The state, for a moment. Only for the owning thread, and not from within `touch`.
@@ -194,7 +204,7 @@ pub struct TxArena {
 impl Default for TxArena {
     fn default() -> Self {
         let home = Box::leak(Box::new(Home {
-            owner: here(),
+            owner: AtomicUsize::new(here()),
             state: UnsafeCell::default(),
             words: Mutex::default(),
             has_words: AtomicBool::new(false),
@@ -213,14 +223,14 @@ impl TxArena {
     pub fn alloc(&self, bytes: usize) -> Option<TxBuf> {
         let class = CLASS_BYTES.iter().position(|&size| size as usize >= bytes);
         let class = class.unwrap_or(CLASS_BYTES.len() - 1);
-        let address = self.home.take(class)?;
+        let address = self.home.claim().take(class)?;
         Some(TxBuf::new(address, class, self.home))
     }
 
     /// Whether another step of memory should be asked for, before it is needed.
     #[inline]
     pub fn wants_memory(&self) -> bool {
-        self.home.listen();
+        self.home.claim().listen();
         let left = |step: &Span| step.end - step.next;
         self.home.with(|state| state.steps.iter().map(left).sum::<u64>() < 8 * RUN_BYTES)
     }
@@ -231,7 +241,7 @@ impl TxArena {
     /// `[base, base + bytes)` is writable memory that nobody else uses, for the life of the arena
     /// and all its buffers.
     pub(super) unsafe fn adopt(&self, base: u64, bytes: u64) {
-        self.home.with(|state| state.steps.push(Span { next: base, end: base + bytes }));
+        self.home.claim().with(|state| state.steps.push(Span { next: base, end: base + bytes }));
     }
 }
 
