@@ -5,6 +5,7 @@
 //! reads it and lays each queue's part into the slot of the thread that owns the queue; that thread
 //! takes it over between two cycles. Nothing happens while no thread is inside `run_io`: updates
 //! then wait with the broker.
+use crate::commands::Outcome;
 use crate::io::Io;
 use ix_nic::{NEVER_RINGS, QueueUpdate};
 use std::os::fd::{OwnedFd, RawFd};
@@ -38,16 +39,39 @@ pub enum UpdateOutcome {
     Failed(String),
 }
 
-/// Where updates come from: the channel to the broker. Nothing here may block.
+/// A command of the control plane as it came.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CommandMessage {
+    /// The command's number.
+    pub serial: u64,
+    /// It must not be begun after this time, µs of the monotonic clock.
+    pub until_us: u64,
+    /// For [`crate::Command::parse`].
+    pub line: String,
+}
+
+/// What the broker says.
+#[derive(Debug)]
+pub enum FromBroker {
+    /// A device changed.
+    Update(Update),
+    /// The control plane wants something.
+    Command(CommandMessage),
+}
+
+/// Where updates and commands come from: the channel to the broker. Nothing here may block.
 pub trait UpdateSource: Send {
-    /// A descriptor that polls readable when an update waits; [`NEVER_RINGS`] once none can come.
+    /// A descriptor that polls readable when something waits; [`NEVER_RINGS`] once nothing can come.
     fn fd(&self) -> RawFd;
 
-    /// The next update, if one waits.
-    fn next(&mut self) -> Option<Update>;
+    /// The next message, if one waits.
+    fn next(&mut self) -> Option<FromBroker>;
 
     /// Tells what became of an update of this device.
     fn tell(&mut self, device: usize, outcome: UpdateOutcome);
+
+    /// Tells what became of the command of this number.
+    fn tell_outcome(&mut self, serial: u64, outcome: &Outcome);
 }
 
 /// A queue's part of an update, on its way to the elastic thread that owns the queue.
@@ -133,7 +157,15 @@ impl Io {
             Err(TryLockError::WouldBlock) => return,
         };
         let Some(source) = source.as_mut() else { return };
-        while let Some(Update { device, serial, line, fds }) = source.next() {
+        while let Some(message) = source.next() {
+            let Update { device, serial, line, fds } = match message {
+                FromBroker::Update(update) => update,
+                FromBroker::Command(command) => {
+                    let refused = Outcome::Refused("there are no commands yet".to_owned());
+                    source.tell_outcome(command.serial, &refused);
+                    continue;
+                }
+            };
             let Some(port) = self.ports.get(device) else { continue };
             match ix_nic::read_update(&port.info, &line, fds, &shared.memory) {
                 Err(e) => source.tell(device, UpdateOutcome::Failed(e.to_string())),

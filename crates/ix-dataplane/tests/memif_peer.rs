@@ -1,7 +1,9 @@
 //! Two dataplanes in this process on one memif, with raw calls: devices that change under them.
 use ix_abi::{Call, Event, ProcessHeader, SgEntry, ThreadArea, call_op, event_kind};
 use ix_dataplane::metrics::{ControlPage, Snapshot};
-use ix_dataplane::{Config, Dataplane, Device, Update, UpdateOutcome, UpdateSource};
+use ix_dataplane::{
+    Config, Dataplane, Device, FromBroker, Outcome, Update, UpdateOutcome, UpdateSource,
+};
 use ix_mem::PacketMemory;
 use ix_nic::{DeviceEvent, DeviceSpec, OpenOptions, OpenedDevice, SharedMemory};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
@@ -23,15 +25,19 @@ impl UpdateSource for Queue {
         self.bell.as_fd().as_raw_fd()
     }
 
-    fn next(&mut self) -> Option<Update> {
+    fn next(&mut self) -> Option<FromBroker> {
         let update = self.updates.try_recv().ok()?;
         use std::io::Read;
         self.bell.read_exact(&mut [0]).expect("a byte for each update");
-        Some(update)
+        Some(FromBroker::Update(update))
     }
 
     fn tell(&mut self, device: usize, outcome: UpdateOutcome) {
         assert!(matches!(outcome, UpdateOutcome::Updated { .. }), "{device}: {outcome:?}");
+    }
+
+    fn tell_outcome(&mut self, serial: u64, outcome: &Outcome) {
+        panic!("nobody has sent command {serial}: {outcome:?}");
     }
 }
 

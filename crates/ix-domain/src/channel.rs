@@ -50,6 +50,13 @@ pub enum FromImage {
         /// The reason.
         why: String,
     },
+    /// What became of the command of this number.
+    Outcome {
+        /// The command's number.
+        serial: u64,
+        /// For `ix_dataplane::Outcome`.
+        line: String,
+    },
 }
 
 /// What the broker says.
@@ -72,6 +79,17 @@ pub enum ToImage {
         /// What changed, for `ix_nic::read_update`.
         line: String,
     },
+    /// The control plane wants something of the running dataplane. Answered by
+    /// [`FromImage::Outcome`], which takes until an elastic thread is inside the dataplane.
+    Command {
+        /// Grows with each command.
+        serial: u64,
+        /// A command that was not begun by then is refused, µs of the monotonic clock: whoever
+        /// wanted it is told that it timed out.
+        until_us: u64,
+        /// What, for `ix_dataplane::Command`.
+        line: String,
+    },
 }
 
 impl FromImage {
@@ -87,6 +105,7 @@ impl FromImage {
                 format!("updated {device} {queue} {serial}")
             }
             FromImage::UpdateFailed { device, why } => format!("update-failed {device} {why}"),
+            FromImage::Outcome { serial, line } => format!("outcome {serial} {line}"),
         }
     }
 
@@ -117,6 +136,10 @@ impl FromImage {
                 let (device, why) = number(rest)?;
                 Some(FromImage::UpdateFailed { device, why: why.to_owned() })
             }
+            "outcome" => {
+                let (serial, line) = number(rest)?;
+                Some(FromImage::Outcome { serial, line: line.to_owned() })
+            }
             _ => None,
         }
     }
@@ -130,6 +153,9 @@ impl ToImage {
             ToImage::Ok => "ok".to_owned(),
             ToImage::Refused(why) => format!("refused {why}"),
             ToImage::Update { device, serial, line } => format!("update {device} {serial} {line}"),
+            ToImage::Command { serial, until_us, line } => {
+                format!("command {serial} {until_us} {line}")
+            }
         }
     }
 
@@ -146,6 +172,11 @@ impl ToImage {
                 let (device, rest) = number(rest)?;
                 let (serial, line) = number(rest)?;
                 Some(ToImage::Update { device, serial, line: line.to_owned() })
+            }
+            "command" => {
+                let (serial, rest) = number(rest)?;
+                let (until_us, line) = number(rest)?;
+                Some(ToImage::Command { serial, until_us, line: line.to_owned() })
             }
             _ => None,
         }
@@ -368,14 +399,16 @@ mod tests {
         let updated = FromImage::Updated { device: 0, queue: 3, serial: 7 };
         let why = "`eth1` is down; `ip link set eth1 up`".to_owned();
         let unusable = FromImage::UpdateFailed { device: 1, why };
-        let all = [FromImage::Hello, attached, FromImage::Ready, failed, taken, updated, unusable];
-        for message in all {
+        let outcome = FromImage::Outcome { serial: 4, line: "refused no such thread".to_owned() };
+        let begin = [FromImage::Hello, attached, FromImage::Ready, failed];
+        for message in begin.into_iter().chain([taken, updated, unusable, outcome]) {
             assert_eq!(FromImage::decode(&message.encode()), Some(message));
         }
         let config = ToImage::Config("a=1\nb=2 3\n".to_owned());
         let line = "link up regions=2".to_owned();
         let update = ToImage::Update { device: 1, serial: 9, line };
-        for message in [config, ToImage::Ok, ToImage::Refused("busy".to_owned()), update] {
+        let command = ToImage::Command { serial: 2, until_us: 77, line: "park 1".to_owned() };
+        for message in [config, ToImage::Ok, ToImage::Refused("busy".to_owned()), update, command] {
             assert_eq!(ToImage::decode(&message.encode()), Some(message));
         }
         for junk in [
@@ -387,6 +420,8 @@ mod tests {
             "okay",
             "taken 1",
             "update 1 x",
+            "outcome 1",
+            "command 1 park 1",
         ] {
             assert_eq!(FromImage::decode(junk), None, "{junk}");
             assert_eq!(ToImage::decode(junk), None, "{junk}");

@@ -51,10 +51,11 @@ pub fn serve(
                 child.wait()?;
                 return Err(ServeError::Refused(why));
             }
-            // Nothing was updated yet.
+            // Nothing was updated or asked for yet.
             FromImage::Taken { .. }
             | FromImage::Updated { .. }
-            | FromImage::UpdateFailed { .. } => return Err(ServeError::Protocol),
+            | FromImage::UpdateFailed { .. }
+            | FromImage::Outcome { .. } => return Err(ServeError::Protocol),
         };
         let channel = child.channel().ok_or(ServeError::Protocol)?;
         channel.send(&answer.encode(), fds)?;

@@ -1,5 +1,5 @@
-//! Devices that change: the broker's word of it, and our answers.
-use ix_dataplane::{Update, UpdateOutcome, UpdateSource};
+//! Devices that change and commands of the control plane: the broker's word of it, and our answers.
+use ix_dataplane::{CommandMessage, FromBroker, Outcome, Update, UpdateOutcome, UpdateSource};
 use ix_domain::{Channel, FromImage, ReservedFds, ToImage};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
@@ -50,16 +50,23 @@ impl UpdateSource for ChannelUpdates {
         self.channel.as_ref().map_or(ix_nic::NEVER_RINGS, |channel| channel.as_fd().as_raw_fd())
     }
 
-    fn next(&mut self) -> Option<Update> {
+    fn next(&mut self) -> Option<FromBroker> {
         loop {
             let (text, fds) = match self.receive() {
                 Ok(message) => message?,
                 // It came without all its descriptors. The broker gets no answer and says so.
                 Err(_) => continue,
             };
-            if let Some(ToImage::Update { device, serial, line }) = ToImage::decode(&text) {
-                self.say(&FromImage::Taken { device, serial });
-                return Some(Update { device, serial, line, fds });
+            match ToImage::decode(&text) {
+                Some(ToImage::Update { device, serial, line }) => {
+                    self.say(&FromImage::Taken { device, serial });
+                    return Some(FromBroker::Update(Update { device, serial, line, fds }));
+                }
+                Some(ToImage::Command { serial, until_us, line }) => {
+                    return Some(FromBroker::Command(CommandMessage { serial, until_us, line }));
+                }
+                // Nothing else is said to a running dataplane.
+                _ => {}
             }
         }
     }
@@ -71,5 +78,9 @@ impl UpdateSource for ChannelUpdates {
             }
             UpdateOutcome::Failed(why) => FromImage::UpdateFailed { device, why },
         });
+    }
+
+    fn tell_outcome(&mut self, serial: u64, outcome: &Outcome) {
+        self.say(&FromImage::Outcome { serial, line: outcome.to_string() });
     }
 }

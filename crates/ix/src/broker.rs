@@ -1,5 +1,6 @@
 //! The broker: starts the program with the dataplane in it, and stays until it ends, to answer
 //! `ix ctl` and to serve the devices: links that go down and come back, peers that come and go.
+use crate::commands::Commands;
 use crate::control::Control;
 use crate::counters::Counters;
 use crate::devices::Devices;
@@ -44,6 +45,7 @@ pub struct Running {
     watch: LinkWatch,
     counters: Counters,
     devices: Devices,
+    commands: Commands,
     name: String,
     _signals: SignalForwarding,
 }
@@ -86,7 +88,8 @@ impl Broker {
         // A queue lives as long as any copy of its descriptor: let the dataplane have the only one.
         drop(queues);
         let devices = Devices::new(devices);
-        Ok(Running { child, control, watch, counters, devices, name, _signals: signals })
+        let commands = Commands::default();
+        Ok(Running { child, control, watch, counters, devices, commands, name, _signals: signals })
     }
 }
 
@@ -100,11 +103,14 @@ impl Running {
             also.extend(device_fds.iter().map(AsFd::as_fd));
             let occurrence = self
                 .child
-                .next(&also, self.devices.service_in_ms())
+                .next(&also, self.service_in_ms())
                 .map_err(|e| Problem::new(format!("cannot wait for {}", self.name), e))?;
             match occurrence {
                 Occurrence::Exited(exit) => return Ok(exit),
-                Occurrence::Readable(0) => self.control.serve_one(|| self.snapshot()),
+                Occurrence::Readable(0) => {
+                    self.control.serve_one(|| self.snapshot());
+                    self.commands.service(self.child.channel());
+                }
                 Occurrence::Readable(1) => {
                     let lines = self.link_changes();
                     if let Some(exit) = self.say_unless_it_ends(&lines)? {
@@ -126,9 +132,27 @@ impl Running {
     fn serve_devices(&mut self) {
         let lines = self.devices.service(self.child.channel());
         lines.iter().for_each(|line| eprintln!("ix: {line}"));
+        self.commands.service(self.child.channel());
+    }
+
+    /// How long to wait for somebody to say something; negative: for ever.
+    fn service_in_ms(&self) -> i32 {
+        let devices = self.devices.service_in_ms();
+        let Some(commands) = self.commands.service_in_ms() else { return devices };
+        let commands = commands.min(i32::MAX as u64) as i32;
+        if devices < 0 { commands } else { devices.min(commands) }
+    }
+
+    /// Commands to the dataplane; what was submitted goes out when [`Running::wait`] goes on.
+    #[allow(dead_code)] // for `ix ctl`, which is to come
+    pub fn commands(&mut self) -> &mut Commands {
+        &mut self.commands
     }
 
     fn heard(&mut self, message: &FromImage) {
+        if self.commands.heard(message, self.child.channel()) {
+            return;
+        }
         if let Some(line) = self.devices.heard(message, self.child.channel()) {
             eprintln!("ix: {line}");
         }

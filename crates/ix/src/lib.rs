@@ -6,6 +6,7 @@
 pub mod args;
 pub mod bench;
 mod broker;
+pub mod commands;
 pub mod control;
 pub mod cost;
 mod counters;
