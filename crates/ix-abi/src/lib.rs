@@ -354,6 +354,18 @@ pub mod gate_op {
     pub const RUN_IO: u64 = 2;
     /// a = thread index. Gives the elastic thread back.
     pub const LEAVE: u64 = 3;
+    /// a = thread index. From now on, for good, the elastic thread has no Linux thread of its own:
+    /// any thread of the process may call `RUN_IO` and `WATCH` on it, one at a time (`IN_USE` for
+    /// another one). The callers are neither pinned nor are their signals blocked: they see to it
+    /// that no handler runs code of theirs while they are inside. For programs whose threads know
+    /// nothing of elastic threads.
+    pub const SHARE: u64 = 4;
+    /// a = thread index. Any thread at any time, signal handlers included: a `RUN_IO` that waits
+    /// comes back at once, and if none does, the next one that would.
+    pub const KICK: u64 = 5;
+    /// a = thread index, b = a descriptor + 1 (0: none). From now on `RUN_IO` ends its wait also
+    /// when that descriptor is readable.
+    pub const WATCH: u64 = 6;
     /// `RUN_IO` waits until there is an event.
     pub const WAIT_FOREVER: u64 = u64::MAX;
 }

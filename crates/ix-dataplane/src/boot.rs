@@ -240,6 +240,21 @@ impl Dataplane {
         unsafe { (*self.runners[thread].get()).set_signal_fd(fd) }
     }
 
+    /// From now on a wait of this thread's `run_io` ends also when `fd` is readable.
+    ///
+    /// # Safety
+    /// As [`Dataplane::run_io`].
+    pub unsafe fn watch(&self, thread: usize, fd: Option<RawFd>) {
+        // SAFETY: the caller's promise.
+        unsafe { (*self.runners[thread].get()).watch(fd) }
+    }
+
+    /// Asks the `run_io` of this thread (below `threads()`) to come back; answers the eventfd that
+    /// the caller has to ring for it, if any. Uses no thread-local storage.
+    pub fn kick(&self, thread: usize) -> Option<RawFd> {
+        self.shared.wakers[thread].kick()
+    }
+
     /// The unbatched call: `thread` (below `threads()`) runs `calls` slots of its call array, then
     /// turns until there are events or `wait_us` are over. Answers the number of events.
     ///

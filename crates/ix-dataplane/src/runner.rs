@@ -22,6 +22,8 @@ pub struct Runner {
     clock: Clock,
     /// Readable while a blocked signal is pending for this Linux thread.
     signal_fd: Option<RawFd>,
+    /// A descriptor of the application that ends a wait when it is readable.
+    watched_fd: Option<RawFd>,
     /// When to look for signals and updates of devices again.
     check_us: u64,
     polls: Vec<libc::pollfd>,
@@ -46,7 +48,13 @@ impl Runner {
     /// The wait loop of `thread`.
     pub fn new(thread: ElasticThread, clock: Clock) -> Runner {
         let polls = Vec::with_capacity(8);
-        Runner { thread, clock, signal_fd: None, check_us: 0, polls, busy: true, put_off: 0 }
+        let (signal_fd, watched_fd) = (None, None);
+        Runner { thread, clock, signal_fd, watched_fd, check_us: 0, polls, busy: true, put_off: 0 }
+    }
+
+    /// A wait also ends when this descriptor is readable.
+    pub fn watch(&mut self, fd: Option<RawFd>) {
+        self.watched_fd = fd;
     }
 
     /// Looks at this descriptor (a signalfd) for signals from now on.
@@ -83,7 +91,7 @@ impl Runner {
             if now_us >= self.check_us && self.look_outside(now_us) {
                 return outcome(true);
             }
-            if now_us >= until_us {
+            if now_us >= until_us || self.thread.shared.wakers[index].take_kick() {
                 return outcome(false);
             }
             self.thread.io.metrics.waits();
@@ -92,7 +100,10 @@ impl Runner {
             } else if looked {
                 // It was something else than packets: a whole turn sees to it.
             } else if now_us - busy_us >= spin_us {
-                self.sleep(now_us, until_us);
+                if self.sleep(now_us, until_us) {
+                    now_us = self.clock.now_us();
+                    return RunOutcome { events: 0, now_us, signal: false };
+                }
                 self.busy = true;
                 now_us = self.clock.now_us();
                 self.check_us = 0;
@@ -143,17 +154,21 @@ impl Runner {
         self.thread.io.take_updates(now_us);
     }
 
-    /// Sleeps until a doorbell rings, another thread or a signal calls, or something is due.
-    fn sleep(&mut self, now_us: u64, until_us: u64) {
+    /// Sleeps until a doorbell rings, another thread or a signal calls, or something is due; answers
+    /// whether the watched descriptor is readable.
+    fn sleep(&mut self, now_us: u64, until_us: u64) -> bool {
         let thread = &mut self.thread;
         let mut wake_us = thread.next_deadline_us().unwrap_or(u64::MAX).min(until_us);
         if wake_us < now_us + NAP_MIN_US {
-            return;
+            return false;
         }
+        let mut watched = false;
         let index = thread.io.index;
-        thread.shared.wakers[index].set_sleeping(true);
-        // An update that is laid down from here on rings the waker.
-        if !thread.shared.updates.waits(index) && thread.may_sleep() {
+        let waker = &thread.shared.wakers[index];
+        waker.set_sleeping(true);
+        // An update that is laid down from here on rings the waker, and so does a kick.
+        let called = waker.is_kicked() || thread.shared.updates.waits(index);
+        if !called && thread.may_sleep() {
             thread.run_housekeeping(now_us, true);
             self.polls.clear();
             let mut add = |fd: RawFd| {
@@ -171,10 +186,16 @@ impl Runner {
             if let Some(fd) = self.signal_fd {
                 add(fd);
             }
+            if let Some(fd) = self.watched_fd {
+                add(fd);
+            }
             poll(&mut self.polls, wake_us.saturating_sub(now_us));
             drain(waker_fd);
+            let last = self.polls.last().filter(|_| self.watched_fd.is_some());
+            watched = last.is_some_and(|poll| poll.revents != 0);
         }
         thread.shared.wakers[index].set_sleeping(false);
+        watched
     }
 
     /// Reads updates of devices if there are any; answers whether a signal waits.

@@ -34,6 +34,8 @@ pub struct Shared {
 #[derive(Default)]
 pub struct Waker {
     sleeping: AtomicBool,
+    /// The application asks a `run_io` that waits to come back.
+    kicked: AtomicBool,
     /// An eventfd, where there is an operating system.
     fd: std::sync::atomic::AtomicI32,
 }
@@ -41,7 +43,28 @@ pub struct Waker {
 impl Waker {
     /// A waker that rings this eventfd; -1: none (virtual time).
     pub fn new(fd: i32) -> Waker {
-        Waker { sleeping: AtomicBool::new(false), fd: std::sync::atomic::AtomicI32::new(fd) }
+        Waker {
+            sleeping: AtomicBool::new(false),
+            kicked: AtomicBool::new(false),
+            fd: std::sync::atomic::AtomicI32::new(fd),
+        }
+    }
+
+    /// Asks for the thread's `run_io` to come back; answers the eventfd that must be rung for it.
+    /// Nothing here uses thread-local storage: signal handlers call it.
+    pub fn kick(&self) -> Option<i32> {
+        self.kicked.store(true, Ordering::SeqCst);
+        self.must_ring().then(|| self.fd())
+    }
+
+    /// Whether somebody has asked so.
+    pub fn is_kicked(&self) -> bool {
+        self.kicked.load(Ordering::Relaxed)
+    }
+
+    /// Whether somebody has asked so; that is answered now.
+    pub fn take_kick(&self) -> bool {
+        self.is_kicked() && self.kicked.swap(false, Ordering::SeqCst)
     }
 
     /// The eventfd.

@@ -264,6 +264,7 @@ impl ElasticThread {
             || !self.to_announce.is_empty()
             || self.io.neighbors_changed()
             || self.shared.updates.waits(self.io.index)
+            || self.shared.wakers[self.io.index].is_kicked()
     }
 
     /// Whether the kernel is still sending packets of ours. A peer that takes them out of our memory

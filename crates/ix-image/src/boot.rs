@@ -2,6 +2,7 @@
 use crate::elastic;
 use crate::gate;
 use crate::signals::SignalWatch;
+use crate::sys;
 use crate::updates::ChannelUpdates;
 use ix_abi::{CALLS_MAX, ProcessHeader, error};
 use ix_dataplane::metrics::ControlPage;
@@ -10,7 +11,7 @@ use ix_domain::{Channel, FromImage, ReservedFds, ToImage};
 use ix_mem::PacketMemory;
 use ix_nic::NicInfo;
 use std::fmt::Display;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
@@ -56,6 +57,33 @@ pub unsafe fn run_io(thread: usize, calls: u64, wait_us: u64) -> i64 {
     let running = unsafe { &*RUNNING.load(Ordering::Relaxed) };
     // SAFETY: the caller's promise.
     unsafe { running.dataplane.run_io(thread, calls as usize, wait_us) as i64 }
+}
+
+/// From now on waits of an elastic thread end also when this descriptor (minus 1; 0: none) is
+/// readable.
+///
+/// # Safety
+/// As [`run_io`].
+pub unsafe fn watch(thread: usize, fd_plus_1: u64) -> i64 {
+    let fd = match RawFd::try_from(fd_plus_1) {
+        Ok(fd) => fd.checked_sub(1).filter(|fd| *fd >= 0),
+        Err(_) => return -error::INVALID,
+    };
+    // SAFETY: as in `run_io`.
+    unsafe { (*RUNNING.load(Ordering::Relaxed)).dataplane.watch(thread, fd) };
+    0
+}
+
+/// Makes a `run_io` that waits come back. Runs on the application's side of the gate, on any thread,
+/// and so touches neither thread-local storage nor anything but the thread's waker.
+pub fn kick(thread: usize) -> i64 {
+    // SAFETY: as in `run_io`.
+    if let Some(fd) = unsafe { (*RUNNING.load(Ordering::Relaxed)).dataplane.kick(thread) } {
+        let one = 1u64;
+        // SAFETY: writes eight bytes from a local. A full counter is a ring that was heard already.
+        unsafe { sys::syscall(libc::SYS_write, [fd as u64, &raw const one as u64, 8, 0, 0, 0]) };
+    }
+    0
 }
 
 /// A Linux thread with this signal mask has entered.

@@ -23,7 +23,7 @@ use crate::sys;
 use core::arch::naked_asm;
 use core::cell::UnsafeCell;
 use core::mem::offset_of;
-use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use ix_abi::{error, gate_op};
 
 /// Elastic threads at most.
@@ -31,6 +31,8 @@ pub const THREADS_MAX: usize = 256;
 /// Hardware threads that an affinity mask names.
 const CPUS_MAX: usize = 1024;
 const SLOT_BYTES: usize = 256;
+/// Stands for the owner of a shared elastic thread while nobody is inside; it is no fs base.
+const SHARED: u64 = 1;
 const SLOT_SHIFT: u32 = SLOT_BYTES.trailing_zeros();
 
 /// An elastic thread, as the gate sees it.
@@ -43,6 +45,8 @@ struct Slot {
     cpu: u32,
     /// Linux' number of the owner, to tell whether it still lives; 0: not written yet.
     owner_id: AtomicU32,
+    /// Said by `SHARE`, for good.
+    is_shared: AtomicBool,
     /// What the owner had before it entered; touched by the owner only.
     before: UnsafeCell<Before>,
 }
@@ -110,8 +114,8 @@ extern "C" fn gate(op: u64, index: u64, b: u64, c: u64) -> i64 {
         "jne {change_hands}",
         "cmp r9, [r8 + {owner}]",
         "je {cross}",
-        "mov rax, -{state}",
-        "ret",
+        // Shared, or a stranger.
+        "jmp {change_hands}",
         "2: mov rax, -{invalid}",
         "ret",
         table = sym TABLE,
@@ -122,7 +126,6 @@ extern "C" fn gate(op: u64, index: u64, b: u64, c: u64) -> i64 {
         run_io = const gate_op::RUN_IO,
         change_hands = sym change_hands,
         cross = sym cross,
-        state = const error::STATE,
         invalid = const error::INVALID,
     )
 }
@@ -168,6 +171,8 @@ extern "C" fn dispatch(op: u64, index: u64, b: u64, c: u64) -> i64 {
         gate_op::RUN_IO => unsafe { boot::run_io(index as usize, b, c) },
         // SAFETY: as above. b is the application's signal mask.
         gate_op::ENTER => unsafe { boot::entered(index as usize, b) },
+        // SAFETY: as above.
+        gate_op::WATCH => unsafe { boot::watch(index as usize, b) },
         _ => 0,
     }
 }
@@ -178,8 +183,8 @@ extern "C" fn dispatch(op: u64, index: u64, b: u64, c: u64) -> i64 {
 extern "C" fn change_hands(
     op: u64,
     index: u64,
-    _b: u64,
-    _c: u64,
+    b: u64,
+    c: u64,
     slot: *const Slot,
     app_fs: u64,
 ) -> i64 {
@@ -193,8 +198,32 @@ extern "C" fn change_hands(
             0
         }
         gate_op::LEAVE => -error::STATE,
+        gate_op::SHARE => {
+            let owner = slot.owner.compare_exchange(0, SHARED, Ordering::Acquire, Ordering::Relaxed);
+            if owner.is_ok() || slot.is_shared.load(Ordering::Relaxed) {
+                slot.is_shared.store(true, Ordering::Release);
+                0
+            } else {
+                -error::IN_USE
+            }
+        }
+        gate_op::KICK => boot::kick(index as usize),
+        gate_op::RUN_IO | gate_op::WATCH => cross_shared(op, index, b, c, slot, app_fs),
         _ => -error::NO_SYS,
     }
+}
+
+/// `RUN_IO` and `WATCH` of an elastic thread that nobody owns: the caller does for this call.
+fn cross_shared(op: u64, index: u64, b: u64, c: u64, slot: &Slot, app_fs: u64) -> i64 {
+    if !slot.is_shared.load(Ordering::Acquire) || app_fs == 0 {
+        return -error::STATE;
+    }
+    if slot.owner.compare_exchange(SHARED, app_fs, Ordering::Acquire, Ordering::Relaxed).is_err() {
+        return -error::IN_USE;
+    }
+    let result = cross(op, index, b, c, slot, app_fs);
+    slot.owner.store(SHARED, Ordering::Release);
+    result
 }
 
 fn enter(index: u64, slot: &Slot, app_fs: u64) -> i64 {

@@ -28,7 +28,7 @@ struct header {
     } *areas;
 };
 
-enum { ENTER = 1, RUN_IO = 2, LEAVE = 3 };
+enum { ENTER = 1, RUN_IO = 2, LEAVE = 3, SHARE = 4, KICK = 5, WATCH = 6 };
 enum { NO_SYS = 1, INVALID = 2, IN_USE = 6, STATE = 12 };
 
 static struct header *ix;
@@ -176,6 +176,46 @@ static void signals(void)
     CHECK(caught == SIGUSR2);
 }
 
+static int watched[2];
+
+static void *waits(void *argument)
+{
+    (void)argument;
+    inside++;
+    CHECK(gate(RUN_IO, 1, 0, UINT64_MAX) == 0); /* until it is kicked */
+    inside++;
+    CHECK(gate(RUN_IO, 1, 0, UINT64_MAX) == 0); /* until there is something to read */
+    return NULL;
+}
+
+/* An elastic thread that belongs to nobody: whoever comes runs it, one at a time. */
+static void shared(void)
+{
+    pthread_t thread;
+    sigset_t mask;
+    CHECK(gate(SHARE, 1, 0, 0) == 0 && gate(SHARE, 1, 0, 0) == 0);
+    CHECK(gate(ENTER, 1, 0, 0) == -IN_USE && gate(LEAVE, 1, 0, 0) == -STATE);
+    CHECK(gate(RUN_IO, 1, 0, 0) == 0 && gate(RUN_IO, 1, 1u << 20, 0) == -INVALID);
+    CHECK(pthread_sigmask(SIG_SETMASK, NULL, &mask) == 0 && sigismember(&mask, SIGUSR1) == 0);
+    CHECK(pipe(watched) == 0);
+    CHECK(gate(WATCH, 1, watched[0] + 1, 0) == 0 && gate(WATCH, 1, UINT64_MAX, 0) == -INVALID);
+    inside = 0;
+    CHECK(!pthread_create(&thread, NULL, waits, NULL));
+    while (inside < 1)
+        sched_yield();
+    usleep(20000);
+    CHECK(gate(RUN_IO, 1, 0, 0) == -IN_USE && inside == 1);
+    CHECK(gate(KICK, 1, 0, 0) == 0);
+    while (inside < 2)
+        sched_yield();
+    usleep(20000);
+    CHECK(write(watched[1], "x", 1) == 1);
+    CHECK(!pthread_join(thread, NULL));
+    CHECK(gate(WATCH, 1, 0, 0) == 0);
+    /* A kick that nobody waited for ends the next wait. */
+    CHECK(gate(KICK, 1, 0, 0) == 0 && gate(RUN_IO, 1, 0, UINT64_MAX) == 0);
+}
+
 static void forged(void)
 {
     CHECK(gate(ENTER, ix->threads, 0, 0) == -INVALID);
@@ -222,5 +262,6 @@ int main(int argc, char **argv)
     all_threads();
     succession();
     signals();
+    shared();
     return 0;
 }
