@@ -96,6 +96,7 @@ fn config(index: usize) -> Config {
         arp: vec![(IpAddr::v4(ADDRS[other]), MACS[other])],
         address_check: AddressCheck::Off,
         secret: [index as u8; 16],
+        isn_secret: [index as u8; 16],
         ..Config::default()
     };
     config.tcp.time_wait_us = TIME_WAIT_US;

@@ -16,8 +16,11 @@ pub struct Config {
     pub batch: usize,
     /// Key of our flow hash.
     pub flow_hash_key: [u64; 2],
-    /// Secret of sequence numbers, cookies, ports and timestamps.
+    /// Secret of cookies, ports and challenges: another one each time.
     pub secret: [u8; 16],
+    /// Secret of sequence numbers and timestamps: the same one while the host is up, so that those
+    /// of a dataplane go on where an earlier one's stopped (RFC 6528 section 3, RFC 6191).
+    pub isn_secret: [u8; 16],
     /// Static ARP entries.
     pub arp: Vec<(IpAddr, MacAddr)>,
     /// Address conflict detection (RFC 5227).
@@ -79,6 +82,7 @@ impl Default for Config {
             batch: 64,
             flow_hash_key: [0x6a09_e667_f3bc_c908, 0xbb67_ae85_84ca_a73b],
             secret: [0; 16],
+            isn_secret: [0; 16],
             arp: Vec::new(),
             address_check: AddressCheck::Announce,
             idle_spin_us: 100,
@@ -130,6 +134,7 @@ impl Config {
                 self.flow_hash_key = [half(0), half(8)];
             }
             "secret" => self.secret = hex16(value)?,
+            "isn_secret" => self.isn_secret = hex16(value)?,
             "arp" => self.arp.push(parse_arp(value)?),
             "address_check" => {
                 self.address_check = match value {

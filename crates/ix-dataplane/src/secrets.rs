@@ -1,5 +1,6 @@
 //! What peers must not guess: sequence numbers, timestamps, cookies, local ports. One key for the
 //! dataplane, so that each of its threads understands the others' cookies.
+use crate::config::Config as DataplaneConfig;
 use crate::flow::Payload;
 use ix_tcp::isn::{Key, isn, timestamp_offset};
 use ix_tcp::ports::PortSelector;
@@ -14,6 +15,7 @@ const PORTS: (u16, u16) = (10_000, 32_767);
 /// Keys and randomness of one elastic thread.
 pub struct Secrets {
     key: Key,
+    isn_key: Key,
     ports: PortSelector,
     state: u64,
 }
@@ -25,11 +27,11 @@ pub(crate) fn key_of(secret: &[u8; 16]) -> Key {
 }
 
 impl Secrets {
-    /// From the dataplane's secret; `thread` only spreads the choice of ports.
-    pub fn new(secret: [u8; 16], thread: usize) -> Secrets {
-        let key = key_of(&secret);
+    /// From the dataplane's secrets; `thread` only spreads the choice of ports.
+    pub fn new(config: &DataplaneConfig, thread: usize) -> Secrets {
+        let (key, isn_key) = (key_of(&config.secret), key_of(&config.isn_secret));
         let state = (key.0[0] ^ key.0[1].rotate_left(32) ^ ((thread as u64 + 1) << 17)) | 1;
-        Secrets { key, ports: PortSelector::new(key, PORTS.0, PORTS.1), state }
+        Secrets { key, isn_key, ports: PortSelector::new(key, PORTS.0, PORTS.1), state }
     }
 
     /// Not secret, only spread out.
@@ -42,7 +44,7 @@ impl Secrets {
 
     /// Initial sequence number and timestamp offset of a connection.
     pub fn start_of(&self, tuple: &FlowTuple, now_us: u64) -> (Seq, u32) {
-        (isn(&self.key, tuple, now_us), timestamp_offset(&self.key, tuple))
+        (isn(&self.isn_key, tuple, now_us), timestamp_offset(&self.isn_key, tuple))
     }
 
     /// A local port that `fits`, for the rest of the tuple.
@@ -60,7 +62,7 @@ impl Secrets {
         now_us: u64,
     ) -> SegmentOut {
         let agreed = PeerOptions::of_syn(syn).agreed(cfg);
-        let ts_now = ((now_us / 1000) as u32).wrapping_add(timestamp_offset(&self.key, tuple));
+        let ts_now = ((now_us / 1000) as u32).wrapping_add(timestamp_offset(&self.isn_key, tuple));
         let cookie = syn_cookie::make(&self.key, tuple, syn.seq, agreed, ts_now, now_us);
         ix_tcp::cookie_syn_ack(cfg, syn, cookie.iss, cookie.ts_val)
     }
@@ -75,7 +77,7 @@ impl Secrets {
     ) -> Option<Tcb<Payload>> {
         let ts_ecr = ack.options.timestamp.map(|(_, ecr)| ecr);
         let peer = syn_cookie::check(&self.key, tuple, ack.seq, ack.ack, ts_ecr, now_us)?;
-        let ts_offset = timestamp_offset(&self.key, tuple);
+        let ts_offset = timestamp_offset(&self.isn_key, tuple);
         Some(Tcb::accept_cookie(cfg, *tuple, ack, &peer, ts_offset, now_us))
     }
 }

@@ -83,7 +83,7 @@ impl ElasticThread {
             wheel: Wheel::new(now_us, 4096),
             app_timers: AppTimers::new(timers_max),
             listeners: Listeners::default(),
-            secrets: Secrets::new(io.shared.config.secret, io.index),
+            secrets: Secrets::new(&io.shared.config, io.index),
             udp: UdpTable::new(),
             lent: LentFrames::new(&io.shared.memory),
             receive: Receive::new(io.shared.config.batch, forwarding, &steering),

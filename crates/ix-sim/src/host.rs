@@ -313,6 +313,7 @@ fn config(index: usize, plan: &HostPlan, rng: &mut Rng) -> Config {
         batch: plan.batch,
         flow_hash_key: [rng.next(), rng.next()],
         secret,
+        isn_secret: secret,
         address_check: rng.pick(&[AddressCheck::Off, AddressCheck::Announce]),
         rx_frames: plan.rx_frames,
         tx_frames: plan.tx_frames,

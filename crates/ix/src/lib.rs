@@ -13,6 +13,7 @@ mod counters;
 mod demo;
 mod devices;
 pub mod doctor;
+mod isn_key;
 mod load;
 pub mod machine;
 pub mod problem;

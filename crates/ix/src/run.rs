@@ -4,6 +4,7 @@
 //! becomes the program's broker; ends as the program ends.
 use crate::args::{Domain, RunArgs};
 use crate::broker::Broker;
+use crate::isn_key;
 use crate::problem::{Problem, Result, STATUS_NOT_EXECUTABLE, STATUS_NOT_FOUND};
 use crate::report::write_json;
 use crate::settings::Settings;
@@ -21,7 +22,10 @@ pub fn main(args: &RunArgs) -> Result<u8> {
     let settings = Settings::from_args(args)?;
     let specs = device_specs(&settings)?;
     let program = find_program(args.program.first().map_or(OsStr::new(""), |p| p))?;
-    let keys = Keys::random()?;
+    let mut keys = Keys::random()?;
+    let kept = crate::control::folder().ok();
+    keys.isn_secret =
+        isn_key::of_addresses(kept.as_deref(), &settings.addresses(), keys.isn_secret);
     let memory = shared_memory(&specs, &settings)?;
     let devices = open_devices(&specs, &settings, &keys, &memory)?;
     eprintln!("ix: domain none: the program can touch the dataplane's memory");
@@ -111,20 +115,22 @@ fn is_executable(path: &Path) -> bool {
 struct Keys {
     flow_hash: [u8; 16],
     secret: [u8; 16],
+    isn_secret: [u8; 16],
 }
 
 impl Keys {
     fn random() -> Result<Keys> {
-        let mut bytes = [0u8; 32];
+        let mut bytes = [0u8; 48];
         // SAFETY: the buffer is valid for its length.
         let n = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
         if n != bytes.len() as isize {
             let why = std::io::Error::last_os_error();
             return Err(Problem::new("cannot draw random keys", why));
         }
-        let mut keys = Keys { flow_hash: [0; 16], secret: [0; 16] };
+        let mut keys = Keys { flow_hash: [0; 16], secret: [0; 16], isn_secret: [0; 16] };
         keys.flow_hash.copy_from_slice(&bytes[..16]);
-        keys.secret.copy_from_slice(&bytes[16..]);
+        keys.secret.copy_from_slice(&bytes[16..32]);
+        keys.isn_secret.copy_from_slice(&bytes[32..]);
         Ok(keys)
     }
 
@@ -168,6 +174,7 @@ fn dataplane_text(settings: &Settings, keys: &Keys, devices: &[OpenedDevice]) ->
     let mut text = settings.text();
     text.push_str(&format!("flow_hash_key={}\n", hex(&keys.flow_hash)));
     text.push_str(&format!("secret={}\n", hex(&keys.secret)));
+    text.push_str(&format!("isn_secret={}\n", hex(&keys.isn_secret)));
     for device in devices {
         text.push_str(&format!("nic={}\n", device.info.to_line()));
     }

@@ -1,0 +1,65 @@
+//! The secret behind initial sequence numbers and timestamps, kept while the host is up.
+//!
+//! A dataplane that ends and is started anew uses the same addresses and ports again. A server that
+//! still has its old connections in TIME-WAIT takes new ones when their timestamps or sequence
+//! numbers go on where the old ones stopped (RFC 6191), which needs the same secret (RFC 6528
+//! section 3). Without one that lasts, half of the connections begin with a refusal.
+use siphasher::sip128::{Hasher128, SipHasher24};
+use std::fs::{self, OpenOptions};
+use std::hash::Hasher;
+use std::io::Write;
+use std::net::Ipv4Addr;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+/// The key of a dataplane with these addresses; drawn from `fresh` where this host has none yet.
+///
+/// A dataplane learns only what is for its own addresses: its program might read it.
+pub fn of_addresses(folder: Option<&Path>, addresses: &[Ipv4Addr], fresh: [u8; 16]) -> [u8; 16] {
+    let host = folder.and_then(|folder| keep(&folder.join("isn-key"), fresh)).unwrap_or(fresh);
+    let mut hasher = SipHasher24::new_with_key(&host);
+    for address in addresses {
+        hasher.write(&address.octets());
+    }
+    hasher.finish128().as_bytes()
+}
+
+/// What the file says; `fresh` goes into it when there is none. `None`: it can neither be read nor
+/// made, or is no key.
+fn keep(path: &Path, fresh: [u8; 16]) -> Option<[u8; 16]> {
+    if let Ok(bytes) = fs::read(path) {
+        return bytes.try_into().ok();
+    }
+    // Whole or not at all, whoever else does the same at this moment.
+    let draft = path.with_extension(std::process::id().to_string());
+    let made = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&draft);
+    let written = made.and_then(|mut file| file.write_all(&fresh));
+    let _ = written.and_then(|()| fs::hard_link(&draft, path));
+    let _ = fs::remove_file(&draft);
+    fs::read(path).ok()?.try_into().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_lasts_and_differs_by_address() {
+        let folder = std::env::temp_dir().join(format!("ix-isn-key-{}", std::process::id()));
+        fs::create_dir_all(&folder).expect("folder");
+        let of = |last, fresh: u8| {
+            of_addresses(Some(&folder), &[Ipv4Addr::new(10, 0, 0, last)], [fresh; 16])
+        };
+        let first = of(1, 7);
+        assert_eq!(of(1, 8), first, "whatever is drawn later");
+        assert_ne!(of(2, 8), first);
+        assert_ne!(first, [7; 16], "the host's own is not given away");
+        // Damaged: as if there were none.
+        fs::write(folder.join("isn-key"), b"short").expect("write");
+        assert_ne!(of(1, 8), first);
+        assert_eq!(fs::read_dir(&folder).expect("folder").count(), 1, "no drafts left");
+        fs::remove_dir_all(&folder).expect("remove");
+        let nowhere = |fresh| of_addresses(None, &[], [fresh; 16]);
+        assert_ne!(nowhere(1), nowhere(2));
+    }
+}
