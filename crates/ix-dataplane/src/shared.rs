@@ -1,5 +1,6 @@
 //! What the elastic threads of one dataplane share. On the common path they only read here.
 use crate::config::Config;
+use crate::group_set::GroupSet;
 use crate::neighbors::Neighbors;
 use crate::spare::Spare;
 use crate::updates::Updates;
@@ -118,5 +119,10 @@ impl Shared {
     #[inline]
     pub fn owner(&self, group: usize) -> usize {
         self.owners[group].load(Ordering::Relaxed) as usize
+    }
+
+    /// The flow groups that an elastic thread owns now.
+    pub fn groups_of(&self, thread: usize) -> GroupSet {
+        (0..FLOW_GROUPS).filter(|&group| self.owner(group) == thread).collect()
     }
 }

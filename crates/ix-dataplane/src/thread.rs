@@ -10,6 +10,7 @@ use crate::handle::FlowId;
 use crate::io::Io;
 use crate::listeners::Listeners;
 use crate::metrics::{Stage, ThreadMetrics};
+use crate::migration::Migrations;
 use crate::receive::{Forwarding, Receive};
 use crate::secrets::Secrets;
 use crate::shared::Shared;
@@ -54,6 +55,7 @@ pub struct ElasticThread {
     pub(crate) touched: Vec<FlowId>,
     /// Accepted flows whose early data is not announced yet.
     pub(crate) to_announce: std::collections::VecDeque<FlowId>,
+    pub(crate) migrations: Migrations,
     due: Vec<u64>,
     housekeeping_us: u64,
 }
@@ -89,6 +91,7 @@ impl ElasticThread {
             receive: Receive::new(io.shared.config.batch, forwarding, &steering),
             touched: Vec::with_capacity(1024),
             to_announce: Default::default(),
+            migrations: Migrations::new(),
             due: Vec::with_capacity(TIMERS_PER_CYCLE),
             housekeeping_us: 0,
             shared: io.shared.clone(),
