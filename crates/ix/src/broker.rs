@@ -1,7 +1,7 @@
 //! The broker: starts the program with the dataplane in it, and stays until it ends, to answer
 //! `ix ctl` and to serve the devices: links that go down and come back, peers that come and go.
 use crate::commands::Commands;
-use crate::control::Control;
+use crate::control::{Access, Answers, Dataplane, Server};
 use crate::counters::Counters;
 use crate::devices::Devices;
 use crate::problem::{Problem, Result, STATUS_NOT_EXECUTABLE, STATUS_NOT_FOUND};
@@ -15,6 +15,7 @@ use std::ffi::OsString;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Instant;
 
 /// The dataplane as an executable of its own, that is planted into the program's process.
 static IMAGE: &[u8] = include_bytes!(env!("IX_IMAGE"));
@@ -41,7 +42,9 @@ pub struct Broker {
 /// A program that runs.
 pub struct Running {
     child: Child,
-    control: Control,
+    control: Server,
+    /// Of commands that came through the control socket.
+    answers: Answers,
     watch: LinkWatch,
     counters: Counters,
     devices: Devices,
@@ -64,7 +67,7 @@ impl Broker {
         let mut child = ix_domain::launch(&image, &config).map_err(launch_problem)?;
         let pid = child.pid();
         let signals = SignalForwarding::to(pid).map_err(|e| problem(&e))?;
-        let control = Control::listen(control, pid as i32)?;
+        let control = Server::listen(control, pid as i32, &Access::default())?;
         // The control page comes first, then packet memory, then every device's queues.
         let mut fds: Vec<BorrowedFd<'_>> = vec![counters.fd()];
         fds.extend(self.memory.as_deref().map(AsFd::as_fd));
@@ -89,7 +92,18 @@ impl Broker {
         drop(queues);
         let devices = Devices::new(devices);
         let commands = Commands::default();
-        Ok(Running { child, control, watch, counters, devices, commands, name, _signals: signals })
+        let answers = Answers::default();
+        Ok(Running {
+            child,
+            control,
+            answers,
+            watch,
+            counters,
+            devices,
+            commands,
+            name,
+            _signals: signals,
+        })
     }
 }
 
@@ -99,8 +113,11 @@ impl Running {
         self.serve_devices();
         loop {
             let device_fds = self.devices.fds();
-            let mut also = vec![self.control.fd(), self.watch.fd()];
+            let mut also = vec![self.watch.fd()];
             also.extend(device_fds.iter().map(AsFd::as_fd));
+            // The last: the first that is ready has its turn, and clients may be many and busy.
+            also.push(self.control.fd());
+            let control = also.len() - 1;
             let occurrence = self
                 .child
                 .next(&also, self.service_in_ms())
@@ -108,16 +125,17 @@ impl Running {
             match occurrence {
                 Occurrence::Exited(exit) => return Ok(exit),
                 Occurrence::Readable(0) => {
-                    self.control.serve_one(|| self.snapshot());
-                    self.commands.service(self.child.channel());
-                }
-                Occurrence::Readable(1) => {
                     let lines = self.link_changes();
                     if let Some(exit) = self.say_unless_it_ends(&lines)? {
                         return Ok(exit);
                     }
                 }
-                Occurrence::Readable(_) | Occurrence::Nothing => self.serve_devices(),
+                Occurrence::Readable(n) if n == control => self.serve_control(),
+                Occurrence::Readable(_) => self.serve_devices(),
+                Occurrence::Nothing => {
+                    self.serve_devices();
+                    self.serve_control();
+                }
                 Occurrence::Left => {
                     let line = format!("{} executed another program, outside of IX", self.name);
                     if let Some(exit) = self.say_unless_it_ends(&[line])? {
@@ -126,7 +144,24 @@ impl Running {
                 }
                 Occurrence::Said(message) => self.heard(&message),
             }
+            for (ticket, answer) in self.answers.take() {
+                self.control.answer(ticket, answer);
+            }
         }
+    }
+
+    /// Clients of the control socket.
+    fn serve_control(&mut self) {
+        let Running { child, control, answers, counters, devices, commands, name, .. } = self;
+        let mut dataplane = Dataplane {
+            name: json!({ "program": name, "pid": child.pid() }),
+            threads: counters.threads(),
+            snapshot: &|| snapshot(child, counters, devices, name),
+            commands,
+            answers,
+        };
+        control.serve(&mut dataplane, Instant::now());
+        self.commands.service(self.child.channel());
     }
 
     fn serve_devices(&mut self) {
@@ -137,16 +172,13 @@ impl Running {
 
     /// How long to wait for somebody to say something; negative: for ever.
     fn service_in_ms(&self) -> i32 {
-        let devices = self.devices.service_in_ms();
-        let Some(commands) = self.commands.service_in_ms() else { return devices };
-        let commands = commands.min(i32::MAX as u64) as i32;
-        if devices < 0 { commands } else { devices.min(commands) }
-    }
-
-    /// Commands to the dataplane; what was submitted goes out when [`Running::wait`] goes on.
-    #[allow(dead_code)] // for `ix ctl`, which is to come
-    pub fn commands(&mut self) -> &mut Commands {
-        &mut self.commands
+        let devices = u64::try_from(self.devices.service_in_ms()).ok();
+        let control = self.control.due().map(|due| {
+            // Rounded up: not awake a moment too early, again and again.
+            due.saturating_duration_since(Instant::now()).as_millis() as u64 + 1
+        });
+        let due = devices.into_iter().chain(self.commands.service_in_ms()).chain(control).min();
+        due.map_or(-1, |ms| ms.min(i32::MAX as u64) as i32)
     }
 
     fn heard(&mut self, message: &FromImage) {
@@ -176,14 +208,7 @@ impl Running {
 
     /// The dataplane's counters and what they belong to.
     pub fn snapshot(&self) -> Value {
-        let mut value = self.counters.snapshot();
-        if let Some(map) = value.as_object_mut() {
-            map.insert("pid".to_owned(), json!(self.child.pid()));
-            map.insert("program".to_owned(), json!(self.name));
-            map.insert("devices".to_owned(), self.devices.names());
-            map.insert("device_states".to_owned(), self.devices.states());
-        }
-        value
+        snapshot(&self.child, &self.counters, &self.devices, &self.name)
     }
 
     fn link_changes(&mut self) -> Vec<String> {
@@ -191,6 +216,17 @@ impl Running {
         let channel = self.child.channel();
         changes.iter().filter_map(|change| self.devices.link_changed(change, channel)).collect()
     }
+}
+
+fn snapshot(child: &Child, counters: &Counters, devices: &Devices, name: &str) -> Value {
+    let mut value = counters.snapshot();
+    if let Some(map) = value.as_object_mut() {
+        map.insert("pid".to_owned(), json!(child.pid()));
+        map.insert("program".to_owned(), json!(name));
+        map.insert("devices".to_owned(), devices.names());
+        map.insert("device_states".to_owned(), devices.states());
+    }
+    value
 }
 
 /// AF_XDP charges packet memory to this limit, in the program's process.

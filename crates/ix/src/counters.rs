@@ -12,6 +12,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd};
 /// A control page: the broker makes the memory, the dataplane fills it.
 pub struct Counters {
     file: File,
+    threads: usize,
     /// One for each elastic thread, or why there is none.
     meters: io::Result<Vec<Meter>>,
 }
@@ -36,7 +37,12 @@ impl Counters {
             return Err(io::Error::last_os_error());
         }
         let meters = cpus.iter().map(|&cpu| Meter::of_cpu(cpu)).collect();
-        Ok(Counters { file, meters })
+        Ok(Counters { file, threads: cpus.len(), meters })
+    }
+
+    /// Elastic threads, in whatever state.
+    pub fn threads(&self) -> usize {
+        self.threads
     }
 
     /// The descriptor for the dataplane.

@@ -1,0 +1,92 @@
+//! What stands behind the control socket of `ix run`: the control page, which is only read, and
+//! commands to the dataplane, which are answered later.
+use super::{Answer, Backend, Refusal, Request, Ticket, Topic};
+use crate::commands::Commands;
+use ix_dataplane::{Command, GroupSet, Outcome};
+use ix_wire::FLOW_GROUPS;
+use serde_json::{Value, json};
+use std::cell::RefCell;
+use std::rc::Rc;
+
+/// Answers of commands that have ended, on their way to who asked.
+#[derive(Clone, Default)]
+pub struct Answers(Rc<RefCell<Vec<(Ticket, Answer)>>>);
+
+impl Answers {
+    /// Takes them.
+    pub fn take(&self) -> Vec<(Ticket, Answer)> {
+        self.0.take()
+    }
+}
+
+/// The dataplane for the time of a look at the control socket.
+pub struct Dataplane<'a> {
+    /// `program` and `pid`.
+    pub name: Value,
+    /// Elastic threads, in whatever state.
+    pub threads: usize,
+    /// All that the control page says.
+    pub snapshot: &'a dyn Fn() -> Value,
+    /// Where commands go.
+    pub commands: &'a mut Commands,
+    /// Where their outcomes come.
+    pub answers: &'a Answers,
+}
+
+impl Backend for Dataplane<'_> {
+    fn name(&self) -> Value {
+        self.name.clone()
+    }
+
+    fn look(&mut self, _topic: Topic) -> Answer {
+        Ok((self.snapshot)())
+    }
+
+    fn begin(&mut self, request: &Request, ticket: Ticket) -> Option<Answer> {
+        let command = match self.command(request) {
+            Ok(command) => command,
+            Err(refusal) => return Some(Err(refusal)),
+        };
+        let answers = self.answers.clone();
+        let reply = move |outcome: &Outcome| {
+            let answer = match outcome {
+                Outcome::Done => Ok(json!({})),
+                Outcome::Refused(why) | Outcome::TimedOut(why) => {
+                    Err(Refusal::Dataplane(why.clone()))
+                }
+            };
+            answers.0.borrow_mut().push((ticket, answer));
+        };
+        self.commands.submit(command, Box::new(reply));
+        None
+    }
+}
+
+impl Dataplane<'_> {
+    /// The command that a request asks for, if it can be one.
+    fn command(&self, request: &Request) -> Result<Command, Refusal> {
+        match request {
+            Request::Migrate { groups, to } => {
+                let to = self.thread(*to)?;
+                let strange = groups.0.iter().find(|group| **group >= FLOW_GROUPS);
+                if let Some(&group) = strange {
+                    return Err(Refusal::NoSuchGroup(group, FLOW_GROUPS));
+                }
+                let groups: GroupSet = groups.0.iter().copied().collect();
+                Ok(Command::Migrate { groups, to })
+            }
+            Request::Park { thread } => Ok(Command::Park { thread: self.thread(*thread)? }),
+            Request::Resume { thread } => Ok(Command::Resume { thread: self.thread(*thread)? }),
+            Request::Drain { thread } => Ok(Command::Drain { thread: self.thread(*thread)? }),
+            Request::Connections { .. } => Err(Refusal::Unsupported("list its connections yet")),
+            Request::Status | Request::Stats | Request::Subscribe { .. } | Request::Unsubscribe => {
+                Err(Refusal::Unsupported("do that"))
+            }
+        }
+    }
+
+    fn thread(&self, thread: usize) -> Result<usize, Refusal> {
+        let there = thread < self.threads;
+        if there { Ok(thread) } else { Err(Refusal::NoSuchThread(thread, self.threads)) }
+    }
+}

@@ -1,0 +1,362 @@
+//! Requests, who may make them, and why they are refused.
+use super::PROTOCOL;
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::{Value, json};
+use std::fmt;
+use std::str::FromStr;
+
+/// What a client may do, by the socket that it has opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// Everything.
+    Operator,
+    /// Look.
+    ReadOnly,
+}
+
+impl Role {
+    /// Its name in the greeting.
+    pub fn name(self) -> &'static str {
+        match self {
+            Role::Operator => "operator",
+            Role::ReadOnly => "read-only",
+        }
+    }
+}
+
+/// One request.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "do", rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Request {
+    /// Threads, flow groups, metrics and migrations now.
+    Status,
+    /// All counters.
+    Stats,
+    /// A `status` or `stats` at once and then every so many milliseconds.
+    Subscribe {
+        /// `status` or `stats`.
+        #[serde(default)]
+        to: Topic,
+        /// Between two.
+        interval_ms: u64,
+    },
+    /// No more of them.
+    Unsubscribe,
+    /// TCP connections with what is known of each.
+    Connections {
+        /// So many at most.
+        #[serde(default = "connections_max")]
+        max: usize,
+    },
+    /// Moves flow groups to a thread.
+    Migrate {
+        /// These.
+        groups: Groups,
+        /// The elastic thread.
+        to: usize,
+    },
+    /// Moves all flow groups of a thread to the others.
+    Drain {
+        /// The elastic thread.
+        thread: usize,
+    },
+    /// Drains a thread, and gives its hardware thread back to Linux.
+    Park {
+        /// The elastic thread.
+        thread: usize,
+    },
+    /// Lets a parked thread work again.
+    Resume {
+        /// The elastic thread.
+        thread: usize,
+    },
+}
+
+/// What can be subscribed to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Topic {
+    /// As [`Request::Status`] answers.
+    #[default]
+    Status,
+    /// As [`Request::Stats`] answers.
+    Stats,
+}
+
+fn connections_max() -> usize {
+    1000
+}
+
+/// Bounds of a subscription's interval, ms.
+const INTERVALS_MS: std::ops::RangeInclusive<u64> = 10..=3_600_000;
+
+impl Request {
+    /// Reads a line, and checks what can be checked without knowing the dataplane.
+    pub fn read(line: &[u8]) -> Result<Request, Refusal> {
+        let nonsense = |why: String| Refusal::BadRequest(why);
+        let text = std::str::from_utf8(line).map_err(|e| nonsense(e.to_string()))?.trim();
+        let mut value: Value = if text.starts_with('{') {
+            serde_json::from_str(text).map_err(|e| nonsense(e.to_string()))?
+        } else {
+            json!({ "do": text })
+        };
+        let theirs = value.as_object_mut().and_then(|map| map.remove("protocol"));
+        if let Some(theirs) = theirs.filter(|version| *version != PROTOCOL) {
+            return Err(Refusal::Version(theirs.to_string()));
+        }
+        let request: Request =
+            serde_json::from_value(value).map_err(|e| nonsense(e.to_string()))?;
+        match request {
+            Request::Subscribe { interval_ms, .. } if !INTERVALS_MS.contains(&interval_ms) => {
+                Err(nonsense(format!("interval_ms {interval_ms} is not 10 to 3600000")))
+            }
+            fine => Ok(fine),
+        }
+    }
+
+    /// Whether somebody of this role may ask it.
+    pub fn allowed(&self, role: Role) -> bool {
+        let looks = matches!(
+            self,
+            Request::Status
+                | Request::Stats
+                | Request::Subscribe { .. }
+                | Request::Unsubscribe
+                | Request::Connections { .. }
+        );
+        looks || role == Role::Operator
+    }
+
+    /// As a line, without its end.
+    pub fn line(&self) -> String {
+        let mut value = serde_json::to_value(self).unwrap_or_default();
+        value["protocol"] = PROTOCOL.into();
+        value.to_string()
+    }
+}
+
+/// Why a request is refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// Not a request, and why.
+    BadRequest(String),
+    /// Longer than any request.
+    TooLong,
+    /// Written for this version of the protocol.
+    Version(String),
+    /// Not through the read-only socket.
+    NotAllowed,
+    /// Too many clients.
+    Busy,
+    /// There are fewer elastic threads: the one asked for, and how many there are.
+    NoSuchThread(usize, usize),
+    /// There are fewer flow groups: the one asked for, and how many there are.
+    NoSuchGroup(usize, usize),
+    /// It would leave nobody to serve.
+    LastThread(usize),
+    /// The thread is not in the state for it, and which it is in.
+    WrongState(usize, String),
+    /// No controller runs here.
+    NoController,
+    /// The dataplane did not answer in time.
+    NoAnswer,
+    /// The dataplane refuses, and why.
+    Dataplane(String),
+    /// This dataplane does not know how.
+    Unsupported(&'static str),
+}
+
+impl Refusal {
+    /// Its name for programs.
+    pub fn code(&self) -> &'static str {
+        match self {
+            Refusal::BadRequest(_) => "bad-request",
+            Refusal::TooLong => "too-long",
+            Refusal::Version(_) => "version",
+            Refusal::NotAllowed => "not-allowed",
+            Refusal::Busy => "busy",
+            Refusal::NoSuchThread(..) => "no-such-thread",
+            Refusal::NoSuchGroup(..) => "no-such-group",
+            Refusal::LastThread(_) => "last-thread",
+            Refusal::WrongState(..) => "wrong-state",
+            Refusal::NoController => "no-controller",
+            Refusal::NoAnswer => "no-answer",
+            Refusal::Dataplane(_) => "refused",
+            Refusal::Unsupported(_) => "unsupported",
+        }
+    }
+
+    /// What the user can do about it; empty where nothing is known.
+    pub fn mend(&self) -> String {
+        match self {
+            Refusal::BadRequest(_) | Refusal::TooLong => {
+                "requests are listed by `ix ctl --help`".into()
+            }
+            Refusal::Version(_) => "use the `ix` that started the dataplane".into(),
+            Refusal::NotAllowed => "ask through the operator socket".into(),
+            Refusal::Busy => "try again later".into(),
+            Refusal::NoSuchThread(_, threads) => match threads {
+                0 | 1 => "its only thread is 0".into(),
+                n => format!("its threads are 0 to {}", n - 1),
+            },
+            Refusal::NoSuchGroup(_, groups) => format!("they are 0 to {}", groups.max(&1) - 1),
+            Refusal::LastThread(_) => "resume another one first".into(),
+            Refusal::WrongState(..) => "`ix ctl threads` shows the states".into(),
+            Refusal::NoController => "start one with `ix run --policy …` or `ix cp`".into(),
+            Refusal::NoAnswer => {
+                "the program may have stayed away from the dataplane; look with `ix ctl status`"
+                    .into()
+            }
+            Refusal::Dataplane(_) | Refusal::Unsupported(_) => String::new(),
+        }
+    }
+
+    /// As it is sent.
+    pub fn to_json(&self) -> Value {
+        json!({ "code": self.code(), "why": self.to_string(), "mend": self.mend() })
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Refusal::BadRequest(why) => write!(f, "not a request: {why}"),
+            Refusal::TooLong => write!(f, "a request that long there is none"),
+            Refusal::Version(theirs) => {
+                write!(f, "the request is of protocol {theirs}, this dataplane speaks {PROTOCOL}")
+            }
+            Refusal::NotAllowed => write!(f, "this socket is for looking only"),
+            Refusal::Busy => write!(f, "too many clients"),
+            Refusal::NoSuchThread(thread, _) => write!(f, "no elastic thread {thread}"),
+            Refusal::NoSuchGroup(group, _) => write!(f, "no flow group {group}"),
+            Refusal::LastThread(thread) => {
+                write!(f, "elastic thread {thread} is the last that serves")
+            }
+            Refusal::WrongState(thread, state) => write!(f, "elastic thread {thread} is {state}"),
+            Refusal::NoController => write!(f, "no controller runs for this dataplane"),
+            Refusal::NoAnswer => write!(f, "the dataplane did not answer in time"),
+            Refusal::Dataplane(why) => write!(f, "{why}"),
+            Refusal::Unsupported(what) => write!(f, "this dataplane cannot {what}"),
+        }
+    }
+}
+
+/// Numbers of flow groups, ascending, each once. As text: `0-15,32`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Groups(pub Vec<usize>);
+
+impl FromStr for Groups {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Groups, String> {
+        // Bounded, so that a short line cannot become a long list.
+        let number = |text: &str| text.trim().parse().ok().filter(|n: &usize| *n < 1024);
+        let mut groups = Vec::new();
+        for part in text.split(',') {
+            let (first, last) = part.split_once('-').unwrap_or((part, part));
+            match (number(first), number(last)) {
+                (Some(first), Some(last)) if first <= last => groups.extend(first..=last),
+                _ => return Err(format!("`{part}` is no flow group; for example 0-15,32")),
+            }
+        }
+        groups.sort_unstable();
+        groups.dedup();
+        Ok(Groups(groups))
+    }
+}
+
+impl fmt::Display for Groups {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let runs = self.0.chunk_by(|a, b| a + 1 == *b);
+        for (i, run) in runs.enumerate() {
+            let comma = if i > 0 { "," } else { "" };
+            match run {
+                [one] => write!(f, "{comma}{one}")?,
+                [first, .., last] => write!(f, "{comma}{first}-{last}")?,
+                [] => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Serialize for Groups {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Groups {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Groups, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        text.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn read(line: &str) -> Result<Request, Refusal> {
+        Request::read(line.as_bytes())
+    }
+
+    #[test]
+    fn words_and_objects_are_requests() {
+        assert_eq!(read("stats\n"), Ok(Request::Stats));
+        assert_eq!(read(r#"{"do":"status","protocol":1}"#), Ok(Request::Status));
+        let migrate = Request::Migrate { groups: Groups(vec![0, 1, 2, 7]), to: 1 };
+        assert_eq!(read(r#"{"do":"migrate","groups":"7,0-2","to":1}"#), Ok(migrate.clone()));
+        assert_eq!(read(&migrate.line()), Ok(migrate));
+    }
+
+    #[test]
+    fn what_is_none_is_refused_with_a_reason() {
+        for (line, code, says) in [
+            ("explode", "bad-request", "explode"),
+            ("", "bad-request", "variant"),
+            ("{", "bad-request", "EOF"),
+            ("[1]", "bad-request", "variant"),
+            (r#"{"do":"park"}"#, "bad-request", "thread"),
+            (r#"{"do":"park","thread":-1}"#, "bad-request", "-1"),
+            (r#"{"do":"park","thread":1,"force":true}"#, "bad-request", "force"),
+            (r#"{"do":"migrate","groups":"5-2","to":0}"#, "bad-request", "5-2"),
+            (r#"{"do":"migrate","groups":"70000","to":0}"#, "bad-request", "70000"),
+            (r#"{"do":"subscribe","interval_ms":1}"#, "bad-request", "interval_ms 1"),
+            (r#"{"do":"status","protocol":7}"#, "version", "protocol 7, this dataplane speaks 1"),
+        ] {
+            let refusal = read(line).expect_err(line);
+            assert_eq!(refusal.code(), code, "{line}: {refusal}");
+            assert!(refusal.to_string().contains(says), "{line}: {refusal}");
+        }
+        assert_eq!(Request::read(b"\xff\xfe").expect_err("not text").code(), "bad-request");
+    }
+
+    #[test]
+    fn who_may_only_look_changes_nothing() {
+        let changes = [
+            Request::Migrate { groups: Groups(vec![1]), to: 0 },
+            Request::Park { thread: 0 },
+            Request::Resume { thread: 0 },
+            Request::Drain { thread: 0 },
+        ];
+        assert!(changes.iter().all(|r| r.allowed(Role::Operator) && !r.allowed(Role::ReadOnly)));
+        assert!(Request::Stats.allowed(Role::ReadOnly) && Request::Status.allowed(Role::ReadOnly));
+    }
+
+    proptest! {
+        #[test]
+        fn groups_survive_their_text(mut groups in prop::collection::vec(0usize..512, 1..60)) {
+            groups.sort_unstable();
+            groups.dedup();
+            let text = Groups(groups.clone()).to_string();
+            prop_assert_eq!(text.parse::<Groups>().expect("its own text"), Groups(groups));
+        }
+
+        #[test]
+        fn no_line_is_too_strange(line in prop::collection::vec(any::<u8>(), 0..200)) {
+            let _ = Request::read(&line);
+        }
+    }
+}
