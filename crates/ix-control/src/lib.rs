@@ -8,13 +8,17 @@
 //! others in virtual time.
 #![forbid(unsafe_code)]
 
+mod climber;
 mod configuration;
 mod controller;
 mod decision;
 mod machine;
 mod observation;
+mod placement;
 mod platform;
 pub mod policy;
+#[cfg(test)]
+mod test_support;
 
 pub use configuration::Configuration;
 pub use controller::Controller;

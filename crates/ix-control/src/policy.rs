@@ -1,7 +1,11 @@
-//! Policies: when to move on a ladder, and the ladder. Written as TOML.
+//! Policies: what the user chose, when to move on a ladder, and the ladder. Written as TOML.
+mod file;
 mod ladder;
 
-pub use ladder::{Add, Ladder, Level};
+pub use file::{BUILT_IN, PolicyError};
+pub use ladder::{Add, Ladder, Level, Rungs};
+
+use crate::{Clock, Configuration};
 
 /// What the user chose.
 #[derive(Clone, Debug, PartialEq)]
@@ -12,4 +16,123 @@ pub struct Policy {
     pub slo_us: f64,
     /// In which order resources are added.
     pub ladder: Ladder,
+    /// What a resource is assumed to add.
+    pub gain: Gain,
+    /// When to add.
+    pub up: Up,
+    /// When to remove.
+    pub down: Down,
+    /// What differs for some programs.
+    pub dataplanes: Vec<Exception>,
+}
+
+/// Throughput that resources add, as the policy assumes it. Cores and clocks are proportional.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Gain {
+    /// Each further hardware thread of a core, to what the first gives (the papers: 0.3).
+    pub hyperthreads: f64,
+    /// Turbo, to the nominal clock.
+    pub turbo: f64,
+}
+
+/// When resources are added.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Up {
+    /// Busy share of the time from which more is given before a queue builds; 1: never.
+    pub busy_max: f64,
+    /// Least time between two steps up, ms.
+    pub hold_ms: f64,
+}
+
+/// When resources are removed.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Down {
+    /// The idle time must exceed the ratio of the configurations by this factor.
+    pub margin: f64,
+    /// Busy share of the time that the lower rung may come to.
+    pub busy_max: f64,
+    /// The highest load of so many ms past must fit into the lower rung.
+    pub window_ms: f64,
+    /// Packets that may wait in the mean.
+    pub queue_max: f64,
+    /// Rungs of one step at most.
+    pub rungs_max: u32,
+    /// A rung that was too low for a load is not tried again with that load for so long, s.
+    pub regret_s: f64,
+}
+
+/// What differs for the dataplanes of a program.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Exception {
+    /// The program's name, without its folder.
+    pub program: String,
+    /// Its bound on the queueing delay, µs.
+    pub slo_us: Option<f64>,
+    /// Its share of cores that several want, to that of others (1).
+    pub weight: f64,
+}
+
+impl Default for Gain {
+    fn default() -> Gain {
+        Gain { hyperthreads: 0.3, turbo: 0.1 }
+    }
+}
+
+impl Default for Up {
+    fn default() -> Up {
+        Up { busy_max: 0.95, hold_ms: 200.0 }
+    }
+}
+
+impl Default for Down {
+    fn default() -> Down {
+        Down {
+            margin: 1.2,
+            busy_max: 0.9,
+            window_ms: 1000.0,
+            queue_max: 8.0,
+            rungs_max: 4,
+            regret_s: 600.0,
+        }
+    }
+}
+
+impl Gain {
+    /// Throughput of a configuration, in units of one hardware thread of one core at 1 kHz, or at
+    /// the only clock there is. `nominal` is the clock that turbo adds to.
+    pub fn capacity(&self, configuration: &Configuration, nominal: Option<Clock>) -> f64 {
+        let threads = f64::from(configuration.threads_per_core.max(1));
+        let core = 1.0 + self.hyperthreads * (threads - 1.0);
+        let khz = |clock| match clock {
+            Some(Clock::Khz(khz)) => f64::from(khz),
+            _ => 1.0,
+        };
+        let clock = match configuration.clock {
+            Some(Clock::Turbo) => khz(nominal) * (1.0 + self.turbo),
+            clock => khz(clock),
+        };
+        f64::from(configuration.cores) * core * clock
+    }
+
+    /// What one hardware thread gives, of `together` of its core that are in use; alone: 1.
+    pub fn thread_weight(&self, together: usize) -> f64 {
+        let n = together.max(1) as f64;
+        (1.0 + self.hyperthreads * (n - 1.0)) / n
+    }
+}
+
+impl Policy {
+    /// The bound for a program.
+    pub fn slo_us_of(&self, program: &str) -> f64 {
+        self.exception(program).and_then(|e| e.slo_us).unwrap_or(self.slo_us)
+    }
+
+    /// A program's share of cores that several dataplanes want.
+    pub fn weight_of(&self, program: &str) -> f64 {
+        self.exception(program).map_or(1.0, |e| e.weight)
+    }
+
+    fn exception(&self, program: &str) -> Option<&Exception> {
+        self.dataplanes.iter().find(|e| e.program == program)
+    }
 }
