@@ -137,12 +137,14 @@ impl Dataplane {
             (0..threads).map(|_| Ok(Waker::new(eventfd(config.fd_base)?))).collect();
         let now_us = clock.now_us();
         let shared = Arc::new(Shared::new(config, memory, wakers?, &macs, now_us));
+        page.set_batch_bound(shared.config.batch);
         let mut runners = Vec::new();
         let mut areas = Vec::new();
         let parts = nics.into_iter().zip(pools).zip(forwarding(threads));
         for (index, ((nics, pools), forwarding)) in parts.enumerate() {
             let area = map_area()?;
             let metrics = ThreadMetrics::new(page, index);
+            metrics.cpu.set(shared.config.cpus[index].into());
             // SAFETY: the area was mapped just now, is never unmapped, and only this writer and
             // this call array are made for it.
             let (events, calls) = unsafe {

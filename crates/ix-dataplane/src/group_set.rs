@@ -3,7 +3,8 @@ use core::fmt;
 use core::str::FromStr;
 use ix_wire::FLOW_GROUPS;
 
-const WORDS: usize = FLOW_GROUPS.div_ceil(64);
+/// Words of a set as bits.
+pub(crate) const WORDS: usize = FLOW_GROUPS.div_ceil(64);
 
 /// Some of the flow groups. As text: numbers and ranges, `0-3,7`; the empty set is `-`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -16,6 +17,16 @@ impl GroupSet {
     /// All of them.
     pub fn all() -> GroupSet {
         (0..FLOW_GROUPS).collect()
+    }
+
+    /// From bits, group 0 lowest.
+    pub const fn from_words(words: [u64; WORDS]) -> GroupSet {
+        GroupSet(words)
+    }
+
+    /// As bits, group 0 lowest.
+    pub const fn words(&self) -> [u64; WORDS] {
+        self.0
     }
 
     /// Adds a group; false when there is no such group.

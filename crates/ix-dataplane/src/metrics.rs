@@ -2,22 +2,31 @@
 //!
 //! One elastic thread writes its own block, with plain loads and stores; everybody else only reads,
 //! so a reader sees each counter somewhat late but never torn. Names are stable: tools rely on them.
+//!
+//! Two kinds of numbers: counters, which only grow, and the averages of the last windows of 10 ms,
+//! which the control plane decides by (`window.rs`).
 mod page;
+mod records;
 mod snapshot;
+mod state;
 mod stopwatch;
+mod window;
 
-pub use page::{ControlPage, PageError};
-pub use snapshot::{Snapshot, ThreadSnapshot};
+pub use page::{CommandBlock, ControlPage, PageError};
+pub use records::RecordRing;
+pub use snapshot::{CommandSnapshot, GroupSnapshot, Snapshot, ThreadSnapshot};
+pub use state::{NONRESPONSIVE_US, Place, ThreadState, Whereabouts};
 pub use stopwatch::{Stage, ThreadMetrics};
+pub use window::{ALPHAS, Smoothed, WINDOW_US, WindowBlock, WindowMetrics};
 
 use crate::histogram::{BUCKETS, Histogram, bucket_of};
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use ix_tcp::TcpCounter;
-use ix_wire::DropReason;
+use ix_wire::{DropReason, FLOW_GROUPS};
 
 /// Layout of the control page; a change of any list in this module, or of what one of its numbers
 /// means, is a new version.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 
 /// Buckets of the batch histogram: 0, 1, 2..4, 4..8, … the last is open-ended.
 pub const BATCH_BUCKETS: usize = 12;
@@ -233,11 +242,26 @@ pub struct ThreadBlock {
     pub batches: [Metric; BATCH_BUCKETS],
     /// Ticks from the application's return to its next turn, of cycles that did something.
     pub busy_cycle_ticks: SharedHistogram,
+    /// Its life, by [`ThreadState`], as the dataplane knows it.
+    pub life: Metric,
+    /// Where the thread is now and since when.
+    pub whereabouts: Whereabouts,
+    /// The hardware thread that it is pinned to when entered.
+    pub cpu: Metric,
+    /// Averages of the last windows.
+    pub window: WindowBlock,
+    /// The flow groups it owns, as bits.
+    pub owned: [Metric; FLOW_GROUPS / 64],
+    /// Packets that it handled, by flow group.
+    pub group_packets: [Metric; FLOW_GROUPS],
+    /// The last migrations that ended here.
+    pub migrations: RecordRing,
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::MigrationRecord;
     use std::os::fd::{AsFd, FromRawFd, OwnedFd};
     use std::sync::Arc;
 
@@ -279,6 +303,42 @@ mod tests {
     }
 
     #[test]
+    fn the_control_plane_reads_plain_numbers() {
+        let page = Arc::new(ControlPage::anonymous(2).unwrap());
+        page.set_batch_bound(64);
+        let (first, second) = (ThreadMetrics::new(&page, 0), ThreadMetrics::new(&page, 1));
+        second.cpu.set(7);
+        second.set_life(ThreadState::Active);
+        second.set_owned(&[3, 5, 127].into_iter().collect());
+        first.group_packets[3].add(4);
+        second.group_packets[3].add(5);
+        second.whereabouts.set(Place::Application { since_us: 1_000 });
+        let record = MigrationRecord { command: 9, to: 1, ..MigrationRecord::default() };
+        first.migrated(&MigrationRecord { start_us: 2, ..record });
+        second.migrated(&MigrationRecord { start_us: 1, ..record });
+        page.commands().refused.add(2);
+        let at = |now_us| Snapshot::at(&page, now_us);
+        let snapshot = at(1_000 + NONRESPONSIVE_US);
+        assert_eq!(snapshot.threads[0].state, ThreadState::Background);
+        let thread = &snapshot.threads[1];
+        assert_eq!((thread.state, thread.cpu), (ThreadState::Active, 7));
+        assert_eq!(thread.owned.to_string(), "3,5,127");
+        assert_eq!(snapshot.groups[3], GroupSnapshot { owner: Some(1), packets: 9 });
+        assert_eq!(snapshot.groups[4], GroupSnapshot { owner: None, packets: 0 });
+        let starts: Vec<_> = snapshot.migrations.iter().map(|r| r.start_us).collect();
+        assert_eq!((starts, snapshot.migrations_ever), (vec![1, 2], 2));
+        assert_eq!((snapshot.batch_bound, snapshot.commands.refused), (64, 2));
+        // Nobody has written this: the thread cannot.
+        let late = at(1_001 + NONRESPONSIVE_US);
+        assert_eq!(late.threads[1].state, ThreadState::NonResponsive);
+        second.set_life(ThreadState::Parked);
+        assert_eq!(at(1 << 40).threads[1].state, ThreadState::Parked);
+        second.whereabouts.set(Place::Asleep { since_us: 1_000 });
+        let idle = at(1_000 + 20 * WINDOW_US).threads[1].window.idle;
+        assert!(idle[0] > 0.99 && idle[2] < 0.95, "{idle:?}");
+    }
+
+    #[test]
     fn strange_memory_is_refused() {
         let fd = memfd();
         assert_eq!(ControlPage::open(fd.as_fd()).err(), Some(PageError::NotAPage));
@@ -307,6 +367,7 @@ mod tests {
             _ => depth,
         });
         assert_eq!(depth, 0, "{json}");
+        assert!(json.contains("\"window\":{\"queueing_delay_us\":[0.000,0.000,0.000],"), "{json}");
     }
 
     #[test]

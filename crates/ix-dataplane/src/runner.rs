@@ -1,6 +1,7 @@
 //! `run_io` on Linux: turns of the cycle until there is something for the application, with bounded
 //! spinning and then sleep on the doorbells.
-use crate::clock::Clock;
+use crate::clock::{Clock, ticks};
+use crate::metrics::Place;
 use crate::thread::ElasticThread;
 use std::os::fd::RawFd;
 
@@ -64,6 +65,14 @@ impl Runner {
 
     /// Runs the application's calls, then cycles until there are events, or `wait_us` are over.
     pub fn run_io(&mut self, calls: usize, wait_us: u64) -> RunOutcome {
+        self.thread.io.metrics.whereabouts.set(Place::Dataplane);
+        let outcome = self.cycle(calls, wait_us);
+        let place = Place::Application { since_us: outcome.now_us };
+        self.thread.io.metrics.whereabouts.set(place);
+        outcome
+    }
+
+    fn cycle(&mut self, calls: usize, wait_us: u64) -> RunOutcome {
         let start_us = self.clock.now_us();
         let until_us = start_us.saturating_add(wait_us);
         let spin_us = self.thread.shared.config.idle_spin_us;
@@ -189,7 +198,10 @@ impl Runner {
             if let Some(fd) = self.watched_fd {
                 add(fd);
             }
+            let since = ticks();
+            thread.io.metrics.sleeps(now_us);
             poll(&mut self.polls, wake_us.saturating_sub(now_us));
+            thread.io.metrics.slept(since);
             drain(waker_fd);
             let last = self.polls.last().filter(|_| self.watched_fd.is_some());
             watched = last.is_some_and(|poll| poll.revents != 0);

@@ -1,5 +1,5 @@
 //! The control page: versioned shared memory with one block for each elastic thread.
-use super::{ThreadBlock, VERSION};
+use super::{Metric, ThreadBlock, VERSION};
 use core::fmt;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Release};
@@ -17,6 +17,25 @@ struct Header {
     block_bytes: u32,
     reserved: u32,
     ticks_per_us: u64,
+    batch_bound: Metric,
+    commands: CommandBlock,
+}
+
+/// What became of the control plane's commands. Written by whichever elastic thread holds the lock
+/// of the command that runs.
+#[derive(Debug, Default)]
+#[repr(C)]
+pub struct CommandBlock {
+    /// Number of the command that runs; 0: none does.
+    pub running: Metric,
+    /// Number of the last one that ended.
+    pub ended: Metric,
+    /// Commands that were carried out.
+    pub done: Metric,
+    /// Commands that were refused.
+    pub refused: Metric,
+    /// Commands that were undone because they took too long.
+    pub timed_out: Metric,
 }
 
 /// Why a control page cannot be used.
@@ -122,6 +141,8 @@ impl ControlPage {
             block_bytes: size_of::<ThreadBlock>() as u32,
             reserved: 0,
             ticks_per_us,
+            batch_bound: Metric::default(),
+            commands: CommandBlock::default(),
         };
         // SAFETY: the mapping begins with room for a header (the caller's promise).
         unsafe { header.write(content) };
@@ -132,7 +153,7 @@ impl ControlPage {
 
     fn header(&self) -> &Header {
         // SAFETY: the mapping lives as long as self and is at least a header long; all bit patterns
-        // are valid. Fields but `magic` do not change after it was written.
+        // are valid. Fields but atomic ones do not change after `magic` was written.
         unsafe { self.header.as_ref() }
     }
 
@@ -158,6 +179,21 @@ impl ControlPage {
     /// Ticks of the time stamp counter in a microsecond; 0: unknown.
     pub fn ticks_per_us(&self) -> u64 {
         self.header().ticks_per_us
+    }
+
+    /// The batch bound B; 0: not known yet.
+    pub fn batch_bound(&self) -> u32 {
+        self.header().batch_bound.get() as u32
+    }
+
+    /// Says what the batch bound is.
+    pub(crate) fn set_batch_bound(&self, batch: usize) {
+        self.header().batch_bound.set(batch as u64);
+    }
+
+    /// What became of commands.
+    pub fn commands(&self) -> &CommandBlock {
+        &self.header().commands
     }
 
     /// Whether it may be written: a page from [`ControlPage::open`] may not.

@@ -1,6 +1,8 @@
 //! The writing end of an elastic thread's block, and the stopwatch of its cycle.
-use super::{BATCH_BUCKETS, ControlPage, LocalDrop, ThreadBlock};
+use super::window::Window;
+use super::{BATCH_BUCKETS, ControlPage, LocalDrop, Place, ThreadBlock, ThreadState};
 use crate::clock::ticks;
+use crate::{GroupSet, MigrationRecord};
 use core::ops::Deref;
 use core::ptr::NonNull;
 use ix_tcp::TcpCounter;
@@ -83,6 +85,7 @@ pub struct ThreadMetrics {
     undivided: u64,
     /// Batched system calls when the last cycle was over.
     calls_seen: u64,
+    window: Window,
 }
 
 // SAFETY: the pointer is to shared memory of atomics, kept alive by `_page`.
@@ -119,6 +122,7 @@ impl ThreadMetrics {
             sample_every: SAMPLE_EVERY,
             undivided: 0,
             calls_seen: 0,
+            window: Window::new(now, page.ticks_per_us()),
         }
     }
 
@@ -153,6 +157,72 @@ impl ThreadMetrics {
         let worked = worked || received + sent > 0 || calls != self.calls_seen;
         self.calls_seen = calls;
         self.charge(worked);
+        if received > 0 {
+            self.window.sums.receiving += 1;
+            self.window.sums.packets += received as u64;
+        }
+        if self.window.is_over(self.stage_since) {
+            self.end_window();
+        }
+    }
+
+    /// So many packets waited when the cycle began to receive, those it took included.
+    #[inline]
+    pub fn waited(&mut self, depth: usize) {
+        self.window.sums.depth += depth as u64;
+    }
+
+    #[cold]
+    fn end_window(&mut self) {
+        // SAFETY: as in `deref`; borrowed beside the window, which is no part of the block.
+        let block = unsafe { self.block.as_ref() };
+        self.window.end(self.stage_since, &block.window);
+    }
+
+    /// The thread is about to sleep.
+    pub fn sleeps(&mut self, now_us: u64) {
+        self.whereabouts.set(Place::Asleep { since_us: now_us });
+    }
+
+    /// It has slept since this reading of the time stamp counter.
+    pub fn slept(&mut self, since: u64) {
+        self.whereabouts.set(Place::Dataplane);
+        let now = ticks();
+        if !self.window.is_long(since, now) {
+            return;
+        }
+        // The time before is a window of its own, so that a long sleep does not thin it.
+        self.charge_idle(since);
+        // SAFETY: as in `end_window`.
+        let block = unsafe { self.block.as_ref() };
+        self.window.end(since, &block.window);
+        self.charge_idle(now);
+        self.window.end(now, &block.window);
+    }
+
+    /// Charges the time up to `now` to idleness at once.
+    fn charge_idle(&mut self, now: u64) {
+        let idle = now.wrapping_sub(self.stage_since);
+        self.stage_ticks[Stage::Idle as usize].add(idle);
+        self.window.sums.idle_ticks += idle;
+        (self.stage, self.stage_since) = (Stage::Idle, now);
+    }
+
+    /// A migration has ended here.
+    pub fn migrated(&self, record: &MigrationRecord) {
+        self.migrations.push(record);
+    }
+
+    /// Says what the thread is now.
+    pub fn set_life(&self, life: ThreadState) {
+        self.life.set(life as u64);
+    }
+
+    /// Says which flow groups the thread owns.
+    pub fn set_owned(&self, groups: &GroupSet) {
+        for (word, bits) in self.owned.iter().zip(groups.words()) {
+            word.set(bits);
+        }
     }
 
     /// The application is not next after all: the thread goes on looking for work.
@@ -170,7 +240,10 @@ impl ThreadMetrics {
         let (app, idle) = (cycle[Stage::App as usize], cycle[Stage::Idle as usize]);
         let inside = all - app - idle;
         self.stage_ticks[Stage::App as usize].add(app);
-        self.stage_ticks[Stage::Idle as usize].add(if worked { idle } else { idle + inside });
+        let idle = if worked { idle } else { idle + inside };
+        self.stage_ticks[Stage::Idle as usize].add(idle);
+        self.window.sums.idle_ticks += idle;
+        self.window.sums.busy_cycles += u64::from(worked);
         if worked && self.detailed {
             self.divide(&cycle, inside);
         } else if worked {
@@ -294,6 +367,37 @@ mod tests {
         assert!(calls + poll <= all && calls + poll > all / 10 * 9, "{calls} + {poll} of {all}");
         // A cycle that was interrupted may be the one that stands for others: be generous.
         assert!(poll > calls, "{calls} {poll}");
+    }
+
+    #[test]
+    fn a_long_sleep_does_not_thin_the_window_before_it() {
+        // A slow counter, so that windows are long against what the test itself takes.
+        let page = Arc::new(ControlPage::anonymous(1).unwrap());
+        let mut metrics = ThreadMetrics::new(&page, 0);
+        let start = metrics.stage_since;
+        let length = crate::metrics::WINDOW_US * 1_000;
+        metrics.window.sums.busy_cycles = 10;
+        metrics.waited(40);
+        (metrics.window.sums.receiving, metrics.window.sums.packets) = (10, 20);
+        metrics.stage = Stage::Idle;
+        // Asleep for four windows, as far as the stopwatch knows.
+        let asleep = start.wrapping_sub(4 * length);
+        metrics.stage_since = asleep;
+        metrics.window = {
+            let mut window = Window::new(asleep.wrapping_sub(length / 2), 1_000);
+            window.sums = metrics.window.sums;
+            window
+        };
+        metrics.sleeps(5);
+        assert_eq!(metrics.whereabouts.get(), Place::Asleep { since_us: 5 });
+        metrics.slept(asleep);
+        assert_eq!(metrics.whereabouts.get(), Place::Dataplane);
+        let read = page.thread(0).window.read().expect("nobody writes");
+        let windows = (ticks() - asleep) / length;
+        let kept = 0.5f64.powi(windows as i32);
+        assert!((read.queue_depth[0] - 0.5 * 4.0 * kept).abs() < 1e-9, "{read:?} {windows}");
+        assert!((read.idle[0] - (1.0 - kept)).abs() < 1e-9, "{read:?} {windows}");
+        assert!(page.thread(0).stage_ticks[Stage::Idle as usize].get() >= 4 * length);
     }
 
     #[test]
