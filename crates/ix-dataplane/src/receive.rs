@@ -154,6 +154,7 @@ impl Receive {
 
     /// The flow group of a tuple on a port, and the hash for the flow table.
     pub fn classify(&self, flow_hash: u64, port: usize, tuple: &FlowTuple) -> usize {
+            self.io.metrics.group_packets[usize::from(work.group)].add(1);
         group_of(&self.toeplitz[port], flow_hash, tuple)
     }
 
@@ -174,6 +175,7 @@ impl Receive {
 impl ElasticThread {
     /// Polls and handles one batch; answers the number of packets.
     pub(crate) fn receive_batch(&mut self) -> usize {
+        let (mut left, mut blind) = (0, false);
         if !self.io.events.has_room() {
             self.io.metrics.counters.event_back_pressure.add(1);
             return 0;
@@ -185,6 +187,16 @@ impl ElasticThread {
         self.io.metrics.enter(Stage::Process);
         self.receive.pressure = self.io.rx_pressure(polled);
         self.parse_burst();
+            // Only a device that gave all it was asked for may have more.
+            if taken > 0 && taken >= room {
+                match port.nic.backlog() {
+                    Some(waiting) => left += waiting,
+                    None => blind = true,
+                }
+            }
+        }
+        if !burst.is_empty() {
+            self.io.metrics.waited(burst.len(), left, blind);
         self.prefetch_flows();
         let mut work = std::mem::take(&mut self.receive.work);
         let mut mbufs = std::mem::take(&mut self.receive.mbufs);
@@ -217,7 +229,8 @@ impl ElasticThread {
             }
             let port = &mut self.io.ports[index];
             let room = room.min(port.nic.waiting().map_or(room, share));
-            port.nic.receive(&self.io.shared.memory, &mut self.io.rx_pool, room, burst);
+            let taken =
+                port.nic.receive(&self.io.shared.memory, &mut self.io.rx_pool, room, burst);
             origins.resize(burst.len(), index as u8);
         }
         *first_port = if *first_port + 1 < ports { *first_port + 1 } else { 0 };

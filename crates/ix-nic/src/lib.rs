@@ -147,6 +147,11 @@ pub trait Nic: Send {
         None
     }
 
+    /// How many packets wait, for metrics; `None` from a device that cannot tell.
+    fn backlog(&self) -> Option<usize> {
+        self.waiting()
+    }
+
     /// Queues packets for transmission from the front of `packets` and leaves in it those that the
     /// device has no room for. Finished frames return to `tx_pool`, here or in [`Nic::kick`].
     fn transmit(

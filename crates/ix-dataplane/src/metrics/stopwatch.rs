@@ -66,6 +66,10 @@ impl Stage {
 /// message. A prime, so that no rhythm of the cycles hides a part of them.
 const SAMPLE_EVERY: u32 = 13;
 
+/// Most packets that may be thought to wait in a device that cannot tell: what the queue of a Linux
+/// interface holds.
+const FULL_RUN_MAX: u64 = 1_000;
+
 /// The writing end of one [`ThreadBlock`], and the stopwatch of the cycle's stages.
 pub struct ThreadMetrics {
     block: NonNull<ThreadBlock>,
@@ -86,6 +90,8 @@ pub struct ThreadMetrics {
     /// Batched system calls when the last cycle was over.
     calls_seen: u64,
     window: Window,
+    /// Packets since a device that cannot tell how many wait was last seen empty.
+    full_run: u64,
 }
 
 // SAFETY: the pointer is to shared memory of atomics, kept alive by `_page`.
@@ -123,6 +129,7 @@ impl ThreadMetrics {
             undivided: 0,
             calls_seen: 0,
             window: Window::new(now, page.ticks_per_us()),
+            full_run: 0,
         }
     }
 
@@ -166,10 +173,21 @@ impl ThreadMetrics {
         }
     }
 
-    /// So many packets waited when the cycle began to receive, those it took included.
+    /// A cycle took so many packets and left so many behind in devices that can tell. `blind`: one
+    /// that cannot gave all it was asked for, and may have more.
     #[inline]
-    pub fn waited(&mut self, depth: usize) {
-        self.window.sums.depth += depth as u64;
+    pub fn waited(&mut self, taken: usize, left: usize, blind: bool) {
+        self.window.sums.depth += (taken + left) as u64;
+        if blind || self.full_run > 0 {
+            self.waited_blindly(taken, blind);
+        }
+    }
+
+    /// Counts what came in since the device was last seen empty.
+    #[cold]
+    fn waited_blindly(&mut self, taken: usize, blind: bool) {
+        self.window.sums.depth += self.full_run;
+        self.full_run = if blind { (self.full_run + taken as u64).min(FULL_RUN_MAX) } else { 0 };
     }
 
     #[cold]
@@ -370,6 +388,24 @@ mod tests {
     }
 
     #[test]
+    fn a_device_that_cannot_tell_is_thought_to_hold_what_it_gave_since_it_was_empty() {
+        let page = Arc::new(ControlPage::anonymous(1).unwrap());
+        let mut metrics = ThreadMetrics::new(&page, 0);
+        let mut depth = |taken, left, blind| {
+            let before = metrics.window.sums.depth;
+            metrics.waited(taken, left, blind);
+            metrics.window.sums.depth - before
+        };
+        assert_eq!([depth(3, 0, false), depth(64, 100, false)], [3, 164]);
+        assert_eq!([depth(64, 0, true), depth(64, 0, true), depth(64, 0, true)], [64, 128, 192]);
+        assert_eq!([depth(5, 0, false), depth(5, 0, false)], [197, 5], "and then it was empty");
+        for _ in 0..100 {
+            depth(64, 0, true);
+        }
+        assert_eq!(depth(64, 0, true), 64 + FULL_RUN_MAX);
+    }
+
+    #[test]
     fn a_long_sleep_does_not_thin_the_window_before_it() {
         // A slow counter, so that windows are long against what the test itself takes.
         let page = Arc::new(ControlPage::anonymous(1).unwrap());
@@ -377,7 +413,7 @@ mod tests {
         let start = metrics.stage_since;
         let length = crate::metrics::WINDOW_US * 1_000;
         metrics.window.sums.busy_cycles = 10;
-        metrics.waited(40);
+        metrics.waited(20, 20, false);
         (metrics.window.sums.receiving, metrics.window.sums.packets) = (10, 20);
         metrics.stage = Stage::Idle;
         // Asleep for four windows, as far as the stopwatch knows.

@@ -204,6 +204,10 @@ impl Nic for AfxdpNic {
         })
     }
 
+    fn backlog(&self) -> Option<usize> {
+        Some(self.socket.as_ref().map_or(0, |socket| socket.rx.waiting() as usize))
+    }
+
     fn transmit(
         &mut self,
         _memory: &PacketMemory,
