@@ -31,6 +31,8 @@ pub enum Error {
     State,
     /// The datagram is longer than the path allows.
     TooLong,
+    /// The flow group is another elastic thread's.
+    Moved,
     /// A code that this version of libix does not know.
     Unknown,
 }
@@ -52,6 +54,7 @@ impl Error {
             error::RESET => Error::Reset,
             error::STATE => Error::State,
             error::TOO_LONG => Error::TooLong,
+            error::MOVED => Error::Moved,
             _ => Error::Unknown,
         }
     }
@@ -79,6 +82,7 @@ impl fmt::Display for Error {
             Error::Reset => "the connection was reset",
             Error::State => "the flow cannot do this in its state",
             Error::TooLong => "the datagram is longer than the path allows",
+            Error::Moved => "its flow group went to another elastic thread",
             Error::Unknown => "the dataplane gave an unknown error code",
         })
     }

@@ -2,6 +2,7 @@
 use super::{OnIx, Pending};
 use crate::engine::{End, Verdict};
 use crate::protocol::Protocol;
+use ix_abi::group_of;
 use libix::raw::{Event, Received, call};
 use libix::{Dead, Error};
 
@@ -129,10 +130,25 @@ impl<P: Protocol> OnIx<P> {
                 }
             }
             Event::Knock { handle, .. } => self.push(call::reject(handle), Pending::Nothing),
+            Event::GroupLeaves { group, .. } => self.lose_group(group, now_ns),
             Event::Timer { .. }
-            | Event::Migrated { .. }
+            | Event::GroupArrived { .. }
             | Event::Revoke { .. }
             | Event::Unknown => {}
+        }
+    }
+
+    /// Measured connections stay with their thread: those of a flow group that is taken away end, and
+    /// that is an error of the run.
+    #[cold]
+    fn lose_group(&mut self, group: u32, now_ns: u64) {
+        for index in 0..self.flows.len() as u32 {
+            let flow = &self.flows[index as usize];
+            if flow.up && !self.engine.is_udp() && group_of(flow.handle) == group {
+                self.abort(index);
+                let why = "its flow group was migrated, which a load generator's must not be";
+                self.engine.closed(index, End::Reset(why.to_string()), now_ns);
+            }
         }
     }
 

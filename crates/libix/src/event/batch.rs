@@ -3,7 +3,7 @@ use super::output::OutQueue;
 use crate::error::Error;
 use crate::raw::call::Batched;
 use crate::raw::{Thread, TxBuf, Wait};
-use ix_abi::{CALLS_MAX, Handle, SgEntry};
+use ix_abi::{CALLS_MAX, Cookie, Handle, SgEntry, group_of};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 
@@ -15,6 +15,8 @@ pub(super) enum Pending {
     Listen(u64),
     Connect(u64),
     Accept(u64),
+    /// A connection that moved here, and the cookie that it had.
+    Rename(u64, Cookie),
     /// A connection, and the bytes that were offered.
     Sendv(u64, u64),
     /// A timer, and its delay.
@@ -40,14 +42,17 @@ impl Batch {
         Batch { thread, pending: slots(), answered: slots(), backlog: VecDeque::new() }
     }
 
-    /// Appends a call, now or (when the array is full) to the next batch; order is kept.
+    /// Appends a call, now or (when the array is full) to the next batch; order is kept. Answers
+    /// whether it is in the array.
     #[inline]
-    pub(super) fn push(&mut self, call: Batched, pending: Pending) {
-        if self.backlog.is_empty() && self.thread.push(call).is_some() {
+    pub(super) fn push(&mut self, call: Batched, pending: Pending) -> bool {
+        let now = self.backlog.is_empty() && self.thread.push(call).is_some();
+        if now {
             self.pending.push(pending);
         } else {
             self.backlog.push_back((call, pending));
         }
+        now
     }
 
     /// Appends a call to the next batch while the answers of the last one are still being read.
@@ -88,6 +93,14 @@ impl Batch {
             self.thread.push(call);
             self.pending.push(pending);
         }
+    }
+
+    /// Takes the calls on flows of a group out of those that wait, in their order.
+    pub(super) fn take_from_backlog(&mut self, group: u32) -> Vec<(Batched, Pending)> {
+        let of_group = |call: &Batched| call.handle().is_some_and(|h| group_of(h) == group);
+        let (taken, left) = self.backlog.drain(..).partition(|(call, _)| of_group(call));
+        self.backlog = left;
+        VecDeque::into(taken)
     }
 
     /// Whether calls wait for the next batch.

@@ -2,10 +2,12 @@
 use super::batch::{Batch, Pending};
 use super::connection::{Connection, EMIT_CALLS, Emitted, Ending, Fin};
 use super::slab::Slab;
+use super::team::{Member, Team};
 use super::udp::Udp;
 use super::{Conn, RETRY_US};
 use crate::error::{Dead, Error};
 use crate::raw::{Event, Thread, TxArena, Wait, call};
+use ix_abi::{Handle, group_of};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 
@@ -30,7 +32,6 @@ struct Timer {
 
 /// Connections, listeners and timers of one event loop; `S` is the state of a connection.
 pub struct Io<S> {
-    pub(super) batch: Batch,
     pub(super) connections: Slab<Connection<S>>,
     listeners: Slab<Listener>,
     timers: Slab<Timer>,
@@ -43,15 +44,19 @@ pub struct Io<S> {
     tx_asked: bool,
     tx_refused_us: Option<u64>,
     stop: bool,
+    /// `None`: connections never move.
+    pub(super) member: Option<Box<Member<S>>>,
+    /// The last one to be dropped: the elastic thread, to whose memory the others refer.
+    pub(super) batch: Batch,
 }
 
 impl<S> Io<S> {
-    pub(super) fn new(thread: Thread) -> Io<S> {
+    pub(super) fn new(thread: Thread, team: Option<&Team<S>>) -> Io<S> {
+        let index = thread.index();
         Io {
-            batch: Batch::new(thread),
-            connections: Slab::default(),
-            listeners: Slab::default(),
-            timers: Slab::default(),
+            connections: Slab::new(index),
+            listeners: Slab::new(index),
+            timers: Slab::new(index),
             udp: Udp::default(),
             dirty: VecDeque::new(),
             failed: Vec::new(),
@@ -60,6 +65,8 @@ impl<S> Io<S> {
             tx_asked: false,
             tx_refused_us: None,
             stop: false,
+            member: team.map(|team| Box::new(Member::new(team))),
+            batch: Batch::new(thread),
         }
     }
 
@@ -160,7 +167,26 @@ impl<S> Io<S> {
     pub(super) fn accept(&mut self, handle: u64, peer: SocketAddr, state: S) -> u64 {
         let id = self.connections.insert(Connection::new(handle, true, peer, state));
         self.batch.push(call::accept(handle, id), Pending::Accept(id));
+        self.note_group(handle, id);
         id
+    }
+
+    /// Remembers the flow group of a connection.
+    fn note_group(&mut self, handle: Handle, id: u64) {
+        if let Some(member) = &mut self.member {
+            member.groups.joined(group_of(handle), id);
+        }
+    }
+
+    /// Ends the record of a connection.
+    pub(super) fn forget(&mut self, id: u64) {
+        let Some(Connection { handle, .. }) = self.connections.remove(id) else { return };
+        if let Some(member) = &mut self.member
+            && handle != 0
+        {
+            let connections = &self.connections;
+            member.groups.left(group_of(handle), |id| connections.get(id).is_some());
+        }
     }
 
     pub(super) fn reject(&mut self, handle: u64) {
@@ -186,8 +212,13 @@ impl<S> Io<S> {
         }
     }
 
+    #[inline]
     pub(super) fn event(&self, index: usize) -> Event {
-        self.batch.thread.event(index)
+        let event = self.batch.thread.event(index);
+        match &self.member {
+            None => event,
+            Some(member) => member.renamed(event),
+        }
     }
 
     /// Notes that the connection may have calls to append before the next cycle.
@@ -217,7 +248,7 @@ impl<S> Io<S> {
             match connection.emit(id, &mut self.batch) {
                 Emitted::Alive => {}
                 Emitted::Unfinished => unfinished = true,
-                Emitted::Gone => drop(self.connections.remove(id)),
+                Emitted::Gone => self.forget(id),
             }
         }
         let starved = !self.starved.is_empty();
@@ -243,6 +274,7 @@ impl<S> Io<S> {
                         self.failed.push((id, Dead::Reset));
                     }
                 }
+                Pending::Rename(id, old) => self.renamed(id, old, answer),
                 Pending::Connect(id) => self.connect_answered(id, answer),
                 Pending::Listen(id) => {
                     if let Some(listener) = self.listeners.get_mut(id) {
@@ -281,6 +313,7 @@ impl<S> Io<S> {
             Ok(handle) => {
                 if let Some(connection) = self.connections.get_mut(id) {
                     connection.handle = handle;
+                    self.note_group(handle, id);
                     self.touch(id);
                 }
             }

@@ -13,6 +13,9 @@
 //!   acknowledged.
 //! * **Ends**: [`Conn::shutdown`] closes our direction, [`Conn::close`] both in order after what
 //!   was sent, [`Conn::abort`] resets. After `close` and `abort` the handler hears no more of it.
+//! * **Migration**: connections of a service on several elastic threads move from loop to loop with
+//!   their flow groups ([`Team`]), told by [`Handler::on_migrate_out`] and
+//!   [`Handler::on_migrate_in`]; timers and UDP sockets stay with their thread.
 //! * **Datagrams** come by [`Handler::on_datagram`] to sockets of [`EventLoop::udp_bind`] and leave
 //!   by [`Io::udp_send`]; as everywhere with UDP, one that finds no resources is lost.
 
@@ -20,8 +23,10 @@ mod batch;
 mod conn;
 mod connection;
 mod io;
+mod migrate;
 mod output;
 mod slab;
+mod team;
 mod udp;
 
 use crate::error::{Dead, Error};
@@ -34,6 +39,7 @@ use std::net::SocketAddr;
 pub use conn::Conn;
 pub use io::Io;
 pub use output::{Lease, Release};
+pub use team::Team;
 
 /// Longest wait while connections starve for transmit memory: no event says that it is back.
 const RETRY_US: u64 = 1000;
@@ -41,7 +47,8 @@ const RETRY_US: u64 = 1000;
 /// So many events before its own a connection is fetched into the cache.
 const FETCH_AHEAD: usize = 4;
 
-/// A service: what happens is told to it. Ids are never used twice within an [`EventLoop`].
+/// A service: what happens is told to it. Ids are never used twice, and those of one loop name
+/// nothing in another.
 pub trait Handler {
     /// What the service keeps for each connection.
     type State;
@@ -107,27 +114,46 @@ pub trait Handler {
         let _ = (io, token);
     }
 
-    /// A flow group moved to another elastic thread.
-    fn on_migrated(&mut self, io: &mut Io<Self::State>, group: u32, thread: u32) {
-        let _ = (io, group, thread);
+    /// The connection is about to move to the loop of elastic thread `to`, with its state and all
+    /// that is on its way: time to forget what this thread keeps about it. Its id dies.
+    fn on_migrate_out(&mut self, conn: &mut Conn<'_, Self::State>, to: u32) {
+        let _ = (conn, to);
     }
 
-    /// This elastic thread is about to be taken away.
+    /// The connection has come from elastic thread `from`. It has a new id.
+    fn on_migrate_in(&mut self, conn: &mut Conn<'_, Self::State>, from: u32) {
+        let _ = (conn, from);
+    }
+
+    /// This elastic thread is about to be taken away: its connections move next.
     fn on_revoke(&mut self, io: &mut Io<Self::State>) {
+        let _ = io;
+    }
+
+    /// This elastic thread was given back.
+    fn on_restore(&mut self, io: &mut Io<Self::State>) {
         let _ = io;
     }
 }
 
 /// A service on one elastic thread.
 pub struct EventLoop<H: Handler> {
-    io: Io<H::State>,
     handler: H,
+    /// Dropped after all that may refer to its memory.
+    io: Io<H::State>,
 }
 
 impl<H: Handler> EventLoop<H> {
-    /// A loop without listeners and connections.
+    /// A loop without listeners and connections. Connections whose flow group goes to another
+    /// elastic thread are reset: see [`EventLoop::in_team`].
     pub fn new(thread: Thread, handler: H) -> EventLoop<H> {
-        EventLoop { io: Io::new(thread), handler }
+        EventLoop { io: Io::new(thread, None), handler }
+    }
+
+    /// A loop whose connections move to the loops of other elastic threads, and from them, as their
+    /// flow groups do.
+    pub fn in_team(thread: Thread, handler: H, team: &Team<H::State>) -> EventLoop<H> {
+        EventLoop { io: Io::new(thread, Some(team)), handler }
     }
 
     /// The loop, to be used between cycles.
@@ -207,10 +233,10 @@ impl<H: Handler> EventLoop<H> {
                     self.handler.on_timer(&mut self.io, token);
                 }
             }
-            Event::Migrated { group, thread } => {
-                self.handler.on_migrated(&mut self.io, group, thread);
-            }
-            Event::Revoke { .. } => self.handler.on_revoke(&mut self.io),
+            Event::GroupLeaves { group, to } => self.group_leaves(group, to),
+            Event::GroupArrived { group, from } => self.group_arrived(group, from),
+            Event::Revoke { leaves: true } => self.handler.on_revoke(&mut self.io),
+            Event::Revoke { leaves: false } => self.handler.on_restore(&mut self.io),
             Event::UdpRecv { cookie, data, peer } => self.datagram(cookie, data, peer),
             Event::UdpSent { cookie } => self.io.udp_sent(cookie),
             Event::Unknown => {}
@@ -288,7 +314,7 @@ impl<H: Handler> EventLoop<H> {
     fn dead(&mut self, id: u64, why: Dead) {
         self.tell(id, |handler, conn| handler.on_dead(conn, why));
         // The flow is gone whatever the handler has done in its last callback.
-        self.io.connections.remove(id);
+        self.io.forget(id);
     }
 
     /// Connections that a call was refused on; those that died of it in the same cycle are gone.

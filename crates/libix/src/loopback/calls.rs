@@ -4,7 +4,7 @@ use super::memory::{Memory, copy_out};
 use super::{RX_BUFFER_BYTES, TX_STEP_BYTES, World};
 use crate::addr;
 use core::ptr::with_exposed_provenance_mut;
-use ix_abi::{Event, Handle, SG_MAX, SgEntry, call_op, dead, error, event_kind};
+use ix_abi::{Event, Handle, SG_MAX, SgEntry, call_op, dead, error, event_kind, group_of};
 use std::collections::VecDeque;
 use std::mem::ManuallyDrop;
 
@@ -18,12 +18,21 @@ impl World {
                 Some(_) => Ok(0),
                 None => Err(error::BAD_HANDLE),
             },
-            call_op::CONNECT => Ok(self.connect(lane, args)),
+            call_op::CONNECT => self.connect(lane, args),
             call_op::ACCEPT => {
                 let flow = self.flow(lane, handle)?;
                 assert_eq!(flow.holder, Holder::Knocking, "accepted twice");
                 flow.holder = Holder::Application;
                 flow.cookie = args[1];
+                Ok(0)
+            }
+            call_op::SET_COOKIE => {
+                let flow = self.flow(lane, handle)?;
+                assert_eq!(flow.holder, Holder::Application, "renamed before it was accepted");
+                let old = core::mem::replace(&mut flow.cookie, args[1]);
+                let queue = &mut self.lanes[lane].queue;
+                let of_flow = |event: &&mut Event| (event.handle, event.cookie) == (handle, old);
+                queue.iter_mut().filter(of_flow).for_each(|event| event.cookie = args[1]);
                 Ok(0)
             }
             call_op::REJECT | call_op::ABORT => {
@@ -63,7 +72,10 @@ impl World {
     /// The flow, if it is one that this thread's application holds.
     fn flow(&mut self, lane: usize, handle: Handle) -> Result<&mut Flow, i64> {
         match self.flows.get_mut(&handle) {
-            Some(flow) if flow.lane == lane && flow.holder != Holder::Orphan => Ok(flow),
+            Some(flow) if flow.holder != Holder::Orphan => {
+                assert_eq!(flow.lane, lane, "a call on a flow group of another thread");
+                Ok(flow)
+            }
             _ => Err(error::BAD_HANDLE),
         }
     }
@@ -91,19 +103,21 @@ impl World {
         self.config.refuse_one_in > 0 && self.random(self.config.refuse_one_in) == 0
     }
 
-    fn connect(&mut self, lane: usize, args: &[u64; 6]) -> i64 {
+    fn connect(&mut self, lane: usize, args: &[u64; 6]) -> Result<i64, i64> {
         let (cookie, port) = (args[0], args[3] as u16);
-        let here = self.name();
+        let here = self.new_handle(|owner| owner == lane).ok_or(error::NO_RESOURCE)?;
         let listening: Vec<_> =
             self.listeners.values().filter(|listener| listener.1 == port).copied().collect();
+        let there = self.new_handle(|owner| listening.iter().any(|&(lane, ..)| lane == owner));
         let event = Event { kind: event_kind::CONNECTED, cookie, handle: here, ..Event::default() };
-        if listening.is_empty() {
+        let Some(there) = there else {
             let event = Event { code: error::REFUSED as u16, ..event };
             self.lanes[lane].queue.push_back(event);
-            return here as i64;
-        }
-        let (there_lane, _, listener) = listening[self.random(listening.len() as u64) as usize];
-        let there = self.name();
+            return Ok(here as i64);
+        };
+        let there_lane = self.groups[group_of(there) as usize].lane;
+        let listener = listening.iter().find(|&&(lane, ..)| lane == there_lane);
+        let listener = listener.expect("chosen by it").2;
         let flow = |lane, cookie, holder, peer| Flow {
             lane,
             cookie,
@@ -126,10 +140,10 @@ impl World {
             cookie: listener,
             handle: there,
             addr: addr::from_words([args[1], args[2]]),
-            port: 10_000 + (here % 50_000) as u16,
+            port: 10_000 + (here as u32 % 50_000) as u16,
             ..Event::default()
         });
-        here as i64
+        Ok(here as i64)
     }
 
     fn sendv(&mut self, lane: usize, args: &[u64; 6]) -> Result<i64, i64> {

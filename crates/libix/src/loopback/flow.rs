@@ -70,6 +70,9 @@ impl World {
     pub(super) fn step(&mut self, handle: Handle) {
         let Some(flow) = self.flows.get(&handle) else { return };
         let peer = flow.peer;
+        if !self.is_settled(handle) || !self.is_settled(peer) {
+            return;
+        }
         let ready = self.flows.get(&peer).is_some_and(|peer| peer.holder != Holder::Knocking);
         if ready {
             self.deliver(handle, peer);
@@ -161,6 +164,9 @@ impl World {
     }
 
     pub(super) fn kill(&mut self, handle: Handle, reason: u16) {
+        if !self.is_settled(handle) {
+            return self.doom(handle, reason);
+        }
         self.tell(handle, event_kind::DEAD, |event| event.code = reason);
         self.remove(handle);
     }

@@ -4,15 +4,17 @@
 //! caller's batch and moves some bytes between flows, decided by a seed. It is strict where the
 //! real one must be forgiving: memory of unacknowledged bytes that changes, bytes given back
 //! twice and calls on dead handles fail the test, and received buffers are overwritten once given
-//! back.
+//! back. Its threads' flow groups can be moved about ([`Loopback::migrate`]).
 mod calls;
 mod flow;
+mod groups;
 mod memory;
 mod udp;
 
 use crate::raw::{EnterError, Gate, Thread};
 use core::ptr::with_exposed_provenance_mut;
 use flow::Flow;
+use groups::Group;
 use ix_abi::{
     CALLS_MAX, Call, EVENTS_MAX, Event, Handle, ThreadArea, ThreadStatus, dead, error, event_kind,
     gate_op,
@@ -41,6 +43,8 @@ pub struct Config {
     pub rx_buffers: usize,
     /// One in so many `sendv` and `timer_set` finds no resources; 0: none.
     pub refuse_one_in: u64,
+    /// Flow groups, dealt to the threads in turn.
+    pub groups: usize,
 }
 
 impl Default for Config {
@@ -52,6 +56,7 @@ impl Default for Config {
             tx_steps: 16,
             rx_buffers: 4096,
             refuse_one_in: 0,
+            groups: 16,
         }
     }
 }
@@ -79,6 +84,7 @@ struct World {
     rx: Memory,
     rx_free: Vec<usize>,
     flows: BTreeMap<Handle, Flow>,
+    groups: Vec<Group>,
     next_name: u64,
     listeners: BTreeMap<u64, (usize, u16, u64)>,
     timers: BTreeMap<u64, (usize, u64, u64)>,
@@ -130,6 +136,7 @@ impl Loopback {
             rx: Memory::new(config.rx_buffers * RX_BUFFER_BYTES),
             rx_free: (0..config.rx_buffers).collect(),
             flows: BTreeMap::new(),
+            groups: (0..config.groups).map(|number| Group::new(number % threads)).collect(),
             next_name: 1,
             listeners: BTreeMap::new(),
             timers: BTreeMap::new(),
@@ -176,6 +183,17 @@ impl Loopback {
         self.0.borrow().sendv_calls
     }
 
+    /// Begins to move a flow group to another thread; `false`: it is there, or moving.
+    pub fn migrate(&self, group: usize, to: usize) -> bool {
+        self.0.borrow_mut().migrate(group, to)
+    }
+
+    /// Tells a thread that it is about to be taken away, or was given back.
+    pub fn revoke(&self, thread: usize, leaves: bool) {
+        let event = Event { kind: event_kind::REVOKE, data: leaves.into(), ..Event::default() };
+        self.0.borrow_mut().lanes[thread].queue.push_back(event);
+    }
+
     /// Resets every connection, as a network that fails would.
     pub fn reset_all(&self) {
         let mut world = self.0.borrow_mut();
@@ -212,6 +230,7 @@ impl World {
             // SAFETY: as above.
             unsafe { (*array.add(slot)).ret = ret.unwrap_or_else(|error| -error) };
         }
+        self.move_groups(lane);
         self.now_us += 1 + self.random(20);
         let handles: Vec<Handle> = self.flows.keys().copied().collect();
         handles.into_iter().for_each(|handle| self.step(handle));
@@ -223,7 +242,9 @@ impl World {
     fn publish(&mut self, lane: usize) -> i64 {
         let n = self.lanes[lane].queue.len().min(EVENTS_MAX);
         let array = with_exposed_provenance_mut::<Event>(self.lanes[lane].events.base() as usize);
-        for (index, event) in self.lanes[lane].queue.drain(..n).enumerate() {
+        let events: Vec<Event> = self.lanes[lane].queue.drain(..n).collect();
+        events.iter().for_each(|event| self.note_told(event));
+        for (index, event) in events.into_iter().enumerate() {
             // SAFETY: index is below EVENTS_MAX, and the application is in the gate.
             unsafe { array.add(index).write(event) };
         }

@@ -8,6 +8,27 @@ use std::net::SocketAddr;
 #[derive(Clone, Copy, Debug)]
 pub struct Batched(pub(super) Call);
 
+impl Batched {
+    /// The flow that it is about.
+    pub(crate) fn handle(&self) -> Option<Handle> {
+        use call_op::*;
+        let about_flow = matches!(
+            self.0.op,
+            ACCEPT
+                | REJECT
+                | SENDV
+                | RECV_DONE
+                | SHUTDOWN
+                | CLOSE
+                | ABORT
+                | SET_OPT
+                | GET_INFO
+                | SET_COOKIE
+        );
+        about_flow.then_some(self.0.args[0])
+    }
+}
+
 pub(super) fn batched<const N: usize>(op: u32, args: [u64; N]) -> Batched {
     let mut call = Call { op, ..Call::default() };
     call.args[..N].copy_from_slice(&args);
@@ -39,6 +60,11 @@ pub fn accept(handle: Handle, cookie: Cookie) -> Batched {
 /// Refuses a flow that knocked.
 pub fn reject(handle: Handle) -> Batched {
     batched(call_op::REJECT, [handle])
+}
+
+/// Gives a flow another cookie, from the next event on.
+pub fn set_cookie(handle: Handle, cookie: Cookie) -> Batched {
+    batched(call_op::SET_COOKIE, [handle, cookie])
 }
 
 /// Gives received bytes back, oldest first. Memory of theirs must not be read afterwards; that

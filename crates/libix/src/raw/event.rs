@@ -1,7 +1,7 @@
 //! Event conditions as a typed view of the event array.
 use crate::addr;
 use crate::error::{Dead, Error};
-use ix_abi::{Cookie, Handle, event_kind};
+use ix_abi::{Cookie, Handle, event_kind, migrated};
 use std::net::SocketAddr;
 
 /// An event condition ([`ix_abi::event_kind`]).
@@ -74,17 +74,26 @@ pub enum Event {
         /// Cookie of the timer.
         cookie: Cookie,
     },
-    /// A flow group moved.
-    Migrated {
+    /// A flow group is about to move to another elastic thread. Nothing more comes of its flows, and
+    /// calls on them go into the next batch at the latest ([`ix_abi::migrated::LEAVES`]).
+    GroupLeaves {
         /// The flow group.
         group: u32,
         /// Its elastic thread from now on.
-        thread: u32,
+        to: u32,
     },
-    /// An elastic thread is about to be taken away.
+    /// A flow group came from another elastic thread, with its handles and cookies. The next batch
+    /// may change the cookies before anything is told ([`ix_abi::migrated::ARRIVED`]).
+    GroupArrived {
+        /// The flow group.
+        group: u32,
+        /// Its elastic thread so far.
+        from: u32,
+    },
+    /// This elastic thread is about to be taken away, or was given back.
     Revoke {
-        /// Which.
-        thread: u32,
+        /// About to be taken away.
+        leaves: bool,
     },
     /// An event of a later version: ignore it.
     Unknown,
@@ -156,9 +165,28 @@ impl Event {
             event_kind::UDP_RECV => Event::UdpRecv { cookie, data: received(raw), peer: peer(raw) },
             event_kind::UDP_SENT => Event::UdpSent { cookie },
             event_kind::TIMER => Event::Timer { cookie },
-            event_kind::MIGRATED => Event::Migrated { group: raw.len, thread: raw.data as u32 },
-            event_kind::REVOKE => Event::Revoke { thread: raw.data as u32 },
+            event_kind::MIGRATED => {
+                let (group, other) = (raw.len, raw.data as u32);
+                match raw.code {
+                    migrated::LEAVES => Event::GroupLeaves { group, to: other },
+                    migrated::ARRIVED => Event::GroupArrived { group, from: other },
+                    _ => Event::Unknown,
+                }
+            }
+            event_kind::REVOKE => Event::Revoke { leaves: raw.data != 0 },
             _ => Event::Unknown,
+        }
+    }
+
+    /// The name of a flow that the application has accepted or connected.
+    pub(crate) fn flow_cookie_mut(&mut self) -> Option<&mut Cookie> {
+        match self {
+            Event::Connected { cookie, .. }
+            | Event::Recv { cookie, .. }
+            | Event::Eof { cookie }
+            | Event::Sent { cookie, .. }
+            | Event::Dead { cookie, .. } => Some(cookie),
+            _ => None,
         }
     }
 }
