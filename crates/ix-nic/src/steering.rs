@@ -160,14 +160,14 @@ fn hash_flow(a: &mut Assembler, hash: Reg, ports: Reg, key: [u64; 2]) {
     a.load(Size::Word, other, Reg::R10, HEADERS + 14 + 16);
     a.big_endian(other, 32);
     a.or(hash, other);
-    for (round, multiplier) in
-        [0x9E37_79B9_7F4A_7C15, 0xD6E8_FEB8_6659_FD93].into_iter().enumerate()
-    {
+    for (round, multiplier) in FlowHash::MULTIPLIERS.into_iter().enumerate() {
         if round == 1 {
             a.xor(hash, ports);
         }
-        a.mov_imm64(other, key[round]);
-        a.xor(hash, other);
+        if let Some(&key) = key.get(round) {
+            a.mov_imm64(other, key);
+            a.xor(hash, other);
+        }
         a.mov_imm64(other, multiplier);
         a.mul(hash, other);
         a.mov(folded, hash);
