@@ -289,6 +289,8 @@ fn a_link_that_is_down_comes_back_and_nothing_leaks() {
         });
         ns.set_up(end, true).unwrap();
         link.linux.wait_running("peer0", Duration::from_secs(5)).unwrap();
+        // Linux says that a link runs a moment before it lets packets out of it again.
+        eventually("a message comes back", || link.echo(&mut host, 1, 1) == 1);
         assert_eq!(link.echo(&mut host, 1000, 4), 1000, "{end} went down and up");
     }
     link.linux.delete_link("peer0").unwrap();
