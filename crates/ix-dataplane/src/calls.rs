@@ -6,7 +6,7 @@ use crate::connections::End;
 use crate::flow::{Flow, Holder};
 use crate::flow_group::FlowGroup;
 use crate::handle::FlowId;
-use crate::thread::{ElasticThread, FLOWS_AHEAD, flow_of, touch};
+use crate::thread::{ElasticThread, FLOWS_AHEAD, touch};
 use ix_abi::{Call, FlowInfo, SG_MAX, call_op, error, flow_opt};
 
 /// The call array of one elastic thread, in memory that the application writes at any time.
@@ -78,6 +78,7 @@ impl ElasticThread {
             call_op::CONNECT => self.call_connect(a),
             call_op::LISTEN => self.call_listen(a),
             call_op::UNLISTEN => self.call_unlisten(a[0]),
+            call_op::SET_COOKIE => self.call_set_cookie(a[0], a[1]),
             call_op::SET_OPT => self.call_set_opt(a[0], a[1], a[2]),
             call_op::GET_INFO => self.call_get_info(a[0], a[1]),
             call_op::UDP_BIND => self.call_udp_bind(a),
@@ -145,7 +146,7 @@ impl ElasticThread {
 
     fn call_accept(&mut self, handle: u64, cookie: u64) -> Answer {
         let id = FlowId::from_handle(handle);
-        let flow = flow_of(&mut self.groups, id).ok_or(error::BAD_HANDLE)?;
+        let flow = named_flow(&mut self.groups, id)?;
         match flow.side.holder {
             Holder::Knocking => {}
             Holder::Application | Holder::Connecting => return Err(error::STATE),
@@ -163,7 +164,7 @@ impl ElasticThread {
 
     fn call_reject(&mut self, handle: u64) -> Answer {
         let id = FlowId::from_handle(handle);
-        let flow = flow_of(&mut self.groups, id).ok_or(error::BAD_HANDLE)?;
+        let flow = named_flow(&mut self.groups, id)?;
         if flow.side.holder != Holder::Knocking {
             return Err(error::STATE);
         }
@@ -209,6 +210,11 @@ impl ElasticThread {
         Ok(0)
     }
 
+    fn call_set_cookie(&mut self, handle: u64, cookie: u64) -> Answer {
+        own_flow(&mut self.groups, handle)?.side.cookie = cookie;
+        Ok(0)
+    }
+
     fn call_get_info(&mut self, handle: u64, to: u64) -> Answer {
         let id = FlowId::from_handle(handle);
         let flow = own_flow(&mut self.groups, handle)?;
@@ -235,8 +241,17 @@ impl ElasticThread {
     }
 }
 
+/// The flow of a name that may be stale or forged, or one of another thread's.
+fn named_flow(groups: &mut [Option<Box<FlowGroup>>], id: FlowId) -> Result<&mut Flow, i64> {
+    match groups.get_mut(usize::from(id.group)) {
+        Some(Some(group)) => group.get(id).ok_or(error::BAD_HANDLE),
+        Some(None) if id.generation != 0 => Err(error::MOVED),
+        _ => Err(error::BAD_HANDLE),
+    }
+}
+
 fn own_flow(groups: &mut [Option<Box<FlowGroup>>], handle: u64) -> Result<&mut Flow, i64> {
-    let flow = flow_of(groups, FlowId::from_handle(handle)).ok_or(error::BAD_HANDLE)?;
+    let flow = named_flow(groups, FlowId::from_handle(handle))?;
     match flow.side.holder {
         Holder::Application | Holder::Connecting => Ok(flow),
         Holder::Knocking => Err(error::STATE),

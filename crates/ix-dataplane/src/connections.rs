@@ -38,6 +38,7 @@ impl ElasticThread {
             return;
         }
         let Some(mut flow) = group.remove(id.slot) else { return };
+        group.time_wait -= u32::from(flow.side.in_time_wait);
         self.listeners.stop_waiting(&mut flow.side);
         flow.tcb.release(&mut self.io.of(&mut flow.side));
         self.io.bury(&mut flow.side);
@@ -158,18 +159,22 @@ impl ElasticThread {
         mut tuple: FlowTuple,
         device: u8,
     ) -> Result<(FlowTuple, usize, u64), i64> {
-        let ElasticThread { shared, receive, groups, secrets, .. } = self;
+        let ElasticThread { shared, receive, groups, secrets, migrations, io, .. } = self;
+        // Groups that are just leaving take no new flows: nobody would tell the new thread of them.
+        let at_home = |group: usize| {
+            groups[group].as_ref().filter(|_| migrations.is_home(group, io.index))
+        };
         let place = |tuple: &FlowTuple| {
             let hash = shared.flow_hash.hash(tuple);
             (receive.classify(hash, device as usize, tuple), hash)
         };
         let fits = |tuple: &FlowTuple| {
             let (group, hash) = place(tuple);
-            groups[group].as_ref().is_some_and(|g| g.find(hash, tuple).is_none())
+            at_home(group).is_some_and(|g| g.find(hash, tuple).is_none())
         };
         if tuple.local_port != 0 {
             let (group, hash) = place(&tuple);
-            return match &groups[group] {
+            return match at_home(group) {
                 None => Err(error::INVALID),
                 Some(g) if g.find(hash, &tuple).is_some() => Err(error::IN_USE),
                 Some(_) => Ok((tuple, group, hash)),

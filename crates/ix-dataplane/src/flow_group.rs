@@ -16,6 +16,8 @@ pub struct FlowGroup {
     made: u32,
     free: Vec<u32>,
     table: FlowTable,
+    /// Flows in TIME-WAIT.
+    pub time_wait: u32,
 }
 
 struct Slot {
@@ -37,7 +39,23 @@ pub fn prefetch_flow(start: *const u8) {
 impl FlowGroup {
     /// An empty group.
     pub fn new(id: u16) -> FlowGroup {
-        FlowGroup { id, chunks: Vec::new(), made: 0, free: Vec::new(), table: FlowTable::new() }
+        let (chunks, free, table) = (Vec::new(), Vec::new(), FlowTable::new());
+        FlowGroup { id, chunks, made: 0, free, table, time_wait: 0 }
+    }
+
+    /// Its number.
+    pub fn id(&self) -> u16 {
+        self.id
+    }
+
+    /// Flows.
+    pub fn flows(&self) -> usize {
+        self.made as usize - self.free.len()
+    }
+
+    /// All flows have slots below.
+    pub fn slots(&self) -> u32 {
+        self.made
     }
 
     /// The slot of the flow with this tuple.

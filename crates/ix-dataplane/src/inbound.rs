@@ -1,4 +1,5 @@
 //! Step 2: what each packet of the batch does.
+use crate::connections::End;
 use crate::flow::{Flow, Holder, Payload, Waits};
 use crate::handle::FlowId;
 use crate::metrics::LocalDrop;
@@ -133,7 +134,10 @@ impl ElasticThread {
                 io.announce_sent(side, flow.tcb.send_space(cfg));
             }
             Holder::Knocking if side.waits != Waits::Knocking => {
-                let Some(listening) = listeners.get(side.listener) else { return };
+                let Some(listening) = listeners.get(side.listener) else {
+                    // It came from a thread that listens; nobody does here.
+                    return self.end_flow(id, End::Abort);
+                };
                 if side.waits == Waits::HalfOpen {
                     listening.backlog.established();
                 }

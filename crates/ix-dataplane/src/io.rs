@@ -7,7 +7,7 @@ use crate::neighbors::NeighborCopy;
 use crate::output::FlowOutput;
 use crate::shared::Shared;
 use ix_mem::{HEADROOM_BYTES, Mbuf, MbufList, Pool};
-use ix_nic::{Nic, NicInfo};
+use ix_nic::{Nic, NicInfo, SetReta};
 use ix_tcp::SegmentOut;
 use ix_tcp::ack_limit::ChallengeLimit;
 use ix_tcp::arp::PendingQueue;
@@ -27,6 +27,8 @@ pub struct Port {
     pub info: NicInfo,
     /// Built packets that wait for step 6.
     pub queue: VecDeque<Mbuf>,
+    /// Its redirection table, if this process can write it.
+    pub reta: Option<Arc<dyn SetReta>>,
 }
 
 /// The outside of one elastic thread.
@@ -73,12 +75,13 @@ impl Io {
     ) -> Io {
         let port = |nic: Box<dyn Nic>| {
             let info = nic.info().clone();
-            Port { nic, info, queue: VecDeque::with_capacity(1024) }
+            let reta = nic.reta();
+            Port { nic, info, queue: VecDeque::with_capacity(1024), reta }
         };
         let challenge_key = crate::secrets::key_of(&shared.config.secret);
         let ports = nics.into_iter().map(port).collect();
         Io {
-            neighbors: NeighborCopy::new(),
+            neighbors: NeighborCopy::new(index),
             shared,
             index,
             ports,

@@ -19,6 +19,19 @@ pub struct Listening {
     pub cookies_until_us: u64,
 }
 
+impl Listening {
+    /// A flow that waits comes from another thread's listener, or goes there.
+    pub fn count_moved(&mut self, waits: Waits, comes: bool) {
+        match (waits, comes) {
+            (Waits::HalfOpen, true) => self.backlog.half_open_came(),
+            (Waits::HalfOpen, false) => self.backlog.half_open_died(),
+            (Waits::Knocking, true) => self.backlog.knocking_came(),
+            (Waits::Knocking, false) => self.backlog.accepted(),
+            (Waits::Nowhere, _) => {}
+        }
+    }
+}
+
 struct Slot {
     generation: u32,
     listening: Option<Listening>,
@@ -104,6 +117,25 @@ impl Listeners {
             Waits::Knocking => listening.backlog.accepted(),
             Waits::Nowhere => {}
         }
+    }
+
+    /// The slot of the listener at just this address and port.
+    pub fn find_exact(&self, addr: IpAddr, port: u16) -> Option<u16> {
+        let mut slots = self.by_port.get(&port)?.iter().copied();
+        slots.find(|slot| self.get_slot(*slot).is_some_and(|l| l.addr == addr))
+    }
+
+    /// Whether a flow waits at some listener.
+    pub fn anybody_waits(&self) -> bool {
+        let waits = |l: &Listening| l.backlog.half_open() + l.backlog.knocking() > 0;
+        self.slots.iter().filter_map(|slot| slot.listening.as_ref()).any(waits)
+    }
+
+    /// Listeners whose SYN cookies may still be answered, and until when.
+    pub fn cookies(&self, now_us: u64) -> Vec<(IpAddr, u16, u64)> {
+        let all = self.slots.iter().filter_map(|slot| slot.listening.as_ref());
+        let valid = all.filter(|l| l.cookies_until_us > now_us);
+        valid.map(|l| (l.addr, l.port, l.cookies_until_us)).collect()
     }
 
     /// The listener of a slot.

@@ -18,6 +18,8 @@ const COPY_US: u64 = 1_000_000;
 /// After losing the defence of an address we claim it again no sooner than this (RFC 5227 section
 /// 2.4 (c): a service keeps its address).
 const RECLAIM_US: u64 = 10_000_000;
+/// The upper bits of a copy's version are its thread's.
+const THREAD_SHIFT: u32 = 24;
 
 /// The table of all threads.
 pub struct Neighbors {
@@ -100,15 +102,16 @@ pub struct NeighborCopy {
 }
 
 impl NeighborCopy {
-    /// An empty copy.
-    pub fn new() -> NeighborCopy {
-        NeighborCopy { known: HashMap::new(), version: 1, seen: 0, until_us: 0 }
+    /// An empty copy, of this elastic thread. Flows may come from other threads: no two threads' copies
+    /// have the same version.
+    pub fn new(thread: usize) -> NeighborCopy {
+        let version = (thread as u32) << THREAD_SHIFT | 1;
+        NeighborCopy { known: HashMap::new(), version, seen: 0, until_us: 0 }
     }
-}
 
-impl Default for NeighborCopy {
-    fn default() -> NeighborCopy {
-        NeighborCopy::new()
+    fn next_version(&self) -> u32 {
+        let mask = (1 << THREAD_SHIFT) - 1;
+        self.version & !mask | ((self.version + 1) & mask).max(1)
     }
 }
 
@@ -122,7 +125,7 @@ impl Io {
             return;
         }
         copy.known.clear();
-        copy.version = copy.version.wrapping_add(1).max(1);
+        copy.version = copy.next_version();
         copy.until_us = self.now_us + COPY_US;
         if std::mem::replace(&mut copy.seen, seen) != seen {
             self.send_pending();

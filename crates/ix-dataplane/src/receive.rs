@@ -2,34 +2,22 @@
 //!
 //! The batch is handled in three passes so that memory is there when it is needed: all headers are
 //! parsed (their lines fetched ahead), then flow-table lines and flows are fetched ahead, then each
-//! packet meets its flow. Packets of flow groups that another thread owns are handed to it.
+//! packet meets its flow. Packets of flow groups that another thread owns are handed to it
+//! (`handover.rs`), or wait while their group moves (`migration/routes.rs`).
 use crate::config::Config;
 use crate::flow_group::prefetch_flow;
+use crate::handover::{Forwarded, Forwarding, Taken};
 use crate::metrics::{LocalDrop, Stage, ThreadMetrics};
+use crate::migration::{Origin, Way};
 use crate::pressure::Pressure;
 use crate::thread::ElasticThread;
-use ix_mem::{Mbuf, prefetch_read, spsc};
+use ix_mem::{Mbuf, prefetch_read};
 use ix_nic::{RxPacket, Steering};
 use ix_tcp::icmp::{ErrorMessage, IcmpError};
 use ix_wire::{
     ChecksumMode, DropReason, FlowTuple, IpMeta, Parsed, RxChecks, Toeplitz, flow_group,
 };
 use std::collections::VecDeque;
-
-/// A packet on its way to the elastic thread that owns its flow group.
-pub struct Forwarded {
-    port: u8,
-    packet: RxPacket,
-}
-
-/// Rings between elastic threads: `outgoing[i]` leads to thread i, `incoming[i]` comes from it.
-#[derive(Default)]
-pub struct Forwarding {
-    /// To each other thread.
-    pub outgoing: Vec<Option<spsc::Producer<Forwarded>>>,
-    /// From each other thread.
-    pub incoming: Vec<Option<spsc::Consumer<Forwarded>>>,
-}
 
 /// How many of the packets that wait are taken at once.
 ///
@@ -42,26 +30,6 @@ fn share(waiting: usize) -> usize {
 
 /// So few packets are taken together.
 const SHARE_MIN: usize = 4;
-
-/// Slots of a forwarding ring.
-const FORWARD_SLOTS: usize = 4096;
-
-/// The rings between `threads` elastic threads, one set for each.
-pub fn forwarding(threads: usize) -> Vec<Forwarding> {
-    let mut all: Vec<Forwarding> = Vec::new();
-    all.resize_with(threads, || Forwarding {
-        outgoing: (0..threads).map(|_| None).collect(),
-        incoming: (0..threads).map(|_| None).collect(),
-    });
-    for from in 0..threads {
-        for to in (0..threads).filter(|to| *to != from) {
-            let (producer, consumer) = spsc::ring(FORWARD_SLOTS);
-            all[from].outgoing[to] = Some(producer);
-            all[to].incoming[from] = Some(consumer);
-        }
-    }
-    all
-}
 
 /// A parsed packet of the batch. Its first mbuf stands beside it in `Receive::mbufs`, so that the
 /// batch can be walked without moving what was parsed.
@@ -104,13 +72,13 @@ impl From<DropReason> for Refusal {
 pub struct Receive {
     batch: usize,
     first_port: usize,
-    /// What was polled, and beside it the ports it came from.
+    /// What was polled, and beside it where it came from.
     burst: Vec<RxPacket>,
-    origins: Vec<u8>,
+    origins: Vec<Origin>,
     work: Vec<Work>,
     mbufs: Vec<Mbuf>,
     tails: VecDeque<Mbuf>,
-    forwarding: Forwarding,
+    pub(crate) forwarding: Forwarding,
     toeplitz: Vec<Option<Box<Toeplitz>>>,
     /// What this batch gives up.
     pub(crate) pressure: Pressure,
@@ -149,12 +117,11 @@ impl Receive {
 
     /// Whether packets wait here that no device will ring for.
     pub fn has_backlog(&self) -> bool {
-        self.forwarding.incoming.iter().flatten().any(|ring| !ring.is_empty())
+        self.forwarding.has_incoming() || self.forwarding.waits()
     }
 
     /// The flow group of a tuple on a port, and the hash for the flow table.
     pub fn classify(&self, flow_hash: u64, port: usize, tuple: &FlowTuple) -> usize {
-            self.io.metrics.group_packets[usize::from(work.group)].add(1);
         group_of(&self.toeplitz[port], flow_hash, tuple)
     }
 
@@ -175,7 +142,6 @@ impl Receive {
 impl ElasticThread {
     /// Polls and handles one batch; answers the number of packets.
     pub(crate) fn receive_batch(&mut self) -> usize {
-        let (mut left, mut blind) = (0, false);
         if !self.io.events.has_room() {
             self.io.metrics.counters.event_back_pressure.add(1);
             return 0;
@@ -187,20 +153,11 @@ impl ElasticThread {
         self.io.metrics.enter(Stage::Process);
         self.receive.pressure = self.io.rx_pressure(polled);
         self.parse_burst();
-            // Only a device that gave all it was asked for may have more.
-            if taken > 0 && taken >= room {
-                match port.nic.backlog() {
-                    Some(waiting) => left += waiting,
-                    None => blind = true,
-                }
-            }
-        }
-        if !burst.is_empty() {
-            self.io.metrics.waited(burst.len(), left, blind);
         self.prefetch_flows();
         let mut work = std::mem::take(&mut self.receive.work);
         let mut mbufs = std::mem::take(&mut self.receive.mbufs);
         for (work, mbuf) in work.iter().zip(mbufs.drain(..)) {
+            self.io.metrics.group_packets[usize::from(work.group)].add(1);
             self.handle(work, mbuf);
         }
         work.clear();
@@ -208,19 +165,18 @@ impl ElasticThread {
         polled
     }
 
-    /// Step 1: polls up to B packets, from the other threads first, then from the devices in turn.
+    /// Step 1: polls up to B packets: those that had to wait first, then those from other threads,
+    /// then from the devices in turn.
     fn poll(&mut self) -> usize {
-        let Receive { batch, first_port, burst, origins, forwarding, .. } = &mut self.receive;
-        for ring in forwarding.incoming.iter_mut().flatten() {
-            while burst.len() < *batch {
-                let Some(Forwarded { port, packet }) = ring.pop() else { break };
-                self.io.rx_pool.adopt(&packet.mbuf);
-                burst.push(packet);
-                origins.push(port);
-            }
+        if self.migrations.is_active() {
+            self.poll_replay();
         }
-        let ports = self.io.ports.len();
+        self.poll_threads();
+        let keep_back = self.holds_too_many();
+        let Receive { batch, first_port, burst, origins, .. } = &mut self.receive;
+        let ports = if keep_back { 0 } else { self.io.ports.len() };
         let forwarded = burst.len();
+        let (mut left, mut blind) = (0, false);
         for i in 0..ports {
             let index = (*first_port + i) % ports;
             let room = batch.saturating_sub(burst.len());
@@ -231,7 +187,20 @@ impl ElasticThread {
             let room = room.min(port.nic.waiting().map_or(room, share));
             let taken =
                 port.nic.receive(&self.io.shared.memory, &mut self.io.rx_pool, room, burst);
-            origins.resize(burst.len(), index as u8);
+            origins.resize(burst.len(), Origin { port: index as u8, from: Origin::DEVICE });
+            if self.migrations.is_active() {
+                self.migrations.polled(index, room, taken);
+            }
+            // Only a device that gave all it was asked for may have more.
+            if taken > 0 && taken >= room {
+                match port.nic.backlog() {
+                    Some(waiting) => left += waiting,
+                    None => blind = true,
+                }
+            }
+        }
+        if !burst.is_empty() {
+            self.io.metrics.waited(burst.len(), left, blind);
         }
         *first_port = if *first_port + 1 < ports { *first_port + 1 } else { 0 };
         let mut bytes = 0;
@@ -245,12 +214,55 @@ impl ElasticThread {
         burst.len()
     }
 
+    /// Packets that other threads have handed over. A message ends what is taken from its sender: it
+    /// is heard when the batch has been handled, and before what came after it.
+    #[inline]
+    fn poll_threads(&mut self) {
+        let Receive { batch, burst, origins, forwarding, .. } = &mut self.receive;
+        let rx_pool = &mut self.io.rx_pool;
+        for (from, source) in forwarding.incoming.iter_mut().enumerate() {
+            let Some(source) = source else { continue };
+            while burst.len() < *batch {
+                match source.take(rx_pool, burst) {
+                    Taken::Nothing => break,
+                    Taken::Packet(port) => {
+                        origins.resize(burst.len(), Origin { port, from: from as u8 });
+                    }
+                    Taken::Message(message) => {
+                        self.migrations.receive(from, message);
+                        break;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Packets that migrations held.
+    #[cold]
+    fn poll_replay(&mut self) {
+        let Receive { batch, burst, origins, .. } = &mut self.receive;
+        let mut more = false;
+        while burst.len() < *batch || more {
+            match self.migrations.pop_replay() {
+                None => break,
+                Some(Forwarded::Packet { port, packet }) => {
+                    more = packet.more;
+                    burst.push(packet);
+                    origins.push(Origin { port, from: Origin::REPLAY });
+                }
+                Some(Forwarded::Message(message)) => {
+                    self.migrations.receive(self.io.index, message);
+                }
+            }
+        }
+    }
+
     /// First pass: parses the burst into work, hands foreign packets over, drops what is wrong.
     fn parse_burst(&mut self) {
         let mut burst = std::mem::take(&mut self.receive.burst);
         let mut origins = std::mem::take(&mut self.receive.origins);
         let mut packets = burst.drain(..).zip(origins.drain(..));
-        while let Some((packet, port)) = packets.next() {
+        while let Some((packet, origin)) = packets.next() {
             let mut tails = 0;
             let mut more = packet.more;
             let mut total_len = packet.mbuf.len();
@@ -265,21 +277,13 @@ impl ElasticThread {
             }
             let first_tail = self.receive.tails.len() - tails;
             let (parsed, guess) = (Parsed::NONE, u32::MAX);
+            let port = origin.port;
             self.receive.work.push(Work { parsed, tails, port, group: 0, hash: 0, guess });
             match self.classify_packet(&packet.mbuf, total_len) {
-                Ok(group) if self.shared.owner(group) == self.io.index => {
+                Ok(group) if group.is_none_or(|g| self.migrations.is_home(g, self.io.index)) => {
                     self.receive.mbufs.push(packet.mbuf);
                 }
-                Ok(group) => {
-                    self.receive.work.pop();
-                    let owner = self.shared.owner(group);
-                    let more = tails > 0;
-                    self.forward(owner, port, RxPacket { mbuf: packet.mbuf, more });
-                    for left in (0..tails).rev() {
-                        let Some(mbuf) = self.receive.tails.remove(first_tail) else { break };
-                        self.forward(owner, port, RxPacket { mbuf, more: left > 0 });
-                    }
-                }
+                Ok(group) => self.divert(group.unwrap_or(0), origin, packet.mbuf, tails),
                 Err(reason) => {
                     self.receive.work.pop();
                     self.refuse_packet(port, &packet.mbuf, reason);
@@ -294,10 +298,32 @@ impl ElasticThread {
         (self.receive.burst, self.receive.origins) = (burst, origins);
     }
 
-    /// Parses a packet into the last place of `work`, and finds its flow group.
+    /// A packet of a group that is another thread's or on its way: sends it on or holds it, if it may
+    /// not be handled all the same.
+    #[cold]
+    fn divert(&mut self, group: usize, origin: Origin, mbuf: Mbuf, tails: usize) {
+        let way = self.way(group, origin.from);
+        if way == Way::Here {
+            return self.receive.mbufs.push(mbuf);
+        }
+        self.receive.work.pop();
+        let first_tail = self.receive.tails.len() - tails;
+        self.send_on(way, group, origin, RxPacket { mbuf, more: tails > 0 });
+        for left in (0..tails).rev() {
+            let Some(mbuf) = self.receive.tails.remove(first_tail) else { break };
+            self.send_on(way, group, origin, RxPacket { mbuf, more: left > 0 });
+        }
+    }
+
+    /// Parses a packet into the last place of `work`, and finds its flow group; `None`: whichever
+    /// thread has the packet handles it.
     #[inline]
-    fn classify_packet(&mut self, mbuf: &Mbuf, total_len: usize) -> Result<usize, Refusal> {
-        let ElasticThread { shared, io, receive, groups, .. } = self;
+    fn classify_packet(
+        &mut self,
+        mbuf: &Mbuf,
+        total_len: usize,
+    ) -> Result<Option<usize>, Refusal> {
+        let ElasticThread { shared, io, receive, .. } = self;
         let Receive { work, toeplitz, .. } = receive;
         let Some(Work { parsed, port, group, hash, .. }) = work.last_mut() else {
             return Err(Refusal::Local(LocalDrop::NoFlow));
@@ -320,8 +346,6 @@ impl ElasticThread {
         {
             return Err(DropReason::EthNotForUs.into());
         }
-        // Any flow group of this thread will do for packets that belong to none.
-        let own_group = || groups.iter().position(Option::is_some);
         let tuple = match parsed {
             Parsed::Tcp(p) => {
                 check_destination(&shared.config, &p.ip)?;
@@ -331,22 +355,20 @@ impl ElasticThread {
                 check_destination(&shared.config, &p.ip)?;
                 p.tuple()
             }
-            // ARP is shared by all threads: whoever polled it handles it.
-            Parsed::Arp(_) => return own_group().ok_or(Refusal::Local(LocalDrop::NoFlow)),
+            // ARP is shared by all threads.
+            Parsed::Arp(_) => return Ok(None),
             Parsed::Icmp(p) => {
                 check_destination(&shared.config, &p.ip)?;
                 // An error goes to the thread of the flow it quotes; anything else stays here.
-                let Some(error) = IcmpError::parse(bytes, p) else {
-                    return Ok(own_group().unwrap_or(0));
-                };
+                let Some(error) = IcmpError::parse(bytes, p) else { return Ok(None) };
                 let hash = shared.flow_hash.hash(&error.tuple);
-                return Ok(group_of(&toeplitz[port], hash, &error.tuple));
+                return Ok(Some(group_of(&toeplitz[port], hash, &error.tuple)));
             }
         };
         *hash = shared.flow_hash.hash(&tuple);
         let found = group_of(&toeplitz[port], *hash, &tuple);
         *group = found as u8;
-        Ok(found)
+        Ok(Some(found))
     }
 
     /// A packet that goes no further: counted, and answered where that is the rule.
@@ -377,27 +399,6 @@ impl ElasticThread {
             if let Some((slot, line)) = group_of(work).and_then(|group| group.guess(work.hash)) {
                 work.guess = slot;
                 prefetch_flow(line);
-            }
-        }
-    }
-
-    /// A packet that another thread must handle. A full ring loses it, as a NIC's would.
-    fn forward(&mut self, owner: usize, port: u8, packet: RxPacket) {
-        let ring = self.receive.forwarding.outgoing.get_mut(owner).and_then(|r| r.as_mut());
-        self.io.rx_pool.disown(&packet.mbuf);
-        let refused = match ring {
-            Some(ring) => ring.push(Forwarded { port, packet }).err(),
-            None => Some(Forwarded { port, packet }),
-        };
-        match refused {
-            None => {
-                self.io.metrics.counters.forwarded.add(1);
-                self.io.ring_thread(owner);
-            }
-            Some(forwarded) => {
-                self.io.metrics.drop_local(LocalDrop::ForwardFull);
-                self.io.rx_pool.adopt(&forwarded.packet.mbuf);
-                self.io.rx_pool.put(forwarded.packet.mbuf);
             }
         }
     }

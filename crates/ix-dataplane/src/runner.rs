@@ -213,6 +213,7 @@ impl Runner {
     /// Reads updates of devices if there are any; answers whether a signal waits.
     fn look_outside(&mut self, now_us: u64) -> bool {
         self.check_us = now_us + CHECK_US;
+        self.thread.io.metrics.look_at_window();
         // `poll` passes over a negative descriptor.
         let fds = [self.signal_fd.unwrap_or(-1), self.thread.shared.updates.source_fd()];
         if fds == [-1, -1] {

@@ -121,6 +121,11 @@ impl Shared {
         self.owners[group].load(Ordering::Relaxed) as usize
     }
 
+    /// A flow group was sent to another thread: it has left, and may not have arrived yet.
+    pub(crate) fn set_owner(&self, group: usize, thread: usize) {
+        self.owners[group].store(thread as u16, Ordering::Relaxed);
+    }
+
     /// The flow groups that an elastic thread owns now.
     pub fn groups_of(&self, thread: usize) -> GroupSet {
         (0..FLOW_GROUPS).filter(|&group| self.owner(group) == thread).collect()

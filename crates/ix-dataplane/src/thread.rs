@@ -9,9 +9,10 @@ use crate::flow_group::FlowGroup;
 use crate::handle::FlowId;
 use crate::io::Io;
 use crate::listeners::Listeners;
-use crate::metrics::{Stage, ThreadMetrics};
+use crate::metrics::Stage;
 use crate::migration::Migrations;
-use crate::receive::{Forwarding, Receive};
+use crate::handover::Forwarding;
+use crate::receive::Receive;
 use crate::secrets::Secrets;
 use crate::shared::Shared;
 use crate::wheel::Wheel;
@@ -91,7 +92,7 @@ impl ElasticThread {
             receive: Receive::new(io.shared.config.batch, forwarding, &steering),
             touched: Vec::with_capacity(1024),
             to_announce: Default::default(),
-            migrations: Migrations::new(),
+            migrations: Migrations::new(&io.shared),
             due: Vec::with_capacity(TIMERS_PER_CYCLE),
             housekeeping_us: 0,
             shared: io.shared.clone(),
@@ -113,6 +114,9 @@ impl ElasticThread {
         self.io.begin_cycle(now_us);
         self.io.metrics.enter(Stage::Calls);
         self.run_calls(calls);
+        if self.migrations.is_active() {
+            self.application_returned();
+        }
         self.announce_early_data();
     }
 
@@ -142,6 +146,10 @@ impl ElasticThread {
     fn receive_and_report(&mut self, sent: usize, fired: bool) -> CycleReport {
         self.io.metrics.enter(Stage::Poll);
         let received = self.receive_batch();
+        if self.migrations.is_active() {
+            self.step_migrations();
+        }
+        self.flush_handover();
         let events = self.io.events.count();
         self.io.metrics.cycle_done(received, sent, fired || events > 0);
         CycleReport { events, busy: received + sent > 0 || fired }
@@ -164,9 +172,21 @@ impl ElasticThread {
         if flow.tcb.is_dead() {
             self.remove_flow(id);
         } else {
-            count_time_wait(&io.metrics, flow);
+            let newly_waits = flow.tcb.state() == State::TimeWait && !flow.side.in_time_wait;
+            flow.side.in_time_wait |= newly_waits;
             schedule(wheel, flow);
+            if newly_waits {
+                self.count_time_wait(id);
+            }
         }
+    }
+
+    /// Keeps the gauges of flows in TIME-WAIT; `remove_flow` takes them out again.
+    fn count_time_wait(&mut self, id: FlowId) {
+        if let Some(group) = self.groups[usize::from(id.group)].as_mut() {
+            group.time_wait += 1;
+        }
+        self.io.metrics.counters.time_wait.add(1);
     }
 
     fn run_timers(&mut self, now_us: u64) -> bool {
@@ -237,7 +257,8 @@ impl ElasticThread {
         self.housekeeping_us = now_us + HOUSEKEEPING_US;
         let io = &mut self.io;
         let counters = &io.metrics.counters;
-        counters.rx_frames_in_use.set(io.rx_pool.in_use() as u64);
+        // Below zero for a moment: frames of flows that came may be free before they are counted.
+        counters.rx_frames_in_use.set(io.rx_pool.in_use().max(0) as u64);
         counters.tx_frames_in_use.set(io.tx_pool.in_use() as u64);
         counters.app_timers.set(self.app_timers.armed() as u64);
         counters.wheel_entries.set(self.wheel.len() as u64);
@@ -265,6 +286,7 @@ impl ElasticThread {
         self.io.ports.iter().any(|port| port.nic.pending() || !port.queue.is_empty())
             || self.receive.has_backlog()
             || !self.to_announce.is_empty()
+            || self.migrations.is_busy()
             || self.io.neighbors_changed()
             || self.shared.updates.waits(self.io.index)
             || self.shared.wakers[self.io.index].is_kicked()
@@ -280,7 +302,8 @@ impl ElasticThread {
     /// Whether nothing waits that no doorbell will ring for. Arms the devices' doorbells.
     pub fn may_sleep(&mut self) -> bool {
         let unsent = self.io.ports.iter().any(|port| !port.queue.is_empty());
-        if unsent || self.receive.has_backlog() || !self.to_announce.is_empty() {
+        let waits = self.receive.has_backlog() || self.migrations.is_busy();
+        if unsent || waits || !self.to_announce.is_empty() {
             return false;
         }
         self.io.ports.iter_mut().all(|port| port.nic.arm())
@@ -289,10 +312,10 @@ impl ElasticThread {
     /// When the wheel or a neighbour has something to do next, µs.
     pub fn next_deadline_us(&self) -> Option<u64> {
         let neighbors = self.io.neighbor_deadline_us();
-        match (self.wheel.next_deadline_us(), neighbors) {
-            (Some(a), Some(b)) => Some(a.min(b)),
-            (a, b) => a.or(b),
-        }
+        let migrations =
+            if self.migrations.is_active() { self.migrations.deadline_us() } else { None };
+        let all = [self.wheel.next_deadline_us(), neighbors, migrations];
+        all.into_iter().flatten().min()
     }
 }
 
@@ -311,18 +334,9 @@ pub(crate) fn flow_of(groups: &mut [Option<Box<FlowGroup>>], id: FlowId) -> Opti
     groups.get_mut(id.group as usize)?.as_mut()?.get(id)
 }
 
-/// Keeps the gauge of flows in TIME-WAIT; `remove_flow` takes them out again.
-#[inline]
-fn count_time_wait(metrics: &ThreadMetrics, flow: &mut Flow) {
-    if flow.tcb.state() == State::TimeWait && !flow.side.in_time_wait {
-        flow.side.in_time_wait = true;
-        metrics.counters.time_wait.add(1);
-    }
-}
-
 /// Sees to it that the wheel looks at the flow no later than its earliest deadline.
 #[inline]
-fn schedule(wheel: &mut Wheel, flow: &mut Flow) {
+pub(crate) fn schedule(wheel: &mut Wheel, flow: &mut Flow) {
     let deadline_us = flow.tcb.deadline();
     if deadline_us < flow.side.scheduled_us {
         flow.side.scheduled_us = deadline_us;

@@ -8,8 +8,9 @@
 //! wheel's position. It follows that all of a lower level comes before any of a higher one, so the
 //! nearest occupied slot is found with a few bitmap words however far the clock has jumped.
 //!
-//! There is no removal: whoever set an entry checks when it fires whether it still means anything.
-//! That keeps timers lazy; an acknowledgement never touches the wheel.
+//! There is no removal of single entries: whoever set one checks when it fires whether it still means
+//! anything. That keeps timers lazy; an acknowledgement never touches the wheel. Only what belongs to
+//! flow groups that have left is swept out, bit by bit ([`Wheel::sweep`]).
 
 /// Microseconds of one tick.
 pub const TICK_US: u64 = 1 << TICK_SHIFT;
@@ -57,6 +58,13 @@ impl Level {
             bits = *self.occupied.get(word)?;
         }
     }
+}
+
+/// How far [`Wheel::sweep`] has come.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SweepCursor {
+    levels_done: usize,
+    slot: usize,
 }
 
 /// Timing wheel of `u64` tokens.
@@ -148,6 +156,60 @@ impl Wheel {
     /// nearest entry's slot.
     pub fn next_deadline_us(&self) -> Option<u64> {
         self.nearest().map(|(_, start)| start << TICK_SHIFT)
+    }
+
+    /// Goes on with taking out entries that are `gone`; looks at about `limit` of them, and answers
+    /// whether all were looked at since the cursor was new. Entries only move to finer levels, so the
+    /// coarse ones come first; those that move past the cursor fire soon.
+    pub fn sweep(
+        &mut self,
+        cursor: &mut SweepCursor,
+        limit: usize,
+        gone: impl Fn(u64) -> bool,
+    ) -> bool {
+        let mut left = limit;
+        while cursor.levels_done < LEVELS {
+            let level = LEVELS - 1 - cursor.levels_done;
+            let Some(slot) =
+                (cursor.slot < SLOTS).then(|| self.levels[level].next_occupied(cursor.slot))
+            else {
+                *cursor = SweepCursor { levels_done: cursor.levels_done + 1, slot: 0 };
+                continue;
+            };
+            let Some(slot) = slot else {
+                cursor.slot = SLOTS;
+                continue;
+            };
+            if left == 0 {
+                return false;
+            }
+            cursor.slot = slot + 1;
+            left = left.saturating_sub(self.sweep_slot(level, slot, &gone));
+        }
+        true
+    }
+
+    /// Takes a slot's list apart and puts it together again without what is gone; answers how many
+    /// entries it had.
+    fn sweep_slot(&mut self, level: usize, slot: usize, gone: &impl Fn(u64) -> bool) -> usize {
+        let mut next = std::mem::replace(&mut self.levels[level].heads[slot], NONE);
+        self.levels[level].occupied[slot / 64] &= !(1 << (slot % 64));
+        let mut seen = 0;
+        while let Some(chunk) = self.chunks.get_mut(next as usize) {
+            let Chunk { next: after, len, entries } = chunk.clone();
+            chunk.next = self.free;
+            self.free = next;
+            next = after;
+            for entry in &entries[..len as usize] {
+                seen += 1;
+                if gone(entry.token) {
+                    self.len -= 1;
+                } else {
+                    self.push(level, slot, *entry);
+                }
+            }
+        }
+        seen
     }
 
     /// Level and first tick of the nearest occupied slot.
@@ -295,6 +357,38 @@ mod tests {
     enum Step {
         Insert(u64),
         Advance(u64, usize),
+    }
+
+    proptest! {
+        /// What is swept out never fires, all else does, and no chunk is lost.
+        #[test]
+        fn a_sweep_takes_out_what_is_gone(
+            deadlines in prop::collection::vec((0u32..45, any::<u64>()), 1..200),
+            limit in 1usize..50,
+            modulo in 1u64..5,
+        ) {
+            let mut wheel = Wheel::new(77, 0);
+            for (token, (bits, x)) in deadlines.iter().enumerate() {
+                wheel.insert(77 + (x & ((1 << bits) - 1)), token as u64);
+            }
+            let gone = |token: u64| token % modulo == 0;
+            let mut cursor = SweepCursor::default();
+            let mut rounds = 0;
+            while !wheel.sweep(&mut cursor, limit, gone) {
+                rounds += 1;
+                prop_assert!(rounds <= deadlines.len());
+            }
+            let kept: Vec<u64> = (0..deadlines.len() as u64).filter(|t| !gone(*t)).collect();
+            prop_assert_eq!(wheel.len(), kept.len());
+            let mut fired = drain(&mut wheel, u64::MAX);
+            fired.sort_unstable();
+            prop_assert_eq!(fired, kept);
+            let chunks = wheel.chunks.len();
+            for token in 0..deadlines.len() as u64 {
+                wheel.insert(u64::MAX, token);
+            }
+            prop_assert!(wheel.chunks.len() <= chunks.max(deadlines.len().div_ceil(CHUNK_ENTRIES)));
+        }
     }
 
     fn step() -> impl Strategy<Value = Step> {

@@ -45,6 +45,16 @@ impl Pool {
         self.owned += 1;
     }
 
+    /// As [`Pool::disown`], for frames that lists and flows hold.
+    pub fn disown_many(&mut self, frames: usize) {
+        self.owned -= frames as isize;
+    }
+
+    /// As [`Pool::adopt`], for frames that lists and flows hold.
+    pub fn adopt_many(&mut self, frames: usize) {
+        self.owned += frames as isize;
+    }
+
     /// Frames that belong to this pool: those it was made with, less what was disowned, and what
     /// was adopted.
     pub fn owned(&self) -> usize {

@@ -37,7 +37,7 @@ pub use device::{
 pub use error::{AttachError, OpenError};
 pub use info::LineError;
 pub use memif::{MemifRole, MemifSpec, MemifSpecError};
-pub use sim::{SimDevice, SimNic, SimOptions};
+pub use sim::{SimChange, SimDevice, SimNic, SimOptions};
 pub use spec::{DeviceSpec, SpecError};
 pub use steering::{frame_flow_group, initial_queue};
 pub use update::{QueueUpdate, read_update};
@@ -183,6 +183,11 @@ pub trait Nic: Send {
         DeviceDrops::default()
     }
 
+    /// The device's redirection table, where this process can write it.
+    fn reta(&self) -> Option<std::sync::Arc<dyn SetReta>> {
+        None
+    }
+
     /// Takes over a changed link between two cycles; frames that the old one held go back to the
     /// pools. [`Nic::info`] may say something else afterwards.
     fn update(
@@ -220,6 +225,20 @@ pub trait SetReta: Send + Sync {
     /// sent by an older one: packets of a flow group that was moved come in no longer on its old
     /// queue, once that is empty. False where the device cannot tell.
     fn settled(&self) -> bool {
+        false
+    }
+
+    /// Whether, once a packet of a moved flow group has come in on its new queue, none comes in on the
+    /// old one any more that is not there already: true of hardware, which has one pipe.
+    fn in_order(&self) -> bool {
+        false
+    }
+
+    /// Whether a sender is just putting packets into the queues by a table that is not [`settled`]:
+    /// time alone then proves nothing.
+    ///
+    /// [`settled`]: SetReta::settled
+    fn is_sending(&self) -> bool {
         false
     }
 }

@@ -33,6 +33,20 @@ pub struct SimOptions {
     pub sent_frames: usize,
     /// Whether the peer may leave partial checksums.
     pub partial_checksums: bool,
+    /// What the device says of a table that was changed.
+    pub change: SimChange,
+}
+
+/// What a simulated device says of a redirection table that was changed. In truth the change holds
+/// for the next frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SimChange {
+    /// That it holds at once ([`SetReta::settled`]).
+    Settled,
+    /// That queues do not overtake each other ([`SetReta::in_order`]).
+    InOrder,
+    /// Nothing.
+    Silent,
 }
 
 impl Default for SimOptions {
@@ -47,6 +61,7 @@ impl Default for SimOptions {
             queue_frames: 4096,
             sent_frames: 4096,
             partial_checksums: false,
+            change: SimChange::Settled,
         }
     }
 }
@@ -169,6 +184,14 @@ impl SetReta for SimDevice {
         state.table[flow_group] = queue;
         Ok(())
     }
+
+    fn settled(&self) -> bool {
+        self.lock().options.change == SimChange::Settled
+    }
+
+    fn in_order(&self) -> bool {
+        self.lock().options.change == SimChange::InOrder
+    }
 }
 
 /// The dataplane's end of one queue of a [`SimDevice`].
@@ -224,6 +247,11 @@ impl Nic for SimNic {
             }
             tx_pool.put(mbuf);
         }
+    }
+
+    fn reta(&self) -> Option<Arc<dyn SetReta>> {
+        let table = self.device.lock().options.table;
+        table.then(|| Arc::new(self.device.clone()) as Arc<dyn SetReta>)
     }
 
     fn kick(&mut self, _memory: &PacketMemory, _tx_pool: &mut Pool) {}

@@ -161,6 +161,16 @@ impl Listener {
         self.knocking = self.knocking.saturating_sub(1);
     }
 
+    /// A half-open connection comes from another thread's listener, whatever the bounds are.
+    pub fn half_open_came(&mut self) {
+        self.half_open += 1;
+    }
+
+    /// A connection that waits to be accepted comes from another thread's listener.
+    pub fn knocking_came(&mut self) {
+        self.knocking += 1;
+    }
+
     /// Unfinished handshakes.
     pub fn half_open(&self) -> u32 {
         self.half_open

@@ -164,20 +164,16 @@ impl ThreadMetrics {
         let worked = worked || received + sent > 0 || calls != self.calls_seen;
         self.calls_seen = calls;
         self.charge(worked);
-        if received > 0 {
-            self.window.sums.receiving += 1;
-            self.window.sums.packets += received as u64;
-        }
-        if self.window.is_over(self.stage_since) {
-            self.end_window();
-        }
     }
 
     /// A cycle took so many packets and left so many behind in devices that can tell. `blind`: one
     /// that cannot gave all it was asked for, and may have more.
     #[inline]
     pub fn waited(&mut self, taken: usize, left: usize, blind: bool) {
-        self.window.sums.depth += (taken + left) as u64;
+        let sums = &mut self.window.sums;
+        sums.receiving += 1;
+        sums.packets += taken as u64;
+        sums.depth += (taken + left) as u64;
         if blind || self.full_run > 0 {
             self.waited_blindly(taken, blind);
         }
@@ -190,11 +186,20 @@ impl ThreadMetrics {
         self.full_run = if blind { (self.full_run + taken as u64).min(FULL_RUN_MAX) } else { 0 };
     }
 
-    #[cold]
-    fn end_window(&mut self) {
+    /// Ends the window if it is over. Called about every millisecond, not in each cycle.
+    pub fn look_at_window(&mut self) {
+        let now = ticks();
+        if self.window.is_over(now) {
+            self.end_window(now);
+        }
+    }
+
+    fn end_window(&mut self, now: u64) {
+        let idle = self.stage_ticks[Stage::Idle as usize].get();
+        let busy_cycles = self.counters.busy_cycles.get();
         // SAFETY: as in `deref`; borrowed beside the window, which is no part of the block.
         let block = unsafe { self.block.as_ref() };
-        self.window.end(self.stage_since, &block.window);
+        self.window.end(now, (busy_cycles, idle), &block.window);
     }
 
     /// The thread is about to sleep.
@@ -211,18 +216,15 @@ impl ThreadMetrics {
         }
         // The time before is a window of its own, so that a long sleep does not thin it.
         self.charge_idle(since);
-        // SAFETY: as in `end_window`.
-        let block = unsafe { self.block.as_ref() };
-        self.window.end(since, &block.window);
+        self.end_window(since);
         self.charge_idle(now);
-        self.window.end(now, &block.window);
+        self.end_window(now);
     }
 
     /// Charges the time up to `now` to idleness at once.
     fn charge_idle(&mut self, now: u64) {
         let idle = now.wrapping_sub(self.stage_since);
         self.stage_ticks[Stage::Idle as usize].add(idle);
-        self.window.sums.idle_ticks += idle;
         (self.stage, self.stage_since) = (Stage::Idle, now);
     }
 
@@ -258,10 +260,7 @@ impl ThreadMetrics {
         let (app, idle) = (cycle[Stage::App as usize], cycle[Stage::Idle as usize]);
         let inside = all - app - idle;
         self.stage_ticks[Stage::App as usize].add(app);
-        let idle = if worked { idle } else { idle + inside };
-        self.stage_ticks[Stage::Idle as usize].add(idle);
-        self.window.sums.idle_ticks += idle;
-        self.window.sums.busy_cycles += u64::from(worked);
+        self.stage_ticks[Stage::Idle as usize].add(if worked { idle } else { idle + inside });
         if worked && self.detailed {
             self.divide(&cycle, inside);
         } else if worked {
@@ -412,9 +411,8 @@ mod tests {
         let mut metrics = ThreadMetrics::new(&page, 0);
         let start = metrics.stage_since;
         let length = crate::metrics::WINDOW_US * 1_000;
-        metrics.window.sums.busy_cycles = 10;
-        metrics.waited(20, 20, false);
-        (metrics.window.sums.receiving, metrics.window.sums.packets) = (10, 20);
+        metrics.counters.busy_cycles.add(10);
+        (0..10).for_each(|_| metrics.waited(2, 2, false));
         metrics.stage = Stage::Idle;
         // Asleep for four windows, as far as the stopwatch knows.
         let asleep = start.wrapping_sub(4 * length);

@@ -1,15 +1,16 @@
 //! The control plane's view of an elastic thread: averages over windows of 10 ms, smoothed by
 //! several factors at once (TOCS '16 section 4.4).
 //!
-//! A cycle only adds to sums; the averages are made when a window is over. What they mean:
+//! A cycle that receives only adds to sums; the averages are made when a window is over, which is
+//! looked at about every millisecond. What they mean:
 //!
 //! * *queue depth* Q: packets that waited when a cycle began to receive, those it took included; the
 //!   mean over the cycles that received any. A memif and an AF_XDP ring say how many wait. A tap
 //!   does not: after a full batch we count what came in since it was last seen empty, which is an
 //!   upper bound.
 //! * *batch size*: packets that such a cycle took.
-//! * *iteration time* τ: time that was not idle, over the cycles that did something; the application
-//!   is part of it.
+//! * *iteration time* τ: time that was not idle, over the cycles that received or sent; the
+//!   application is part of it.
 //! * *queueing delay*: Q over batch size, times τ: how long a packet that came last waits until the
 //!   batch that takes it is through the application. No device tells when a packet came, but this
 //!   is what Little's law makes of what they do tell.
@@ -117,29 +118,32 @@ impl Averages {
 /// What a window adds up.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Sums {
-    /// Cycles that did something.
-    pub busy_cycles: u64,
     /// Cycles that received packets.
     pub receiving: u64,
     /// Packets that they took.
     pub packets: u64,
     /// Packets that waited when they began.
     pub depth: u64,
-    /// Ticks without work.
-    pub idle_ticks: u64,
 }
 
 impl Sums {
-    fn averages(&self, length_ticks: u64, ticks_per_us: f64) -> Averages {
+    /// The averages of a window of this length with so many cycles that received or sent, and so
+    /// many ticks without work.
+    fn averages(
+        &self,
+        (busy_cycles, idle_ticks): (u64, u64),
+        length_ticks: u64,
+        ticks_per_us: f64,
+    ) -> Averages {
         let ratio = |a: u64, b: u64| if b == 0 { 0.0 } else { a as f64 / b as f64 };
-        let busy_ticks = length_ticks.saturating_sub(self.idle_ticks);
-        let iteration_us = ratio(busy_ticks, self.busy_cycles) / ticks_per_us;
+        let busy_ticks = length_ticks.saturating_sub(idle_ticks);
+        let iteration_us = ratio(busy_ticks, busy_cycles) / ticks_per_us;
         Averages {
             queueing_delay_us: ratio(self.depth, self.packets) * iteration_us,
             queue_depth: ratio(self.depth, self.receiving),
             batch: ratio(self.packets, self.receiving),
             iteration_us,
-            idle: ratio(self.idle_ticks, length_ticks).min(1.0),
+            idle: ratio(idle_ticks, length_ticks).min(1.0),
             rate_per_s: ratio(self.packets, length_ticks) * ticks_per_us * 1e6,
         }
     }
@@ -152,18 +156,21 @@ pub(super) struct Window {
     since: u64,
     length_ticks: u64,
     ticks_per_us: f64,
+    /// The counters of busy cycles and of idle ticks when it began.
+    began: (u64, u64),
     metrics: WindowMetrics,
 }
 
 impl Window {
-    /// From now on; `ticks_per_us` 0: unknown, taken for a usual clock.
+    /// From now on. `ticks_per_us` 0: unknown, and so there are no windows.
     pub fn new(now: u64, ticks_per_us: u64) -> Window {
-        let ticks_per_us = if ticks_per_us == 0 { 1_000 } else { ticks_per_us };
+        let length_ticks = if ticks_per_us == 0 { u64::MAX } else { WINDOW_US * ticks_per_us };
         Window {
             sums: Sums::default(),
             since: now,
-            length_ticks: WINDOW_US * ticks_per_us,
-            ticks_per_us: ticks_per_us as f64,
+            length_ticks,
+            ticks_per_us: ticks_per_us.max(1) as f64,
+            began: (0, 0),
             metrics: WindowMetrics::default(),
         }
     }
@@ -174,12 +181,15 @@ impl Window {
         now.wrapping_sub(self.since) >= self.length_ticks
     }
 
-    /// Ends it and publishes the averages; one that was very long counts as several.
+    /// Ends it and publishes the averages; one that was very long counts as several. `counters`: of
+    /// cycles that received or sent, and of ticks without work.
     #[cold]
-    pub fn end(&mut self, now: u64, block: &WindowBlock) {
+    pub fn end(&mut self, now: u64, counters: (u64, u64), block: &WindowBlock) {
         let length = now.wrapping_sub(self.since);
         let sums = core::mem::take(&mut self.sums);
-        let averages = sums.averages(length.max(1), self.ticks_per_us);
+        let (busy, idle) = core::mem::replace(&mut self.began, counters);
+        let grown = (counters.0.wrapping_sub(busy), counters.1.wrapping_sub(idle));
+        let averages = sums.averages(grown, length.max(1), self.ticks_per_us);
         self.metrics.smooth(&averages, (length / self.length_ticks).max(1));
         self.since = now;
         block.publish(&self.metrics);

@@ -1,25 +1,67 @@
 //! Flow-group migration (SoCC '15 section 4.5): moves flow groups from one elastic thread to another
 //! while traffic goes on, without losing or reordering a packet.
+//!
+//! ```text
+//!  old thread A                                  new thread B
+//!  Offer ──────────────────────────────────────▶ from now on B keeps what comes in for the
+//!                                                groups, instead of handing it to A
+//!  holds the groups, RETA := B,  ◀────────── Ready
+//!  tells its application LEAVES
+//!  application comes back; Ship ────────────────▶ inserts the groups, tells its application ARRIVED
+//!  hands over what still comes ─────────────────▶ application comes back: groups are open, first
+//!  no more can come: Settled ───────────────────▶ for what A held and handed over, then the rest
+//! ```
+//!
+//! Everything travels in the forwarding rings, in order with the packets. So `Ready` proves that B's
+//! own packets for A are behind it, and `Settled` that A's are. When A may say so depends on the
+//! device ([`ix_nic::SetReta`]): at once where it has no table, else by proof or after a bound.
+//!
+//! A third thread hands packets of a group along one way only. When the group has a new owner it asks
+//! along the old way (`Where`), holds what comes meanwhile, and takes the new way when the owner
+//! answers (`Here`). So ways may be as stale as they like.
+//!
+//! Files: `outgoing.rs` and `incoming.rs` have the two ends, `routes.rs` the ways of packets,
+//! `ship.rs` what is packed and unpacked, `message.rs` and `record.rs` what is said and written down.
+mod incoming;
+mod message;
+mod outgoing;
 mod record;
+mod routes;
+mod ship;
+#[cfg(test)]
+mod tests;
 
+pub use message::Message;
 pub use record::{MigrationEnd, MigrationRecord};
+pub(crate) use routes::{Origin, Way};
 
 use crate::group_set::GroupSet;
+use crate::handover::Forwarded;
+use crate::shared::Shared;
 use crate::thread::ElasticThread;
 use core::fmt;
+use incoming::Incoming;
+use ix_wire::FLOW_GROUPS;
+use outgoing::Outgoing;
 use record::Records;
+use routes::{HELD, Switching};
+use ship::{Relink, Sweep};
 use std::collections::VecDeque;
 
 /// Requests that wait on one elastic thread at most.
 const REQUESTS_MAX: usize = 64;
+/// A target that has not agreed after this time is not asked any longer.
+const OFFER_US: u64 = 50_000;
+/// Where a device cannot tell when it uses a changed table, it does so after this time.
+const BOUND_US: u64 = 1_000;
+/// A thread that says nothing for so long is in its application: its packets' turn is over.
+const OVERDUE_US: u64 = 100_000;
 
 /// Why a migration is not begun.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MigrateError {
     /// There is no such elastic thread, or it is the one that has the groups.
     NoTarget,
-    /// No group of the set is this thread's, nor on its way to it.
-    NotHere,
     /// Too many requests wait already.
     Busy,
 }
@@ -28,7 +70,6 @@ impl fmt::Display for MigrateError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             MigrateError::NoTarget => "there is no such other elastic thread",
-            MigrateError::NotHere => "the flow groups are another thread's",
             MigrateError::Busy => "too many migrations wait; try again later",
         })
     }
@@ -45,16 +86,91 @@ struct Request {
 }
 
 /// One elastic thread's part in migrations.
-pub struct Migrations {
+pub(crate) struct Migrations {
+    /// Where packets of each group go: this thread's number, another's, or [`HELD`].
+    routes: [u16; FLOW_GROUPS],
+    /// Groups of which packets may still be on their way along `routes`.
+    sent: GroupSet,
+    /// Groups that were offered to another thread.
+    promised: GroupSet,
+    /// Something is to be done between two cycles.
+    active: bool,
+    /// Messages of this cycle, and from whom.
+    inbox: Vec<(usize, Message)>,
     requests: VecDeque<Request>,
+    outgoing: Vec<Outgoing>,
+    incoming: Vec<Incoming>,
+    switching: Vec<Switching>,
+    /// Packets that were held and may be handled now: before all others.
+    replay: VecDeque<Forwarded>,
+    /// Migrations that are over once `replay` is empty.
+    ending: Vec<(MigrationRecord, u64)>,
+    relink: VecDeque<Relink>,
+    sweep: Option<Sweep>,
     records: Records,
+    serial: u64,
     takes_groups: bool,
 }
 
 impl Migrations {
     /// Nothing moves.
-    pub fn new() -> Migrations {
-        Migrations { requests: VecDeque::new(), records: Records::default(), takes_groups: true }
+    pub fn new(shared: &Shared) -> Migrations {
+        Migrations {
+            routes: std::array::from_fn(|group| shared.owner(group) as u16),
+            sent: GroupSet::EMPTY,
+            promised: GroupSet::EMPTY,
+            active: false,
+            inbox: Vec::new(),
+            requests: VecDeque::new(),
+            outgoing: Vec::new(),
+            incoming: Vec::new(),
+            switching: Vec::new(),
+            replay: VecDeque::new(),
+            ending: Vec::new(),
+            relink: VecDeque::new(),
+            sweep: None,
+            records: Records::default(),
+            serial: 0,
+            takes_groups: true,
+        }
+    }
+
+    /// Whether something moves, or was just moved, here.
+    #[inline]
+    pub fn is_active(&self) -> bool {
+        self.active
+    }
+
+    /// Whether cycles are needed though no packet comes.
+    pub fn is_busy(&self) -> bool {
+        self.active
+            && (!self.replay.is_empty()
+                || !self.inbox.is_empty()
+                || !self.requests.is_empty() && self.incoming.is_empty()
+                || self.incoming.iter().any(Incoming::is_busy)
+                || !self.relink.is_empty()
+                || self.sweep.is_some()
+                || self.outgoing.iter().any(Outgoing::is_busy))
+    }
+
+    /// When something is over, µs.
+    pub fn deadline_us(&self) -> Option<u64> {
+        let outgoing = self.outgoing.iter().map(Outgoing::deadline_us);
+        let incoming = self.incoming.iter().filter_map(Incoming::deadline_us);
+        let switching = self.switching.iter().map(|switching| switching.until_us);
+        outgoing.chain(incoming).chain(switching).min()
+    }
+
+    fn must_go_on(&self) -> bool {
+        !(self.inbox.is_empty()
+            && self.requests.is_empty()
+            && self.outgoing.is_empty()
+            && self.incoming.is_empty()
+            && self.switching.is_empty()
+            && self.replay.is_empty()
+            && self.ending.is_empty()
+            && self.relink.is_empty()
+            && self.sweep.is_none())
     }
 }
 
@@ -78,6 +194,7 @@ impl ElasticThread {
             return Err(MigrateError::Busy);
         }
         self.migrations.requests.push_back(Request { groups, to, command });
+        self.migrations.active = true;
         Ok(())
     }
 
@@ -93,7 +210,7 @@ impl ElasticThread {
 
     /// Whether nothing comes here or leaves: with no groups here either, the thread may be parked.
     pub fn at_rest(&self) -> bool {
-        self.migrations.requests.is_empty()
+        !self.migrations.active && !self.receive.has_backlog()
     }
 
     /// Whether this thread agrees to take flow groups; at first it does. A thread that is to be parked
@@ -101,4 +218,90 @@ impl ElasticThread {
     pub fn set_takes_groups(&mut self, takes_groups: bool) {
         self.migrations.takes_groups = takes_groups;
     }
+
+    /// What migrations need between two cycles.
+    #[cold]
+    pub(crate) fn step_migrations(&mut self) {
+        let now_us = self.io.now_us;
+        let mut inbox = std::mem::take(&mut self.migrations.inbox);
+        for (from, message) in inbox.drain(..) {
+            self.hear(from, message, now_us);
+        }
+        self.migrations.inbox = inbox;
+        self.give_up_switching(now_us);
+        self.step_incoming(now_us);
+        self.begin_requests(now_us);
+        self.step_outgoing(now_us);
+        self.end_replayed(now_us);
+        self.step_relink(usize::from(u8::MAX));
+        self.step_sweep();
+        self.migrations.active = self.migrations.must_go_on();
+    }
+
+    /// The application has come back, and its calls are carried out.
+    #[cold]
+    pub(crate) fn application_returned(&mut self) {
+        let now_us = self.io.now_us;
+        self.ship_leaving(now_us);
+        self.open_told(now_us);
+    }
+
+    fn hear(&mut self, from: usize, message: Message, now_us: u64) {
+        match message {
+            Message::Offer(serial, groups) => self.hear_offer(from, serial, groups, now_us),
+            Message::Ready(serial) => self.hear_ready(serial),
+            Message::Refuse(serial) => self.hear_refusal(serial, now_us),
+            Message::Withdraw(serial) => self.hear_withdrawal(from, serial),
+            Message::Ship(ship) => self.hear_ship(from, ship),
+            Message::First(serial) => self.hear_first(serial),
+            Message::Settled(serial, early) => self.hear_settled(from, serial, early),
+            Message::Adopted(frames) => self.io.rx_pool.disown_many(frames as usize),
+            Message::Where { group, asks } => self.hear_question(group, asks, from, now_us),
+            Message::Here { group } => self.hear_answer(group, from),
+        }
+    }
+
+    /// Groups that nothing is planned with, of a set.
+    fn groups_at_home(&self, groups: &GroupSet) -> GroupSet {
+        let (home, migrations) = (self.io.index, &self.migrations);
+        let free = |group: &usize| {
+            migrations.is_home(*group, home) && !migrations.promised.contains(*group)
+        };
+        groups.iter().filter(free).collect()
+    }
+
+    /// Begins with requests whose groups are all here, or will not come.
+    fn begin_requests(&mut self, now_us: u64) {
+        for _ in 0..self.migrations.requests.len() {
+            let Some(request) = self.migrations.requests.pop_front() else { return };
+            let coming = self.migrations.incoming.iter();
+            if coming.flat_map(|i| i.groups.iter()).any(|group| request.groups.contains(group)) {
+                self.migrations.requests.push_back(request);
+                continue;
+            }
+            let groups = self.groups_at_home(&request.groups);
+            self.offer(Request { groups, ..request }, now_us);
+        }
+    }
+
+    /// Migrations whose last held packets have been handled are over.
+    fn end_replayed(&mut self, now_us: u64) {
+        if !self.migrations.replay.is_empty() {
+            return;
+        }
+        let mut ending = std::mem::take(&mut self.migrations.ending);
+        for (mut record, opened_us) in ending.drain(..) {
+            record.deferred_us = since(opened_us, now_us);
+            record.total_us = since(record.start_us, now_us);
+            self.migrations.records.push(record);
+        }
+        self.migrations.ending = ending;
+    }
 }
+
+/// From then until now, µs; the threads' clocks may differ by a few.
+fn since(then_us: u64, now_us: u64) -> u32 {
+    now_us.saturating_sub(then_us).min(u64::from(u32::MAX)) as u32
+}
+
+const _: () = assert!(HELD as usize > FLOW_GROUPS);

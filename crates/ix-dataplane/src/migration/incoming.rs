@@ -1,0 +1,263 @@
+//! The new thread's end of a migration.
+use super::message::{Message, Ship};
+use super::record::{MigrationEnd, MigrationRecord};
+use super::routes::{HELD, Origin};
+use super::ship::Relink;
+use super::{OVERDUE_US, since};
+use crate::group_set::GroupSet;
+use crate::handle::FlowId;
+use crate::handover::Forwarded;
+use crate::thread::ElasticThread;
+use ix_abi::{Event, event_kind, migrated};
+use std::collections::VecDeque;
+
+/// Flow groups that come.
+pub struct Incoming {
+    serial: u64,
+    from: usize,
+    pub groups: GroupSet,
+    state: State,
+    /// Held packets that the old thread handed over, and those from elsewhere.
+    pub remote: VecDeque<Forwarded>,
+    pub local: VecDeque<Forwarded>,
+    /// The old thread has said that nothing comes from it any more; and whether it had to wait.
+    settled: Option<bool>,
+    /// It was told of the first packet here.
+    told_first: bool,
+    /// The groups, until there is room to say that they are here.
+    ship: Option<Box<Ship>>,
+    /// What is done when the groups are opened.
+    touched: Vec<FlowId>,
+    to_announce: Vec<FlowId>,
+    shipped_us: u64,
+    opened_us: u64,
+    record: MigrationRecord,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum State {
+    /// Asked; packets of this thread are on a way that must be empty first.
+    Asked,
+    /// Agreed: packets of the groups are kept here.
+    Agreed,
+    /// The groups have come.
+    Arrived,
+    /// They are among this thread's, and the application was told.
+    Told,
+    /// The application has come back.
+    Returned,
+    /// The groups are open. What the old thread hands over is handled.
+    Open,
+}
+
+impl Incoming {
+    /// Whether packets of a group are kept here.
+    pub fn keeps(&self, group: usize) -> bool {
+        self.state >= State::Agreed && self.groups.contains(group)
+    }
+
+    /// Whether packets from there need not wait.
+    pub fn is_open_to(&self, from: u8) -> bool {
+        self.state == State::Open && (usize::from(from) == self.from || from == Origin::REPLAY)
+    }
+
+    /// Where packets from there wait.
+    pub fn queue(&mut self, from: u8) -> &mut VecDeque<Forwarded> {
+        if usize::from(from) == self.from { &mut self.remote } else { &mut self.local }
+    }
+
+    /// Whom to tell of the first packet from a device, once.
+    pub fn first(&mut self) -> Option<(usize, u64)> {
+        (!std::mem::replace(&mut self.told_first, true)).then_some((self.from, self.serial))
+    }
+
+    /// Whether cycles are needed though no packet comes.
+    pub fn is_busy(&self) -> bool {
+        matches!(self.state, State::Arrived | State::Returned)
+    }
+
+    /// When order is given up.
+    pub fn deadline_us(&self) -> Option<u64> {
+        (self.state == State::Open).then(|| self.opened_us.saturating_add(OVERDUE_US))
+    }
+}
+
+impl ElasticThread {
+    pub(super) fn hear_offer(&mut self, from: usize, serial: u64, groups: GroupSet, now_us: u64) {
+        if !self.migrations.takes_groups {
+            return self.tell_thread(from, Message::Refuse(serial));
+        }
+        self.forget_shipped(&groups);
+        for group in groups.iter() {
+            let route = self.migrations.routes[group];
+            if route == HELD || usize::from(route) == from {
+                continue;
+            }
+            if self.migrations.sent.contains(group) {
+                self.switch(group);
+            } else {
+                self.migrations.routes[group] = from as u16;
+            }
+        }
+        self.migrations.incoming.push(Incoming {
+            serial,
+            from,
+            groups,
+            state: State::Asked,
+            remote: VecDeque::new(),
+            local: VecDeque::new(),
+            settled: None,
+            told_first: false,
+            ship: None,
+            touched: Vec::new(),
+            to_announce: Vec::new(),
+            shipped_us: now_us,
+            opened_us: now_us,
+            record: MigrationRecord::default(),
+        });
+    }
+
+    /// The old thread has waited too long for an answer.
+    pub(super) fn hear_withdrawal(&mut self, from: usize, serial: u64) {
+        let Some(at) = self.incoming_at(from, serial) else { return };
+        let Incoming { groups, state, local, .. } = self.migrations.incoming.swap_remove(at);
+        if state == State::Asked {
+            return;
+        }
+        groups.iter().for_each(|group| self.migrations.routes[group] = from as u16);
+        // Packets of several groups, but all go the same way.
+        for group in groups.iter() {
+            self.migrations.sent.insert(group);
+        }
+        if let Some(group) = groups.iter().next() {
+            self.hand_over_all(group, from, local);
+        }
+    }
+
+    fn incoming_at(&self, from: usize, serial: u64) -> Option<usize> {
+        self.migrations.incoming.iter().position(|i| i.from == from && i.serial == serial)
+    }
+
+    pub(super) fn step_incoming(&mut self, now_us: u64) {
+        for at in 0..self.migrations.incoming.len() {
+            match self.migrations.incoming[at].state {
+                State::Asked => self.agree(at),
+                State::Arrived if self.io.events.has_room() => self.tell_arrival(at),
+                _ => {}
+            }
+        }
+        self.open_returned(now_us);
+        let overdue = |i: &Incoming| i.deadline_us().is_some_and(|until_us| until_us <= now_us);
+        for incoming in self.migrations.incoming.iter_mut().filter(|i| overdue(i)) {
+            incoming.settled = Some(false);
+            incoming.record.end = MigrationEnd::Overdue;
+        }
+        self.end_settled();
+    }
+
+    /// Says yes, once this thread's packets of the groups go to the old thread and nowhere else.
+    fn agree(&mut self, at: usize) {
+        let incoming = &self.migrations.incoming[at];
+        let (from, serial, groups) = (incoming.from, incoming.serial, incoming.groups);
+        if groups.iter().any(|group| self.migrations.routes[group] == HELD) {
+            return;
+        }
+        self.migrations.incoming[at].state = State::Agreed;
+        groups.iter().for_each(|group| self.migrations.routes[group] = HELD);
+        self.tell_thread(from, Message::Ready(serial));
+    }
+
+    pub(super) fn hear_ship(&mut self, from: usize, mut ship: Box<Ship>) {
+        let Some(at) = self.incoming_at(from, ship.serial) else { return };
+        for item in &ship.packets {
+            if let Forwarded::Packet { packet, .. } = item {
+                self.io.rx_pool.adopt(&packet.mbuf);
+            }
+        }
+        let incoming = &mut self.migrations.incoming[at];
+        incoming.state = State::Arrived;
+        incoming.remote = std::mem::take(&mut ship.packets);
+        incoming.touched = std::mem::take(&mut ship.touched);
+        incoming.to_announce = std::mem::take(&mut ship.to_announce);
+        incoming.record = ship.record;
+        incoming.shipped_us = ship.now_us;
+        incoming.ship = Some(ship);
+    }
+
+    fn tell_arrival(&mut self, at: usize) {
+        let incoming = &mut self.migrations.incoming[at];
+        let (from, groups) = (incoming.from, incoming.groups);
+        incoming.state = State::Told;
+        if let Some(ship) = incoming.ship.take() {
+            self.unpack(*ship);
+        }
+        for group in groups.iter() {
+            let (kind, code) = (event_kind::MIGRATED, migrated::ARRIVED);
+            let (len, data) = (group as u32, from as u64);
+            self.io.events.push(Event { kind, code, len, data, ..Event::default() });
+        }
+    }
+
+    /// The application has come back with its names of the flows that have arrived.
+    pub(super) fn open_told(&mut self, now_us: u64) {
+        for incoming in &mut self.migrations.incoming {
+            if incoming.state == State::Told {
+                incoming.state = State::Returned;
+            }
+        }
+        self.open_returned(now_us);
+        self.end_settled();
+    }
+
+    /// Packets and timers of groups that have arrived may speak to the application.
+    fn open_returned(&mut self, now_us: u64) {
+        let ElasticThread { migrations, touched, to_announce, .. } = self;
+        for incoming in &mut migrations.incoming {
+            // A connection's time must not go back.
+            if incoming.state != State::Returned || now_us < incoming.shipped_us {
+                continue;
+            }
+            incoming.state = State::Open;
+            incoming.opened_us = now_us;
+            let record = &mut incoming.record;
+            record.rpc_us = since(incoming.shipped_us, now_us);
+            record.packets = incoming.remote.len() as u32;
+            record.pause_us = since(record.start_us + u64::from(record.prepare_us), now_us);
+            touched.append(&mut incoming.touched);
+            to_announce.extend(incoming.to_announce.drain(..));
+            migrations.replay.append(&mut incoming.remote);
+            let relink = incoming.groups.iter().map(|group| Relink::new(group, incoming.from));
+            migrations.relink.extend(relink);
+        }
+    }
+
+    pub(super) fn hear_settled(&mut self, from: usize, serial: u64, early: bool) {
+        if let Some(at) = self.incoming_at(from, serial) {
+            let incoming = &mut self.migrations.incoming[at];
+            incoming.settled = Some(early);
+            incoming.record.end =
+                if early { MigrationEnd::Early } else { MigrationEnd::Bound };
+        }
+    }
+
+    /// Groups that are open and whose old way is empty are like all others; what waited for that
+    /// comes next.
+    fn end_settled(&mut self) {
+        let mut at = 0;
+        while let Some(incoming) = self.migrations.incoming.get(at) {
+            if incoming.state != State::Open || incoming.settled.is_none() {
+                at += 1;
+                continue;
+            }
+            let Incoming { groups, mut local, mut record, opened_us, .. } =
+                self.migrations.incoming.swap_remove(at);
+            record.packets += local.len() as u32;
+            self.migrations.replay.append(&mut local);
+            for group in groups.iter() {
+                self.migrations.routes[group] = self.io.index as u16;
+                self.migrations.sent.remove(group);
+            }
+            self.migrations.ending.push((record, opened_us));
+        }
+    }
+}

@@ -1,0 +1,60 @@
+//! What the threads of a migration tell each other. All of it goes through the forwarding rings, so
+//! that it stays in order with the packets that are handed over.
+use super::record::MigrationRecord;
+use crate::flow_group::FlowGroup;
+use crate::group_set::GroupSet;
+use crate::handle::FlowId;
+use crate::handover::Forwarded;
+use ix_wire::IpAddr;
+use std::collections::VecDeque;
+
+/// One message. A migration is named by the number that the old thread gave it.
+pub enum Message {
+    /// Old to new: will you take these groups?
+    Offer(u64, GroupSet),
+    /// New to old: yes, and what I handed to you of them came before this.
+    Ready(u64),
+    /// New to old: no.
+    Refuse(u64),
+    /// Old to new: too late, they stay.
+    Withdraw(u64),
+    /// Old to new: here they are.
+    Ship(Box<Ship>),
+    /// New to old: a packet of theirs came in from a device.
+    First(u64),
+    /// Old to new: what you get of them from elsewhere came after all that I handed to you.
+    Settled(u64, bool),
+    /// New to old: so many of the frames that flows held are mine now.
+    Adopted(u32),
+    /// A third thread along the way that its packets of a group take: whose is the group?
+    Where {
+        /// The group.
+        group: u8,
+        /// Who asks.
+        asks: u16,
+    },
+    /// The answer: mine. All that came before the question has arrived.
+    Here {
+        /// The group.
+        group: u8,
+    },
+}
+
+/// Flow groups on their way, and all that belongs to them.
+pub struct Ship {
+    pub serial: u64,
+    pub groups: Vec<Box<FlowGroup>>,
+    /// Flows that are to speak.
+    pub touched: Vec<FlowId>,
+    /// Accepted flows whose early data is not announced yet.
+    pub to_announce: Vec<FlowId>,
+    /// Flows that wait at a listener of this address and port.
+    pub waiting: Vec<(FlowId, IpAddr, u16)>,
+    /// Listeners whose SYN cookies may still be answered, and until when.
+    pub cookies: Vec<(IpAddr, u16, u64)>,
+    /// Packets that were held back, oldest first.
+    pub packets: VecDeque<Forwarded>,
+    pub record: MigrationRecord,
+    /// The old thread's time: for these flows it must not go backwards.
+    pub now_us: u64,
+}

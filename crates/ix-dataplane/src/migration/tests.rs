@@ -1,0 +1,1 @@
+//! Flow groups move between elastic threads.
