@@ -93,6 +93,9 @@ pub enum Command {
     /// The web server, as benchmarks run it (also on its own: ix-httpd)
     #[command(disable_help_flag = true, hide = true)]
     Httpd(EchoArgs),
+    /// The papers' background job, as benchmarks run it (also on its own: ix-background)
+    #[command(disable_help_flag = true, hide = true)]
+    Background(EchoArgs),
 }
 
 /// What keeps the program out of its dataplane.

@@ -64,6 +64,10 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
             let name = std::iter::once("ix-httpd".into());
             Ok(ix_httpd::command(name.chain(args.args)))
         }
+        Command::Background(args) => {
+            let name = std::iter::once("ix-background".into());
+            Ok(ix_background::command(name.chain(args.args)))
+        }
     }
 }
 

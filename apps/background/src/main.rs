@@ -1,0 +1,6 @@
+//! The papers' background job: SHA-1 over an array, for ever, with its throughput.
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    ix_background::command(std::env::args_os())
+}
