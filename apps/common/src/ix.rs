@@ -1,6 +1,6 @@
 //! A service on IX: an event loop on one elastic thread.
 use crate::{End, Service, Verdict, clock};
-use libix::event::{Conn, EventLoop, Handler, Io};
+use libix::event::{Conn, EventLoop, Handler, Io, Team};
 use libix::raw::Thread;
 use libix::{Dead, Error};
 use std::net::SocketAddr;
@@ -21,13 +21,30 @@ pub fn server<S: Service>(
     service: S,
     at: SocketAddr,
 ) -> Result<EventLoop<Driver<S>>, Error> {
-    let driver = Driver { service, target: None, ticking: false };
-    let mut server = EventLoop::new(thread, driver);
+    listening(EventLoop::new(thread, Driver::serving(service)), at)
+}
+
+/// As [`server`], on one of several threads: connections move between them with their flow groups.
+pub fn server_in_team<S: Service>(
+    thread: Thread,
+    service: S,
+    at: SocketAddr,
+    team: &Team<Option<S::Conn>>,
+) -> Result<EventLoop<Driver<S>>, Error> {
+    listening(EventLoop::in_team(thread, Driver::serving(service), team), at)
+}
+
+fn listening<S: Service>(
+    mut server: EventLoop<Driver<S>>,
+    at: SocketAddr,
+) -> Result<EventLoop<Driver<S>>, Error> {
     server.listen(at, 0)?;
     Ok(server)
 }
 
-/// A loop that keeps up so many connections until the service has finished or none is left.
+/// A loop that keeps up so many connections until the service has finished or none is left. What the
+/// service counts stays with its thread, and so do its connections: a flow group that is taken away
+/// ends those of it.
 pub fn client<S: Service>(
     thread: Thread,
     service: S,
@@ -51,6 +68,10 @@ pub fn finish<S: Service>(client: &mut EventLoop<Driver<S>>) -> Result<(), Error
 }
 
 impl<S: Service> Driver<S> {
+    fn serving(service: S) -> Driver<S> {
+        Driver { service, target: None, ticking: false }
+    }
+
     /// The service.
     pub fn service(&mut self) -> &mut S {
         &mut self.service

@@ -1,6 +1,6 @@
 //! The echo server on IX: answers leave from the receive buffers themselves.
 use crate::server::Limits;
-use libix::event::{Conn, EventLoop, Handler, Io};
+use libix::event::{Conn, EventLoop, Handler, Io, Team};
 use libix::raw::{Thread, TxArena, TxBuf};
 use libix::{Dead, Error};
 use std::net::SocketAddr;
@@ -32,8 +32,9 @@ pub fn server(
     size: usize,
     limits: Limits,
     at: &[SocketAddr],
+    team: &Team<Partial>,
 ) -> Result<EventLoop<EchoZeroCopy>, Error> {
-    let mut server = EventLoop::new(thread, EchoZeroCopy { size, limits, live: 0 });
+    let mut server = EventLoop::in_team(thread, EchoZeroCopy { size, limits, live: 0 }, team);
     for &at in at {
         server.listen(at, 0)?;
     }
@@ -118,6 +119,14 @@ impl Handler for EchoZeroCopy {
     fn on_dead(&mut self, _: &mut Conn<'_, Partial>, _: Dead) {
         self.live -= 1;
     }
+
+    fn on_migrate_out(&mut self, _: &mut Conn<'_, Partial>, _: u32) {
+        self.live -= 1;
+    }
+
+    fn on_migrate_in(&mut self, _: &mut Conn<'_, Partial>, _: u32) {
+        self.live += 1;
+    }
 }
 
 #[cfg(test)]
@@ -136,12 +145,16 @@ mod tests {
     }
 
     #[test]
-    fn echoes_short_and_long_messages_on_the_model() {
+    fn echoes_short_and_long_messages_on_the_model_whichever_thread_has_the_connection() {
         for size in [1, 64, HELD_BYTES, HELD_BYTES + 1, 300_000] {
             let config = Config { tx_steps: 8, ..Config::default() };
-            let model = Loopback::new(2, config);
-            let limits = Limits { connections: 8, messages: u64::MAX };
-            let mut echo = server(model.enter(0).unwrap(), size, limits, &[at()]).unwrap();
+            let model = Loopback::new(3, config);
+            let (limits, team) = (Limits { connections: 8, messages: u64::MAX }, Team::new(2));
+            let echo = |index| {
+                let thread = model.enter(index).unwrap();
+                server(thread, size, limits, &[at()], &team).unwrap()
+            };
+            let mut echo = [echo(0), echo(1)];
             let load = Load {
                 size: size as u64,
                 depth: 2,
@@ -150,22 +163,28 @@ mod tests {
                 window: Window::new(0, 0, u64::MAX / 2),
             };
             let clients = EchoClient::new(load);
-            let mut clients = client(model.enter(1).unwrap(), clients, at(), 4);
+            let mut clients = client(model.enter(2).unwrap(), clients, at(), 4);
             let mut turns = 0;
-            while clients.handler().service().sample().messages() < 40 {
-                echo.turn(Wait::Poll).unwrap();
+            let mut turn = |clients: &mut EventLoop<_>| {
+                echo.iter_mut().for_each(|one| one.turn(Wait::Poll).unwrap());
                 clients.turn(Wait::Poll).unwrap();
+                echo.each_mut().map(|one| one.handler().live).iter().sum::<usize>()
+            };
+            while clients.handler().service().sample().messages() < 40 {
+                turn(&mut clients);
                 turns += 1;
+                let group = turns % 16;
+                // The client's groups stay: they are those of number 2 modulo 3.
+                if group % 3 != 2 {
+                    model.migrate(group, turns / 16 % 2);
+                }
                 assert!(turns < 100_000, "size {size} stalled");
             }
             finish(&mut clients).unwrap();
-            for _ in 0..3 {
-                echo.turn(Wait::Poll).unwrap();
-                clients.turn(Wait::Poll).unwrap();
-            }
+            let live = (0..6).map(|_| turn(&mut clients)).last();
             let sample = clients.handler().service().sample();
             assert_eq!(sample.errors, 0, "{:?}", sample.first_error);
-            assert_eq!((model.flows(), model.held_buffers(), echo.handler().live), (0, 0, 0));
+            assert_eq!((model.flows(), model.held_buffers(), live), (0, 0, Some(0)));
         }
     }
 

@@ -143,6 +143,7 @@ mod tests {
     use crate::ix::server;
     use crate::rounds::Plan;
     use crate::server::Limits;
+    use libix::event::Team;
     use libix::loopback::{Config, Loopback};
 
     #[test]
@@ -150,7 +151,8 @@ mod tests {
         let model = Loopback::new(2, Config::default());
         let at = SocketAddr::from(([10, 0, 0, 1], 7));
         let limits = Limits { connections: 1000, messages: u64::MAX };
-        let mut echo = server(model.enter(0).unwrap(), 64, limits, &[at]).unwrap();
+        let team = Team::new(1);
+        let mut echo = server(model.enter(0).unwrap(), 64, limits, &[at], &team).unwrap();
         let plan = Plan {
             size: 64,
             connections: 500,

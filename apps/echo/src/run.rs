@@ -1,6 +1,7 @@
 //! Threads: who serves or loads where, and what comes of it.
 use crate::args::{Args, Direction, Serve};
-use crate::bulk::{BulkClient, BulkServer};
+use crate::bulk::{BulkClient, BulkServer, Transfer};
+use crate::ix::Partial;
 use crate::report;
 use crate::run_load::load;
 use crate::server::{EchoServer, Limits};
@@ -9,6 +10,7 @@ use crate::udp_linux;
 use anyhow::{Context, Result, anyhow, bail};
 use ix_apps::threads::{self, Listening, Place, pin};
 use ix_apps::{ix, linux, socket};
+use libix::event::Team;
 use libix::raw::{Process, Thread, Wait};
 use std::net::SocketAddr;
 
@@ -38,12 +40,19 @@ fn serve(args: &Args, place: &Place, threads: u32, what: Serve) -> Result<()> {
         let over = if args.udp { " over UDP" } else { "" };
         println!("ready: {what}{over} on {}, {threads} threads", at[0]);
     };
+    let teams = Teams { echo: Team::new(threads), bulk: Team::new(threads) };
     let serve = |index, listening: &Listening| match place {
-        Place::Ix(process) => serve_ix(args, process, index, what, at, listening),
+        Place::Ix(process) => serve_ix(args, process, index, what, at, &teams, listening),
         Place::Linux => serve_linux(args, index, what, at, listening),
     };
     threads::serve("ix-echo", threads, serve, ready);
     Ok(())
+}
+
+/// By which connections find the other threads.
+struct Teams {
+    echo: Team<Partial>,
+    bulk: Team<Option<Transfer>>,
 }
 
 fn serve_ix(
@@ -52,6 +61,7 @@ fn serve_ix(
     index: u32,
     what: Serve,
     at: &[SocketAddr],
+    teams: &Teams,
     listening: &Listening,
 ) -> Result<()> {
     let thread = Thread::enter(process, index)?;
@@ -67,13 +77,15 @@ fn serve_ix(
         }
         Serve::Echo(size) => {
             let limits = Limits::of(args);
-            let mut server = crate::ix::server(thread, size, limits, at).with_context(cannot)?;
+            let server = crate::ix::server(thread, size, limits, at, &teams.echo);
+            let mut server = server.with_context(cannot)?;
             listening.say();
             server.run()?;
         }
         Serve::Bulk => {
             let bulk = BulkServer::default();
-            let mut server = ix::server(thread, bulk, at[0]).with_context(cannot)?;
+            let server = ix::server_in_team(thread, bulk, at[0], &teams.bulk);
+            let mut server = server.with_context(cannot)?;
             listening.say();
             server.run()?;
         }

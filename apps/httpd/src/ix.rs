@@ -6,7 +6,7 @@ use crate::session::Answer;
 use crate::site::Site;
 use anyhow::{Result, bail};
 use libix::Dead;
-use libix::event::{Conn, EventLoop, Handler, Io};
+use libix::event::{Conn, EventLoop, Handler, Io, Team};
 use libix::raw::{Thread, TxArena, TxShared, Wait};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -47,17 +47,18 @@ pub(crate) fn server(
     patience: Patience,
     most_connections: usize,
     at: SocketAddr,
+    team: &Team<Peer>,
 ) -> Result<EventLoop<Httpd>> {
     let now_us = thread.now_us();
     let httpd = Httpd {
-        answers: Answers::new(thread.tx().clone(), Arc::clone(site)),
+        answers: Answers::new(*thread.tx(), Arc::clone(site)),
         patience,
         deadlines: Deadlines::new(patience.shortest_us(), now_us),
         ticking: false,
         most_connections,
         live: 0,
     };
-    let mut server = EventLoop::new(thread, httpd);
+    let mut server = EventLoop::in_team(thread, httpd, team);
     server.io().set_send_limit(SEND_LIMIT_BYTES);
     let end = Instant::now() + LOAD_TIME;
     while !server.handler().answers.load() {
@@ -136,6 +137,15 @@ impl Httpd {
         }
     }
 
+    /// The connection is looked at when it may be overdue.
+    fn watch(&mut self, conn: &mut Conn<'_, Peer>, due_us: u64) {
+        self.deadlines.insert(conn.id(), due_us);
+        if !self.ticking {
+            self.ticking = true;
+            conn.io().set_timer(self.deadlines.step_us(), 0);
+        }
+    }
+
     fn expire(&mut self, io: &mut Io<Peer>) {
         let now_us = io.now_us();
         let mut deadlines = core::mem::take(&mut self.deadlines);
@@ -181,13 +191,8 @@ impl Handler for Httpd {
     }
 
     fn on_connected(&mut self, conn: &mut Conn<'_, Peer>) {
-        let id = conn.id();
         let due_us = conn.io().now_us() + self.patience.shortest_us();
-        self.deadlines.insert(id, due_us);
-        if !self.ticking {
-            self.ticking = true;
-            conn.io().set_timer(self.deadlines.step_us(), 0);
-        }
+        self.watch(conn, due_us);
     }
 
     fn on_readable(&mut self, conn: &mut Conn<'_, Peer>) {
@@ -215,6 +220,19 @@ impl Handler for Httpd {
 
     fn on_dead(&mut self, _: &mut Conn<'_, Peer>, _: Dead) {
         self.live -= 1;
+    }
+
+    fn on_migrate_out(&mut self, _: &mut Conn<'_, Peer>, _: u32) {
+        // Its entry among the deadlines is of an id that is nobody's.
+        self.live -= 1;
+    }
+
+    fn on_migrate_in(&mut self, conn: &mut Conn<'_, Peer>, _: u32) {
+        self.live += 1;
+        // What it waits for began on the other thread.
+        let shortest_us = conn.io().now_us() + self.patience.shortest_us();
+        let (due_us, _) = conn.state().due(is_sending(conn), &self.patience);
+        self.watch(conn, due_us.min(shortest_us));
     }
 
     fn on_timer(&mut self, io: &mut Io<Peer>, _: u64) {

@@ -1,9 +1,11 @@
 //! Threads: who serves where.
 use crate::args::Args;
+use crate::peer::Peer;
 use crate::site::Site;
 use anyhow::{Context, Result};
 use ix_apps::socket;
 use ix_apps::threads::{self, Listening, Place, pin};
+use libix::event::Team;
 use libix::raw::Thread;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -17,7 +19,8 @@ pub fn run(args: &Args) -> Result<()> {
         let (pages, at) = (site.pages().len(), SocketAddr::new(args.addr, args.port));
         println!("ready: {pages} pages on {at}, {threads} threads");
     };
-    let serve = |index, listening: &Listening| serve(args, &place, &site, index, listening);
+    let team = Team::new(threads);
+    let serve = |index, listening: &Listening| serve(args, &place, &site, index, &team, listening);
     threads::serve("ix-httpd", threads, serve, ready);
     Ok(())
 }
@@ -38,6 +41,7 @@ fn serve(
     place: &Place,
     site: &Arc<Site>,
     index: u32,
+    team: &Team<Peer>,
     listening: &Listening,
 ) -> Result<()> {
     let at = SocketAddr::new(args.addr, args.port);
@@ -46,7 +50,7 @@ fn serve(
         Place::Ix(process) => {
             let thread = Thread::enter(process, index)?;
             let patience = args.patience();
-            let server = crate::ix::server(thread, site, patience, args.max_conn, at);
+            let server = crate::ix::server(thread, site, patience, args.max_conn, at, team);
             let mut server = server.with_context(cannot)?;
             listening.say();
             server.run()?;

@@ -1,5 +1,6 @@
 //! Memory, threads, and who serves where.
 use crate::args::Args;
+use crate::server::Client;
 use crate::service::Service;
 use crate::store::{Limits, Store};
 use crate::words::Words;
@@ -7,6 +8,7 @@ use crate::{linux, server};
 use anyhow::{Context, Result, anyhow, bail};
 use ix_apps::socket;
 use ix_apps::threads::{self, Listening, Place, pin};
+use libix::event::Team;
 use libix::raw::{Process, Thread};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::net::SocketAddr;
@@ -52,8 +54,9 @@ pub fn run(args: &Args) -> Result<()> {
         let names = names.iter().filter_map(|(name, at)| at.map(|at| format!("{name} {at}")));
         println!("ready: {}, {threads} threads", names.collect::<Vec<_>>().join(", "));
     };
+    let team = Team::new(threads);
     let serve = |index, listening: &Listening| match &place {
-        Place::Ix(process) => serve_ix(args, process, index, &limits, addresses, listening),
+        Place::Ix(process) => serve_ix(args, process, index, &limits, addresses, &team, listening),
         Place::Linux => serve_linux(args, index, addresses, listening),
     };
     threads::serve("ix-kv", threads, serve, ready);
@@ -102,6 +105,7 @@ fn serve_ix(
     index: u32,
     limits: &Limits,
     addresses: Addresses,
+    team: &Team<Client>,
     listening: &Listening,
 ) -> Result<()> {
     let mut thread = Thread::enter(process, index)?;
@@ -115,7 +119,7 @@ fn serve_ix(
         SERVICE.wait()
     };
     let Addresses { tcp, udp } = addresses;
-    let mut server = server::server(thread, service, tcp, udp)
+    let mut server = server::server(thread, service, tcp, udp, team)
         .with_context(|| format!("cannot listen on {}", tcp.or(udp).unwrap_or(UNKNOWN)))?;
     listening.say();
     server.run()?;

@@ -6,7 +6,7 @@ use crate::service::{Service, TOO_MANY};
 use crate::session::Session;
 use crate::store::Store;
 use crate::udp;
-use libix::event::{Conn, EventLoop, Handler, Io, Lease, Release};
+use libix::event::{Conn, EventLoop, Handler, Io, Lease, Release, Team};
 use libix::raw::Thread;
 use libix::{Dead, Error};
 use std::collections::VecDeque;
@@ -47,16 +47,19 @@ pub struct Server {
     reply: Reply,
 }
 
-/// A loop that serves TCP, and UDP where `datagrams` says so.
+/// A loop that serves TCP, and UDP where `datagrams` says so. Connections move between the loops of
+/// the team as they are: all that they refer to is the service's. Their thread counts them where it
+/// happens, for only the sums of counters mean something.
 pub fn server(
     thread: Thread,
     service: &'static Service,
     at: Option<SocketAddr>,
     datagrams: Option<SocketAddr>,
+    team: &Team<Client>,
 ) -> Result<EventLoop<Server>, Error> {
     let me = service.store.counters(thread.index() as usize);
     let reply = Reply::new(service.lends);
-    let mut server = EventLoop::new(thread, Server { service, me, reply });
+    let mut server = EventLoop::in_team(thread, Server { service, me, reply }, team);
     if let Some(at) = at {
         server.listen(at, 0)?;
     }
@@ -218,3 +221,7 @@ impl Handler for Server {
         udp::answer(data, &context, &mut self.reply, |part| io.udp_send(socket, from, part));
     }
 }
+
+#[cfg(test)]
+#[path = "server_tests.rs"]
+mod tests;

@@ -73,25 +73,48 @@ impl Handler for Client {
     }
 }
 
+/// Flow groups of the model.
+const GROUPS: usize = 16;
+
+/// The client's thread comes after the server's.
 struct Bed {
     model: Loopback,
-    server: EventLoop<Httpd>,
+    servers: Vec<EventLoop<Httpd>>,
     client: EventLoop<Client>,
+    turns: usize,
 }
 
 impl Bed {
     fn new(config: Config, patience: Patience, client: Client) -> Bed {
-        let model = Loopback::new(2, config);
-        let server = model.enter(0).unwrap();
-        let server = super::server(server, &site(), patience, 4, at()).unwrap();
-        let mut client = EventLoop::new(model.enter(1).unwrap(), client);
+        Bed::with_threads(1, config, patience, client)
+    }
+
+    /// With several threads the server's connections are never long on the same one.
+    fn with_threads(threads: u32, config: Config, patience: Patience, client: Client) -> Bed {
+        let model = Loopback::new(threads as usize + 1, Config { groups: GROUPS, ..config });
+        let team = Team::new(threads);
+        let server = |index| {
+            let thread = model.enter(index).unwrap();
+            super::server(thread, &site(), patience, 4, at(), &team).unwrap()
+        };
+        let servers = (0..threads).map(server).collect();
+        let mut client = EventLoop::new(model.enter(threads).unwrap(), client);
         client.io().connect(at(), ());
-        Bed { model, server, client }
+        Bed { model, servers, client, turns: 0 }
     }
 
     fn turn(&mut self) {
-        self.server.turn(Wait::Poll).unwrap();
+        self.turns += 1;
+        let (group, threads) = (self.turns % GROUPS, self.servers.len());
+        if threads > 1 && group % (threads + 1) != threads {
+            self.model.migrate(group, self.turns / GROUPS % threads);
+        }
+        self.servers.iter_mut().for_each(|server| server.turn(Wait::Poll).unwrap());
         self.client.turn(Wait::Poll).unwrap();
+    }
+
+    fn live(&mut self) -> usize {
+        self.servers.iter_mut().map(|server| server.handler().live).sum()
     }
 
     #[track_caller]
@@ -108,9 +131,12 @@ impl Bed {
     /// Everything is gone on both sides.
     #[track_caller]
     fn comes_to_rest(&mut self) {
-        self.run_until(|bed| bed.model.flows() == 0 && bed.server.io().connections() == 0);
+        self.run_until(|bed| {
+            let connections: usize = bed.servers.iter_mut().map(|s| s.io().connections()).sum();
+            bed.model.flows() == 0 && connections == 0
+        });
         (0..3).for_each(|_| self.turn());
-        assert_eq!((self.model.held_buffers(), self.server.handler().live), (0, 0));
+        assert_eq!((self.model.held_buffers(), self.live()), (0, 0));
     }
 }
 
@@ -145,7 +171,8 @@ fn pipelined_requests_are_answered_in_order_whatever_the_windows() {
         let refuse_one_in = [0, 5][seed % 2];
         let seed = seed as u64;
         let config = Config { seed, window_bytes, step_bytes, refuse_one_in, ..Config::default() };
-        let mut bed = Bed::new(config, PATIENCE, client(&requests));
+        let threads = 1 + seed as u32 / 2 % 2;
+        let mut bed = Bed::with_threads(threads, config, PATIENCE, client(&requests));
         bed.run_until(|bed| bed.client.handler().eof);
         let got = answers(&bed.client.handler().got);
         let wanted = [("200", 1000), ("200", 300_000), ("404", 13), ("200", 10), ("200", 10)];
@@ -187,7 +214,7 @@ fn a_flood_that_does_not_read_is_not_read_and_is_cut_off() {
     let mut most = 0;
     while bed.client.handler().dead.is_none() {
         bed.turn();
-        let conn = bed.server.io().conn(FIRST_ID);
+        let conn = bed.servers[0].io().conn(FIRST_ID);
         most = most.max(conn.map_or(0, |conn| conn.unsent_bytes() + conn.unacked_bytes()));
     }
     assert!((SEND_LIMIT_BYTES..SEND_LIMIT_BYTES + 2048).contains(&most), "{most}");
@@ -198,16 +225,17 @@ fn a_flood_that_does_not_read_is_not_read_and_is_cut_off() {
 #[test]
 fn half_requests_and_idle_connections_end() {
     let patience = Patience { request_us: 20_000, idle_us: 40_000 };
-    for (requests, wanted) in [
-        ("GET / HT", &["408"][..]),
-        (&(get("/") + "GET"), &["200", "408"]),
-        (&get("/"), &["200"]),
-        ("", &[]),
-    ] {
-        let mut bed = Bed::new(Config::default(), patience, client(requests));
+    let cases = [
+        ("GET / HT".to_owned(), &["408"][..]),
+        (get("/") + "GET", &["200", "408"]),
+        (get("/"), &["200"]),
+        (String::new(), &[]),
+    ];
+    for (threads, (requests, wanted)) in (1..3).flat_map(|n| cases.iter().map(move |c| (n, c))) {
+        let mut bed = Bed::with_threads(threads, Config::default(), patience, client(requests));
         bed.run_until(|bed| bed.client.handler().eof);
         let got = answers(&bed.client.handler().got);
-        assert!(got.iter().map(|(code, _)| code).eq(wanted), "{requests:?}: {got:?}");
+        assert!(got.iter().map(|(code, _)| code).eq(*wanted), "{requests:?}: {got:?}");
         bed.comes_to_rest();
     }
 }
@@ -219,7 +247,7 @@ fn too_many_connections_are_refused() {
         bed.client.io().connect(at(), ());
     }
     bed.run_until(|bed| bed.client.handler().dead.is_some());
-    assert_eq!(bed.server.handler().live, 4);
+    assert_eq!(bed.live(), 4);
     bed.client.io().abort_all();
     bed.comes_to_rest();
 }
@@ -230,6 +258,8 @@ fn pages_that_do_not_fit_are_said() {
     let mut site = Site::new(64 << 20);
     site.add_synthetic(4 << 20).unwrap();
     let thread = model.enter(0).unwrap();
-    let error = super::server(thread, &Arc::new(site), PATIENCE, 1, at()).err().expect("an error");
+    let error = super::server(thread, &Arc::new(site), PATIENCE, 1, at(), &Team::new(1))
+        .err()
+        .expect("an error");
     assert!(error.to_string().contains("transmit memory"), "{error}");
 }
