@@ -67,7 +67,7 @@ impl Load {
         })
     }
 
-    fn busy(&self) -> f64 {
+    pub(crate) fn busy(&self) -> f64 {
         1.0 - self.idle[0].clamp(0.0, 1.0)
     }
 }

@@ -1,5 +1,6 @@
 //! What the controller decides: a move on the ladder, as steps for the platform, and why.
 use crate::{Clock, Configuration, DataplaneId};
+use std::fmt;
 
 /// One thing to be done, in the order of a decision.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,13 +43,64 @@ pub enum Step {
 pub struct Decision {
     /// Which.
     pub dataplane: DataplaneId,
+    /// Its program's name.
+    pub program: String,
     /// Rung before and after, counted from 0. Equal where only flow groups move.
     pub rungs: (usize, usize),
+    /// The highest rung there is.
+    pub top: usize,
     /// What the new rung is.
     pub configuration: Configuration,
     /// What to do, in this order. A step that fails ends its decision: the controller sees at the
     /// next tick what came of it.
     pub steps: Vec<Step>,
-    /// One line for the log, with the numbers that led here.
+    /// The numbers that led here, in words.
     pub why: String,
+}
+
+impl fmt::Display for Decision {
+    /// One line for the log.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (from, to) = self.rungs;
+        let way = match from.cmp(&to) {
+            std::cmp::Ordering::Less => "up to",
+            std::cmp::Ordering::Greater => "down to",
+            std::cmp::Ordering::Equal => "stays at",
+        };
+        let Decision { dataplane, program, top, configuration, why, .. } = self;
+        write!(f, "{program} ({}) {way} {configuration}, rung ", dataplane.0)?;
+        write!(f, "{} of {}: {why}", to + 1, top + 1)?;
+        for (n, step) in self.steps.iter().enumerate() {
+            write!(f, "{} {step}", if n == 0 { ";" } else { "," })?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Step::Clock { cpus, clock } => write!(f, "clock {clock} on {}", ranges(cpus)),
+            Step::Background { cpus } if cpus.is_empty() => f.write_str("freeze background"),
+            Step::Background { cpus } => write!(f, "background on {}", ranges(cpus)),
+            Step::Resume { thread } => write!(f, "resume {thread}"),
+            Step::Park { thread } => write!(f, "park {thread}"),
+            Step::Migrate { from, to, groups } => {
+                write!(f, "move {} groups {from}→{to}", groups.len())
+            }
+        }
+    }
+}
+
+/// Numbers as the kernel writes lists of hardware threads: `0-3,8`.
+pub fn ranges(numbers: &[u32]) -> String {
+    let mut sorted = numbers.to_vec();
+    sorted.sort_unstable();
+    sorted.dedup();
+    let runs = sorted.chunk_by(|a, b| a + 1 == *b);
+    let text = |run: &[u32]| match run {
+        [one] => one.to_string(),
+        run => format!("{}-{}", run[0], run[run.len() - 1]),
+    };
+    runs.map(text).collect::<Vec<_>>().join(",")
 }

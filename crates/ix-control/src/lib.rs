@@ -22,7 +22,7 @@ mod test_support;
 
 pub use configuration::Configuration;
 pub use controller::Controller;
-pub use decision::{Decision, Step};
+pub use decision::{Decision, Step, ranges};
 pub use machine::{Clock, Core, Machine};
 pub use observation::{
     ALPHAS, DataplaneId, GroupObservation, Observation, Smoothed, ThreadObservation, ThreadState,

@@ -140,9 +140,9 @@ impl Rungs {
         if let Some(same) = self.list.iter().position(|c| c == present) {
             return same;
         }
-        // A clock that is not ours to judge counts as the lowest rung's.
+        // A clock that is not known may be a fast one: what is too much goes again.
         let mut present = *present;
-        present.clock = present.clock.or(self.list[0].clock);
+        present.clock = present.clock.or(nominal);
         let capacity = gain.capacity(&present, nominal) / gain.capacity(&self.list[0], nominal);
         self.lowest_with(capacity * (1.0 - 1e-9))
     }
@@ -270,7 +270,7 @@ mod tests {
         let ghz = |tenths: u32| Some(Clock::Khz(tenths * 100_000));
         // 3 cores at 2.4 GHz give as much as 6 at 1.2.
         assert_eq!(nearest(3, 1, ghz(24)), 5);
-        assert_eq!(nearest(3, 1, None), 2);
+        assert_eq!(nearest(3, 1, None), 5);
         assert_eq!(nearest(9, 2, Some(Clock::Turbo)), 21);
     }
 
