@@ -242,12 +242,14 @@ pub struct ThreadBlock {
     pub batches: [Metric; BATCH_BUCKETS],
     /// Ticks from the application's return to its next turn, of cycles that did something.
     pub busy_cycle_ticks: SharedHistogram,
-    /// Its life, by [`ThreadState`], as the dataplane knows it.
+    /// What it is, by [`ThreadState`]. Written by whichever thread holds the directory's lock.
     pub life: Metric,
     /// Where the thread is now and since when.
     pub whereabouts: Whereabouts,
     /// The hardware thread that it is pinned to when entered.
     pub cpu: Metric,
+    /// From the last call to look at a command to the end of the sleep that it ended, ticks.
+    pub wake_ticks: Metric,
     /// Averages of the last windows.
     pub window: WindowBlock,
     /// The flow groups it owns, as bits.
@@ -308,7 +310,7 @@ mod tests {
         page.set_batch_bound(64);
         let (first, second) = (ThreadMetrics::new(&page, 0), ThreadMetrics::new(&page, 1));
         second.cpu.set(7);
-        second.set_life(ThreadState::Active);
+        second.life.set(ThreadState::Active as u64);
         second.set_owned(&[3, 5, 127].into_iter().collect());
         first.group_packets[3].add(4);
         second.group_packets[3].add(5);
@@ -331,7 +333,7 @@ mod tests {
         // Nobody has written this: the thread cannot.
         let late = at(1_001 + NONRESPONSIVE_US);
         assert_eq!(late.threads[1].state, ThreadState::NonResponsive);
-        second.set_life(ThreadState::Parked);
+        second.life.set(ThreadState::Parked as u64);
         assert_eq!(at(1 << 40).threads[1].state, ThreadState::Parked);
         second.whereabouts.set(Place::Asleep { since_us: 1_000 });
         let idle = at(1_000 + 20 * WINDOW_US).threads[1].window.idle;

@@ -1,7 +1,7 @@
 //! `run_io` on Linux: turns of the cycle until there is something for the application, with bounded
 //! spinning and then sleep on the doorbells.
 use crate::clock::{Clock, ticks};
-use crate::metrics::Place;
+use crate::metrics::{Place, ThreadState};
 use crate::thread::ElasticThread;
 use std::os::fd::RawFd;
 
@@ -32,6 +32,10 @@ pub struct Runner {
     busy: bool,
     /// Turns since an update of a device waits.
     put_off: u32,
+    /// Counts the application's returns.
+    run: u64,
+    /// The thread owns no flow group and is to leave its hardware thread alone.
+    parked: bool,
 }
 
 /// Between looks at pending signals and at the broker's channel while there is always work.
@@ -42,6 +46,10 @@ const LOOKS_PER_CLOCK: u32 = 16;
 const PUT_OFF_MAX: u32 = 256;
 /// A deadline nearer than this is waited for awake: to sleep and wake takes about as long.
 const NAP_MIN_US: u64 = 60;
+/// A parked thread's application that only polls is made to wait so long.
+const PARKED_WAIT_US: u64 = 100_000;
+/// Longest sleep while a thread waits for another to do its part of a command.
+const NAP_UNSETTLED_US: u64 = 2_000;
 /// Longest sleep with a device that has no doorbell.
 const NAP_WITHOUT_DOORBELL_US: u64 = 50;
 
@@ -49,8 +57,18 @@ impl Runner {
     /// The wait loop of `thread`.
     pub fn new(thread: ElasticThread, clock: Clock) -> Runner {
         let polls = Vec::with_capacity(8);
-        let (signal_fd, watched_fd) = (None, None);
-        Runner { thread, clock, signal_fd, watched_fd, check_us: 0, polls, busy: true, put_off: 0 }
+        Runner {
+            thread,
+            clock,
+            signal_fd: None,
+            watched_fd: None,
+            check_us: 0,
+            polls,
+            busy: true,
+            put_off: 0,
+            run: 0,
+            parked: false,
+        }
     }
 
     /// A wait also ends when this descriptor is readable.
@@ -66,6 +84,10 @@ impl Runner {
     /// Runs the application's calls, then cycles until there are events, or `wait_us` are over.
     pub fn run_io(&mut self, calls: usize, wait_us: u64) -> RunOutcome {
         self.thread.io.metrics.whereabouts.set(Place::Dataplane);
+        self.run += 1;
+        if self.run == 1 {
+            self.thread.io.enter();
+        }
         let outcome = self.cycle(calls, wait_us);
         let place = Place::Application { since_us: outcome.now_us };
         self.thread.io.metrics.whereabouts.set(place);
@@ -75,6 +97,7 @@ impl Runner {
     fn cycle(&mut self, calls: usize, wait_us: u64) -> RunOutcome {
         let start_us = self.clock.now_us();
         let until_us = start_us.saturating_add(wait_us);
+        let parked_until_us = start_us.saturating_add(PARKED_WAIT_US);
         let spin_us = self.thread.shared.config.idle_spin_us;
         self.thread.begin(calls, start_us);
         let mut busy_us = start_us;
@@ -83,8 +106,9 @@ impl Runner {
         let index = self.thread.io.index;
         loop {
             if self.thread.shared.updates.waits(index) {
-                self.take_updates(now_us);
+                self.attend(now_us);
             }
+            let until_us = if self.parked { until_us.max(parked_until_us) } else { until_us };
             let looked = std::mem::take(&mut packets_wait);
             let report = match looked {
                 true => self.thread.turn_to_receive(now_us),
@@ -108,7 +132,7 @@ impl Runner {
                 busy_us = now_us;
             } else if looked {
                 // It was something else than packets: a whole turn sees to it.
-            } else if now_us - busy_us >= spin_us {
+            } else if self.parked || now_us - busy_us >= spin_us {
                 if self.sleep(now_us, until_us) {
                     now_us = self.clock.now_us();
                     return RunOutcome { events: 0, now_us, signal: false };
@@ -151,10 +175,30 @@ impl Runner {
         }
     }
 
+    /// Sees to what others want of this thread.
+    #[cold]
+    fn attend(&mut self, now_us: u64) {
+        self.take_updates(now_us);
+        let index = self.thread.io.index;
+        if self.thread.shared.updates.is_ordered(index) {
+            self.attend_life(now_us);
+        }
+    }
+
+    #[cold]
+    fn attend_life(&mut self, now_us: u64) {
+        self.thread.attend(self.run, now_us);
+        let state = self.thread.shared.lives.state(self.thread.io.index);
+        self.parked = state == ThreadState::Parked;
+    }
+
     /// Takes updates of devices over once the old links are empty: what a peer said before it went
     /// counts. A device that is never empty may keep them waiting for a bounded time.
     #[cold]
     fn take_updates(&mut self, now_us: u64) {
+        if !self.thread.shared.updates.has_parts(self.thread.io.index) {
+            return;
+        }
         if self.busy && self.put_off < PUT_OFF_MAX {
             self.put_off += 1;
             return;
@@ -179,6 +223,10 @@ impl Runner {
         let called = waker.is_kicked() || thread.shared.updates.waits(index);
         if !called && thread.may_sleep() {
             thread.run_housekeeping(now_us, true);
+            thread.publish_groups();
+            if thread.shared.lives.is_unsettled() {
+                wake_us = wake_us.min(now_us + NAP_UNSETTLED_US);
+            }
             self.polls.clear();
             let mut add = |fd: RawFd| {
                 self.polls.push(libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
@@ -202,6 +250,10 @@ impl Runner {
             thread.io.metrics.sleeps(now_us);
             poll(&mut self.polls, wake_us.saturating_sub(now_us));
             thread.io.metrics.slept(since);
+            if thread.shared.updates.is_ordered(index) {
+                let called = thread.shared.updates.ordered_at(index).max(since);
+                thread.io.metrics.wake_ticks.set(ticks().saturating_sub(called));
+            }
             drain(waker_fd);
             let last = self.polls.last().filter(|_| self.watched_fd.is_some());
             watched = last.is_some_and(|poll| poll.revents != 0);
@@ -216,14 +268,17 @@ impl Runner {
         self.thread.io.metrics.look_at_window();
         // `poll` passes over a negative descriptor.
         let fds = [self.signal_fd.unwrap_or(-1), self.thread.shared.updates.source_fd()];
-        if fds == [-1, -1] {
-            return false;
-        }
         let mut both = fds.map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
-        poll(&mut both, 0);
-        if both[1].revents != 0 {
-            self.thread.io.read_updates();
+        if fds != [-1, -1] {
+            poll(&mut both, 0);
         }
+        if both[1].revents != 0 {
+            self.thread.io.read_updates(now_us);
+        }
+        if self.thread.shared.lives.is_unsettled() {
+            self.attend_life(now_us);
+        }
+        self.thread.publish_groups();
         both[0].revents & libc::POLLIN != 0
     }
 }

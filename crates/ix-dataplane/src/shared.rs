@@ -29,6 +29,8 @@ pub struct Shared {
     pub wakers: Vec<Waker>,
     /// Devices that change.
     pub updates: Updates,
+    /// What each thread is, and where flow groups belong.
+    pub lives: crate::life::Lives,
 }
 
 /// Wakes one elastic thread that sleeps on its doorbells.
@@ -103,6 +105,7 @@ impl Shared {
             owners: std::array::from_fn(|group| AtomicU16::new(group as u16 % threads)),
             spare: Spare::default(),
             updates: Updates::new(wakers.len()),
+            lives: crate::life::Lives::new(wakers.len(), |group| group % usize::from(threads)),
             config,
             memory,
             arena,

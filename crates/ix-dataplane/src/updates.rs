@@ -1,5 +1,5 @@
-//! Devices that change while the dataplane runs: a memif peer comes or goes, an interface was made
-//! again.
+//! What the broker says while the dataplane runs: devices change (a memif peer comes or goes, an
+//! interface was made again), and the control plane wants something (`life/`).
 //!
 //! An update comes from the broker through an [`UpdateSource`]. Whichever elastic thread looks first
 //! reads it and lays each queue's part into the slot of the thread that owns the queue; that thread
@@ -9,7 +9,7 @@ use crate::commands::Outcome;
 use crate::io::Io;
 use ix_nic::{NEVER_RINGS, QueueUpdate};
 use std::os::fd::{OwnedFd, RawFd};
-use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
 /// A change of one device.
@@ -80,12 +80,19 @@ struct Part {
     update: QueueUpdate,
 }
 
-/// What waits for one elastic thread: a part for each device, the newest.
+/// What waits for one elastic thread: a part for each device, the newest; and whether it is to look
+/// at the directory ([`crate::life`]).
 #[derive(Default)]
 struct Slot {
-    waits: AtomicBool,
+    /// [`PARTS`] and [`ORDER`].
+    waits: AtomicU8,
     parts: Mutex<Vec<Option<Part>>>,
+    /// When it was last told to look, ticks.
+    ordered: AtomicU64,
 }
+
+const PARTS: u8 = 1;
+const ORDER: u8 = 2;
 
 /// Updates on their way.
 pub struct Updates {
@@ -117,7 +124,34 @@ impl Updates {
     /// the slot's lock does.
     #[inline]
     pub(crate) fn waits(&self, thread: usize) -> bool {
-        self.slots[thread].waits.load(Ordering::Relaxed)
+        self.slots[thread].waits.load(Ordering::Relaxed) != 0
+    }
+
+    /// Whether parts wait for an elastic thread.
+    pub(crate) fn has_parts(&self, thread: usize) -> bool {
+        self.slots[thread].waits.load(Ordering::Relaxed) & PARTS != 0
+    }
+
+    /// Whether an elastic thread is to look at the directory.
+    pub(crate) fn is_ordered(&self, thread: usize) -> bool {
+        self.slots[thread].waits.load(Ordering::Relaxed) & ORDER != 0
+    }
+
+    /// When it was told so last, ticks.
+    pub(crate) fn ordered_at(&self, thread: usize) -> u64 {
+        self.slots[thread].ordered.load(Ordering::Relaxed)
+    }
+
+    /// An elastic thread is to look at the directory. Whoever says so rings it.
+    pub(crate) fn order(&self, thread: usize) {
+        let slot = &self.slots[thread];
+        slot.ordered.store(crate::clock::ticks(), Ordering::Relaxed);
+        slot.waits.fetch_or(ORDER, Ordering::Relaxed);
+    }
+
+    /// It has looked. Called with the directory's lock, as whoever orders has had it.
+    pub(crate) fn order_done(&self, thread: usize) {
+        self.slots[thread].waits.fetch_and(!ORDER, Ordering::Relaxed);
     }
 
     /// Lays a part down; an older one of the device that was not taken is closed.
@@ -128,14 +162,21 @@ impl Updates {
             parts.resize_with(device + 1, || None);
         }
         parts[device] = Some(part);
-        slot.waits.store(true, Ordering::Relaxed);
+        slot.waits.fetch_or(PARTS, Ordering::Relaxed);
     }
 
     fn take(&self, thread: usize) -> Vec<Option<Part>> {
         let slot = &self.slots[thread];
         let mut parts = lock(&slot.parts);
-        slot.waits.store(false, Ordering::Relaxed);
+        slot.waits.fetch_and(!PARTS, Ordering::Relaxed);
         std::mem::take(&mut parts)
+    }
+
+    /// Tells what became of a command.
+    pub(crate) fn tell_outcome(&self, serial: u64, outcome: &Outcome) {
+        if let Some(source) = lock(&self.source).as_mut() {
+            source.tell_outcome(serial, outcome);
+        }
     }
 
     fn tell(&self, device: usize, outcome: UpdateOutcome) {
@@ -146,10 +187,10 @@ impl Updates {
 }
 
 impl Io {
-    /// Reads the updates that wait at the source and hands their parts out. Leaves it alone when
-    /// another thread is at it.
+    /// Reads what waits at the source: hands the parts of updates out, begins commands. Leaves it
+    /// alone when another thread is at it.
     #[cold]
-    pub(crate) fn read_updates(&mut self) {
+    pub(crate) fn read_updates(&mut self, now_us: u64) {
         let shared = self.shared.clone();
         let mut source = match shared.updates.source.try_lock() {
             Ok(source) => source,
@@ -161,8 +202,9 @@ impl Io {
             let Update { device, serial, line, fds } = match message {
                 FromBroker::Update(update) => update,
                 FromBroker::Command(command) => {
-                    let refused = Outcome::Refused("there are no commands yet".to_owned());
-                    source.tell_outcome(command.serial, &refused);
+                    if let Some(refused) = self.begin_command(&command, now_us) {
+                        source.tell_outcome(command.serial, &refused);
+                    }
                     continue;
                 }
             };

@@ -67,6 +67,8 @@ pub struct ThreadSnapshot {
     pub cpu: u32,
     /// The flow groups it owns.
     pub owned: GroupSet,
+    /// From the last command that woke it to its waking, ns; 0: none did, or unknown.
+    pub wake_ns: u64,
     /// Averages of the last windows; those that a sleeping thread could not write are counted as
     /// idle.
     pub window: WindowMetrics,
@@ -93,7 +95,8 @@ impl Snapshot {
     /// The same for one who has looked at the monotonic clock.
     pub fn at(page: &ControlPage, now_us: u64) -> Snapshot {
         let blocks = || (0..page.threads()).map(|i| page.thread(i));
-        let threads: Vec<_> = blocks().map(|block| ThreadSnapshot::at(block, now_us)).collect();
+        let threads: Vec<_> =
+            blocks().map(|block| ThreadSnapshot::at(block, now_us, page.ticks_per_us())).collect();
         let group = |group: usize| GroupSnapshot {
             owner: threads.iter().position(|thread| thread.owned.contains(group)),
             packets: blocks().map(|block| block.group_packets[group].get()).sum(),
@@ -126,7 +129,7 @@ impl Snapshot {
 }
 
 impl ThreadSnapshot {
-    fn at(block: &ThreadBlock, now_us: u64) -> ThreadSnapshot {
+    fn at(block: &ThreadBlock, now_us: u64, ticks_per_us: u64) -> ThreadSnapshot {
         let place = block.whereabouts.get();
         let window = block.window.read().unwrap_or_default();
         let since_us = |time_us: u64| now_us.saturating_sub(time_us);
@@ -149,6 +152,7 @@ impl ThreadSnapshot {
             place,
             cpu: block.cpu.get() as u32,
             owned: GroupSet::from_words(core::array::from_fn(|i| block.owned[i].get())),
+            wake_ns: (block.wake_ticks.get() * 1000).checked_div(ticks_per_us).unwrap_or(0),
             window,
             counters,
             drops: named(parser.chain(local)),
@@ -238,6 +242,7 @@ impl fmt::Display for ThreadSnapshot {
         // Names are identifiers, so nothing needs escaping.
         let (state, cpu, owned) = (self.state.name(), self.cpu, self.owned);
         write!(f, "{{\"state\":\"{state}\",\"cpu\":{cpu},\"flow_groups\":\"{owned}\",")?;
+        write!(f, "\"wake_ns\":{},", self.wake_ns)?;
         f.write_str("\"window\":{")?;
         for (i, (name, [a, b, c])) in self.window.by_name().into_iter().enumerate() {
             let comma = if i > 0 { "," } else { "" };

@@ -1,0 +1,374 @@
+//! What each elastic thread is, where each flow group belongs, and the command that changes it: a
+//! value behind a lock, without input or output. Threads bring what they see and take what they are
+//! to do.
+use super::plan::Plan;
+use crate::commands::{Command, Outcome};
+use crate::group_set::GroupSet;
+use crate::metrics::ThreadState;
+use crate::migration::{MigrationEnd, MigrationRecord};
+use ix_wire::FLOW_GROUPS;
+
+/// What was begun ends within this time after the last moment to begin, or is undone, µs.
+const FINISH_US: u64 = 800_000;
+/// Nobody may want more time than this, µs.
+const PATIENCE_MAX_US: u64 = 10_000_000;
+/// Bits of a migration's number that are below its command's.
+const PART_BITS: u32 = 20;
+
+/// The command that a migration's number ([`MigrationRecord::command`]) belongs to; 0: none.
+pub(super) fn command_of(number: u64) -> u64 {
+    number >> PART_BITS
+}
+
+/// One elastic thread.
+#[derive(Clone, Copy, Debug, Default)]
+struct Life {
+    state: ThreadState,
+    /// The application has heard that the thread goes, in this run of `run_io`.
+    revoked: Option<u64>,
+    /// Its Linux threads know nothing of elastic threads.
+    shared: bool,
+}
+
+/// The command that runs.
+#[derive(Clone, Debug)]
+struct Job {
+    serial: u64,
+    until_us: u64,
+    command: Command,
+    before: Plan,
+    involved: Vec<usize>,
+}
+
+/// A migration that was begun and has not ended.
+#[derive(Clone, Copy, Debug)]
+struct Part {
+    number: u64,
+    from: usize,
+    groups: GroupSet,
+}
+
+/// What an elastic thread sees of itself.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sight {
+    /// Its number.
+    pub index: usize,
+    /// Counts returns of the application.
+    pub run: u64,
+    /// The flow groups it has.
+    pub here: GroupSet,
+    /// Nothing comes or leaves.
+    pub at_rest: bool,
+}
+
+/// What it is to do.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Orders {
+    /// Tell the application that the thread goes, or that it is back.
+    pub revoke: Option<bool>,
+    /// Take flow groups, or take no more.
+    pub takes_groups: Option<bool>,
+    /// Send flow groups: which, where, and the migration's number.
+    pub send: Vec<(GroupSet, usize, u64)>,
+    /// Have these threads look at the directory.
+    pub call: Vec<usize>,
+    /// Look again soon: the command is not over.
+    pub go_on: bool,
+}
+
+/// The directory.
+pub(super) struct Directory {
+    lives: Vec<Life>,
+    plan: Plan,
+    parts: Vec<Part>,
+    parts_ever: u64,
+    job: Option<Job>,
+    ended: Vec<(u64, Outcome)>,
+}
+
+impl Directory {
+    /// Of so many threads, none of which was entered yet; groups belong where they are.
+    pub fn new(threads: usize, owner: impl Fn(usize) -> usize) -> Directory {
+        Directory {
+            lives: vec![Life::default(); threads],
+            plan: Plan::from_fn(owner),
+            parts: Vec::new(),
+            parts_ever: 0,
+            job: None,
+            ended: Vec::new(),
+        }
+    }
+
+    /// What a thread is.
+    pub fn state(&self, thread: usize) -> ThreadState {
+        self.lives[thread].state
+    }
+
+    /// Number of the command that runs.
+    pub fn running(&self) -> Option<u64> {
+        self.job.as_ref().map(|job| job.serial)
+    }
+
+    /// Commands that ended since the last time.
+    pub fn take_ended(&mut self) -> Vec<(u64, Outcome)> {
+        std::mem::take(&mut self.ended)
+    }
+
+    /// Whether something is not as it should be, so that threads must look from time to time.
+    pub fn is_unsettled(&self, owner: impl Fn(usize) -> usize) -> bool {
+        let waits = |life: &Life| life.state == ThreadState::Active && life.revoked.is_some();
+        self.job.is_some()
+            || !self.parts.is_empty()
+            || self.lives.iter().any(waits)
+            || (0..FLOW_GROUPS).any(|group| self.plan.thread_of(group) != owner(group))
+    }
+
+    /// The program has entered a thread, and runs it.
+    pub fn enter(&mut self, thread: usize) {
+        self.lives[thread].state = ThreadState::Active;
+    }
+
+    /// The program's own threads take turns in being this elastic thread.
+    pub fn share(&mut self, thread: usize) {
+        self.lives[thread].shared = true;
+    }
+
+    fn active(&self) -> Vec<usize> {
+        let active = |thread: &usize| self.lives[*thread].state == ThreadState::Active;
+        (0..self.lives.len()).filter(active).collect()
+    }
+
+    /// Begins a command; answers the threads that must look, or why not.
+    pub fn begin(
+        &mut self,
+        serial: u64,
+        command: Command,
+        until_us: u64,
+        now_us: u64,
+    ) -> Result<Vec<usize>, String> {
+        if now_us > until_us {
+            return Err("it came too late: no elastic thread was there to begin it".to_owned());
+        }
+        if let Some(job) = &self.job {
+            return Err(format!("command {} (`{}`) is not over yet", job.serial, job.command));
+        }
+        let before = self.plan;
+        let (threads, mut active) = (self.lives.len(), self.active());
+        match command {
+            Command::Migrate { groups, to } => {
+                self.check(to, &[ThreadState::Active])?;
+                self.check_movable(&groups)?;
+                self.plan.set(&groups, to);
+            }
+            Command::Park { thread } | Command::Drain { thread } => {
+                self.check(thread, &[ThreadState::Active])?;
+                active.retain(|other| *other != thread);
+                if active.is_empty() {
+                    return Err(format!("elastic thread {thread} is the last active one"));
+                }
+                if matches!(command, Command::Park { .. }) {
+                    if self.lives[thread].shared {
+                        return Err(format!(
+                            "elastic thread {thread} has no Linux thread of its own to park: the \
+                             program does not know of elastic threads"
+                        ));
+                    }
+                    self.lives[thread].state = ThreadState::Parking;
+                }
+                self.plan.spread(thread, &active, threads);
+            }
+            Command::Resume { thread } => {
+                self.check(thread, &[ThreadState::Parked])?;
+                self.lives[thread].state = ThreadState::Active;
+                active.push(thread);
+                self.plan.share(thread, &active, threads);
+            }
+        }
+        let mut involved = vec![match command {
+            Command::Migrate { to: thread, .. }
+            | Command::Park { thread }
+            | Command::Drain { thread }
+            | Command::Resume { thread } => thread,
+        }];
+        for group in self.plan.changed_from(&before).iter() {
+            involved.extend([before.thread_of(group), self.plan.thread_of(group)]);
+        }
+        involved.sort_unstable();
+        involved.dedup();
+        let until_us = until_us.min(now_us + PATIENCE_MAX_US) + FINISH_US;
+        self.job = Some(Job { serial, until_us, command, before, involved: involved.clone() });
+        Ok(involved)
+    }
+
+    fn check(&self, thread: usize, wanted: &[ThreadState]) -> Result<(), String> {
+        let threads = self.lives.len();
+        let Some(life) = self.lives.get(thread) else {
+            return Err(format!("there is no elastic thread {thread}, only {threads}"));
+        };
+        if wanted.contains(&life.state) {
+            return Ok(());
+        }
+        Err(match life.state {
+            ThreadState::Background => {
+                format!("elastic thread {thread} was not entered by the program")
+            }
+            state => format!("elastic thread {thread} is {}", state.name()),
+        })
+    }
+
+    fn check_movable(&self, groups: &GroupSet) -> Result<(), String> {
+        if groups.is_empty() {
+            return Err("no flow groups are named".to_owned());
+        }
+        for group in groups.iter() {
+            let owner = self.plan.thread_of(group);
+            self.check(owner, &[ThreadState::Active])
+                .map_err(|why| format!("flow group {group} cannot move: {why}"))?;
+        }
+        Ok(())
+    }
+
+    /// A migration has ended.
+    pub fn ended(&mut self, record: &MigrationRecord) {
+        self.forget(record.command);
+    }
+
+    /// A migration of this number is over, or was not begun.
+    pub fn forget(&mut self, number: u64) {
+        self.parts.retain(|part| part.number != number);
+    }
+
+    /// A thread looks: what is it to do?
+    pub fn attend(&mut self, sight: &Sight, now_us: u64) -> Orders {
+        let mut orders = Orders::default();
+        self.give_up(now_us, &mut orders);
+        match self.lives[sight.index].state {
+            ThreadState::Parking => self.attend_parking(sight, &mut orders),
+            ThreadState::Active => self.attend_active(sight, &mut orders),
+            _ => {}
+        }
+        self.finish(sight, &mut orders);
+        let job = self.job.as_ref();
+        orders.go_on = job.is_some_and(|job| job.involved.contains(&sight.index));
+        orders
+    }
+
+    fn attend_parking(&mut self, sight: &Sight, orders: &mut Orders) {
+        let life = &mut self.lives[sight.index];
+        match life.revoked {
+            None => {
+                life.revoked = Some(sight.run);
+                (orders.revoke, orders.takes_groups) = (Some(true), Some(false));
+            }
+            // The application has heard of it once it has come back.
+            Some(told) if sight.run > told => self.send(sight, orders),
+            Some(_) => {}
+        }
+    }
+
+    fn attend_active(&mut self, sight: &Sight, orders: &mut Orders) {
+        self.send(sight, orders);
+        let life = &mut self.lives[sight.index];
+        if life.revoked.is_none() {
+            return;
+        }
+        let belongs = self.plan.groups_of(sight.index);
+        let has_all = belongs.iter().all(|group| sight.here.contains(group));
+        orders.takes_groups = Some(true);
+        // At the end of the command at the latest: it may be that no group comes.
+        if has_all || self.job.is_none() {
+            life.revoked = None;
+            orders.revoke = Some(false);
+        }
+    }
+
+    /// Sends what belongs elsewhere and is not on its way.
+    fn send(&mut self, sight: &Sight, orders: &mut Orders) {
+        let mut stray: GroupSet =
+            sight.here.iter().filter(|g| self.plan.thread_of(*g) != sight.index).collect();
+        for part in self.parts.iter().filter(|part| part.from == sight.index) {
+            part.groups.iter().for_each(|group| stray.remove(group));
+        }
+        for to in self.active() {
+            let groups: GroupSet =
+                stray.iter().filter(|group| self.plan.thread_of(*group) == to).collect();
+            if groups.is_empty() || to == sight.index {
+                continue;
+            }
+            self.parts_ever += 1;
+            let serial = self.running().unwrap_or(0);
+            let number = serial << PART_BITS | self.parts_ever & ((1 << PART_BITS) - 1);
+            self.parts.push(Part { number, from: sight.index, groups });
+            orders.send.push((groups, to, number));
+        }
+    }
+
+    /// Ends the command if this thread sees that it is carried out.
+    fn finish(&mut self, sight: &Sight, orders: &mut Orders) {
+        let Some(job) = &self.job else { return };
+        let moving = |part: &Part| command_of(part.number) == job.serial;
+        let moves = self.parts.iter().any(moving);
+        let me = sight.index;
+        let done = match job.command {
+            Command::Park { thread } if thread == me => {
+                let left = self.parts.iter().all(|part| part.from != me);
+                let empty = sight.here.is_empty() && sight.at_rest && left;
+                let told = self.lives[me].revoked.is_some_and(|told| sight.run > told);
+                if empty && told {
+                    self.lives[me].state = ThreadState::Parked;
+                    // Nobody sends any until it is resumed, and then at once.
+                    orders.takes_groups = Some(true);
+                }
+                empty && told
+            }
+            Command::Drain { thread } if thread == me => sight.here.is_empty() && !moves,
+            Command::Migrate { groups, to } if to == me => {
+                !moves && groups.iter().all(|group| sight.here.contains(group))
+            }
+            Command::Resume { thread } if thread == me => {
+                let revoked = self.lives[me].revoked.is_some();
+                let belongs = self.plan.groups_of(me);
+                !revoked && !moves && belongs.iter().all(|group| sight.here.contains(group))
+            }
+            _ => false,
+        };
+        if done {
+            self.end(Outcome::Done);
+        }
+    }
+
+    /// Undoes a command that takes too long.
+    fn give_up(&mut self, now_us: u64, orders: &mut Orders) {
+        let Some(job) = self.job.as_ref().filter(|job| now_us >= job.until_us) else { return };
+        let why = match job.command {
+            // What has come stays, and the rest follows when it can: that harms nobody.
+            Command::Resume { .. } => "it was resumed, but its flow groups come later",
+            Command::Park { thread } => {
+                self.lives[thread].state = ThreadState::Active;
+                self.plan = job.before;
+                "it stays active: its program did not come back in time, or another thread's"
+            }
+            Command::Migrate { .. } | Command::Drain { .. } => {
+                self.plan = job.before;
+                "the flow groups stay: a thread's program did not come back in time"
+            }
+        };
+        orders.call = job.involved.clone();
+        self.end(Outcome::TimedOut(why.to_owned()));
+    }
+
+    fn end(&mut self, outcome: Outcome) {
+        if let Some(job) = self.job.take() {
+            self.ended.push((job.serial, outcome));
+        }
+    }
+
+    /// Whether a migration ended without moving anything.
+    pub fn is_refusal(record: &MigrationRecord) -> bool {
+        record.end == MigrationEnd::Refused
+    }
+}
+
+#[cfg(test)]
+#[path = "directory_tests.rs"]
+mod tests;

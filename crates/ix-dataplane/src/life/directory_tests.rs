@@ -1,0 +1,261 @@
+//! The directory among threads that move groups as the real ones do, in any order.
+use super::*;
+use proptest::prelude::*;
+
+/// Threads, where groups are, and migrations on their way.
+struct World {
+    directory: Directory,
+    owner: [usize; FLOW_GROUPS],
+    run: Vec<u64>,
+    moving: Vec<(u64, GroupSet, usize)>,
+    takes: Vec<bool>,
+    /// What each application was told last.
+    revoked: Vec<bool>,
+    now_us: u64,
+}
+
+impl World {
+    fn new(threads: usize) -> World {
+        let owner = std::array::from_fn(|group| group % threads);
+        let mut directory = Directory::new(threads, |group| group % threads);
+        (0..threads).for_each(|thread| directory.enter(thread));
+        World {
+            directory,
+            owner,
+            run: vec![1; threads],
+            moving: Vec::new(),
+            takes: vec![true; threads],
+            revoked: vec![false; threads],
+            now_us: 0,
+        }
+    }
+
+    fn begin(&mut self, serial: u64, command: Command) -> Result<Vec<usize>, String> {
+        self.directory.begin(serial, command, self.now_us + 1_000_000, self.now_us)
+    }
+
+    fn here(&self, thread: usize) -> GroupSet {
+        (0..FLOW_GROUPS).filter(|group| self.owner[*group] == thread).collect()
+    }
+
+    fn attend(&mut self, index: usize) -> Orders {
+        let here = self.here(index);
+        let at_rest = !self.moving.iter().any(|(_, groups, to)| {
+            *to == index || groups.iter().any(|group| self.owner[group] == index)
+        });
+        let sight = Sight { index, run: self.run[index], here, at_rest };
+        let orders = self.directory.attend(&sight, self.now_us);
+        if let Some(takes) = orders.takes_groups {
+            self.takes[index] = takes;
+        }
+        if let Some(revoked) = orders.revoke {
+            assert_ne!(self.revoked[index], revoked, "told twice");
+            self.revoked[index] = revoked;
+        }
+        for (groups, to, number) in &orders.send {
+            assert!(groups.iter().all(|group| self.owner[group] == index), "not its to send");
+            assert_ne!(*to, index);
+            self.moving.push((*number, *groups, *to));
+        }
+        orders
+    }
+
+    /// The application of a thread comes back.
+    fn come_back(&mut self, thread: usize) {
+        self.run[thread] += 1;
+    }
+
+    /// One migration ends, or its target refuses.
+    fn arrive(&mut self, at: usize, refuse: bool) {
+        let (number, groups, to) = self.moving.swap_remove(at);
+        let mut record = MigrationRecord { command: number, groups, ..Default::default() };
+        if refuse || !self.takes[to] {
+            record.end = MigrationEnd::Refused;
+        } else {
+            groups.iter().for_each(|group| self.owner[group] = to);
+        }
+        self.directory.ended(&record);
+    }
+
+    /// Everybody does what there is to do.
+    fn settle(&mut self) {
+        for _ in 0..50 {
+            for thread in 0..self.run.len() {
+                self.attend(thread);
+                self.come_back(thread);
+            }
+            while !self.moving.is_empty() {
+                self.arrive(0, false);
+            }
+        }
+        assert!(!self.directory.is_unsettled(|group| self.owner[group]));
+    }
+
+    fn ended(&mut self) -> Vec<(u64, Outcome)> {
+        self.directory.take_ended()
+    }
+}
+
+#[test]
+fn a_thread_is_parked_when_its_application_has_heard_and_its_groups_are_gone() {
+    let mut world = World::new(2);
+    assert_eq!(world.begin(7, Command::Park { thread: 1 }), Ok(vec![0, 1]));
+    assert_eq!(world.directory.state(1), ThreadState::Parking);
+    let orders = world.attend(1);
+    assert_eq!((orders.revoke, orders.takes_groups), (Some(true), Some(false)));
+    assert!(orders.go_on && orders.send.is_empty(), "it hears of it before it happens");
+    assert!(world.attend(1).send.is_empty(), "its application has not come back");
+    world.come_back(1);
+    let orders = world.attend(1);
+    let [(groups, 0, number)] = orders.send[..] else { panic!("{orders:?}") };
+    assert_eq!((groups, command_of(number)), (world.here(1), 7));
+    assert!(world.attend(1).send.is_empty(), "once");
+    // The other thread is not there yet: asked again.
+    world.arrive(0, true);
+    assert_eq!(world.attend(1).send.len(), 1);
+    assert!(world.begin(8, Command::Drain { thread: 0 }).unwrap_err().contains("7 (`park 1`)"));
+    world.arrive(0, false);
+    assert_eq!(world.ended(), []);
+    let orders = world.attend(1);
+    assert_eq!((orders.go_on, orders.takes_groups), (false, Some(true)));
+    assert_eq!(world.ended(), [(7, Outcome::Done)]);
+    assert_eq!(world.directory.state(1), ThreadState::Parked);
+    // And back.
+    assert_eq!(world.begin(9, Command::Resume { thread: 1 }), Ok(vec![0, 1]));
+    assert_eq!(world.attend(1).revoke, None, "its groups have not come");
+    world.attend(0);
+    world.arrive(0, false);
+    assert_eq!(world.attend(1).revoke, Some(false));
+    assert_eq!(world.ended(), [(9, Outcome::Done)]);
+    assert_eq!(world.here(1), (0..FLOW_GROUPS).filter(|group| group % 2 == 1).collect());
+}
+
+#[test]
+fn what_cannot_be_is_refused_and_says_why() {
+    let mut world = World::new(2);
+    let all = GroupSet::all();
+    for (command, why) in [
+        (Command::Park { thread: 2 }, "there is no elastic thread 2, only 2"),
+        (Command::Migrate { groups: all, to: usize::MAX }, "there is no elastic thread"),
+        (Command::Migrate { groups: GroupSet::EMPTY, to: 1 }, "no flow groups are named"),
+        (Command::Resume { thread: 1 }, "elastic thread 1 is active"),
+    ] {
+        let said = world.begin(1, command).unwrap_err();
+        assert!(said.contains(why), "{command}: {said}");
+    }
+    let late = world.directory.begin(1, Command::Park { thread: 1 }, 5, 6).unwrap_err();
+    assert!(late.contains("too late"), "{late}");
+    world.begin(1, Command::Park { thread: 1 }).unwrap();
+    world.settle();
+    assert_eq!(world.ended(), [(1, Outcome::Done)]);
+    for (command, why) in [
+        (Command::Park { thread: 0 }, "elastic thread 0 is the last active one"),
+        (Command::Drain { thread: 0 }, "the last active one"),
+        (Command::Park { thread: 1 }, "elastic thread 1 is parked"),
+        (Command::Migrate { groups: all, to: 1 }, "elastic thread 1 is parked"),
+    ] {
+        let said = world.begin(2, command).unwrap_err();
+        assert!(said.contains(why), "{command}: {said}");
+    }
+    let mut world = World::new(2);
+    world.directory.share(1);
+    let said = world.begin(1, Command::Park { thread: 1 }).unwrap_err();
+    assert!(said.contains("no Linux thread of its own"), "{said}");
+    // Nobody has entered it.
+    let mut directory = Directory::new(2, |group| group % 2);
+    directory.enter(0);
+    let groups = [1].into_iter().collect();
+    let said = directory.begin(1, Command::Migrate { groups, to: 0 }, 1, 0).unwrap_err();
+    assert!(said.contains("group 1 cannot move: elastic thread 1 was not entered"), "{said}");
+}
+
+#[test]
+fn a_command_that_takes_too_long_is_undone() {
+    let mut world = World::new(3);
+    world.begin(1, Command::Park { thread: 1 }).unwrap();
+    world.attend(1);
+    world.come_back(1);
+    assert_eq!(world.attend(1).send.len(), 2);
+    // One part arrives, the other thread's application never comes back.
+    world.arrive(0, false);
+    world.now_us += 10_000_000;
+    let orders = world.attend(0);
+    assert_eq!(orders.call, [0, 1, 2]);
+    assert!(matches!(&world.ended()[..], [(1, Outcome::TimedOut(_))]));
+    assert_eq!(world.directory.state(1), ThreadState::Active);
+    assert!(world.revoked[1], "it hears that it stays when it looks");
+    world.settle();
+    assert!(!world.revoked[1] && world.takes[1]);
+    assert!((0..FLOW_GROUPS).all(|group| world.owner[group] == group % 3));
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Begin(u8, usize),
+    Attend(usize),
+    ComeBack(usize),
+    Arrive(usize, bool),
+    Wait,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        2 => (0u8..4, 0usize..5).prop_map(|(verb, thread)| Step::Begin(verb, thread)),
+        8 => (0usize..5).prop_map(Step::Attend),
+        6 => (0usize..5).prop_map(Step::ComeBack),
+        6 => (0usize..8, prop::bool::weighted(0.3)).prop_map(|(at, no)| Step::Arrive(at, no)),
+        1 => Just(Step::Wait),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn whatever_happens_every_group_has_an_active_thread_and_every_command_an_end(
+        threads in 1usize..=5,
+        steps in prop::collection::vec(step(), 0..200),
+    ) {
+        let mut world = World::new(threads);
+        let (mut serial, mut begun, mut ended) = (0, vec![], vec![]);
+        for step in steps {
+            match step {
+                Step::Begin(verb, thread) => {
+                    let groups = (0..FLOW_GROUPS).filter(|group| group % 3 == 0).collect();
+                    let command = match verb {
+                        0 => Command::Park { thread },
+                        1 => Command::Resume { thread },
+                        2 => Command::Drain { thread },
+                        _ => Command::Migrate { groups, to: thread },
+                    };
+                    serial += 1;
+                    if world.begin(serial, command).is_ok() {
+                        begun.push(serial);
+                    }
+                }
+                Step::Attend(thread) if thread < threads => drop(world.attend(thread)),
+                Step::ComeBack(thread) if thread < threads => world.come_back(thread),
+                Step::Arrive(at, refuse) if at < world.moving.len() => world.arrive(at, refuse),
+                Step::Wait => world.now_us += 1_000_000,
+                _ => {}
+            }
+            ended.extend(world.ended().into_iter().map(|(serial, _)| serial));
+            let active = |thread: &usize| world.directory.state(*thread) == ThreadState::Active;
+            prop_assert!((0..threads).any(|thread| active(&thread)), "one stays active");
+            for thread in 0..threads {
+                if world.directory.state(thread) == ThreadState::Parked {
+                    prop_assert!(world.here(thread).is_empty(), "a parked thread has groups");
+                }
+            }
+        }
+        world.settle();
+        ended.extend(world.ended().into_iter().map(|(serial, _)| serial));
+        prop_assert_eq!(&ended, &begun);
+        for thread in 0..threads {
+            let active = world.directory.state(thread) == ThreadState::Active;
+            prop_assert_eq!(active, !world.revoked[thread]);
+            prop_assert_eq!(active, world.directory.state(thread) != ThreadState::Parked);
+        }
+        for owner in world.owner {
+            prop_assert_eq!(world.directory.state(owner), ThreadState::Active);
+        }
+    }
+}
