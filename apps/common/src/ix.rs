@@ -63,6 +63,14 @@ pub fn client<S: Service>(
 
 /// Resets what is left once a client's loop has run, so that the peer need not wait for it.
 pub fn finish<S: Service>(client: &mut EventLoop<Driver<S>>) -> Result<(), Error> {
+    let (io, driver) = client.parts();
+    for id in io.ids() {
+        if let Some(conn) = io.conn(id)
+            && let Some(state) = conn.state()
+        {
+            driver.service.left_open(state, clock::now_ns());
+        }
+    }
     client.io().abort_all();
     client.turn(libix::raw::Wait::Poll)
 }

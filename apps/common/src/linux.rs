@@ -83,6 +83,9 @@ impl<S: Service> Loop<S> {
                 }
             }
         }
+        for slot in self.slots.iter().flatten() {
+            self.service.left_open(&slot.conn, clock::now_ns());
+        }
         Ok(self.service)
     }
 

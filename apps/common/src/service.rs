@@ -56,6 +56,11 @@ pub trait Service {
         false
     }
 
+    /// The service has nothing more to do, and the connection is still open.
+    fn left_open(&mut self, conn: &Self::Conn, now_ns: u64) {
+        let _ = (conn, now_ns);
+    }
+
     /// Whether the service has nothing more to do.
     fn finished(&self, now_ns: u64) -> bool {
         let _ = now_ns;

@@ -8,6 +8,8 @@ use std::rc::Rc;
 
 /// After so many failures in a row no further connection is tried.
 const FAILURES_IN_A_ROW: u32 = 100;
+/// Who waits longer for an answer waits for ever.
+const STALLED_NS: u64 = 1_000_000_000;
 
 /// What each connection does, and when it counts.
 #[derive(Clone, Copy, Debug)]
@@ -160,6 +162,11 @@ impl Service for EchoClient {
         self.failures < FAILURES_IN_A_ROW
     }
 
+    fn left_open(&mut self, conn: &Stream, now_ns: u64) {
+        let waits = conn.started_ns.front().is_some_and(|at| now_ns - at > STALLED_NS);
+        self.sample.stalled += u64::from(waits);
+    }
+
     fn finished(&self, now_ns: u64) -> bool {
         self.load.window.is_over(now_ns)
     }
@@ -219,6 +226,17 @@ mod tests {
             client.closed(conn, End::Ours);
             assert_eq!(client.sample.errors, 1);
         }
+    }
+
+    #[test]
+    fn a_connection_that_waits_too_long_has_stalled() {
+        let (mut client, mut conn) = client(load());
+        client.left_open(&conn, 100 + STALLED_NS);
+        assert_eq!(client.sample.stalled, 0);
+        client.left_open(&conn, 101 + STALLED_NS);
+        conn.started_ns.clear();
+        client.left_open(&conn, u64::MAX);
+        assert_eq!(client.sample.stalled, 1);
     }
 
     #[test]

@@ -23,6 +23,7 @@ pub fn echo_row(args: &Args, seconds: f64, sample: &Sample) -> Value {
         "p999_us": quantile_us(0.999),
         "max_us": round(latency_ns.max() as f64 / 1000.0),
         "lost": sample.lost,
+        "stalled": sample.stalled,
         "connections_opened": sample.opened,
         "connections_per_s": rate(sample.opened),
         "errors": sample.errors,

@@ -9,6 +9,8 @@ pub struct Sample {
     pub opened: u64,
     /// Datagrams that did not come back.
     pub lost: u64,
+    /// Connections that still waited for an answer after a second, at the end.
+    pub stalled: u64,
     /// Failed connections and wrong answers, at any time.
     pub errors: u64,
     /// The first of them.
@@ -17,7 +19,14 @@ pub struct Sample {
 
 impl Default for Sample {
     fn default() -> Sample {
-        Sample { latency_ns: histogram(), opened: 0, lost: 0, errors: 0, first_error: None }
+        Sample {
+            latency_ns: histogram(),
+            opened: 0,
+            lost: 0,
+            stalled: 0,
+            errors: 0,
+            first_error: None,
+        }
     }
 }
 
@@ -43,6 +52,7 @@ impl Sample {
         self.latency_ns += other.latency_ns;
         self.opened += other.opened;
         self.lost += other.lost;
+        self.stalled += other.stalled;
         self.errors += other.errors;
         self.first_error = self.first_error.take().or(other.first_error);
     }

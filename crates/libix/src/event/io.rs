@@ -90,10 +90,14 @@ impl<S> Io<S> {
         self.connections.len()
     }
 
+    /// Ids of all connections, those that are closing included.
+    pub fn ids(&self) -> Vec<u64> {
+        self.connections.ids().collect()
+    }
+
     /// Resets all connections, without a callback.
     pub fn abort_all(&mut self) {
-        let all: Vec<u64> = self.connections.ids().collect();
-        all.into_iter().for_each(|id| self.end(id, Ending::Abort));
+        self.ids().into_iter().for_each(|id| self.end(id, Ending::Abort));
     }
 
     /// Bytes that a connection holds at most, unsent and unacknowledged together.
