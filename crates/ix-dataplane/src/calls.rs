@@ -137,6 +137,7 @@ impl ElasticThread {
             .side
             .release(&shared.memory, bytes, |mbuf| rx_pool.put(mbuf))
             .ok_or(error::INVALID)?;
+        io.flow_frames[usize::from(flow.side.id.group)] -= freed;
         flow.tcb.recv_done(&shared.config.tcp, bytes as u32, freed);
         if flow.tcb.needs_output() {
             touch(touched, &mut flow.side);

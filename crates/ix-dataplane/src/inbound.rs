@@ -101,6 +101,7 @@ impl ElasticThread {
             flow.tcb.segment(cfg, now_us, &packet.header, None, &mut io.of(&mut flow.side));
         } else if work.tails == 0 {
             mbuf.set_range(mbuf.offset() + payload.start as usize, payload.len as usize);
+            io.flow_frames[usize::from(id.group)] += 1;
             let buf = Some(Payload(mbuf));
             flow.tcb.segment(cfg, now_us, &packet.header, buf, &mut io.of(&mut flow.side));
         } else {
@@ -115,6 +116,7 @@ impl ElasticThread {
                 let Some(buf) = part.take() else { break };
                 let len = buf.0.len() as u32;
                 header.flags = if left > 0 { without_end(last_flags) } else { last_flags };
+                io.flow_frames[usize::from(id.group)] += 1;
                 flow.tcb.segment(cfg, now_us, &header, Some(buf), &mut io.of(&mut flow.side));
                 header.seq += len;
                 if left > 0 {

@@ -12,7 +12,7 @@ use ix_tcp::SegmentOut;
 use ix_tcp::ack_limit::ChallengeLimit;
 use ix_tcp::arp::PendingQueue;
 use ix_tcp::icmp::ErrorLimiter;
-use ix_wire::{Checksum, FlowTuple, FrameHeader, MacAddr, ethernet, ipv4};
+use ix_wire::{Checksum, FLOW_GROUPS, FlowTuple, FrameHeader, MacAddr, ethernet, ipv4};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -51,6 +51,8 @@ pub struct Io {
     pub metrics: ThreadMetrics,
     /// Time of this cycle, µs.
     pub now_us: u64,
+    /// Receive frames that the flows of each group hold: they leave with their group.
+    pub flow_frames: Box<[u32; FLOW_GROUPS]>,
     /// Buffers of flows that are gone, until the application has come back.
     pub graveyard: Vec<MbufList>,
     /// Packets whose next hop's address is not known yet.
@@ -90,6 +92,7 @@ impl Io {
             events,
             metrics,
             now_us: 0,
+            flow_frames: Box::new([0; FLOW_GROUPS]),
             graveyard: Vec::new(),
             pending: PendingQueue::new(),
             icmp_errors: ErrorLimiter::default(),

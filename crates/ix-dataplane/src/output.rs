@@ -74,6 +74,7 @@ impl Output<Payload> for FlowOutput<'_> {
     }
 
     fn discard(&mut self, buf: Payload) {
+        self.io.flow_frames[usize::from(self.side.id.group)] -= 1;
         self.io.rx_pool.put(buf.0);
     }
 
@@ -188,6 +189,7 @@ impl Io {
         side.announced_bytes = 0;
         side.front_done = 0;
         if !side.held.is_empty() {
+            self.flow_frames[usize::from(side.id.group)] -= side.held.count() as u32;
             self.graveyard.push(std::mem::take(&mut side.held));
         }
     }

@@ -185,8 +185,7 @@ impl ElasticThread {
             }
             let port = &mut self.io.ports[index];
             let room = room.min(port.nic.waiting().map_or(room, share));
-            let taken =
-                port.nic.receive(&self.io.shared.memory, &mut self.io.rx_pool, room, burst);
+            let taken = port.nic.receive(&self.io.shared.memory, &mut self.io.rx_pool, room, burst);
             origins.resize(burst.len(), Origin { port: index as u8, from: Origin::DEVICE });
             if self.migrations.is_active() {
                 self.migrations.polled(index, room, taken);
@@ -318,11 +317,7 @@ impl ElasticThread {
     /// Parses a packet into the last place of `work`, and finds its flow group; `None`: whichever
     /// thread has the packet handles it.
     #[inline]
-    fn classify_packet(
-        &mut self,
-        mbuf: &Mbuf,
-        total_len: usize,
-    ) -> Result<Option<usize>, Refusal> {
+    fn classify_packet(&mut self, mbuf: &Mbuf, total_len: usize) -> Result<Option<usize>, Refusal> {
         let ElasticThread { shared, io, receive, .. } = self;
         let Receive { work, toeplitz, .. } = receive;
         let Some(Work { parsed, port, group, hash, .. }) = work.last_mut() else {

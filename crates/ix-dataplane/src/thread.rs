@@ -7,11 +7,11 @@ use crate::calls::CallArray;
 use crate::flow::{Flow, Side};
 use crate::flow_group::FlowGroup;
 use crate::handle::FlowId;
+use crate::handover::Forwarding;
 use crate::io::Io;
 use crate::listeners::Listeners;
 use crate::metrics::Stage;
 use crate::migration::Migrations;
-use crate::handover::Forwarding;
 use crate::receive::Receive;
 use crate::secrets::Secrets;
 use crate::shared::Shared;
@@ -257,8 +257,7 @@ impl ElasticThread {
         self.housekeeping_us = now_us + HOUSEKEEPING_US;
         let io = &mut self.io;
         let counters = &io.metrics.counters;
-        // Below zero for a moment: frames of flows that came may be free before they are counted.
-        counters.rx_frames_in_use.set(io.rx_pool.in_use().max(0) as u64);
+        counters.rx_frames_in_use.set(io.rx_pool.in_use() as u64);
         counters.tx_frames_in_use.set(io.tx_pool.in_use() as u64);
         counters.app_timers.set(self.app_timers.armed() as u64);
         counters.wheel_entries.set(self.wheel.len() as u64);

@@ -252,11 +252,6 @@ impl<B: RxBuf> Tcb<B> {
         self.flags.put(Flags::NAGLE, on);
     }
 
-    /// Buffers that wait here for what is missing before them.
-    pub fn buffers_held(&self) -> usize {
-        self.reassembly.as_ref().map_or(0, |reassembly| reassembly.len())
-    }
-
     /// Gives back every queued buffer. Needed before a connection that is not dead is dropped.
     pub fn release(&mut self, out: &mut impl Output<B>) {
         if let Some(mut reassembly) = self.reassembly.take() {

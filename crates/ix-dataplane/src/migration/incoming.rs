@@ -226,7 +226,7 @@ impl ElasticThread {
             touched.append(&mut incoming.touched);
             to_announce.extend(incoming.to_announce.drain(..));
             migrations.replay.append(&mut incoming.remote);
-            let relink = incoming.groups.iter().map(|group| Relink::new(group, incoming.from));
+            let relink = incoming.groups.iter().map(Relink::new);
             migrations.relink.extend(relink);
         }
     }
@@ -235,8 +235,7 @@ impl ElasticThread {
         if let Some(at) = self.incoming_at(from, serial) {
             let incoming = &mut self.migrations.incoming[at];
             incoming.settled = Some(early);
-            incoming.record.end =
-                if early { MigrationEnd::Early } else { MigrationEnd::Bound };
+            incoming.record.end = if early { MigrationEnd::Early } else { MigrationEnd::Bound };
         }
     }
 

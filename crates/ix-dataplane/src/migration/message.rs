@@ -24,8 +24,6 @@ pub enum Message {
     First(u64),
     /// Old to new: what you get of them from elsewhere came after all that I handed to you.
     Settled(u64, bool),
-    /// New to old: so many of the frames that flows held are mine now.
-    Adopted(u32),
     /// A third thread along the way that its packets of a group take: whose is the group?
     Where {
         /// The group.
@@ -44,6 +42,8 @@ pub enum Message {
 pub struct Ship {
     pub serial: u64,
     pub groups: Vec<Box<FlowGroup>>,
+    /// Receive frames that the flows of each hold.
+    pub frames: Vec<u32>,
     /// Flows that are to speak.
     pub touched: Vec<FlowId>,
     /// Accepted flows whose early data is not announced yet.

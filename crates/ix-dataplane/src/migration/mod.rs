@@ -29,6 +29,8 @@ mod record;
 mod routes;
 mod ship;
 #[cfg(test)]
+mod testbed;
+#[cfg(test)]
 mod tests;
 
 pub use message::Message;
@@ -255,7 +257,6 @@ impl ElasticThread {
             Message::Ship(ship) => self.hear_ship(from, ship),
             Message::First(serial) => self.hear_first(serial),
             Message::Settled(serial, early) => self.hear_settled(from, serial, early),
-            Message::Adopted(frames) => self.io.rx_pool.disown_many(frames as usize),
             Message::Where { group, asks } => self.hear_question(group, asks, from, now_us),
             Message::Here { group } => self.hear_answer(group, from),
         }

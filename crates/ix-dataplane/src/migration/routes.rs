@@ -185,12 +185,7 @@ impl ElasticThread {
     }
 
     /// Hands held packets of a group to its owner.
-    pub(super) fn hand_over_all(
-        &mut self,
-        group: usize,
-        owner: usize,
-        held: VecDeque<Forwarded>,
-    ) {
+    pub(super) fn hand_over_all(&mut self, group: usize, owner: usize, held: VecDeque<Forwarded>) {
         for item in held {
             self.migrations.sent.insert(group);
             match item {

@@ -1,5 +1,5 @@
 //! Packing and unpacking flow groups: what belongs to them beside the flows themselves.
-use super::message::{Message, Ship};
+use super::message::Ship;
 use super::record::MigrationRecord;
 use crate::flow::Waits;
 use crate::group_set::GroupSet;
@@ -9,18 +9,17 @@ use crate::thread::{APP_TIMER, ElasticThread, schedule};
 use crate::wheel::SweepCursor;
 use std::collections::VecDeque;
 
-/// A group whose flows are still to be entered in this thread's wheel and its pool's books. Done
-/// bit by bit, for a group may have very many flows; whoever is spoken to meanwhile is served.
+/// A group whose flows are still to be entered in this thread's wheel. Done bit by bit, for a group may
+/// have very many flows.
 pub struct Relink {
     group: usize,
     next: u32,
-    from: usize,
 }
 
 impl Relink {
-    /// All flows of a group that came from there.
-    pub fn new(group: usize, from: usize) -> Relink {
-        Relink { group, next: 0, from }
+    /// All flows of a group.
+    pub fn new(group: usize) -> Relink {
+        Relink { group, next: 0 }
     }
 }
 
@@ -53,6 +52,8 @@ impl ElasticThread {
         let touched = self.touched.extract_if(.., |id| of_them(id)).collect();
         let to_announce = self.to_announce.iter().copied().filter(of_them).collect();
         self.to_announce.retain(|id| !of_them(id));
+        let frames: Vec<u32> =
+            boxes.iter().map(|group| self.take_frames(usize::from(group.id()))).collect();
         for item in &packets {
             if let Forwarded::Packet { packet, .. } = item {
                 self.io.rx_pool.disown(&packet.mbuf);
@@ -63,6 +64,7 @@ impl ElasticThread {
         Ship {
             serial,
             groups: boxes,
+            frames,
             touched,
             to_announce,
             waiting,
@@ -78,8 +80,10 @@ impl ElasticThread {
         let flows: usize = ship.groups.iter().map(|group| group.flows()).sum();
         let time_wait: u32 = ship.groups.iter().map(|group| group.time_wait).sum();
         self.count_moved(flows as i64, i64::from(time_wait));
-        for group in ship.groups {
+        for (group, frames) in ship.groups.into_iter().zip(ship.frames) {
             let number = usize::from(group.id());
+            self.io.flow_frames[number] = frames;
+            self.io.rx_pool.adopt_many(frames as usize);
             if let Some(sweep) = &mut self.migrations.sweep {
                 sweep.groups.remove(number);
             }
@@ -93,6 +97,13 @@ impl ElasticThread {
                 listening.cookies_until_us = listening.cookies_until_us.max(until_us);
             }
         }
+    }
+
+    /// The frames that a group's flows hold go with it.
+    fn take_frames(&mut self, group: usize) -> u32 {
+        let frames = std::mem::take(&mut self.io.flow_frames[group]);
+        self.io.rx_pool.disown_many(frames as usize);
+        frames
     }
 
     fn count_moved(&mut self, flows: i64, time_wait: i64) {
@@ -140,7 +151,7 @@ impl ElasticThread {
         }
     }
 
-    /// Enters some flows that have come in the wheel, and counts the frames they hold.
+    /// Enters some flows that have come in the wheel.
     pub(super) fn step_relink(&mut self, mut budget: usize) {
         while budget > 0 {
             let Some(mut relink) = self.migrations.relink.pop_front() else { return };
@@ -164,25 +175,18 @@ impl ElasticThread {
 
     /// Answers whether all flows of the group are done.
     fn relink(&mut self, relink: &mut Relink, budget: &mut usize) -> bool {
-        let ElasticThread { groups, io, wheel, .. } = self;
+        let ElasticThread { groups, wheel, .. } = self;
         let Some(group) = groups[relink.group].as_mut() else { return true };
-        let mut frames = 0;
         while *budget > 0 && relink.next < group.slots() {
             group.prefetch_slot(relink.next + crate::thread::FLOWS_AHEAD as u32);
             if let Some(flow) = group.at(relink.next) {
-                frames += flow.side.held.count() + flow.tcb.buffers_held();
                 flow.side.scheduled_us = u64::MAX;
                 schedule(wheel, flow);
             }
             relink.next += 1;
             *budget -= 1;
         }
-        let done = relink.next >= group.slots();
-        if frames > 0 {
-            io.rx_pool.adopt_many(frames);
-            self.tell_thread(relink.from, Message::Adopted(frames as u32));
-        }
-        done
+        relink.next >= group.slots()
     }
 
     /// The wheel's entries of these groups mean nothing any more.
@@ -195,8 +199,7 @@ impl ElasticThread {
     pub(super) fn step_sweep(&mut self) {
         let Some(Sweep { groups, cursor }) = &mut self.migrations.sweep else { return };
         let gone = |token: u64| {
-            token & APP_TIMER == 0
-                && groups.contains(usize::from(FlowId::from_handle(token).group))
+            token & APP_TIMER == 0 && groups.contains(usize::from(FlowId::from_handle(token).group))
         };
         if self.wheel.sweep(cursor, SWEEP_ENTRIES, gone) {
             self.migrations.sweep = None;

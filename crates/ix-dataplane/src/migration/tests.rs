@@ -1,1 +1,333 @@
-//! Flow groups move between elastic threads.
+//! Flow groups move between elastic threads under traffic.
+use super::testbed::*;
+use super::{MigrateError, MigrationEnd, MigrationRecord};
+use crate::config::Config;
+use crate::group_set::GroupSet;
+use crate::handle::FlowId;
+use ix_abi::{Call, call_op, error};
+use ix_nic::{SimChange, SimOptions};
+use ix_wire::FLOW_GROUPS;
+use proptest::prelude::*;
+
+fn kind(last: u8, threads: usize, bytes: usize, change: SimChange) -> Kind {
+    let options = SimOptions { change, ..SimOptions::default() };
+    Kind { last, threads, options, bytes, config: |_: &mut Config| {} }
+}
+
+/// A device without a table: everything comes in on queue 0.
+fn without_table(last: u8, threads: usize, bytes: usize) -> Kind {
+    let options = SimOptions { table: false, ..SimOptions::default() };
+    Kind { last, threads, options, bytes, config: |_: &mut Config| {} }
+}
+
+/// A wire that is perfect shows every segment that we lose or reorder.
+fn assert_nothing_lost(bed: &Bed) {
+    for host in &bed.hosts {
+        for name in ["tcp.out_of_order", "tcp.retransmits", "tcp.rto", "drops.forward_full"] {
+            assert_eq!(host.total(name), 0, "{name}");
+        }
+    }
+}
+
+/// Connections from all threads of one host to the other, while groups of both move: so often, so
+/// many at a time. Answers the migrations.
+fn move_around(bed: &mut Bed, conns: usize, bytes: usize, most: usize) -> Vec<MigrationRecord> {
+    for i in 0..conns {
+        let thread = i % bed.hosts[0].threads.len();
+        bed.hosts[0].connect(thread, 2, bytes);
+    }
+    for _ in 0..400 {
+        bed.spin(12);
+        bed.migrate_some(0, most);
+        bed.migrate_some(1, most);
+    }
+    bed.finish();
+    let ended = |host: &Host| host.threads.iter().map(|t| t.app.ended).sum::<usize>();
+    assert_eq!([ended(&bed.hosts[0]), ended(&bed.hosts[1])], [conns, conns]);
+    bed.hosts.iter().flat_map(Host::records).collect()
+}
+
+#[test]
+fn groups_move_under_traffic_and_nothing_is_lost() {
+    let side = |last, threads| kind(last, threads, 300_000, SimChange::Settled);
+    let mut bed = Bed::new(&side(1, 2), &side(2, 3), 1);
+    let records = move_around(&mut bed, 30, 300_000, 30);
+    assert_nothing_lost(&bed);
+    let moved: Vec<_> = records.iter().filter(|r| r.end == MigrationEnd::Early).collect();
+    assert!(moved.len() > 100, "{} of {}", moved.len(), records.len());
+    assert!(moved.iter().any(|r| r.flows > 0 && r.packets > 0));
+    for record in moved {
+        let phases = record.prepare_us + record.wait_us + record.rpc_us + record.deferred_us;
+        assert!(phases.abs_diff(record.total_us) <= 1, "{record:?}");
+        assert!(record.pause_us <= record.total_us && !record.groups.is_empty());
+    }
+}
+
+#[test]
+fn a_device_that_says_nothing_is_waited_for() {
+    let side = |last, threads| kind(last, threads, 100_000, SimChange::Silent);
+    let mut bed = Bed::new(&side(1, 2), &side(2, 2), 2);
+    let records = move_around(&mut bed, 10, 100_000, 10);
+    assert_nothing_lost(&bed);
+    let bound = |r: &&MigrationRecord| r.end == MigrationEnd::Bound;
+    assert!(records.iter().filter(bound).count() > 3);
+    assert!(records.iter().filter(bound).all(|r| r.total_us >= 1000), "the bound is 1 ms");
+}
+
+#[test]
+fn the_first_packet_ends_a_migration_where_queues_keep_order() {
+    let side = |last, threads| kind(last, threads, 300_000, SimChange::InOrder);
+    let mut bed = Bed::new(&side(1, 2), &side(2, 2), 3);
+    let records = move_around(&mut bed, 20, 300_000, 10);
+    assert_nothing_lost(&bed);
+    let early = |r: &&MigrationRecord| r.end == MigrationEnd::Early;
+    assert!(records.iter().filter(early).count() > 3);
+}
+
+/// All packets come in on queue 0: third threads hand them on, along ways that change.
+#[test]
+fn groups_move_without_a_table_too() {
+    let mut bed = Bed::new(&without_table(1, 3, 200_000), &without_table(2, 4, 200_000), 4);
+    let records = move_around(&mut bed, 30, 200_000, 20);
+    assert_nothing_lost(&bed);
+    assert!(records.iter().filter(|r| r.end == MigrationEnd::Early).count() > 100);
+}
+
+/// Two hosts with one connection, and the group that it has at the server.
+fn one_connection(threads: usize, config: fn(&mut Config)) -> (Bed, usize) {
+    let side = |last, threads| Kind { config, ..kind(last, threads, 1000, SimChange::Settled) };
+    let mut bed = Bed::new(&side(1, 1), &side(2, threads), 5);
+    bed.hosts[0].connect(0, 2, 1000);
+    let server = |bed: &Bed| {
+        let mut conns = bed.hosts[1].threads.iter().flat_map(|t| t.app.conns.values());
+        conns.next().map(|conn| usize::from(FlowId::from_handle(conn.handle).group))
+    };
+    while server(&bed).is_none() {
+        bed.step();
+    }
+    let group = server(&bed).unwrap();
+    (bed, group)
+}
+
+/// Moves one group, and runs until it has come.
+fn move_group(bed: &mut Bed, group: usize, to: usize) {
+    let groups: GroupSet = [group].into_iter().collect();
+    assert_eq!(bed.hosts[1].migrate(&groups, to), 1);
+    let commands = bed.hosts[1].commands as usize;
+    while bed.hosts[1].records().len() < commands {
+        bed.step();
+    }
+}
+
+/// Whether the server's end of the wire is cut.
+fn cut(bed: &mut Bed, is_cut: bool) {
+    bed.faults.loss_percent = if is_cut { 100 } else { 0 };
+}
+
+#[test]
+fn a_retransmission_comes_from_the_new_thread() {
+    let (mut bed, group) = one_connection(2, |_| {});
+    let from = bed.hosts[1].shared.owner(group);
+    cut(&mut bed, true);
+    bed.spin(200);
+    let before = bed.hosts[1].count(1 - from, "tcp.retransmits");
+    assert!(bed.hosts[1].total("wheel_entries") < 10);
+    move_group(&mut bed, group, 1 - from);
+    for _ in 0..200 {
+        bed.now_us += 1000;
+        bed.spin(10);
+    }
+    assert!(bed.hosts[1].count(1 - from, "tcp.retransmits") > before);
+    cut(&mut bed, false);
+    bed.finish();
+}
+
+#[test]
+fn time_wait_ends_on_the_new_thread() {
+    // The side that closes first waits; here both do at about the same time.
+    let (mut bed, group) = one_connection(2, |config| config.tcp.time_wait_us = 500_000);
+    let from = bed.hosts[1].shared.owner(group);
+    while bed.conns() > 0 {
+        bed.spin(10);
+    }
+    bed.spin(100);
+    let waits = |bed: &Bed, thread| bed.hosts[1].count(thread, "time_wait");
+    let waiting = waits(&bed, from);
+    move_group(&mut bed, group, 1 - from);
+    assert_eq!((waits(&bed, from), waits(&bed, 1 - from)), (0, waiting));
+    move_group(&mut bed, group, from);
+    move_group(&mut bed, group, 1 - from);
+    bed.finish();
+    for host in &bed.hosts {
+        assert_eq!(host.total("closed"), 1);
+    }
+}
+
+#[test]
+fn keepalive_goes_on_on_the_new_thread() {
+    let (mut bed, group) = one_connection(2, |config| {
+        config.tcp.keepalive_idle_s = 1;
+        config.tcp.keepalive_interval_us = 1_000_000;
+    });
+    let from = bed.hosts[1].shared.owner(group);
+    bed.hosts.iter_mut().for_each(|host| host.idle = true);
+    bed.spin(300);
+    move_group(&mut bed, group, 1 - from);
+    for _ in 0..250 {
+        bed.now_us += 10_000;
+        bed.spin(10);
+    }
+    let probes = [from, 1 - from].map(|t| bed.hosts[1].count(t, "tcp.keepalive_probes"));
+    assert!(probes[0] == 0 && probes[1] > 0, "{probes:?}");
+    bed.hosts.iter_mut().for_each(|host| host.idle = false);
+    bed.finish();
+}
+
+/// However often groups with far timers go to and fro, the wheels keep as many entries as there are
+/// flows.
+#[test]
+fn wheels_do_not_keep_what_has_left() {
+    let config = |config: &mut Config| config.tcp.time_wait_us = 60_000_000;
+    let side = |last, threads| Kind { config, ..kind(last, threads, 2000, SimChange::Settled) };
+    let mut bed = Bed::new(&side(1, 2), &side(2, 2), 6);
+    for i in 0..40 {
+        bed.hosts[0].connect(i % 2, 2, 2000);
+    }
+    while bed.conns() > 0 {
+        bed.spin(10);
+    }
+    let everything = GroupSet::all();
+    for round in 0..60 {
+        for host in 0..2 {
+            bed.hosts[host].migrate(&everything, round % 2);
+        }
+        bed.spin(60);
+    }
+    for host in &mut bed.hosts {
+        for thread in &mut host.threads {
+            thread.elastic.run_housekeeping(bed.now_us, true);
+        }
+        let entries = host.total("wheel_entries");
+        assert!(entries <= 2 * 40 + 4, "{entries} entries for {} flows", host.total("flows"));
+    }
+    bed.now_us += 60_000_000;
+    bed.finish();
+}
+
+#[test]
+fn calls_on_what_has_left_answer_moved() {
+    let (mut bed, group) = one_connection(2, |_| {});
+    let from = bed.hosts[1].shared.owner(group);
+    let handle = bed.hosts[1].threads[from].app.conns.values().next().unwrap().handle;
+    bed.hosts.iter_mut().for_each(|host| host.idle = true);
+    bed.spin(200);
+    move_group(&mut bed, group, 1 - from);
+    let mut ask = |thread: usize, handle: u64| {
+        let call = Call { op: call_op::SET_OPT, args: [handle, 1, 0, 0, 0, 0], ..Call::default() };
+        bed.hosts[1].threads[thread].ask(call, bed.now_us)
+    };
+    assert_eq!(ask(from, handle), -error::MOVED);
+    assert_eq!(ask(1 - from, handle), 0);
+    let (stale, no_group) = (handle + (1 << 24), (FLOW_GROUPS as u64) << 48 | 1 << 24);
+    for wrong in [0, 1, stale, no_group, u64::MAX] {
+        assert_eq!(ask(1 - from, wrong), -error::BAD_HANDLE, "{wrong:x}");
+    }
+    for wrong in [0, no_group, u64::MAX] {
+        assert_eq!(ask(from, wrong), -error::BAD_HANDLE, "{wrong:x}");
+    }
+    bed.hosts.iter_mut().for_each(|host| host.idle = false);
+    bed.finish();
+}
+
+#[test]
+fn a_target_that_does_not_answer_gets_nothing() {
+    let (mut bed, group) = one_connection(3, |_| {});
+    let from = bed.hosts[1].shared.owner(group);
+    let to = (from + 1) % 3;
+    bed.stuck = Some((1, to, bed.now_us + 200_000));
+    move_group(&mut bed, group, to);
+    let record = bed.hosts[1].records()[0];
+    assert_eq!((record.end, bed.hosts[1].shared.owner(group)), (MigrationEnd::Refused, from));
+    assert!(record.total_us >= 50_000 && record.total_us < 60_000, "{record:?}");
+    // It hears of it later, and nothing is stuck.
+    while bed.stuck.is_some_and(|(_, _, until)| bed.now_us < until) {
+        bed.spin(10);
+    }
+    bed.spin(100);
+    move_group(&mut bed, group, to);
+    assert_eq!(bed.hosts[1].shared.owner(group), to);
+    bed.finish();
+}
+
+#[test]
+fn a_thread_that_takes_none_gets_none() {
+    let (mut bed, group) = one_connection(2, |_| {});
+    let from = bed.hosts[1].shared.owner(group);
+    bed.hosts[1].threads[1 - from].elastic.set_takes_groups(false);
+    move_group(&mut bed, group, 1 - from);
+    assert_eq!(bed.hosts[1].records()[0].end, MigrationEnd::Refused);
+    assert_eq!(bed.hosts[1].shared.owner(group), from);
+    let elastic = &mut bed.hosts[1].threads[from].elastic;
+    assert_eq!(elastic.migrate(GroupSet::all(), from, 9), Err(MigrateError::NoTarget));
+    assert_eq!(elastic.migrate(GroupSet::all(), 2, 9), Err(MigrateError::NoTarget));
+    bed.finish();
+}
+
+/// A group is asked for elsewhere while it is still on its way: it goes there next.
+#[test]
+fn a_chain_of_moves_ends_where_the_last_one_says() {
+    let (mut bed, group) = one_connection(4, |_| {});
+    let groups: GroupSet = [group].into_iter().collect();
+    let from = bed.hosts[1].shared.owner(group);
+    let mut at = from;
+    for hop in 1..=40 {
+        let to = (at + 1) % 4;
+        assert_eq!(bed.hosts[1].migrate(&groups, to), 1, "hop {hop}");
+        // Only until the owner changes: the move itself is not over.
+        while bed.hosts[1].shared.owner(group) != to {
+            bed.step();
+        }
+        at = to;
+    }
+    bed.finish();
+    assert!(bed.hosts[1].records().iter().all(|r| r.end == MigrationEnd::Early));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 12, ..ProptestConfig::default() })]
+    /// Whatever the devices are like, whoever is away for how long, whatever the wire loses: every
+    /// byte arrives in order, and everything that was held comes back.
+    #[test]
+    fn bytes_arrive_while_groups_move(
+        seed in any::<u64>(),
+        threads in (1usize..=4, 2usize..=4),
+        device in 0usize..4,
+        faults in (0usize..4, 0usize..10),
+        most in 1usize..128,
+        pace in 1usize..60,
+    ) {
+        let side = |last, threads| match device {
+            0 => kind(last, threads, 40_000, SimChange::Settled),
+            1 => kind(last, threads, 40_000, SimChange::InOrder),
+            2 => kind(last, threads, 40_000, SimChange::Silent),
+            _ => without_table(last, threads, 40_000),
+        };
+        let mut bed = Bed::new(&side(1, threads.0), &side(2, threads.1), seed);
+        bed.faults = Faults { loss_percent: faults.0, late_percent: faults.1 };
+        for i in 0..16 {
+            bed.hosts[0].connect(i % threads.0, 2, 40_000);
+        }
+        for _ in 0..150 {
+            bed.spin(pace);
+            let host = bed.random.below(2);
+            bed.migrate_some(host, most);
+            if bed.random.chance(5) {
+                let host = bed.random.below(2);
+                let thread = bed.random.below(bed.hosts[host].threads.len());
+                let until = bed.now_us + bed.random.below(120_000) as u64;
+                bed.stuck = Some((host, thread, until));
+            }
+        }
+        bed.finish();
+    }
+}

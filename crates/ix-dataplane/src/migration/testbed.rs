@@ -1,0 +1,582 @@
+//! Two hosts with several elastic threads each on one wire, and an application that knows what every
+//! byte must be and hands its connections over as libix does.
+use super::MigrationRecord;
+use crate::calls::CallArray;
+use crate::config::{AddressCheck, Config};
+use crate::events::EventWriter;
+use crate::group_set::GroupSet;
+use crate::handle::FlowId;
+use crate::handover::forwarding;
+use crate::io::Io;
+use crate::metrics::{ControlPage, Snapshot, ThreadMetrics};
+use crate::shared::{Shared, Waker};
+use crate::thread::ElasticThread;
+use ix_abi::{CALLS_MAX, Call, EVENTS_MAX, Event, SgEntry, call_op, error, event_kind, migrated};
+use ix_mem::{PacketMemory, Pool, Sizes};
+use ix_nic::{Nic, SimDevice, SimOptions};
+use ix_wire::{FLOW_GROUPS, IpAddr};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+pub const FRAMES: usize = 2048;
+pub const PORT: u16 = 80;
+const STEP: usize = 2 << 20;
+/// The pattern that all streams are cut from.
+const PATTERN: usize = 60_013;
+
+/// A byte of the pattern.
+fn pattern(at: usize) -> u8 {
+    (at.wrapping_mul(2_654_435_761) >> 11) as u8
+}
+
+/// Where the stream of a connection begins in the pattern; `up`: from the client.
+fn key(client_port: u16, up: bool) -> usize {
+    (usize::from(client_port) * 7919 + usize::from(up) * 12_347) % PATTERN
+}
+
+/// Small and repeatable.
+#[derive(Clone)]
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn below(&mut self, n: usize) -> usize {
+        self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        ((self.0 >> 33) as usize) % n.max(1)
+    }
+
+    pub fn chance(&mut self, percent: usize) -> bool {
+        self.below(100) < percent
+    }
+}
+
+/// One side of a connection.
+#[derive(Clone, Debug)]
+pub struct Conn {
+    pub handle: u64,
+    pub client: bool,
+    pub client_port: u16,
+    pub sent: usize,
+    pub received: usize,
+    pub total: usize,
+    pub shut: bool,
+    pub eof: bool,
+}
+
+/// The application on one elastic thread.
+#[derive(Default)]
+pub struct App {
+    /// By cookie.
+    pub conns: BTreeMap<u64, Conn>,
+    next_cookie: u64,
+    calls: Vec<Call>,
+    /// Connections that other threads have handed over.
+    pub mailbox: Vec<Conn>,
+    pub ended: usize,
+    pub dead: usize,
+    pub arrived: usize,
+}
+
+pub struct Thread {
+    pub elastic: ElasticThread,
+    calls: &'static mut [Call],
+    events: *const Event,
+    pub app: App,
+    pub records: Vec<MigrationRecord>,
+    scratch: u64,
+    base: u64,
+}
+
+pub struct Host {
+    pub device: SimDevice,
+    pub threads: Vec<Thread>,
+    pub shared: Arc<Shared>,
+    page: Arc<ControlPage>,
+    /// Bytes that each side of a connection sends.
+    pub bytes: usize,
+    pub commands: u64,
+    /// The application says nothing for now.
+    pub idle: bool,
+}
+
+/// How a host is made.
+#[derive(Clone)]
+pub struct Kind {
+    pub last: u8,
+    pub threads: usize,
+    pub options: SimOptions,
+    pub bytes: usize,
+    pub config: fn(&mut Config),
+}
+
+pub fn ip(last: u8) -> IpAddr {
+    IpAddr::v4([10, 0, 0, last])
+}
+
+impl Host {
+    pub fn new(kind: &Kind) -> Host {
+        let threads = kind.threads;
+        let mac = [2, 0, 0, 0, 0, kind.last];
+        let options = SimOptions { queues: threads, mac, ..kind.options.clone() };
+        let mut config = Config {
+            host_addrs: vec![(ip(kind.last), 24)],
+            cpus: (0..threads as u32).collect(),
+            flow_hash_key: options.flow_hash_key,
+            address_check: AddressCheck::Off,
+            arena_bytes: STEP,
+            rx_frames: FRAMES,
+            tx_frames: FRAMES,
+            ..Config::default()
+        };
+        config.tcp.time_wait_us = 30_000;
+        (kind.config)(&mut config);
+        let device = SimDevice::new(options);
+        let frames = FRAMES * threads;
+        let memory =
+            PacketMemory::new(Sizes { rx_frames: frames, tx_frames: frames, arena_bytes: STEP })
+                .unwrap();
+        let (base, _) = memory.arena();
+        for at in 0..2 * PATTERN {
+            // SAFETY: within the arena, which only this test writes.
+            unsafe { *((base + at) as *mut u8) = pattern(at % PATTERN) };
+        }
+        let wakers = (0..threads).map(|_| Waker::new(-1)).collect();
+        let shared = Arc::new(Shared::new(config, memory, wakers, &[mac], 0));
+        let page = Arc::new(ControlPage::anonymous(threads).unwrap());
+        let rings = forwarding(threads).into_iter().enumerate();
+        let threads = rings
+            .map(|(i, rings)| {
+                let calls: &'static mut [Call] = Box::leak(vec![Call::default(); CALLS_MAX].into());
+                let events: &'static mut [Event] =
+                    Box::leak(vec![Event::default(); EVENTS_MAX].into());
+                let events = events.as_mut_ptr();
+                // SAFETY: leaked arrays of the right length; this thread's alone.
+                let (array, writer) =
+                    unsafe { (CallArray::new(calls.as_mut_ptr()), EventWriter::new(events)) };
+                let part = |all: core::ops::Range<u32>| {
+                    let first = all.start + (i * FRAMES) as u32;
+                    // SAFETY: disjoint parts of the frames, each given out once.
+                    unsafe { Pool::new(first..first + FRAMES as u32) }
+                };
+                let pools = (part(shared.memory.rx_frames()), part(shared.memory.tx_frames()));
+                let nic: Box<dyn Nic> = Box::new(device.queue(i));
+                let metrics = ThreadMetrics::new(&page, i);
+                let io = Io::new(shared.clone(), i, vec![nic], pools, writer, metrics);
+                let scratch = (base + 2 * PATTERN).next_multiple_of(64) as u64
+                    + (i * CALLS_MAX * size_of::<SgEntry>()) as u64;
+                Thread {
+                    elastic: ElasticThread::new(io, array, rings, 0),
+                    calls,
+                    events,
+                    app: App::default(),
+                    records: Vec::new(),
+                    scratch,
+                    base: base as u64,
+                }
+            })
+            .collect();
+        Host { device, threads, shared, page, bytes: kind.bytes, commands: 0, idle: false }
+    }
+
+    pub fn listen(&mut self) {
+        for thread in &mut self.threads {
+            thread.app.call(call_op::LISTEN, [0, 0xffff_0000_0000, u64::from(PORT), 0, 0]);
+        }
+    }
+
+    /// Opens a connection from a thread of this host.
+    pub fn connect(&mut self, thread: usize, to: u8, total: usize) {
+        let app = &mut self.threads[thread].app;
+        app.next_cookie += 1;
+        let cookie = cookie_of(thread, app.next_cookie);
+        let conn = Conn {
+            handle: 0,
+            client: true,
+            client_port: 0,
+            sent: 0,
+            received: 0,
+            total,
+            shut: false,
+            eof: false,
+        };
+        app.conns.insert(cookie, conn);
+        let low = 0xffff_0000_0000 | u64::from(u32::from_be_bytes([10, 0, 0, to]));
+        app.call(call_op::CONNECT, [cookie, 0, low, u64::from(PORT), 0]);
+    }
+
+    /// Sends groups to a thread, from whichever threads have them.
+    pub fn migrate(&mut self, groups: &GroupSet, to: usize) -> usize {
+        let mut begun = 0;
+        for from in (0..self.threads.len()).filter(|from| *from != to) {
+            let theirs: GroupSet =
+                groups.iter().filter(|g| self.shared.owner(*g) == from).collect();
+            if theirs.is_empty() {
+                continue;
+            }
+            self.commands += 1;
+            if self.threads[from].elastic.migrate(theirs, to, self.commands).is_ok() {
+                begun += 1;
+            } else {
+                self.commands -= 1;
+            }
+        }
+        begun
+    }
+
+    /// One cycle of a thread, and its application.
+    pub fn run(&mut self, thread: usize, now_us: u64) {
+        let bytes = self.bytes;
+        let running = &mut self.threads[thread];
+        let calls = std::mem::take(&mut running.app.calls);
+        for (slot, call) in running.calls.iter_mut().zip(&calls) {
+            *slot = *call;
+        }
+        let report = running.elastic.run_cycle(calls.len(), now_us);
+        running.records.extend(std::iter::from_fn(|| running.elastic.take_migration()));
+        let answers: Vec<Call> = running.calls[..calls.len()].to_vec();
+        // SAFETY: the dataplane is not running, and has written so many.
+        let events = unsafe { std::slice::from_raw_parts(running.events, report.events) }.to_vec();
+        running.app.answers(&answers);
+        let mut leaving = Vec::new();
+        for event in &events {
+            running.event(thread, event, bytes);
+            if event.kind == event_kind::MIGRATED && event.code == migrated::LEAVES {
+                leaving.push((event.len as u16, event.data as usize));
+            } else if let Some(group) = group_of(event) {
+                assert!(leaving.iter().all(|(g, _)| *g != group), "{event:?} after LEAVES");
+            }
+        }
+        // Nothing more is sent of what leaves: its answers would come here.
+        for (group, to) in leaving {
+            let conns = running_conns(&mut self.threads[thread].app, group);
+            self.threads[to].app.mailbox.extend(conns);
+        }
+        let running = &mut self.threads[thread];
+        if !self.idle {
+            running.app.pump((running.scratch, running.base));
+        }
+    }
+
+    pub fn total(&self, name: &str) -> u64 {
+        Snapshot::of(&self.page).total(name).unwrap()
+    }
+
+    pub fn count(&self, thread: usize, name: &str) -> u64 {
+        Snapshot::of(&self.page).threads[thread].get(name).unwrap()
+    }
+
+    pub fn conns(&self) -> usize {
+        self.threads.iter().map(|t| t.app.conns.len() + t.app.mailbox.len()).sum()
+    }
+
+    pub fn records(&self) -> Vec<MigrationRecord> {
+        self.threads.iter().flat_map(|t| t.records.iter().copied()).collect()
+    }
+}
+
+/// A cookie says whose it is.
+fn cookie_of(thread: usize, number: u64) -> u64 {
+    (thread as u64) << 48 | number
+}
+
+fn group_of(event: &Event) -> Option<u16> {
+    (event.handle != 0).then(|| FlowId::from_handle(event.handle).group)
+}
+
+/// Takes the connections of a group out of the application that loses it.
+fn running_conns(app: &mut App, group: u16) -> Vec<Conn> {
+    let of_it = |conn: &Conn| conn.handle != 0 && FlowId::from_handle(conn.handle).group == group;
+    let cookies: Vec<u64> =
+        app.conns.iter().filter(|(_, conn)| of_it(conn)).map(|(cookie, _)| *cookie).collect();
+    cookies.iter().filter_map(|cookie| app.conns.remove(cookie)).collect()
+}
+
+impl App {
+    pub fn call(&mut self, op: u32, args: [u64; 5]) {
+        let [a, b, c, d, e] = args;
+        self.calls.push(Call { op, args: [a, b, c, d, e, 0], ..Call::default() });
+    }
+
+    fn answers(&mut self, calls: &[Call]) {
+        for call in calls {
+            match call.op {
+                call_op::CONNECT => {
+                    assert!(call.ret > 0, "{call:?}");
+                    let conn = self.conns.get_mut(&call.args[0]).unwrap();
+                    conn.handle = call.ret as u64;
+                }
+                call_op::SENDV => {
+                    let conn = self.conns.values_mut().find(|c| c.handle == call.args[0]);
+                    match (call.ret, conn) {
+                        (ret, Some(conn)) if ret >= 0 => conn.sent += ret as usize,
+                        (ret, None) if ret == -error::BAD_HANDLE => {}
+                        (ret, conn) => panic!("{ret} {call:?} {conn:?}"),
+                    }
+                }
+                _ => assert!(call.ret >= 0 || call.ret == -error::BAD_HANDLE, "{call:?}"),
+            }
+        }
+    }
+
+    /// Sends what there is to send, ends what is to end.
+    fn pump(&mut self, (scratch, base): (u64, u64)) {
+        let mut entries = 0;
+        let mut calls = Vec::new();
+        let mut over = Vec::new();
+        for (cookie, conn) in &mut self.conns {
+            if conn.handle == 0 || conn.client_port == 0 {
+                continue;
+            }
+            let mut call = |op, a: u64, b: u64| {
+                calls.push(Call { op, args: [conn.handle, a, b, 0, 0, 0], ..Call::default() });
+            };
+            if conn.sent < conn.total && entries < CALLS_MAX / 4 {
+                let from = (key(conn.client_port, conn.client) + conn.sent) % PATTERN;
+                let len = (conn.total - conn.sent).min(PATTERN) as u64;
+                let at = scratch + (entries * size_of::<SgEntry>()) as u64;
+                // SAFETY: this thread's scratch part of the arena.
+                unsafe { *(at as *mut SgEntry) = SgEntry { base: base + from as u64, len } };
+                call(call_op::SENDV, at, 1);
+                entries += 1;
+            } else if conn.sent == conn.total && !conn.shut {
+                conn.shut = true;
+                call(call_op::SHUTDOWN, 0, 0);
+            } else if conn.eof && conn.shut {
+                call(call_op::CLOSE, 0, 0);
+                over.push(*cookie);
+            }
+        }
+        self.calls.append(&mut calls);
+        for cookie in over {
+            let conn = self.conns.remove(&cookie).unwrap();
+            assert_eq!((conn.received, conn.sent), (conn.total, conn.total));
+            self.ended += 1;
+        }
+    }
+}
+
+impl Thread {
+    /// The answer to one call, by a cycle that nobody else hears of.
+    pub fn ask(&mut self, call: Call, now_us: u64) -> i64 {
+        self.calls[0] = call;
+        self.elastic.begin(1, now_us);
+        self.calls[0].ret
+    }
+
+    fn event(&mut self, index: usize, event: &Event, bytes: usize) {
+        let handle = event.handle;
+        match event.kind {
+            event_kind::MIGRATED if event.code == migrated::ARRIVED => self.arrive(index, event),
+            event_kind::MIGRATED => {}
+            event_kind::KNOCK => {
+                self.app.next_cookie += 1;
+                let cookie = cookie_of(index, self.app.next_cookie);
+                self.app.call(call_op::ACCEPT, [handle, cookie, 0, 0, 0]);
+                let conn = Conn {
+                    handle,
+                    client: false,
+                    client_port: event.port,
+                    sent: 0,
+                    received: 0,
+                    total: bytes,
+                    shut: false,
+                    eof: false,
+                };
+                self.app.conns.insert(cookie, conn);
+            }
+            _ => {
+                assert_eq!(event.cookie >> 48, index as u64, "another thread's name: {event:?}");
+                let app = &mut self.app;
+                let Some(conn) = app.conns.get_mut(&event.cookie) else {
+                    panic!("an event of nobody: {event:?}");
+                };
+                match event.kind {
+                    event_kind::CONNECTED => {
+                        assert_eq!(event.code, 0);
+                        conn.handle = handle;
+                        conn.client_port = port_of(&mut self.elastic, handle);
+                    }
+                    event_kind::RECV => {
+                        // SAFETY: received memory, ours until RECV_DONE.
+                        let data = unsafe {
+                            std::slice::from_raw_parts(event.data as *const u8, event.len as usize)
+                        };
+                        let from = key(conn.client_port, !conn.client) + conn.received;
+                        for (at, byte) in data.iter().enumerate() {
+                            assert_eq!(*byte, pattern((from + at) % PATTERN), "{conn:?}");
+                        }
+                        conn.received += data.len();
+                        app.call(call_op::RECV_DONE, [handle, u64::from(event.len), 0, 0, 0]);
+                    }
+                    event_kind::EOF => {
+                        conn.eof = true;
+                        assert_eq!(conn.received, conn.total, "an early end");
+                    }
+                    event_kind::SENT => {}
+                    event_kind::DEAD => {
+                        // Both have ended in order before our CLOSE was carried out.
+                        assert!(event.code == 0 && conn.shut && conn.eof, "{event:?} {conn:?}");
+                        app.conns.remove(&event.cookie);
+                        app.ended += 1;
+                        app.dead += 1;
+                    }
+                    kind => panic!("event {kind}"),
+                }
+            }
+        }
+    }
+
+    /// A group has come: its connections get this thread's names.
+    fn arrive(&mut self, index: usize, event: &Event) {
+        self.app.arrived += 1;
+        let group = event.len as u16;
+        let mailbox = std::mem::take(&mut self.app.mailbox);
+        for conn in mailbox {
+            if FlowId::from_handle(conn.handle).group != group {
+                self.app.mailbox.push(conn);
+                continue;
+            }
+            self.app.next_cookie += 1;
+            let cookie = cookie_of(index, self.app.next_cookie);
+            self.app.call(call_op::SET_COOKIE, [conn.handle, cookie, 0, 0, 0]);
+            self.app.conns.insert(cookie, conn);
+        }
+    }
+}
+
+/// What the peer sees as our port.
+fn port_of(elastic: &mut ElasticThread, handle: u64) -> u16 {
+    let flow = crate::thread::flow_of(&mut elastic.groups, FlowId::from_handle(handle));
+    flow.map_or(0, |flow| flow.tcb.tuple().local_port)
+}
+
+/// What the wire does.
+#[derive(Clone, Copy, Default)]
+pub struct Faults {
+    pub loss_percent: usize,
+    pub late_percent: usize,
+}
+
+/// Two hosts on a wire, in virtual time.
+pub struct Bed {
+    pub hosts: [Host; 2],
+    pub now_us: u64,
+    pub random: Random,
+    pub faults: Faults,
+    flying: VecDeque<(u64, usize, Vec<u8>)>,
+    /// A thread that is away in its application until then.
+    pub stuck: Option<(usize, usize, u64)>,
+}
+
+impl Bed {
+    pub fn new(client: &Kind, server: &Kind, seed: u64) -> Bed {
+        let mut hosts = [Host::new(client), Host::new(server)];
+        hosts[1].listen();
+        let mut bed = Bed {
+            hosts,
+            now_us: 1_000_000,
+            random: Random(seed),
+            faults: Faults::default(),
+            flying: VecDeque::new(),
+            stuck: None,
+        };
+        bed.spin(50);
+        bed
+    }
+
+    /// One cycle of some thread.
+    pub fn step(&mut self) {
+        let host = self.random.below(2);
+        let thread = self.random.below(self.hosts[host].threads.len());
+        self.now_us += 1 + self.random.below(4) as u64;
+        if self.stuck.is_some_and(|(h, t, until)| (h, t) == (host, thread) && self.now_us < until) {
+            return;
+        }
+        self.run(host, thread);
+    }
+
+    pub fn run(&mut self, host: usize, thread: usize) {
+        self.hosts[host].run(thread, self.now_us);
+        for (_, frame) in self.hosts[host].device.take_sent() {
+            if self.random.chance(self.faults.loss_percent) {
+                continue;
+            }
+            let late = self.random.chance(self.faults.late_percent);
+            let delay_us = if late { 200 + self.random.below(400) as u64 } else { 3 };
+            self.flying.push_back((self.now_us + delay_us, 1 - host, frame));
+        }
+        let now_us = self.now_us;
+        // In order of sending where the delay is the same.
+        self.flying.retain_mut(|(at_us, to, frame)| {
+            let due = *at_us <= now_us;
+            if due {
+                self.hosts[*to].device.inject(std::mem::take(frame));
+            }
+            !due
+        });
+    }
+
+    pub fn spin(&mut self, steps: usize) {
+        for _ in 0..steps {
+            self.step();
+        }
+    }
+
+    /// Moves some groups of a host somewhere.
+    pub fn migrate_some(&mut self, host: usize, most: usize) -> usize {
+        let threads = self.hosts[host].threads.len();
+        let to = self.random.below(threads);
+        let count = 1 + self.random.below(most);
+        let groups: GroupSet = (0..count).map(|_| self.random.below(FLOW_GROUPS)).collect();
+        self.hosts[host].migrate(&groups, to)
+    }
+
+    pub fn conns(&self) -> usize {
+        self.hosts.iter().map(Host::conns).sum()
+    }
+
+    /// Runs until all connections have ended and nothing is left of them, nor of any migration.
+    pub fn finish(&mut self) {
+        self.faults = Faults::default();
+        self.stuck = None;
+        let mut rounds = 0;
+        while self.conns() > 0 {
+            self.spin(100);
+            rounds += 1;
+            assert!(rounds < 100_000, "{} connections do not end", self.conns());
+        }
+        // TIME-WAIT, and stale entries of timers.
+        for _ in 0..400 {
+            self.spin(30);
+            self.now_us += 10_000;
+        }
+        for host in &mut self.hosts {
+            for thread in &mut host.threads {
+                thread.elastic.run_housekeeping(self.now_us, true);
+            }
+            for name in [
+                "flows",
+                "time_wait",
+                "half_open",
+                "rx_frames_in_use",
+                "tx_frames_in_use",
+                "wheel_entries",
+                "misrouted",
+            ] {
+                let each: Vec<u64> = (0..host.threads.len()).map(|i| host.count(i, name)).collect();
+                assert_eq!(host.total(name), 0, "{name} {each:?}");
+            }
+            for thread in &host.threads {
+                assert!(thread.elastic.at_rest());
+            }
+            let mut commands: Vec<u64> = host.records().iter().map(|r| r.command).collect();
+            commands.sort_unstable();
+            assert!(commands.iter().copied().eq(1..=host.commands), "a record for each command");
+            for group in 0..FLOW_GROUPS {
+                let here = |t: &Thread| t.elastic.groups[group].is_some();
+                let owners: Vec<usize> =
+                    (0..host.threads.len()).filter(|i| here(&host.threads[*i])).collect();
+                assert_eq!(owners, [host.shared.owner(group)]);
+            }
+        }
+    }
+}
