@@ -42,6 +42,11 @@ impl Controller {
         &self.policy
     }
 
+    /// The machine.
+    pub fn machine(&self) -> &Machine {
+        &self.machine
+    }
+
     /// Another policy from now on. Each dataplane goes on from the rung that is nearest to what it
     /// has, at the next tick.
     pub fn set_policy(&mut self, policy: Policy) {

@@ -12,6 +12,7 @@ mod climber;
 mod configuration;
 mod controller;
 mod decision;
+pub mod linux;
 mod machine;
 mod observation;
 mod placement;
@@ -19,6 +20,7 @@ mod platform;
 pub mod policy;
 #[cfg(test)]
 mod test_support;
+mod turn;
 
 pub use configuration::Configuration;
 pub use controller::Controller;
@@ -29,3 +31,4 @@ pub use observation::{
 };
 pub use platform::{Platform, StepError};
 pub use policy::Policy;
+pub use turn::{ControlLoop, Event, TICK_US};

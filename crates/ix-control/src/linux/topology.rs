@@ -1,0 +1,34 @@
+//! Which hardware threads are online and which of them share a core.
+use super::files::{Tree, parse_list};
+use crate::Core;
+
+const CPUS: &str = "sys/devices/system/cpu";
+
+/// Hardware threads that are online, ascending; none where the kernel does not say.
+pub fn online(tree: &Tree) -> Vec<u32> {
+    let text = tree.read(format!("{CPUS}/online")).unwrap_or_default();
+    parse_list(&text).unwrap_or_default()
+}
+
+/// Cores with their hardware threads that are online. One without topology is a core of its own.
+pub fn cores(tree: &Tree) -> Vec<Core> {
+    let online = online(tree);
+    let mut cores: Vec<Core> = Vec::new();
+    for &cpu in &online {
+        if cores.iter().any(|core| core.cpus.contains(&cpu)) {
+            continue;
+        }
+        let folder = format!("{CPUS}/cpu{cpu}/topology");
+        let siblings = tree.read(format!("{folder}/thread_siblings_list")).ok();
+        let mut cpus = siblings.and_then(|text| parse_list(&text)).unwrap_or_default();
+        // Siblings may go offline between two reads.
+        cpus.retain(|sibling| online.contains(sibling));
+        if !cpus.contains(&cpu) {
+            cpus = vec![cpu];
+        }
+        cpus.sort_unstable();
+        let package = tree.number(format!("{folder}/physical_package_id")).unwrap_or(0) as u32;
+        cores.push(Core { cpus, package });
+    }
+    cores
+}
