@@ -17,6 +17,7 @@ pub mod pareto;
 pub mod pattern;
 pub mod power;
 pub mod queue;
+pub mod run;
 pub mod server;
 pub mod service;
 pub mod space;

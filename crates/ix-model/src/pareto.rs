@@ -137,6 +137,11 @@ pub fn best(all: &[Static], objective: Objective, rate_per_s: f64) -> Option<&St
         .or_else(|| comparable().max_by(|a, b| a.at_slo_per_s.total_cmp(&b.at_slo_per_s)))
 }
 
+/// The configuration that has everything.
+pub fn largest(all: &[Static]) -> Option<&Static> {
+    all.iter().find(|s| s.configuration == space::most())
+}
+
 /// A part of a frontier: rates at which one configuration is the best.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Segment {
