@@ -1,4 +1,5 @@
 //! The command line's shape.
+pub use crate::ctl::args::{CtlArgs, CtlCommand, StatsArgs};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -24,15 +25,6 @@ const DEMO_HELP: &str = "Makes a private link between network namespaces of its 
 const DOCTOR_HELP: &str = "Tries what IX needs, for real, in a network namespace of its own, and says \
     of each thing whether it works, why not, and the command that mends it. Changes nothing.\n\n\
     Exit status 0 when `ix run` can work with at least one kind of device.";
-
-const STATS_HELP: &str = "Prints, for each elastic thread, what share of the time each stage of the \
-    cycle takes and what that is a packet, in ticks of the time stamp counter; how many packets \
-    the cycles received; what the hardware thread executed, where hardware counters can be had; \
-    and drops.\n\n\
-    Examples:\n  \
-    ix ctl stats\n  \
-    ix ctl stats --interval 1\n  \
-    ix ctl stats --json | jq '.threads[0].cost'";
 
 const REPORT_HELP: &str = "Reads what benchmarks wrote with --json and writes one HTML page: figures, \
     tables, the machine, each command, and the papers' results beside ours. The page needs nothing \
@@ -73,8 +65,11 @@ pub enum Command {
     #[command(subcommand)]
     Bench(BenchCommand),
     /// Talk to a running dataplane
-    #[command(subcommand)]
+    #[command(subcommand, long_about = crate::ctl::args::CTL_HELP)]
     Ctl(CtlCommand),
+    /// Watch a running dataplane, live on the terminal
+    #[command(long_about = crate::top::HELP)]
+    Top(crate::top::TopArgs),
     /// Say what this machine can do, what it cannot, why, and what mends it
     #[command(long_about = DOCTOR_HELP)]
     Doctor(DoctorArgs),
@@ -306,52 +301,6 @@ pub struct BenchArgs {
     /// Write the results to this file as well, as JSON (`-`: standard output)
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
-}
-
-/// Requests to a running dataplane.
-#[derive(Subcommand, Debug)]
-pub enum CtlCommand {
-    /// Print where a dataplane's time goes, stage by stage, and its counters
-    #[command(long_about = STATS_HELP)]
-    Stats(StatsArgs),
-}
-
-/// Flags of `ix ctl stats`.
-#[derive(Args, Debug)]
-pub struct StatsArgs {
-    /// Which dataplane
-    #[command(flatten)]
-    pub dataplane: CtlArgs,
-    /// Print JSON; with --interval, an object a line
-    #[arg(long)]
-    pub json: bool,
-    /// Print every counter, a line each
-    #[arg(long, conflicts_with = "json")]
-    pub all: bool,
-    /// Print what was done in every T seconds, again and again
-    #[arg(long, value_name = "T", value_parser = interval, conflicts_with = "all")]
-    pub interval: Option<f64>,
-    /// End after so many intervals
-    #[arg(long, value_name = "N", requires = "interval")]
-    pub count: Option<u64>,
-}
-
-fn interval(text: &str) -> Result<f64, &'static str> {
-    match text.parse() {
-        Ok(seconds) if (0.01..=86_400.0).contains(&seconds) => Ok(seconds),
-        _ => Err("not seconds between 0.01 and 86400"),
-    }
-}
-
-/// Which dataplane.
-#[derive(Args, Debug, Default)]
-pub struct CtlArgs {
-    /// Process number of the program (default: the only one that runs)
-    #[arg(long, conflicts_with = "control")]
-    pub pid: Option<i32>,
-    /// Its control socket
-    #[arg(long, value_name = "PATH")]
-    pub control: Option<PathBuf>,
 }
 
 /// Flags of `ix doctor`.

@@ -10,6 +10,7 @@ pub mod commands;
 pub mod control;
 pub mod cost;
 mod counters;
+pub mod ctl;
 mod demo;
 mod devices;
 pub mod doctor;
@@ -21,8 +22,9 @@ pub mod report;
 mod run;
 pub mod settings;
 mod stats;
+pub mod top;
 
-use args::{Cli, Command, CtlCommand};
+use args::{Cli, Command};
 use clap::Parser;
 use problem::Result;
 use std::process::ExitCode;
@@ -48,7 +50,8 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
         Command::Run(args) => run::main(&args).map(ExitCode::from),
         Command::Demo(args) => demo::main(&args).map(done),
         Command::Bench(command) => bench::main(&command).map(done),
-        Command::Ctl(CtlCommand::Stats(args)) => stats::main(&args).map(done),
+        Command::Ctl(command) => ctl::main(&command).map(done),
+        Command::Top(args) => top::main(&args),
         Command::Doctor(args) => doctor::main(&args).map(done),
         Command::Load(args) => load::main(args.args),
         Command::Sim(args) => Ok(ix_sim::cli(args.args)),

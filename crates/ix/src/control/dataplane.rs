@@ -2,8 +2,7 @@
 //! commands to the dataplane, which are answered later.
 use super::{Answer, Backend, Refusal, Request, Ticket, Topic};
 use crate::commands::Commands;
-use ix_dataplane::{Command, GroupSet, Outcome};
-use ix_wire::FLOW_GROUPS;
+use ix_dataplane::{Command, Outcome};
 use serde_json::{Value, json};
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -67,13 +66,7 @@ impl Dataplane<'_> {
     fn command(&self, request: &Request) -> Result<Command, Refusal> {
         match request {
             Request::Migrate { groups, to } => {
-                let to = self.thread(*to)?;
-                let strange = groups.0.iter().find(|group| **group >= FLOW_GROUPS);
-                if let Some(&group) = strange {
-                    return Err(Refusal::NoSuchGroup(group, FLOW_GROUPS));
-                }
-                let groups: GroupSet = groups.0.iter().copied().collect();
-                Ok(Command::Migrate { groups, to })
+                Ok(Command::Migrate { groups: *groups, to: self.thread(*to)? })
             }
             Request::Park { thread } => Ok(Command::Park { thread: self.thread(*thread)? }),
             Request::Resume { thread } => Ok(Command::Resume { thread: self.thread(*thread)? }),

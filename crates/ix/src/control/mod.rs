@@ -24,12 +24,17 @@ mod request;
 mod server;
 #[cfg(test)]
 mod tests;
+mod view;
 
 pub use client::{Client, ask};
 pub use dataplane::{Answers, Dataplane};
 pub use place::{Access, Found, all, find, folder, read_only};
-pub use request::{Groups, Refusal, Request, Role, Topic};
+pub use request::{Refusal, Request, Role, Topic};
 pub use server::{Answer, Backend, Server, Ticket};
+pub use view::{Change, GroupView, Shares, ThreadView, View, WindowView};
 
 /// Version of the protocol. A change that an older client could misread is a new one.
 pub const PROTOCOL: u64 = 1;
+
+#[cfg(test)]
+pub use view::tests as view_tests;

@@ -1,9 +1,9 @@
 //! Requests, who may make them, and why they are refused.
 use super::PROTOCOL;
-use serde::{Deserialize, Deserializer, Serialize};
+use ix_dataplane::GroupSet;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::fmt;
-use std::str::FromStr;
 
 /// What a client may do, by the socket that it has opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,7 +51,8 @@ pub enum Request {
     /// Moves flow groups to a thread.
     Migrate {
         /// These.
-        groups: Groups,
+        #[serde(with = "group_text")]
+        groups: GroupSet,
         /// The elastic thread.
         to: usize,
     },
@@ -150,12 +151,6 @@ pub enum Refusal {
     Busy,
     /// There are fewer elastic threads: the one asked for, and how many there are.
     NoSuchThread(usize, usize),
-    /// There are fewer flow groups: the one asked for, and how many there are.
-    NoSuchGroup(usize, usize),
-    /// It would leave nobody to serve.
-    LastThread(usize),
-    /// The thread is not in the state for it, and which it is in.
-    WrongState(usize, String),
     /// No controller runs here.
     NoController,
     /// The dataplane did not answer in time.
@@ -176,9 +171,6 @@ impl Refusal {
             Refusal::NotAllowed => "not-allowed",
             Refusal::Busy => "busy",
             Refusal::NoSuchThread(..) => "no-such-thread",
-            Refusal::NoSuchGroup(..) => "no-such-group",
-            Refusal::LastThread(_) => "last-thread",
-            Refusal::WrongState(..) => "wrong-state",
             Refusal::NoController => "no-controller",
             Refusal::NoAnswer => "no-answer",
             Refusal::Dataplane(_) => "refused",
@@ -199,9 +191,6 @@ impl Refusal {
                 0 | 1 => "its only thread is 0".into(),
                 n => format!("its threads are 0 to {}", n - 1),
             },
-            Refusal::NoSuchGroup(_, groups) => format!("they are 0 to {}", groups.max(&1) - 1),
-            Refusal::LastThread(_) => "resume another one first".into(),
-            Refusal::WrongState(..) => "`ix ctl threads` shows the states".into(),
             Refusal::NoController => "start one with `ix run --policy …` or `ix cp`".into(),
             Refusal::NoAnswer => {
                 "the program may have stayed away from the dataplane; look with `ix ctl status`"
@@ -228,11 +217,6 @@ impl fmt::Display for Refusal {
             Refusal::NotAllowed => write!(f, "this socket is for looking only"),
             Refusal::Busy => write!(f, "too many clients"),
             Refusal::NoSuchThread(thread, _) => write!(f, "no elastic thread {thread}"),
-            Refusal::NoSuchGroup(group, _) => write!(f, "no flow group {group}"),
-            Refusal::LastThread(thread) => {
-                write!(f, "elastic thread {thread} is the last that serves")
-            }
-            Refusal::WrongState(thread, state) => write!(f, "elastic thread {thread} is {state}"),
             Refusal::NoController => write!(f, "no controller runs for this dataplane"),
             Refusal::NoAnswer => write!(f, "the dataplane did not answer in time"),
             Refusal::Dataplane(why) => write!(f, "{why}"),
@@ -241,55 +225,19 @@ impl fmt::Display for Refusal {
     }
 }
 
-/// Numbers of flow groups, ascending, each once. As text: `0-15,32`.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Groups(pub Vec<usize>);
+/// Flow groups as their text, `0-15,32`.
+mod group_text {
+    use ix_dataplane::GroupSet;
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
 
-impl FromStr for Groups {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Groups, String> {
-        // Bounded, so that a short line cannot become a long list.
-        let number = |text: &str| text.trim().parse().ok().filter(|n: &usize| *n < 1024);
-        let mut groups = Vec::new();
-        for part in text.split(',') {
-            let (first, last) = part.split_once('-').unwrap_or((part, part));
-            match (number(first), number(last)) {
-                (Some(first), Some(last)) if first <= last => groups.extend(first..=last),
-                _ => return Err(format!("`{part}` is no flow group; for example 0-15,32")),
-            }
-        }
-        groups.sort_unstable();
-        groups.dedup();
-        Ok(Groups(groups))
+    pub fn serialize<S: Serializer>(groups: &GroupSet, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(groups)
     }
-}
 
-impl fmt::Display for Groups {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let runs = self.0.chunk_by(|a, b| a + 1 == *b);
-        for (i, run) in runs.enumerate() {
-            let comma = if i > 0 { "," } else { "" };
-            match run {
-                [one] => write!(f, "{comma}{one}")?,
-                [first, .., last] => write!(f, "{comma}{first}-{last}")?,
-                [] => {}
-            }
-        }
-        Ok(())
-    }
-}
-
-impl Serialize for Groups {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
-
-impl<'de> Deserialize<'de> for Groups {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Groups, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        text.parse().map_err(serde::de::Error::custom)
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<GroupSet, D::Error> {
+        let groups: GroupSet = String::deserialize(from)?.parse().map_err(Error::custom)?;
+        let none = || Error::custom("no flow group is named; for example 0-15,32");
+        if groups.is_empty() { Err(none()) } else { Ok(groups) }
     }
 }
 
@@ -306,7 +254,7 @@ mod tests {
     fn words_and_objects_are_requests() {
         assert_eq!(read("stats\n"), Ok(Request::Stats));
         assert_eq!(read(r#"{"do":"status","protocol":1}"#), Ok(Request::Status));
-        let migrate = Request::Migrate { groups: Groups(vec![0, 1, 2, 7]), to: 1 };
+        let migrate = Request::Migrate { groups: [0, 1, 2, 7].into_iter().collect(), to: 1 };
         assert_eq!(read(r#"{"do":"migrate","groups":"7,0-2","to":1}"#), Ok(migrate.clone()));
         assert_eq!(read(&migrate.line()), Ok(migrate));
     }
@@ -322,7 +270,8 @@ mod tests {
             (r#"{"do":"park","thread":-1}"#, "bad-request", "-1"),
             (r#"{"do":"park","thread":1,"force":true}"#, "bad-request", "force"),
             (r#"{"do":"migrate","groups":"5-2","to":0}"#, "bad-request", "5-2"),
-            (r#"{"do":"migrate","groups":"70000","to":0}"#, "bad-request", "70000"),
+            (r#"{"do":"migrate","groups":"128","to":0}"#, "bad-request", "128"),
+            (r#"{"do":"migrate","groups":"-","to":0}"#, "bad-request", "no flow group"),
             (r#"{"do":"subscribe","interval_ms":1}"#, "bad-request", "interval_ms 1"),
             (r#"{"do":"status","protocol":7}"#, "version", "protocol 7, this dataplane speaks 1"),
         ] {
@@ -336,7 +285,7 @@ mod tests {
     #[test]
     fn who_may_only_look_changes_nothing() {
         let changes = [
-            Request::Migrate { groups: Groups(vec![1]), to: 0 },
+            Request::Migrate { groups: GroupSet::all(), to: 0 },
             Request::Park { thread: 0 },
             Request::Resume { thread: 0 },
             Request::Drain { thread: 0 },
@@ -346,14 +295,6 @@ mod tests {
     }
 
     proptest! {
-        #[test]
-        fn groups_survive_their_text(mut groups in prop::collection::vec(0usize..512, 1..60)) {
-            groups.sort_unstable();
-            groups.dedup();
-            let text = Groups(groups.clone()).to_string();
-            prop_assert_eq!(text.parse::<Groups>().expect("its own text"), Groups(groups));
-        }
-
         #[test]
         fn no_line_is_too_strange(line in prop::collection::vec(any::<u8>(), 0..200)) {
             let _ = Request::read(&line);

@@ -1,0 +1,196 @@
+//! The command line of `ix ctl` and `ix top`.
+use clap::{Args, Subcommand};
+use ix_dataplane::GroupSet;
+use std::path::PathBuf;
+
+/// Overview of `ix ctl`.
+pub const CTL_HELP: &str = "Asks a running dataplane for what it does, or to do something else. \
+    It listens at a socket below /run/ix (root's), $XDG_RUNTIME_DIR/ix or /tmp/ix-UID: `PID.sock` \
+    for operators, `PID.ro.sock` for looking only. File permissions say who may open which; \
+    [control] in the configuration file of `ix run` sets them.\n\n\
+    Examples:\n  \
+    ix ctl status\n  \
+    ix ctl threads --json | jq '.threads[].window.idle[0]'\n  \
+    ix ctl migrate 0-31 --to 1\n  \
+    ix ctl park 1 && ix ctl resume 1\n  \
+    echo status | socat - UNIX:/run/ix/4711.sock";
+
+const STATUS_HELP: &str = "Prints what a dataplane does now in a few lines: threads and what they \
+    are, rate, queueing delay, the estimate of its tail, flows, drops.\n\n\
+    Examples:\n  \
+    ix ctl status\n  \
+    ix ctl status --pid 4711 --json";
+
+const THREADS_HELP: &str = "Prints a line for each elastic thread: what it is, the hardware thread \
+    under it, its flow groups and flows, and the averages of the last windows of 10 ms: packets \
+    received a second, queue depth Q, packets of a cycle, iteration time τ, queueing delay, the \
+    estimate of its tail ⌈Q/B⌉·τ, and the share of the time without work.\n\n\
+    States: active (runs the cycle), parking (its flow groups are leaving), parked (sleeps, its \
+    hardware thread is Linux's), background (no elastic thread now), non-responsive (its \
+    application has not come back for 10 ms).\n\n\
+    Examples:\n  \
+    ix ctl threads\n  \
+    watch -n 1 ix ctl threads";
+
+const FLOW_GROUPS_HELP: &str = "Prints which elastic thread owns which flow groups, and which \
+    groups carry the load. A flow belongs to the group that its addresses and ports hash to.\n\n\
+    Examples:\n  \
+    ix ctl flow-groups\n  \
+    ix ctl flow-groups --all --interval 5";
+
+const MIGRATE_HELP: &str = "Moves flow groups, with all their flows, to another elastic thread; no \
+    packet is lost or reordered. GROUPS are numbers and ranges.\n\n\
+    Examples:\n  \
+    ix ctl migrate 0-31 --to 1\n  \
+    ix ctl migrate 5,7,64-127 --to 0";
+
+const PARK_HELP: &str = "Tells a thread's application that it goes, moves its flow groups to the \
+    active threads, and lets it sleep: its hardware thread is Linux's then. The last active \
+    thread cannot be parked.\n\n\
+    Examples:\n  \
+    ix ctl park 1\n  \
+    ix ctl park 1 && ix ctl threads";
+
+const RESUME_HELP: &str = "Wakes a parked thread and gives it its share of the flow groups.\n\n\
+    Examples:\n  \
+    ix ctl resume 1";
+
+const DRAIN_HELP: &str = "Moves all flow groups of a thread to the other active threads. It goes on \
+    running its cycle, without work: `park` is what gives its hardware thread back.\n\n\
+    Examples:\n  \
+    ix ctl drain 1 && ix ctl flow-groups";
+
+const STATS_HELP: &str = "Prints, for each elastic thread, what share of the time each stage of the \
+    cycle takes and what that is a packet, in ticks of the time stamp counter; how many packets \
+    the cycles received; what the hardware thread executed, where hardware counters can be had; \
+    and drops.\n\n\
+    Examples:\n  \
+    ix ctl stats\n  \
+    ix ctl stats --interval 1\n  \
+    ix ctl stats --json | jq '.threads[0].cost'";
+
+const METRICS_HELP: &str = "Prints everything in Prometheus' text format. For a server to scrape, \
+    start the dataplane with `ix run --metrics 127.0.0.1:9464` instead.\n\n\
+    Examples:\n  \
+    ix ctl metrics\n  \
+    ix ctl metrics > /var/lib/node_exporter/textfile/ix.prom";
+
+/// Requests to a running dataplane.
+#[derive(Subcommand, Debug)]
+pub enum CtlCommand {
+    /// Say what a dataplane does now
+    #[command(long_about = STATUS_HELP)]
+    Status(LookArgs),
+    /// List the elastic threads: states, flow groups, load, delays
+    #[command(long_about = THREADS_HELP)]
+    Threads(LookArgs),
+    /// List flow groups: who owns them, which carry the load
+    #[command(long_about = FLOW_GROUPS_HELP)]
+    FlowGroups(FlowGroupsArgs),
+    /// Move flow groups to another elastic thread
+    #[command(long_about = MIGRATE_HELP)]
+    Migrate(MigrateArgs),
+    /// Take an elastic thread's flow groups away and let it sleep
+    #[command(long_about = PARK_HELP)]
+    Park(ThreadArgs),
+    /// Wake a parked elastic thread
+    #[command(long_about = RESUME_HELP)]
+    Resume(ThreadArgs),
+    /// Move all flow groups of an elastic thread to the others
+    #[command(long_about = DRAIN_HELP)]
+    Drain(ThreadArgs),
+    /// Print where a dataplane's time goes, stage by stage, and its counters
+    #[command(long_about = STATS_HELP)]
+    Stats(StatsArgs),
+    /// Print all metrics in Prometheus' text format
+    #[command(long_about = METRICS_HELP)]
+    Metrics(CtlArgs),
+}
+
+/// Which dataplane.
+#[derive(Args, Debug, Default)]
+pub struct CtlArgs {
+    /// Process number of the program (default: the only one that runs)
+    #[arg(long, conflicts_with = "control")]
+    pub pid: Option<i32>,
+    /// Its control socket
+    #[arg(long, value_name = "PATH")]
+    pub control: Option<PathBuf>,
+}
+
+/// Flags of requests that only look.
+#[derive(Args, Debug)]
+pub struct LookArgs {
+    /// Which dataplane
+    #[command(flatten)]
+    pub dataplane: CtlArgs,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Flags of `ix ctl flow-groups`.
+#[derive(Args, Debug)]
+pub struct FlowGroupsArgs {
+    /// Which dataplane, and how to print
+    #[command(flatten)]
+    pub look: LookArgs,
+    /// Print a line for each flow group
+    #[arg(long)]
+    pub all: bool,
+    /// Count packets for so many seconds
+    #[arg(long, value_name = "T", value_parser = interval, default_value = "0.5")]
+    pub interval: f64,
+}
+
+/// Flags of `ix ctl migrate`.
+#[derive(Args, Debug)]
+pub struct MigrateArgs {
+    /// Flow groups: numbers and ranges, `0-15,32`
+    #[arg(value_name = "GROUPS")]
+    pub groups: GroupSet,
+    /// The elastic thread that gets them
+    #[arg(long, value_name = "N")]
+    pub to: usize,
+    /// Which dataplane, and how to print
+    #[command(flatten)]
+    pub look: LookArgs,
+}
+
+/// Flags of requests about one elastic thread.
+#[derive(Args, Debug)]
+pub struct ThreadArgs {
+    /// The elastic thread
+    #[arg(value_name = "N")]
+    pub thread: usize,
+    /// Which dataplane, and how to print
+    #[command(flatten)]
+    pub look: LookArgs,
+}
+
+/// Flags of `ix ctl stats`.
+#[derive(Args, Debug)]
+pub struct StatsArgs {
+    /// Which dataplane
+    #[command(flatten)]
+    pub dataplane: CtlArgs,
+    /// Print JSON; with --interval, an object a line
+    #[arg(long)]
+    pub json: bool,
+    /// Print every counter, a line each
+    #[arg(long, conflicts_with = "json")]
+    pub all: bool,
+    /// Print what was done in every T seconds, again and again
+    #[arg(long, value_name = "T", value_parser = interval, conflicts_with = "all")]
+    pub interval: Option<f64>,
+    /// End after so many intervals
+    #[arg(long, value_name = "N", requires = "interval")]
+    pub count: Option<u64>,
+}
+
+fn interval(text: &str) -> Result<f64, &'static str> {
+    match text.parse() {
+        Ok(seconds) if (0.01..=86_400.0).contains(&seconds) => Ok(seconds),
+        _ => Err("not seconds between 0.01 and 86400"),
+    }
+}

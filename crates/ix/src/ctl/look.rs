@@ -1,0 +1,183 @@
+//! `ix ctl status`, `threads` and `flow-groups`: what there is, as tables.
+use super::table::{Table, count, micros, percent, plural};
+use crate::control::{Change, View};
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+/// Flow groups that are named as those with most load.
+const BUSIEST: usize = 8;
+
+/// What a dataplane does now, in a few lines.
+pub fn status(view: &View) -> String {
+    let mut out = String::new();
+    let devices = view.devices.iter().zip(&view.device_states);
+    let devices: Vec<String> =
+        devices.map(|(device, state)| format!("{device} ({state})")).collect();
+    let _ = writeln!(out, "{} ({}) on {}", view.name(), view.pid, devices.join(", "));
+    let _ = writeln!(out, "  {}", threads_line(view));
+    let idle: Vec<f64> = view.serving().map(|thread| thread.window.idle[0]).collect();
+    let idle = idle.iter().sum::<f64>() / idle.len().max(1) as f64;
+    let _ = writeln!(
+        out,
+        "  {} packets/s, queueing delay {} µs, tail ⌈Q/B⌉·τ {} µs, idle {}",
+        count(view.rate_per_s()),
+        micros(view.queueing_delay_us()),
+        micros(view.tail_us()),
+        percent(idle),
+    );
+    let flows = ["flows", "half_open", "time_wait"].map(|name| view.total(name));
+    let [flows, half_open, time_wait] = flows.map(|n| count(n as f64));
+    let _ = writeln!(out, "  {flows} flows, {half_open} half open, {time_wait} in TIME-WAIT");
+    let drops = view.drops();
+    let drops: Vec<String> =
+        drops.iter().map(|(reason, n)| format!("{reason} {}", count(*n as f64))).collect();
+    let drops = if drops.is_empty() { "none".to_owned() } else { drops.join(", ") };
+    let _ = writeln!(out, "  drops since the start: {drops}");
+    out
+}
+
+/// `2 elastic threads: 1 active, 1 parked; 128 flow groups; batch bound 64`.
+fn threads_line(view: &View) -> String {
+    let mut states: BTreeMap<&str, usize> = BTreeMap::new();
+    view.threads.iter().for_each(|thread| *states.entry(&thread.state).or_default() += 1);
+    let states: Vec<String> = states.iter().map(|(state, n)| format!("{n} {state}")).collect();
+    format!(
+        "{}: {}; {}; batch bound {}",
+        plural(view.threads.len(), "elastic thread"),
+        states.join(", "),
+        plural(view.groups.len(), "flow group"),
+        view.batch_bound,
+    )
+}
+
+/// A line for each elastic thread.
+pub fn threads(view: &View) -> String {
+    let heading = [
+        "thread",
+        "cpu",
+        "state",
+        "groups",
+        "flows",
+        "packets/s",
+        "Q",
+        "batch",
+        "τ µs",
+        "delay µs",
+        "tail µs",
+        "idle",
+    ];
+    let mut table = Table::new(&heading, &[2]);
+    for (i, thread) in view.threads.iter().enumerate() {
+        let window = &thread.window;
+        let first = [
+            i.to_string(),
+            thread.cpu.to_string(),
+            thread.state.clone(),
+            thread.groups().to_string(),
+            count(thread.counter("flows") as f64),
+        ];
+        let load = [
+            count(window.rate_per_s[0]),
+            format!("{:.1}", window.queue_depth[0]),
+            format!("{:.1}", window.batch[0]),
+            micros(window.iteration_us[0]),
+            micros(window.queueing_delay_us[0]),
+            micros(thread.tail_us(view.batch_bound)),
+            percent(window.idle[0]),
+        ];
+        let load = if thread.serves() { load } else { load.map(|_| "-".to_owned()) };
+        table.row(first.into_iter().chain(load));
+    }
+    table.text()
+}
+
+/// Who owns which flow groups and which carry the load; with `all`, a line for each.
+pub fn flow_groups(change: &Change<'_>, view: &View, all: bool) -> String {
+    let rates = change.group_rates();
+    let total: f64 = rates.iter().sum();
+    let share = |rate: f64| if total > 0.0 { percent(rate / total) } else { "-".to_owned() };
+    if all {
+        let mut table = Table::new(&["group", "thread", "packets/s", "share"], &[]);
+        for (i, (group, rate)) in view.groups.iter().zip(&rates).enumerate() {
+            let owner = group.thread.map_or("moves".to_owned(), |thread| thread.to_string());
+            table.row([i.to_string(), owner, count(*rate), share(*rate)]);
+        }
+        return table.text();
+    }
+    let mut table = Table::new(&["thread", "state", "groups", "packets/s", "share", ""], &[1, 5]);
+    for (i, thread) in view.threads.iter().enumerate() {
+        let of_it = view.groups.iter().zip(&rates).filter(|(group, _)| group.thread == Some(i));
+        let rate: f64 = of_it.map(|(_, rate)| *rate).sum();
+        let groups = thread.groups().to_string();
+        let names = thread.flow_groups.clone();
+        table.row([i.to_string(), thread.state.clone(), groups, count(rate), share(rate), names]);
+    }
+    let mut out = table.text();
+    let moving = view.groups.iter().filter(|group| group.thread.is_none()).count();
+    if moving > 0 {
+        let _ = writeln!(out, "{} just now on the way", plural(moving, "flow group"));
+    }
+    let mut busiest: Vec<(usize, f64)> =
+        rates.iter().copied().enumerate().filter(|(_, rate)| *rate > 0.0).collect();
+    busiest.sort_by(|a, b| b.1.total_cmp(&a.1));
+    let shown = busiest.iter().take(BUSIEST);
+    let shown: Vec<String> =
+        shown.map(|(group, rate)| format!("{group} ({}/s)", count(*rate))).collect();
+    if !shown.is_empty() {
+        let _ = writeln!(out, "busiest: {}", shown.join(", "));
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::control::view_tests::sample;
+
+    fn views() -> [View; 2] {
+        [1_000_000, 2_000_000].map(|at| View::read(&sample(at)).expect("a view"))
+    }
+
+    #[test]
+    fn the_status_says_what_matters() {
+        let [_, view] = views();
+        let text = status(&view);
+        for says in [
+            "ix-echo (7) on tap:ix0 (up)",
+            "2 elastic threads: 1 active, 1 parked; 128 flow groups; batch bound 64",
+            "1.00k packets/s, queueing delay 12 µs, tail ⌈Q/B⌉·τ 20 µs, idle 40%",
+            "6 flows, 0 half open",
+            "drops since the start: no_flow 20",
+        ] {
+            assert!(text.contains(says), "{says}: {text}");
+        }
+    }
+
+    #[test]
+    fn threads_have_a_line_each() {
+        let [_, view] = views();
+        let text = threads(&view);
+        let lines: Vec<Vec<&str>> =
+            text.lines().map(|line| line.split_whitespace().collect()).collect();
+        let first =
+            ["0", "2", "active", "128", "3", "1.00k", "70.0", "8.0", "10", "12", "20", "40%"];
+        assert_eq!(lines[1], first);
+        let second = ["1", "3", "parked", "0", "3", "-", "-", "-", "-", "-", "-", "-"];
+        assert_eq!(lines[2], second);
+    }
+
+    #[test]
+    fn flow_groups_are_counted_by_owner_and_by_load() {
+        let [before, after] = views();
+        let change = Change::between(&before, &after).expect("comparable");
+        let text = flow_groups(&change, &after, false);
+        assert!(text.contains("0-127"), "{text}");
+        assert!(text.contains("busiest: 127 (127k/s), 126 (126k/s)"), "{text}");
+        let text = flow_groups(&change, &after, true);
+        assert_eq!(text.lines().count(), 129);
+        assert!(
+            text.lines().any(|l| l.split_whitespace().eq(["64", "0", "64.0k", "1%"])),
+            "{text}"
+        );
+    }
+}

@@ -1,0 +1,194 @@
+//! The picture: a function of what is known and of the terminal's size.
+use super::parts::{self, ACCENT, DIM, WARN};
+use super::state::{Page, State};
+use ratatui::Frame;
+use ratatui::buffer::Buffer;
+use ratatui::layout::Rect;
+use ratatui::style::{Modifier, Style};
+use ratatui::text::{Line, Span};
+use ratatui::widgets::Paragraph;
+
+/// Draws all of it.
+pub fn draw(frame: &mut Frame<'_>, state: &State) {
+    let area = frame.area();
+    if area.height == 0 || area.width == 0 {
+        return;
+    }
+    let (body, footer) = (area.height - 1, area.bottom() - 1);
+    let lines = body_lines(state, usize::from(area.width), usize::from(body));
+    frame.render_widget(Paragraph::new(lines), Rect { height: body, ..area });
+    let place = Rect { y: footer, height: 1, ..area };
+    frame.render_widget(Paragraph::new(footer_line(state)), place);
+}
+
+fn body_lines(state: &State, width: usize, height: usize) -> Vec<Line<'static>> {
+    let mut lines = vec![header(state, width), Line::default()];
+    match state.page {
+        Page::Help => lines.extend(parts::help()),
+        Page::Connections => {
+            let room = height.saturating_sub(lines.len());
+            lines.extend(parts::connections(state, width, room));
+        }
+        Page::Overview => overview(&mut lines, state, width, height),
+    }
+    lines
+}
+
+/// Sections from the most to the least wanted: what does not fit is at the end.
+fn overview(lines: &mut Vec<Line<'static>>, state: &State, width: usize, height: usize) {
+    let Some(view) = &state.now else {
+        let waits = state.lost.is_none().then(|| Line::styled(" waiting for its first word", DIM));
+        lines.extend(waits);
+        return;
+    };
+    lines.extend(parts::load(state, view, width));
+    lines.push(Line::default());
+    let groups = parts::flow_groups(state, view, width);
+    // What else must fit, so that many threads leave room for it.
+    let rest = groups.len() + 7;
+    let room = height.saturating_sub(lines.len() + rest).max(3);
+    lines.extend(parts::threads(state, view, width, room));
+    lines.push(Line::default());
+    lines.extend(groups);
+    lines.push(Line::default());
+    lines.extend(parts::incidents(state, view, width));
+    lines.push(Line::default());
+    let room = height.saturating_sub(lines.len());
+    lines.extend(parts::migrations(view, room));
+}
+
+/// Who this is, and how its links are.
+fn header(state: &State, width: usize) -> Line<'static> {
+    let bold = Style::new().add_modifier(Modifier::BOLD);
+    let mut spans = vec![Span::raw(" ")];
+    match &state.now {
+        Some(view) => {
+            spans.push(Span::styled(view.name().to_owned(), bold.patch(ACCENT)));
+            spans.push(Span::styled(format!(" {}", view.pid), DIM));
+            for (device, link) in view.devices.iter().zip(&view.device_states) {
+                let style = if link.contains("up") { DIM } else { WARN };
+                spans.push(Span::styled(format!("   {device} {link}"), style));
+            }
+        }
+        None => {
+            let path = state.selected().path.display().to_string();
+            spans.push(Span::styled(path, bold));
+        }
+    }
+    let (at, of) = state.place();
+    let mut right = Vec::new();
+    if let Some(why) = &state.lost {
+        right.push(Span::styled(shorten(why, width / 2), WARN));
+    } else if state.halted {
+        right.push(Span::styled("halted", WARN));
+    } else {
+        right.push(Span::styled(format!("every {} s", state.interval.as_secs_f64()), DIM));
+    }
+    if of > 1 {
+        right.push(Span::styled(format!("   {at} of {of}"), DIM));
+    }
+    right.push(Span::raw(" "));
+    parts::spread(spans, right, width)
+}
+
+/// At most so many characters.
+fn shorten(text: &str, most: usize) -> String {
+    match text.chars().count() {
+        n if n <= most => text.to_owned(),
+        _ => text.chars().take(most.saturating_sub(1)).chain(['…']).collect(),
+    }
+}
+
+fn footer_line(state: &State) -> Line<'static> {
+    let mut keys = vec![("q", "quit"), ("space", "halt")];
+    if state.place().1 > 1 {
+        keys.push(("tab", "next dataplane"));
+    }
+    match state.page {
+        Page::Overview => keys.extend([("c", "connections"), ("+ -", "interval"), ("?", "help")]),
+        Page::Connections => keys.extend([("c", "again"), ("↑ ↓", "scroll"), ("esc", "back")]),
+        Page::Help => keys.push(("esc", "back")),
+    }
+    let mut spans = Vec::new();
+    for (key, does) in keys {
+        spans.push(Span::styled(format!(" {key} "), ACCENT));
+        spans.push(Span::styled(format!("{does}  "), DIM));
+    }
+    Line::from(spans)
+}
+
+/// The characters of a picture, without colours.
+pub fn as_text(buffer: &Buffer) -> String {
+    let mut out = String::new();
+    for y in 0..buffer.area.height {
+        let line: String = (0..buffer.area.width).map(|x| buffer[(x, y)].symbol()).collect();
+        out.push_str(line.trim_end());
+        out.push('\n');
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::state::tests::state;
+    use super::*;
+    use ratatui::Terminal;
+    use ratatui::backend::TestBackend;
+    use serde_json::json;
+
+    fn picture(state: &State, width: u16, height: u16) -> String {
+        let mut terminal = Terminal::new(TestBackend::new(width, height)).expect("memory");
+        terminal.draw(|frame| draw(frame, state)).expect("draws");
+        as_text(terminal.backend().buffer())
+    }
+
+    #[test]
+    fn all_that_matters_fits_a_small_terminal() {
+        let text = picture(&state(), 80, 24);
+        for says in [
+            "ix-echo 7",
+            "tap:ix0 up",
+            "1 of 2",
+            "every 1 s",
+            "1.00k packets/s",
+            "12 µs",
+            "active",
+            "parked",
+            "no_flow 10/s",
+            "q quit",
+            "c connections",
+            "128 flow groups",
+            "1 → 0",
+            "early",
+        ] {
+            assert!(text.contains(says), "{says}:\n{text}");
+        }
+        assert_eq!(text.lines().count(), 24);
+        assert!(text.lines().all(|line| line.chars().count() <= 80));
+    }
+
+    #[test]
+    fn no_size_is_too_small_and_no_page_fails() {
+        let mut state = state();
+        state.connections = Some(Ok(json!({ "connections": [] })));
+        for page in [Page::Overview, Page::Connections, Page::Help] {
+            state.page = page;
+            for (width, height) in [(1, 1), (10, 3), (40, 10), (80, 24), (300, 100)] {
+                assert_eq!(picture(&state, width, height).lines().count(), usize::from(height));
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_is_said() {
+        let mut state = state();
+        state.lost = Some("lost the dataplane at /run/ix/7.sock: it has hung up".to_owned());
+        assert!(picture(&state, 80, 24).contains("lost the dataplane"));
+        state.lost = None;
+        state.halted = true;
+        assert!(picture(&state, 80, 24).contains("halted"));
+        state.page = Page::Connections;
+        state.connections = Some(Err("this dataplane cannot list them".to_owned()));
+        assert!(picture(&state, 80, 24).contains("cannot list them"));
+    }
+}
