@@ -17,7 +17,7 @@ use ix_abi::{
     ThreadStatus,
 };
 use ix_mem::{MemoryError, PacketMemory, PageKind, Pool};
-use ix_nic::{AttachError, Nic, NicInfo, RingSizes};
+use ix_nic::{AttachError, Nic, NicInfo, RingSizes, SetReta};
 use std::fmt;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
@@ -26,7 +26,8 @@ use std::sync::Arc;
 pub struct Device {
     /// What it is.
     pub info: NicInfo,
-    /// One descriptor a queue: as many as there are elastic threads.
+    /// One descriptor a queue: as many as there are elastic threads. One more where
+    /// [`NicInfo::table_fd`] says so.
     pub queues: Vec<OwnedFd>,
 }
 
@@ -116,7 +117,7 @@ impl Dataplane {
     pub fn boot_in(
         memory: PacketMemory,
         config: Config,
-        devices: Vec<Device>,
+        mut devices: Vec<Device>,
         page: &Arc<ControlPage>,
         gate: u64,
         mut attached: impl FnMut(usize, usize) -> Result<(), String>,
@@ -125,6 +126,7 @@ impl Dataplane {
         for device in &devices {
             if device.queues.len() != threads {
                 let (name, queues) = (device.info.name.clone(), device.queues.len());
+        let tables = attach_tables(&mut devices, threads)?;
                 return Err(BootError::Queues { name, queues, threads });
             }
         }
@@ -151,7 +153,8 @@ impl Dataplane {
                 let events = EventWriter::new((&raw mut (*area).events).cast());
                 (events, CallArray::new((&raw mut (*area).calls).cast()))
             };
-            let io = Io::new(shared.clone(), index, nics, pools, events, metrics);
+            let mut io = Io::new(shared.clone(), index, nics, pools, events, metrics);
+            io.set_tables(&tables);
             let thread = ElasticThread::new(io, calls, forwarding, now_us);
             runners.push(UnsafeCell::new(Runner::new(thread, Clock::new())));
             areas.push((area, shared.config.cpus[index]));
@@ -317,6 +320,19 @@ fn fit_to_devices(mut config: Config, nics: &[Box<dyn Nic>]) -> Config {
     if let Some(mtu) = nics.iter().map(|nic| nic.info().mtu).min() {
         let mss = mtu.saturating_sub(usize::from(ix_tcp::HEADER_BYTES)).min(MSS_IN_FRAME);
         config.tcp.mss = (mss as u16).max(ix_tcp::MSS_MIN);
+/// The redirection tables of devices that came with one behind their queues.
+fn attach_tables(
+    devices: &mut [Device],
+    threads: usize,
+) -> Result<Vec<Option<Arc<dyn SetReta>>>, BootError> {
+    let attach = |device: &mut Device| {
+        let has_one = device.info.table_fd && device.queues.len() > threads;
+        let Some(fd) = device.queues.pop_if(|_| has_one) else { return Ok(None) };
+        ix_nic::attach_table(&device.info, fd).map(Some).map_err(BootError::Attach)
+    };
+    devices.iter_mut().map(attach).collect()
+}
+
     }
     config
 }

@@ -161,9 +161,8 @@ impl ElasticThread {
     ) -> Result<(FlowTuple, usize, u64), i64> {
         let ElasticThread { shared, receive, groups, secrets, migrations, io, .. } = self;
         // Groups that are just leaving take no new flows: nobody would tell the new thread of them.
-        let at_home = |group: usize| {
-            groups[group].as_ref().filter(|_| migrations.is_home(group, io.index))
-        };
+        let at_home =
+            |group: usize| groups[group].as_ref().filter(|_| migrations.is_home(group, io.index));
         let place = |tuple: &FlowTuple| {
             let hash = shared.flow_hash.hash(tuple);
             (receive.classify(hash, device as usize, tuple), hash)

@@ -101,6 +101,27 @@ impl Io {
         }
     }
 
+    /// These devices' redirection tables can be written.
+    pub(crate) fn set_tables(&mut self, tables: &[Option<Arc<dyn SetReta>>]) {
+        for (port, table) in self.ports.iter_mut().zip(tables) {
+            if table.is_some() {
+                port.reta = table.clone();
+            }
+        }
+    }
+
+    /// A device has another link: its table, which begins as all do, says where this thread's groups
+    /// are.
+    pub(crate) fn refresh_table(&mut self, device: usize) {
+        let Some(port) = self.ports.get_mut(device) else { return };
+        let Some(reta) = port.nic.reta() else { return };
+        for group in self.shared.groups_of(self.index).iter() {
+            // Where it cannot be written packets are handed over.
+            let _ = reta.set(group, self.index);
+        }
+        port.reta = Some(reta);
+    }
+
     /// The time of the cycle that begins.
     pub fn begin_cycle(&mut self, now_us: u64) {
         self.now_us = now_us;

@@ -2,9 +2,9 @@
 use crate::calls::CallArray;
 use crate::config::Config;
 use crate::events::EventWriter;
+use crate::handover::forwarding;
 use crate::io::Io;
 use crate::metrics::{ControlPage, ThreadMetrics};
-use crate::handover::forwarding;
 use crate::receive::Work;
 use crate::shared::{Shared, Waker};
 use crate::thread::ElasticThread;

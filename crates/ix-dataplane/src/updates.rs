@@ -232,6 +232,8 @@ impl Io {
             let (Some(part), Some(port)) = (part, self.ports.get_mut(device)) else { continue };
             port.nic.update(part.update, &shared.memory, &mut self.rx_pool, &mut self.tx_pool);
             port.info = port.nic.info().clone();
+            port.reta = None;
+            self.refresh_table(device);
             let (queue, serial) = (self.index, part.serial);
             shared.updates.tell(device, UpdateOutcome::Updated { queue, serial });
         }

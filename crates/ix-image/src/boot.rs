@@ -164,7 +164,10 @@ fn devices(
     threads: usize,
     fds: &mut impl Iterator<Item = OwnedFd>,
 ) -> Vec<Device> {
-    let device = |info| Device { info, queues: fds.by_ref().take(threads).collect() };
+    let device = |info: NicInfo| {
+        let count = threads + usize::from(info.table_fd);
+        Device { info, queues: fds.by_ref().take(count).collect() }
+    };
     infos.into_iter().map(device).collect()
 }
 

@@ -1,12 +1,13 @@
 //! Opening, with privilege, and attaching, without.
 use crate::error::{AttachError, OpenError};
+use crate::steering::MappedReta;
 use crate::sys::check;
 use crate::{DeviceSpec, Nic, NicInfo, SetReta, afxdp, memif, tap};
 use ix_mem::{PacketMemory, Pool, Sizes};
 use ix_wire::IpAddr;
 use std::fmt;
 use std::io;
-use std::os::fd::{OwnedFd, RawFd};
+use std::os::fd::{AsFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixDatagram;
 use std::sync::Arc;
 
@@ -57,6 +58,8 @@ pub struct OpenedDevice {
     /// One descriptor a queue, for [`attach`]. Pass them on and drop them here: a queue lives as
     /// long as any copy of its descriptor.
     pub queue_fds: Vec<OwnedFd>,
+    /// Where [`NicInfo::table_fd`] says so, the descriptor for [`attach_table`].
+    pub table_fd: Option<OwnedFd>,
     /// The device's redirection table, if it has one.
     pub reta: Option<Box<dyn SetReta>>,
     xdp: Option<afxdp::Attachment>,
@@ -73,7 +76,19 @@ impl OpenedDevice {
         queue_fds: Vec<OwnedFd>,
         reta: Option<Box<dyn SetReta>>,
     ) -> OpenedDevice {
-        OpenedDevice { info, queue_fds, reta, xdp: None, memif: None, again: None, _claim: None }
+        let (table_fd, xdp, memif, again) = (None, None, None, None);
+        OpenedDevice { info, queue_fds, table_fd, reta, xdp, memif, again, _claim: None }
+    }
+
+    /// The descriptors that the dataplane gets: one a queue, then the table's.
+    pub fn take_fds(&mut self) -> Vec<OwnedFd> {
+        let mut fds = std::mem::take(&mut self.queue_fds);
+        fds.extend(self.table_fd.take());
+        fds
+    }
+
+    pub(crate) fn with_table_fd(self, table_fd: Option<OwnedFd>) -> OpenedDevice {
+        OpenedDevice { table_fd, ..self }
     }
 
     pub(crate) fn with_claim(self, claim: UnixDatagram) -> OpenedDevice {
@@ -198,6 +213,17 @@ impl Default for RingSizes {
     fn default() -> RingSizes {
         RingSizes { rx: 2048, fill: 4096, tx: 1024 }
     }
+}
+
+/// Maps a redirection table which the broker has made ([`OpenedDevice::table_fd`]), so that it can be
+/// written without privilege and without a system call.
+pub fn attach_table(info: &NicInfo, fd: OwnedFd) -> Result<Arc<dyn SetReta>, AttachError> {
+    let table = MappedReta::new(fd.as_fd(), info.queues).map_err(|source| AttachError::System {
+        action: "map the redirection table of",
+        name: info.name.clone(),
+        source,
+    })?;
+    Ok(Arc::new(table))
 }
 
 /// Makes the queue pair behind a descriptor of [`OpenedDevice::queue_fds`], in the process that has

@@ -28,7 +28,7 @@ impl NicInfo {
         };
         let mut line = format!(
             "kind={} name={} queues={} mac={} mtu={} steering={steering} partial_checksums={} \
-             shared_frames={}",
+             shared_frames={} table_fd={}",
             self.kind,
             self.name,
             self.queues,
@@ -36,6 +36,7 @@ impl NicInfo {
             self.mtu,
             u8::from(self.partial_checksums),
             u8::from(self.shared_frames),
+            u8::from(self.table_fd),
         );
         if let Some(xdp) = &self.xdp {
             let (mode, frags) = (xdp.mode.name(), u8::from(xdp.frags));
@@ -60,6 +61,7 @@ impl NicInfo {
             steering: steering(fields.get("steering")?).ok_or(LineError { key: "steering" })?,
             partial_checksums: fields.flag("partial_checksums")?,
             shared_frames: fields.flag("shared_frames")?,
+            table_fd: fields.flag("table_fd")?,
             xdp: match kind {
                 "afxdp" => Some(XdpBind {
                     ifindex: fields.number("ifindex")?,
@@ -147,10 +149,13 @@ mod tests {
             frags,
         });
         let text = ("[a-z0-9.=-]{1,15}", "[ -~]{0,60}");
-        (text, 0..4usize, any::<(usize, [u8; 6], usize, bool, bool)>(), steering, xdp).prop_map(
-            |((name, mode), kind, (queues, mac, mtu, partial_checksums, shared), steering, xdp)| {
+        let flags = any::<[bool; 3]>();
+        (text, 0..4usize, any::<(usize, [u8; 6], usize)>(), flags, steering, xdp).prop_map(
+            |((name, mode), kind, (queues, mac, mtu), flags, steering, xdp)| {
+                let [partial_checksums, shared_frames, table_fd] = flags;
                 NicInfo {
-                    shared_frames: shared,
+                    shared_frames,
+                    table_fd,
                     kind: KINDS[kind],
                     name,
                     mode,

@@ -31,8 +31,8 @@ mod update;
 
 pub use afxdp::{XdpBind, XdpMode};
 pub use device::{
-    DeviceEvent, DeviceUpdate, OpenOptions, OpenedDevice, RingSizes, SharedMemory, attach, open,
-    raise_memlock_limit,
+    DeviceEvent, DeviceUpdate, OpenOptions, OpenedDevice, RingSizes, SharedMemory, attach,
+    attach_table, open, raise_memlock_limit,
 };
 pub use error::{AttachError, OpenError};
 pub use info::LineError;
@@ -67,6 +67,8 @@ pub struct NicInfo {
     /// The peer can change a received frame after we have it (`memif`, client): headers must be
     /// copied before they are parsed.
     pub shared_frames: bool,
+    /// Behind the queues' descriptors there is one of the redirection table, for [`attach_table`].
+    pub table_fd: bool,
     /// For `afxdp`: how its sockets bind.
     pub xdp: Option<XdpBind>,
 }

@@ -119,6 +119,7 @@ impl SimDevice {
             steering: if options.table { Steering::Table } else { Steering::Software },
             partial_checksums: options.partial_checksums,
             shared_frames: false,
+            table_fd: false,
             xdp: None,
         };
         SimNic { device: self.clone(), queue, info }

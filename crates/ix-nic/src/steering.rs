@@ -4,9 +4,14 @@
 //! without ports, and what is not IPv4 belongs to flow group 0.
 use crate::SetReta;
 use crate::bpf::asm::{Assembler, Insn, Label, Reg, Size};
-use crate::bpf::{HELPER_MAP_LOOKUP, HELPER_SKB_LOAD_BYTES, Map, MapKind, Program, ProgramKind};
+use crate::bpf::{
+    HELPER_MAP_LOOKUP, HELPER_SKB_LOAD_BYTES, MAPPED_STRIDE, Map, Program, ProgramKind,
+};
+use crate::sys::Mapping;
 use ix_wire::{FLOW_GROUPS, FlowHash, FlowTuple, IpAddr, flow_group};
 use std::io;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 const ETHERNET_BYTES: usize = 14;
 const IPV4_BYTES: usize = 20;
@@ -50,7 +55,7 @@ pub(crate) struct SteeringProgram {
 impl SteeringProgram {
     /// Loads the program, with flow groups spread evenly over `queues`.
     pub fn load(hash_key: [u64; 2], queues: usize) -> io::Result<SteeringProgram> {
-        let map = Map::new(MapKind::Array, c"ix_reta", FLOW_GROUPS as u32)?;
+        let map = Map::mappable(c"ix_reta", FLOW_GROUPS as u32)?;
         let insns = steering_program(&map, hash_key);
         let program = Program::load(ProgramKind::SocketFilter, c"ix_steering", &insns, 0)?;
         let table = BpfReta { map, queues };
@@ -74,6 +79,43 @@ impl SetReta for BpfReta {
             return Err(io::ErrorKind::InvalidInput.into());
         }
         self.map.set(flow_group as u32, queue as u32)
+    }
+}
+
+impl BpfReta {
+    /// A descriptor for [`MappedReta`].
+    pub fn copy(&self) -> io::Result<OwnedFd> {
+        self.map.copy()
+    }
+}
+
+/// The same table in a process that has only its descriptor: memory, written without a system call.
+pub(crate) struct MappedReta {
+    mapping: Mapping,
+    queues: usize,
+}
+
+// SAFETY: the mapping never changes, and its words are only accessed as atomics.
+unsafe impl Sync for MappedReta {}
+
+impl MappedReta {
+    pub fn new(fd: BorrowedFd<'_>, queues: usize) -> io::Result<MappedReta> {
+        Ok(MappedReta { mapping: Mapping::of_fd(fd, MAPPED_BYTES, 0)?, queues })
+    }
+}
+
+/// The table's pages.
+const MAPPED_BYTES: usize = (FLOW_GROUPS * MAPPED_STRIDE).next_multiple_of(4096);
+
+impl SetReta for MappedReta {
+    fn set(&self, flow_group: usize, queue: usize) -> io::Result<()> {
+        if flow_group >= FLOW_GROUPS || queue >= self.queues {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        let entry = self.mapping.at::<AtomicU32>((flow_group * MAPPED_STRIDE) as u64, 1);
+        // SAFETY: `at` checked bounds and alignment, and the mapping lives as long as `self`.
+        unsafe { (*entry).store(queue as u32, Ordering::Release) };
+        Ok(())
     }
 }
 

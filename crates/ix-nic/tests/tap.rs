@@ -3,7 +3,8 @@ mod common;
 
 use common::*;
 use ix_nic::{
-    DeviceSpec, OpenError, OpenedDevice, Steering, frame_flow_group, initial_queue, open,
+    DeviceSpec, OpenError, OpenedDevice, Steering, attach_table, frame_flow_group, initial_queue,
+    open,
 };
 use ix_testbed::{Namespace, PacketSocket, VethEnd};
 use ix_wire::FlowHash;
@@ -99,6 +100,15 @@ fn the_steering_program_is_a_live_redirection_table() {
     }
     assert_steered(&raw, &mut host, &flows, |f| table[frame_flow_group(&hash, f)]);
     assert!(reta.set(128, 0).is_err() && reta.set(0, 4).is_err());
+
+    // The same from where there is only the table's descriptor.
+    let mapped = attach_table(&device.info, device.table_fd.take().unwrap()).unwrap();
+    for (group, queue) in table.iter_mut().enumerate().filter(|(group, _)| group % 3 > 0) {
+        *queue = (group * 5 + 1) % 4;
+        mapped.set(group, *queue).unwrap();
+    }
+    assert_steered(&raw, &mut host, &flows, |f| table[frame_flow_group(&hash, f)]);
+    assert!(mapped.set(128, 0).is_err() && mapped.set(0, 4).is_err());
 
     // Any frame: the program and its model in Rust agree.
     let strategy = (

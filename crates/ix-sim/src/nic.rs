@@ -103,6 +103,7 @@ impl Port {
             steering: self.config.spread.steering(),
             partial_checksums: false,
             shared_frames: false,
+            table_fd: false,
             xdp: None,
         };
         SimNic { port: self.clone(), queue, info }

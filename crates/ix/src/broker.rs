@@ -72,7 +72,7 @@ impl Broker {
         let mut fds: Vec<BorrowedFd<'_>> = vec![counters.fd()];
         fds.extend(self.memory.as_deref().map(AsFd::as_fd));
         let mut devices = std::mem::take(&mut self.devices);
-        let queues: Vec<_> = devices.iter_mut().map(|d| std::mem::take(&mut d.queue_fds)).collect();
+        let queues: Vec<_> = devices.iter_mut().map(|d| d.take_fds()).collect();
         fds.extend(queues.iter().flatten().map(|fd| fd.as_fd()));
         ix_domain::serve(&mut child, &self.text, &fds, |device, queue| {
             let sockets = queues.get(device).ok_or("no such device")?;

@@ -130,6 +130,7 @@ pub(crate) fn open(
         steering,
         partial_checksums: partial_checksums(name),
         shared_frames: false,
+        table_fd: false,
         xdp: Some(XdpBind { ifindex, mode: attached.bind_mode, frags: attached.frags }),
     };
     let attachment = Attachment { _link: attached.link, sockets, waiting };

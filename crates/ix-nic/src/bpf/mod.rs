@@ -38,6 +38,11 @@ pub const HELPER_REDIRECT_MAP: i32 = 51;
 /// The program takes packets of several buffers (`BPF_F_XDP_HAS_FRAGS`).
 pub const PROGRAM_XDP_FRAGS: u32 = 1 << 5;
 
+/// `BPF_F_MMAPABLE`.
+const MAP_MMAPABLE: u32 = 1 << 10;
+/// Bytes from one entry of a mapped array to the next.
+pub const MAPPED_STRIDE: usize = 8;
+
 const COMMAND_MAP_CREATE: i64 = 0;
 const COMMAND_MAP_UPDATE: i64 = 2;
 const COMMAND_PROG_LOAD: i64 = 5;
@@ -51,6 +56,16 @@ pub struct Map(OwnedFd);
 impl Map {
     /// A map with keys `0..entries`.
     pub fn new(kind: MapKind, name: &CStr, entries: u32) -> io::Result<Map> {
+        Map::with_flags(kind, name, entries, 0)
+    }
+
+    /// An array that a process may map which has its descriptor: entry `i` is the word at
+    /// [`MAPPED_STRIDE`]` * i`.
+    pub fn mappable(name: &CStr, entries: u32) -> io::Result<Map> {
+        Map::with_flags(MapKind::Array, name, entries, MAP_MMAPABLE)
+    }
+
+    fn with_flags(kind: MapKind, name: &CStr, entries: u32, map_flags: u32) -> io::Result<Map> {
         #[repr(C)]
         #[derive(Default)]
         struct Attr {
@@ -68,6 +83,7 @@ impl Map {
             key_size: 4,
             value_size: 4,
             max_entries: entries,
+            map_flags,
             map_name: object_name(name),
             ..Attr::default()
         };
@@ -92,6 +108,11 @@ impl Map {
             flags: 0,
         };
         bpf(COMMAND_MAP_UPDATE, &mut attr).map(drop)
+    }
+
+    /// Another descriptor of it.
+    pub fn copy(&self) -> io::Result<OwnedFd> {
+        self.0.try_clone()
     }
 
     /// Its descriptor's number, for programs.

@@ -78,6 +78,7 @@ pub(crate) fn open(spec: &MemifSpec, options: &OpenOptions) -> Result<OpenedDevi
         steering: if spec.queues > 1 { Steering::Table } else { Steering::Software },
         partial_checksums: false,
         shared_frames: client,
+        table_fd: false,
         xdp: None,
     };
     Ok(OpenedDevice::new(info, bells, reta).with_memif(control))

@@ -4,11 +4,13 @@
 //!
 //! A sender that finds a new epoch first publishes what it sent by the old table, then reads the
 //! table, then says that it has seen the epoch. So when all senders have seen the newest epoch, the
-//! packets of a moved flow group that went to its old queue are all in that queue's rings.
+//! packets of a moved flow group that went to its old queue are all in that queue's rings. A sender
+//! that goes to sleep has nothing to publish and looks at the table when it wakes: it counts as one
+//! that has seen it ([`ASLEEP`]).
 use super::spec::QUEUES_MAX;
 use crate::sys::Mapping;
 use ix_wire::{FLOW_GROUPS, FlowHash};
-use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
 
 /// Bytes of the region.
 pub const PAGE_BYTES: usize = 4096;
@@ -19,8 +21,20 @@ struct Half {
     key: [AtomicU64; 2],
     epoch: AtomicU32,
     table: Line<[AtomicU8; FLOW_GROUPS]>,
-    seen: [Line<AtomicU32>; QUEUES_MAX],
+    seen: [Line<Seen>; QUEUES_MAX],
 }
+
+/// What a sender says.
+#[repr(C)]
+struct Seen {
+    /// The epoch of the table that it uses, or [`ASLEEP`].
+    epoch: AtomicU32,
+    /// 1 while it puts packets into rings.
+    sending: AtomicU32,
+}
+
+/// No epoch.
+const ASLEEP: u32 = 0;
 
 #[repr(C, align(64))]
 struct Line<T>(T);
@@ -42,6 +56,8 @@ struct Place(*const Half);
 
 // SAFETY: atomics in shared memory, without thread affinity.
 unsafe impl Send for Place {}
+// SAFETY: as above: nothing but atomics.
+unsafe impl Sync for Place {}
 
 impl Place {
     fn of(mapping: &Mapping, direction: Direction) -> Place {
@@ -56,11 +72,11 @@ impl Place {
     }
 }
 
-/// The receiver's end: it has the mapping.
-pub struct Receiver {
+/// The receiver's end. `M` keeps the mapping.
+pub struct Receiver<M = Mapping> {
     place: Place,
     senders: usize,
-    _mapping: Mapping,
+    _mapping: M,
 }
 
 impl Receiver {
@@ -79,18 +95,53 @@ impl Receiver {
         half.epoch.store(1, Ordering::Release);
         Receiver { place, senders: senders.min(QUEUES_MAX), _mapping: mapping }
     }
+}
 
-    /// Changes an entry. `epoch` is larger each time.
-    pub fn set(&self, flow_group: usize, queue: u8, epoch: u32) {
-        let half = self.place.half();
-        half.table.0[flow_group].store(queue, Ordering::Relaxed);
-        half.epoch.store(epoch, Ordering::Release);
+impl<M> Receiver<M> {
+    /// Of a page that `new` wrote, in another process.
+    ///
+    /// # Safety
+    /// `keeper` keeps the mapping.
+    pub unsafe fn of(
+        mapping: &Mapping,
+        direction: Direction,
+        senders: usize,
+        keeper: M,
+    ) -> Receiver<M> {
+        let senders = senders.min(QUEUES_MAX);
+        Receiver { place: Place::of(mapping, direction), senders, _mapping: keeper }
     }
 
-    /// Whether all senders have seen this epoch.
-    pub fn seen(&self, epoch: u32) -> bool {
-        let seen = &self.place.half().seen[..self.senders];
-        seen.iter().all(|line| line.0.load(Ordering::Acquire) == epoch)
+    /// Changes an entry. Any thread may, but only one an entry.
+    pub fn set(&self, flow_group: usize, queue: u8) {
+        let half = self.place.half();
+        half.table.0[flow_group].store(queue, Ordering::Relaxed);
+        let next = |epoch: u32| Some(epoch.wrapping_add(1).max(1));
+        let _ = half.epoch.fetch_update(Ordering::SeqCst, Ordering::Relaxed, next);
+    }
+
+    /// Whether all senders use the table as it is now.
+    pub fn settled(&self) -> bool {
+        // A sender that wakes says so, then looks at the epoch; here it is the other way round, and
+        // one of the two sees the other.
+        fence(Ordering::SeqCst);
+        self.behind().next().is_none()
+    }
+
+    /// Whether a sender that uses an older table is putting packets into rings.
+    pub fn is_sending(&self) -> bool {
+        self.behind().any(|seen| seen.sending.load(Ordering::Acquire) != 0)
+    }
+
+    /// Senders that use an older table.
+    fn behind(&self) -> impl Iterator<Item = &Seen> {
+        let half = self.place.half();
+        let epoch = half.epoch.load(Ordering::Acquire);
+        let is_behind = move |seen: &&Seen| {
+            let theirs = seen.epoch.load(Ordering::Acquire);
+            theirs != epoch && theirs != ASLEEP
+        };
+        half.seen[..self.senders].iter().map(|line| &line.0).filter(is_behind)
     }
 }
 
@@ -102,6 +153,10 @@ pub struct Sender {
     hash: FlowHash,
     table: [u8; FLOW_GROUPS],
     epoch: u32,
+    /// It said that it sleeps.
+    asleep: bool,
+    /// Packets were put into rings and not shown to the receiver yet.
+    unpublished: bool,
 }
 
 impl Sender {
@@ -113,7 +168,16 @@ impl Sender {
         let place = Place::of(mapping, direction);
         let key = [0, 1].map(|i: usize| place.half().key[i].load(Ordering::Relaxed));
         let (hash, queues) = (FlowHash::new(key), queues.min(QUEUES_MAX) as u8);
-        let mut sender = Sender { place, me, queues, hash, table: [0; FLOW_GROUPS], epoch: 0 };
+        let mut sender = Sender {
+            place,
+            me,
+            queues,
+            hash,
+            table: [0; FLOW_GROUPS],
+            epoch: 0,
+            asleep: false,
+            unpublished: false,
+        };
         sender.refresh();
         sender
     }
@@ -133,7 +197,51 @@ impl Sender {
             // What names no queue is the peer's mistake, and goes anywhere.
             *to = from.load(Ordering::Relaxed) % self.queues;
         }
-        half.seen[self.me].0.store(self.epoch, Ordering::Release);
+        half.seen[self.me].0.epoch.store(self.epoch, Ordering::Release);
+    }
+
+    /// Packets are put into rings from now on. What is under way by an old table must not be more than
+    /// this burst.
+    #[inline]
+    pub fn begin(&mut self) {
+        if self.asleep {
+            self.wake();
+        }
+        let half = self.place.half();
+        half.seen[self.me].0.sending.store(1, Ordering::Release);
+        if !self.unpublished && self.is_stale() {
+            self.refresh();
+        }
+        self.unpublished = true;
+    }
+
+    /// All packets were shown to the receiver.
+    #[inline]
+    pub fn end(&mut self) {
+        if std::mem::replace(&mut self.unpublished, false) {
+            self.place.half().seen[self.me].0.sending.store(0, Ordering::Release);
+        }
+        if !self.asleep && self.is_stale() {
+            self.refresh();
+        }
+    }
+
+    /// Nothing more is sent before [`Sender::begin`].
+    pub fn sleep(&mut self) {
+        if !self.unpublished {
+            self.asleep = true;
+            self.place.half().seen[self.me].0.epoch.store(ASLEEP, Ordering::Release);
+        }
+    }
+
+    /// No longer asleep: says so before it looks at the table.
+    #[cold]
+    pub fn wake(&mut self) {
+        self.asleep = false;
+        let half = self.place.half();
+        half.seen[self.me].0.epoch.store(self.epoch.max(1), Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        self.refresh();
     }
 
     /// The receiver's queue for a frame.
@@ -160,17 +268,44 @@ mod tests {
         let mut senders =
             [0, 1].map(|me| unsafe { Sender::new(&mapping, Direction::ToClient, me, 3) });
         assert_eq!(senders[0].hash.key, [1, 2]);
-        assert!(receiver.seen(1) && !senders[0].is_stale());
+        assert!(receiver.settled() && !senders[0].is_stale());
 
-        receiver.set(5, 0, 2);
-        receiver.set(6, 77, 3);
-        assert!(!receiver.seen(3) && senders[1].is_stale());
-        senders[1].refresh();
-        assert!(!receiver.seen(3), "one is missing");
-        senders[0].refresh();
-        assert!(receiver.seen(3));
+        receiver.set(5, 0);
+        receiver.set(6, 77);
+        assert!(!receiver.settled() && senders[1].is_stale());
+        senders[1].begin();
+        assert!(!receiver.settled(), "one is missing");
+        senders[0].end();
+        assert!(receiver.settled());
         (table[5], table[6]) = (0, 77 % 3);
         assert_eq!(senders[0].table, table);
         assert!(senders.iter().all(|sender| sender.table.iter().all(|queue| *queue < 3)));
+    }
+
+    /// A sender that is asleep has nothing under way; one in the middle of a burst has.
+    #[test]
+    fn sleepers_count_as_settled_and_bursts_are_seen() {
+        let fd = ix_mem::sealed_memfd(c"page", PAGE_BYTES, 0).unwrap();
+        let map = || Mapping::of_fd(fd.as_fd(), PAGE_BYTES, 0).unwrap();
+        let table = [0; FLOW_GROUPS];
+        let receiver = Receiver::new(map(), Direction::ToServer, 2, [1, 2], &table);
+        let mapping = map();
+        // SAFETY: the mapping outlives the senders.
+        let mut senders =
+            [0, 1].map(|me| unsafe { Sender::new(&mapping, Direction::ToServer, me, 2) });
+        senders[0].sleep();
+        senders[1].begin();
+        receiver.set(5, 1);
+        assert!(!receiver.settled() && receiver.is_sending());
+        senders[1].end();
+        assert!(receiver.settled() && !receiver.is_sending());
+        receiver.set(6, 1);
+        assert!(!receiver.settled() && !receiver.is_sending(), "behind, but not sending");
+        senders[1].begin();
+        assert_eq!(senders[1].table[6], 1, "a burst begins by the newest table");
+        assert!(receiver.settled(), "one has seen it, the other sleeps");
+        senders[0].begin();
+        assert_eq!((senders[0].table[5], senders[0].table[6]), (1, 1));
+        assert!(receiver.settled() && senders.iter().all(|sender| !sender.is_stale()));
     }
 }

@@ -35,7 +35,7 @@ pub(crate) fn open(
         let largest = ROOM_BYTES - ETHERNET_BYTES;
         return Err(OpenError::MtuTooLarge { name: name.to_owned(), mtu, largest });
     }
-    let (steering, reta, mode) = steer(&files[0], queues, options);
+    let Steered { steering, reta, table_fd, mode } = steer(&files[0], queues, options);
     let info = NicInfo {
         kind: "tap",
         name: name.to_owned(),
@@ -46,10 +46,11 @@ pub(crate) fn open(
         steering,
         partial_checksums: matches!(offloads, Offloads::BothWays),
         shared_frames: false,
+        table_fd: table_fd.is_some(),
         xdp: None,
     };
     let queues = files.into_iter().map(OwnedFd::from).collect();
-    Ok(OpenedDevice::new(info, queues, reta).with_claim(claim))
+    Ok(OpenedDevice::new(info, queues, reta).with_table_fd(table_fd).with_claim(claim))
 }
 
 /// Takes the interface's name in this network namespace. The kernel would let a second dataplane
@@ -128,14 +129,24 @@ fn open_queue(name: &str, offloads: bool) -> Result<File, OpenError> {
     }
 }
 
+/// Who decides about queues, and how that is changed.
+struct Steered {
+    steering: Steering,
+    reta: Option<Box<dyn SetReta>>,
+    table_fd: Option<OwnedFd>,
+    mode: String,
+}
+
+impl Steered {
+    fn in_software(mode: String) -> Steered {
+        Steered { steering: Steering::Software, reta: None, table_fd: None, mode }
+    }
+}
+
 /// Attaches the steering program where there is something to steer and we may load one.
-fn steer(
-    queue: &File,
-    queues: usize,
-    options: &OpenOptions,
-) -> (Steering, Option<Box<dyn SetReta>>, String) {
+fn steer(queue: &File, queues: usize, options: &OpenOptions) -> Steered {
     if queues == 1 {
-        return (Steering::Software, None, "one queue".to_owned());
+        return Steered::in_software("one queue".to_owned());
     }
     let attached = SteeringProgram::load(options.flow_hash_key, queues).and_then(|steering| {
         let program = steering.program.as_fd().as_raw_fd();
@@ -148,7 +159,10 @@ fn steer(
     match attached {
         Ok(table) => {
             let mode = format!("{queues} queues, steering program");
-            (Steering::Table, Some(Box::new(table)), mode)
+            // Without a descriptor the table stays as it is, and packets are handed over.
+            let table_fd = table.copy().ok();
+            let (steering, reta) = (Steering::Table, Some(Box::new(table) as Box<dyn SetReta>));
+            Steered { steering, reta, table_fd, mode }
         }
         Err(e) => {
             let why = match e.raw_os_error() {
@@ -156,7 +170,7 @@ fn steer(
                 _ => e.to_string(),
             };
             let mode = format!("{queues} queues, flows steered in software (program: {why})");
-            (Steering::Software, None, mode)
+            Steered::in_software(mode)
         }
     }
 }

@@ -412,7 +412,6 @@ struct Reta {
 
 struct Shown {
     table: [u8; FLOW_GROUPS],
-    epoch: u32,
     page: Option<Receiver>,
 }
 
@@ -423,7 +422,7 @@ impl Reta {
         let mut table = [0; FLOW_GROUPS];
         let entries = table.iter_mut().enumerate();
         entries.for_each(|(group, queue)| *queue = initial_queue(group, queues) as u8);
-        Reta { queues, shown: Mutex::new(Shown { table, epoch: 1, page: None }) }
+        Reta { queues, shown: Mutex::new(Shown { table, page: None }) }
     }
 
     fn shown(&self) -> MutexGuard<'_, Shown> {
@@ -436,7 +435,6 @@ impl Reta {
             MemifRole::Client => Direction::ToClient,
         };
         let mut shown = self.shown();
-        shown.epoch = 1;
         shown.page =
             page.map(|mapping| Receiver::new(mapping, direction, senders, key, &shown.table));
     }
@@ -453,15 +451,17 @@ impl SetReta for SharedReta {
         }
         let mut shown = self.0.shown();
         shown.table[flow_group] = queue as u8;
-        shown.epoch = shown.epoch.wrapping_add(1);
         if let Some(page) = &shown.page {
-            page.set(flow_group, queue as u8, shown.epoch);
+            page.set(flow_group, queue as u8);
         }
         Ok(())
     }
 
     fn settled(&self) -> bool {
-        let shown = self.0.shown();
-        shown.page.as_ref().is_some_and(|page| page.seen(shown.epoch))
+        self.0.shown().page.as_ref().is_some_and(Receiver::settled)
+    }
+
+    fn is_sending(&self) -> bool {
+        self.0.shown().page.as_ref().is_some_and(Receiver::is_sending)
     }
 }

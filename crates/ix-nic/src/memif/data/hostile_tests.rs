@@ -61,6 +61,7 @@ fn victim(role: MemifRole) -> Victim {
         steering: Steering::Software,
         partial_checksums: false,
         shared_frames: client,
+        table_fd: false,
         xdp: None,
     };
     for at in [0, 4096] {

@@ -8,13 +8,14 @@ mod server;
 pub(super) use client::BUFFER_BYTES;
 pub(crate) use nic::MemifNic;
 
-use super::page::{Direction, Sender};
+use super::page::{Direction, Receiver, Sender};
 use super::plan::{Plan, RingPlace};
 use super::ring::{Ring, ring_bytes};
 use super::spec::MemifRole;
 use crate::sys::Mapping;
-use crate::{DeviceDrops, RxPacket};
+use crate::{DeviceDrops, RxPacket, SetReta};
 use ix_mem::{Mbuf, PacketMemory, Pool};
+use ix_wire::FLOW_GROUPS;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -104,12 +105,52 @@ pub(crate) struct QueueLink {
     memory: Arc<LinkMemory>,
     rx_bell: Option<OwnedFd>,
     sender: Option<Sender>,
+    table: Option<Arc<dyn SetReta>>,
+}
+
+/// Our redirection table, in the steering page of a link.
+struct PageTable {
+    receiver: Receiver<Arc<LinkMemory>>,
+    queues: usize,
+}
+
+impl PageTable {
+    fn new(plan: &Plan, memory: &Arc<LinkMemory>) -> Option<Arc<dyn SetReta>> {
+        let page = &memory.regions[usize::from(plan.steering?)];
+        let direction = match plan.role {
+            MemifRole::Server => Direction::ToServer,
+            MemifRole::Client => Direction::ToClient,
+        };
+        // SAFETY: the receiver keeps an `Arc` of the mapping.
+        let receiver = unsafe { Receiver::of(page, direction, plan.peer_queues, memory.clone()) };
+        let queues = plan.queues;
+        (queues > 1).then(|| Arc::new(PageTable { receiver, queues }) as Arc<dyn SetReta>)
+    }
+}
+
+impl SetReta for PageTable {
+    fn set(&self, flow_group: usize, queue: usize) -> io::Result<()> {
+        if flow_group >= FLOW_GROUPS || queue >= self.queues {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        self.receiver.set(flow_group, queue as u8);
+        Ok(())
+    }
+
+    fn settled(&self) -> bool {
+        self.receiver.settled()
+    }
+
+    fn is_sending(&self) -> bool {
+        self.receiver.is_sending()
+    }
 }
 
 /// Maps a link, and makes each queue's part of it.
 pub(crate) fn link(plan: Plan, fds: Vec<OwnedFd>) -> io::Result<Vec<QueueLink>> {
     let (memory, bells) = LinkMemory::new(&plan, fds)?;
     let (plan, memory) = (Arc::new(plan), Arc::new(memory));
+    let table = PageTable::new(&plan, &memory);
     let mut bells = bells.into_iter();
     let direction = match plan.role {
         MemifRole::Server => Direction::ToClient,
@@ -119,6 +160,7 @@ pub(crate) fn link(plan: Plan, fds: Vec<OwnedFd>) -> io::Result<Vec<QueueLink>> 
         plan: plan.clone(),
         memory: memory.clone(),
         rx_bell: bells.next(),
+        table: table.clone(),
         // With one queue to send to there is nothing to choose, but the epochs must be seen.
         sender: plan.steering.map(|region| {
             let page = &memory.regions[usize::from(region)];

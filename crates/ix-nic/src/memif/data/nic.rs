@@ -7,7 +7,7 @@ use super::server::{ServerRx, ServerTx};
 use super::{Context, LinkMemory, QueueLink, RxRing, TxRing};
 use crate::device::RingSizes;
 use crate::update::{Change, QueueUpdate};
-use crate::{DeviceDrops, NEVER_RINGS, Nic, NicInfo, RxPacket, Steering};
+use crate::{DeviceDrops, NEVER_RINGS, Nic, NicInfo, RxPacket, SetReta, Steering};
 use ix_mem::{Mbuf, PacketMemory, Pool};
 use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -37,6 +37,7 @@ pub(crate) struct MemifNic {
 struct Link {
     side: Side,
     sender: Option<Sender>,
+    table: Option<Arc<dyn SetReta>>,
     /// Numbers of the peer's queues that `tx` leads to.
     theirs: Vec<usize>,
     rx_bell: Option<OwnedFd>,
@@ -86,7 +87,7 @@ impl MemifNic {
     }
 
     fn connect(&mut self, new: QueueLink, rx_pool: &mut Pool) {
-        let QueueLink { plan, memory, rx_bell, sender } = new;
+        let QueueLink { plan, memory, rx_bell, sender, table } = new;
         let rx: Vec<Ring> = plan.rx_of(self.queue).iter().map(|place| memory.ring(place)).collect();
         let (tx, theirs): (Vec<_>, Vec<_>) = plan.tx_of(self.queue).into_iter().unzip();
         let tx: Vec<Ring> = tx.iter().map(|place| memory.ring(place)).collect();
@@ -106,7 +107,7 @@ impl MemifNic {
         let steered = sender.is_some() && plan.queues > 1;
         self.info.steering = if steered { Steering::Table } else { Steering::Software };
         self.info.mode = super::super::mode(plan.role, self.info.queues, Some(&plan.peer));
-        self.link = Some(Link { side, sender, theirs, rx_bell, first: 0, memory });
+        self.link = Some(Link { side, sender, table, theirs, rx_bell, first: 0, memory });
     }
 }
 
@@ -242,6 +243,9 @@ impl Nic for MemifNic {
             self.drops.tx_failed += packets.len() as u64;
             return packets.drain(..).for_each(|mbuf| tx_pool.put(mbuf));
         };
+        if let Some(sender) = &mut link.sender {
+            sender.begin();
+        }
         on_side!(&mut link.side, rings => {
             let (regions, drops) = (&link.memory.regions[..], &mut self.drops);
             let mut cx = Context { memory, pool: tx_pool, regions, drops };
@@ -257,11 +261,13 @@ impl Nic for MemifNic {
             rings.tx.iter_mut().for_each(|ring| ring.reclaim(tx_pool));
         });
         // All that was sent by the old table is published now.
-        if let Some(sender) = &mut link.sender
-            && sender.is_stale()
-        {
-            sender.refresh();
+        if let Some(sender) = &mut link.sender {
+            sender.end();
         }
+    }
+
+    fn reta(&self) -> Option<Arc<dyn SetReta>> {
+        self.link.as_ref().and_then(|link| link.table.clone())
     }
 
     fn frames_held(&self) -> (usize, usize) {
@@ -282,6 +288,9 @@ impl Nic for MemifNic {
     fn arm(&mut self) -> bool {
         let Some(link) = &mut self.link else { return true };
         silence(link.rx_bell.as_ref().unwrap_or(&self.bell).as_raw_fd());
+        if let Some(sender) = &mut link.sender {
+            sender.sleep();
+        }
         on_side!(&mut link.side, rings => {
             rings.rx.iter().for_each(|ring| ring.ring().mask_interrupts(false));
             // The flag must be seen before the index is read, as in `publish`.
