@@ -123,10 +123,10 @@ impl Dataplane {
         mut attached: impl FnMut(usize, usize) -> Result<(), String>,
     ) -> Result<Dataplane, BootError> {
         let threads = config.cpus.len();
+        let tables = attach_tables(&mut devices, threads)?;
         for device in &devices {
             if device.queues.len() != threads {
                 let (name, queues) = (device.info.name.clone(), device.queues.len());
-        let tables = attach_tables(&mut devices, threads)?;
                 return Err(BootError::Queues { name, queues, threads });
             }
         }
@@ -294,6 +294,19 @@ fn pools(memory: &PacketMemory, threads: usize) -> Vec<(Pool, Pool)> {
     (0..threads as u32).map(pool).collect()
 }
 
+/// The redirection tables of devices that came with one behind their queues.
+fn attach_tables(
+    devices: &mut [Device],
+    threads: usize,
+) -> Result<Vec<Option<Arc<dyn SetReta>>>, BootError> {
+    let attach = |device: &mut Device| {
+        let has_one = device.info.table_fd && device.queues.len() > threads;
+        let Some(fd) = device.queues.pop_if(|_| has_one) else { return Ok(None) };
+        ix_nic::attach_table(&device.info, fd).map(Some).map_err(BootError::Attach)
+    };
+    devices.iter_mut().map(attach).collect()
+}
+
 /// Queue `i` of each device goes to thread `i`.
 fn attach_all(
     devices: Vec<Device>,
@@ -320,19 +333,6 @@ fn fit_to_devices(mut config: Config, nics: &[Box<dyn Nic>]) -> Config {
     if let Some(mtu) = nics.iter().map(|nic| nic.info().mtu).min() {
         let mss = mtu.saturating_sub(usize::from(ix_tcp::HEADER_BYTES)).min(MSS_IN_FRAME);
         config.tcp.mss = (mss as u16).max(ix_tcp::MSS_MIN);
-/// The redirection tables of devices that came with one behind their queues.
-fn attach_tables(
-    devices: &mut [Device],
-    threads: usize,
-) -> Result<Vec<Option<Arc<dyn SetReta>>>, BootError> {
-    let attach = |device: &mut Device| {
-        let has_one = device.info.table_fd && device.queues.len() > threads;
-        let Some(fd) = device.queues.pop_if(|_| has_one) else { return Ok(None) };
-        ix_nic::attach_table(&device.info, fd).map(Some).map_err(BootError::Attach)
-    };
-    devices.iter_mut().map(attach).collect()
-}
-
     }
     config
 }
