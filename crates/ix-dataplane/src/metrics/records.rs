@@ -7,7 +7,7 @@ use core::sync::atomic::{AtomicU64, Ordering, fence};
 /// Slots of a ring; a reader gets one fewer, for the oldest may be about to be overwritten.
 const SLOTS: usize = 32;
 /// Words of a record.
-const RECORD_WORDS: usize = WORDS + 7;
+const RECORD_WORDS: usize = WORDS + 8;
 
 /// A ring of records: one thread writes, others read, and no record is ever torn.
 #[derive(Debug)]
@@ -74,6 +74,7 @@ fn to_words(record: &MigrationRecord) -> [u64; RECORD_WORDS] {
         pair(r.rpc_us, r.deferred_us),
         pair(r.total_us, r.pause_us),
         pair(r.packets, r.end as u32),
+        r.descheduled_us.into(),
     ]);
     words
 }
@@ -99,6 +100,7 @@ fn from_words(words: &[u64; RECORD_WORDS]) -> MigrationRecord {
         total_us,
         pause_us,
         packets,
+        descheduled_us: rest[7] as u32,
         end: ENDS.into_iter().find(|known| *known as u32 == end).unwrap_or_default(),
     }
 }
@@ -125,6 +127,7 @@ mod tests {
             total_us: n + 6,
             pause_us: n + 7,
             packets: n + 8,
+            descheduled_us: n + 9,
             end: ENDS[n as usize % ENDS.len()],
         }
     }

@@ -219,7 +219,7 @@ fn write_migration(f: &mut fmt::Formatter<'_>, r: &MigrationRecord) -> fmt::Resu
         f,
         "{{\"command\":{},\"flow_groups\":\"{}\",\"from\":{},\"to\":{},\"flows\":{},\
          \"start_us\":{},\"prepare_us\":{},\"wait_us\":{},\"rpc_us\":{},\"deferred_us\":{},\
-         \"total_us\":{},\"pause_us\":{},\"packets\":{},\"end\":\"{}\"}}",
+         \"total_us\":{},\"pause_us\":{},\"descheduled_us\":{},\"packets\":{},\"end\":\"{}\"}}",
         r.command,
         r.groups,
         r.from,
@@ -232,6 +232,7 @@ fn write_migration(f: &mut fmt::Formatter<'_>, r: &MigrationRecord) -> fmt::Resu
         r.deferred_us,
         r.total_us,
         r.pause_us,
+        r.descheduled_us,
         r.packets,
         r.end.name(),
     )

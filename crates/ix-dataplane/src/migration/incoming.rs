@@ -1,5 +1,6 @@
 //! The new thread's end of a migration.
 use super::message::{Message, Ship};
+use super::on_cpu::OnCpu;
 use super::record::{MigrationEnd, MigrationRecord};
 use super::routes::{HELD, Origin};
 use super::ship::Relink;
@@ -30,6 +31,8 @@ pub struct Incoming {
     touched: Vec<FlowId>,
     to_announce: Vec<FlowId>,
     shipped_us: u64,
+    /// In the last cycle before they came.
+    waited_at: OnCpu,
     opened_us: u64,
     record: MigrationRecord,
 }
@@ -112,6 +115,7 @@ impl ElasticThread {
             touched: Vec::new(),
             to_announce: Vec::new(),
             shipped_us: now_us,
+            waited_at: OnCpu::default(),
             opened_us: now_us,
             record: MigrationRecord::default(),
         });
@@ -142,6 +146,7 @@ impl ElasticThread {
         for at in 0..self.migrations.incoming.len() {
             match self.migrations.incoming[at].state {
                 State::Asked => self.agree(at),
+                State::Agreed => self.migrations.incoming[at].waited_at = OnCpu::now(),
                 State::Arrived if self.io.events.has_room() => self.tell_arrival(at),
                 _ => {}
             }
@@ -163,6 +168,7 @@ impl ElasticThread {
             return;
         }
         self.migrations.incoming[at].state = State::Agreed;
+        self.migrations.incoming[at].waited_at = OnCpu::now();
         groups.iter().for_each(|group| self.migrations.routes[group] = HELD);
         self.tell_thread(from, Message::Ready(serial));
     }
@@ -222,6 +228,8 @@ impl ElasticThread {
             let record = &mut incoming.record;
             record.rpc_us = since(incoming.shipped_us, now_us);
             record.packets = incoming.remote.len() as u32;
+            let off_ns = incoming.waited_at.off_ns(incoming.shipped_us);
+            record.descheduled_us += (off_ns / 1000) as u32;
             record.pause_us = since(record.start_us + u64::from(record.prepare_us), now_us);
             touched.append(&mut incoming.touched);
             to_announce.extend(incoming.to_announce.drain(..));

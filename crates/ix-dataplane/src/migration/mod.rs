@@ -24,6 +24,7 @@
 //! `ship.rs` what is packed and unpacked, `message.rs` and `record.rs` what is said and written down.
 mod incoming;
 mod message;
+mod on_cpu;
 mod outgoing;
 mod record;
 mod routes;

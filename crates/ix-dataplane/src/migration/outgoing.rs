@@ -1,5 +1,6 @@
 //! The old thread's end of a migration.
 use super::message::Message;
+use super::on_cpu::OnCpu;
 use super::record::{MigrationEnd, MigrationRecord};
 use super::routes::HELD;
 use super::{BOUND_US, Migrations, OFFER_US, OVERDUE_US, Request, since};
@@ -21,8 +22,9 @@ pub struct Outgoing {
     state: State,
     /// Their packets while they are held here.
     pub held: VecDeque<Forwarded>,
-    /// When they were held, and when they were shipped, µs.
+    /// When they were held, µs.
     held_us: u64,
+    held_at: OnCpu,
     /// A packet of theirs has come in at the new thread.
     first_seen: bool,
     record: MigrationRecord,
@@ -118,6 +120,7 @@ impl ElasticThread {
             state: State::Offered { until_us: now_us.saturating_add(OFFER_US) },
             held: VecDeque::new(),
             held_us: now_us,
+            held_at: OnCpu::default(),
             first_seen: false,
             record,
         });
@@ -187,6 +190,7 @@ impl ElasticThread {
         let Some(outgoing) = self.migrations.outgoing.get_mut(at) else { return };
         outgoing.state = State::Leaving;
         outgoing.held_us = now_us;
+        outgoing.held_at = OnCpu::now();
         outgoing.record.prepare_us = since(outgoing.record.start_us, now_us);
         let (groups, to) = (outgoing.groups, outgoing.to);
         for group in groups.iter() {
@@ -212,6 +216,7 @@ impl ElasticThread {
             let queues = self.io.ports.iter().map(Queue::of).collect();
             outgoing.state = State::Shipped { queues, bounded: false };
             outgoing.record.wait_us = since(outgoing.held_us, now_us);
+            outgoing.record.descheduled_us = (outgoing.held_at.off_ns(0) / 1000) as u32;
             let (groups, to, serial) = (outgoing.groups, outgoing.to, outgoing.serial);
             let held = std::mem::take(&mut outgoing.held);
             let record = outgoing.record;

@@ -59,6 +59,8 @@ pub struct MigrationRecord {
     /// For so long nobody handled packets of the groups: from the first packet that could have been
     /// held by the old thread to the first that the new one could handle.
     pub pause_us: u32,
+    /// Of that: the thread whose turn it was did not run. Never too much, but perhaps too little.
+    pub descheduled_us: u32,
     /// Packets that were deferred, at either end.
     pub packets: u32,
     /// How it ended.
