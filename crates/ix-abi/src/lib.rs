@@ -95,6 +95,10 @@ pub mod call_op {
     /// args: handle, cookie. From now on events of the flow carry this cookie: the application's
     /// name of a flow that came with [`crate::event_kind::MIGRATED`].
     pub const SET_COOKIE: u32 = 21;
+    /// No args. The application wants to leave this elastic thread: its flow groups go to the other
+    /// threads, with [`crate::event_kind::MIGRATED`] of each; at the end comes
+    /// [`crate::event_kind::REVOKE`] with [`crate::revoke::DRAINED`]. `STATE`: no other is active.
+    pub const DRAIN: u32 = 22;
 }
 
 /// Options of a flow ([`call_op::SET_OPT`]).
@@ -130,9 +134,20 @@ pub mod event_kind {
     /// A flow group moves: `len` = group, `code` is a [`crate::migrated`], `data` the other thread.
     /// Nothing more comes of its flows in this event array.
     pub const MIGRATED: u16 = 10;
-    /// `data` 1: this elastic thread is about to be taken away, its flow groups leave next; 0: it
-    /// was given back.
+    /// This elastic thread is taken away or given back: `data` is a [`crate::revoke`].
     pub const REVOKE: u16 = 11;
+}
+
+/// What [`event_kind::REVOKE`] tells ([`Event::data`]).
+pub mod revoke {
+    /// The thread was given back, and has flow groups again.
+    pub const BACK: u64 = 0;
+    /// The thread is about to be taken away: after the next `RUN_IO` its flow groups leave. Then
+    /// `RUN_IO` sleeps until the thread is given back, though not longer than it was told to wait, or
+    /// a tenth of a second if that is more. The thread's timers go on and end the sleep.
+    pub const GOES: u64 = 1;
+    /// All flow groups have left, as [`crate::call_op::DRAIN`] wanted: the application may leave.
+    pub const DRAINED: u64 = 2;
 }
 
 /// Error codes: a negative [`Call::ret`] is minus one of these.
@@ -352,7 +367,10 @@ pub mod gate_op {
     /// a = thread index, b = calls in the array, c = longest wait in µs for an event
     /// (0: one cycle, [`WAIT_FOREVER`]: no bound). Answers the number of events.
     pub const RUN_IO: u64 = 2;
-    /// a = thread index. Gives the elastic thread back.
+    /// a = thread index. Gives the elastic thread back: the caller is an ordinary Linux thread again,
+    /// with the signal mask and the affinity that it had, and may run wherever Linux lets it. Say
+    /// [`crate::call_op::DRAIN`] before: flow groups that are still here are given to the other
+    /// threads, but events of theirs that nobody has read are lost. Timers of the thread end.
     pub const LEAVE: u64 = 3;
     /// a = thread index. From now on, for good, the elastic thread has no Linux thread of its own:
     /// any thread of the process may call `RUN_IO` and `WATCH` on it, one at a time (`IN_USE` for

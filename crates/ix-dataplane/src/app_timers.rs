@@ -50,6 +50,14 @@ impl AppTimers {
         self.take(id).map(|(cookie, _)| cookie)
     }
 
+    /// Disarms all.
+    pub fn clear(&mut self) {
+        for index in 0..self.slots.len() {
+            let id = (self.slots[index].generation as u64) << 24 | index as u64;
+            self.cancel(id);
+        }
+    }
+
     fn take(&mut self, id: u64) -> Option<(u64, u64)> {
         let index = (id & 0xff_ffff) as usize;
         let slot = self.slots.get_mut(index)?;
@@ -84,5 +92,9 @@ mod tests {
             assert!(!timers.cancel(hostile));
         }
         assert_eq!(timers.armed(), 0);
+        let d = timers.set(7, 100).unwrap();
+        timers.clear();
+        assert_eq!((timers.armed(), timers.fire(d)), (0, None));
+        assert!(timers.set(7, 100).is_some() && timers.set(8, 100).is_some());
     }
 }

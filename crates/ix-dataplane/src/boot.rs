@@ -6,6 +6,7 @@ use crate::config::{Config, ConfigError};
 use crate::events::EventWriter;
 use crate::handover::forwarding;
 use crate::io::Io;
+use crate::life::Claims;
 use crate::metrics::{ControlPage, ThreadMetrics};
 use crate::runner::Runner;
 use crate::shared::{Shared, Waker};
@@ -89,11 +90,13 @@ pub struct Dataplane {
     _areas: Box<[ThreadArea]>,
     status: Vec<*mut ThreadStatus>,
     runners: Box<[UnsafeCell<Runner>]>,
+    claims: Claims,
     shared: Arc<Shared>,
 }
 
 // SAFETY: each runner and status is used only by the Linux thread that has entered its elastic
-// thread (`run_io`'s contract); everything else is read-only.
+// thread (`run_io`'s contract), or by who looks after one that nobody has entered (`Claims`);
+// everything else is read-only.
 unsafe impl Sync for Dataplane {}
 // SAFETY: nothing in it is bound to a Linux thread.
 unsafe impl Send for Dataplane {}
@@ -197,7 +200,8 @@ impl Dataplane {
             mss_bytes: u32::from(shared.config.tcp.mss),
             batch_bound: shared.config.batch as u32,
         });
-        Dataplane { header, _areas: areas, status, runners: runners.into(), shared }
+        let claims = Claims::new(runners.len());
+        Dataplane { header, _areas: areas, status, runners: runners.into(), claims, shared }
     }
 
     /// What the application finds through `IX_ABI`.
@@ -260,14 +264,36 @@ impl Dataplane {
         self.shared.wakers[thread].kick()
     }
 
+    /// The program's own threads take turns in being this elastic thread, without its knowing. Uses
+    /// no thread-local storage.
+    pub fn share(&self, thread: usize) {
+        self.shared.lives.share(thread);
+    }
+
+    /// The program leaves this elastic thread: flow groups that it still has go to the others.
+    ///
+    /// # Safety
+    /// As [`Dataplane::run_io`].
+    pub unsafe fn leave(&self, thread: usize) {
+        if self.claims.is_entered(thread) {
+            // SAFETY: the caller's promise.
+            unsafe { (*self.runners[thread].get()).leave(LEAVE_US) };
+            self.claims.leave(thread);
+        }
+    }
+
     /// The unbatched call: `thread` (below `threads()`) runs `calls` slots of its call array, then
     /// turns until there are events or `wait_us` are over. Answers the number of events.
     ///
     /// # Safety
     /// Nobody else uses this elastic thread during the call.
     pub unsafe fn run_io(&self, thread: usize, calls: usize, wait_us: u64) -> usize {
-        // SAFETY: the caller's promise.
-        let outcome = unsafe { (*self.runners[thread].get()).run_io(calls, wait_us) };
+        if !self.claims.is_entered(thread) {
+            self.claims.enter(thread);
+        }
+        let care = |now_us| self.claims.care(&self.runners, now_us);
+        // SAFETY: the caller's promise, and nobody looks after a thread that was claimed.
+        let outcome = unsafe { (*self.runners[thread].get()).run_io(calls, wait_us, &care) };
         let status = self.status[thread];
         // SAFETY: mapped for the life of the process; the application only reads it.
         unsafe {
@@ -336,6 +362,9 @@ fn fit_to_devices(mut config: Config, nics: &[Box<dyn Nic>]) -> Config {
     }
     config
 }
+
+/// So long may flow groups that a program has not sent away hold up its leaving, µs.
+const LEAVE_US: u64 = 50_000;
 
 /// Largest payload that fits, with all headers, into one frame behind the headroom.
 const MSS_IN_FRAME: usize = ix_mem::ROOM_BYTES - ix_wire::frame::HEADERS_BYTES_MAX;

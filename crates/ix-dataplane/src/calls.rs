@@ -79,6 +79,7 @@ impl ElasticThread {
             call_op::LISTEN => self.call_listen(a),
             call_op::UNLISTEN => self.call_unlisten(a[0]),
             call_op::SET_COOKIE => self.call_set_cookie(a[0], a[1]),
+            call_op::DRAIN => self.call_drain(),
             call_op::SET_OPT => self.call_set_opt(a[0], a[1], a[2]),
             call_op::GET_INFO => self.call_get_info(a[0], a[1]),
             call_op::UDP_BIND => self.call_udp_bind(a),

@@ -42,6 +42,16 @@ impl fmt::Display for Command {
 }
 
 impl Command {
+    /// The elastic thread that it is about.
+    pub fn thread(&self) -> usize {
+        match *self {
+            Command::Migrate { to: thread, .. }
+            | Command::Park { thread }
+            | Command::Resume { thread }
+            | Command::Drain { thread } => thread,
+        }
+    }
+
     /// From text; `None` when it is not one of these.
     pub fn parse(text: &str) -> Option<Command> {
         let mut words = text.split(' ');

@@ -125,9 +125,11 @@ counters! {
     rx_frames_in_use,
     /// Transmit frames now out of the pool.
     tx_frames_in_use,
-    /// Of those, the ones that devices hold to receive into.
+    /// Receive frames that belong to this thread's pool, in use or not.
+    rx_frames_owned,
+    /// Of the receive frames in use, the ones that devices hold to receive into.
     rx_frames_in_device,
-    /// Of those, the ones that devices are sending.
+    /// Of the transmit frames in use, the ones that devices are sending.
     tx_frames_in_device,
     /// Application timers armed now.
     app_timers,

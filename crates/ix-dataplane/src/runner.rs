@@ -29,11 +29,13 @@ pub struct Runner {
     check_us: u64,
     polls: Vec<libc::pollfd>,
     /// The last turn did something, or there was none since the last sleep.
-    busy: bool,
+    pub(crate) busy: bool,
     /// Turns since an update of a device waits.
     put_off: u32,
     /// Counts the application's returns.
     run: u64,
+    /// The application runs this thread.
+    entered: bool,
     /// The thread owns no flow group and is to leave its hardware thread alone.
     parked: bool,
 }
@@ -67,6 +69,7 @@ impl Runner {
             busy: true,
             put_off: 0,
             run: 0,
+            entered: false,
             parked: false,
         }
     }
@@ -82,19 +85,56 @@ impl Runner {
     }
 
     /// Runs the application's calls, then cycles until there are events, or `wait_us` are over.
-    pub fn run_io(&mut self, calls: usize, wait_us: u64) -> RunOutcome {
+    /// `care` is called with the time about every millisecond, between two cycles.
+    pub fn run_io(&mut self, calls: usize, wait_us: u64, care: &dyn Fn(u64)) -> RunOutcome {
         self.thread.io.metrics.whereabouts.set(Place::Dataplane);
         self.run += 1;
-        if self.run == 1 {
-            self.thread.io.enter();
+        if !self.entered {
+            self.entered = true;
+            let now_us = self.clock.now_us();
+            self.thread.io.enter(now_us);
         }
-        let outcome = self.cycle(calls, wait_us);
+        let outcome = self.cycle(calls, wait_us, care);
         let place = Place::Application { since_us: outcome.now_us };
         self.thread.io.metrics.whereabouts.set(place);
         outcome
     }
 
-    fn cycle(&mut self, calls: usize, wait_us: u64) -> RunOutcome {
+    /// The application has left this thread: flow groups that it still has go to the others, for so
+    /// long.
+    pub fn leave(&mut self, patience_us: u64) {
+        let start_us = self.clock.now_us();
+        (self.entered, self.parked) = (false, false);
+        self.thread.clear_app_timers();
+        self.thread.io.leave();
+        let mut now_us = start_us;
+        while now_us < start_us + patience_us {
+            self.turn_alone(now_us);
+            let lives = &self.thread.shared.lives;
+            let gone = self.thread.groups_here().is_empty() && self.thread.at_rest();
+            if gone || !lives.is_unsettled() {
+                break;
+            }
+            if !self.busy {
+                // SAFETY: a plain system call without arguments.
+                unsafe { libc::sched_yield() };
+            }
+            now_us = self.clock.now_us();
+        }
+        self.thread.run_housekeeping(now_us, true);
+        self.thread.publish_groups();
+        self.thread.io.metrics.whereabouts.set(Place::Dataplane);
+    }
+
+    /// A cycle without an application: whatever it is told, it has heard.
+    pub(crate) fn turn_alone(&mut self, now_us: u64) {
+        self.run += 1;
+        self.thread.begin(0, now_us);
+        self.thread.attend(self.run, now_us);
+        self.busy = self.thread.turn(now_us).busy;
+    }
+
+    fn cycle(&mut self, calls: usize, wait_us: u64, care: &dyn Fn(u64)) -> RunOutcome {
         let start_us = self.clock.now_us();
         let until_us = start_us.saturating_add(wait_us);
         let parked_until_us = start_us.saturating_add(PARKED_WAIT_US);
@@ -115,17 +155,16 @@ impl Runner {
                 false => self.thread.turn(now_us),
             };
             self.busy = report.busy;
-            let outcome = |signal| RunOutcome { events: report.events, now_us, signal };
             if report.events > 0 {
-                self.thread.io.metrics.counters.events.add(report.events as u64);
-                return outcome(now_us >= self.check_us && self.look_outside(now_us));
+                let signal = now_us >= self.check_us && self.look_outside(now_us, care);
+                return self.come_back(now_us, signal);
             }
             // Before the end of the wait: a program that only polls must hear of these as well.
-            if now_us >= self.check_us && self.look_outside(now_us) {
-                return outcome(true);
+            if now_us >= self.check_us && self.look_outside(now_us, care) {
+                return self.come_back(now_us, true);
             }
             if now_us >= until_us || self.thread.shared.wakers[index].take_kick() {
-                return outcome(false);
+                return self.come_back(now_us, false);
             }
             self.thread.io.metrics.waits();
             if report.busy {
@@ -135,7 +174,7 @@ impl Runner {
             } else if self.parked || now_us - busy_us >= spin_us {
                 if self.sleep(now_us, until_us) {
                     now_us = self.clock.now_us();
-                    return RunOutcome { events: 0, now_us, signal: false };
+                    return self.come_back(now_us, false);
                 }
                 self.busy = true;
                 now_us = self.clock.now_us();
@@ -155,6 +194,13 @@ impl Runner {
             }
             now_us = self.clock.now_us();
         }
+    }
+
+    /// The outcome now. To look outside may have left events as well.
+    fn come_back(&mut self, now_us: u64, signal: bool) -> RunOutcome {
+        let events = self.thread.io.events.count();
+        self.thread.io.metrics.counters.events.add(events as u64);
+        RunOutcome { events, now_us, signal }
     }
 
     /// Looks at memory only, until there may be something to do or `until_us`: a whole turn costs as
@@ -224,7 +270,7 @@ impl Runner {
         if !called && thread.may_sleep() {
             thread.run_housekeeping(now_us, true);
             thread.publish_groups();
-            if thread.shared.lives.is_unsettled() {
+            if thread.shared.lives.needs_care() {
                 wake_us = wake_us.min(now_us + NAP_UNSETTLED_US);
             }
             self.polls.clear();
@@ -263,7 +309,7 @@ impl Runner {
     }
 
     /// Reads updates of devices if there are any; answers whether a signal waits.
-    fn look_outside(&mut self, now_us: u64) -> bool {
+    fn look_outside(&mut self, now_us: u64, care: &dyn Fn(u64)) -> bool {
         self.check_us = now_us + CHECK_US;
         self.thread.io.metrics.look_at_window();
         // `poll` passes over a negative descriptor.
@@ -279,6 +325,8 @@ impl Runner {
             self.attend_life(now_us);
         }
         self.thread.publish_groups();
+        self.thread.io.take_over(now_us);
+        care(now_us);
         both[0].revents & libc::POLLIN != 0
     }
 }

@@ -258,6 +258,7 @@ impl ElasticThread {
         let io = &mut self.io;
         let counters = &io.metrics.counters;
         counters.rx_frames_in_use.set(io.rx_pool.in_use() as u64);
+        counters.rx_frames_owned.set(io.rx_pool.owned() as u64);
         counters.tx_frames_in_use.set(io.tx_pool.in_use() as u64);
         counters.app_timers.set(self.app_timers.armed() as u64);
         counters.wheel_entries.set(self.wheel.len() as u64);

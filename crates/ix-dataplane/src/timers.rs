@@ -14,6 +14,11 @@ impl ElasticThread {
         if self.app_timers.cancel(id) { Ok(0) } else { Err(error::BAD_HANDLE) }
     }
 
+    /// The application is gone: nobody waits for its timers.
+    pub(crate) fn clear_app_timers(&mut self) {
+        self.app_timers.clear();
+    }
+
     pub(crate) fn fire_app_timer(&mut self, id: u64) {
         if let Some(cookie) = self.app_timers.fire(id) {
             self.io.events.push(Event { kind: event_kind::TIMER, cookie, ..Event::default() });

@@ -86,6 +86,23 @@ pub fn kick(thread: usize) -> i64 {
     0
 }
 
+/// Whoever has entered an elastic thread leaves it.
+///
+/// # Safety
+/// As [`run_io`].
+pub unsafe fn left(thread: usize) -> i64 {
+    // SAFETY: as in `run_io`.
+    unsafe { (*RUNNING.load(Ordering::Relaxed)).dataplane.leave(thread) };
+    0
+}
+
+/// The program's own threads take turns in being an elastic thread. Runs on the application's side of
+/// the gate, and so touches no thread-local storage.
+pub fn share(thread: usize) {
+    // SAFETY: as in `run_io`.
+    unsafe { (*RUNNING.load(Ordering::Relaxed)).dataplane.share(thread) };
+}
+
 /// A Linux thread with this signal mask has entered.
 ///
 /// # Safety

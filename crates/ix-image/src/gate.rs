@@ -173,6 +173,8 @@ extern "C" fn dispatch(op: u64, index: u64, b: u64, c: u64) -> i64 {
         gate_op::ENTER => unsafe { boot::entered(index as usize, b) },
         // SAFETY: as above.
         gate_op::WATCH => unsafe { boot::watch(index as usize, b) },
+        // SAFETY: as above; it is the owner's last call.
+        gate_op::LEAVE => unsafe { boot::left(index as usize) },
         _ => 0,
     }
 }
@@ -201,6 +203,7 @@ extern "C" fn change_hands(
         gate_op::SHARE => {
             let owner = slot.owner.compare_exchange(0, SHARED, Ordering::Acquire, Ordering::Relaxed);
             if owner.is_ok() || slot.is_shared.load(Ordering::Relaxed) {
+                boot::share(index as usize);
                 slot.is_shared.store(true, Ordering::Release);
                 0
             } else {

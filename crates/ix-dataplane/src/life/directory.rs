@@ -28,6 +28,10 @@ struct Life {
     revoked: Option<u64>,
     /// Its Linux threads know nothing of elastic threads.
     shared: bool,
+    /// The application wants to leave it: it gets no more flow groups.
+    leaves: bool,
+    /// The application was told that it may leave.
+    drained: bool,
 }
 
 /// The command that runs.
@@ -36,7 +40,9 @@ struct Job {
     serial: u64,
     until_us: u64,
     command: Command,
+    /// Where flow groups belonged before it, and because of it.
     before: Plan,
+    after: Plan,
     involved: Vec<usize>,
 }
 
@@ -66,6 +72,8 @@ pub(super) struct Sight {
 pub(super) struct Orders {
     /// Tell the application that the thread goes, or that it is back.
     pub revoke: Option<bool>,
+    /// Tell the application that all flow groups have left, as it wanted.
+    pub drained: bool,
     /// Take flow groups, or take no more.
     pub takes_groups: Option<bool>,
     /// Send flow groups: which, where, and the migration's number.
@@ -116,16 +124,85 @@ impl Directory {
 
     /// Whether something is not as it should be, so that threads must look from time to time.
     pub fn is_unsettled(&self, owner: impl Fn(usize) -> usize) -> bool {
-        let waits = |life: &Life| life.state == ThreadState::Active && life.revoked.is_some();
+        let waits = |life: &Life| {
+            let untold = life.leaves && !life.drained;
+            life.state == ThreadState::Active && (life.revoked.is_some() || untold)
+        };
         self.job.is_some()
             || !self.parts.is_empty()
             || self.lives.iter().any(waits)
             || (0..FLOW_GROUPS).any(|group| self.plan.thread_of(group) != owner(group))
     }
 
-    /// The program has entered a thread, and runs it.
-    pub fn enter(&mut self, thread: usize) {
-        self.lives[thread].state = ThreadState::Active;
+    /// The program has entered a thread, and runs it: it gets its share of the flow groups, unless
+    /// it still has what was dealt out at the start. Answers the threads that must look.
+    pub fn enter(&mut self, thread: usize) -> Vec<usize> {
+        let shared = self.lives[thread].shared;
+        self.lives[thread] = Life { state: ThreadState::Active, shared, ..Life::default() };
+        let (before, threads) = (self.plan, self.lives.len());
+        if self.plan.groups_of(thread).is_empty() {
+            self.plan.share(thread, &self.active(), threads);
+        }
+        self.involved(&before)
+    }
+
+    /// The program wants to leave a thread soon: its flow groups go to the others. `None` when there
+    /// is no other that is active.
+    pub fn drain(&mut self, thread: usize) -> Option<Vec<usize>> {
+        let active = self.active_but(thread)?;
+        self.forbid(thread, "is leaving");
+        let (before, threads) = (self.plan, self.lives.len());
+        self.lives[thread].leaves = true;
+        self.lives[thread].drained = false;
+        self.plan.spread(thread, &active, threads);
+        let mut involved = self.involved(&before);
+        involved.push(thread);
+        Some(involved)
+    }
+
+    /// The program has left a thread. What flow groups it still has go to the others, if there are
+    /// any; they are sent by whoever looks on its behalf.
+    pub fn leave(&mut self, thread: usize) -> Vec<usize> {
+        self.forbid(thread, "has left");
+        let shared = self.lives[thread].shared;
+        self.lives[thread] = Life { shared, ..Life::default() };
+        self.abandon(thread)
+    }
+
+    /// Ends a command about a thread that the program takes away from it.
+    fn forbid(&mut self, thread: usize, what: &str) {
+        if self.job.as_ref().is_some_and(|job| job.command.thread() == thread) {
+            self.undo();
+            self.end(Outcome::Refused(format!("the program {what} elastic thread {thread}")));
+        }
+    }
+
+    /// Threads that the program has not entered have no flow groups, once others are active.
+    pub fn abandon(&mut self, thread: usize) -> Vec<usize> {
+        let (before, threads) = (self.plan, self.lives.len());
+        if let Some(active) = self.active_but(thread)
+            && self.lives[thread].state == ThreadState::Background
+        {
+            self.plan.spread(thread, &active, threads);
+        }
+        self.involved(&before)
+    }
+
+    /// The threads that lose or get groups since `before`.
+    fn involved(&self, before: &Plan) -> Vec<usize> {
+        let changed = self.plan.changed_from(before);
+        let ends = |group| [before.thread_of(group), self.plan.thread_of(group)];
+        let mut involved: Vec<usize> = changed.iter().flat_map(ends).collect();
+        involved.sort_unstable();
+        involved.dedup();
+        involved
+    }
+
+    /// Other threads that are active; `None` when there are none.
+    fn active_but(&self, thread: usize) -> Option<Vec<usize>> {
+        let mut active = self.active();
+        active.retain(|other| *other != thread);
+        Some(active).filter(|active| !active.is_empty())
     }
 
     /// The program's own threads take turns in being this elastic thread.
@@ -134,7 +211,10 @@ impl Directory {
     }
 
     fn active(&self) -> Vec<usize> {
-        let active = |thread: &usize| self.lives[*thread].state == ThreadState::Active;
+        let active = |thread: &usize| {
+            let life = &self.lives[*thread];
+            life.state == ThreadState::Active && !life.leaves
+        };
         (0..self.lives.len()).filter(active).collect()
     }
 
@@ -153,7 +233,7 @@ impl Directory {
             return Err(format!("command {} (`{}`) is not over yet", job.serial, job.command));
         }
         let before = self.plan;
-        let (threads, mut active) = (self.lives.len(), self.active());
+        let threads = self.lives.len();
         match command {
             Command::Migrate { groups, to } => {
                 self.check(to, &[ThreadState::Active])?;
@@ -162,10 +242,8 @@ impl Directory {
             }
             Command::Park { thread } | Command::Drain { thread } => {
                 self.check(thread, &[ThreadState::Active])?;
-                active.retain(|other| *other != thread);
-                if active.is_empty() {
-                    return Err(format!("elastic thread {thread} is the last active one"));
-                }
+                let last = || format!("elastic thread {thread} is the last active one");
+                let active = self.active_but(thread).ok_or_else(last)?;
                 if matches!(command, Command::Park { .. }) {
                     if self.lives[thread].shared {
                         return Err(format!(
@@ -180,23 +258,16 @@ impl Directory {
             Command::Resume { thread } => {
                 self.check(thread, &[ThreadState::Parked])?;
                 self.lives[thread].state = ThreadState::Active;
-                active.push(thread);
-                self.plan.share(thread, &active, threads);
+                self.plan.share(thread, &self.active(), threads);
             }
         }
-        let mut involved = vec![match command {
-            Command::Migrate { to: thread, .. }
-            | Command::Park { thread }
-            | Command::Drain { thread }
-            | Command::Resume { thread } => thread,
-        }];
-        for group in self.plan.changed_from(&before).iter() {
-            involved.extend([before.thread_of(group), self.plan.thread_of(group)]);
-        }
+        let mut involved = vec![command.thread()];
+        involved.extend(self.involved(&before));
         involved.sort_unstable();
         involved.dedup();
         let until_us = until_us.min(now_us + PATIENCE_MAX_US) + FINISH_US;
-        self.job = Some(Job { serial, until_us, command, before, involved: involved.clone() });
+        let (after, threads) = (self.plan, involved.clone());
+        self.job = Some(Job { serial, until_us, command, before, after, involved: threads });
         Ok(involved)
     }
 
@@ -205,13 +276,14 @@ impl Directory {
         let Some(life) = self.lives.get(thread) else {
             return Err(format!("there is no elastic thread {thread}, only {threads}"));
         };
-        if wanted.contains(&life.state) {
+        if wanted.contains(&life.state) && !life.leaves {
             return Ok(());
         }
         Err(match life.state {
             ThreadState::Background => {
                 format!("elastic thread {thread} was not entered by the program")
             }
+            _ if life.leaves => format!("the program is leaving elastic thread {thread}"),
             state => format!("elastic thread {thread} is {}", state.name()),
         })
     }
@@ -245,7 +317,11 @@ impl Directory {
         match self.lives[sight.index].state {
             ThreadState::Parking => self.attend_parking(sight, &mut orders),
             ThreadState::Active => self.attend_active(sight, &mut orders),
-            _ => {}
+            ThreadState::Parked => {}
+            _ => {
+                orders.takes_groups = Some(false);
+                self.send(sight, &mut orders);
+            }
         }
         self.finish(sight, &mut orders);
         let job = self.job.as_ref();
@@ -267,14 +343,19 @@ impl Directory {
     }
 
     fn attend_active(&mut self, sight: &Sight, orders: &mut Orders) {
+        orders.takes_groups = Some(true);
         self.send(sight, orders);
+        let left = self.parts.iter().all(|part| part.from != sight.index);
         let life = &mut self.lives[sight.index];
+        if life.leaves && !life.drained && sight.here.is_empty() && sight.at_rest && left {
+            life.drained = true;
+            orders.drained = true;
+        }
         if life.revoked.is_none() {
             return;
         }
         let belongs = self.plan.groups_of(sight.index);
         let has_all = belongs.iter().all(|group| sight.here.contains(group));
-        orders.takes_groups = Some(true);
         // At the end of the command at the latest: it may be that no group comes.
         if has_all || self.job.is_none() {
             life.revoked = None;
@@ -321,9 +402,13 @@ impl Directory {
                 }
                 empty && told
             }
-            Command::Drain { thread } if thread == me => sight.here.is_empty() && !moves,
+            // What else became of the groups meanwhile counts.
+            Command::Drain { thread } if thread == me => {
+                !moves && sight.here.iter().all(|group| self.plan.thread_of(group) == me)
+            }
             Command::Migrate { groups, to } if to == me => {
-                !moves && groups.iter().all(|group| sight.here.contains(group))
+                let mut belong = groups.iter().filter(|group| self.plan.thread_of(*group) == me);
+                !moves && belong.all(|group| sight.here.contains(group))
             }
             Command::Resume { thread } if thread == me => {
                 let revoked = self.lives[me].revoked.is_some();
@@ -341,20 +426,41 @@ impl Directory {
     fn give_up(&mut self, now_us: u64, orders: &mut Orders) {
         let Some(job) = self.job.as_ref().filter(|job| now_us >= job.until_us) else { return };
         let why = match job.command {
-            // What has come stays, and the rest follows when it can: that harms nobody.
             Command::Resume { .. } => "it was resumed, but its flow groups come later",
-            Command::Park { thread } => {
-                self.lives[thread].state = ThreadState::Active;
-                self.plan = job.before;
+            Command::Park { .. } => {
                 "it stays active: its program did not come back in time, or another thread's"
             }
             Command::Migrate { .. } | Command::Drain { .. } => {
-                self.plan = job.before;
                 "the flow groups stay: a thread's program did not come back in time"
             }
         };
         orders.call = job.involved.clone();
+        self.undo();
         self.end(Outcome::TimedOut(why.to_owned()));
+    }
+
+    /// Gives the directory the plan back that it had before the command.
+    fn undo(&mut self) {
+        let Some(job) = &self.job else { return };
+        match job.command {
+            // What has come stays, and the rest follows when it can: that harms nobody.
+            Command::Resume { .. } => return,
+            Command::Park { thread } if self.lives[thread].state == ThreadState::Parking => {
+                self.lives[thread].state = ThreadState::Active;
+            }
+            _ => {}
+        }
+        // What has changed since stays.
+        for group in job.after.changed_from(&job.before).iter() {
+            if self.plan.thread_of(group) == job.after.thread_of(group) {
+                self.plan.set(&[group].into_iter().collect(), job.before.thread_of(group));
+            }
+        }
+        // Not to those that have gone meanwhile.
+        let (active, threads) = (self.active(), self.lives.len());
+        for gone in (0..threads).filter(|thread| !active.contains(thread)) {
+            self.plan.spread(gone, &active, threads);
+        }
     }
 
     fn end(&mut self, outcome: Outcome) {

@@ -11,6 +11,7 @@ struct World {
     takes: Vec<bool>,
     /// What each application was told last.
     revoked: Vec<bool>,
+    drained: Vec<bool>,
     now_us: u64,
 }
 
@@ -18,7 +19,9 @@ impl World {
     fn new(threads: usize) -> World {
         let owner = std::array::from_fn(|group| group % threads);
         let mut directory = Directory::new(threads, |group| group % threads);
-        (0..threads).for_each(|thread| directory.enter(thread));
+        for thread in 0..threads {
+            assert!(directory.enter(thread).is_empty(), "nothing moves at the start");
+        }
         World {
             directory,
             owner,
@@ -26,6 +29,7 @@ impl World {
             moving: Vec::new(),
             takes: vec![true; threads],
             revoked: vec![false; threads],
+            drained: vec![false; threads],
             now_us: 0,
         }
     }
@@ -51,6 +55,10 @@ impl World {
         if let Some(revoked) = orders.revoke {
             assert_ne!(self.revoked[index], revoked, "told twice");
             self.revoked[index] = revoked;
+        }
+        if orders.drained {
+            assert!(here.is_empty(), "it is not drained");
+            self.drained[index] = true;
         }
         for (groups, to, number) in &orders.send {
             assert!(groups.iter().all(|group| self.owner[group] == index), "not its to send");
@@ -91,6 +99,11 @@ impl World {
         assert!(!self.directory.is_unsettled(|group| self.owner[group]));
     }
 
+    fn leave(&mut self, thread: usize) {
+        self.directory.leave(thread);
+        (self.revoked[thread], self.drained[thread]) = (false, false);
+    }
+
     fn ended(&mut self) -> Vec<(u64, Outcome)> {
         self.directory.take_ended()
     }
@@ -117,7 +130,7 @@ fn a_thread_is_parked_when_its_application_has_heard_and_its_groups_are_gone() {
     world.arrive(0, false);
     assert_eq!(world.ended(), []);
     let orders = world.attend(1);
-    assert_eq!((orders.go_on, orders.takes_groups), (false, Some(true)));
+    assert_eq!((orders.go_on, orders.takes_groups), (false, Some(true)), "at once, when it wakes");
     assert_eq!(world.ended(), [(7, Outcome::Done)]);
     assert_eq!(world.directory.state(1), ThreadState::Parked);
     // And back.
@@ -170,6 +183,52 @@ fn what_cannot_be_is_refused_and_says_why() {
 }
 
 #[test]
+fn an_application_leaves_a_thread_and_comes_back() {
+    let mut world = World::new(2);
+    assert_eq!(world.directory.drain(1), Some(vec![0, 1, 1]));
+    assert_eq!(world.directory.drain(0), None, "it is the last one");
+    let said = world.begin(1, Command::Park { thread: 1 }).unwrap_err();
+    assert!(said.contains("is leaving elastic thread 1"), "{said}");
+    assert_eq!(world.attend(1).send.len(), 1);
+    assert!(!world.drained[1]);
+    world.arrive(0, false);
+    world.attend(1);
+    assert!(world.drained[1]);
+    world.leave(1);
+    assert_eq!(world.directory.state(1), ThreadState::Background);
+    world.settle();
+    assert_eq!(world.here(0), GroupSet::all());
+    // It comes back and gets its share.
+    assert_eq!(world.directory.enter(1), [0, 1]);
+    world.settle();
+    assert_eq!(world.here(1), (0..FLOW_GROUPS).filter(|group| group % 2 == 1).collect());
+    // One that just goes: who looks after it sends its groups.
+    world.begin(2, Command::Park { thread: 1 }).unwrap();
+    world.leave(1);
+    assert!(matches!(&world.ended()[..], [(2, Outcome::Refused(why))] if why.contains("left")));
+    world.settle();
+    assert_eq!(world.here(0), GroupSet::all());
+}
+
+#[test]
+fn threads_that_nobody_has_entered_have_no_groups_once_another_is_active() {
+    let mut directory = Directory::new(3, |group| group % 3);
+    assert!(directory.abandon(1).is_empty(), "nobody is there to take them");
+    assert!(directory.enter(0).is_empty());
+    assert_eq!([directory.abandon(0), directory.abandon(1)], [vec![], vec![0, 1]]);
+    assert_eq!(directory.abandon(2), [0, 2]);
+    let orders = |directory: &mut Directory, index| {
+        let here = (0..FLOW_GROUPS).filter(|group| group % 3 == index).collect();
+        directory.attend(&Sight { index, run: 9, here, at_rest: true }, 0)
+    };
+    for index in [1, 2] {
+        let send = orders(&mut directory, index).send;
+        assert!(matches!(send[..], [(_, 0, _)]), "{send:?}");
+    }
+    assert!(orders(&mut directory, 0).send.is_empty());
+}
+
+#[test]
 fn a_command_that_takes_too_long_is_undone() {
     let mut world = World::new(3);
     world.begin(1, Command::Park { thread: 1 }).unwrap();
@@ -196,6 +255,9 @@ enum Step {
     ComeBack(usize),
     Arrive(usize, bool),
     Wait,
+    Drain(usize),
+    Leave(usize),
+    Enter(usize),
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -205,6 +267,9 @@ fn step() -> impl Strategy<Value = Step> {
         6 => (0usize..5).prop_map(Step::ComeBack),
         6 => (0usize..8, prop::bool::weighted(0.3)).prop_map(|(at, no)| Step::Arrive(at, no)),
         1 => Just(Step::Wait),
+        1 => (0usize..5).prop_map(Step::Drain),
+        1 => (0usize..5).prop_map(Step::Leave),
+        2 => (0usize..5).prop_map(Step::Enter),
     ]
 }
 
@@ -235,11 +300,28 @@ proptest! {
                 Step::ComeBack(thread) if thread < threads => world.come_back(thread),
                 Step::Arrive(at, refuse) if at < world.moving.len() => world.arrive(at, refuse),
                 Step::Wait => world.now_us += 1_000_000,
+                Step::Drain(thread)
+                    if thread < threads
+                        && world.directory.state(thread) == ThreadState::Active =>
+                {
+                    world.directory.drain(thread);
+                }
+                // The last one stays, so that there is somebody to have the groups.
+                Step::Leave(thread)
+                    if thread < threads && world.directory.active_but(thread).is_some() =>
+                {
+                    world.leave(thread);
+                }
+                Step::Enter(thread)
+                    if thread < threads
+                        && world.directory.state(thread) == ThreadState::Background =>
+                {
+                    world.directory.enter(thread);
+                }
                 _ => {}
             }
             ended.extend(world.ended().into_iter().map(|(serial, _)| serial));
-            let active = |thread: &usize| world.directory.state(*thread) == ThreadState::Active;
-            prop_assert!((0..threads).any(|thread| active(&thread)), "one stays active");
+            prop_assert!(!world.directory.active().is_empty(), "one stays active");
             for thread in 0..threads {
                 if world.directory.state(thread) == ThreadState::Parked {
                     prop_assert!(world.here(thread).is_empty(), "a parked thread has groups");
@@ -249,13 +331,16 @@ proptest! {
         world.settle();
         ended.extend(world.ended().into_iter().map(|(serial, _)| serial));
         prop_assert_eq!(&ended, &begun);
+        let active = world.directory.active();
         for thread in 0..threads {
-            let active = world.directory.state(thread) == ThreadState::Active;
-            prop_assert_eq!(active, !world.revoked[thread]);
-            prop_assert_eq!(active, world.directory.state(thread) != ThreadState::Parked);
+            let state = world.directory.state(thread);
+            prop_assert_ne!(state, ThreadState::Parking);
+            prop_assert_eq!(state == ThreadState::Parked, world.revoked[thread]);
+            let leaving = state == ThreadState::Active && !active.contains(&thread);
+            prop_assert_eq!(leaving, world.drained[thread]);
         }
         for owner in world.owner {
-            prop_assert_eq!(world.directory.state(owner), ThreadState::Active);
+            prop_assert!(active.contains(&owner), "thread {} has groups", owner);
         }
     }
 }
