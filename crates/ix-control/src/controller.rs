@@ -23,6 +23,8 @@ const CLOCK_AGAIN_US: u64 = 1_000_000;
 #[derive(Debug)]
 pub struct Controller {
     policy: Policy,
+    /// Of dataplanes that have another.
+    own: BTreeMap<DataplaneId, Policy>,
     machine: Machine,
     seats: BTreeMap<DataplaneId, Seat>,
     arrivals: u64,
@@ -34,7 +36,15 @@ pub struct Controller {
 impl Controller {
     /// A controller that has seen nothing yet: it takes over whatever state it finds.
     pub fn new(policy: Policy, machine: Machine) -> Controller {
-        Controller { policy, machine, seats: BTreeMap::new(), arrivals: 0, plan: None, told_us: 0 }
+        Controller {
+            policy,
+            own: BTreeMap::new(),
+            machine,
+            seats: BTreeMap::new(),
+            arrivals: 0,
+            plan: None,
+            told_us: 0,
+        }
     }
 
     /// The policy.
@@ -47,13 +57,38 @@ impl Controller {
         &self.machine
     }
 
-    /// Another policy from now on. Each dataplane goes on from the rung that is nearest to what it
-    /// has, at the next tick.
+    /// The policy of one dataplane.
+    pub fn policy_of(&self, dataplane: DataplaneId) -> &Policy {
+        self.own.get(&dataplane).unwrap_or(&self.policy)
+    }
+
+    /// Another policy for all from now on, also for those that had one of their own. Each goes on
+    /// from the rung that is nearest to what it has, at the next tick.
     pub fn set_policy(&mut self, policy: Policy) {
-        let same_ladder = (&policy.ladder, policy.gain) == (&self.policy.ladder, self.policy.gain);
-        self.policy = policy;
-        if !same_ladder {
-            self.forget();
+        let mut old = std::mem::take(&mut self.own);
+        let before = std::mem::replace(&mut self.policy, policy);
+        let changed = |id: &DataplaneId| {
+            let old = old.remove(id);
+            !same_ladder(old.as_ref().unwrap_or(&before), &self.policy)
+        };
+        let changed: Vec<_> = self.seats.keys().copied().filter(changed).collect();
+        self.leave(&changed);
+    }
+
+    /// Another policy for one dataplane from now on.
+    pub fn set_policy_of(&mut self, dataplane: DataplaneId, policy: Policy) {
+        let same = same_ladder(self.policy_of(dataplane), &policy);
+        self.own.insert(dataplane, policy);
+        if !same {
+            self.leave(&[dataplane]);
+        }
+    }
+
+    /// These are observed anew.
+    fn leave(&mut self, dataplanes: &[DataplaneId]) {
+        self.seats.retain(|id, _| !dataplanes.contains(id));
+        if !dataplanes.is_empty() {
+            self.plan = None;
         }
     }
 
@@ -89,10 +124,14 @@ impl Controller {
     /// One turn of the 10 Hz loop.
     pub fn tick(&mut self, now_us: u64, observations: &[Observation]) -> Vec<Decision> {
         self.seats.retain(|_, seat| now_us < seat.seen_us + GONE_AFTER_US);
+        let seats = &self.seats;
+        self.own.retain(|id, _| {
+            seats.contains_key(id) || observations.iter().any(|o| o.dataplane == *id)
+        });
         let mut seen: Vec<(&Observation, f64)> = observations
             .iter()
             .filter(|o| o.threads.iter().any(|t| self.machine.core_of(t.cpu).is_some()))
-            .map(|o| (o, self.policy.weight_of(&o.program)))
+            .map(|o| (o, self.policy_of(o.dataplane).weight_of(&o.program)))
             .collect();
         let order = |o: &Observation| self.seats.get(&o.dataplane).map_or(u64::MAX, |s| s.order);
         seen.sort_by_key(|(o, _)| (order(o), o.dataplane));
@@ -125,7 +164,8 @@ impl Controller {
         seen: &Observation,
         may_use: &BTreeSet<usize>,
     ) -> Option<Decision> {
-        let tick = Tick { now_us, policy: &self.policy, machine: &self.machine };
+        let policy = self.own.get(&seen.dataplane).unwrap_or(&self.policy);
+        let tick = Tick { now_us, policy, machine: &self.machine };
         if let Some(seat) = self.seats.get_mut(&seen.dataplane) {
             return seat.tick(&tick, seen, may_use);
         }
@@ -170,7 +210,7 @@ impl Controller {
                 cores,
                 running: seat.cores(seen, &self.machine),
                 clock: seat.configuration().clock,
-                background: self.policy.ladder.background,
+                background: self.policy_of(*id).ladder.background,
             })
         };
         let wishes: Vec<Wish> = self.seats.iter().filter_map(wish).collect();
@@ -199,6 +239,11 @@ impl Controller {
         decisions[0].steps.splice(0..0, first);
         decisions[at].steps.extend(last);
     }
+}
+
+/// Whether rungs stay what they are.
+fn same_ladder(a: &Policy, b: &Policy) -> bool {
+    a.ladder == b.ladder && a.gain == b.gain && a.name == b.name
 }
 
 #[cfg(test)]

@@ -45,6 +45,11 @@ pub struct ThreadObservation {
 }
 
 impl ThreadObservation {
+    /// Whether the controller may have it run or parked. A background thread is the application's.
+    pub fn is_ours(&self) -> bool {
+        self.state != ThreadState::Background
+    }
+
     /// The papers' estimate of the tail: ⌈Q/B⌉·τ, µs.
     pub fn tail_us(&self, batch_bound: u32) -> f64 {
         (self.queue_depth[0] / f64::from(batch_bound.max(1))).ceil() * self.iteration_us

@@ -20,7 +20,7 @@ pub(crate) fn choose_threads(
     let mut cores: BTreeMap<usize, Vec<(bool, u16)>> = BTreeMap::new();
     for (number, thread) in seen.threads.iter().enumerate() {
         let Some(core) = machine.core_of(thread.cpu) else { continue };
-        if may_use.contains(&core) {
+        if may_use.contains(&core) && thread.is_ours() {
             let idle = thread.state != ThreadState::Elastic;
             cores.entry(core).or_default().push((idle, number as u16));
         }

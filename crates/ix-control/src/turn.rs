@@ -69,6 +69,11 @@ impl<P: Platform> ControlLoop<P> {
         &mut self.platform
     }
 
+    /// Both.
+    pub fn parts(&mut self) -> (&mut Controller, &mut P) {
+        (&mut self.controller, &mut self.platform)
+    }
+
     /// One turn, to be taken every [`TICK_US`].
     pub fn turn(&mut self, now_us: u64) -> Vec<Event> {
         let mut events = Vec::new();

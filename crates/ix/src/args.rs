@@ -67,6 +67,9 @@ pub enum Command {
     /// Talk to a running dataplane
     #[command(subcommand, long_about = crate::ctl::args::CTL_HELP)]
     Ctl(CtlCommand),
+    /// Give each dataplane just the resources that its load needs, by a policy
+    #[command(long_about = crate::cp::HELP)]
+    Cp(crate::cp::CpArgs),
     /// Watch a running dataplane, live on the terminal
     #[command(long_about = crate::top::HELP)]
     Top(crate::top::TopArgs),
@@ -134,6 +137,13 @@ pub struct RunArgs {
     /// Where to listen for `ix ctl` (default: /run/ix/PID.sock, or in $XDG_RUNTIME_DIR)
     #[arg(long, value_name = "PATH")]
     pub control: Option<PathBuf>,
+    /// Control its threads and clocks by a policy, as `ix cp` does: a TOML file, or one of energy,
+    /// consolidation, minmax
+    #[arg(long, value_name = "FILE")]
+    pub policy: Option<String>,
+    /// Upper bound on the queueing delay, µs (default: the policy's)
+    #[arg(long, value_name = "US", requires = "policy")]
+    pub slo_us: Option<f64>,
     /// The program and its arguments
     #[arg(last = true, required = true, value_name = "PROGRAM [ARGS]")]
     pub program: Vec<OsString>,

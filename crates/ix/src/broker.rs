@@ -1,7 +1,7 @@
 //! The broker: starts the program with the dataplane in it, and stays until it ends, to answer
 //! `ix ctl` and to serve the devices: links that go down and come back, peers that come and go.
 use crate::commands::Commands;
-use crate::control::{Access, Answers, Dataplane, Server};
+use crate::control::{Access, Answers, Charge, Dataplane, Server};
 use crate::counters::Counters;
 use crate::devices::Devices;
 use crate::problem::{Problem, Result, STATUS_NOT_EXECUTABLE, STATUS_NOT_FOUND};
@@ -45,6 +45,8 @@ pub struct Running {
     control: Server,
     /// Of commands that came through the control socket.
     answers: Answers,
+    /// The controller, if there is one.
+    charge: Charge,
     watch: LinkWatch,
     counters: Counters,
     devices: Devices,
@@ -97,6 +99,7 @@ impl Broker {
             child,
             control,
             answers,
+            charge: Charge::default(),
             watch,
             counters,
             devices,
@@ -152,13 +155,15 @@ impl Running {
 
     /// Clients of the control socket.
     fn serve_control(&mut self) {
-        let Running { child, control, answers, counters, devices, commands, name, .. } = self;
+        let Running { child, control, answers, charge, counters, devices, commands, name, .. } =
+            self;
         let mut dataplane = Dataplane {
             name: json!({ "program": name, "pid": child.pid() }),
             threads: counters.threads(),
             snapshot: &|| snapshot(child, counters, devices, name),
             commands,
             answers,
+            charge,
         };
         control.serve(&mut dataplane, Instant::now());
         self.commands.service(self.child.channel());
@@ -204,6 +209,11 @@ impl Running {
         }
         lines.iter().for_each(|line| eprintln!("ix: {line}"));
         Ok(None)
+    }
+
+    /// Where operators ask.
+    pub fn control_path(&self) -> &Path {
+        self.control.path()
     }
 
     /// The dataplane's counters and what they belong to.

@@ -10,6 +10,7 @@ pub mod commands;
 pub mod control;
 pub mod cost;
 mod counters;
+pub mod cp;
 pub mod ctl;
 mod demo;
 mod devices;
@@ -51,6 +52,7 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
         Command::Demo(args) => demo::main(&args).map(done),
         Command::Bench(command) => bench::main(&command).map(done),
         Command::Ctl(command) => ctl::main(&command).map(done),
+        Command::Cp(args) => cp::main(&args).map(done),
         Command::Top(args) => top::main(&args),
         Command::Doctor(args) => doctor::main(&args).map(done),
         Command::Load(args) => load::main(args.args),

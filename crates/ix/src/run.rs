@@ -4,6 +4,7 @@
 //! becomes the program's broker; ends as the program ends.
 use crate::args::{Domain, RunArgs};
 use crate::broker::Broker;
+use crate::cp::Embedded;
 use crate::isn_key;
 use crate::problem::{Problem, Result, STATUS_NOT_EXECUTABLE, STATUS_NOT_FOUND};
 use crate::report::write_json;
@@ -20,6 +21,9 @@ pub fn main(args: &RunArgs) -> Result<u8> {
         return Err(pku_not_built());
     }
     let settings = Settings::from_args(args)?;
+    if let Some(policy) = &args.policy {
+        Embedded::check(policy, args.slo_us)?;
+    }
     let specs = device_specs(&settings)?;
     let program = find_program(args.program.first().map_or(OsStr::new(""), |p| p))?;
     let mut keys = Keys::random()?;
@@ -36,7 +40,12 @@ pub fn main(args: &RunArgs) -> Result<u8> {
     let memory = memory.map(|memory| memory.fd).filter(|_| shares);
     let broker = Broker { program, args: args.program.clone(), text, cpus, devices, memory };
     let mut running = broker.start(args.control.as_deref())?;
+    let controller = args.policy.as_ref().map(|policy| {
+        Embedded::start(policy, args.slo_us, running.control_path().to_owned())
+    });
+    let controller = controller.transpose()?;
     let exit = running.wait()?;
+    drop(controller);
     if let Some(path) = &args.stats {
         write_json(path, &running.snapshot())?;
     }

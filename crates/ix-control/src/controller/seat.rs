@@ -304,7 +304,8 @@ fn list(threads: &BTreeSet<u16>) -> String {
 /// What a dataplane may have of these cores.
 fn limits(seen: &Observation, machine: &Machine, may_use: &BTreeSet<usize>) -> Limits {
     let threads = |core: usize| {
-        seen.threads.iter().filter(|thread| machine.core_of(thread.cpu) == Some(core)).count()
+        let ours = seen.threads.iter().filter(|thread| thread.is_ours());
+        ours.filter(|thread| machine.core_of(thread.cpu) == Some(core)).count()
     };
     let own: Vec<usize> = may_use.iter().map(|&core| threads(core)).filter(|n| *n > 0).collect();
     let threads_per_core = own.iter().copied().max().unwrap_or(1) as u32;

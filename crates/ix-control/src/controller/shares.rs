@@ -39,7 +39,8 @@ impl Shares {
         let mut taken = reserved;
         for (seen, weight) in observations {
             let core = |thread: usize| machine.core_of(seen.threads[thread].cpu);
-            let candidates: BTreeSet<usize> = (0..seen.threads.len()).filter_map(core).collect();
+            let ours = (0..seen.threads.len()).filter(|thread| seen.threads[*thread].is_ours());
+            let candidates: BTreeSet<usize> = ours.filter_map(core).collect();
             let runs: BTreeSet<usize> = seen.elastic().filter_map(core).collect();
             let mut held: BTreeSet<usize> = runs.difference(&taken).copied().collect();
             if held.is_empty() {

@@ -11,6 +11,7 @@ pub use clocks::Clocks;
 pub use energy::Energy;
 pub use files::{FileError, Tree, parse_list};
 pub use latency::{Latency, SERVING_US};
+pub use topology::online;
 
 use crate::{DataplaneId, Machine, Observation, Platform, Step, StepError, ThreadState};
 use std::collections::BTreeMap;

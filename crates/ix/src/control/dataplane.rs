@@ -1,11 +1,12 @@
 //! What stands behind the control socket of `ix run`: the control page, which is only read, and
 //! commands to the dataplane, which are answered later.
-use super::{Answer, Backend, Refusal, Request, Ticket, Topic};
+use super::{Answer, Backend, Charge, Refusal, Request, Ticket, Topic};
 use crate::commands::Commands;
 use ix_dataplane::{Command, Outcome};
 use serde_json::{Value, json};
 use std::cell::RefCell;
 use std::rc::Rc;
+use std::time::Instant;
 
 /// Answers of commands that have ended, on their way to who asked.
 #[derive(Clone, Default)]
@@ -30,6 +31,8 @@ pub struct Dataplane<'a> {
     pub commands: &'a mut Commands,
     /// Where their outcomes come.
     pub answers: &'a Answers,
+    /// Its controller.
+    pub charge: &'a mut Charge,
 }
 
 impl Backend for Dataplane<'_> {
@@ -38,10 +41,21 @@ impl Backend for Dataplane<'_> {
     }
 
     fn look(&mut self, _topic: Topic) -> Answer {
-        Ok((self.snapshot)())
+        let mut snapshot = (self.snapshot)();
+        snapshot["controller"] = self.charge.to_json(Instant::now());
+        Ok(snapshot)
     }
 
     fn begin(&mut self, request: &Request, ticket: Ticket) -> Option<Answer> {
+        match request {
+            Request::Policy { text, slo_us } => {
+                return Some(self.charge.wish(text.as_deref(), *slo_us, Instant::now()));
+            }
+            Request::Control { report } => {
+                return Some(self.charge.report(report, Instant::now()));
+            }
+            _ => {}
+        }
         let command = match self.command(request) {
             Ok(command) => command,
             Err(refusal) => return Some(Err(refusal)),
@@ -72,9 +86,12 @@ impl Dataplane<'_> {
             Request::Resume { thread } => Ok(Command::Resume { thread: self.thread(*thread)? }),
             Request::Drain { thread } => Ok(Command::Drain { thread: self.thread(*thread)? }),
             Request::Connections { .. } => Err(Refusal::Unsupported("list its connections yet")),
-            Request::Status | Request::Stats | Request::Subscribe { .. } | Request::Unsubscribe => {
-                Err(Refusal::Unsupported("do that"))
-            }
+            Request::Status
+            | Request::Stats
+            | Request::Subscribe { .. }
+            | Request::Unsubscribe
+            | Request::Policy { .. }
+            | Request::Control { .. } => Err(Refusal::Unsupported("do that")),
         }
     }
 

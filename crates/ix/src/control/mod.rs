@@ -15,6 +15,8 @@
 //! * `request`: what may be asked, and the errors.
 //! * `server`: the broker's end. It never waits for a client.
 //! * `client`: the other end.
+//! * `charge`: the controller of a dataplane, if it has one, and what it shall do.
+mod charge;
 mod client;
 mod dataplane;
 mod peer;
@@ -26,6 +28,7 @@ mod server;
 mod tests;
 mod view;
 
+pub use charge::{Charge, Report, Wish};
 pub use client::{Client, ask};
 pub use dataplane::{Answers, Dataplane};
 pub use place::{Access, Found, all, find, folder, read_only};

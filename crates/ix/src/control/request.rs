@@ -1,5 +1,5 @@
 //! Requests, who may make them, and why they are refused.
-use super::PROTOCOL;
+use super::{PROTOCOL, Report};
 use ix_dataplane::GroupSet;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -25,7 +25,7 @@ impl Role {
 }
 
 /// One request.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "do", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Request {
     /// Threads, flow groups, metrics and migrations now.
@@ -70,6 +70,20 @@ pub enum Request {
     Resume {
         /// The elastic thread.
         thread: usize,
+    },
+    /// Another policy for the controller, another bound on the queueing delay, or both.
+    Policy {
+        /// The policy as TOML; none: as it is.
+        #[serde(default)]
+        text: Option<String>,
+        /// The bound, µs; none: the policy's.
+        #[serde(default)]
+        slo_us: Option<f64>,
+    },
+    /// A controller says that it is in charge, and hears what it shall do.
+    Control {
+        /// What it says of itself.
+        report: Report,
     },
 }
 
@@ -153,6 +167,8 @@ pub enum Refusal {
     NoSuchThread(usize, usize),
     /// No controller runs here.
     NoController,
+    /// Another controller is in charge: its process.
+    Controlled(u32),
     /// The dataplane did not answer in time.
     NoAnswer,
     /// The dataplane refuses, and why.
@@ -172,6 +188,7 @@ impl Refusal {
             Refusal::Busy => "busy",
             Refusal::NoSuchThread(..) => "no-such-thread",
             Refusal::NoController => "no-controller",
+            Refusal::Controlled(_) => "controlled",
             Refusal::NoAnswer => "no-answer",
             Refusal::Dataplane(_) => "refused",
             Refusal::Unsupported(_) => "unsupported",
@@ -192,6 +209,7 @@ impl Refusal {
                 n => format!("its threads are 0 to {}", n - 1),
             },
             Refusal::NoController => "start one with `ix run --policy …` or `ix cp`".into(),
+            Refusal::Controlled(pid) => format!("end process {pid} first"),
             Refusal::NoAnswer => {
                 "the program may have stayed away from the dataplane; look with `ix ctl status`"
                     .into()
@@ -218,6 +236,9 @@ impl fmt::Display for Refusal {
             Refusal::Busy => write!(f, "too many clients"),
             Refusal::NoSuchThread(thread, _) => write!(f, "no elastic thread {thread}"),
             Refusal::NoController => write!(f, "no controller runs for this dataplane"),
+            Refusal::Controlled(pid) => {
+                write!(f, "another controller is in charge of it: process {pid}")
+            }
             Refusal::NoAnswer => write!(f, "the dataplane did not answer in time"),
             Refusal::Dataplane(why) => write!(f, "{why}"),
             Refusal::Unsupported(what) => write!(f, "this dataplane cannot {what}"),

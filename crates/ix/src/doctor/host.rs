@@ -13,7 +13,7 @@ const TWO_MB: usize = 2 << 20;
 const MEMLOCK_WANTED: u64 = 256 << 20;
 
 pub(super) fn checks() -> Vec<Check> {
-    vec![
+    let mut checks = vec![
         kernel(),
         fsgsbase(),
         planting(),
@@ -26,7 +26,20 @@ pub(super) fn checks() -> Vec<Check> {
         rapl(),
         counters(),
         congestion_control(),
-    ]
+    ];
+    checks.extend(control());
+    checks
+}
+
+/// What a policy of `ix cp` can use beside clocks and energy, which stand above.
+fn control() -> Vec<Check> {
+    let findings = ix_control::linux::inspect(&ix_control::linux::Tree::default());
+    let others = findings.into_iter().filter(|f| !["clocks", "energy"].contains(&f.name));
+    let check = |finding: ix_control::linux::Finding| match finding.missing {
+        None => Check::ok(finding.name, finding.note),
+        Some(why) => Check::limited(finding.name, format!("{why}; {}", finding.note)),
+    };
+    others.map(check).collect()
 }
 
 fn kernel() -> Check {

@@ -96,18 +96,27 @@ impl Bed {
 
     /// Starts `ix-echo` with these arguments and waits until it serves.
     pub fn serve(&self, arguments: &[&str]) -> Service {
+        self.serve_with(&[], arguments)
+    }
+
+    /// The same with more flags for `ix run`.
+    pub fn serve_with(&self, flags: &[&str], arguments: &[&str]) -> Service {
         let echo = build_echo();
         let mut program = vec![echo.to_str().expect("text")];
         program.extend(arguments);
-        let service = self.start(&program);
+        let service = self.start_flags(flags, &program);
         service.process.wait_for("ready", PATIENCE);
         service
     }
 
     /// Starts a program under `ix run`, and does not wait for more than its device.
     pub fn start(&self, program: &[&str]) -> Service {
+        self.start_flags(&[], program)
+    }
+
+    fn start_flags(&self, flags: &[&str], program: &[&str]) -> Service {
         let (namespace, link) = self.service_link();
-        let mut service = self.start_with(&self.config(link), program);
+        let mut service = self.launch(&self.config(link), flags, program);
         if self.nic == Nic::Tap {
             service.raise_tap(namespace, link, CLIENT, PREFIX);
         }
@@ -116,11 +125,15 @@ impl Bed {
 
     /// Starts a program under `ix run` with this configuration, where the service's link is.
     pub fn start_with(&self, config: &str, program: &[&str]) -> Service {
+        self.launch(config, &[], program)
+    }
+
+    fn launch(&self, config: &str, flags: &[&str], program: &[&str]) -> Service {
         let (namespace, _) = self.service_link();
         let (control, file) = (self.file("control.sock"), self.file("ix.toml"));
         std::fs::write(&file, config).expect("write the configuration");
         let mut command = namespace.command(env!("CARGO_BIN_EXE_ix"), None);
-        command.arg("run").arg("-c").arg(file);
+        command.arg("run").arg("-c").arg(file).args(flags);
         command.arg("--control").arg(&control).arg("--").args(program);
         Service { process: Process::start(command), control }
     }
