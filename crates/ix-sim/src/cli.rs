@@ -21,7 +21,7 @@ struct Args {
     /// As many seeds as take so long
     #[arg(long)]
     minutes: Option<u64>,
-    /// What the connections do: bulk, echo, churn, all
+    /// What the connections do: bulk, echo, churn, all; migration: all, on hosts that move flow groups
     #[arg(long, default_value = "all", value_parser = scenario)]
     scenario: Scenario,
     /// Lose frames with this probability, and have no other faults
@@ -44,7 +44,8 @@ fn scenario(text: &str) -> Result<Scenario, &'static str> {
         "echo" => Ok(Scenario::Echo),
         "churn" => Ok(Scenario::Churn),
         "all" => Ok(Scenario::All),
-        _ => Err("not one of bulk, echo, churn, all"),
+        "migration" => Ok(Scenario::Migration),
+        _ => Err("not one of bulk, echo, churn, migration, all"),
     }
 }
 

@@ -1,19 +1,20 @@
 //! A host: real elastic threads with real event loops, on a simulated device and clock.
-use crate::audit::Audit;
+use crate::audit::{Audit, Wall};
 use crate::ledger::Ledger;
 use crate::nic::{Port, PortConfig, Spread};
-use crate::peer::{PORT, Peer};
+use crate::peer::{PORT, Peer, Talk};
 use crate::plan::{HostPlan, SpreadPlan};
 use crate::rng::Rng;
 use ix_abi::{CALLS_MAX, Call, EVENTS_MAX, Event, ThreadArea, ThreadStatus, gate_op};
 use ix_dataplane::config::AddressCheck;
 use ix_dataplane::metrics::{ControlPage, Snapshot, ThreadMetrics};
 use ix_dataplane::{
-    CallArray, Config, CycleReport, ElasticThread, EventWriter, Io, Shared, Waker, forwarding,
+    CallArray, Config, CycleReport, ElasticThread, EventWriter, GroupSet, Io, MigrationEnd,
+    MigrationRecord, Shared, Waker, forwarding,
 };
 use ix_mem::{PacketMemory, Pool, Sizes};
-use ix_wire::{FlowHash, IpAddr};
-use libix::event::EventLoop;
+use ix_wire::{FLOW_GROUPS, FlowHash, IpAddr};
+use libix::event::{EventLoop, Team};
 use libix::raw::{Gate, Thread, Wait};
 use std::cell::RefCell;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -88,6 +89,8 @@ struct Core {
     report: CycleReport,
     /// How long the application wanted to wait, µs.
     wait_us: u64,
+    /// Migrations that ended here.
+    records: Vec<MigrationRecord>,
 }
 
 impl Core {
@@ -116,6 +119,7 @@ impl Gate for SimGate {
         unsafe { (*core.arrays.status).now_us = core.now_us };
         core.wait_us = wait_us;
         core.report = core.elastic.run_cycle(calls, core.now_us);
+        core.records.extend(std::iter::from_fn(|| core.elastic.take_migration()));
         core.audit.calls(core.arrays.first_calls(calls).iter());
         core.audit.events(core.arrays.first_events(core.report.events).iter());
         core.report.events as i64
@@ -137,6 +141,10 @@ pub struct Host {
     page: Arc<ControlPage>,
     plan: HostPlan,
     rng: Rng,
+    wall: Rc<RefCell<Wall>>,
+    shared: Arc<Shared>,
+    /// Migrations that were begun.
+    commands: u64,
 }
 
 /// When a thread wants to run again.
@@ -167,6 +175,8 @@ impl Host {
             queues: plan.threads,
             ring: plan.ring,
             spread: spread(plan.spread, hash, &mut rng),
+            promise: plan.promise.0,
+            lag_us: plan.promise.1,
         });
         let sizes = Sizes {
             rx_frames: plan.rx_frames * plan.threads,
@@ -178,11 +188,22 @@ impl Host {
         let shared = Arc::new(Shared::new(config, memory, wakers, &[port.config().mac], now_us));
         let page = ControlPage::anonymous(plan.threads).expect("memory for a control page");
         let page = Arc::new(page);
-        let mut host = Host { threads: Vec::new(), port, page, plan: plan.clone(), rng };
+        let wall = Wall::new((0..FLOW_GROUPS).map(|group| shared.owner(group)));
+        let team = Team::new(plan.threads as u32);
+        let mut host = Host {
+            threads: Vec::new(),
+            port,
+            page,
+            plan: plan.clone(),
+            rng,
+            wall,
+            shared: shared.clone(),
+            commands: 0,
+        };
         for (thread, rings) in forwarding(plan.threads).into_iter().enumerate() {
             let core = host.core(&shared, thread, rings, now_us);
             let peer = Peer::new(ledger.clone(), servers.clone(), host.rng.fork());
-            let started = host.start(core, peer, thread, now_us);
+            let started = host.start(core, peer, thread, &team, now_us);
             host.threads.push(started);
         }
         let plans = ledger.borrow().plans.clone();
@@ -223,21 +244,30 @@ impl Host {
         Core {
             elastic: ElasticThread::new(io, calls, rings, now_us),
             arrays,
-            audit: Audit::new(rx_base as u64..(rx_base + rx_len) as u64),
+            audit: Audit::new(rx_base as u64..(rx_base + rx_len) as u64, self.wall.clone(), thread),
             now_us,
             report: CycleReport { events: 0, busy: false },
             wait_us: 0,
+            records: Vec::new(),
         }
     }
 
-    fn start(&self, core: Core, peer: Peer, thread: usize, now_us: u64) -> SimThread {
+    fn start(
+        &self,
+        core: Core,
+        peer: Peer,
+        thread: usize,
+        team: &Team<Talk>,
+        now_us: u64,
+    ) -> SimThread {
         let area = core.arrays.area();
         let core = Rc::new(RefCell::new(core));
         let gate = Box::new(SimGate(core.clone()));
         // SAFETY: the core, which the gate holds, owns the arrays and serves them as the contract
         // says; it writes them within gate calls only.
         let entered = unsafe { Thread::with_gate(gate, area, thread as u32) };
-        let mut service = EventLoop::new(entered.expect("a fresh elastic thread"), peer);
+        let entered = entered.expect("a fresh elastic thread");
+        let mut service = EventLoop::in_team(entered, peer, team);
         let any = SocketAddr::from((Ipv4Addr::UNSPECIFIED, PORT));
         service.listen(any, self.plan.backlog).expect("a fresh host has no listeners");
         SimThread { service, core, ready_us: now_us }
@@ -260,6 +290,7 @@ impl Host {
 
     /// Runs one cycle of a thread; `next` hears which threads want to run again, and when.
     pub fn run(&mut self, thread: usize, now_us: u64, mut next: impl FnMut(Next)) {
+        self.port.set_now(now_us);
         let running = &mut self.threads[thread];
         running.core.borrow_mut().now_us = now_us;
         running.service.turn(Wait::Forever).expect("the dataplane runs its threads");
@@ -281,6 +312,49 @@ impl Host {
         }
     }
 
+    /// Sends flow groups to a thread; answers which threads have something to do.
+    pub fn migrate(&mut self, groups: &GroupSet, to: usize) -> Vec<usize> {
+        let mut begun = Vec::new();
+        for (from, thread) in self.threads.iter().enumerate() {
+            let theirs = groups.iter().filter(|group| self.shared.owner(*group) == from);
+            let theirs: GroupSet = theirs.collect();
+            let elastic = &mut thread.core.borrow_mut().elastic;
+            if !theirs.is_empty() && elastic.migrate(theirs, to, self.commands).is_ok() {
+                self.commands += 1;
+                begun.push(from);
+            }
+        }
+        begun
+    }
+
+    /// What is left of migrations.
+    pub fn unfinished_moves(&self) -> impl Iterator<Item = String> {
+        let cores = self.threads.iter().map(|thread| thread.core.borrow());
+        let (mut ended, mut restless, mut groups) = (0, 0, 0);
+        for core in cores {
+            ended += core.records.len() as u64;
+            restless += usize::from(!core.elastic.at_rest());
+            groups += core.elastic.groups_here().len();
+        }
+        let begun = self.commands;
+        [
+            (ended != begun).then(|| format!("{ended} records of {begun} migrations")),
+            (restless > 0).then(|| format!("{restless} threads still move flow groups")),
+            (groups != FLOW_GROUPS).then(|| format!("{groups} flow groups on all threads")),
+        ]
+        .into_iter()
+        .flatten()
+    }
+
+    /// Migrations that ended, by how.
+    pub fn moved(&self, end: MigrationEnd) -> u64 {
+        let of = |thread: &SimThread| {
+            let core = thread.core.borrow();
+            core.records.iter().filter(|record| record.end == end).count() as u64
+        };
+        self.threads.iter().map(of).sum()
+    }
+
     /// Counters of all threads.
     pub fn metrics(&self) -> Snapshot {
         Snapshot::of(&self.page)
@@ -293,7 +367,7 @@ impl Host {
 
     /// Flows that applications hold.
     pub fn live_flows(&self) -> usize {
-        self.threads.iter().map(|t| t.core.borrow().audit.live()).sum()
+        self.wall.borrow().live()
     }
 
     /// Connections that the library keeps.

@@ -88,7 +88,7 @@ impl Network {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::nic::{PortConfig, Spread};
+    use crate::nic::{PortConfig, Promise, Spread};
     use ix_mem::{HEADROOM_BYTES, PacketMemory, Pool, Sizes};
     use ix_nic::Nic;
     use std::collections::VecDeque;
@@ -112,7 +112,9 @@ mod tests {
         let mac = |i| [2, 0, 0, 0, 0, i];
         for i in 0..3 {
             let spread = Spread::Random(Rng::new(0));
-            let config = PortConfig { mac: mac(i), mtu: 1500, queues: 1, ring: 8, spread };
+            let (promise, lag_us) = (Promise::Silent, 0);
+            let config =
+                PortConfig { mac: mac(i), mtu: 1500, queues: 1, ring: 8, spread, promise, lag_us };
             network.attach(Port::new(config), Faults::none(10 + i as u64));
         }
         for (from, to, expected) in [

@@ -4,7 +4,7 @@
 //! at the border, as a device would by DMA; nothing is shared.
 use crate::rng::Rng;
 use ix_mem::{Mbuf, PacketMemory, Pool};
-use ix_nic::{DeviceDrops, Nic, NicInfo, RxPacket, Steering, copy_frame, mbufs_for};
+use ix_nic::{DeviceDrops, Nic, NicInfo, RxPacket, SetReta, Steering, copy_frame, mbufs_for};
 use ix_wire::{ChecksumMode, FLOW_GROUPS, FlowHash, Parsed, RxChecks, Toeplitz, flow_group};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -32,6 +32,17 @@ impl Spread {
     }
 }
 
+/// What the device says of a redirection table that was changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Promise {
+    /// When the change holds.
+    Settled,
+    /// That a packet on a new queue was the first there, and the last on the old one is before it.
+    InOrder,
+    /// Nothing.
+    Silent,
+}
+
 /// What a simulated device is.
 #[derive(Clone, Debug)]
 pub struct PortConfig {
@@ -45,6 +56,10 @@ pub struct PortConfig {
     pub ring: usize,
     /// How packets are spread.
     pub spread: Spread,
+    /// What it says of its table.
+    pub promise: Promise,
+    /// A change of the table holds so much later, µs.
+    pub lag_us: u64,
 }
 
 struct Queue {
@@ -58,6 +73,9 @@ struct State {
     queues: Vec<Queue>,
     sent: VecDeque<Vec<u8>>,
     reta: [u8; FLOW_GROUPS],
+    /// Changes of it that do not hold yet: when, group, queue.
+    changes: VecDeque<(u64, usize, u8)>,
+    now_us: u64,
     spread: Spread,
     toeplitz: Option<Toeplitz>,
 }
@@ -77,6 +95,8 @@ impl Port {
             queues: (0..config.queues).map(queue).collect(),
             sent: VecDeque::new(),
             reta: std::array::from_fn(|group| (group % config.queues) as u8),
+            changes: VecDeque::new(),
+            now_us: 0,
             toeplitz: match &config.spread {
                 Spread::Rss(key) => Some(Toeplitz::new(key)),
                 _ => None,
@@ -127,13 +147,39 @@ impl Port {
         self.state().sent.pop_front()
     }
 
-    /// Points an entry of the redirection table to another queue.
-    pub fn set_reta(&self, group: usize, queue: usize) {
-        self.state().reta[group] = queue as u8;
+    /// It is that late.
+    pub fn set_now(&self, now_us: u64) {
+        let state = &mut *self.state();
+        state.now_us = now_us;
+        while let Some((at_us, group, queue)) = state.changes.front().copied()
+            && at_us <= now_us
+        {
+            state.reta[group] = queue;
+            state.changes.pop_front();
+        }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().expect("a simulation is single-threaded")
+    }
+}
+
+impl SetReta for Port {
+    fn set(&self, group: usize, queue: usize) -> std::io::Result<()> {
+        if group >= FLOW_GROUPS || queue >= self.config.queues {
+            return Err(std::io::ErrorKind::InvalidInput.into());
+        }
+        let state = &mut *self.state();
+        state.changes.push_back((state.now_us + self.config.lag_us, group, queue as u8));
+        Ok(())
+    }
+
+    fn settled(&self) -> bool {
+        self.config.promise == Promise::Settled && self.state().changes.is_empty()
+    }
+
+    fn in_order(&self) -> bool {
+        self.config.promise == Promise::InOrder
     }
 }
 
@@ -230,6 +276,11 @@ impl Nic for SimNic {
         self.port.state().queues[self.queue].rx.is_empty()
     }
 
+    fn reta(&self) -> Option<Arc<dyn SetReta>> {
+        let has_one = self.info.steering != Steering::Software;
+        has_one.then(|| Arc::new(self.port.clone()) as Arc<dyn SetReta>)
+    }
+
     fn drops(&mut self) -> DeviceDrops {
         let rx_overrun = self.port.state().queues[self.queue].overruns;
         DeviceDrops { rx_overrun, ..DeviceDrops::default() }
@@ -245,7 +296,15 @@ mod tests {
     use ix_mem::Sizes;
 
     fn port(queues: usize, spread: Spread) -> Port {
-        Port::new(PortConfig { mac: [2, 0, 0, 0, 0, 1], mtu: 1500, queues, ring: 8, spread })
+        Port::new(PortConfig {
+            mac: [2, 0, 0, 0, 0, 1],
+            mtu: 1500,
+            queues,
+            ring: 8,
+            spread,
+            promise: Promise::Silent,
+            lag_us: 0,
+        })
     }
 
     fn memory() -> (PacketMemory, Pool, Pool) {

@@ -329,6 +329,14 @@ impl Handler for Peer {
         self.done(plan, role);
     }
 
+    /// Timers stay behind: one that was to read is set again here.
+    fn on_migrate_in(&mut self, conn: &mut Conn<'_, Talk>, _: u32) {
+        if conn.state().reading_later {
+            let (id, delay_us) = (conn.id(), self.rng.spread(10, LAZY_US));
+            self.alarm(conn.io(), delay_us, Alarm::Read(id));
+        }
+    }
+
     fn on_timer(&mut self, io: &mut Io<Talk>, token: u64) {
         match self.alarms.remove(&token) {
             Some(Alarm::Connect(plan)) => self.connect(io, plan),

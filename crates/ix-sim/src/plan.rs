@@ -1,6 +1,9 @@
 //! What a seed stands for: hosts, what goes wrong and when, and which connections are made.
+use crate::nic::Promise;
 use crate::rng::Rng;
 use crate::wire::Faults;
+use ix_dataplane::GroupSet;
+use ix_wire::FLOW_GROUPS;
 
 /// What the connections of a run do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -11,6 +14,9 @@ pub enum Scenario {
     Echo,
     /// Many short connections with every kind of end.
     Churn,
+    /// All of it, on hosts with 2 to 16 elastic threads that stall, and whose flow groups move all the
+    /// time.
+    Migration,
     /// All of it at once.
     All,
 }
@@ -37,8 +43,23 @@ pub struct Plan {
     pub hosts: Vec<HostPlan>,
     /// Changes of wires, ordered by time.
     pub changes: Vec<Change>,
+    /// Flow groups that are sent to other threads, ordered by time.
+    pub moves: Vec<Move>,
     /// The connections.
     pub connections: Vec<ConnectionPlan>,
+}
+
+/// Flow groups of a host are sent to one of its threads.
+#[derive(Clone, Copy, Debug)]
+pub struct Move {
+    /// When.
+    pub at_us: u64,
+    /// Of which host.
+    pub host: usize,
+    /// Which.
+    pub groups: GroupSet,
+    /// To which thread.
+    pub to: usize,
 }
 
 /// The wire from a host changes.
@@ -80,6 +101,8 @@ pub struct HostPlan {
     pub ring: usize,
     /// How packets are spread.
     pub spread: SpreadPlan,
+    /// What the device says of a changed table, and how much later the change holds, µs.
+    pub promise: (Promise, u64),
     /// A cycle takes up to so long, µs.
     pub cycle_us: u64,
     /// Probability that a thread does not run for a while after a cycle.
@@ -183,8 +206,18 @@ impl Plan {
         let count = rng.between(2, 3) as usize;
         // The same on all hosts: faults multiply along a path, and so do their kinds.
         let kinds: [bool; 6] = std::array::from_fn(|_| rng.chance(0.5));
-        let hosts: Vec<HostPlan> =
+        let mut hosts: Vec<HostPlan> =
             (0..count).map(|_| host(&mut rng, kinds, options.loss)).collect();
+        // A stream of its own, so that what moves does not change what else happens.
+        let mut moving = Rng::new(seed ^ 0x6d6f_7665);
+        for host in &mut hosts {
+            let promises = [Promise::Settled, Promise::InOrder, Promise::Silent];
+            host.promise = (moving.pick(&promises), moving.pick(&[0, 5, 100, 900]));
+            if scenario == Scenario::Migration {
+                make_elastic(&mut moving, host);
+            }
+        }
+        let hosts = hosts;
         let changes = changes(&mut rng, &hosts, start_us, heal_us, options.loss.is_some());
         let connections = connections(&mut rng, scenario, &hosts, heal_us - start_us, options);
         let bytes: u64 = connections.iter().map(|c| c.up() + c.down()).sum();
@@ -192,8 +225,60 @@ impl Plan {
         let unlimited = hosts.iter().all(|h| h.faults.rate_mbit_s == 0);
         let transfer_us = if unlimited { bytes } else { bytes * 8 / slowest * 4 + bytes };
         let deadline_us = heal_us + PATIENCE_US + transfer_us;
-        Plan { start_us, heal_us, deadline_us, hosts, changes, connections }
+        let often = scenario == Scenario::Migration;
+        let moves = moves(&mut moving, &hosts, start_us, heal_us, often);
+        Plan { start_us, heal_us, deadline_us, hosts, changes, moves, connections }
     }
+}
+
+/// More threads, of which some stand still for a while now and then.
+fn make_elastic(rng: &mut Rng, host: &mut HostPlan) {
+    host.threads = rng.pick(&[2, 2, 3, 4, 6, 8, 16]);
+    if host.threads > 4 {
+        (host.rx_frames, host.tx_frames) = (1024, 1024);
+    }
+    host.stall = rng.pick(&[0.0, 0.001, 0.02]);
+    host.stall_us = rng.pick(&[1_000, 10_000, 60_000, 300_000]);
+}
+
+/// Most runs with several threads have some; now and then many come at once.
+fn moves(rng: &mut Rng, hosts: &[HostPlan], start_us: u64, heal_us: u64, often: bool) -> Vec<Move> {
+    let mut moves = Vec::new();
+    for (host, plan) in hosts.iter().enumerate().filter(|(_, plan)| plan.threads > 1) {
+        let count = match (often, rng.chance(0.7)) {
+            (true, _) => rng.spread(20, 1_000),
+            (false, true) => rng.spread(1, 100),
+            (false, false) => 0,
+        };
+        // Some moves past the time when all is well: what they meet is quiet.
+        let span_us = (heal_us - start_us).min(rng.spread(5_000, 30_000_000)) * 11 / 10;
+        let mut at_us = start_us;
+        for _ in 0..count {
+            at_us = match rng.chance(0.4) {
+                true => at_us + rng.below(200),
+                false => start_us + rng.below(span_us),
+            };
+            let groups = match rng.below(4) {
+                0 => GroupSet::all(),
+                1 => (0..FLOW_GROUPS).filter(|_| rng.chance(0.5)).collect(),
+                _ => {
+                    (0..rng.between(1, 4)).map(|_| rng.below(FLOW_GROUPS as u64) as usize).collect()
+                }
+            };
+            let to = rng.below(plan.threads as u64) as usize;
+            moves.push(Move { at_us, host, groups, to });
+        }
+        // In the end every thread has groups again, without which it could not connect. Not every
+        // attempt need succeed: a thread may just stand still.
+        for again_us in if count > 0 { [500_000, 3_000_000, 10_000_000].as_slice() } else { &[] } {
+            for to in 0..plan.threads {
+                let groups = (0..FLOW_GROUPS).filter(|g| g % plan.threads == to).collect();
+                moves.push(Move { at_us: heal_us + again_us, host, groups, to });
+            }
+        }
+    }
+    moves.sort_by_key(|m| m.at_us);
+    moves
 }
 
 /// Clocks begin anywhere; often shortly before a 32-bit count of µs wraps.
@@ -220,6 +305,7 @@ fn host(rng: &mut Rng, kinds: [bool; 6], loss: Option<f64>) -> HostPlan {
             SpreadPlan::Table,
             SpreadPlan::Rss,
         ]),
+        promise: (Promise::Silent, 0),
         cycle_us: rng.pick(&[3, 3, 3, 10, 200, 3_000]),
         stall: if rng.chance(0.3) { 0.001 } else { 0.0 },
         stall_us: 50_000,
@@ -321,7 +407,7 @@ fn connections(
         Scenario::Bulk => (rng.between(1, 4), 0, 0),
         Scenario::Echo => (0, rng.spread(1, 60), 0),
         Scenario::Churn => (0, 0, rng.spread(20, 400)),
-        Scenario::All => (rng.below(3), rng.below(10), rng.spread(1, 100)),
+        Scenario::All | Scenario::Migration => (rng.below(3), rng.below(10), rng.spread(1, 100)),
     };
     // Now and then everybody begins at once: floods of SYNs, full backlogs.
     let span_us = if rng.chance(0.2) { 0 } else { span_us };

@@ -3,9 +3,10 @@ use crate::agenda::Agenda;
 use crate::host::{Host, Next, address};
 use crate::ledger::Ledger;
 use crate::network::{InFlight, Network};
-use crate::plan::Plan;
+use crate::plan::{Move, Plan};
 use crate::rng::Rng;
 use crate::wire::WireStats;
+use ix_dataplane::MigrationEnd;
 use std::cell::RefCell;
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -23,6 +24,8 @@ enum Happening {
     Run { host: usize, thread: usize },
     /// A wire changes; the number of the change.
     Change(usize),
+    /// Flow groups are sent elsewhere; the number of the move.
+    Move(usize),
 }
 
 /// Hosts on a network.
@@ -79,6 +82,9 @@ impl World {
         let mut agenda = Agenda::new(plan.start_us);
         for (number, change) in plan.changes.iter().enumerate() {
             agenda.at(change.at_us, Happening::Change(number));
+        }
+        for (number, moved) in plan.moves.iter().enumerate() {
+            agenda.at(moved.at_us, Happening::Move(number));
         }
         let mut hosts = Vec::new();
         for (index, host_plan) in plan.hosts.iter().enumerate() {
@@ -143,6 +149,7 @@ impl World {
                     trace(now_us - self.plan.start_us, port, &frame);
                 }
                 let host = &self.hosts[port];
+                host.port().set_now(now_us);
                 let thread = host.port().deliver(frame);
                 let at_us = host.earliest(thread, now_us);
                 self.wake(port, Next { thread, at_us });
@@ -155,6 +162,13 @@ impl World {
             Happening::Change(number) => {
                 let change = &self.plan.changes[number];
                 self.network.set_faults(change.host, change.faults.clone());
+            }
+            Happening::Move(number) => {
+                let Move { host, groups, to, .. } = self.plan.moves[number];
+                for thread in self.hosts[host].migrate(&groups, to) {
+                    let at_us = self.hosts[host].earliest(thread, now_us);
+                    self.wake(host, Next { thread, at_us });
+                }
             }
         }
         true
@@ -216,6 +230,7 @@ impl World {
                     left.push(format!("host {index}: {value} {name} at the end"));
                 }
             }
+            left.extend(host.unfinished_moves().map(|what| format!("host {index}: {what}")));
             let held =
                 [(host.live_flows(), "flows of applications"), (host.connections(), "connections")];
             for (count, what) in held {
@@ -243,11 +258,21 @@ impl World {
         for port in 0..self.network.ports() {
             frames.add(self.network.stats(port));
         }
-        let counters = COUNTERS.iter().map(|&name| (name, total(name))).collect();
+        let moved = |end| self.hosts.iter().map(|host| host.moved(end)).sum();
+        let ends = MOVES.iter().map(|&(name, end)| (name, moved(end)));
+        let counters = COUNTERS.iter().map(|&name| (name, total(name))).chain(ends).collect();
         let (connections, bytes) = (ledger.plans.len(), ledger.bytes());
         Outcome { violations, connections, bytes, took_us, frames, counters }
     }
 }
+
+/// How migrations end.
+const MOVES: [(&str, MigrationEnd); 4] = [
+    ("moves.early", MigrationEnd::Early),
+    ("moves.bound", MigrationEnd::Bound),
+    ("moves.overdue", MigrationEnd::Overdue),
+    ("moves.refused", MigrationEnd::Refused),
+];
 
 /// Gauges that return to zero, and counters that stay there.
 const GAUGES: &[&str] = &[
@@ -266,6 +291,7 @@ const COUNTERS: &[&str] = &[
     "cycles",
     "rx_packets",
     "forwarded",
+    "drops.forward_full",
     "event_back_pressure",
     "knocks",
     "syn_cookies",
