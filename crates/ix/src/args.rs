@@ -228,6 +228,8 @@ pub enum BenchCommand {
     Churn(BenchArgs),
     /// Echo of datagrams, and where the time of a packet goes (Arrakis' table 1)
     UdpEcho(BenchArgs),
+    /// Flow groups moved back and forth under full load (the papers' table of phases)
+    Migration(BenchArgs),
     /// All of them, one after the other, each with its results in a file, and a page of them all
     All(AllArgs),
     /// One HTML page of all results, with figures

@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 use std::path::Path;
 
 /// Figures that may be measured at a point, in the table's order: key, heading, decimals.
-const FIGURES: [(&str, &str, usize); 26] = [
+const FIGURES: [(&str, &str, usize); 33] = [
     ("wanted_per_s", "wanted/s", 0),
     ("msgs_per_s", "msg/s", 0),
     ("connections_per_s", "conn/s", 0),
@@ -30,7 +30,14 @@ const FIGURES: [(&str, &str, usize); 26] = [
     ("timers_ns", "timers ns", 0),
     ("transmit_ns", "transmit ns", 0),
     ("total_ns", "total ns", 0),
+    ("migrations", "migrations", 0),
+    ("median_us", "pause µs", 0),
+    ("median_wall_us", "wall pause µs", 0),
+    ("p99_wall_us", "wall p99 µs", 0),
     ("lost", "lost", 0),
+    ("reordered", "reordered", 0),
+    ("broken_connections", "broken", 0),
+    ("stalled_connections", "stalled", 0),
     ("errors", "errors", 0),
 ];
 

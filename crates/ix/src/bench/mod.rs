@@ -4,6 +4,7 @@ mod breakdown;
 pub mod lab;
 mod memcached;
 pub mod meter;
+mod migration;
 mod plan;
 mod process;
 mod remarks;
@@ -32,12 +33,15 @@ pub fn main(command: &BenchCommand) -> Result<()> {
         BenchCommand::Churn(args) => ("churn", args),
         BenchCommand::UdpEcho(args) => ("udp-echo", args),
         BenchCommand::Memcached(args) => ("memcached", args),
+        BenchCommand::Migration(args) => ("migration", args),
         BenchCommand::All(args) => return all::main(args),
     };
     if args.domain == Domain::Pku {
         return Err(crate::run::pku_not_built());
     }
-    let (device, why) = choose_device(args.device)?;
+    // The link whose ends lose nothing by themselves shows best what migrations do.
+    let usual = (name == "migration").then_some(Device::Memif);
+    let (device, why) = choose_device(args.device.or(usual))?;
     let mut report = run(name, args, device, own_command())?;
     report.notes.extend(why);
     report.publish(args.json.as_deref())
@@ -51,6 +55,7 @@ fn run(name: &str, args: &BenchArgs, device: Device, command: String) -> Result<
     let mut notes = common_notes(&lab);
     let rows = match name {
         "memcached" => memcached::measure(&lab, args, &mut notes)?,
+        "migration" => migration::measure(&lab, args, &mut notes)?,
         _ => {
             let setups = setups(&lab, args)?;
             let plan = Plan::of(name, args, lab.server_cpus.len());

@@ -201,12 +201,19 @@ impl Lab {
         flags: &[OsString],
         args: &[OsString],
     ) -> Command {
-        let mut command = namespace.command(&self.ix, Some(cpus[0]));
+        // With several, `ix run` must be allowed on all of them.
+        let pinned = (cpus.len() == 1).then_some(cpus[0]);
+        let mut command = namespace.command(&self.ix, pinned);
         command.args(["run", "--domain", "none", "--nic", nic, "--addr"]);
         command.arg(format!("{address}/{PREFIX}")).args(["--cpus", &list(cpus)]);
         command.arg("--control").arg(self.control_of(address)).args(flags);
         command.arg("--").arg(&self.ix).args(args);
         command
+    }
+
+    /// Where to ask the dataplane of a client on IX.
+    pub fn client_control(&self) -> PathBuf {
+        self.control_of(IX_CLIENT)
     }
 
     fn control_of(&self, address: Ipv4Addr) -> PathBuf {
