@@ -4,12 +4,14 @@
 //! time. Shallow queues say nothing about how much could go, so down is decided by idle time: each
 //! rung is assumed to give a known throughput, so the busy time of now is a load, and a lower rung is
 //! enough when the highest load of the last while fits into it with a margin (SoCC '15, section 4.4).
+//! Busy time is counted as if batches were full: a thread that polls is busy for all of the time from
+//! three quarters of its load on, with batches that grow.
 //!
 //! Assumptions about throughput can be wrong. A rung that was left upwards soon after it was taken
 //! was too low for that load: it is not taken again while the load stays, so that a steady load
 //! means a steady configuration whatever the truth is.
 use crate::observation::Smoothed;
-use crate::policy::{Down, Rungs, Up};
+use crate::policy::{Down, Gain, Rungs, Up};
 use crate::{Observation, ThreadState};
 use std::collections::VecDeque;
 use std::fmt;
@@ -42,18 +44,26 @@ pub(crate) struct Load {
     pub(crate) idle: Smoothed,
     /// Idle share of the busiest thread.
     pub(crate) idle_least: f64,
+    /// Share of the time that the packets would take in full batches, mean over threads, and on the
+    /// busiest.
+    pub(crate) work: f64,
+    pub(crate) work_most: f64,
     pub(crate) rate_per_s: f64,
 }
 
 impl Load {
     /// `None` where no thread runs.
-    pub(crate) fn of(seen: &Observation) -> Option<Load> {
+    pub(crate) fn of(seen: &Observation, gain: &Gain) -> Option<Load> {
         let delay = |&i: &usize| seen.threads[i].delay_us(seen.batch_bound);
         let slowest = seen.elastic().max_by(|a, b| delay(a).total_cmp(&delay(b)))?;
         let threads: Vec<_> =
             seen.threads.iter().filter(|t| t.state == ThreadState::Elastic).collect();
         let mean = |of: &dyn Fn(usize) -> f64| {
             (0..threads.len()).map(of).sum::<f64>() / threads.len() as f64
+        };
+        let work = |i: usize| {
+            let busy = 1.0 - threads[i].idle[0].clamp(0.0, 1.0);
+            busy * gain.full_batches(threads[i].batch, seen.batch_bound)
         };
         Some(Load {
             delay_us: delay(&slowest),
@@ -63,12 +73,14 @@ impl Load {
             queue_mean: mean(&|i| threads[i].queue_depth[2]),
             idle: [0, 1, 2].map(|alpha| mean(&|i| threads[i].idle[alpha])),
             idle_least: threads.iter().map(|t| t.idle[0]).fold(1.0, f64::min),
+            work: mean(&work),
+            work_most: (0..threads.len()).map(work).fold(0.0, f64::max),
             rate_per_s: threads.iter().map(|t| t.rate_per_s).sum(),
         })
     }
 
     pub(crate) fn busy(&self) -> f64 {
-        1.0 - self.idle[0].clamp(0.0, 1.0)
+        self.work
     }
 }
 
@@ -168,8 +180,8 @@ impl Climber {
         let moved = if load.delay_us > slo_us {
             let why = Why::Delay { slo_us, load: *load, batch_bound };
             self.up(now_us, demand, rungs, up).map(|rung| (rung, why))
-        } else if up.busy_max < 1.0 && load.busy() > up.busy_max {
-            let why = Why::Busy { busy: load.busy(), busy_max: up.busy_max };
+        } else if up.busy_max < 1.0 && load.work_most > up.busy_max {
+            let why = Why::Busy { busy: load.work_most, busy_max: up.busy_max };
             self.up(now_us, demand, rungs, up).map(|rung| (rung, why))
         } else {
             self.streak = 0;

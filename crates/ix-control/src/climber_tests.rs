@@ -32,6 +32,8 @@ impl Server {
             queue_mean: self.backlog,
             idle: [idle; 3],
             idle_least: idle,
+            work: 1.0 - idle,
+            work_most: 1.0 - idle,
             rate_per_s: served * 10.0,
         }
     }
@@ -120,8 +122,8 @@ fn more_is_given_before_a_queue_builds() {
     let mut run = Run::new(&[0.0]);
     run.ticks(20, 90_000.0);
     assert_eq!(run.climber.rung(), 0);
-    let (rung, why) = run.tick(96_000.0, 0.0).expect("busy");
-    assert_eq!((rung, why.to_string().as_str()), (1, "busy 96 % of the time, over 95 %"));
+    let (rung, why) = run.tick(97_000.0, 0.0).expect("busy");
+    assert_eq!((rung, why.to_string().as_str()), (1, "busy 97 % of the time, over 96 %"));
     // "1" waits for the queue.
     let mut run = Run::new(&[0.0]);
     run.policy.up.busy_max = 1.0;

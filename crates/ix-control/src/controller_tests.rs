@@ -341,7 +341,7 @@ fn one_heavy_thread_is_relieved_without_another_core() {
 #[test]
 fn dataplanes_share_cores_by_weight_and_do_not_fight() {
     let mut host = several(&[1.0, 1.0]);
-    host.offered = vec![380_000.0, 20_000.0];
+    host.offered = vec![390_000.0, 20_000.0];
     host.ticks(100);
     assert_eq!((host.running(0).len(), host.running(1).len()), (3, 1));
     host.offered = vec![1e6, 1e6];

@@ -83,8 +83,8 @@ pub(crate) fn balance(seen: &Observation, weights: &BTreeMap<u16, f64>) -> Vec<S
         let mut surplus = groups.iter().map(|&g| load(g)).sum::<f64>() - share(thread);
         groups.sort_by(|&a, &b| load(b).total_cmp(&load(a)).then(a.cmp(&b)));
         for &group in groups.iter() {
-            // Giving more than the surplus away would only move the hole.
-            if load(group) <= surplus {
+            // Giving twice the surplus away would make a hole as large.
+            if load(group) < 2.0 * surplus {
                 surplus -= load(group);
                 moving.push(group);
             }

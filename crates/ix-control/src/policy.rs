@@ -33,6 +33,9 @@ pub struct Gain {
     pub hyperthreads: f64,
     /// Turbo, to the nominal clock.
     pub turbo: f64,
+    /// What a cycle costs besides its packets, to what each packet costs. Small batches spend much
+    /// time on it: a thread that is always busy with few packets a cycle has room left.
+    pub batching: f64,
 }
 
 /// When resources are added.
@@ -74,13 +77,13 @@ pub struct Exception {
 
 impl Default for Gain {
     fn default() -> Gain {
-        Gain { hyperthreads: 0.3, turbo: 0.1 }
+        Gain { hyperthreads: 0.3, turbo: 0.16, batching: 0.3 }
     }
 }
 
 impl Default for Up {
     fn default() -> Up {
-        Up { busy_max: 0.95, hold_ms: 200.0 }
+        Up { busy_max: 0.96, hold_ms: 200.0 }
     }
 }
 
@@ -88,7 +91,7 @@ impl Default for Down {
     fn default() -> Down {
         Down {
             margin: 1.2,
-            busy_max: 0.9,
+            busy_max: 0.91,
             window_ms: 1000.0,
             queue_max: 8.0,
             rungs_max: 4,
@@ -112,6 +115,12 @@ impl Gain {
             clock => khz(clock),
         };
         f64::from(configuration.cores) * core * clock
+    }
+
+    /// Time of a packet in full batches, to its time in batches of `batch`.
+    pub fn full_batches(&self, batch: f64, bound: u32) -> f64 {
+        let packet = |batch: f64| 1.0 + self.batching / batch.max(1.0);
+        if batch > 0.0 { packet(f64::from(bound)) / packet(batch) } else { 1.0 }
     }
 
     /// What one hardware thread gives, of `together` of its core that are in use; alone: 1.

@@ -13,7 +13,7 @@ const MORE_AFTER_US: u64 = 2_000_000;
 /// Between two evenings-out of load on one rung, µs.
 const EVEN_EVERY_US: u64 = 1_000_000;
 /// The heaviest thread's load to its share, from which on it is evened out.
-const UNEVEN: f64 = 1.25;
+const UNEVEN: f64 = 1.06;
 /// With less than this on the busiest thread it does not matter, as a busy share of the time.
 const UNEVEN_BUSY: f64 = 0.5;
 
@@ -140,7 +140,7 @@ impl Seat {
             return self.strange(tick, seen, may_use);
         }
         self.strange_ticks = 0;
-        let load = Load::of(seen)?;
+        let load = Load::of(seen, &tick.policy.gain)?;
         let slo_us = tick.policy.slo_us_of(&seen.program);
         let overloaded = load.delay_us > slo_us;
         if let Some(decision) = self.even_out(tick, seen, &load) {

