@@ -5,6 +5,8 @@ use ix_apps::Pattern;
 
 /// Connections that are being opened at once.
 pub const OPENING: usize = 128;
+/// Connections are drawn so many messages before their turn.
+const DRAWS_AHEAD: usize = 8;
 /// After so many failures no further connection is opened.
 const FAILURES: usize = 64;
 /// Longest message.
@@ -58,6 +60,10 @@ pub struct Rounds {
     failed: usize,
     idle_alive: usize,
     random: u64,
+    /// Where the next searches for an idle connection begin, drawn ahead so that what they will find
+    /// can be fetched.
+    draws: [u32; DRAWS_AHEAD],
+    next_draw: usize,
     measured_ns: Option<(u64, u64)>,
     sample: Sample,
 }
@@ -73,6 +79,8 @@ impl Rounds {
             failed: 0,
             idle_alive: 0,
             random: plan.seed | 1,
+            draws: [0; DRAWS_AHEAD],
+            next_draw: 0,
             measured_ns: None,
             sample: Sample::default(),
         }
@@ -128,6 +136,7 @@ impl Rounds {
     pub fn start(&mut self, now_ns: u64) -> Vec<usize> {
         let from_ns = now_ns + self.plan.warmup_ns;
         self.measured_ns = Some((from_ns, from_ns + self.plan.seconds_ns));
+        (0..DRAWS_AHEAD).for_each(|_| _ = self.draw());
         (0..self.plan.in_flight).filter_map(|_| self.choose(now_ns)).collect()
     }
 
@@ -137,12 +146,7 @@ impl Rounds {
             return None;
         }
         let count = self.conns.len();
-        let mut index = self.drawn();
-        // xorshift64 (Marsaglia 2003). One draw ahead, so that what it picks can be fetched.
-        self.random ^= self.random << 13;
-        self.random ^= self.random >> 7;
-        self.random ^= self.random << 17;
-        libix::raw::prefetch(&self.conns[self.drawn()]);
+        let mut index = self.draw();
         while !self.conns[index].alive || self.conns[index].busy {
             index = (index + 1) % count;
         }
@@ -155,9 +159,29 @@ impl Rounds {
         Some(index)
     }
 
-    /// Where the search for an idle connection begins.
-    fn drawn(&self) -> usize {
-        ((u128::from(self.random) * self.conns.len() as u128) >> 64) as usize
+    /// Where the search for an idle connection begins: what was drawn longest ago.
+    fn draw(&mut self) -> usize {
+        // xorshift64 (Marsaglia 2003).
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        let drawn = ((u128::from(self.random) * self.conns.len() as u128) >> 64) as usize;
+        if let Some(conn) = self.conns.get(drawn) {
+            libix::raw::prefetch(conn);
+        }
+        let place = self.next_draw;
+        self.next_draw = (place + 1) % DRAWS_AHEAD;
+        core::mem::replace(&mut self.draws[place], drawn as u32) as usize
+    }
+
+    /// The connection that was drawn last: its turn comes soon.
+    pub fn drawn_last(&self) -> usize {
+        self.draws[(self.next_draw + DRAWS_AHEAD - 1) % DRAWS_AHEAD] as usize
+    }
+
+    /// The connection whose turn probably comes next but one.
+    pub fn drawn_next(&self) -> usize {
+        self.draws[(self.next_draw + 1) % DRAWS_AHEAD] as usize
     }
 
     /// What the connection is to send now.

@@ -73,8 +73,6 @@ pub struct Side {
     pub front_done: u32,
     /// The application's name.
     pub cookie: u64,
-    /// When the wheel will look at this flow (µs; `u64::MAX`: not at all).
-    pub scheduled_us: u64,
     /// Hash under which the flow table knows it.
     pub hash: u64,
     /// Next hop's Ethernet address, as of `mac_version`.
@@ -111,7 +109,6 @@ impl Flow {
             front_done: 0,
             acked_bytes: 0,
             cookie: 0,
-            scheduled_us: u64::MAX,
             hash,
             mac: [0; 6],
             mac_version: 0,

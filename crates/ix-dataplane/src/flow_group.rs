@@ -20,9 +20,17 @@ pub struct FlowGroup {
     pub time_wait: u32,
 }
 
+/// Its head says whether a timer means it, without the flow.
+#[repr(C)]
 struct Slot {
     generation: u32,
+    /// When the wheel will look at the flow (µs; `u64::MAX`: not at all).
+    alarm_us: u64,
     flow: Option<Flow>,
+}
+
+impl Slot {
+    const FREE: Slot = Slot { generation: 1, alarm_us: u64::MAX, flow: None };
 }
 
 /// Cache lines of a flow that are fetched ahead: those that the common path touches.
@@ -118,7 +126,7 @@ impl FlowGroup {
         }
         let slot = self.made;
         if (slot as usize).is_multiple_of(CHUNK) {
-            self.chunks.push((0..CHUNK).map(|_| Slot { generation: 1, flow: None }).collect());
+            self.chunks.push((0..CHUNK).map(|_| Slot::FREE).collect());
         }
         self.made += 1;
         Some(slot)
@@ -130,7 +138,8 @@ impl FlowGroup {
         let slot = self.free_slot()?;
         let id = self.id_of(slot);
         flow.side.id = id;
-        self.slot_mut(slot)?.flow = Some(flow);
+        let entry = self.slot_mut(slot)?;
+        (entry.alarm_us, entry.flow) = (u64::MAX, Some(flow));
         self.table.insert(hash, slot);
         Some(id)
     }
@@ -154,6 +163,32 @@ impl FlowGroup {
             return None;
         }
         slot.flow.as_mut()
+    }
+
+    /// The flow of a name, if it is not stale, and when the wheel will look at it.
+    #[inline]
+    pub fn get_with_alarm(&mut self, id: FlowId) -> Option<(&mut Flow, &mut u64)> {
+        let Slot { generation, alarm_us, flow } = self.slot_mut(id.slot)?;
+        if *generation != id.generation {
+            return None;
+        }
+        flow.as_mut().map(|flow| (flow, alarm_us))
+    }
+
+    /// Whether the wheel's entry for this name means anything at `now_us`: timers are lazy, and one
+    /// that another has replaced, or whose flow is gone, says nothing.
+    #[inline]
+    pub fn is_due(&self, id: FlowId, now_us: u64) -> bool {
+        let slot = self.slot_if_any(id.slot);
+        slot.is_some_and(|s| s.generation == id.generation && s.alarm_us <= now_us)
+    }
+
+    /// Fetches what [`Self::is_due`] looks at.
+    #[inline]
+    pub fn prefetch_head(&self, slot: u32) {
+        if let Some(slot) = self.slot_if_any(slot) {
+            prefetch_read(slot);
+        }
     }
 
     /// Removes a flow; its name is stale from now on.

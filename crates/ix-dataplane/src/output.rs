@@ -3,7 +3,7 @@ use crate::flow::{Holder, Payload, Side};
 use crate::io::Io;
 use crate::metrics::LocalDrop;
 use ix_abi::{Event, dead, error, event_kind};
-use ix_mem::HEADROOM_BYTES;
+use ix_mem::{HEADROOM_BYTES, PacketMemory};
 use ix_tcp::{DeadReason, Output, SegmentOut, TcpCounter, TcpEvent};
 use ix_wire::frame::USUAL_HEADERS_BYTES;
 use ix_wire::{Checksum, FlowTuple, UsualTcp, ethernet, ipv4};
@@ -22,6 +22,7 @@ impl Output<Payload> for FlowOutput<'_> {
             io.metrics.drop_local(LocalDrop::NoTxFrame);
             return false;
         };
+        io.tx_pool.fetch_ahead(&io.shared.memory, FETCH_BYTES);
         let usual = seg.options.only_timestamp();
         let headers_len = match usual {
             Some(_) => USUAL_HEADERS_BYTES,
@@ -33,13 +34,10 @@ impl Output<Payload> for FlowOutput<'_> {
         let memory = &io.shared.memory;
         let (headers, payload) = mbuf.bytes_mut(memory).split_at_mut(headers_len);
         let mut sum = Checksum::new();
-        if payload_len > 0 {
-            if !side.sendq.copy_to(memory, seg.payload_offset, payload) {
-                debug_assert!(false, "a segment outside the send queue");
-                io.tx_pool.put(mbuf);
-                return false;
-            }
-            sum.add_bytes(payload);
+        if payload_len > 0 && !copy_payload(side, memory, seg.payload_offset, payload, &mut sum) {
+            debug_assert!(false, "a segment outside the send queue");
+            io.tx_pool.put(mbuf);
+            return false;
         }
         match (usual, headers.first_chunk_mut::<USUAL_HEADERS_BYTES>()) {
             (Some(timestamp), Some(headers)) => {
@@ -104,6 +102,38 @@ impl Output<Payload> for FlowOutput<'_> {
 
     fn count(&mut self, counter: TcpCounter) {
         self.io.metrics.count_tcp(counter);
+    }
+}
+
+/// A payload up to this size goes through a copy of ours.
+const SMALL_BYTES: usize = 256;
+
+/// What of a frame is fetched before it is built: headers and a short message.
+const FETCH_BYTES: usize = 192;
+
+/// Copies the payload of a segment into its frame, and adds it to `sum`. A short one by way of the
+/// stack: to read it in the frame would wait until the frame's lines have come.
+#[inline]
+fn copy_payload(
+    side: &Side,
+    memory: &PacketMemory,
+    offset: u32,
+    payload: &mut [u8],
+    sum: &mut Checksum,
+) -> bool {
+    let mut small = [0; SMALL_BYTES];
+    match small.get_mut(..payload.len()) {
+        Some(small) => {
+            let copied = side.sendq.copy_to(memory, offset, small);
+            sum.add_bytes(small);
+            payload.copy_from_slice(small);
+            copied
+        }
+        None => {
+            let copied = side.sendq.copy_to(memory, offset, payload);
+            sum.add_bytes(payload);
+            copied
+        }
     }
 }
 

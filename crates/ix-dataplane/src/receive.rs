@@ -204,8 +204,10 @@ impl ElasticThread {
         *first_port = if *first_port + 1 < ports { *first_port + 1 } else { 0 };
         let mut bytes = 0;
         for packet in &burst[forwarded..] {
-            prefetch_read(packet.mbuf.bytes(&self.io.shared.memory).as_ptr());
-            bytes += packet.mbuf.len() as u64;
+            let frame = packet.mbuf.bytes(&self.io.shared.memory);
+            let head = &frame[..frame.len().min(HEAD_BYTES)];
+            head.iter().step_by(64).for_each(|at| prefetch_read(at));
+            bytes += frame.len() as u64;
         }
         let counters = &self.io.metrics.counters;
         counters.rx_packets.add((burst.len() - forwarded) as u64);

@@ -31,6 +31,9 @@ const FLOWS_CACHED: usize = 512;
 /// So many calls or timers before its own a flow is fetched.
 pub(crate) const FLOWS_AHEAD: usize = 4;
 
+/// So many timers before its own the head of a flow is fetched.
+const HEADS_AHEAD: usize = 16;
+
 /// Between updates of the gauges.
 const HOUSEKEEPING_US: u64 = 100_000;
 
@@ -166,7 +169,7 @@ impl ElasticThread {
 
     fn flush_flow(&mut self, id: FlowId) {
         let ElasticThread { shared, groups, io, wheel, .. } = self;
-        let Some(flow) = flow_of(groups, id) else { return };
+        let Some((flow, alarm_us)) = flow_and_alarm(groups, id) else { return };
         flow.side.touched = false;
         flow.tcb.output(&shared.config.tcp, io.now_us, &mut io.of(&mut flow.side));
         if flow.tcb.is_dead() {
@@ -174,7 +177,7 @@ impl ElasticThread {
         } else {
             let newly_waits = flow.tcb.state() == State::TimeWait && !flow.side.in_time_wait;
             flow.side.in_time_wait |= newly_waits;
-            schedule(wheel, flow);
+            schedule(wheel, flow, alarm_us);
             if newly_waits {
                 self.count_time_wait(id);
             }
@@ -196,6 +199,7 @@ impl ElasticThread {
         let mut due = std::mem::take(&mut self.due);
         self.wheel.advance(now_us, TIMERS_PER_CYCLE, |token| due.push(token));
         let fired = !due.is_empty();
+        self.drop_replaced(&mut due, now_us);
         for index in 0..due.len() {
             if let Some(&ahead) = due.get(index + FLOWS_AHEAD) {
                 self.fetch_ahead(ahead);
@@ -214,6 +218,27 @@ impl ElasticThread {
         fired
     }
 
+    /// Of entries that have fired, drops those that mean nothing any more: most, where timers guard
+    /// against what seldom happens. Of very many flows only the heads are fetched for that.
+    fn drop_replaced(&self, due: &mut Vec<u64>, now_us: u64) {
+        let group_of = |id: FlowId| self.groups.get(id.group as usize)?.as_deref();
+        let cached = self.flows <= FLOWS_CACHED;
+        let mut kept = 0;
+        for index in 0..due.len() {
+            if !cached && let Some(&ahead) = due.get(index + HEADS_AHEAD) {
+                let id = FlowId::from_handle(ahead);
+                group_of(id).inspect(|group| group.prefetch_head(id.slot));
+            }
+            let token = due[index];
+            let id = FlowId::from_handle(token);
+            if token & APP_TIMER != 0 || group_of(id).is_some_and(|g| g.is_due(id, now_us)) {
+                due[kept] = token;
+                kept += 1;
+            }
+        }
+        due.truncate(kept);
+    }
+
     /// Fetches the flow of a handle (any number will do) into the cache: of very many, each is out of
     /// it when its turn comes.
     #[inline]
@@ -229,17 +254,20 @@ impl ElasticThread {
 
     fn fire_flow_timer(&mut self, id: FlowId, now_us: u64) {
         let ElasticThread { shared, groups, io, wheel, .. } = self;
-        let Some(flow) = flow_of(groups, id) else { return };
-        // Timers are lazy: an entry that another one has replaced says nothing.
-        if flow.side.scheduled_us > now_us {
+        let Some((flow, alarm_us)) = flow_and_alarm(groups, id) else { return };
+        // Another entry of this cycle may have seen to it.
+        if *alarm_us > now_us {
             return;
         }
-        flow.side.scheduled_us = u64::MAX;
-        if flow.tcb.deadline() > now_us {
-            schedule(wheel, flow);
+        *alarm_us = u64::MAX;
+        let out = &mut io.of(&mut flow.side);
+        if flow.tcb.deadline() > now_us
+            || flow.tcb.acknowledge_late(&shared.config.tcp, now_us, out)
+        {
+            schedule(wheel, flow, alarm_us);
             return;
         }
-        flow.tcb.timer(&shared.config.tcp, now_us, &mut io.of(&mut flow.side));
+        flow.tcb.timer(&shared.config.tcp, now_us, out);
         self.touch(id);
     }
 
@@ -334,12 +362,21 @@ pub(crate) fn flow_of(groups: &mut [Option<Box<FlowGroup>>], id: FlowId) -> Opti
     groups.get_mut(id.group as usize)?.as_mut()?.get(id)
 }
 
+/// The same, and when the wheel will look at it.
+#[inline]
+fn flow_and_alarm(
+    groups: &mut [Option<Box<FlowGroup>>],
+    id: FlowId,
+) -> Option<(&mut Flow, &mut u64)> {
+    groups.get_mut(id.group as usize)?.as_mut()?.get_with_alarm(id)
+}
+
 /// Sees to it that the wheel looks at the flow no later than its earliest deadline.
 #[inline]
-pub(crate) fn schedule(wheel: &mut Wheel, flow: &mut Flow) {
+pub(crate) fn schedule(wheel: &mut Wheel, flow: &Flow, alarm_us: &mut u64) {
     let deadline_us = flow.tcb.deadline();
-    if deadline_us < flow.side.scheduled_us {
-        flow.side.scheduled_us = deadline_us;
+    if deadline_us < *alarm_us {
+        *alarm_us = deadline_us;
         wheel.insert(deadline_us, flow.side.id.handle());
     }
 }

@@ -1,5 +1,5 @@
 //! A thread's stack of free frames: last in, first out, so that warm frames are used again.
-use crate::Mbuf;
+use crate::{HEADROOM_BYTES, Mbuf, PacketMemory, prefetch_write};
 
 /// Frames of one elastic thread and one kind (receive or build). No atomics: one thread.
 pub struct Pool {
@@ -22,6 +22,17 @@ impl Pool {
         let frame = self.free.pop()?;
         // SAFETY: the number was on the free stack, so nobody else holds it.
         Some(unsafe { Mbuf::from_frame(frame) })
+    }
+
+    /// Asks for the first `bytes` of the frame that will be taken after the next one, to be written:
+    /// whoever read it last is often another processor.
+    #[inline]
+    pub fn fetch_ahead(&self, memory: &PacketMemory, bytes: usize) {
+        let after_next = self.free.len().checked_sub(2).and_then(|index| self.free.get(index));
+        if let Some(&frame) = after_next {
+            let start = memory.frame_ptr(frame).wrapping_add(HEADROOM_BYTES);
+            (0..bytes).step_by(64).for_each(|at| prefetch_write(start.wrapping_add(at)));
+        }
     }
 
     /// Takes a frame back.

@@ -40,6 +40,26 @@ impl<B: RxBuf> Tcb<B> {
         self.check();
     }
 
+    /// Sends the delayed acknowledgement if it is due and nothing else is; answers whether all is
+    /// done. Then the connection needs no [`Self::output`], as it does after [`Self::timer`].
+    #[inline]
+    pub fn acknowledge_late(
+        &mut self,
+        cfg: &Config,
+        now_us: u64,
+        out: &mut impl Output<B>,
+    ) -> bool {
+        let alone = self.state == State::Established
+            && now_us >= self.delack_at_us
+            && now_us < self.loss_at_us.min(self.state_at_us)
+            && !self.flags.has(Flags::REARM);
+        if alone {
+            self.delack_at_us = NEVER;
+            self.send_ack(cfg, now_us, out);
+        }
+        alone && !self.needs_output()
+    }
+
     fn rto_us(&self, cfg: &Config) -> u64 {
         let (initial_us, allowance_us) = if self.handshake_done() {
             // Without a sample from the handshake: SYN was retransmitted (RFC 6298 section 5.7).

@@ -179,9 +179,10 @@ impl ElasticThread {
         let Some(group) = groups[relink.group].as_mut() else { return true };
         while *budget > 0 && relink.next < group.slots() {
             group.prefetch_slot(relink.next + crate::thread::FLOWS_AHEAD as u32);
-            if let Some(flow) = group.at(relink.next) {
-                flow.side.scheduled_us = u64::MAX;
-                schedule(wheel, flow);
+            let id = group.id_of(relink.next);
+            if let Some((flow, alarm_us)) = group.get_with_alarm(id) {
+                *alarm_us = u64::MAX;
+                schedule(wheel, flow, alarm_us);
             }
             relink.next += 1;
             *budget -= 1;
