@@ -149,6 +149,11 @@ impl Collected {
         if self.plan.rate.is_some() {
             put("lag_most_us", json!(round(counts.lag_most_ns as f64 / 1000.0)));
             put("overdue_most", json!(counts.overdue_most));
+            put("stalls_per_s", json!(round(counts.stalls as f64 / length_s)));
+            put("stalled_share", json!(round(counts.stalled_ns as f64 / 1e9 / length_s)));
+            put("stall_most_us", json!(round(counts.stall_most_ns as f64 / 1000.0)));
+            awake(load, "", &mut put);
+            awake(measure, "measure_", &mut put);
         }
         Value::Object(row)
     }
@@ -227,6 +232,23 @@ impl Collected {
         rows
     }
 
+    /// What the generator itself stood still, and what the latency is without that.
+    fn stalls(&self) -> String {
+        let (counts, seconds) = (&self.total.counts, self.measured_s.max(1e-9));
+        let load = &self.total.classes[Class::Load as usize];
+        let (awake, all) = (load.awake_ns(), load.latency_ns.len().max(1));
+        format!(
+            "stalls: the generator stood still {:.0} times a second for 50 µs or more, {:.2} % of \
+             the time, {:.0} µs at most (the host, the kernel, or its own work); p99 of the {:.1} % \
+             of requests that were not under way then: {:.1} µs",
+            counts.stalls as f64 / seconds,
+            counts.stalled_ns as f64 / 1e7 / seconds,
+            counts.stall_most_ns as f64 / 1000.0,
+            awake.len() as f64 * 100.0 / all as f64,
+            awake.value_at_quantile(0.99) as f64 / 1000.0,
+        )
+    }
+
     /// What is to be said about the result, a line each.
     pub fn remarks(&self) -> Vec<String> {
         let mut lines = Vec::new();
@@ -241,6 +263,9 @@ impl Collected {
                 "the rate was NOT reached: {achieved:.0} of {wanted:.0} requests a second; latency \
                  grows with the length of such a run"
             ));
+        }
+        if counts.stalls > 0 {
+            lines.push(self.stalls());
         }
         if counts.unfinished > 0 {
             lines.push(format!(
@@ -276,6 +301,20 @@ fn quantiles(sample: &Sample, prefix: &str, put: &mut impl FnMut(&str, Value)) {
         put(&format!("{prefix}{name}"), us(latency.value_at_quantile(quantile) as f64));
     }
     put(&format!("{prefix}max_us"), us(latency.max() as f64));
+}
+
+/// Of requests that no stall of the generator is part of.
+fn awake(sample: &Sample, prefix: &str, put: &mut impl FnMut(&str, Value)) {
+    let latency = sample.awake_ns();
+    if latency.is_empty() {
+        return;
+    }
+    let share = latency.len() as f64 / sample.latency_ns.len() as f64;
+    put(&format!("{prefix}awake_share"), json!(round(share)));
+    for (name, quantile) in [("p50_us", 0.5), ("p99_us", 0.99), ("p999_us", 0.999)] {
+        let us = latency.value_at_quantile(quantile) as f64 / 1000.0;
+        put(&format!("{prefix}awake_{name}"), json!(round(us)));
+    }
 }
 
 /// The kind of device in a specification, or `linux`.

@@ -74,6 +74,8 @@ pub struct Engine<P> {
     slots: Slots,
     classes: [ClassState; 2],
     overdue: Overdue,
+    /// When the generator's last stall ended.
+    stall_end_ns: u64,
     /// Connections that have something to send since a tick.
     ready: Vec<u32>,
     /// Connections to be made, and those again after a while.
@@ -119,6 +121,7 @@ impl<P: Protocol> Engine<P> {
                 ClassState { first: load.connections, setup: measure, arrivals: None },
             ],
             overdue: Overdue::new(setup.overdue_most),
+            stall_end_ns: 0,
             ready: Vec::new(),
             dials: (0..total).collect(),
             redials: VecDeque::new(),

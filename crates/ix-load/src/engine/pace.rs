@@ -7,6 +7,9 @@ use crate::protocol::Protocol;
 
 /// Due requests handed out in one go, so that input is looked at in between.
 const ARRIVALS_PER_TICK: usize = 1024;
+/// A request handed out so much later than it was due says that the generator stood still: its loop
+/// takes some µs, and wakes for each request that is due.
+const STALL_NS: u64 = 50_000;
 /// How often connections are looked at for answers that are missing: all once in this time.
 const SCAN_NS: u64 = 100_000_000;
 
@@ -37,6 +40,17 @@ impl<P: Protocol> Engine<P> {
             return;
         };
         let last_ns = now_ns.min(self.times.to_ns - 1);
+        let late_ns = now_ns.saturating_sub(arrivals.next_ns());
+        if late_ns >= STALL_NS {
+            let counts = &mut self.interval.counts;
+            // What is handed out in several goes, or by both classes, was one stall.
+            if arrivals.next_ns() >= self.stall_end_ns {
+                counts.stalls += 1;
+                counts.stalled_ns += late_ns;
+                counts.stall_most_ns = counts.stall_most_ns.max(late_ns);
+            }
+            self.stall_end_ns = now_ns;
+        }
         for _ in 0..ARRIVALS_PER_TICK {
             let due_ns = arrivals.next_ns();
             if due_ns > last_ns {

@@ -1,5 +1,7 @@
 //! What a thread measured in one interval.
+use super::Times;
 use crate::fault::Faults;
+use crate::protocol::Outcome;
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
@@ -25,15 +27,42 @@ pub enum Class {
 pub struct Sample {
     /// Of requests that count.
     pub latency_ns: Histogram<u64>,
+    /// Of those among them that were under way, or became due, while the generator stood still.
+    pub in_stalls_ns: Histogram<u64>,
     /// Answers that came in the interval.
     pub answers: u64,
     /// Requests that became due in the interval (open loop).
     pub due: u64,
 }
 
+impl Sample {
+    /// An answer came to a request that was due at `due_ns`; `stalled`: the generator has stood still
+    /// since.
+    #[inline]
+    pub(super) fn answered(&mut self, times: &Times, due_ns: u64, now_ns: u64, stalled: bool) {
+        self.answers += 1;
+        if !times.counts(due_ns) {
+            return;
+        }
+        let latency_ns = now_ns.saturating_sub(due_ns).max(1);
+        self.latency_ns.saturating_record(latency_ns);
+        if stalled {
+            self.in_stalls_ns.saturating_record(latency_ns);
+        }
+    }
+
+    /// Latencies without those that a stall of the generator is part of.
+    pub fn awake_ns(&self) -> Histogram<u64> {
+        let mut awake = self.latency_ns.clone();
+        // Each was recorded in both.
+        let _ = awake.subtract(&self.in_stalls_ns);
+        awake
+    }
+}
+
 impl Default for Sample {
     fn default() -> Sample {
-        Sample { latency_ns: histogram(), answers: 0, due: 0 }
+        Sample { latency_ns: histogram(), in_stalls_ns: histogram(), answers: 0, due: 0 }
     }
 }
 
@@ -68,6 +97,15 @@ pub struct Counts {
     pub lag_most_ns: u64,
     /// Longest that the queue of overdue requests was.
     pub overdue_most: u64,
+    /// How often the generator stood still when requests were due (open loop).
+    #[serde(default)]
+    pub stalls: u64,
+    /// For how long, together, ns.
+    #[serde(default)]
+    pub stalled_ns: u64,
+    /// And at most, ns.
+    #[serde(default)]
+    pub stall_most_ns: u64,
     /// Answers that came after their request was given up (UDP).
     pub late: u64,
     /// What went wrong.
@@ -75,6 +113,16 @@ pub struct Counts {
 }
 
 impl Counts {
+    /// Counts what an answer says.
+    #[inline]
+    pub(super) fn outcome(&mut self, outcome: Outcome) {
+        match outcome {
+            Outcome::Hit => self.hits += 1,
+            Outcome::Miss => self.misses += 1,
+            Outcome::Done => {}
+        }
+    }
+
     /// Adds another thread's or interval's.
     pub fn merge(&mut self, other: Counts) {
         self.hits += other.hits;
@@ -84,6 +132,9 @@ impl Counts {
         self.dropped += other.dropped;
         self.lag_most_ns = self.lag_most_ns.max(other.lag_most_ns);
         self.overdue_most = self.overdue_most.max(other.overdue_most);
+        self.stalls += other.stalls;
+        self.stalled_ns += other.stalled_ns;
+        self.stall_most_ns = self.stall_most_ns.max(other.stall_most_ns);
         self.late += other.late;
         self.faults.merge(other.faults);
     }
@@ -94,6 +145,7 @@ impl Interval {
     pub fn merge(&mut self, other: Interval) {
         for (class, other) in self.classes.iter_mut().zip(other.classes) {
             class.latency_ns += other.latency_ns;
+            class.in_stalls_ns += other.in_stalls_ns;
             class.answers += other.answers;
             class.due += other.due;
         }
@@ -106,6 +158,8 @@ impl Interval {
 pub struct Portable {
     second: i64,
     latency_ns: [Vec<(u64, u64)>; 2],
+    #[serde(default)]
+    in_stalls_ns: [Vec<(u64, u64)>; 2],
     answers: [u64; 2],
     due: [u64; 2],
     counts: Counts,
@@ -113,14 +167,15 @@ pub struct Portable {
 
 impl From<&Interval> for Portable {
     fn from(interval: &Interval) -> Portable {
-        let pairs = |sample: &Sample| {
-            let recorded = sample.latency_ns.iter_recorded();
+        let pairs = |latency: &Histogram<u64>| {
+            let recorded = latency.iter_recorded();
             recorded.map(|v| (v.value_iterated_to(), v.count_at_value())).collect()
         };
         let [load, measure] = &interval.classes;
         Portable {
             second: interval.second,
-            latency_ns: [pairs(load), pairs(measure)],
+            latency_ns: [pairs(&load.latency_ns), pairs(&measure.latency_ns)],
+            in_stalls_ns: [pairs(&load.in_stalls_ns), pairs(&measure.in_stalls_ns)],
             answers: [load.answers, measure.answers],
             due: [load.due, measure.due],
             counts: interval.counts.clone(),
@@ -132,10 +187,14 @@ impl From<Portable> for Interval {
     fn from(portable: Portable) -> Interval {
         let (second, counts) = (portable.second, portable.counts);
         let mut interval = Interval { second, counts, ..Interval::default() };
-        for (index, pairs) in portable.latency_ns.into_iter().enumerate() {
+        let all = portable.latency_ns.into_iter().zip(portable.in_stalls_ns);
+        for (index, (latencies, in_stalls)) in all.enumerate() {
             let sample = &mut interval.classes[index];
-            for (value, count) in pairs {
+            for (value, count) in latencies {
                 sample.latency_ns.saturating_record_n(value, count);
+            }
+            for (value, count) in in_stalls {
+                sample.in_stalls_ns.saturating_record_n(value, count);
             }
             (sample.answers, sample.due) = (portable.answers[index], portable.due[index]);
         }
@@ -154,12 +213,15 @@ mod tests {
         for ns in [1, 999, 12_345, 12_345, 5_000_000_000] {
             interval.classes[0].latency_ns.saturating_record(ns);
         }
+        interval.classes[0].in_stalls_ns.saturating_record(5_000_000_000);
         interval.classes[1].answers = 7;
         interval.counts.faults.add(Fault::Reset, || "once".into());
         let text = serde_json::to_string(&Portable::from(&interval)).unwrap();
         let portable: Portable = serde_json::from_str(&text).unwrap();
         let back = Interval::from(portable);
         assert_eq!(back.classes[0].latency_ns, interval.classes[0].latency_ns);
+        assert_eq!(back.classes[0].in_stalls_ns.len(), 1);
+        assert_eq!(back.classes[0].awake_ns().max(), 12_351, "12,345 to three digits");
         assert_eq!(back.classes[1].answers, 7);
         assert_eq!(back.counts, interval.counts);
     }

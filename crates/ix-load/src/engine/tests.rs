@@ -57,6 +57,16 @@ impl Server {
 
 /// Plays a run of `seconds` to its end; answers all intervals.
 fn play(setup: Setup, server: &mut Server, seconds: u64) -> Vec<Interval> {
+    play_through(setup, server, seconds, (0, 0))
+}
+
+/// The same, with a generator that stands still from one time to another.
+fn play_through(
+    setup: Setup,
+    server: &mut Server,
+    seconds: u64,
+    stall: (u64, u64),
+) -> Vec<Interval> {
     let mut engine = Engine::new(Echo::new(SIZE, 1, true), setup, 0);
     while let Some(index) = engine.dial(0) {
         engine.connected(index, 0);
@@ -90,6 +100,9 @@ fn play(setup: Setup, server: &mut Server, seconds: u64) -> Vec<Interval> {
         }
         let reply_ns = server.replies.peek().map_or(u64::MAX, |Reverse((at_ns, ..))| *at_ns);
         now_ns = now_ns.max(engine.next_ns().min(reply_ns));
+        if (stall.0..stall.1).contains(&now_ns) {
+            now_ns = stall.1;
+        }
     }
     intervals.push(*engine.conclude(now_ns));
     intervals
@@ -118,6 +131,29 @@ fn open_loop_sees_a_stall_that_closed_loop_hides() {
     let closed = total(play(setup(10, 1, None), &mut stalling(), 3));
     assert!(quantile_ms(&closed, 0.999) < 1.0, "ten of all requests were caught by the stall");
     assert!(quantile_ms(&closed, 1.0) >= 199.0);
+}
+
+/// A generator that stands still for 100 ms of 3 s says so, and what the latency was without that.
+#[test]
+fn a_stall_of_the_generator_is_told_apart() {
+    let stall = (SECOND, SECOND + 100 * MS);
+    let setup = || setup(100, 4, Some(10_000.0));
+    let sum = total(play_through(setup(), &mut Server::new(10_000), 3, stall));
+    let (counts, load) = (&sum.counts, &sum.classes[0]);
+    assert_eq!(counts.stalls, 1);
+    assert!((99 * MS..=100 * MS).contains(&counts.stall_most_ns), "{counts:?}");
+    assert_eq!(counts.stalled_ns, counts.stall_most_ns);
+    assert!(quantile_ms(&sum, 0.99) > 50.0, "it is in the latency");
+    // 1000 of 30,000 were due in it, and a few under way.
+    assert!((900..1100).contains(&load.in_stalls_ns.len()), "{}", load.in_stalls_ns.len());
+    let awake = load.awake_ns();
+    assert_eq!(awake.len() + load.in_stalls_ns.len(), load.latency_ns.len());
+    // What the stall has piled up at the server keeps those after it waiting.
+    assert!(awake.value_at_quantile(0.9) < MS, "{}", awake.value_at_quantile(0.9));
+
+    let stalling = &mut Server { stall, ..Server::new(10_000) };
+    let theirs = total(play(setup(), stalling, 3));
+    assert_eq!((theirs.counts.stalls, theirs.classes[0].in_stalls_ns.len()), (0, 0));
 }
 
 #[test]

@@ -1,9 +1,8 @@
 //! Requests out and answers in, on connections.
 use super::conn::Life;
-use super::stats::{Class, Interval};
-use super::{Engine, Phase, Times, Verdict, slots};
+use super::{Engine, Phase, Verdict, slots};
 use crate::fault::Fault;
-use crate::protocol::{Outcome, Protocol, Step};
+use crate::protocol::{Protocol, Step};
 
 /// Longest piece of an answer that is kept until more of it comes.
 const KEPT_MOST: usize = 64 << 10;
@@ -37,7 +36,10 @@ impl<P: Protocol> Engine<P> {
                     conn.answers += 1;
                     let (class, due_ns) = (conn.class, slot.due_ns);
                     self.slots.pop(&mut conn.window);
-                    Self::count(&mut self.interval, &self.times, class, outcome, due_ns, now_ns);
+                    let stalled = due_ns < self.stall_end_ns;
+                    let sample = &mut self.interval.classes[class as usize];
+                    sample.answered(&self.times, due_ns, now_ns, stalled);
+                    self.interval.counts.outcome(outcome);
                 }
                 Step::More(used) => {
                     conn.progress_ns = now_ns;
@@ -61,27 +63,6 @@ impl<P: Protocol> Engine<P> {
             return Verdict::Reset;
         }
         Verdict::Open
-    }
-
-    #[inline]
-    pub(super) fn count(
-        interval: &mut Interval,
-        times: &Times,
-        class: Class,
-        outcome: Outcome,
-        due_ns: u64,
-        now_ns: u64,
-    ) {
-        let sample = &mut interval.classes[class as usize];
-        sample.answers += 1;
-        if times.counts(due_ns) {
-            sample.latency_ns.saturating_record(now_ns.saturating_sub(due_ns).max(1));
-        }
-        match outcome {
-            Outcome::Hit => interval.counts.hits += 1,
-            Outcome::Miss => interval.counts.misses += 1,
-            Outcome::Done => {}
-        }
     }
 
     /// Appends the requests that may go out on a connection now.

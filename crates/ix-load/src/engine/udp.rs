@@ -1,5 +1,5 @@
 //! Requests as datagrams: answers come in any order, in parts, late, or never.
-use super::{Engine, Interval};
+use super::Engine;
 use crate::fault::Fault;
 use crate::protocol::{Protocol, Step};
 
@@ -68,8 +68,10 @@ impl<P: Protocol> Engine<P> {
                 self.fault(Fault::WrongLength, what);
             }
             Step::Done(_, outcome) => {
-                let interval: &mut Interval = &mut self.interval;
-                Self::count(interval, &self.times, class, outcome, slot.due_ns, now_ns);
+                let stalled = slot.due_ns < self.stall_end_ns;
+                let sample = &mut self.interval.classes[class as usize];
+                sample.answered(&self.times, slot.due_ns, now_ns, stalled);
+                self.interval.counts.outcome(outcome);
             }
             Step::More(used) => {
                 let what = || format!("{used} of {} bytes are no whole answer", data.len());
