@@ -71,8 +71,7 @@ pub fn finish<S: Service>(client: &mut EventLoop<Driver<S>>) -> Result<(), Error
             driver.service.left_open(state, clock::now_ns());
         }
     }
-    client.io().abort_all();
-    client.turn(libix::raw::Wait::Poll)
+    client.abort_all()
 }
 
 impl<S: Service> Driver<S> {

@@ -2,7 +2,7 @@
 use crate::rounds::{Next, Rounds};
 use ix_apps::clock;
 use libix::event::{Conn, EventLoop, Handler, Io};
-use libix::raw::{Thread, Wait};
+use libix::raw::Thread;
 use libix::{Dead, Error};
 use std::net::SocketAddr;
 
@@ -33,12 +33,7 @@ pub fn play(
     handler.open_more(io);
     io.set_timer(TICK_US, 0);
     player.run()?;
-    player.io().abort_all();
-    // A few turns, for the call array may be smaller than the number of connections.
-    while player.io().connections() > 0 {
-        player.turn(Wait::Poll)?;
-    }
-    player.turn(Wait::Poll)
+    player.abort_all()
 }
 
 impl<F: FnOnce(usize)> Player<'_, F> {
@@ -54,7 +49,14 @@ impl<F: FnOnce(usize)> Player<'_, F> {
         match next {
             Next::Nothing => self.open_more(io),
             Next::Send(index) => {
-                io.prefetch(self.ids[index]);
+                // The names of connections are fetched when they are drawn, what they name when it
+                // is nearly their turn.
+                if let Some(name) = self.ids.get(self.rounds.drawn_last()) {
+                    libix::raw::prefetch(name);
+                }
+                if let Some(&id) = self.ids.get(self.rounds.drawn_next()) {
+                    io.prefetch(id);
+                }
                 self.to_send.push(index);
             }
             Next::Done => io.stop(),
@@ -145,6 +147,7 @@ mod tests {
     use crate::server::Limits;
     use libix::event::Team;
     use libix::loopback::{Config, Loopback};
+    use libix::raw::Wait;
 
     #[test]
     fn all_connections_carry_messages_on_the_model() {

@@ -17,6 +17,10 @@ use std::net::{IpAddr, SocketAddr};
 
 /// Longest sleep, so that the end of a run is noticed.
 const SLEEP_US: u64 = 10_000;
+/// Connections that are reset in a cycle at the end, and how long it takes: no faster than a peer
+/// takes resets.
+const RESETS_AT_ONCE: usize = 256;
+const RESETS_US: u64 = 100;
 /// A sleeping dataplane wakes some time after it was asked to: the rest is spent polling.
 const WAKE_US: u64 = 500;
 /// Bytes of transmit memory that are asked for at a time.
@@ -208,7 +212,15 @@ impl<P: Protocol> Backend<P> for OnIx<P> {
     }
 
     fn finish(&mut self) -> Result<()> {
-        (0..self.flows.len() as u32).for_each(|index| self.abort(index));
+        // Some at a time: a device takes only so many packets at once, and what waits for it ends
+        // with the program.
+        let all: Vec<u32> = (0..self.flows.len() as u32).collect();
+        for some in all.chunks(RESETS_AT_ONCE) {
+            some.iter().for_each(|index| self.abort(*index));
+            self.thread.run_io(Wait::Us(RESETS_US))?;
+            self.pending.clear();
+            self.push_backlog();
+        }
         // Each cycle carries out what the array has room for.
         while !self.backlog.is_empty() || !self.pending.is_empty() {
             self.thread.run_io(Wait::Poll)?;

@@ -100,6 +100,17 @@ impl<S> Io<S> {
         self.ids().into_iter().for_each(|id| self.end(id, Ending::Abort));
     }
 
+    /// Ends all connections by reset as soon as they are touched; answers which.
+    pub(super) fn doom_all(&mut self) -> Vec<u64> {
+        let all: Vec<u64> = self.connections.ids().collect();
+        for id in &all {
+            if let Some(connection) = self.connections.get_mut(*id) {
+                connection.ending = Ending::Abort;
+            }
+        }
+        all
+    }
+
     /// Bytes that a connection holds at most, unsent and unacknowledged together.
     pub fn set_send_limit(&mut self, bytes: u64) {
         self.send_limit = bytes;

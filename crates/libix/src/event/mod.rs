@@ -46,6 +46,11 @@ const RETRY_US: u64 = 1000;
 
 /// So many events before its own a connection is fetched into the cache.
 const FETCH_AHEAD: usize = 4;
+/// How many connections [`EventLoop::abort_all`] resets in a cycle, and how long such a cycle and
+/// the last one take: no faster than a peer takes them.
+const RESETS_AT_ONCE: usize = 256;
+const RESETS_US: u64 = 100;
+const LAST_RESETS_US: u64 = 1_000;
 
 /// A service: what happens is told to it. Ids are never used twice, and those of one loop name
 /// nothing in another.
@@ -200,6 +205,17 @@ impl<H: Handler> EventLoop<H> {
             self.turn(Wait::Forever)?;
         }
         Ok(())
+    }
+
+    /// Resets all connections, without a callback, and sees the resets off: some at a time, because a
+    /// device takes only so many packets at once, and what waits for it ends with the program.
+    pub fn abort_all(&mut self) -> Result<(), Error> {
+        let all = self.io.doom_all();
+        for some in all.chunks(RESETS_AT_ONCE) {
+            some.iter().for_each(|id| self.io.touch(*id));
+            self.turn(Wait::Us(RESETS_US))?;
+        }
+        self.turn(Wait::Us(LAST_RESETS_US))
     }
 
     /// One cycle: the batch goes out, then everything that happened is told to the handler. An
