@@ -44,13 +44,14 @@ struct Echo {
     /// Ends of a client's connections that came too early.
     dead: Vec<Dead>,
     revoked: Vec<bool>,
+    timers: Vec<u64>,
 }
 
 impl Echo {
     fn new(how: How) -> Echo {
         let live = BTreeSet::new();
-        let (left, dead, revoked) = (Vec::new(), Vec::new(), Vec::new());
-        Echo { how, live, left, moved: (0, 0), served: (0, 0), finished: 0, dead, revoked }
+        let (left, dead, revoked, timers) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        Echo { how, live, left, moved: (0, 0), served: (0, 0), finished: 0, dead, revoked, timers }
     }
 
     fn pump(&mut self, conn: &mut Conn<'_, Role>) {
@@ -177,6 +178,10 @@ impl Handler for Echo {
         assert_ne!(from, conn.io().thread_index());
         self.live.insert(conn.id());
         self.moved.1 += 1;
+    }
+
+    fn on_timer(&mut self, _: &mut Io<Role>, token: u64) {
+        self.timers.push(token);
     }
 
     fn on_revoke(&mut self, _: &mut Io<Role>) {
@@ -377,11 +382,50 @@ fn a_loop_of_its_own_resets_what_it_cannot_take_along() {
 #[test]
 fn a_thread_hears_that_it_is_taken_away_and_given_back() {
     let mut bed = Bed::new(2, Config::default(), How::Copy);
-    bed.model.revoke(1, true);
-    bed.model.revoke(1, false);
+    bed.model.revoke(1, ix_abi::revoke::GOES);
+    bed.model.revoke(1, ix_abi::revoke::BACK);
     bed.loops.iter_mut().for_each(|one| one.turn(Wait::Poll).unwrap());
     assert_eq!(bed.loops[1].handler().revoked, [true, false]);
     assert!(bed.loops[0].handler().revoked.is_empty());
+}
+
+#[test]
+fn an_elastic_thread_works_in_the_background_and_comes_back() {
+    let mut bed = Bed::new(2, Config { step_bytes: 500, ..Config::default() }, How::Lend);
+    for name in 0..20 {
+        bed.dial(name as usize % 2, name, 50_000);
+    }
+    (0..20).for_each(|_| bed.turn());
+    let before = bed.loops[0].io().connections();
+    assert!(before > 0);
+    // The other thread of the model turns when we turn it.
+    let Bed { model, loops, .. } = &mut bed;
+    let [first, second] = &mut loops[..] else { panic!("two loops") };
+    first.io().set_timer(5_000, 7);
+    first.turn(Wait::Poll).unwrap();
+    let told = first.in_background(|_| {
+        for _ in 0..100 {
+            second.turn(Wait::Poll).unwrap();
+        }
+        assert!(!model.migrate(0, 0), "nobody is there");
+        (second.io().connections(), model.flows())
+    });
+    let (there, flows) = told.unwrap();
+    assert_eq!((there, first.io().connections()), (flows, 0));
+    assert!(first.handler().live.is_empty());
+    while first.handler().timers.is_empty() {
+        first.turn(Wait::Us(1000)).unwrap();
+    }
+    assert!(model.migrate(0, 0));
+    bed.settle(1);
+    assert_eq!(bed.sum(|echo| echo.finished), 20);
+}
+
+#[test]
+fn the_last_thread_cannot_leave() {
+    let model = Loopback::new(1, Config::default());
+    let mut only = EventLoop::new(model.enter(0).unwrap(), Echo::new(How::Copy));
+    assert_eq!(only.in_background(|_| panic!("ran")), Err(libix::Error::State));
 }
 
 /// Counts the leases that ended.

@@ -133,7 +133,9 @@ impl<P: Protocol> OnIx<P> {
             Event::GroupLeaves { group, .. } => self.lose_group(group, now_ns),
             Event::Timer { .. }
             | Event::GroupArrived { .. }
-            | Event::Revoke { .. }
+            | Event::Revoked
+            | Event::Restored
+            | Event::Drained
             | Event::Unknown => {}
         }
     }

@@ -22,6 +22,7 @@ pub(super) enum Pending {
     /// A timer, and its delay.
     Timer(u64, u64),
     TxMemory,
+    Drain,
     UdpBind(u64),
     /// A datagram under way.
     Datagram(u64),
@@ -101,6 +102,11 @@ impl Batch {
         let (taken, left) = self.backlog.drain(..).partition(|(call, _)| of_group(call));
         self.backlog = left;
         VecDeque::into(taken)
+    }
+
+    /// Whether calls are in the array.
+    pub(super) fn has_calls(&self) -> bool {
+        !self.pending.is_empty()
     }
 
     /// Whether calls wait for the next batch.

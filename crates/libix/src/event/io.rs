@@ -26,6 +26,7 @@ type Listener = Option<Result<u64, Error>>;
 
 struct Timer {
     token: u64,
+    due_us: u64,
     /// Dataplane's name, once it is known.
     id: Option<u64>,
 }
@@ -44,6 +45,9 @@ pub struct Io<S> {
     tx_asked: bool,
     tx_refused_us: Option<u64>,
     stop: bool,
+    /// The flow groups of this thread have left, as [`Io::drain`] wanted.
+    pub(super) drained: bool,
+    pub(super) drain_refused: Option<Error>,
     /// `None`: connections never move.
     pub(super) member: Option<Box<Member<S>>>,
     /// The last one to be dropped: the elastic thread, to whose memory the others refer.
@@ -65,6 +69,8 @@ impl<S> Io<S> {
             tx_asked: false,
             tx_refused_us: None,
             stop: false,
+            drained: false,
+            drain_refused: None,
             member: team.map(|team| Box::new(Member::new(team))),
             batch: Batch::new(thread),
         }
@@ -143,7 +149,8 @@ impl<S> Io<S> {
 
     /// Sets a timer: `on_timer` hears `token` once, `delay_us` from now. Answers an id.
     pub fn set_timer(&mut self, delay_us: u64, token: u64) -> u64 {
-        let id = self.timers.insert(Timer { token, id: None });
+        let due_us = self.now_us().saturating_add(delay_us);
+        let id = self.timers.insert(Timer { token, due_us, id: None });
         self.batch.push(call::timer_set(id, delay_us), Pending::Timer(id, delay_us));
         id
     }
@@ -299,6 +306,7 @@ impl<S> Io<S> {
                 Pending::UdpBind(id) => self.udp_bind_answered(id, answer),
                 Pending::Datagram(id) => self.udp.answered(id, answer),
                 Pending::Timer(id, delay_us) => self.timer_answered(id, delay_us, answer),
+                Pending::Drain => self.drain_refused = answer.err(),
                 Pending::TxMemory => {
                     self.tx_asked = false;
                     let adopted = self.batch.thread.adopt_tx(slot);
@@ -345,6 +353,29 @@ impl<S> Io<S> {
                 self.batch.push_later(call::timer_set(id, delay_us), Pending::Timer(id, delay_us));
             }
             (_, Err(_)) => drop(self.timers.remove(id)),
+        }
+    }
+
+    /// Asks that the flow groups of this thread go to the others.
+    pub(super) fn drain(&mut self) {
+        self.drained = false;
+        self.batch.push(call::drain(), Pending::Drain);
+    }
+
+    /// Whether the next cycle has anything to carry out.
+    pub(super) fn has_calls(&self) -> bool {
+        self.batch.has_calls() || !self.dirty.is_empty() || self.has_backlog()
+    }
+
+    /// Sets timers again that ended when the thread was left.
+    pub(super) fn restart_timers(&mut self) {
+        let now_us = self.now_us();
+        for id in self.timers.ids().collect::<Vec<_>>() {
+            if let Some(timer) = self.timers.get_mut(id) {
+                timer.id = None;
+                let delay_us = timer.due_us.saturating_sub(now_us);
+                self.batch.push(call::timer_set(id, delay_us), Pending::Timer(id, delay_us));
+            }
         }
     }
 

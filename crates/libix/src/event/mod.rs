@@ -218,6 +218,29 @@ impl<H: Handler> EventLoop<H> {
         self.turn(Wait::Us(LAST_RESETS_US))
     }
 
+    /// Makes this an ordinary Linux thread while `work` runs, and then the elastic thread again. Before,
+    /// its connections move to the other threads, with cycles as always; for a loop of a team, that is,
+    /// whose timers and UDP sockets wait meanwhile. `Err`: it is the last active thread
+    /// ([`Error::State`]), and `work` did not run; or the dataplane does not take the thread back, and
+    /// the loop is over.
+    pub fn in_background<R>(&mut self, work: impl FnOnce(&mut H) -> R) -> Result<R, Error> {
+        self.io.drain();
+        while !self.io.drained {
+            self.turn(Wait::Forever)?;
+            if let Some(refused) = self.io.drain_refused.take() {
+                return Err(refused);
+            }
+        }
+        // What the last events brought goes out first.
+        while self.io.has_calls() {
+            self.turn(Wait::Poll)?;
+        }
+        let (io, handler) = (&mut self.io, &mut self.handler);
+        let result = io.batch.thread.in_background(|| work(handler));
+        io.restart_timers();
+        result.map_err(|(error, _)| error)
+    }
+
     /// One cycle: the batch goes out, then everything that happened is told to the handler. An
     /// error is the dataplane's refusal to run this thread.
     pub fn turn(&mut self, wait: Wait) -> Result<(), Error> {
@@ -251,8 +274,9 @@ impl<H: Handler> EventLoop<H> {
             }
             Event::GroupLeaves { group, to } => self.group_leaves(group, to),
             Event::GroupArrived { group, from } => self.group_arrived(group, from),
-            Event::Revoke { leaves: true } => self.handler.on_revoke(&mut self.io),
-            Event::Revoke { leaves: false } => self.handler.on_restore(&mut self.io),
+            Event::Revoked => self.handler.on_revoke(&mut self.io),
+            Event::Restored => self.handler.on_restore(&mut self.io),
+            Event::Drained => self.io.drained = true,
             Event::UdpRecv { cookie, data, peer } => self.datagram(cookie, data, peer),
             Event::UdpSent { cookie } => self.io.udp_sent(cookie),
             Event::Unknown => {}

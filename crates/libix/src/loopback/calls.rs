@@ -65,6 +65,7 @@ impl World {
             call_op::TIMER_SET => self.timer_set(lane, args[0], args[1]),
             call_op::TIMER_CANCEL => Ok(self.timers.remove(&args[0]).is_some().into()),
             call_op::TX_ALLOC => self.tx_alloc(args[0]),
+            call_op::DRAIN => self.drain(lane),
             _ => Err(error::NO_SYS),
         }
     }

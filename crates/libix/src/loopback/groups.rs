@@ -1,6 +1,6 @@
 //! Flow groups of the model, and how they move between its threads.
 use super::World;
-use ix_abi::{Event, Handle, event_kind, group_of, migrated};
+use ix_abi::{Event, Handle, error, event_kind, group_of, migrated, revoke};
 
 /// How far a migration is. While it lasts nothing happens to the group's flows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -51,13 +51,44 @@ impl World {
 
     pub(super) fn migrate(&mut self, number: usize, to: usize) -> bool {
         let group = &mut self.groups[number];
-        if group.phase != Phase::Settled || group.lane == to {
+        if group.phase != Phase::Settled || group.lane == to || !self.lanes[to].entered {
             return false;
         }
         group.phase = Phase::Leaving { to, told: false };
         let lane = group.lane;
         self.tell_group(lane, number, migrated::LEAVES, to);
         true
+    }
+
+    pub(super) fn tell_revoke(&mut self, lane: usize, what: u64) {
+        let event = Event { kind: event_kind::REVOKE, data: what, ..Event::default() };
+        self.lanes[lane].queue.push_back(event);
+    }
+
+    /// The groups of a thread are to go to the others.
+    pub(super) fn drain(&mut self, lane: usize) -> Result<i64, i64> {
+        let others = (0..self.lanes.len()).filter(|&other| other != lane);
+        let others: Vec<_> = others.filter(|&other| self.lanes[other].entered).collect();
+        if others.is_empty() {
+            return Err(error::STATE);
+        }
+        self.lanes[lane].draining = true;
+        for number in 0..self.groups.len() {
+            if self.groups[number].lane == lane {
+                self.migrate(number, others[number % others.len()]);
+            }
+        }
+        Ok(0)
+    }
+
+    /// Says when no group is left on a thread that wants to leave.
+    pub(super) fn end_drain(&mut self, lane: usize) {
+        let coming = |group: &Group| matches!(group.phase, Phase::Leaving { to, .. } if to == lane);
+        let any = self.groups.iter().any(|group| group.lane == lane || coming(group));
+        if self.lanes[lane].draining && !any {
+            self.lanes[lane].draining = false;
+            self.tell_revoke(lane, revoke::DRAINED);
+        }
     }
 
     fn tell_group(&mut self, lane: usize, number: usize, code: u16, other: usize) {

@@ -68,6 +68,8 @@ struct Lane {
     status: Memory,
     queue: VecDeque<Event>,
     entered: bool,
+    /// Its application wants to leave.
+    draining: bool,
     /// Buffers of dead flows: readable until the cycle after their `DEAD` was handed over.
     dying: Vec<usize>,
 }
@@ -105,8 +107,13 @@ impl Gate for LoopbackGate {
         match op {
             gate_op::ENTER if lane >= world.lanes.len() => -error::INVALID,
             gate_op::ENTER if world.lanes[lane].entered => -error::IN_USE,
-            gate_op::ENTER | gate_op::LEAVE => {
-                world.lanes[lane].entered = op == gate_op::ENTER;
+            gate_op::ENTER => {
+                world.lanes[lane].entered = true;
+                0
+            }
+            gate_op::LEAVE => {
+                world.lanes[lane].entered = false;
+                world.timers.retain(|_, timer| timer.0 != lane);
                 0
             }
             gate_op::RUN_IO => world.run_io(lane, b as usize, c),
@@ -124,6 +131,7 @@ impl Loopback {
             status: Memory::new(size_of::<ThreadStatus>()),
             queue: VecDeque::new(),
             entered: false,
+            draining: false,
             dying: Vec::new(),
         };
         Loopback(Rc::new(RefCell::new(World {
@@ -188,10 +196,9 @@ impl Loopback {
         self.0.borrow_mut().migrate(group, to)
     }
 
-    /// Tells a thread that it is about to be taken away, or was given back.
-    pub fn revoke(&self, thread: usize, leaves: bool) {
-        let event = Event { kind: event_kind::REVOKE, data: leaves.into(), ..Event::default() };
-        self.0.borrow_mut().lanes[thread].queue.push_back(event);
+    /// Tells a thread something of [`ix_abi::revoke`].
+    pub fn revoke(&self, thread: usize, what: u64) {
+        self.0.borrow_mut().tell_revoke(thread, what);
     }
 
     /// Resets every connection, as a network that fails would.
@@ -231,6 +238,7 @@ impl World {
             unsafe { (*array.add(slot)).ret = ret.unwrap_or_else(|error| -error) };
         }
         self.move_groups(lane);
+        self.end_drain(lane);
         self.now_us += 1 + self.random(20);
         let handles: Vec<Handle> = self.flows.keys().copied().collect();
         handles.into_iter().for_each(|handle| self.step(handle));

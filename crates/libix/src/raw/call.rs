@@ -134,6 +134,12 @@ pub fn timer_cancel(timer: u64) -> Batched {
     batched(call_op::TIMER_CANCEL, [timer])
 }
 
+/// Has the flow groups of this thread go to the others, so that it can leave
+/// ([`super::Event::Drained`]).
+pub fn drain() -> Batched {
+    batched(call_op::DRAIN, [])
+}
+
 /// Answers the address of `bytes` of transmit memory, for [`super::Thread::adopt_tx`].
 pub fn tx_alloc(bytes: u64) -> Batched {
     batched(call_op::TX_ALLOC, [bytes])

@@ -1,7 +1,7 @@
 //! Event conditions as a typed view of the event array.
 use crate::addr;
 use crate::error::{Dead, Error};
-use ix_abi::{Cookie, Handle, event_kind, migrated};
+use ix_abi::{Cookie, Handle, event_kind, migrated, revoke};
 use std::net::SocketAddr;
 
 /// An event condition ([`ix_abi::event_kind`]).
@@ -90,11 +90,13 @@ pub enum Event {
         /// Its elastic thread so far.
         from: u32,
     },
-    /// This elastic thread is about to be taken away, or was given back.
-    Revoke {
-        /// About to be taken away.
-        leaves: bool,
-    },
+    /// This elastic thread is about to be taken away: its flow groups leave after the next cycle, and
+    /// then it sleeps.
+    Revoked,
+    /// This elastic thread was given back.
+    Restored,
+    /// All flow groups have left this thread, as [`super::call::drain`] wanted.
+    Drained,
     /// An event of a later version: ignore it.
     Unknown,
 }
@@ -173,7 +175,12 @@ impl Event {
                     _ => Event::Unknown,
                 }
             }
-            event_kind::REVOKE => Event::Revoke { leaves: raw.data != 0 },
+            event_kind::REVOKE => match raw.data {
+                revoke::GOES => Event::Revoked,
+                revoke::BACK => Event::Restored,
+                revoke::DRAINED => Event::Drained,
+                _ => Event::Unknown,
+            },
             _ => Event::Unknown,
         }
     }

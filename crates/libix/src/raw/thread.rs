@@ -274,6 +274,23 @@ impl Thread {
         Ok(self.ready)
     }
 
+    /// Leaves the elastic thread while `work` runs: the calling Linux thread is an ordinary one
+    /// meanwhile, on whatever hardware thread Linux gives it. `Err`: it could not enter again, with
+    /// what `work` answered; this value is of no use any more.
+    ///
+    /// [`call::drain`] comes first, and [`Event::Drained`]: events of flow groups that are still here
+    /// would be lost. The timers of the thread end.
+    pub fn in_background<R>(&mut self, work: impl FnOnce() -> R) -> Result<R, (Error, R)> {
+        let index = self.index.into();
+        (self.pushed, self.answered, self.ready, self.sg_used) = (0, 0, 0, 0);
+        self.gate.call(gate_op::LEAVE, index, 0, 0);
+        let result = work();
+        match Error::check(self.gate.call(gate_op::ENTER, index, 0, 0)) {
+            Ok(_) => Ok(result),
+            Err(error) => Err((error, result)),
+        }
+    }
+
     /// What the call in `slot` of the last batch answered.
     ///
     /// # Panics
