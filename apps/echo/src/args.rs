@@ -40,6 +40,9 @@ pub struct Args {
     /// Server: connections of each thread at most; more are refused.
     #[arg(long, value_name = "N")]
     pub max_conn: Option<usize>,
+    /// Server: work on each message, such as a service would do, in microseconds of processor time.
+    #[arg(long, value_name = "US", default_value_t = 0.0, value_parser = work)]
+    pub work_us: f64,
     /// Threads; on IX all elastic threads unless said, on Linux one.
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
     pub threads: Option<u32>,
@@ -160,6 +163,13 @@ pub enum Direction {
     Recv,
     /// Both at once.
     Both,
+}
+
+fn work(text: &str) -> Result<f64, &'static str> {
+    match text.parse() {
+        Ok(us) if (0.0..=1e6).contains(&us) => Ok(us),
+        _ => Err("not microseconds between 0 and 1000000"),
+    }
 }
 
 fn seconds(text: &str) -> Result<f64, String> {

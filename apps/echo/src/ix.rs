@@ -78,6 +78,7 @@ impl EchoZeroCopy {
     /// So many more messages were answered; closes after the last one, and says so.
     fn answered(&mut self, conn: &mut Conn<'_, Partial>, messages: usize) -> bool {
         conn.state_mut().done += messages as u64;
+        self.limits.work(messages as u64);
         let last = conn.state().done >= self.limits.messages;
         if last {
             self.live -= 1;
@@ -149,7 +150,7 @@ mod tests {
         for size in [1, 64, HELD_BYTES, HELD_BYTES + 1, 300_000] {
             let config = Config { tx_steps: 8, ..Config::default() };
             let model = Loopback::new(3, config);
-            let (limits, team) = (Limits { connections: 8, messages: u64::MAX }, Team::new(2));
+            let (limits, team) = (Limits { connections: 8, messages: u64::MAX, work: std::time::Duration::ZERO }, Team::new(2));
             let echo = |index| {
                 let thread = model.enter(index).unwrap();
                 server(thread, size, limits, &[at()], &team).unwrap()

@@ -153,7 +153,8 @@ mod tests {
     fn all_connections_carry_messages_on_the_model() {
         let model = Loopback::new(2, Config::default());
         let at = SocketAddr::from(([10, 0, 0, 1], 7));
-        let limits = Limits { connections: 1000, messages: u64::MAX };
+        let work = std::time::Duration::ZERO;
+        let limits = Limits { connections: 1000, messages: u64::MAX, work };
         let team = Team::new(1);
         let mut echo = server(model.enter(0).unwrap(), 64, limits, &[at], &team).unwrap();
         let plan = Plan {

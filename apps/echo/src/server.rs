@@ -2,6 +2,7 @@
 //! message has come.
 use crate::args::Args;
 use ix_apps::{End, Service, Verdict};
+use std::time::{Duration, Instant};
 
 /// How far a server goes.
 #[derive(Clone, Copy)]
@@ -10,6 +11,8 @@ pub struct Limits {
     pub connections: usize,
     /// Messages of a connection, which is closed then.
     pub messages: u64,
+    /// Work on each message: so long the processor is kept busy.
+    pub work: Duration,
 }
 
 impl Limits {
@@ -18,6 +21,18 @@ impl Limits {
         Limits {
             connections: args.max_conn.unwrap_or(usize::MAX),
             messages: args.messages_per_connection.unwrap_or(u64::MAX),
+            work: Duration::from_nanos((args.work_us * 1000.0) as u64),
+        }
+    }
+
+    /// Does the work of so many messages.
+    pub fn work(&self, messages: u64) {
+        if self.work.is_zero() {
+            return;
+        }
+        let (start, length) = (Instant::now(), self.work.saturating_mul(messages as u32));
+        while start.elapsed() < length {
+            std::hint::spin_loop();
         }
     }
 }
@@ -70,7 +85,9 @@ impl Service for EchoServer {
         if whole > 0 && conn.answered == whole {
             conn.bytes.drain(..whole);
             conn.answered = 0;
-            conn.done += (whole / self.size) as u64;
+            let messages = (whole / self.size) as u64;
+            conn.done += messages;
+            self.limits.work(messages);
         }
     }
 
@@ -90,7 +107,8 @@ mod tests {
 
     #[test]
     fn nothing_before_the_whole_message() {
-        let mut server = EchoServer::new(4, Limits { connections: 1, messages: 5 });
+        let mut server =
+            EchoServer::new(4, Limits { connections: 1, messages: 5, work: Duration::ZERO });
         let mut conn = server.open().unwrap();
         assert!(server.open().is_none());
         server.input(&mut conn, b"abc", 0);

@@ -14,7 +14,9 @@ const RUN_HELP: &str = "Runs PROGRAM with its own TCP/IP dataplane inside its pr
     host_addr = \"10.0.0.2/24\"\n  gateway_addr = \"10.0.0.1\"\n  \
     devices = [\"afxdp:eth1\"]\n  cpu = [2, 3]\n  batch = 64\n  \
     arp = [{ ip = \"10.0.0.9\", mac = \"02:00:00:00:00:09\" }]\n  \
-    [tcp]\n  min_rto_us = 5000";
+    [tcp]\n  min_rto_us = 5000\n  \
+    [control]                  # who may open the control sockets, by mode and group\n  \
+    group = \"ix\"\n  mode = \"0660\"\n  read_only_mode = \"0666\"\n  metrics = \"127.0.0.1:9464\"";
 
 const DEMO_HELP: &str = "Makes a private link between network namespaces of its own, runs the echo \
     service on IX and on Linux sockets behind it, and prints rate and latency of both side by \
@@ -144,6 +146,9 @@ pub struct RunArgs {
     /// Upper bound on the queueing delay, µs (default: the policy's)
     #[arg(long, value_name = "US", requires = "policy")]
     pub slo_us: Option<f64>,
+    /// Serve metrics for Prometheus over HTTP: `ADDRESS:PORT`, or a port of the loopback address
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub metrics: Option<String>,
     /// The program and its arguments
     #[arg(last = true, required = true, value_name = "PROGRAM [ARGS]")]
     pub program: Vec<OsString>,
@@ -230,6 +235,9 @@ pub enum BenchCommand {
     UdpEcho(BenchArgs),
     /// Flow groups moved back and forth under full load (the papers' table of phases)
     Migration(BenchArgs),
+    /// A load that goes up and down, a controller that adds and parks a thread, a background job
+    #[command(long_about = crate::bench::elastic::HELP)]
+    Elastic(BenchArgs),
     /// All of them, one after the other, each with its results in a file, and a page of them all
     All(AllArgs),
     /// One HTML page of all results, with figures

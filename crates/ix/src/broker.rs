@@ -37,6 +37,8 @@ pub struct Broker {
     pub devices: Vec<OpenedDevice>,
     /// Packet memory, if one of them shares it with a peer.
     pub memory: Option<Arc<OwnedFd>>,
+    /// Who may ask it, and whether metrics are served.
+    pub access: Access,
 }
 
 /// A program that runs.
@@ -61,6 +63,7 @@ impl Broker {
         raise_memlock();
         let name = self.program.display().to_string();
         let problem = |e: &dyn std::fmt::Display| Problem::new(format!("cannot run {name}"), e);
+        let metrics = self.access.bind_metrics()?;
         let watch = watch_links()?;
         let image = Image::from_bytes(IMAGE).map_err(|e| problem(&e))?;
         let counters = Counters::new(&self.cpus).map_err(|e| problem(&e))?;
@@ -69,7 +72,11 @@ impl Broker {
         let mut child = ix_domain::launch(&image, &config).map_err(launch_problem)?;
         let pid = child.pid();
         let signals = SignalForwarding::to(pid).map_err(|e| problem(&e))?;
-        let control = Server::listen(control, pid as i32, &Access::default())?;
+        let mut control = Server::listen(control, pid as i32, &self.access)?;
+        if let Some(address) = metrics.as_ref().and_then(|m| m.local_addr().ok()) {
+            eprintln!("ix: metrics at http://{address}/metrics");
+        }
+        metrics.map_or(Ok(()), |metrics| control.expose(metrics)).map_err(|e| problem(&e))?;
         // The control page comes first, then packet memory, then every device's queues.
         let mut fds: Vec<BorrowedFd<'_>> = vec![counters.fd()];
         fds.extend(self.memory.as_deref().map(AsFd::as_fd));

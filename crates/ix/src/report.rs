@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 use std::path::Path;
 
 /// Figures that may be measured at a point, in the table's order: key, heading, decimals.
-const FIGURES: [(&str, &str, usize); 33] = [
+const FIGURES: [(&str, &str, usize); 39] = [
     ("wanted_per_s", "wanted/s", 0),
     ("msgs_per_s", "msg/s", 0),
     ("connections_per_s", "conn/s", 0),
@@ -14,6 +14,12 @@ const FIGURES: [(&str, &str, usize); 33] = [
     ("p50_us", "p50 µs", 1),
     ("p99_us", "p99 µs", 1),
     ("one_way_us", "one way µs", 1),
+    ("threads", "threads", 1),
+    ("queueing_delay_us", "delay µs", 0),
+    ("background_mb_per_s", "backgr. MB/s", 0),
+    ("background_percent", "backgr. %", 0),
+    ("load_cpu", "load CPU", 2),
+    ("violations", "violations", 0),
     ("cycles_per_msg", "cycles/msg", 0),
     ("cpu_cycles_per_msg", "CPU cycles/msg", 0),
     ("instructions_per_msg", "CPU instr/msg", 0),

@@ -35,14 +35,16 @@ pub fn main(args: &RunArgs) -> Result<u8> {
     eprintln!("ix: domain none: the program can touch the dataplane's memory");
     let text = dataplane_text(&settings, &keys, &devices);
     let name = program.display().to_string();
-    let cpus = settings.cpus();
+    let (cpus, access) = (settings.cpus(), settings.access.clone());
     let shares = devices.iter().any(OpenedDevice::shares_memory);
     let memory = memory.map(|memory| memory.fd).filter(|_| shares);
-    let broker = Broker { program, args: args.program.clone(), text, cpus, devices, memory };
+    let broker =
+        Broker { program, args: args.program.clone(), text, cpus, devices, memory, access };
     let mut running = broker.start(args.control.as_deref())?;
-    let controller = args.policy.as_ref().map(|policy| {
-        Embedded::start(policy, args.slo_us, running.control_path().to_owned())
-    });
+    let controller = args
+        .policy
+        .as_ref()
+        .map(|policy| Embedded::start(policy, args.slo_us, running.control_path().to_owned()));
     let controller = controller.transpose()?;
     let exit = running.wait()?;
     drop(controller);

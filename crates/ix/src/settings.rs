@@ -3,6 +3,7 @@
 //! The result is the text that the dataplane reads: `key=value` lines with the keys of
 //! `ix_dataplane::Config`.
 use crate::args::RunArgs;
+use crate::control::Access;
 use crate::problem::{Problem, Result};
 use ix_dataplane::Config;
 use ix_testbed::cpu;
@@ -15,6 +16,8 @@ use std::path::Path;
 pub struct Settings {
     /// Device specifications.
     pub devices: Vec<String>,
+    /// Who may open the control socket, and where metrics are.
+    pub access: Access,
     /// The dataplane's keys, in the order of first mention; a key may stand several times.
     entries: Vec<(String, String)>,
 }
@@ -28,6 +31,9 @@ impl Settings {
         };
         if !args.nic.is_empty() {
             settings.devices = args.nic.clone();
+        }
+        if args.metrics.is_some() {
+            settings.access.metrics.clone_from(&args.metrics);
         }
         let flags = [
             ("host_addr", args.addr.clone()),
@@ -71,6 +77,10 @@ impl Settings {
                         each(value).iter().map(|cpu| scalar("cpu", cpu)).collect();
                     settings.replace("cpu", cpus?.join(","));
                 }
+                ("control", value) => {
+                    let access = value.try_into();
+                    settings.access = access.map_err(|e| format!("control: {}", e.message()))?;
+                }
                 ("arp", value) => {
                     for entry in each(value) {
                         let part = |name| entry.get(name).and_then(|v| v.as_str());
@@ -102,6 +112,7 @@ impl Settings {
     pub(crate) fn for_test(cpus: &str, devices: &[&str]) -> Settings {
         Settings {
             devices: devices.iter().map(|d| (*d).to_owned()).collect(),
+            access: Access::default(),
             entries: vec![("cpu".to_owned(), cpus.to_owned())],
         }
     }
@@ -119,6 +130,17 @@ impl Settings {
     pub fn addresses(&self) -> Vec<Ipv4Addr> {
         let values = self.entries.iter().filter(|(key, _)| key == "host_addr");
         values.filter_map(|(_, value)| value.split('/').next()?.parse().ok()).collect()
+    }
+
+    /// The dataplane's addresses with their prefix lengths.
+    pub fn networks(&self) -> Vec<String> {
+        let values = self.entries.iter().filter(|(key, _)| key == "host_addr");
+        values.map(|(_, value)| value.clone()).collect()
+    }
+
+    /// The default gateway.
+    pub fn gateway(&self) -> Option<String> {
+        self.first("gateway_addr").map(str::to_owned)
     }
 
     /// Packet memory of the dataplane.

@@ -1,6 +1,7 @@
 //! `ix bench`: IX and Linux over the same private link, alternated, in one run.
 mod all;
 mod breakdown;
+pub mod elastic;
 pub mod lab;
 mod memcached;
 pub mod meter;
@@ -33,6 +34,7 @@ pub fn main(command: &BenchCommand) -> Result<()> {
         BenchCommand::Churn(args) => ("churn", args),
         BenchCommand::UdpEcho(args) => ("udp-echo", args),
         BenchCommand::Memcached(args) => ("memcached", args),
+        BenchCommand::Elastic(args) => ("elastic", args),
         BenchCommand::Migration(args) => ("migration", args),
         BenchCommand::All(args) => return all::main(args),
     };
@@ -55,6 +57,7 @@ fn run(name: &str, args: &BenchArgs, device: Device, command: String) -> Result<
     let mut notes = common_notes(&lab);
     let rows = match name {
         "memcached" => memcached::measure(&lab, args, &mut notes)?,
+        "elastic" => elastic::measure(&lab, args, &mut notes)?,
         "migration" => migration::measure(&lab, args, &mut notes)?,
         _ => {
             let setups = setups(&lab, args)?;

@@ -98,6 +98,11 @@ impl Process {
         errors.iter().any(|line| line.contains(part))
     }
 
+    /// A line of output that has come and was not taken yet.
+    pub(super) fn next_line(&mut self) -> Option<String> {
+        self.lines.try_recv().ok()
+    }
+
     pub(super) fn pid(&self) -> i32 {
         self.child.id() as i32
     }

@@ -89,7 +89,7 @@ impl Client {
     }
 
     /// The next snapshot of a subscription that was asked for last.
-    pub fn next(&mut self) -> Result<Value> {
+    pub fn next_snapshot(&mut self) -> Result<Value> {
         loop {
             let mut value = self.line()?;
             if let Some(snapshot) = value.get_mut("snapshot") {

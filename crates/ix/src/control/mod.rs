@@ -23,6 +23,7 @@ mod peer;
 mod place;
 mod poller;
 mod request;
+mod scrape;
 mod server;
 #[cfg(test)]
 mod tests;
@@ -34,7 +35,7 @@ pub use dataplane::{Answers, Dataplane};
 pub use place::{Access, Found, all, find, folder, read_only};
 pub use request::{Refusal, Request, Role, Topic};
 pub use server::{Answer, Backend, Server, Ticket};
-pub use view::{Change, GroupView, Shares, ThreadView, View, WindowView};
+pub use view::{Change, ControllerView, GroupView, Shares, ThreadView, View, WindowView};
 
 /// Version of the protocol. A change that an older client could misread is a new one.
 pub const PROTOCOL: u64 = 1;

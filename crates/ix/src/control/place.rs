@@ -4,6 +4,7 @@ use crate::problem::{Problem, Result};
 use serde::Deserialize;
 use std::fs;
 use std::io::{self, ErrorKind};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
@@ -61,12 +62,29 @@ pub struct Access {
     read_only_mode: String,
     /// Its group.
     read_only_group: Option<String>,
+    /// Where metrics are served over HTTP; not at all by default.
+    pub metrics: Option<String>,
 }
 
 impl Default for Access {
     fn default() -> Access {
         let (mode, read_only_mode) = ("0600".to_owned(), "0660".to_owned());
-        Access { mode, group: None, read_only_mode, read_only_group: None }
+        Access { mode, group: None, read_only_mode, read_only_group: None, metrics: None }
+    }
+}
+
+impl Access {
+    /// Listens for scrapes of the metrics, where that is wanted: at `ADDRESS:PORT`, or at a port of
+    /// the loopback address.
+    pub fn bind_metrics(&self) -> Result<Option<TcpListener>> {
+        let Some(text) = &self.metrics else { return Ok(None) };
+        let problem = |e: &dyn std::fmt::Display| {
+            Problem::new(format!("cannot serve metrics at `{text}`"), e)
+                .mend("say ADDRESS:PORT or a port, for example --metrics 127.0.0.1:9464")
+        };
+        let port = text.parse().map(|port: u16| SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
+        let address: SocketAddr = port.or_else(|_| text.parse()).map_err(|e| problem(&e))?;
+        TcpListener::bind(address).map(Some).map_err(|e| problem(&e))
     }
 }
 

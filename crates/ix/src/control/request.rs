@@ -257,7 +257,7 @@ mod group_text {
 
     pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<GroupSet, D::Error> {
         let groups: GroupSet = String::deserialize(from)?.parse().map_err(Error::custom)?;
-        let none = || Error::custom("no flow group is named; for example 0-15,32");
+        let none = || Error::custom("no flow groups; for example 0-15,32");
         if groups.is_empty() { Err(none()) } else { Ok(groups) }
     }
 }
@@ -292,7 +292,7 @@ mod tests {
             (r#"{"do":"park","thread":1,"force":true}"#, "bad-request", "force"),
             (r#"{"do":"migrate","groups":"5-2","to":0}"#, "bad-request", "5-2"),
             (r#"{"do":"migrate","groups":"128","to":0}"#, "bad-request", "128"),
-            (r#"{"do":"migrate","groups":"-","to":0}"#, "bad-request", "no flow group"),
+            (r#"{"do":"migrate","groups":"-","to":0}"#, "bad-request", "no flow groups"),
             (r#"{"do":"subscribe","interval_ms":1}"#, "bad-request", "interval_ms 1"),
             (r#"{"do":"status","protocol":7}"#, "version", "protocol 7, this dataplane speaks 1"),
         ] {

@@ -4,10 +4,14 @@ use super::peer::{Input, Peer, Subscription};
 use super::place::{Access, Sockets};
 use super::poller::Poller;
 use super::request::{Refusal, Request, Role, Topic};
+use super::scrape::{Next, Scrape};
+use super::view::View;
+use crate::ctl::exposition;
 use crate::problem::{Problem, Result};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
-use std::io;
+use std::io::{self, ErrorKind};
+use std::net::TcpListener;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixListener;
 use std::path::Path;
@@ -21,7 +25,10 @@ const PEERS_MAX: usize = 32;
 /// Tokens of the poller; clients have higher ones.
 const OPERATOR: u64 = 0;
 const READ_ONLY: u64 = 1;
-const FIRST_PEER: u64 = 2;
+const METRICS: u64 = 2;
+const FIRST_PEER: u64 = 3;
+/// Most scrapes at a time.
+const SCRAPES_MAX: usize = 16;
 
 /// What a request comes to.
 pub type Answer = std::result::Result<Value, Refusal>;
@@ -47,6 +54,8 @@ pub struct Server {
     sockets: Sockets,
     poller: Poller,
     peers: BTreeMap<u64, Peer>,
+    metrics: Option<TcpListener>,
+    scrapes: BTreeMap<u64, Scrape>,
     next_peer: u64,
 }
 
@@ -61,7 +70,16 @@ impl Server {
             Ok(poller)
         };
         let poller = poller().map_err(|e| Problem::new("cannot serve the control socket", e))?;
-        Ok(Server { sockets, poller, peers: BTreeMap::new(), next_peer: FIRST_PEER })
+        let (peers, scrapes) = (BTreeMap::new(), BTreeMap::new());
+        Ok(Server { sockets, poller, peers, metrics: None, scrapes, next_peer: FIRST_PEER })
+    }
+
+    /// Answers scrapes of the metrics as well.
+    pub fn expose(&mut self, listener: TcpListener) -> io::Result<()> {
+        listener.set_nonblocking(true)?;
+        self.poller.add(listener.as_fd(), METRICS)?;
+        self.metrics = Some(listener);
+        Ok(())
     }
 
     /// Where operators ask.
@@ -80,7 +98,8 @@ impl Server {
             let snapshot = peer.subscription.as_ref().map(|subscription| subscription.next);
             peer.pending.into_iter().chain(snapshot).min()
         };
-        self.peers.values().filter_map(due).min()
+        let scrapes = self.scrapes.values().map(|scrape| scrape.until);
+        self.peers.values().filter_map(due).chain(scrapes).min()
     }
 
     /// Does what can be done now: one step for each client that is ready.
@@ -89,7 +108,12 @@ impl Server {
             match token {
                 OPERATOR => self.accept(Role::Operator, backend, now),
                 READ_ONLY => self.accept(Role::ReadOnly, backend, now),
-                token if gone => drop(self.peers.remove(&token)),
+                METRICS => self.accept_scrape(now),
+                token if gone => {
+                    self.peers.remove(&token);
+                    self.scrapes.remove(&token);
+                }
+                token if self.scrapes.contains_key(&token) => self.scrape(token, backend),
                 token => self.with(token, |peer| {
                     peer.receive(now)?;
                     peer.flush()?;
@@ -129,6 +153,47 @@ impl Server {
         self.with(token, |peer| peer.say(&json!({ "hello": hello }).to_string()));
     }
 
+    fn accept_scrape(&mut self, now: Instant) {
+        let Some(Ok((stream, _))) = self.metrics.as_ref().map(TcpListener::accept) else { return };
+        if self.scrapes.len() >= SCRAPES_MAX {
+            self.scrapes.pop_first();
+        }
+        let Ok(scrape) = Scrape::new(stream, now) else { return };
+        let token = self.next_peer;
+        self.next_peer += 1;
+        if self.poller.add(scrape.stream.as_fd(), token).is_ok() {
+            self.scrapes.insert(token, scrape);
+        }
+    }
+
+    fn scrape(&mut self, token: u64, backend: &mut impl Backend) {
+        let Some(scrape) = self.scrapes.get_mut(&token) else { return };
+        let ended = match scrape.is_answered() {
+            true => scrape.flush(),
+            false => scrape.receive().and_then(|next| match next {
+                Next::Wait => Ok(false),
+                Next::Refuse(status) => scrape.answer(status, "text/plain", &format!("{status}\n")),
+                Next::Page => {
+                    let view = backend.look(Topic::Stats).map_err(|refusal| refusal.to_string());
+                    let view = view.and_then(|v| View::read(&v).map_err(|p| p.to_string()));
+                    match view.map(|view| exposition::text(&view)) {
+                        Ok(page) => scrape.answer("200 OK", exposition::CONTENT_TYPE, &page),
+                        Err(why) => scrape.answer("503 Service Unavailable", "text/plain", &why),
+                    }
+                }
+            }),
+        };
+        let writes = matches!(ended, Ok(false)) && scrape.is_answered();
+        let watched = match ended {
+            Ok(false) => self.poller.change(scrape.stream.as_fd(), token, !writes, writes),
+            Ok(true) => Err(ErrorKind::NotConnected.into()),
+            Err(e) => Err(e),
+        };
+        if watched.is_err() {
+            self.scrapes.remove(&token);
+        }
+    }
+
     /// One more client must fit: the one that was silent for longest goes.
     fn make_room(&mut self, role: Role) {
         let of_role = || self.peers.iter().filter(|(_, peer)| peer.role == role);
@@ -145,6 +210,7 @@ impl Server {
 
     /// Snapshots that are due, and requests that the dataplane did not answer.
     fn keep_time(&mut self, backend: &mut impl Backend, now: Instant) {
+        self.scrapes.retain(|_, scrape| scrape.until > now);
         let tokens: Vec<u64> = self.peers.keys().copied().collect();
         for token in tokens {
             self.with(token, |peer| {

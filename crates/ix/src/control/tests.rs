@@ -161,7 +161,9 @@ fn snapshots_come_again_and_again() {
         let subscribe = Request::Subscribe { to: Topic::Stats, interval_ms: 20 };
         client.ask(&subscribe).expect("subscribed");
         let looks: Vec<u64> = (0..4)
-            .map(|_| client.next().expect("a snapshot")["looks"].as_u64().expect("a number"))
+            .map(|_| {
+                client.next_snapshot().expect("a snapshot")["looks"].as_u64().expect("a number")
+            })
             .collect();
         assert!(looks.is_sorted_by(|a, b| a < b), "{looks:?}");
         // Other answers come between them.

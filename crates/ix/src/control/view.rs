@@ -33,6 +33,8 @@ pub struct View {
     pub migrations_ever: u64,
     /// The last of them, oldest first.
     pub migrations: Vec<Map<String, Value>>,
+    /// The controller in charge.
+    pub controller: Option<ControllerView>,
     /// Devices.
     pub devices: Vec<String>,
     /// What each one's link does.
@@ -80,6 +82,28 @@ pub struct WindowView {
     pub idle: [f64; 3],
     /// Packets received a second.
     pub rate_per_s: [f64; 3],
+}
+
+/// A controller, as it says of itself.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct ControllerView {
+    /// Its process.
+    pub pid: u32,
+    /// Name of its policy.
+    pub policy: String,
+    /// Its bound on the queueing delay, µs.
+    pub slo_us: f64,
+    /// The rung, counted from 1; 0 while there is none.
+    pub rung: usize,
+    /// How many there are.
+    pub rungs: usize,
+    /// The rung in words.
+    pub configuration: String,
+    /// What it did last, in words.
+    pub last: String,
+    /// Power of the machine, W, where it can be had.
+    pub power_w: Option<f64>,
 }
 
 /// A flow group.
@@ -285,6 +309,10 @@ pub mod tests {
                 "prepare_us": 11, "wait_us": 42, "rpc_us": 23, "deferred_us": 0,
                 "total_us": 76, "pause_us": 60, "end": "early",
             }],
+            "controller": {
+                "pid": 99, "policy": "energy", "slo_us": 300.0, "rung": 2, "rungs": 5,
+                "configuration": "1 core", "last": "ix-echo (7) up to 1 core", "power_w": null,
+            },
             "something": "new",
         })
     }

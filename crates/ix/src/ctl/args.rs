@@ -60,6 +60,20 @@ const DRAIN_HELP: &str = "Moves all flow groups of a thread to the other active 
     Examples:\n  \
     ix ctl drain 1 && ix ctl flow-groups";
 
+const POLICY_HELP: &str = "Prints who controls the dataplane's threads and clocks, by which policy, and what it \
+    did last; or gives it another policy: one of energy, consolidation, minmax, or a TOML file. A \
+    controller reads its own file again by itself when that changes.\n\n\
+    Examples:\n  \
+    ix ctl policy\n  \
+    ix ctl policy --set consolidation\n  \
+    ix cp --print-policy energy > my.toml; ix ctl policy --set ./my.toml";
+
+const SLO_HELP: &str = "Prints the bound that the controller keeps the queueing delay under, or gives \
+    it another, in µs, for this dataplane.\n\n\
+    Examples:\n  \
+    ix ctl slo\n  \
+    ix ctl slo --set 200";
+
 const STATS_HELP: &str = "Prints, for each elastic thread, what share of the time each stage of the \
     cycle takes and what that is a packet, in ticks of the time stamp counter; how many packets \
     the cycles received; what the hardware thread executed, where hardware counters can be had; \
@@ -99,6 +113,12 @@ pub enum CtlCommand {
     /// Move all flow groups of an elastic thread to the others
     #[command(long_about = DRAIN_HELP)]
     Drain(ThreadArgs),
+    /// Say who controls it and how, or give it another policy
+    #[command(long_about = POLICY_HELP)]
+    Policy(PolicyArgs),
+    /// Print or change the bound on the queueing delay
+    #[command(long_about = SLO_HELP)]
+    Slo(SloArgs),
     /// Print where a dataplane's time goes, stage by stage, and its counters
     #[command(long_about = STATS_HELP)]
     Stats(StatsArgs),
@@ -163,6 +183,28 @@ pub struct ThreadArgs {
     /// The elastic thread
     #[arg(value_name = "N")]
     pub thread: usize,
+    /// Which dataplane, and how to print
+    #[command(flatten)]
+    pub look: LookArgs,
+}
+
+/// Flags of `ix ctl policy`.
+#[derive(Args, Debug)]
+pub struct PolicyArgs {
+    /// Another policy: a TOML file, or one of energy, consolidation, minmax
+    #[arg(long, value_name = "FILE")]
+    pub set: Option<String>,
+    /// Which dataplane, and how to print
+    #[command(flatten)]
+    pub look: LookArgs,
+}
+
+/// Flags of `ix ctl slo`.
+#[derive(Args, Debug)]
+pub struct SloArgs {
+    /// Another bound, µs
+    #[arg(long, value_name = "US")]
+    pub set: Option<f64>,
     /// Which dataplane, and how to print
     #[command(flatten)]
     pub look: LookArgs,

@@ -67,6 +67,16 @@ pub fn text(view: &View) -> String {
     for (device, state) in view.devices.iter().zip(&view.device_states) {
         page.put("device_up", &[("device", device)], u8::from(state.contains("up")));
     }
+    if let Some(controller) = &view.controller {
+        page.head("slo_seconds", "gauge", "Bound on the queueing delay");
+        page.put("slo_seconds", &[("policy", &controller.policy)], controller.slo_us / 1e6);
+        page.head("rung", "gauge", "Rung of the policy's ladder, counted from 1");
+        page.put("rung", &[("policy", &controller.policy)], controller.rung);
+        if let Some(watts) = controller.power_w {
+            page.head("power_watts", "gauge", "Power of the machine");
+            page.put("power_watts", &[], watts);
+        }
+    }
     threads(&mut page, view);
     stages(&mut page, view);
     windows(&mut page, view);
@@ -272,6 +282,7 @@ mod tests {
         assert_eq!(get("ix_cycle_received_packets_bucket{thread=\"0\",le=\"1\"}"), 5000.0);
         assert_eq!(get("ix_dropped_packets_total{thread=\"0\",reason=\"no_flow\"}"), 50.0);
         assert_eq!(get("ix_commands_total{outcome=\"refused\"}"), 1.0);
+        assert_eq!(get("ix_slo_seconds{policy=\"energy\"}"), 300e-6);
         assert_eq!(get("ix_device_up{device=\"tap:ix0\"}"), 1.0);
         assert_eq!(get("ix_time_seconds_total{thread=\"0\",stage=\"idle\"}"), 20_000.0 / 2500e6);
     }

@@ -1,6 +1,6 @@
 //! `ix ctl status`, `threads` and `flow-groups`: what there is, as tables.
 use super::table::{Table, count, micros, percent, plural};
-use crate::control::{Change, View};
+use crate::control::{Change, ControllerView, View};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
@@ -33,7 +33,47 @@ pub fn status(view: &View) -> String {
         drops.iter().map(|(reason, n)| format!("{reason} {}", count(*n as f64))).collect();
     let drops = if drops.is_empty() { "none".to_owned() } else { drops.join(", ") };
     let _ = writeln!(out, "  drops since the start: {drops}");
+    if let Some(controller) = &view.controller {
+        let _ = writeln!(out, "  {}", controller_line(controller));
+    }
     out
+}
+
+/// `policy energy, at most 300 µs; 1 core, rung 2 of 5 (controller 99)`.
+pub fn controller_line(controller: &ControllerView) -> String {
+    let ControllerView { pid, policy, slo_us, rung, rungs, configuration, .. } = controller;
+    let at = match rung {
+        0 => "no rung yet".to_owned(),
+        _ => format!("{configuration}, rung {rung} of {rungs}"),
+    };
+    format!("policy {policy}, at most {} µs; {at} (controller {pid})", micros(*slo_us))
+}
+
+/// The controller, and what it did last.
+pub fn policy(view: &View) -> String {
+    let Some(controller) = &view.controller else {
+        return "no controller: threads stay as they are; start one with `ix cp`\n".to_owned();
+    };
+    let mut out = format!("{}\n", controller_line(controller));
+    if !controller.last.is_empty() {
+        let _ = writeln!(out, "last: {}", controller.last);
+    }
+    if let Some(watts) = controller.power_w {
+        let _ = writeln!(out, "power: {watts:.1} W");
+    }
+    out
+}
+
+/// The bound, and how the queueing delay stands to it.
+pub fn slo(view: &View) -> String {
+    let delay = micros(view.queueing_delay_us().max(view.tail_us()));
+    match &view.controller {
+        Some(controller) => {
+            let slo = micros(controller.slo_us);
+            format!("at most {slo} µs; queueing delay and its tail are {delay} µs now\n")
+        }
+        None => format!("no controller, so no bound; queueing delay is {delay} µs now\n"),
+    }
 }
 
 /// `2 elastic threads: 1 active, 1 parked; 128 flow groups; batch bound 64`.
@@ -109,7 +149,7 @@ pub fn flow_groups(change: &Change<'_>, view: &View, all: bool) -> String {
         let of_it = view.groups.iter().zip(&rates).filter(|(group, _)| group.thread == Some(i));
         let rate: f64 = of_it.map(|(_, rate)| *rate).sum();
         let groups = thread.groups().to_string();
-        let names = thread.flow_groups.clone();
+        let names = shorten(&thread.flow_groups);
         table.row([i.to_string(), thread.state.clone(), groups, count(rate), share(rate), names]);
     }
     let mut out = table.text();
@@ -127,6 +167,15 @@ pub fn flow_groups(change: &Change<'_>, view: &View, all: bool) -> String {
         let _ = writeln!(out, "busiest: {}", shown.join(", "));
     }
     out
+}
+
+/// As many of the groups as fit a line.
+fn shorten(names: &str) -> String {
+    const MOST: usize = 40;
+    match names.get(..MOST).and_then(|start| start.rsplit_once(',')) {
+        Some((start, _)) if names.len() > MOST => format!("{start},…"),
+        _ => names.to_owned(),
+    }
 }
 
 #[cfg(test)]
@@ -148,6 +197,7 @@ mod tests {
             "1.00k packets/s, queueing delay 12 µs, tail ⌈Q/B⌉·τ 20 µs, idle 40%",
             "6 flows, 0 half open",
             "drops since the start: no_flow 20",
+            "policy energy, at most 300 µs; 1 core, rung 2 of 5 (controller 99)",
         ] {
             assert!(text.contains(says), "{says}: {text}");
         }
@@ -172,6 +222,10 @@ mod tests {
         let change = Change::between(&before, &after).expect("comparable");
         let text = flow_groups(&change, &after, false);
         assert!(text.contains("0-127"), "{text}");
+        assert_eq!(
+            shorten("0,2,4,6,8,10,12,14,16,18,20,22,24,26,28,30"),
+            "0,2,4,6,8,10,12,14,16,18,20,22,24,26,…"
+        );
         assert!(text.contains("busiest: 127 (127k/s), 126 (126k/s)"), "{text}");
         let text = flow_groups(&change, &after, true);
         assert_eq!(text.lines().count(), 129);

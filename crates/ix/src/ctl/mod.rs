@@ -5,10 +5,13 @@ pub mod exposition;
 mod look;
 pub mod table;
 
+pub use look::controller_line;
+
 use crate::control::{Change, Client, Request, View, find};
 use crate::problem::{Problem, Result};
 use crate::stats;
-use args::{CtlArgs, CtlCommand, FlowGroupsArgs, LookArgs};
+use args::{CtlArgs, CtlCommand, FlowGroupsArgs, LookArgs, PolicyArgs};
+use ix_control::policy::BUILT_IN;
 use serde_json::{Value, json};
 use std::time::Duration;
 
@@ -41,6 +44,10 @@ pub fn main(command: &CtlCommand) -> Result<()> {
                 now_is(after, args.thread)
             })
         }
+        CtlCommand::Policy(args) => policy(args),
+        CtlCommand::Slo(args) => {
+            wish(&args.look, None, args.set, look::slo)
+        }
         CtlCommand::Stats(args) => stats::main(args),
         CtlCommand::Metrics(args) => {
             print!("{}", exposition::text(&View::read(&connect(args)?.ask(&Request::Stats)?)?));
@@ -61,6 +68,43 @@ fn look(args: &LookArgs, text: impl Fn(&View) -> String) -> Result<()> {
         println!("{value:#}")
     } else {
         print!("{}", text(&view))
+    }
+    Ok(())
+}
+
+/// Another policy, or how it stands.
+fn policy(args: &PolicyArgs) -> Result<()> {
+    let Some(name) = &args.set else { return look(&args.look, look::policy) };
+    let known = BUILT_IN.iter().find(|(known, _)| known == name).map(|(_, text)| *text);
+    let text = match known {
+        Some(text) => text.to_owned(),
+        None => std::fs::read_to_string(name).map_err(|e| {
+            let names = BUILT_IN.map(|(name, _)| name).join(", ");
+            Problem::new(format!("cannot read the policy {name}"), e)
+                .mend(format!("give a file, or one of {names}"))
+        })?,
+    };
+    wish(&args.look, Some(text), None, look::policy)
+}
+
+/// Tells the controller what is wanted of it, and prints how it stands; it may take a second until
+/// it has heard.
+fn wish(
+    args: &LookArgs,
+    text: Option<String>,
+    slo_us: Option<f64>,
+    says: impl Fn(&View) -> String,
+) -> Result<()> {
+    if text.is_none() && slo_us.is_none() {
+        return look(args, says);
+    }
+    let answer = connect(&args.dataplane)?.ask(&Request::Policy { text, slo_us })?;
+    if args.json {
+        println!("{answer:#}");
+    } else {
+        let bound = slo_us.map_or(String::new(), |slo| format!(", at most {} µs", table::micros(slo)));
+        let name = answer["policy"].as_str().unwrap_or("?");
+        println!("told controller {}: policy {name}{bound}", answer["controller"]);
     }
     Ok(())
 }

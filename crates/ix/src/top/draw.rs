@@ -22,7 +22,8 @@ pub fn draw(frame: &mut Frame<'_>, state: &State) {
 }
 
 fn body_lines(state: &State, width: usize, height: usize) -> Vec<Line<'static>> {
-    let mut lines = vec![header(state, width), Line::default()];
+    let lost = state.lost.as_ref().map(|why| Line::styled(format!(" {why}"), WARN));
+    let mut lines = vec![header(state, width), lost.unwrap_or_default()];
     match state.page {
         Page::Help => lines.extend(parts::help()),
         Page::Connections => {
@@ -37,8 +38,7 @@ fn body_lines(state: &State, width: usize, height: usize) -> Vec<Line<'static>> 
 /// Sections from the most to the least wanted: what does not fit is at the end.
 fn overview(lines: &mut Vec<Line<'static>>, state: &State, width: usize, height: usize) {
     let Some(view) = &state.now else {
-        let waits = state.lost.is_none().then(|| Line::styled(" waiting for its first word", DIM));
-        lines.extend(waits);
+        lines.push(Line::styled(" waiting for its first word", DIM));
         return;
     };
     lines.extend(parts::load(state, view, width));
@@ -77,8 +77,8 @@ fn header(state: &State, width: usize) -> Line<'static> {
     }
     let (at, of) = state.place();
     let mut right = Vec::new();
-    if let Some(why) = &state.lost {
-        right.push(Span::styled(shorten(why, width / 2), WARN));
+    if state.lost.is_some() {
+        right.push(Span::styled("no news", WARN));
     } else if state.halted {
         right.push(Span::styled("halted", WARN));
     } else {
@@ -89,14 +89,6 @@ fn header(state: &State, width: usize) -> Line<'static> {
     }
     right.push(Span::raw(" "));
     parts::spread(spans, right, width)
-}
-
-/// At most so many characters.
-fn shorten(text: &str, most: usize) -> String {
-    match text.chars().count() {
-        n if n <= most => text.to_owned(),
-        _ => text.chars().take(most.saturating_sub(1)).chain(['…']).collect(),
-    }
 }
 
 fn footer_line(state: &State) -> Line<'static> {

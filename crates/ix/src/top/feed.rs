@@ -82,7 +82,7 @@ fn follow(path: &Path, interval: Duration, to: &Sender<News>, ended: &AtomicBool
     let interval_ms = interval.as_millis() as u64;
     client.ask(&Request::Subscribe { to: Topic::Status, interval_ms })?;
     loop {
-        let view = View::read(&client.next()?)?;
+        let view = View::read(&client.next_snapshot()?)?;
         if ended.load(Relaxed) || to.send(News::Look(Box::new(view))).is_err() {
             return Ok(());
         }

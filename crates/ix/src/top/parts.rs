@@ -40,7 +40,8 @@ pub fn load(state: &State, view: &View, width: usize) -> Vec<Line<'static>> {
     let rate = state.history.back().map_or(0.0, |point| point.rate);
     let idle: Vec<f64> = view.serving().map(|thread| thread.window.idle[0]).collect();
     let idle = idle.iter().sum::<f64>() / idle.len().max(1) as f64;
-    let rows: [(&str, String, fn(&Point) -> f64); 3] = [
+    type Row = (&'static str, String, fn(&Point) -> f64);
+    let rows: [Row; 3] = [
         ("rate", format!("{} packets/s", count(rate)), |point| point.rate),
         ("delay", format!("{} µs", micros(view.queueing_delay_us())), |point| point.delay_us),
         ("p99 estimate", format!("{} µs", micros(view.tail_us())), |point| point.tail_us),
@@ -81,7 +82,7 @@ fn curve(points: &[f64], room: usize) -> String {
 pub fn threads(state: &State, view: &View, width: usize, room: usize) -> Vec<Line<'static>> {
     let change = state.change();
     let title = format!(
-        " {:>2} {:>4}  {:<11}{:>6}{:>7}{:>8}{:>7}{:>6}{:>7}{:>7}{:>7}  time",
+        "{:>3}{:>4}  {:<10}{:>6}{:>6}{:>7}{:>6}{:>6}{:>6}{:>6}{:>6}  time",
         "th", "cpu", "state", "groups", "flows", "pkt/s", "Q", "batch", "τ µs", "delay", "tail"
     );
     let mut lines = vec![Line::styled(title, DIM.add_modifier(Modifier::BOLD))];
@@ -111,12 +112,12 @@ fn thread_line(
     };
     let rate = change.map_or(window.rate_per_s[0], |change| change.rate(i, "rx_packets"));
     let load = [
-        format!("{:>8}", count(rate)),
-        format!("{:>7.1}", window.queue_depth[0]),
+        format!("{:>7}", count(rate)),
+        format!("{:>6.1}", window.queue_depth[0]),
         format!("{:>6.1}", window.batch[0]),
-        format!("{:>7}", micros(window.iteration_us[0])),
-        format!("{:>7}", micros(window.queueing_delay_us[0])),
-        format!("{:>7}", micros(thread.tail_us(view.batch_bound))),
+        format!("{:>6}", micros(window.iteration_us[0])),
+        format!("{:>6}", micros(window.queueing_delay_us[0])),
+        format!("{:>6}", micros(thread.tail_us(view.batch_bound))),
     ];
     let dash = |text: String| format!("{:>1$}", "·", text.chars().count());
     let load = if thread.serves() { load } else { load.map(dash) };
@@ -127,9 +128,9 @@ fn thread_line(
     };
     let flows = count(thread.counter("flows") as f64);
     let mut spans = vec![
-        Span::styled(format!(" {i:>2}"), owner(i)),
-        Span::styled(format!(" {:>4}", thread.cpu), DIM),
-        Span::styled(format!("  {state:<11}{:>6}{flows:>7}", thread.groups()), style),
+        Span::styled(format!("{i:>3}"), owner(i)),
+        Span::styled(format!("{:>4}", thread.cpu), DIM),
+        Span::styled(format!("  {state:<10}{:>6}{flows:>6}", thread.groups()), style),
         Span::styled(format!("{}  ", load.concat()), style),
     ];
     let used: usize = spans.iter().map(Span::width).sum();
@@ -229,15 +230,22 @@ pub fn migrations(view: &View, room: usize) -> Vec<Line<'static>> {
     });
     let commands: Vec<String> = commands.into_iter().flatten().collect();
     let commands = if commands.is_empty() { "none".to_owned() } else { commands.join(", ") };
-    let mut lines = vec![Line::from(vec![
+    let mut lines = Vec::new();
+    if let Some(controller) = &view.controller {
+        lines.push(Line::from(vec![
+            Span::styled(" control   ", DIM.add_modifier(Modifier::BOLD)),
+            Span::raw(crate::ctl::controller_line(controller)),
+        ]));
+    }
+    lines.push(Line::from(vec![
         Span::styled(" commands  ", DIM.add_modifier(Modifier::BOLD)),
         Span::styled(commands, DIM),
-    ])];
+    ]));
     if view.migrations.is_empty() {
         return lines;
     }
     lines.push(heading(&format!(
-        "{:<10}{:>7}{:>7}{:>9}{:>10}{:>7}{:>7}{:>7}{:>10}  end",
+        "{:<10}{:>7}{:>7}{:>8}{:>9}{:>7}{:>7}{:>7}{:>9}  end",
         "migrations", "groups", "flows", "packets", "prepare", "wait", "rpc", "defer", "total µs"
     )));
     for record in view.migrations.iter().rev().take(room.saturating_sub(lines.len())) {
@@ -246,7 +254,7 @@ pub fn migrations(view: &View, room: usize) -> Vec<Line<'static>> {
         let groups: usize = groups.parse().map_or(0, |set: ix_dataplane::GroupSet| set.len());
         let end = record.get("end").and_then(Value::as_str).unwrap_or_default().to_owned();
         let text = format!(
-            "{groups:>8}{:>7}{:>9}{:>10}{:>7}{:>7}{:>7}{:>10}  ",
+            "{groups:>8}{:>7}{:>8}{:>9}{:>7}{:>7}{:>7}{:>9}  ",
             number("flows"),
             number("packets"),
             number("prepare_us"),
@@ -289,24 +297,25 @@ pub fn connections(state: &State, width: usize, room: usize) -> Vec<Line<'static
 
 /// What everything means.
 pub fn help() -> Vec<Line<'static>> {
-    const TEXT: [(&str, &str); 17] = [
+    const TEXT: [(&str, &str); 18] = [
         ("rate", "packets received a second"),
-        ("delay", "from a packet's arrival to the end of its batch: the longest of any thread"),
+        ("delay", "from a packet's arrival to the end of its batch; the worst thread's"),
         ("p99 estimate", "the papers' ⌈Q/B⌉·τ: batches that wait, times the length of one"),
         ("", ""),
         ("state", "active: runs the cycle; parking: its flow groups are leaving;"),
-        ("", "parked: sleeps, its hardware thread is Linux's; background: none of ours;"),
+        ("", "parked: sleeps, its hardware thread is Linux's;"),
+        ("", "background: is no elastic thread now;"),
         ("", "no answer: its application has not come back for 10 ms"),
         ("Q", "packets that waited when a cycle began"),
         ("batch", "packets that a cycle took"),
         ("τ", "length of a cycle that did something, application included"),
         ("time", "█ dataplane  ▒ application  · nothing to do"),
-        ("flow groups", "each one's share of the busiest one's load, in its owner's colour;"),
+        ("flow groups", "load against that of the busiest, in the owner's colour;"),
         ("", "· nothing came, ↔ on the way to another thread"),
         ("", ""),
-        ("keys", "q or esc: end   space: halt   tab: next dataplane   c: connections"),
-        ("", "+ -: shorter and longer interval   ↑ ↓: scroll"),
-        ("", "averages are of windows of 10 ms, the newest counting half"),
+        ("keys", "q: end   space: halt   tab: next dataplane   c: connections"),
+        ("", "+ -: shorter and longer interval   ↑ ↓: scroll   esc: back"),
+        ("averages", "of windows of 10 ms, the newest counting half"),
     ];
     let line = |(name, text): &(&'static str, &'static str)| {
         Line::from(vec![Span::styled(format!(" {name:<14}"), ACCENT), Span::raw(*text)])

@@ -69,6 +69,11 @@ impl Lab {
 }
 
 impl Load {
+    /// Its process.
+    pub fn pid(&self) -> i32 {
+        self.process.pid()
+    }
+
     /// Whether it has said this on standard error.
     pub fn has_said(&self, part: &str) -> bool {
         self.process.has_said(part)

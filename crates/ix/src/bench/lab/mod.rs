@@ -121,6 +121,11 @@ impl Lab {
         }
     }
 
+    /// The command that everything is started by.
+    pub fn ix_file(&self) -> &std::path::Path {
+        &self.ix
+    }
+
     /// Whether IX can run at the client's end as well.
     pub fn has_ix_client(&self) -> bool {
         self.device != Device::Tap

@@ -46,7 +46,7 @@ const OFFERED: &[&str] =
 const CLOSED_LOOP: &str = "closed loop";
 use Kind::{Linear, Log};
 
-const BENCHES: [Bench; 10] = [
+const BENCHES: [Bench; 11] = [
     Bench {
         name: "echo",
         what: "Messages of one size, echoed, over the number of connections.",
@@ -139,6 +139,50 @@ const BENCHES: [Bench; 10] = [
             &[("connections_per_s", "")],
             Linear,
         )],
+    },
+    Bench {
+        name: "elastic",
+        what: "A load that goes up and down, a second thread that comes and goes, and what a \
+               background job gets of it.",
+        figures: &[
+            Figure {
+                ignored: OFFERED,
+                ..figure(
+                    "Throughput over time",
+                    ("second", Linear),
+                    &[("msgs_per_s", "achieved"), ("wanted_per_s", "wanted")],
+                    Linear,
+                )
+            },
+            Figure {
+                ignored: OFFERED,
+                mark: Some((500.0, "500 µs")),
+                ..figure(
+                    "Latency over time",
+                    ("second", Linear),
+                    &[("p99_us", "99th percentile")],
+                    Log,
+                )
+            },
+            Figure {
+                ignored: OFFERED,
+                ..figure(
+                    "Elastic threads over time",
+                    ("second", Linear),
+                    &[("threads", "threads")],
+                    Linear,
+                )
+            },
+            Figure {
+                ignored: OFFERED,
+                ..figure(
+                    "Background job over time",
+                    ("second", Linear),
+                    &[("background_mb_per_s", "background job")],
+                    Linear,
+                )
+            },
+        ],
     },
     Bench {
         name: "load",

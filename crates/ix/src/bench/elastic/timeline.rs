@@ -1,0 +1,175 @@
+//! What happened, second by second, and what is to be said about it.
+use super::actors::Seen;
+
+/// A second that is too slow is a violation; within so many seconds of a change of threads it is one
+/// that the papers have as well.
+const CHANGE_S: usize = 2;
+const LEVELS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+
+/// One second.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Second {
+    pub wanted_per_s: f64,
+    pub msgs_per_s: f64,
+    pub p50_us: f64,
+    pub p99_us: f64,
+    pub errors: f64,
+    pub seen: Seen,
+}
+
+/// The whole run.
+pub struct Timeline {
+    pub seconds: Vec<Second>,
+    /// What the background job does when nobody disturbs it, bytes a second.
+    pub alone: f64,
+    pub slo_us: f64,
+    /// What the controller decided.
+    pub decisions: Vec<String>,
+}
+
+impl Timeline {
+    /// Seconds whose 99th percentile was above the objective: those near a change of threads, and
+    /// the others.
+    pub fn violations(&self) -> (usize, usize) {
+        let slow = |second: &&usize| self.seconds[**second].p99_us > self.slo_us;
+        let slow: Vec<usize> =
+            (0..self.seconds.len()).collect::<Vec<_>>().iter().filter(slow).copied().collect();
+        let near = slow.iter().filter(|second| self.is_near_change(**second)).count();
+        (near, slow.len() - near)
+    }
+
+    /// Whether the threads changed in this second or shortly before.
+    fn is_near_change(&self, second: usize) -> bool {
+        let threads = |i: usize| self.seconds[i].seen.threads;
+        let first = second.saturating_sub(CHANGE_S);
+        (first..=second).any(|i| {
+            let changes = i > 0 && (threads(i) - threads(i - 1)).abs() > 0.01;
+            changes || (threads(i).fract() > 0.01 && threads(i).fract() < 0.99)
+        })
+    }
+
+    /// Share of what the background job could have got done.
+    pub fn background_percent(&self) -> f64 {
+        let done: f64 = self.seconds.iter().map(|s| s.seen.background_per_s).sum();
+        100.0 * done / (self.alone * self.seconds.len().max(1) as f64).max(1.0)
+    }
+
+    /// A second's figures.
+    pub fn figures(&self, second: &Second) -> Vec<(&'static str, f64)> {
+        let Second { wanted_per_s, msgs_per_s, p50_us, p99_us, errors, seen } = *second;
+        vec![
+            ("wanted_per_s", wanted_per_s),
+            ("msgs_per_s", msgs_per_s),
+            ("p50_us", p50_us),
+            ("p99_us", p99_us),
+            ("threads", seen.threads),
+            ("queueing_delay_us", seen.queueing_delay_us),
+            ("background_mb_per_s", seen.background_per_s / 1e6),
+            ("load_cpu", seen.load_cpu),
+            ("errors", errors),
+        ]
+    }
+
+    /// Means and sums of all of them.
+    pub fn whole(&self) -> Vec<(&'static str, f64)> {
+        let n = self.seconds.len().max(1) as f64;
+        let mean = |of: fn(&Second) -> f64| self.seconds.iter().map(of).sum::<f64>() / n;
+        let (near, others) = self.violations();
+        vec![
+            ("wanted_per_s", mean(|s| s.wanted_per_s)),
+            ("msgs_per_s", mean(|s| s.msgs_per_s)),
+            ("threads", mean(|s| s.seen.threads)),
+            ("background_mb_per_s", mean(|s| s.seen.background_per_s) / 1e6),
+            ("background_percent", self.background_percent()),
+            ("load_cpu", mean(|s| s.seen.load_cpu)),
+            ("violations_near_changes", near as f64),
+            ("violations", (near + others) as f64),
+            ("errors", self.seconds.iter().map(|s| s.errors).sum()),
+        ]
+    }
+
+    /// The run as curves of characters.
+    pub fn figure(&self) -> Vec<String> {
+        let curve = |name: &str, unit: &str, of: &dyn Fn(&Second) -> f64| {
+            let values: Vec<f64> = self.seconds.iter().map(of).collect();
+            let most = values.iter().copied().fold(0.0, f64::max);
+            let level = |value: &f64| {
+                let level = if most > 0.0 { value / most * 7.0 } else { 0.0 };
+                LEVELS[(level.round() as usize).min(LEVELS.len() - 1)]
+            };
+            let curve: String = values.iter().map(level).collect();
+            format!("{name:<16} {curve}  most {most:.0} {unit}")
+        };
+        vec![
+            curve("requests wanted", "/s", &|s| s.wanted_per_s),
+            curve("answered", "/s", &|s| s.msgs_per_s),
+            curve("elastic threads", "", &|s| s.seen.threads),
+            curve("p99", "µs", &|s| s.p99_us.min(2.0 * self.slo_us)),
+            curve("background job", "MB/s", &|s| s.seen.background_per_s / 1e6),
+        ]
+    }
+
+    /// What else is to be said, a line each.
+    pub fn remarks(&self) -> Vec<String> {
+        let (near, others) = self.violations();
+        let mean_cpu = self.seconds.iter().map(|s| s.seen.load_cpu).sum::<f64>()
+            / self.seconds.len().max(1) as f64;
+        let mut lines = vec![
+            format!(
+                "p99 above {:.0} µs in {} of {} seconds: {near} within {CHANGE_S} s of a change of \
+                 threads, {others} others",
+                self.slo_us,
+                near + others,
+                self.seconds.len(),
+            ),
+            format!(
+                "the background job got {:.0} % of what it does alone; with two threads all the \
+                 time it would have got none",
+                self.background_percent()
+            ),
+            format!(
+                "the load is paced and sleeps between requests: {:.0} % of a hardware thread, the \
+                 second elastic thread's",
+                100.0 * mean_cpu
+            ),
+        ];
+        lines.extend(self.decisions.iter().map(|decision| format!("controller: {decision}")));
+        lines
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn timeline(threads: &[f64], p99_us: &[f64]) -> Timeline {
+        let second = |(&threads, &p99_us): (&f64, &f64)| {
+            let seen = Seen { threads, background_per_s: 50.0, load_cpu: 0.25, ..Seen::default() };
+            Second { p99_us, wanted_per_s: 10.0, msgs_per_s: 9.0, seen, ..Second::default() }
+        };
+        let seconds = threads.iter().zip(p99_us).map(second).collect();
+        Timeline { seconds, alone: 100.0, slo_us: 500.0, decisions: vec!["up".to_owned()] }
+    }
+
+    #[test]
+    fn violations_near_a_change_are_told_from_others() {
+        let threads = [1.0, 1.0, 1.4, 2.0, 2.0, 2.0, 2.0, 1.0, 1.0, 1.0];
+        let p99 = [100.0, 600.0, 700.0, 800.0, 100.0, 100.0, 600.0, 900.0, 100.0, 501.0];
+        let run = timeline(&threads, &p99);
+        // Seconds 2, 3, 7 and 9 follow a change; 1 and 6 do not.
+        assert_eq!(run.violations(), (4, 2));
+        assert_eq!(timeline(&[1.0; 3], &[500.0; 3]).violations(), (0, 0));
+    }
+
+    #[test]
+    fn the_whole_is_the_mean_of_its_seconds() {
+        let run = timeline(&[1.0, 2.0], &[100.0, 100.0]);
+        let whole = run.whole();
+        let get = |key: &str| whole.iter().find(|(name, _)| *name == key).expect(key).1;
+        assert_eq!((get("threads"), get("background_percent"), get("load_cpu")), (1.5, 50.0, 0.25));
+        assert_eq!((get("msgs_per_s"), get("violations")), (9.0, 0.0));
+        let figure = run.figure();
+        assert!(figure[2].contains("▅█"), "{figure:?}");
+        assert!(run.remarks().iter().any(|line| line == "controller: up"));
+    }
+}
