@@ -1,0 +1,182 @@
+//! After a cycle: its event conditions, told to the sockets that they are about.
+use crate::state::{Core, cookie};
+use crate::emit::errno_of;
+use crate::slab::Id;
+use crate::socket::{Kind, Listener, Socket, Waiting};
+use crate::stream::{Ending, Phase, Stream};
+use libc::{EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLLRDHUP, EPOLLRDNORM, EPOLLWRNORM};
+use libix::Dead;
+use libix::raw::{Event, Received, Thread};
+use std::net::SocketAddr;
+
+const IN: i32 = EPOLLIN | EPOLLRDNORM;
+const OUT: i32 = EPOLLOUT | EPOLLWRNORM;
+
+impl Core {
+    /// Tells the first `events` event conditions of the cycle.
+    pub fn dispatch(&mut self, thread: &Thread, events: usize) {
+        for index in 0..events {
+            match thread.event(index) {
+                Event::Recv { cookie, data, .. } => self.received(cookie, data),
+                Event::Sent { cookie, bytes, .. } => self.sent(cookie, bytes),
+                Event::Eof { cookie } => self.ended(cookie),
+                Event::Dead { cookie, reason } => {
+                    self.died(cookie, dead_errno(reason));
+                }
+                Event::Knock { listener, handle, peer } => self.knocked(listener, handle, peer),
+                Event::Connected { cookie, handle, outcome } => {
+                    self.connected(cookie, handle, outcome.err().map(errno_of));
+                }
+                Event::UdpRecv { cookie, data, peer } => self.udp_received(cookie, data, peer),
+                Event::UdpSent { cookie } => self.datagram_left(cookie, 0),
+                _ => {}
+            }
+        }
+    }
+
+    fn received(&mut self, id: Id, data: Received) {
+        let Some(stream) = self.sockets.get_mut(id).and_then(Socket::stream) else { return };
+        if stream.ending != Ending::No {
+            // Nobody will read it: the peer must hear that.
+            stream.ending = Ending::Abort;
+            return self.touch(id);
+        }
+        stream.inbox.push(data);
+        self.tell(id, IN);
+    }
+
+    fn sent(&mut self, id: Id, bytes: u32) {
+        let Some(socket) = self.sockets.get_mut(id) else { return };
+        let limit = socket.options.send_buffer;
+        let Some(stream) = socket.stream() else { return };
+        let was_writable = stream.is_writable(limit);
+        stream.outbox.acked(bytes.into());
+        stream.blocked = false;
+        let ends = stream.ending != Ending::No;
+        let becomes_writable = !was_writable && stream.is_writable(limit);
+        if stream.outbox.unsent() > 0 || (ends && stream.outbox.len() == 0) {
+            self.touch(id);
+        }
+        if becomes_writable {
+            self.tell(id, OUT);
+        }
+    }
+
+    fn ended(&mut self, id: Id) {
+        let Some(stream) = self.sockets.get_mut(id).and_then(Socket::stream) else { return };
+        stream.eof = true;
+        self.tell(id, IN | EPOLLRDHUP | EPOLLHUP);
+    }
+
+    /// The flow of a socket is gone; `errno` 0: in order.
+    pub fn died(&mut self, id: Id, errno: i32) {
+        let Some(socket) = self.sockets.get_mut(id) else { return };
+        let Some(stream) = socket.stream() else { return };
+        if stream.phase == Phase::Dead {
+            return;
+        }
+        let connecting = stream.is_connecting();
+        // As Linux has it: whoever was told of the end is told that the pipe is broken.
+        let errno = match errno {
+            libc::ECONNRESET if connecting => libc::ECONNREFUSED,
+            libc::ECONNRESET if stream.eof && !stream.fin => libc::EPIPE,
+            libc::ECONNRESET if stream.eof => 0,
+            errno => errno,
+        };
+        stream.phase = Phase::Dead;
+        stream.handle = 0;
+        stream.inbox.save();
+        stream.outbox = Default::default();
+        let orphan = stream.ending != Ending::No;
+        socket.error = errno;
+        if orphan {
+            self.sockets.remove(id);
+            return;
+        }
+        self.tell(id, IN | OUT | EPOLLRDHUP | EPOLLHUP | EPOLLERR);
+    }
+
+    fn connected(&mut self, id: Id, handle: u64, errno: Option<i32>) {
+        if let Some(errno) = errno {
+            return self.died(id, errno);
+        }
+        let Some(stream) = self.sockets.get_mut(id).and_then(Socket::stream) else { return };
+        stream.handle = handle;
+        stream.phase = Phase::Open;
+        stream.was_open = true;
+        self.touch(id);
+        self.tell(id, OUT);
+    }
+
+    fn knocked(&mut self, port: u64, handle: u64, peer: SocketAddr) {
+        let Some(listener) = self.choose_listener(port & !cookie::PORT) else {
+            // The last listener was closed in this cycle: `UNLISTEN` refuses whoever waits.
+            return;
+        };
+        let Some(socket) = self.sockets.get_mut(listener) else { return };
+        let (ipv6, options) = (socket.ipv6, socket.options.clone());
+        let single = self.routes.single().map(std::net::IpAddr::V4);
+        let local = socket.bound.map(|at| match single {
+            Some(ip) if at.ip().is_unspecified() => SocketAddr::new(ip, at.port()),
+            _ => at,
+        });
+        let local = local.filter(|at| !at.ip().is_unspecified());
+        let mut stream = Stream::new(Phase::ToAccept, handle, peer, local);
+        stream.queued_at = Some(listener);
+        stream.options_changed = options.keepalive;
+        let mut accepted = Socket::new(Kind::Stream(Box::new(stream)), ipv6, false);
+        accepted.options = options;
+        let id = self.sockets.insert(accepted);
+        if let Some(listener) = self.sockets.get_mut(listener).and_then(Socket::listener) {
+            listener.queue.push_back(id);
+        }
+        self.touch(id);
+        self.tell(listener, IN);
+    }
+
+    /// Whose turn it is; the ones with a full queue are passed over.
+    fn choose_listener(&mut self, port: Id) -> Option<Id> {
+        let Core { ports, sockets, .. } = self;
+        let port = ports.get_mut(port)?;
+        let count = port.members.len();
+        let has_room = |id: &Id| {
+            let listener = sockets.get_mut(*id).and_then(Socket::listener);
+            listener.is_some_and(|listener: &mut Listener| {
+                listener.queue.len() <= listener.backlog
+            })
+        };
+        let turn = (0..count).map(|n| port.members[(port.next + n) % count]).find(has_room);
+        port.next = port.next.wrapping_add(1) % count.max(1);
+        turn.or_else(|| port.members.first().copied())
+    }
+
+    fn udp_received(&mut self, id: Id, data: Received, from: SocketAddr) {
+        let Some(socket) = self.sockets.get_mut(id) else { return };
+        let limit = socket.options.receive_buffer;
+        let Some(udp) = socket.datagrams() else { return };
+        let foreign = udp.peer.is_some_and(|peer| peer != from);
+        // What does not fit is lost, as on Linux.
+        if foreign || udp.closing || udp.read_shut || udp.inbox_bytes >= limit {
+            udp.done.push(data);
+            return self.touch(id);
+        }
+        udp.inbox_bytes += charged(data);
+        udp.inbox.push_back(Waiting { data, from });
+        self.tell(id, IN);
+    }
+}
+
+/// What a datagram counts against the receive buffer: buffers are held whole.
+pub fn charged(data: Received) -> usize {
+    data.len().max(512) as usize
+}
+
+fn dead_errno(reason: Dead) -> i32 {
+    match reason {
+        Dead::Closed => 0,
+        Dead::TimedOut => libc::ETIMEDOUT,
+        Dead::Unreachable => libc::EHOSTUNREACH,
+        Dead::NotConnected(error) | Dead::Failed(error) => errno_of(error),
+        Dead::Reset => libc::ECONNRESET,
+    }
+}

@@ -1,0 +1,317 @@
+//! Who runs the dataplane, and how everybody else waits.
+//!
+//! There is one role of driver. A thread of the program that has to wait takes it if it is free and
+//! runs cycles until it has what it waits for; others that wait sleep on a bell meanwhile, and the
+//! driver rings it when an event is for them. So a program with one busy thread never hands anything
+//! over, and its cycles run on its own thread, to completion.
+//!
+//! When no thread of the program has run a cycle for a millisecond (it computes, or waits for
+//! something else), our own thread, the helper, takes the role until one comes back: connections are
+//! acknowledged and retransmitted meanwhile, as they would be by a kernel.
+use crate::state::{Core, Role};
+use crate::log;
+use crate::signals;
+use crate::slab::Id;
+use crate::sync::{ELASTIC, Guard, Locked, hush, lock, new_bell};
+use ix_abi::gate_op;
+use libix::raw::{Gate, Process, Thread, Wait};
+use std::os::fd::RawFd;
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+/// How long no cycle may have run before the helper runs one.
+const TICK: Duration = Duration::from_millis(1);
+
+/// Longest wait of a driver while a sender found no transmit memory.
+const STARVED_US: u64 = 1_000;
+
+/// The dataplane of this process; empty where there is none.
+pub static PROCESS: OnceLock<Process> = OnceLock::new();
+
+/// What somebody waits for, to be told of changes.
+#[derive(Clone, Copy)]
+pub enum Interest<'a> {
+    /// A socket.
+    Socket(Id),
+    /// Several, and epoll sets.
+    Several(&'a [Id], &'a [Id]),
+    /// An epoll set.
+    Set(Id),
+}
+
+/// How to wait.
+#[derive(Clone, Copy)]
+pub struct How<'a> {
+    /// For what.
+    pub interest: Interest<'a>,
+    /// Until when.
+    pub until: Option<Instant>,
+    /// Linux's descriptor that ends the wait when it is readable.
+    pub linux: Option<RawFd>,
+    /// Whether something of IX is waited for at all.
+    pub drives: bool,
+}
+
+/// Why a wait ended without what was waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stop {
+    /// It is late.
+    TimedOut,
+    /// A signal handler has run.
+    Interrupted,
+    /// Linux's descriptor may be readable.
+    Linux,
+}
+
+impl Interest<'_> {
+    fn each(self, core: &mut Core, mut visit: impl FnMut(&mut Vec<RawFd>)) {
+        match self {
+            Interest::Socket(id) => {
+                if let Some(socket) = core.sockets.get_mut(id) {
+                    visit(&mut socket.waiters);
+                }
+            }
+            Interest::Several(sockets, sets) => {
+                for id in sockets {
+                    if let Some(socket) = core.sockets.get_mut(*id) {
+                        visit(&mut socket.waiters);
+                    }
+                }
+                for id in sets {
+                    if let Some(set) = core.sets.get_mut(*id) {
+                        visit(&mut set.waiters);
+                    }
+                }
+            }
+            Interest::Set(id) => {
+                if let Some(set) = core.sets.get_mut(id) {
+                    visit(&mut set.waiters);
+                }
+            }
+        }
+    }
+}
+
+/// Waits until `ready` answers something.
+pub fn wait<T>(
+    mut core: Guard,
+    how: How<'_>,
+    mut ready: impl FnMut(&mut Core) -> Option<T>,
+) -> (Guard, Result<T, Stop>) {
+    let mut turned = false;
+    loop {
+        if let Some(value) = ready(&mut core) {
+            return (core, Ok(value));
+        }
+        if signals::interrupted() != 0 {
+            return (core, Err(Stop::Interrupted));
+        }
+        let left = how.until.map(|until| until.saturating_duration_since(Instant::now()));
+        let late = left.is_some_and(|left| left.is_zero());
+        if late && (turned || !how.drives || core.role != Role::Free) {
+            return (core, Err(Stop::TimedOut));
+        }
+        if how.drives && core.role == Role::Free {
+            let (back, events) = turn(core, patience(left), how.linux, Role::Program);
+            core = back;
+            turned = true;
+            if how.linux.is_some() && events == 0 {
+                if let Some(value) = ready(&mut core) {
+                    return (core, Ok(value));
+                }
+                return (core, Err(Stop::Linux));
+            }
+            continue;
+        }
+        let bell = own_bell();
+        how.interest.each(&mut core, |waiters| waiters.push(bell));
+        if how.drives && core.role == Role::Helper {
+            core.wants_role.push(bell);
+        }
+        drop(core);
+        let linux = sleep(bell, how.linux, left);
+        core = lock();
+        core.wants_role.retain(|other| *other != bell);
+        how.interest.each(&mut core, |waiters| waiters.retain(|other| *other != bell));
+        if linux {
+            return (core, Err(Stop::Linux));
+        }
+    }
+}
+
+fn patience(left: Option<Duration>) -> Wait {
+    match left {
+        None => Wait::Forever,
+        Some(left) if left.is_zero() => Wait::Poll,
+        // Not less than asked for.
+        Some(left) => Wait::Us(left.as_nanos().div_ceil(1000).min(u64::MAX as u128 - 1) as u64),
+    }
+}
+
+/// One cycle, or more until there are events: the calls of all threads, then everybody's events.
+/// The role must be free. Answers the number of events.
+pub fn turn(mut core: Guard, wait: Wait, linux: Option<RawFd>, role: Role) -> (Guard, usize) {
+    debug_assert!(core.role == Role::Free);
+    core.role = role;
+    // SAFETY: the role is ours from here to where it is given back.
+    let Some(thread) = (unsafe { ELASTIC.get() }) else {
+        core.role = Role::Free;
+        return (core, 0);
+    };
+    let left = core.emit(thread);
+    let wait = match wait {
+        // Memory comes back with acknowledgements, or from the dataplane without an event.
+        Wait::Forever if core.starved => Wait::Us(STARVED_US),
+        Wait::Us(us) if core.starved => Wait::Us(us.min(STARVED_US)),
+        wait => wait,
+    };
+    core.starved = false;
+    let rewatch = core.watched != linux;
+    core.watched = linux;
+    drop(core);
+    let events = signals::inside(|may_wait| {
+        if rewatch {
+            let _ = thread.watch(linux);
+        }
+        thread.run_io(if left || !may_wait { Wait::Poll } else { wait })
+    });
+    let mut core = lock();
+    let events = events.unwrap_or_else(|error| log::fatal(&format!("the dataplane: {error}")));
+    core.came_out();
+    core.cycle += 1;
+    core.settle(thread);
+    core.dispatch(thread, events);
+    core.role = Role::Free;
+    if let Some(bell) = core.wants_role.first().copied() {
+        core.ring(bell);
+    }
+    if role == Role::Program
+        && let Some(bell) = core.helper_sleeps.take()
+    {
+        core.ring(bell);
+    }
+    (core, events)
+}
+
+/// One cycle without waiting, if nobody else runs one.
+pub fn poll(core: Guard) -> Guard {
+    if core.role == Role::Free { turn(core, Wait::Poll, None, Role::Program).0 } else { core }
+}
+
+/// Makes the driver come out of the dataplane. Signal handlers call it, even inside.
+pub fn kick() {
+    if let Some(process) = PROCESS.get() {
+        process.gate().call(gate_op::KICK, 0, 0, 0);
+    }
+}
+
+/// Sleeps until the bell rings or `linux` is readable; answers whether that may be.
+fn sleep(bell: RawFd, linux: Option<RawFd>, left: Option<Duration>) -> bool {
+    let poll = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+    let mut polls = [poll(bell), poll(linux.unwrap_or(-1))];
+    let time = left.map(|left| libc::timespec {
+        tv_sec: left.as_secs().min(i64::MAX as u64) as i64,
+        tv_nsec: left.subsec_nanos().into(),
+    });
+    let time = time.as_ref().map_or(core::ptr::null(), core::ptr::from_ref);
+    signals::asleep(bell, || {
+        // SAFETY: an array with its length, a time or null, no mask.
+        unsafe { libc::syscall(libc::SYS_ppoll, polls.as_mut_ptr(), 2, time, 0, 8) };
+    });
+    if polls[0].revents != 0 {
+        hush(bell);
+    }
+    polls[1].revents != 0
+}
+
+struct Bell(RawFd);
+
+impl Drop for Bell {
+    fn drop(&mut self) {
+        crate::sync::close_private(self.0);
+    }
+}
+
+/// The calling thread's bell.
+fn own_bell() -> RawFd {
+    thread_local! { static BELL: Bell = Bell(new_bell()); }
+    BELL.with(|bell| bell.0)
+}
+
+/// Enters the dataplane, once. `Err`: why not, already said.
+pub fn enter(core: &mut Core) -> Result<(), i32> {
+    if core.tx.is_some() {
+        return Ok(());
+    }
+    let Some(process) = PROCESS.get() else { return Err(libc::ENETDOWN) };
+    // Handlers wait anyway: the lock is held.
+    let entered = signals::inside(|_| Thread::share(process, 0));
+    let thread = entered.map_err(|error| {
+        log::line(&format!("the program cannot use the dataplane: {error}"));
+        libc::ENETDOWN
+    })?;
+    core.tx = Some(Locked(thread.tx().clone()));
+    core.address = Some(process.local_addr());
+    // SAFETY: the lock is held, and nobody could drive before there was an elastic thread.
+    unsafe { ELASTIC.set(thread) };
+    start_helper();
+    Ok(())
+}
+
+/// Starts the helper, with all signals blocked: the program's handlers run on its own threads.
+fn start_helper() {
+    // SAFETY: sets of ours; the call cannot fail with these arguments.
+    unsafe {
+        let (mut all, mut before) = core::mem::zeroed::<(libc::sigset_t, libc::sigset_t)>();
+        libc::sigfillset(&mut all);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut before);
+        let started = std::thread::Builder::new().name("ix-helper".to_owned()).spawn(help);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &before, core::ptr::null_mut());
+        if let Err(error) = started {
+            log::line(&format!("no helper thread ({error}): connections stall while you compute"));
+        }
+    }
+}
+
+/// The helper's life.
+fn help() {
+    let bell = new_bell();
+    let mut seen = u64::MAX;
+    loop {
+        let mut core = lock();
+        if core.role == Role::Free && core.cycle == seen && core.wants_role.is_empty() {
+            (core, _) = turn(core, Wait::Forever, None, Role::Helper);
+            seen = core.cycle;
+            continue;
+        }
+        let idle = core.role == Role::Program && core.cycle == seen;
+        seen = core.cycle;
+        if idle {
+            core.helper_sleeps = Some(bell);
+        }
+        drop(core);
+        sleep(bell, None, if idle { None } else { Some(TICK) });
+    }
+}
+
+/// The lock, with no thread inside the dataplane as long as it is held.
+pub fn everyone_outside() -> Guard {
+    let mut core = lock();
+    while core.role != Role::Free {
+        let bell = own_bell();
+        core.wants_role.push(bell);
+        drop(core);
+        sleep(bell, None, Some(TICK));
+        core = lock();
+        core.wants_role.retain(|other| *other != bell);
+    }
+    core
+}
+
+/// Time for deciding whether something is due, µs.
+pub fn now_us() -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: fills a local.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut time) };
+    time.tv_sec as u64 * 1_000_000 + time.tv_nsec as u64 / 1000
+}

@@ -1,0 +1,290 @@
+//! Epoll sets: IX's sockets by events, Linux's descriptors by the real set under the descriptor.
+//!
+//! Readiness is computed from the socket when it is reported, so a spurious entry in the list of the
+//! ready costs a look and nothing else.
+use crate::slab::{Id, Slab};
+use crate::socket::Socket;
+use libc::{EPOLLERR, EPOLLET, EPOLLHUP, EPOLLONESHOT, epoll_event};
+use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasherDefault, Hasher};
+use std::os::fd::RawFd;
+
+/// Bits that say how to wait, not what for.
+const MODES: u32 = EPOLLET as u32
+    | EPOLLONESHOT as u32
+    | libc::EPOLLWAKEUP as u32
+    | libc::EPOLLEXCLUSIVE as u32;
+
+/// Descriptors are small numbers: any spread will do.
+#[derive(Default)]
+pub struct FdHasher(u64);
+
+impl Hasher for FdHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.write_i32(i32::from(*byte)));
+    }
+
+    fn write_i32(&mut self, number: i32) {
+        self.0 = (self.0 ^ number as u32 as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
+}
+
+/// Who tells of a socket in a set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Teller {
+    /// We do.
+    Ours,
+    /// The real set, until the socket becomes ours.
+    Linux,
+    /// Both.
+    Both,
+}
+
+/// A socket in a set.
+struct Item {
+    teller: Teller,
+    socket: Id,
+    events: u32,
+    data: u64,
+    /// It stands in the list of the ready.
+    queued: bool,
+    /// `EPOLLONESHOT` has fired.
+    spent: bool,
+    /// The cycle in which it was reported last.
+    reported: u64,
+}
+
+/// An epoll set.
+pub struct Set {
+    /// Descriptors that name it.
+    pub fds: u32,
+    /// Our own descriptor of the real set.
+    pub real: RawFd,
+    items: HashMap<RawFd, Item, BuildHasherDefault<FdHasher>>,
+    ready: VecDeque<RawFd>,
+    /// There was something in the real set.
+    pub has_linux: bool,
+    /// Threads that wait, by their bells.
+    pub waiters: Vec<RawFd>,
+    /// When the real set was last looked at, µs.
+    pub looked_us: u64,
+}
+
+impl Drop for Set {
+    fn drop(&mut self) {
+        if self.real >= 0 {
+            crate::sync::close_private(self.real);
+        }
+    }
+}
+
+impl Set {
+    /// An empty one over a real one.
+    pub fn new(real: RawFd) -> Set {
+        Set {
+            fds: 1,
+            real,
+            items: HashMap::default(),
+            ready: VecDeque::new(),
+            has_linux: false,
+            waiters: Vec::new(),
+            looked_us: 0,
+        }
+    }
+
+    /// Whether sockets of IX are in it.
+    pub fn has_items(&self) -> bool {
+        self.items.values().any(|item| item.teller != Teller::Linux)
+    }
+
+    /// Who tells of it; `None`: it is not in it.
+    pub fn teller(&self, fd: RawFd) -> Option<Teller> {
+        self.items.get(&fd).map(|item| item.teller)
+    }
+
+    /// A socket that was Linux's is ours now.
+    pub fn becomes_ours(&mut self, fd: RawFd) {
+        if let Some(item) = self.items.get_mut(&fd) {
+            item.teller = Teller::Ours;
+            // SAFETY: no pointers. That it is gone already is as good.
+            unsafe {
+                libc::syscall(libc::SYS_epoll_ctl, self.real, libc::EPOLL_CTL_DEL, fd, 0);
+            }
+        }
+    }
+
+    /// A socket that was Linux's is served by both now.
+    pub fn becomes_both(&mut self, fd: RawFd) {
+        if let Some(item) = self.items.get_mut(&fd) {
+            item.teller = Teller::Both;
+        }
+    }
+
+    /// Puts a socket in; false: it is there already.
+    pub fn add(
+        &mut self,
+        fd: RawFd,
+        socket: Id,
+        teller: Teller,
+        events: u32,
+        data: u64,
+    ) -> bool {
+        if self.items.contains_key(&fd) {
+            return false;
+        }
+        let (queued, spent, reported) = (false, false, u64::MAX);
+        self.items.insert(fd, Item { teller, socket, events, data, queued, spent, reported });
+        true
+    }
+
+    /// Changes what is waited for; false: it is not there.
+    pub fn modify(&mut self, fd: RawFd, events: u32, data: u64) -> bool {
+        let Some(item) = self.items.get_mut(&fd) else { return false };
+        (item.events, item.data, item.spent, item.reported) = (events, data, false, u64::MAX);
+        true
+    }
+
+    /// Takes it out; false: it was not there.
+    pub fn forget(&mut self, fd: RawFd) -> bool {
+        // Its entry in the list of the ready is found to be nobody's later.
+        self.items.remove(&fd).is_some()
+    }
+
+    /// Something about it has changed: puts it into the list of the ready if these bits are waited
+    /// for. Answers whether a waiting thread should look.
+    pub fn queue(&mut self, fd: RawFd, bits: u32) -> bool {
+        let Some(item) = self.items.get_mut(&fd) else { return false };
+        let wanted = item.events & !MODES | (EPOLLERR | EPOLLHUP) as u32;
+        if item.spent || wanted & bits == 0 || item.teller == Teller::Linux {
+            return false;
+        }
+        // It is news: to be reported even if it was in this cycle.
+        item.reported = u64::MAX;
+        if !item.queued {
+            item.queued = true;
+            self.ready.push_back(fd);
+        }
+        true
+    }
+
+    /// Whether there is something that was not reported in this cycle.
+    pub fn has_fresh(&self, cycle: u64) -> bool {
+        let reported = |fd| self.items.get(fd).is_some_and(|item| item.reported == cycle);
+        self.ready.front().is_some_and(|fd| !reported(fd))
+    }
+
+    /// Whether something would be reported.
+    pub fn is_ready(&self, sockets: &Slab<Socket>) -> bool {
+        self.ready.iter().filter_map(|fd| self.items.get(fd)).any(|item| {
+            let wanted = item.events & !MODES | (EPOLLERR | EPOLLHUP) as u32;
+            let bits = sockets.get(item.socket).map_or(0, Socket::readiness);
+            item.queued && !item.spent && bits & wanted != 0
+        })
+    }
+
+    /// Whether anything stands in the list of the ready.
+    pub fn has_ready(&self) -> bool {
+        !self.ready.is_empty()
+    }
+
+    /// Reports what is ready; answers how many.
+    pub fn report(
+        &mut self,
+        sockets: &Slab<Socket>,
+        cycle: u64,
+        to: &mut [epoll_event],
+    ) -> usize {
+        let mut count = 0;
+        for _ in 0..self.ready.len() {
+            if count == to.len() {
+                break;
+            }
+            let Some(fd) = self.ready.pop_front() else { break };
+            let Some(item) = self.items.get_mut(&fd).filter(|item| item.queued) else { continue };
+            let wanted = item.events & !MODES | (EPOLLERR | EPOLLHUP) as u32;
+            let bits = sockets.get(item.socket).map_or(0, Socket::readiness) & wanted;
+            if bits == 0 || item.spent {
+                item.queued = false;
+                continue;
+            }
+            to[count] = epoll_event { events: bits, u64: item.data };
+            count += 1;
+            item.reported = cycle;
+            item.spent = item.events & EPOLLONESHOT as u32 != 0;
+            if item.spent || item.events & EPOLLET as u32 != 0 {
+                item.queued = false;
+            } else {
+                // Level-triggered: it is looked at again.
+                self.ready.push_back(fd);
+            }
+        }
+        count
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::socket::{Datagrams, Kind};
+    use libc::{EPOLLIN, EPOLLOUT};
+
+    fn one(events: i32) -> (Slab<Socket>, Set, Id) {
+        let mut sockets = Slab::new();
+        let udp = Box::new(Datagrams::default());
+        let id = sockets.insert(Socket::new(Kind::Datagrams(udp), false, false));
+        let mut set = Set::new(-1);
+        assert!(set.add(5, id, Teller::Ours, events as u32, 77));
+        assert!(!set.add(5, id, Teller::Ours, 0, 0));
+        (sockets, set, id)
+    }
+
+    fn report(set: &mut Set, sockets: &Slab<Socket>) -> Vec<u32> {
+        let mut to = [epoll_event { events: 0, u64: 0 }; 4];
+        let n = set.report(sockets, 1, &mut to);
+        to[..n].iter().map(|event| event.events).collect()
+    }
+
+    #[test]
+    fn level_edge_and_oneshot() {
+        let out = EPOLLOUT as u32;
+        let (sockets, mut set, _) = one(EPOLLOUT);
+        assert_eq!(report(&mut set, &sockets), []);
+        assert!(set.queue(5, out));
+        assert_eq!(report(&mut set, &sockets), [out]);
+        assert!(!set.has_fresh(1) && set.has_fresh(2));
+        assert_eq!(report(&mut set, &sockets), [out]);
+
+        let (sockets, mut set, _) = one(EPOLLOUT | EPOLLET);
+        set.queue(5, out);
+        set.queue(5, out);
+        assert_eq!(report(&mut set, &sockets), [out]);
+        assert_eq!(report(&mut set, &sockets), []);
+
+        let (sockets, mut set, _) = one(EPOLLOUT | EPOLLONESHOT);
+        set.queue(5, out);
+        assert_eq!(report(&mut set, &sockets), [out]);
+        assert!(!set.queue(5, out));
+        assert!(set.modify(5, out, 78) && set.queue(5, out));
+        assert_eq!(report(&mut set, &sockets), [out]);
+    }
+
+    #[test]
+    fn what_is_not_waited_for_or_no_longer_so_is_not_reported() {
+        let (mut sockets, mut set, id) = one(EPOLLIN);
+        assert!(!set.queue(5, EPOLLOUT as u32));
+        assert!(set.queue(5, EPOLLIN as u32));
+        assert_eq!(report(&mut set, &sockets), [], "nothing to read after all");
+        assert!(!set.has_ready());
+        set.queue(5, EPOLLIN as u32);
+        assert!(set.forget(5) && !set.forget(5));
+        assert_eq!(report(&mut set, &sockets), []);
+        set.add(6, id, Teller::Ours, EPOLLIN as u32, 0);
+        set.queue(6, EPOLLIN as u32);
+        sockets.remove(id);
+        assert_eq!(report(&mut set, &sockets), []);
+    }
+}

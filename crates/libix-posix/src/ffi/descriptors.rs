@@ -1,0 +1,157 @@
+//! Descriptors as such.
+use super::{answer, fail};
+use crate::fds::{self, Entry};
+use crate::ops::{self, Instead};
+use crate::sync::lock;
+use crate::{log, real, transfer};
+use libc::{F_DUPFD, F_DUPFD_CLOEXEC, O_NONBLOCK, c_int, c_uint, c_ulong};
+
+/// Linux's number, which the `libc` crate lacks.
+const F_SETSIG: c_int = 10;
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn close(fd: c_int) -> c_int {
+    match fds::get(fd) {
+        Entry::Linux => return unsafe { real::close(fd) },
+        Entry::Private => return fail(libc::EBADF) as c_int,
+        _ => {}
+    }
+    ops::linger(fd);
+    // From here on a new descriptor of this number is Linux's.
+    let entry = fds::replace(fd, Entry::Linux);
+    let result = unsafe { real::close(fd) };
+    ops::drop_entry(&mut lock(), entry);
+    result
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
+    let on_linux = |from: c_uint, to: c_uint| {
+        if from > to { 0 } else { unsafe { real::close_range(from, to, flags) } }
+    };
+    if flags & libc::CLOSE_RANGE_CLOEXEC as c_int != 0 || first > last {
+        return unsafe { real::close_range(first, last, flags) };
+    }
+    let mut from = first;
+    let mut result = 0;
+    for (fd, entry) in fds::within(first, last) {
+        if entry == Entry::Private {
+            if fd as c_uint > from {
+                result |= on_linux(from, fd as c_uint - 1);
+            }
+            from = fd as c_uint + 1;
+        } else {
+            unsafe { close(fd) };
+        }
+    }
+    if from > last { result } else { result | on_linux(from, last) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn closefrom(first: c_int) {
+    unsafe { close_range(first.max(0) as c_uint, c_uint::MAX, 0) };
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dup(fd: c_int) -> c_int {
+    let new = unsafe { real::dup(fd) };
+    if new >= 0 && fds::is_ours(fd) {
+        ops::duplicated(fd, new);
+    }
+    new
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dup2(fd: c_int, to: c_int) -> c_int {
+    if fds::get(to) == Entry::Private {
+        return fail(libc::EBADF) as c_int;
+    }
+    let new = unsafe { real::dup2(fd, to) };
+    if new >= 0 && fd != to && (fds::is_ours(fd) || fds::is_ours(to)) {
+        ops::duplicated(fd, to);
+    }
+    new
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dup3(fd: c_int, to: c_int, flags: c_int) -> c_int {
+    if fds::get(to) == Entry::Private {
+        return fail(libc::EBADF) as c_int;
+    }
+    let new = unsafe { real::dup3(fd, to, flags) };
+    if new >= 0 && (fds::is_ours(fd) || fds::is_ours(to)) {
+        ops::duplicated(fd, to);
+    }
+    new
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_int {
+    if !fds::is_ours(fd) {
+        return unsafe { real::fcntl(fd, command, argument) };
+    }
+    let result = unsafe { real::fcntl(fd, command, argument) };
+    if result < 0 {
+        return result;
+    }
+    match command {
+        F_DUPFD | F_DUPFD_CLOEXEC => ops::duplicated(fd, result),
+        libc::F_SETFL => {
+            transfer::set_nonblocking(fd, argument as c_int & O_NONBLOCK != 0);
+            ops::keep_nonblocking(fd);
+        }
+        libc::F_GETFL => {
+            // What serves both sides never blocks on Linux's, whatever the program wants.
+            return match transfer::is_nonblocking(fd) {
+                Ok(true) => result | O_NONBLOCK,
+                Ok(false) => result & !O_NONBLOCK,
+                Err(_) => result,
+            };
+        }
+        libc::F_SETOWN | F_SETSIG if matches!(fds::get(fd), Entry::Socket(_)) => {
+            let text = "signals for input and output (F_SETOWN, O_ASYNC) do not come from sockets \
+                        of IX; let the program use epoll";
+            log::once(log::Once::AsyncIo, text);
+        }
+        _ => {}
+    }
+    result
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fcntl64(fd: c_int, command: c_int, argument: usize) -> c_int {
+    unsafe { fcntl(fd, command, argument) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> c_int {
+    let on_linux = || unsafe { real::ioctl(fd, request, argument) as isize };
+    if !fds::is_ours(fd) {
+        return on_linux() as c_int;
+    }
+    match request {
+        libc::FIONBIO => {
+            let result = on_linux();
+            if result == 0 {
+                let on = unsafe { *(argument as *const c_int) } != 0;
+                transfer::set_nonblocking(fd, on);
+                ops::keep_nonblocking(fd);
+            }
+            result as c_int
+        }
+        libc::FIONREAD | libc::TIOCOUTQ => {
+            let queued = transfer::queued(fd).map(|(unread, unsent)| {
+                let bytes = if request == libc::FIONREAD { unread } else { unsent };
+                unsafe { *(argument as *mut c_int) = bytes.min(c_int::MAX as usize) as c_int };
+                0
+            });
+            answer(queued, on_linux) as c_int
+        }
+        // `SIOCATMARK`: urgent data comes in line, so nothing is before a mark.
+        0x8905 if transfer::queued(fd) != Err(Instead::Linux) => {
+            unsafe { *(argument as *mut c_int) = 0 };
+            0
+        }
+        _ => on_linux() as c_int,
+    }
+}

@@ -1,0 +1,166 @@
+//! Making sockets and connections.
+use super::{answer, fail};
+use crate::ops::{self, Instead};
+use crate::{fds, mem, options, real};
+use libc::{AF_UNSPEC, c_int, c_void, sockaddr, socklen_t};
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
+    let fd = unsafe { real::socket(domain, kind, protocol) };
+    if fd >= 0 && ops::may_be_ours(domain, kind, protocol) {
+        ops::made(fd, domain, kind);
+    }
+    fd
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bind(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int {
+    let on_linux = || unsafe { real::bind(fd, address, len) };
+    if !fds::is_ours(fd) {
+        return on_linux();
+    }
+    // What is no Internet address has Linux's errno.
+    let Ok(at) = (unsafe { mem::read_address(address, len) }) else { return on_linux() };
+    answer(ops::bind(fd, at, on_linux).map(|()| 0), || on_linux() as isize) as c_int
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
+    let on_linux = || unsafe { real::listen(fd, backlog) };
+    if !fds::is_ours(fd) {
+        return on_linux();
+    }
+    answer(ops::listen(fd, backlog, on_linux).map(|()| 0), || on_linux() as isize) as c_int
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn connect(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int {
+    let on_linux = || unsafe { real::connect(fd, address, len) };
+    if !fds::is_ours(fd) {
+        return on_linux();
+    }
+    if unsafe { mem::family(address, len) } == Some(AF_UNSPEC) {
+        let outcome = ops::disconnect(fd).map(|()| 0);
+        return answer(outcome, || on_linux() as isize) as c_int;
+    }
+    let Ok(to) = (unsafe { mem::read_address(address, len) }) else { return on_linux() };
+    answer(ops::connect(fd, to).map(|()| 0), || on_linux() as isize) as c_int
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn accept(
+    fd: c_int,
+    address: *mut sockaddr,
+    len: *mut socklen_t,
+) -> c_int {
+    unsafe { accept4(fd, address, len, 0) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn accept4(
+    fd: c_int,
+    address: *mut sockaddr,
+    len: *mut socklen_t,
+    flags: c_int,
+) -> c_int {
+    let on_linux = || unsafe { real::accept4(fd, address, len, flags) };
+    if !fds::is_ours(fd) {
+        return on_linux();
+    }
+    match ops::accept(fd, flags, on_linux) {
+        Ok((new, Some((peer, ipv6)))) => {
+            unsafe { mem::write_address(peer, ipv6, address, len) };
+            new
+        }
+        Ok((new, None)) => new,
+        Err(Instead::Linux) => on_linux(),
+        Err(Instead::Errno(errno)) => fail(errno) as c_int,
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shutdown(fd: c_int, how: c_int) -> c_int {
+    let on_linux = || unsafe { real::shutdown(fd, how) as isize };
+    if !fds::is_ours(fd) {
+        return on_linux() as c_int;
+    }
+    answer(ops::shutdown(fd, how).map(|()| 0), on_linux) as c_int
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn getsockname(
+    fd: c_int,
+    address: *mut sockaddr,
+    len: *mut socklen_t,
+) -> c_int {
+    let on_linux = || unsafe { real::getsockname(fd, address, len) as isize };
+    if !fds::is_ours(fd) {
+        return on_linux() as c_int;
+    }
+    let write = |(at, ipv6)| {
+        unsafe { mem::write_address(at, ipv6, address, len) };
+        0
+    };
+    answer(ops::own_name(fd).map(write), on_linux) as c_int
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn getpeername(
+    fd: c_int,
+    address: *mut sockaddr,
+    len: *mut socklen_t,
+) -> c_int {
+    let on_linux = || unsafe { real::getpeername(fd, address, len) as isize };
+    if !fds::is_ours(fd) {
+        return on_linux() as c_int;
+    }
+    let write = |(at, ipv6)| {
+        unsafe { mem::write_address(at, ipv6, address, len) };
+        0
+    };
+    answer(ops::peer_name(fd).map(write), on_linux) as c_int
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn setsockopt(
+    fd: c_int,
+    level: c_int,
+    name: c_int,
+    value: *const c_void,
+    len: socklen_t,
+) -> c_int {
+    let result = unsafe { real::setsockopt(fd, level, name, value, len) };
+    if result == 0 && fds::is_ours(fd) {
+        options::changed(fd, level, name);
+    }
+    result
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn getsockopt(
+    fd: c_int,
+    level: c_int,
+    name: c_int,
+    value: *mut c_void,
+    len: *mut socklen_t,
+) -> c_int {
+    let on_linux = || unsafe { real::getsockopt(fd, level, name, value, len) };
+    if !fds::is_ours(fd) {
+        return on_linux();
+    }
+    let bytes = match options::get(fd, level, name) {
+        Ok(Some(bytes)) => bytes,
+        Ok(None) | Err(Instead::Linux) => return on_linux(),
+        Err(Instead::Errno(errno)) => return fail(errno) as c_int,
+    };
+    if value.is_null() || len.is_null() {
+        return fail(libc::EFAULT) as c_int;
+    }
+    unsafe {
+        let n = (*len as usize).min(bytes.len());
+        value.cast::<u8>().copy_from_nonoverlapping(bytes.as_ptr(), n);
+        *len = n as socklen_t;
+    }
+    0
+}
+

@@ -1,0 +1,372 @@
+//! Bytes in and out.
+use super::{answer, fail};
+use crate::mem::{self, Gather, Scatter};
+use crate::ops::{Instead, Outcome};
+use crate::transfer::{self, Received};
+use crate::{fds, log, real};
+use libc::{
+    MSG_NOSIGNAL, MSG_WAITFORONE, c_int, c_uint, c_void, iovec, mmsghdr, msghdr, off_t, size_t,
+    sockaddr, socklen_t, ssize_t, timespec,
+};
+
+fn piece(at: *const c_void, len: size_t) -> [iovec; 1] {
+    [iovec { iov_base: at.cast_mut(), iov_len: len.min(isize::MAX as usize) }]
+}
+
+/// The answer of a call that writes: a broken pipe is a signal, too.
+fn sent(outcome: Outcome<usize>, flags: c_int, on_linux: impl FnOnce() -> isize) -> isize {
+    if outcome == Err(Instead::Errno(libc::EPIPE)) && flags & MSG_NOSIGNAL == 0 {
+        // SAFETY: no pointers.
+        unsafe { libc::raise(libc::SIGPIPE) };
+    }
+    answer(outcome, on_linux)
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn read(fd: c_int, to: *mut c_void, len: size_t) -> ssize_t {
+    let on_linux = || unsafe { real::read(fd, to, len) };
+    if !fds::is_ours(fd) || len == 0 {
+        return on_linux();
+    }
+    let piece = piece(to, len);
+    let received = transfer::receive(fd, unsafe { Scatter::new(&piece) }, 0);
+    answer(received.map(|received| received.bytes), on_linux)
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn __read_chk(
+    fd: c_int,
+    to: *mut c_void,
+    len: size_t,
+    room: size_t,
+) -> ssize_t {
+    if len > room {
+        log::fatal("a program reads beyond its buffer");
+    }
+    unsafe { read(fd, to, len) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn readv(fd: c_int, to: *const iovec, count: c_int) -> ssize_t {
+    let on_linux = || unsafe { real::readv(fd, to, count) };
+    if !fds::is_ours(fd) {
+        return on_linux();
+    }
+    let Some(pieces) = (unsafe { mem::pieces(to, count as usize) }) else {
+        return fail(libc::EINVAL);
+    };
+    let scatter = unsafe { Scatter::new(pieces) };
+    if scatter.left() == 0 {
+        return 0;
+    }
+    answer(transfer::receive(fd, scatter, 0).map(|received| received.bytes), on_linux)
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn recv(fd: c_int, to: *mut c_void, len: size_t, flags: c_int) -> ssize_t {
+    let on_linux = || unsafe { real::recv(fd, to, len, flags) };
+    if !fds::is_ours(fd) {
+        return on_linux();
+    }
+    let piece = piece(to, len);
+    let received = transfer::receive(fd, unsafe { Scatter::new(&piece) }, flags);
+    answer(received.map(|received| received.bytes), on_linux)
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn __recv_chk(
+    fd: c_int,
+    to: *mut c_void,
+    len: size_t,
+    room: size_t,
+    flags: c_int,
+) -> ssize_t {
+    if len > room {
+        log::fatal("a program receives beyond its buffer");
+    }
+    unsafe { recv(fd, to, len, flags) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn recvfrom(
+    fd: c_int,
+    to: *mut c_void,
+    len: size_t,
+    flags: c_int,
+    from: *mut sockaddr,
+    from_len: *mut socklen_t,
+) -> ssize_t {
+    let on_linux = || unsafe { real::recvfrom(fd, to, len, flags, from, from_len) };
+    if !fds::is_ours(fd) {
+        return on_linux();
+    }
+    let piece = piece(to, len);
+    let received = transfer::receive(fd, unsafe { Scatter::new(&piece) }, flags);
+    if let Ok(Received { from: sender, ipv6, .. }) = received {
+        unsafe { write_sender(sender, ipv6, from, from_len) };
+    }
+    answer(received.map(|received| received.bytes), on_linux)
+}
+
+/// # Safety
+/// As `mem::write_address`.
+unsafe fn write_sender(
+    sender: Option<std::net::SocketAddr>,
+    ipv6: bool,
+    to: *mut sockaddr,
+    len: *mut socklen_t,
+) {
+    match sender {
+        Some(sender) => unsafe { mem::write_address(sender, ipv6, to, len) },
+        // A connection's peer is known anyway.
+        None if !len.is_null() => unsafe { *len = 0 },
+        None => {}
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn __recvfrom_chk(
+    fd: c_int,
+    to: *mut c_void,
+    len: size_t,
+    room: size_t,
+    flags: c_int,
+    from: *mut sockaddr,
+    from_len: *mut socklen_t,
+) -> ssize_t {
+    if len > room {
+        log::fatal("a program receives beyond its buffer");
+    }
+    unsafe { recvfrom(fd, to, len, flags, from, from_len) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
+    let on_linux = || unsafe { real::recvmsg(fd, message, flags) };
+    if !fds::is_ours(fd) {
+        return on_linux();
+    }
+    let Some(header) = (unsafe { message.as_mut() }) else { return fail(libc::EFAULT) };
+    let Some(pieces) = (unsafe { mem::pieces(header.msg_iov, header.msg_iovlen) }) else {
+        return fail(libc::EMSGSIZE);
+    };
+    let received = transfer::receive(fd, unsafe { Scatter::new(pieces) }, flags);
+    if let Ok(received) = received {
+        let len = &raw mut header.msg_namelen;
+        unsafe { write_sender(received.from, received.ipv6, header.msg_name.cast(), len) };
+        header.msg_controllen = 0;
+        header.msg_flags = received.flags | flags & libc::MSG_CMSG_CLOEXEC;
+    }
+    answer(received.map(|received| received.bytes), on_linux)
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn recvmmsg(
+    fd: c_int,
+    messages: *mut mmsghdr,
+    count: c_uint,
+    flags: c_int,
+    timeout: *mut timespec,
+) -> c_int {
+    if !fds::is_ours(fd) {
+        return unsafe { real::recvmmsg(fd, messages, count, flags, timeout) };
+    }
+    let mut flags = flags;
+    let wait_for_one = flags & MSG_WAITFORONE != 0;
+    flags &= !MSG_WAITFORONE;
+    for index in 0..count {
+        let message = unsafe { &mut *messages.add(index as usize) };
+        let received = unsafe { recvmsg(fd, &mut message.msg_hdr, flags) };
+        if received < 0 {
+            return if index > 0 { index as c_int } else { -1 };
+        }
+        message.msg_len = received as c_uint;
+        if wait_for_one {
+            flags |= libc::MSG_DONTWAIT;
+        }
+    }
+    count as c_int
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn write(fd: c_int, from: *const c_void, len: size_t) -> ssize_t {
+    let on_linux = || unsafe { real::write(fd, from, len) };
+    if !fds::is_ours(fd) {
+        return on_linux();
+    }
+    let piece = piece(from, len);
+    sent(transfer::send(fd, unsafe { Gather::new(&piece) }, 0, None), 0, on_linux)
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn writev(fd: c_int, from: *const iovec, count: c_int) -> ssize_t {
+    let on_linux = || unsafe { real::writev(fd, from, count) };
+    if !fds::is_ours(fd) {
+        return on_linux();
+    }
+    let Some(pieces) = (unsafe { mem::pieces(from, count as usize) }) else {
+        return fail(libc::EINVAL);
+    };
+    sent(transfer::send(fd, unsafe { Gather::new(pieces) }, 0, None), 0, on_linux)
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn send(
+    fd: c_int,
+    from: *const c_void,
+    len: size_t,
+    flags: c_int,
+) -> ssize_t {
+    let on_linux = || unsafe { real::send(fd, from, len, flags) };
+    if !fds::is_ours(fd) {
+        return on_linux();
+    }
+    let piece = piece(from, len);
+    sent(transfer::send(fd, unsafe { Gather::new(&piece) }, flags, None), flags, on_linux)
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sendto(
+    fd: c_int,
+    from: *const c_void,
+    len: size_t,
+    flags: c_int,
+    to: *const sockaddr,
+    to_len: socklen_t,
+) -> ssize_t {
+    let on_linux = || unsafe { real::sendto(fd, from, len, flags, to, to_len) };
+    if !fds::is_ours(fd) {
+        return on_linux();
+    }
+    let to = match unsafe { destination(to, to_len) } {
+        Ok(to) => to,
+        Err(errno) => return fail(errno),
+    };
+    let piece = piece(from, len);
+    sent(transfer::send(fd, unsafe { Gather::new(&piece) }, flags, to), flags, on_linux)
+}
+
+/// # Safety
+/// As `mem::read_address`.
+unsafe fn destination(
+    to: *const sockaddr,
+    len: socklen_t,
+) -> Result<Option<std::net::SocketAddr>, i32> {
+    match unsafe { mem::family(to, len) } {
+        None | Some(libc::AF_UNSPEC) => Ok(None),
+        Some(_) => unsafe { mem::read_address(to, len) }.map(Some),
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
+    let on_linux = || unsafe { real::sendmsg(fd, message, flags) };
+    if !fds::is_ours(fd) {
+        return on_linux();
+    }
+    let Some(header) = (unsafe { message.as_ref() }) else { return fail(libc::EFAULT) };
+    let Some(pieces) = (unsafe { mem::pieces(header.msg_iov, header.msg_iovlen) }) else {
+        return fail(libc::EMSGSIZE);
+    };
+    let to = match unsafe { destination(header.msg_name.cast(), header.msg_namelen) } {
+        Ok(to) => to,
+        Err(errno) => return fail(errno),
+    };
+    sent(transfer::send(fd, unsafe { Gather::new(pieces) }, flags, to), flags, on_linux)
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sendmmsg(
+    fd: c_int,
+    messages: *mut mmsghdr,
+    count: c_uint,
+    flags: c_int,
+) -> c_int {
+    if !fds::is_ours(fd) {
+        return unsafe { real::sendmmsg(fd, messages, count, flags) };
+    }
+    let count = count.min(libc::UIO_MAXIOV as c_uint);
+    for index in 0..count {
+        let message = unsafe { &mut *messages.add(index as usize) };
+        let sent = unsafe { sendmsg(fd, &message.msg_hdr, flags) };
+        if sent < 0 {
+            return if index > 0 { index as c_int } else { -1 };
+        }
+        message.msg_len = sent as c_uint;
+    }
+    count as c_int
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sendfile(
+    out: c_int,
+    input: c_int,
+    offset: *mut off_t,
+    count: size_t,
+) -> ssize_t {
+    let on_linux = || unsafe { real::sendfile(out, input, offset, count) };
+    if !fds::is_ours(out) || transfer::queued(out) == Err(Instead::Linux) {
+        return on_linux();
+    }
+    let mut total = 0;
+    let mut buffer = vec![0u8; count.min(128 << 10)];
+    while total < count {
+        let len = buffer.len().min(count - total);
+        let at = unsafe { offset.as_ref() }.copied();
+        let n = unsafe {
+            match at {
+                Some(at) => libc::pread(input, buffer.as_mut_ptr().cast(), len, at),
+                None => real::read(input, buffer.as_mut_ptr().cast(), len),
+            }
+        };
+        if n <= 0 {
+            return if total > 0 || n == 0 { total as ssize_t } else { -1 };
+        }
+        let piece = piece(buffer.as_ptr().cast(), n as usize);
+        let gather = unsafe { Gather::new(&piece) };
+        let result = sent(transfer::send(out, gather, 0, None), 0, || -1);
+        let taken = result.max(0);
+        match unsafe { offset.as_mut() } {
+            Some(offset) => *offset += taken as off_t,
+            // What did not go is read again.
+            None if taken < n => {
+                unsafe { libc::lseek(input, (taken - n) as off_t, libc::SEEK_CUR) };
+            }
+            None => {}
+        }
+        total += taken as usize;
+        if result < n {
+            return if total > 0 { total as ssize_t } else { -1 };
+        }
+    }
+    total as ssize_t
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sendfile64(
+    out: c_int,
+    input: c_int,
+    offset: *mut off_t,
+    count: size_t,
+) -> ssize_t {
+    unsafe { sendfile(out, input, offset, count) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn splice(
+    input: c_int,
+    in_offset: *mut off_t,
+    out: c_int,
+    out_offset: *mut off_t,
+    len: size_t,
+    flags: c_uint,
+) -> ssize_t {
+    let ours = |fd| fds::is_ours(fd) && transfer::queued(fd) != Err(Instead::Linux);
+    if ours(input) || ours(out) {
+        let text = "splice does not know sockets of IX and says so to the program (EINVAL), which \
+                    will copy instead; if it does not, switch splicing off in its configuration";
+        log::once(log::Once::Splice, text);
+        return fail(libc::EINVAL);
+    }
+    unsafe { real::splice(input, in_offset, out, out_offset, len, flags) }
+}

@@ -1,0 +1,253 @@
+//! Waiting for several descriptors.
+use super::answer;
+use crate::{fds, log, ready, real, signals};
+use core::ptr::null_mut;
+use libc::{
+    c_int, epoll_event, fd_set, nfds_t, pollfd, sigset_t, size_t, timespec, timeval,
+};
+use std::time::{Duration, Instant};
+
+/// Runs a call with another signal mask, as `ppoll` and its like do.
+///
+/// # Safety
+/// `mask` is null or points to a mask.
+unsafe fn with_mask<R>(mask: *const sigset_t, call: impl FnOnce() -> R) -> R {
+    signals::reset();
+    if mask.is_null() {
+        return call();
+    }
+    let mut before = core::mem::MaybeUninit::<sigset_t>::zeroed();
+    // A handler that waits for its turn runs in the first of these, and ends the call.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, mask, before.as_mut_ptr()) };
+    let result = call();
+    let errno = real::errno();
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), null_mut()) };
+    real::set_errno(errno);
+    result
+}
+
+/// When a wait of `time` is over; `None` for null: never.
+///
+/// # Safety
+/// `time` is null or can be read.
+unsafe fn until(time: *const timespec) -> Result<Option<Instant>, i32> {
+    let Some(time) = (unsafe { time.as_ref() }) else { return Ok(None) };
+    if time.tv_sec < 0 || !(0..1_000_000_000).contains(&time.tv_nsec) {
+        return Err(libc::EINVAL);
+    }
+    let time = Duration::new(time.tv_sec as u64, time.tv_nsec as u32);
+    Ok(Instant::now().checked_add(time))
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn epoll_create(size: c_int) -> c_int {
+    if size <= 0 {
+        return super::fail(libc::EINVAL) as c_int;
+    }
+    unsafe { epoll_create1(0) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn epoll_create1(flags: c_int) -> c_int {
+    let fd = unsafe { real::epoll_create1(flags) };
+    if fd >= 0 {
+        ready::set_made(fd);
+    }
+    fd
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn epoll_ctl(
+    set: c_int,
+    op: c_int,
+    fd: c_int,
+    event: *mut epoll_event,
+) -> c_int {
+    let on_linux = || unsafe { real::epoll_ctl(set, op, fd, event) };
+    if !fds::is_ours(set) {
+        return on_linux();
+    }
+    let event = unsafe { event.as_ref() }.copied();
+    answer(ready::control(set, op, fd, event, on_linux).map(|n| n as isize), || {
+        on_linux() as isize
+    }) as c_int
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn epoll_wait(
+    set: c_int,
+    events: *mut epoll_event,
+    count: c_int,
+    timeout_ms: c_int,
+) -> c_int {
+    unsafe { epoll_pwait(set, events, count, timeout_ms, core::ptr::null()) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn epoll_pwait(
+    set: c_int,
+    events: *mut epoll_event,
+    count: c_int,
+    timeout_ms: c_int,
+    mask: *const sigset_t,
+) -> c_int {
+    let on_linux = || unsafe { real::epoll_pwait(set, events, count, timeout_ms, mask) as isize };
+    if !fds::is_ours(set) || count <= 0 || events.is_null() {
+        return on_linux() as c_int;
+    }
+    let slice = unsafe { core::slice::from_raw_parts_mut(events, count as usize) };
+    let until = ready::until_ms(timeout_ms);
+    let outcome = unsafe { with_mask(mask, || ready::wait_set(set, slice, until)) };
+    answer(outcome, on_linux) as c_int
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn epoll_pwait2(
+    set: c_int,
+    events: *mut epoll_event,
+    count: c_int,
+    timeout: *const timespec,
+    mask: *const sigset_t,
+) -> c_int {
+    let on_linux = || unsafe {
+        libc::syscall(libc::SYS_epoll_pwait2, set, events, count, timeout, mask, 8) as isize
+    };
+    if !fds::is_ours(set) || count <= 0 || events.is_null() {
+        return on_linux() as c_int;
+    }
+    let until = match unsafe { until(timeout) } {
+        Ok(until) => until,
+        Err(errno) => return super::fail(errno) as c_int,
+    };
+    let slice = unsafe { core::slice::from_raw_parts_mut(events, count as usize) };
+    let outcome = unsafe { with_mask(mask, || ready::wait_set(set, slice, until)) };
+    answer(outcome, on_linux) as c_int
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn poll(fds: *mut pollfd, count: nfds_t, timeout_ms: c_int) -> c_int {
+    let on_linux = || unsafe { real::poll(fds, count, timeout_ms) as isize };
+    if count == 0 || fds.is_null() {
+        return on_linux() as c_int;
+    }
+    signals::reset();
+    let slice = unsafe { core::slice::from_raw_parts_mut(fds, count as usize) };
+    answer(ready::poll(slice, ready::until_ms(timeout_ms)), on_linux) as c_int
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn __poll_chk(
+    fds: *mut pollfd,
+    count: nfds_t,
+    timeout_ms: c_int,
+    room: size_t,
+) -> c_int {
+    if count as usize * size_of::<pollfd>() > room {
+        log::fatal("a program polls beyond its array");
+    }
+    unsafe { poll(fds, count, timeout_ms) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ppoll(
+    fds: *mut pollfd,
+    count: nfds_t,
+    timeout: *const timespec,
+    mask: *const sigset_t,
+) -> c_int {
+    let on_linux = || unsafe { real::ppoll(fds, count, timeout, mask) as isize };
+    if count == 0 || fds.is_null() {
+        return on_linux() as c_int;
+    }
+    let until = match unsafe { until(timeout) } {
+        Ok(until) => until,
+        Err(errno) => return super::fail(errno) as c_int,
+    };
+    let slice = unsafe { core::slice::from_raw_parts_mut(fds, count as usize) };
+    let outcome = unsafe { with_mask(mask, || ready::poll(slice, until)) };
+    answer(outcome, on_linux) as c_int
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn __ppoll_chk(
+    fds: *mut pollfd,
+    count: nfds_t,
+    timeout: *const timespec,
+    mask: *const sigset_t,
+    room: size_t,
+) -> c_int {
+    if count as usize * size_of::<pollfd>() > room {
+        log::fatal("a program polls beyond its array");
+    }
+    unsafe { ppoll(fds, count, timeout, mask) }
+}
+
+/// The words of a set that hold bits below `count`.
+///
+/// # Safety
+/// `set` is null or points to that many bits.
+unsafe fn words<'a>(set: *mut fd_set, count: c_int) -> &'a mut [u64] {
+    if set.is_null() {
+        return &mut [];
+    }
+    let words = (count.max(0) as usize).div_ceil(64);
+    unsafe { core::slice::from_raw_parts_mut(set.cast(), words) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn select(
+    count: c_int,
+    read: *mut fd_set,
+    write: *mut fd_set,
+    except: *mut fd_set,
+    timeout: *mut timeval,
+) -> c_int {
+    let on_linux = || unsafe { real::select(count, read, write, except, timeout) as isize };
+    if count <= 0 {
+        return on_linux() as c_int;
+    }
+    let start = Instant::now();
+    let limit = match unsafe { timeout.as_ref() } {
+        None => None,
+        Some(time) if time.tv_sec < 0 || time.tv_usec < 0 => return on_linux() as c_int,
+        Some(time) => {
+            Some(Duration::from_secs(time.tv_sec as u64) + Duration::from_micros(time.tv_usec as u64))
+        }
+    };
+    let until = limit.and_then(|limit| start.checked_add(limit));
+    let sets = unsafe { (words(read, count), words(write, count), words(except, count)) };
+    let outcome = ready::select(count, sets.0, sets.1, sets.2, until);
+    // Linux writes down how much time is left.
+    if let (Some(limit), Some(timeout), true) =
+        (limit, unsafe { timeout.as_mut() }, outcome != Err(crate::ops::Instead::Linux))
+    {
+        let left = limit.saturating_sub(start.elapsed());
+        (timeout.tv_sec, timeout.tv_usec) =
+            (left.as_secs() as i64, i64::from(left.subsec_micros()));
+    }
+    answer(outcome, on_linux) as c_int
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pselect(
+    count: c_int,
+    read: *mut fd_set,
+    write: *mut fd_set,
+    except: *mut fd_set,
+    timeout: *const timespec,
+    mask: *const sigset_t,
+) -> c_int {
+    let on_linux = || unsafe { real::pselect(count, read, write, except, timeout, mask) as isize };
+    if count <= 0 {
+        return on_linux() as c_int;
+    }
+    let until = match unsafe { until(timeout) } {
+        Ok(until) => until,
+        Err(errno) => return super::fail(errno) as c_int,
+    };
+    let sets = unsafe { (words(read, count), words(write, count), words(except, count)) };
+    let outcome = unsafe {
+        with_mask(mask, || ready::select(count, sets.0, sets.1, sets.2, until))
+    };
+    answer(outcome, on_linux) as c_int
+}

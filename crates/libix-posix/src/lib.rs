@@ -1,0 +1,39 @@
+//! Sockets, epoll and their kin on IX, for unmodified dynamically linked programs.
+//!
+//! `ix run` loads this library in front of the C library. What a program calls comes here first
+//! ([`ffi`]); what is not about a socket of IX goes on to the C library. The table in [`table`] says
+//! which call goes where.
+//!
+//! * `fds` knows which descriptors are ours, without a lock. Each socket keeps a real Linux socket
+//!   under its descriptor, so that numbers, `dup`, `fcntl`, close-on-exec, `fstat` and `select` are
+//!   as ever.
+//! * `ops`, `transfer`, `options` and `ready` are the calls, in safe code, on what `state` holds.
+//! * `drive` runs the dataplane on whichever thread has to wait; `emit` and `dispatch` are its two
+//!   ends: calls in, events out.
+//! * `signals` keeps the program's handlers out of the dataplane.
+//!
+//! The path of a request on a busy server has no system call: `epoll_wait` runs a cycle, `read`
+//! copies out of the receive buffer, `write` into transmit memory, the next `epoll_wait` sends.
+
+mod dispatch;
+mod drive;
+mod emit;
+mod epoll;
+mod fds;
+#[cfg(not(test))]
+mod ffi;
+mod log;
+mod mem;
+mod ops;
+mod options;
+mod process;
+mod ready;
+mod real;
+mod route;
+mod signals;
+mod slab;
+mod socket;
+mod state;
+mod stream;
+mod sync;
+mod transfer;

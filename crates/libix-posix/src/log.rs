@@ -1,0 +1,52 @@
+//! What the user must hear, once.
+use core::sync::atomic::{AtomicU64, Ordering};
+
+/// What can be said; each at most once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Once {
+    /// A forked child uses a socket of its parent.
+    ChildUses,
+    /// A forked child makes sockets of its own.
+    ChildMakes,
+    /// splice, tee.
+    Splice,
+    /// Signals for input and output.
+    AsyncIo,
+    /// An IX socket was passed to another process.
+    Passed,
+    /// An option that does nothing on IX.
+    Option,
+    /// io_uring or another way past us.
+    OutOfBand,
+    /// A datagram to the other world.
+    Datagram,
+    /// Too many descriptors.
+    Descriptors,
+    /// MSG_ERRQUEUE, MSG_ZEROCOPY.
+    ZeroCopy,
+}
+
+static SAID: AtomicU64 = AtomicU64::new(0);
+
+/// Says it, if it was not said yet: what, why, what to do.
+#[cold]
+pub fn once(what: Once, text: &str) {
+    let bit = 1 << what as u32;
+    if SAID.fetch_or(bit, Ordering::Relaxed) & bit == 0 {
+        line(text);
+    }
+}
+
+/// Says a line, at once and whole.
+pub fn line(text: &str) {
+    let line = format!("ix: {text}\n");
+    // SAFETY: a string and its length; the bare system call, for `write` is ours.
+    unsafe { libc::syscall(libc::SYS_write, 2, line.as_ptr(), line.len()) };
+}
+
+/// Nothing works without it.
+#[cold]
+pub fn fatal(text: &str) -> ! {
+    line(text);
+    std::process::abort()
+}

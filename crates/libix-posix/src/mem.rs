@@ -1,0 +1,297 @@
+//! Memory that the program names by pointers, and how it is read and written. All that is unsafe
+//! about it is here.
+//!
+//! The program promises of its pointers what it promises Linux; where Linux would answer EFAULT, a
+//! wrong pointer is a fault here.
+use core::mem::MaybeUninit;
+use libc::{AF_INET, AF_INET6, iovec, sockaddr, sockaddr_in, sockaddr_in6, socklen_t};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
+
+/// Pieces of memory that a call may write, in order.
+pub struct Scatter<'a> {
+    pieces: &'a [iovec],
+    offset: usize,
+    left: usize,
+}
+
+/// Pieces of memory that a call may read, in order.
+pub struct Gather<'a> {
+    pieces: &'a [iovec],
+    offset: usize,
+    left: usize,
+}
+
+/// The pieces at `iov`; `None` where Linux answers EINVAL.
+///
+/// # Safety
+/// `iov` points to `count` structures that stay as they are during `'a`.
+pub unsafe fn pieces<'a>(iov: *const iovec, count: usize) -> Option<&'a [iovec]> {
+    if count > libc::UIO_MAXIOV as usize {
+        return None;
+    }
+    if count == 0 {
+        return Some(&[]);
+    }
+    // SAFETY: the caller's promise.
+    let pieces = unsafe { core::slice::from_raw_parts(iov, count) };
+    let sum = pieces.iter().try_fold(0usize, |sum, piece| sum.checked_add(piece.iov_len))?;
+    (sum <= isize::MAX as usize).then_some(pieces)
+}
+
+fn sum(pieces: &[iovec]) -> usize {
+    pieces.iter().map(|piece| piece.iov_len).sum()
+}
+
+impl<'a> Scatter<'a> {
+    /// # Safety
+    /// Each piece names memory that may be written during `'a`.
+    pub unsafe fn new(pieces: &'a [iovec]) -> Scatter<'a> {
+        Scatter { pieces, offset: 0, left: sum(pieces) }
+    }
+
+    /// Bytes that still fit.
+    #[inline]
+    pub fn left(&self) -> usize {
+        self.left
+    }
+
+    /// Copies as much of `bytes` as fits; answers how much that was.
+    pub fn put(&mut self, bytes: &[u8]) -> usize {
+        let mut from = bytes;
+        while !from.is_empty() {
+            let Some(piece) = self.pieces.first() else { break };
+            let n = from.len().min(piece.iov_len - self.offset);
+            // SAFETY: `n` bytes within a piece that may be written (`new`). What is read are
+            // received bytes or our own, no memory that the program can name as writable.
+            unsafe {
+                let to = piece.iov_base.cast::<u8>().add(self.offset);
+                to.copy_from_nonoverlapping(from.as_ptr(), n);
+            }
+            from = &from[n..];
+            self.advance(n);
+        }
+        bytes.len() - from.len()
+    }
+
+    /// Leaves out as much as `n` bytes would take; for what shall only be counted.
+    pub fn skip(&mut self, n: usize) -> usize {
+        let n = n.min(self.left);
+        let mut rest = n;
+        while rest > 0 {
+            let step = rest.min(self.pieces[0].iov_len - self.offset);
+            self.advance(step);
+            rest -= step;
+        }
+        n
+    }
+
+    fn advance(&mut self, n: usize) {
+        self.left -= n;
+        self.offset += n;
+        while let Some(piece) = self.pieces.first().filter(|piece| piece.iov_len == self.offset) {
+            self.offset -= piece.iov_len;
+            self.pieces = &self.pieces[1..];
+        }
+    }
+}
+
+impl<'a> Gather<'a> {
+    /// # Safety
+    /// Each piece names memory that may be read during `'a` and that nobody writes meanwhile.
+    pub unsafe fn new(pieces: &'a [iovec]) -> Gather<'a> {
+        Gather { pieces, offset: 0, left: sum(pieces) }
+    }
+
+    /// Of a buffer.
+    pub fn of(piece: &'a iovec) -> Gather<'a> {
+        Gather { pieces: core::slice::from_ref(piece), offset: 0, left: piece.iov_len }
+    }
+
+    /// Bytes that were not taken yet.
+    #[inline]
+    pub fn left(&self) -> usize {
+        self.left
+    }
+
+    /// The bytes that come next, as far as they lie together.
+    #[inline]
+    pub fn front(&self) -> &'a [u8] {
+        let Some(piece) = self.pieces.iter().find(|piece| piece.iov_len > 0) else { return &[] };
+        let offset = if core::ptr::eq(piece, &raw const self.pieces[0]) { self.offset } else { 0 };
+        // SAFETY: within a piece that may be read (`new`).
+        unsafe {
+            let from = piece.iov_base.cast::<u8>().add(offset);
+            core::slice::from_raw_parts(from, piece.iov_len - offset)
+        }
+    }
+
+    /// The next `n` bytes (of [`Gather::front`]) are done with.
+    #[inline]
+    pub fn advance(&mut self, mut n: usize) {
+        self.left -= n;
+        while let Some(piece) = self.pieces.first() {
+            let step = n.min(piece.iov_len - self.offset);
+            self.offset += step;
+            n -= step;
+            if self.offset < piece.iov_len {
+                break;
+            }
+            self.offset = 0;
+            self.pieces = &self.pieces[1..];
+        }
+    }
+}
+
+/// Reads an Internet address. `Err` is the errno of Linux's answer.
+///
+/// # Safety
+/// `address` points to `len` readable bytes.
+pub unsafe fn read_address(address: *const sockaddr, len: socklen_t) -> Result<SocketAddr, i32> {
+    if address.is_null() {
+        return Err(libc::EFAULT);
+    }
+    if (len as usize) < size_of::<libc::sa_family_t>() {
+        return Err(libc::EINVAL);
+    }
+    // SAFETY: that many bytes are readable.
+    let family = i32::from(unsafe { address.cast::<libc::sa_family_t>().read_unaligned() });
+    match family {
+        AF_INET if len as usize >= size_of::<sockaddr_in>() => {
+            // SAFETY: as above; any bytes are a `sockaddr_in`.
+            let a = unsafe { address.cast::<sockaddr_in>().read_unaligned() };
+            let ip = u32::from_be(a.sin_addr.s_addr).into();
+            Ok(SocketAddrV4::new(ip, u16::from_be(a.sin_port)).into())
+        }
+        AF_INET6 if len as usize >= 24 => {
+            let mut a = MaybeUninit::<sockaddr_in6>::zeroed();
+            let n = (len as usize).min(size_of::<sockaddr_in6>());
+            // SAFETY: as above, and no more than there is room for.
+            unsafe { address.cast::<u8>().copy_to_nonoverlapping(a.as_mut_ptr().cast(), n) };
+            // SAFETY: all bytes are set, and any are a `sockaddr_in6`.
+            let a = unsafe { a.assume_init() };
+            let ip = Ipv6Addr::from(a.sin6_addr.s6_addr).to_canonical();
+            Ok(SocketAddr::new(ip, u16::from_be(a.sin6_port)))
+        }
+        AF_INET | AF_INET6 => Err(libc::EINVAL),
+        _ => Err(libc::EAFNOSUPPORT),
+    }
+}
+
+/// The family of an address; `None`: none.
+///
+/// # Safety
+/// As [`read_address`].
+pub unsafe fn family(address: *const sockaddr, len: socklen_t) -> Option<i32> {
+    if address.is_null() || (len as usize) < size_of::<libc::sa_family_t>() {
+        return None;
+    }
+    // SAFETY: that many bytes are readable.
+    Some(i32::from(unsafe { address.cast::<libc::sa_family_t>().read_unaligned() }))
+}
+
+/// Writes an address as Linux does: as much as there is room for, and its whole length.
+///
+/// # Safety
+/// Both are null, or `len` can be read and written and says how many bytes can be written at `to`.
+pub unsafe fn write_address(at: SocketAddr, ipv6: bool, to: *mut sockaddr, len: *mut socklen_t) {
+    if to.is_null() || len.is_null() {
+        return;
+    }
+    let put = |bytes: &[u8]| {
+        // SAFETY: the caller's promise; no more than there is room for.
+        unsafe {
+            let n = (*len as usize).min(bytes.len());
+            to.cast::<u8>().copy_from_nonoverlapping(bytes.as_ptr(), n);
+            *len = bytes.len() as socklen_t;
+        }
+    };
+    match at {
+        SocketAddr::V4(v4) if !ipv6 => {
+            let mut bytes = [0u8; size_of::<sockaddr_in>()];
+            bytes[..2].copy_from_slice(&(AF_INET as u16).to_ne_bytes());
+            bytes[2..4].copy_from_slice(&v4.port().to_be_bytes());
+            bytes[4..8].copy_from_slice(&v4.ip().octets());
+            put(&bytes);
+        }
+        at => {
+            let ip = match at.ip() {
+                IpAddr::V4(v4) if v4.is_unspecified() => Ipv6Addr::UNSPECIFIED,
+                IpAddr::V4(v4) => v4.to_ipv6_mapped(),
+                IpAddr::V6(v6) => v6,
+            };
+            let v6 = SocketAddrV6::new(ip, at.port(), 0, 0);
+            let mut bytes = [0u8; size_of::<sockaddr_in6>()];
+            bytes[..2].copy_from_slice(&(AF_INET6 as u16).to_ne_bytes());
+            bytes[2..4].copy_from_slice(&v6.port().to_be_bytes());
+            bytes[8..24].copy_from_slice(&v6.ip().octets());
+            put(&bytes);
+        }
+    }
+}
+
+/// Received bytes, for a moment.
+///
+/// # Safety
+/// As [`libix::raw::Received::bytes`].
+#[inline]
+pub unsafe fn received<'a>(data: libix::raw::Received, skip: usize) -> &'a [u8] {
+    // SAFETY: the caller's promise.
+    let bytes: &'a [u8] = unsafe { data.bytes() };
+    &bytes[skip..]
+}
+
+/// A plain value as the bytes that C has of it.
+pub fn bytes_of<T: Copy>(value: &T) -> &[u8] {
+    // SAFETY: used for C structures without padding (or zeroed) only; any value has its bytes.
+    unsafe { core::slice::from_raw_parts((&raw const *value).cast(), size_of::<T>()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn iov(part: &mut [u8]) -> iovec {
+        iovec { iov_base: part.as_mut_ptr().cast(), iov_len: part.len() }
+    }
+
+    #[test]
+    fn scatter_and_gather_pass_over_empty_pieces() {
+        let (mut a, mut b, mut c) = ([0u8; 3], [0u8; 0], [0u8; 4]);
+        let list = [iov(&mut b), iov(&mut a), iov(&mut b), iov(&mut c)];
+        // SAFETY: arrays of ours.
+        let mut scatter = unsafe { Scatter::new(pieces(list.as_ptr(), 4).unwrap()) };
+        assert_eq!((scatter.left(), scatter.put(b"1234"), scatter.left()), (7, 4, 3));
+        assert_eq!((scatter.put(b"56789"), scatter.put(b"x")), (3, 0));
+        // SAFETY: as above.
+        let mut gather = unsafe { Gather::new(pieces(list.as_ptr(), 4).unwrap()) };
+        let mut all = Vec::new();
+        while gather.left() > 0 {
+            let n = gather.front().len().min(2);
+            all.extend_from_slice(&gather.front()[..n]);
+            gather.advance(n);
+        }
+        assert_eq!(all, b"1234567");
+        assert_eq!(gather.front(), b"");
+    }
+
+    #[test]
+    fn addresses_come_back_in_either_family() {
+        for (text, ipv6) in [("10.1.2.3:80", false), ("10.1.2.3:80", true), ("[fe80::1]:9", true)] {
+            let at: SocketAddr = text.parse().unwrap();
+            let mut room = [0u8; 40];
+            let mut len = room.len() as socklen_t;
+            // SAFETY: locals.
+            let back = unsafe {
+                write_address(at, ipv6, room.as_mut_ptr().cast(), &mut len);
+                read_address(room.as_ptr().cast(), len)
+            };
+            assert_eq!((back, len), (Ok(at), if ipv6 { 28 } else { 16 }));
+        }
+        // SAFETY: locals.
+        unsafe {
+            assert_eq!(read_address([2u8, 0].as_ptr().cast(), 2), Err(libc::EINVAL));
+            assert_eq!(read_address([1u8, 0].as_ptr().cast(), 2), Err(libc::EAFNOSUPPORT));
+            assert_eq!(read_address(core::ptr::null(), 16), Err(libc::EFAULT));
+        }
+    }
+}

@@ -1,0 +1,175 @@
+//! Socket options. The Linux socket under the descriptor is asked first: it knows which options
+//! there are, what values they take, and remembers them. What means something on IX is noted here.
+use crate::ops::{self, Outcome, socket_of};
+use crate::real;
+use crate::socket::{Kind, RECEIVE_BUFFER, SEND_BUFFER};
+use crate::stream::Phase;
+use crate::sync::lock;
+use libc::{
+    IPPROTO_IPV6, IPPROTO_TCP, IPV6_V6ONLY, SO_ERROR, SO_KEEPALIVE, SO_LINGER, SO_RCVBUF, SO_RCVLOWAT,
+    SO_RCVTIMEO, SO_REUSEADDR, SO_REUSEPORT, SO_SNDBUF, SO_SNDTIMEO, SOL_SOCKET, TCP_CORK, TCP_INFO,
+    TCP_KEEPIDLE, TCP_MAXSEG, TCP_NODELAY, c_void, socklen_t,
+};
+use std::os::fd::RawFd;
+use std::time::Duration;
+
+/// Smallest send buffer, as on Linux.
+const SEND_BUFFER_MIN: usize = 4608;
+
+/// `setsockopt` was done on the Linux socket: does the same on IX.
+pub fn changed(fd: RawFd, level: i32, name: i32) {
+    let read = |name| number(fd, level, name);
+    let mut core = lock();
+    let Ok(id) = socket_of(&core, fd) else { return };
+    let Some(socket) = core.sockets.get_mut(id) else { return };
+    let options = &mut socket.options;
+    let mut tell = false;
+    match (level, name) {
+        (SOL_SOCKET, SO_REUSEADDR) => options.reuse_address = read(name) != 0,
+        (SOL_SOCKET, SO_REUSEPORT) => options.reuse_port = read(name) != 0,
+        (SOL_SOCKET, SO_KEEPALIVE) => {
+            options.keepalive = read(name) != 0;
+            tell = true;
+        }
+        (SOL_SOCKET, SO_RCVTIMEO) => options.receive_timeout = time(fd, name),
+        (SOL_SOCKET, SO_SNDTIMEO) => options.send_timeout = time(fd, name),
+        (SOL_SOCKET, SO_LINGER) => options.linger = linger(fd),
+        // Linux doubles what was asked for, and counts its own overhead in it; so do we.
+        (SOL_SOCKET, SO_SNDBUF) => {
+            options.send_buffer = (read(name) as usize).clamp(SEND_BUFFER_MIN, 16 * SEND_BUFFER);
+        }
+        (SOL_SOCKET, SO_RCVBUF) => {
+            options.receive_buffer = (read(name) as usize).clamp(2304, 32 * RECEIVE_BUFFER);
+        }
+        (SOL_SOCKET, SO_RCVLOWAT) => options.receive_low = read(name).max(1) as usize,
+        (IPPROTO_IPV6, IPV6_V6ONLY) => options.v6_only = read(name) != 0,
+        (IPPROTO_TCP, TCP_NODELAY) => options.no_delay = read(name) != 0,
+        (IPPROTO_TCP, TCP_CORK) => {
+            options.cork = read(name) != 0;
+            core.touch(id);
+            return;
+        }
+        (IPPROTO_TCP, TCP_KEEPIDLE) => {
+            options.keep_idle_s = read(name) as u32;
+            tell = true;
+        }
+        _ => {}
+    }
+    if tell && let Some(stream) = socket.stream() {
+        stream.options_changed = true;
+        core.touch(id);
+    }
+}
+
+/// `getsockopt` of what IX knows better; `None`: the Linux socket under the descriptor answers.
+pub fn get(fd: RawFd, level: i32, name: i32) -> Outcome<Option<Vec<u8>>> {
+    let mut core = lock();
+    let id = socket_of(&core, fd)?;
+    let Some(socket) = core.sockets.get_mut(id) else { return Err(libc::EBADF.into()) };
+    if socket.is_linux() {
+        return Ok(None);
+    }
+    let int = |value: i32| Ok(Some(value.to_ne_bytes().to_vec()));
+    match (level, name) {
+        (SOL_SOCKET, SO_ERROR) => int(socket.take_error()),
+        (SOL_SOCKET, libc::SO_ACCEPTCONN) => {
+            int(matches!(socket.kind, Kind::Listener(_)).into())
+        }
+        (SOL_SOCKET, SO_SNDBUF) => int(socket.options.send_buffer as i32),
+        (IPPROTO_TCP, TCP_INFO) => {
+            let Some(stream) = socket.stream() else { return Ok(None) };
+            let dead = stream.phase == Phase::Dead;
+            let info = if dead { None } else { ops::info(core, id) };
+            Ok(Some(tcp_info(info)))
+        }
+        (IPPROTO_TCP, TCP_MAXSEG) if matches!(socket.kind, Kind::Stream(_)) => {
+            let mss = ops::info(core, id).map_or(536, |info| info.mss_bytes);
+            int(mss as i32)
+        }
+        _ => Ok(None),
+    }
+}
+
+/// `struct tcp_info` in Linux's layout, with what IX counts; the rest is zero.
+fn tcp_info(info: Option<ix_abi::FlowInfo>) -> Vec<u8> {
+    /// Linux's `TCP_CLOSE`.
+    const CLOSE: u8 = 7;
+    /// Linux's number of each state of RFC 9293, 3.3.2: from LISTEN to CLOSED.
+    const STATES: [u8; 11] = [10, 2, 3, 1, 4, 5, 8, 11, 9, 6, CLOSE];
+    let mut bytes = vec![0u8; 104];
+    let Some(info) = info else {
+        bytes[0] = CLOSE;
+        return bytes;
+    };
+    bytes[0] = STATES.get(usize::from(info.state).wrapping_sub(1)).copied().unwrap_or(CLOSE);
+    let mss = info.mss_bytes.max(1);
+    // tcpi_options: timestamps, SACK and window scaling.
+    bytes[5] = 7;
+    let mut put = |at: usize, value: u32| bytes[at..at + 4].copy_from_slice(&value.to_ne_bytes());
+    put(8, info.rto_us);
+    put(16, mss);
+    put(20, mss);
+    put(24, info.in_flight_bytes.div_ceil(mss));
+    put(68, info.srtt_us);
+    put(72, info.rttvar_us);
+    put(76, info.ssthresh_bytes / mss);
+    put(80, (info.cwnd_bytes / mss).max(1));
+    put(84, mss);
+    put(100, info.retransmits);
+    bytes
+}
+
+fn number(fd: RawFd, level: i32, name: i32) -> i32 {
+    let mut value = 0i32;
+    let mut len = 4 as socklen_t;
+    // SAFETY: a local with its length.
+    unsafe { real::getsockopt(fd, level, name, (&raw mut value).cast::<c_void>(), &mut len) };
+    value
+}
+
+fn time(fd: RawFd, name: i32) -> Option<Duration> {
+    let mut value = libc::timeval { tv_sec: 0, tv_usec: 0 };
+    let mut len = size_of_val(&value) as socklen_t;
+    // SAFETY: a local with its length.
+    unsafe { real::getsockopt(fd, SOL_SOCKET, name, (&raw mut value).cast::<c_void>(), &mut len) };
+    let micros = value.tv_sec as u64 * 1_000_000 + value.tv_usec as u64;
+    (micros > 0).then(|| Duration::from_micros(micros))
+}
+
+fn linger(fd: RawFd) -> Option<Duration> {
+    let mut value = libc::linger { l_onoff: 0, l_linger: 0 };
+    let mut len = size_of_val(&value) as socklen_t;
+    // SAFETY: a local with its length.
+    unsafe {
+        real::getsockopt(fd, SOL_SOCKET, SO_LINGER, (&raw mut value).cast::<c_void>(), &mut len)
+    };
+    (value.l_onoff != 0).then(|| Duration::from_secs(value.l_linger.max(0) as u64))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tcp_info_has_linuxs_layout() {
+        let base = core::mem::MaybeUninit::<libc::tcp_info>::zeroed();
+        let base = base.as_ptr();
+        // SAFETY: only addresses of fields are taken.
+        unsafe {
+            let at = |field: *const u32| field.addr() - base.addr();
+            assert_eq!(at(&raw const (*base).tcpi_rto), 8);
+            assert_eq!(at(&raw const (*base).tcpi_snd_mss), 16);
+            assert_eq!(at(&raw const (*base).tcpi_unacked), 24);
+            assert_eq!(at(&raw const (*base).tcpi_rtt), 68);
+            assert_eq!(at(&raw const (*base).tcpi_rttvar), 72);
+            assert_eq!(at(&raw const (*base).tcpi_snd_ssthresh), 76);
+            assert_eq!(at(&raw const (*base).tcpi_snd_cwnd), 80);
+            assert_eq!(at(&raw const (*base).tcpi_advmss), 84);
+            assert_eq!(at(&raw const (*base).tcpi_total_retrans), 100);
+            assert_eq!(size_of::<libc::tcp_info>(), 104);
+        }
+        assert_eq!(tcp_info(None)[0], 7);
+        let open = ix_abi::FlowInfo { state: 4, mss_bytes: 1448, ..Default::default() };
+        assert_eq!(tcp_info(Some(open))[0], 1);
+    }
+}

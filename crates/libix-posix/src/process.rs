@@ -1,0 +1,193 @@
+//! The library's beginning and end in a process, and forked children.
+use crate::drive::{self, PROCESS};
+use crate::fds;
+use crate::log::{self, Once};
+use crate::route::{self, Network, Routes};
+use crate::signals;
+use crate::socket::Kind;
+use crate::state::Role;
+use crate::sync::{Guard, lock};
+use core::cell::UnsafeCell;
+use core::sync::atomic::{AtomicI32, Ordering};
+use libix::raw::{Process, Wait};
+use std::net::Ipv4Addr;
+use std::os::fd::RawFd;
+use std::time::{Duration, Instant};
+
+/// How long the end of the program waits until the peers have what it has sent.
+const LEAVE: Duration = Duration::from_secs(2);
+/// Numbers that the dataplane's own descriptors have, above the program's limit.
+const RESERVED_FDS: i32 = 64;
+
+/// The process that this library was loaded into.
+static PID: AtomicI32 = AtomicI32::new(0);
+
+#[used]
+#[cfg(not(test))]
+#[unsafe(link_section = ".init_array")]
+static BEGIN: extern "C" fn() = begin;
+
+#[used]
+#[cfg(not(test))]
+#[unsafe(link_section = ".fini_array")]
+static END: extern "C" fn() = end;
+
+/// Before the program's first instruction: what `ix run` says, and what Linux has.
+extern "C" fn begin() {
+    PID.store(pid(), Ordering::Relaxed);
+    let Ok(text) = std::env::var(route::ENV) else { return };
+    let (Some(routes), Ok(process)) = (Routes::parse(&text), Process::find()) else {
+        return log::line("no dataplane for this program's sockets: they are Linux's");
+    };
+    hide(text.split(';').nth(2).and_then(|fd| fd.parse().ok()));
+    reserve();
+    let mut core = lock();
+    core.routes = routes.with_linux(linux_networks());
+    let _ = PROCESS.set(process);
+    drop(core);
+    // SAFETY: functions without arguments.
+    unsafe { libc::pthread_atfork(Some(before_fork), Some(after_fork), Some(in_forked)) };
+}
+
+/// The program's children are not ours: they get neither the library nor its variables.
+fn hide(library: Option<RawFd>) {
+    let preload = std::env::var("LD_PRELOAD").unwrap_or_default();
+    if let Some(fd) = library {
+        let own = format!("/proc/self/fd/{fd}");
+        let rest: Vec<_> = preload.split([':', ' ']).filter(|part| *part != own).collect();
+        // SAFETY: the program has one thread yet.
+        unsafe {
+            if rest.iter().all(|part| part.is_empty()) {
+                std::env::remove_var("LD_PRELOAD");
+            } else {
+                std::env::set_var("LD_PRELOAD", rest.join(":"));
+            }
+            libc::syscall(libc::SYS_close, fd);
+        }
+    }
+    // SAFETY: as above.
+    unsafe { std::env::remove_var(route::ENV) };
+}
+
+/// The dataplane's descriptors lie above the program's limit; what closes "all" must leave them.
+fn reserve() {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: fills a local.
+    unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) };
+    let base = i32::try_from(limit.rlim_cur).unwrap_or(i32::MAX - RESERVED_FDS);
+    (base..base + RESERVED_FDS).for_each(|fd| {
+        fds::replace(fd, fds::Entry::Private);
+    });
+}
+
+/// The networks that Linux's interfaces are on.
+fn linux_networks() -> Vec<Network> {
+    let mut networks = Vec::new();
+    let mut first = core::ptr::null_mut();
+    // SAFETY: the list is read as the C library has made it, and freed once.
+    unsafe {
+        if libc::getifaddrs(&mut first) != 0 {
+            return networks;
+        }
+        let mut next = first;
+        while let Some(interface) = next.as_ref() {
+            next = interface.ifa_next;
+            let family = interface.ifa_addr.as_ref().map(|a| i32::from(a.sa_family));
+            if family != Some(libc::AF_INET) || interface.ifa_netmask.is_null() {
+                continue;
+            }
+            let ip = |at: *mut libc::sockaddr| {
+                Ipv4Addr::from(u32::from_be((*at.cast::<libc::sockaddr_in>()).sin_addr.s_addr))
+            };
+            let prefix = ip(interface.ifa_netmask).to_bits().count_ones() as u8;
+            networks.push(Network { address: ip(interface.ifa_addr), prefix });
+        }
+        libc::freeifaddrs(first);
+    }
+    networks
+}
+
+fn pid() -> i32 {
+    // SAFETY: no arguments. The bare call, because a library may answer from memory.
+    unsafe { libc::syscall(libc::SYS_getpid) as i32 }
+}
+
+/// The lock, held across a fork.
+struct Held(UnsafeCell<Option<Guard>>);
+
+// SAFETY: used between `before_fork` and what follows it on the same thread; the C library lets one
+// thread fork at a time.
+unsafe impl Sync for Held {}
+
+static HELD: Held = Held(UnsafeCell::new(None));
+
+extern "C" fn before_fork() {
+    let guard = drive::everyone_outside();
+    // SAFETY: `Held`.
+    unsafe { *HELD.0.get() = Some(guard) };
+}
+
+extern "C" fn after_fork() {
+    // SAFETY: `Held`.
+    drop(unsafe { (*HELD.0.get()).take() });
+}
+
+/// Rings and pools are not inherited: the child has no dataplane.
+extern "C" fn in_forked() {
+    signals::forked();
+    PID.store(pid(), Ordering::Relaxed);
+    // SAFETY: `Held`.
+    let guard = unsafe { (*HELD.0.get()).take() };
+    if let Some(mut core) = guard {
+        core.is_child = true;
+        core.role = Role::Free;
+    }
+}
+
+/// A forked child uses a socket of its parent: the errno for it.
+pub fn in_child() -> i32 {
+    let text = "a forked child uses a socket of its parent: sockets of IX do not go to children, \
+                and answer EBADF there; let the child make its own, or use threads";
+    log::once(Once::ChildUses, text);
+    libc::EBADF
+}
+
+/// At the program's end: what it has sent shall arrive, and its peers shall hear that it ends.
+extern "C" fn end() {
+    leave();
+}
+
+/// Closes all sockets and runs the dataplane until all is sent and acknowledged, for a bounded time.
+pub fn leave() {
+    if PID.load(Ordering::Relaxed) != pid() {
+        return;
+    }
+    let mut core = lock();
+    if core.tx.is_none() || core.is_child || core.leaving {
+        return;
+    }
+    core.leaving = true;
+    for id in core.sockets.ids() {
+        let open = |socket: &&mut crate::socket::Socket| {
+            socket.fds > 0 && !matches!(socket.kind, Kind::Linux | Kind::Idle { .. })
+        };
+        if core.sockets.get_mut(id).filter(open).is_some() {
+            core.close(id);
+        }
+    }
+    let end = Instant::now() + LEAVE;
+    let mut last = false;
+    while !last && Instant::now() < end {
+        // One more cycle for what the last answers brought about.
+        last = !core.is_leaving();
+        let wait = if last { Wait::Poll } else { Wait::Us(1_000) };
+        if core.role == Role::Free {
+            (core, _) = drive::turn(core, wait, None, Role::Program);
+        } else {
+            drop(core);
+            drive::kick();
+            std::thread::sleep(Duration::from_micros(100));
+            core = lock();
+        }
+    }
+}

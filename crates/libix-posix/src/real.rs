@@ -1,0 +1,126 @@
+//! The functions that ours stand in front of: the next ones in the order of loading, the C library's.
+use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use core::sync::atomic::{AtomicPtr, Ordering};
+use libc::{
+    epoll_event, fd_set, iovec, mmsghdr, msghdr, nfds_t, off_t, pid_t, pollfd, sigset_t,
+    size_t, sockaddr, socklen_t, ssize_t, timespec, timeval,
+};
+
+/// The address of the next function of this name.
+#[cold]
+fn find(name: &CStr) -> *mut c_void {
+    // SAFETY: a string that ends with zero.
+    let at = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
+    if at.is_null() {
+        crate::log::fatal(&format!("the C library has no {name:?}"));
+    }
+    at
+}
+
+macro_rules! next {
+    ($($name:ident($($arg:ident: $type:ty),*) -> $result:ty;)*) => { $(
+        /// The C library's function of this name.
+        ///
+        /// # Safety
+        /// As the function demands.
+        #[allow(clippy::too_many_arguments)]
+        pub unsafe fn $name($($arg: $type),*) -> $result {
+            static AT: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
+            let mut at = AT.load(Ordering::Relaxed);
+            if at.is_null() {
+                // SAFETY: the bytes end with the only zero.
+                at = find(unsafe {
+                    CStr::from_bytes_with_nul_unchecked(concat!(stringify!($name), "\0").as_bytes())
+                });
+                AT.store(at, Ordering::Relaxed);
+            }
+            // SAFETY: the C library's function of this name has this type; the rest is the caller's.
+            unsafe {
+                core::mem::transmute::<*mut c_void, unsafe extern "C" fn($($type),*) -> $result>(at)(
+                    $($arg),*
+                )
+            }
+        }
+    )* };
+}
+
+next! {
+    socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int;
+    bind(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int;
+    listen(fd: c_int, backlog: c_int) -> c_int;
+    connect(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int;
+    accept4(fd: c_int, address: *mut sockaddr, len: *mut socklen_t, flags: c_int) -> c_int;
+    getsockname(fd: c_int, address: *mut sockaddr, len: *mut socklen_t) -> c_int;
+    getpeername(fd: c_int, address: *mut sockaddr, len: *mut socklen_t) -> c_int;
+    getsockopt(fd: c_int, level: c_int, name: c_int, value: *mut c_void, len: *mut socklen_t) -> c_int;
+    setsockopt(fd: c_int, level: c_int, name: c_int, value: *const c_void, len: socklen_t) -> c_int;
+    shutdown(fd: c_int, how: c_int) -> c_int;
+    read(fd: c_int, to: *mut c_void, len: size_t) -> ssize_t;
+    readv(fd: c_int, to: *const iovec, count: c_int) -> ssize_t;
+    recv(fd: c_int, to: *mut c_void, len: size_t, flags: c_int) -> ssize_t;
+    recvfrom(
+        fd: c_int, to: *mut c_void, len: size_t, flags: c_int, from: *mut sockaddr, from_len: *mut socklen_t
+    ) -> ssize_t;
+    recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t;
+    recvmmsg(
+        fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int, timeout: *mut timespec
+    ) -> c_int;
+    write(fd: c_int, from: *const c_void, len: size_t) -> ssize_t;
+    writev(fd: c_int, from: *const iovec, count: c_int) -> ssize_t;
+    send(fd: c_int, from: *const c_void, len: size_t, flags: c_int) -> ssize_t;
+    sendto(
+        fd: c_int, from: *const c_void, len: size_t, flags: c_int, to: *const sockaddr, to_len: socklen_t
+    ) -> ssize_t;
+    sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t;
+    sendmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int;
+    sendfile(out: c_int, input: c_int, offset: *mut off_t, count: size_t) -> ssize_t;
+    splice(
+        input: c_int, in_offset: *mut off_t, out: c_int, out_offset: *mut off_t, len: size_t, flags: c_uint
+    ) -> ssize_t;
+    close(fd: c_int) -> c_int;
+    close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int;
+    dup(fd: c_int) -> c_int;
+    dup2(fd: c_int, to: c_int) -> c_int;
+    dup3(fd: c_int, to: c_int, flags: c_int) -> c_int;
+    fcntl(fd: c_int, command: c_int, argument: usize) -> c_int;
+    ioctl(fd: c_int, request: libc::c_ulong, argument: usize) -> c_int;
+    poll(fds: *mut pollfd, count: nfds_t, timeout_ms: c_int) -> c_int;
+    ppoll(fds: *mut pollfd, count: nfds_t, timeout: *const timespec, mask: *const sigset_t) -> c_int;
+    select(
+        count: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set, timeout: *mut timeval
+    ) -> c_int;
+    pselect(
+        count: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set,
+        timeout: *const timespec, mask: *const sigset_t
+    ) -> c_int;
+    epoll_create1(flags: c_int) -> c_int;
+    epoll_ctl(set: c_int, op: c_int, fd: c_int, event: *mut epoll_event) -> c_int;
+    epoll_pwait(
+        set: c_int, events: *mut epoll_event, count: c_int, timeout_ms: c_int, mask: *const sigset_t
+    ) -> c_int;
+    fork() -> pid_t;
+    _exit(status: c_int) -> c_int;
+    sigaction(signal: c_int, new: *const libc::sigaction, old: *mut libc::sigaction) -> c_int;
+    setuid(id: libc::uid_t) -> c_int;
+    setgid(id: libc::gid_t) -> c_int;
+    seteuid(id: libc::uid_t) -> c_int;
+    setegid(id: libc::gid_t) -> c_int;
+    setreuid(real: libc::uid_t, effective: libc::uid_t) -> c_int;
+    setregid(real: libc::gid_t, effective: libc::gid_t) -> c_int;
+    setresuid(real: libc::uid_t, effective: libc::uid_t, saved: libc::uid_t) -> c_int;
+    setresgid(real: libc::gid_t, effective: libc::gid_t, saved: libc::gid_t) -> c_int;
+    setgroups(count: size_t, groups: *const libc::gid_t) -> c_int;
+    execve(path: *const c_char, argv: *const *const c_char, envp: *const *const c_char) -> c_int;
+}
+
+/// The calling thread's errno.
+pub fn errno() -> i32 {
+    // SAFETY: the C library answers a valid address.
+    unsafe { *libc::__errno_location() }
+}
+
+/// Sets the calling thread's errno.
+pub fn set_errno(errno: i32) {
+    // SAFETY: as above.
+    unsafe { *libc::__errno_location() = errno };
+}

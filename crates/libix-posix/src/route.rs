@@ -1,0 +1,158 @@
+//! Which addresses are IX's. A pure function of what `ix run` says and of Linux's own interfaces.
+//!
+//! * **bind**: an address of the dataplane is IX's. The wildcard address is both: IX's, and Linux's
+//!   as well for the interfaces that are not IX's (loopback among them). Any other is Linux's.
+//! * **connect, sendto**: loopback is Linux's; a network of the dataplane is IX's; a network that one
+//!   of Linux's interfaces is on is Linux's; what is left goes to IX when the dataplane has a gateway.
+use std::net::{IpAddr, Ipv4Addr};
+
+/// Environment variable by which `ix run` tells: `10.0.0.2/24,10.1.0.2/16;10.0.0.1` (addresses with
+/// prefix lengths; the gateway, or nothing). A third part may follow, see [`crate::process`].
+pub const ENV: &str = "IX_POSIX";
+
+/// Whose a socket is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Whose {
+    /// The dataplane's.
+    Ix,
+    /// The kernel's.
+    Linux,
+    /// Both serve it.
+    Both,
+}
+
+/// A network by an address in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Network {
+    /// The own address.
+    pub address: Ipv4Addr,
+    /// Length of its prefix.
+    pub prefix: u8,
+}
+
+impl Network {
+    fn contains(&self, other: Ipv4Addr) -> bool {
+        let mask = u32::MAX.checked_shl(32 - u32::from(self.prefix)).unwrap_or(0);
+        (self.address.to_bits() ^ other.to_bits()) & mask == 0
+    }
+
+    fn parse(text: &str) -> Option<Network> {
+        let (address, prefix) = text.split_once('/')?;
+        let prefix = prefix.parse().ok().filter(|prefix| *prefix <= 32)?;
+        Some(Network { address: address.parse().ok()?, prefix })
+    }
+}
+
+/// Addresses and networks of both sides.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Routes {
+    ours: Vec<Network>,
+    gateway: Option<Ipv4Addr>,
+    linux: Vec<Network>,
+}
+
+impl Routes {
+    /// Reads what `ix run` says.
+    pub fn parse(text: &str) -> Option<Routes> {
+        let mut parts = text.split(';');
+        let (ours, gateway) = (parts.next()?, parts.next().unwrap_or_default());
+        let ours: Option<Vec<_>> = ours.split(',').map(Network::parse).collect();
+        let gateway = if gateway.is_empty() { None } else { Some(gateway.parse().ok()?) };
+        Some(Routes { ours: ours?, gateway, linux: Vec::new() })
+    }
+
+    /// No address is ours.
+    pub const fn none() -> Routes {
+        Routes { ours: Vec::new(), gateway: None, linux: Vec::new() }
+    }
+
+    /// With the networks that Linux's interfaces are on.
+    pub fn with_linux(self, linux: Vec<Network>) -> Routes {
+        Routes { linux, ..self }
+    }
+
+    /// The dataplane's only address; `None` when it has several.
+    pub fn single(&self) -> Option<Ipv4Addr> {
+        match self.ours[..] {
+            [only] => Some(only.address),
+            _ => None,
+        }
+    }
+
+    /// Whose a socket is that is bound to this address.
+    pub fn bind(&self, to: IpAddr) -> Whose {
+        match to {
+            _ if to.is_unspecified() => Whose::Both,
+            IpAddr::V4(to) if self.is_ours(to) => Whose::Ix,
+            _ => Whose::Linux,
+        }
+    }
+
+    /// Whose a socket is that goes to this address; never both.
+    pub fn connect(&self, to: IpAddr) -> Whose {
+        let IpAddr::V4(to) = to else { return Whose::Linux };
+        let on = |networks: &[Network]| networks.iter().any(|network| network.contains(to));
+        if to.is_loopback() || to.is_unspecified() || to.is_multicast() || to.is_broadcast() {
+            return Whose::Linux;
+        }
+        if on(&self.ours) {
+            return Whose::Ix;
+        }
+        if on(&self.linux) || self.gateway.is_none() { Whose::Linux } else { Whose::Ix }
+    }
+
+    fn is_ours(&self, address: Ipv4Addr) -> bool {
+        self.ours.iter().any(|network| network.address == address)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn routes(text: &str) -> Routes {
+        let linux = ["127.0.0.1/8", "192.168.1.5/24", "10.88.0.1/16"];
+        let linux = linux.iter().map(|text| Network::parse(text).unwrap()).collect();
+        Routes::parse(text).unwrap().with_linux(linux)
+    }
+
+    #[test]
+    fn whose_a_socket_is() {
+        let with = routes("10.88.0.2/16,10.9.0.2/24;10.88.0.9");
+        let without = routes("10.88.0.2/16;");
+        let ip = |text: &str| text.parse::<IpAddr>().unwrap();
+        for (to, expected) in [
+            ("10.88.0.2", Whose::Ix),
+            ("10.9.0.2", Whose::Ix),
+            ("10.9.0.3", Whose::Linux),
+            ("127.0.0.1", Whose::Linux),
+            ("0.0.0.0", Whose::Both),
+            ("::", Whose::Both),
+            ("::1", Whose::Linux),
+        ] {
+            assert_eq!(with.bind(ip(to)), expected, "{to}");
+        }
+        for (to, gateway, none) in [
+            ("10.88.7.7", Whose::Ix, Whose::Ix),
+            ("10.88.0.1", Whose::Ix, Whose::Ix),
+            ("10.9.0.200", Whose::Ix, Whose::Linux),
+            ("127.1.2.3", Whose::Linux, Whose::Linux),
+            ("192.168.1.77", Whose::Linux, Whose::Linux),
+            ("8.8.8.8", Whose::Ix, Whose::Linux),
+            ("0.0.0.0", Whose::Linux, Whose::Linux),
+            ("224.0.0.1", Whose::Linux, Whose::Linux),
+            ("2001:db8::1", Whose::Linux, Whose::Linux),
+        ] {
+            assert_eq!((with.connect(ip(to)), without.connect(ip(to))), (gateway, none), "{to}");
+        }
+        assert_eq!(without.single(), Some(Ipv4Addr::new(10, 88, 0, 2)));
+        assert_eq!(with.single(), None);
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_refused() {
+        for text in ["", "10.0.0.1", "10.0.0.1/33;", "10.0.0.1/24;x", "x/24;"] {
+            assert_eq!(Routes::parse(text), None, "{text}");
+        }
+    }
+}

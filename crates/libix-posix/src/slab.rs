@@ -1,0 +1,102 @@
+//! Objects under numbers that are used again, each time with another generation.
+
+/// Low half: index. High half: generation.
+pub type Id = u64;
+
+struct Slot<T> {
+    generation: u32,
+    value: Option<T>,
+}
+
+/// A table of objects.
+pub struct Slab<T> {
+    slots: Vec<Slot<T>>,
+    free: Vec<u32>,
+    len: usize,
+}
+
+impl<T> Slab<T> {
+    /// Nothing in it.
+    pub const fn new() -> Slab<T> {
+        Slab { slots: Vec::new(), free: Vec::new(), len: 0 }
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Puts one in; its name is never 0.
+    pub fn insert(&mut self, value: T) -> Id {
+        self.len += 1;
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(Slot { generation: 0, value: None });
+            self.slots.len() as u32 - 1
+        });
+        let slot = &mut self.slots[index as usize];
+        // The upper bits stay free: cookies say there what they name.
+        slot.generation = (slot.generation + 1) & 0x3fff_ffff;
+        slot.generation = slot.generation.max(1);
+        slot.value = Some(value);
+        u64::from(slot.generation) << 32 | u64::from(index)
+    }
+
+    /// Takes it out.
+    pub fn remove(&mut self, id: Id) -> Option<T> {
+        self.get_mut(id)?;
+        self.free.push(id as u32);
+        self.len -= 1;
+        self.slots[id as u32 as usize].value.take()
+    }
+
+    /// The one of that name, if it is still there.
+    #[inline]
+    pub fn get(&self, id: Id) -> Option<&T> {
+        let slot = self.slots.get(id as u32 as usize)?;
+        if u64::from(slot.generation) != id >> 32 {
+            return None;
+        }
+        slot.value.as_ref()
+    }
+
+    /// The one of that name, to be changed.
+    #[inline]
+    pub fn get_mut(&mut self, id: Id) -> Option<&mut T> {
+        let slot = self.slots.get_mut(id as u32 as usize)?;
+        if u64::from(slot.generation) != id >> 32 {
+            return None;
+        }
+        slot.value.as_mut()
+    }
+
+    /// The full name of the object that now has this index.
+    #[inline]
+    pub fn id_at(&self, index: u32) -> Option<Id> {
+        let slot = self.slots.get(index as usize)?;
+        slot.value.as_ref()?;
+        Some(u64::from(slot.generation) << 32 | u64::from(index))
+    }
+
+    /// All names.
+    pub fn ids(&self) -> Vec<Id> {
+        (0..self.slots.len() as u32).filter_map(|index| self.id_at(index)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_not_used_twice() {
+        let mut slab = Slab::new();
+        let a = slab.insert('a');
+        assert_eq!(slab.remove(a), Some('a'));
+        let b = slab.insert('b');
+        assert_eq!(a as u32, b as u32);
+        assert_ne!(a, b);
+        assert_eq!((slab.get(a), slab.remove(a)), (None, None));
+        assert_eq!((slab.get(b), slab.len()), (Some(&'b'), 1));
+        assert_eq!(slab.ids(), [b]);
+    }
+}

@@ -1,0 +1,257 @@
+//! Sockets that are IX's or may become so, and whether they are ready.
+use crate::slab::Id;
+use crate::stream::{Phase, Stream};
+use libix::raw::Received;
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::os::fd::RawFd;
+use std::time::Duration;
+
+/// Bytes that a connection holds for the program until the peer has acknowledged them.
+pub const SEND_BUFFER: usize = 256 << 10;
+/// Bytes of datagrams that wait for the program.
+pub const RECEIVE_BUFFER: usize = 212_992;
+
+/// Options that something depends on. The rest lives in the Linux socket under the descriptor.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// `SO_RCVTIMEO`.
+    pub receive_timeout: Option<Duration>,
+    /// `SO_SNDTIMEO`.
+    pub send_timeout: Option<Duration>,
+    /// `SO_LINGER`.
+    pub linger: Option<Duration>,
+    /// `SO_REUSEADDR`.
+    pub reuse_address: bool,
+    /// `SO_REUSEPORT`.
+    pub reuse_port: bool,
+    /// `SO_KEEPALIVE`.
+    pub keepalive: bool,
+    /// `TCP_KEEPIDLE`, seconds.
+    pub keep_idle_s: u32,
+    /// `TCP_NODELAY`.
+    pub no_delay: bool,
+    /// `TCP_CORK`.
+    pub cork: bool,
+    /// `SO_SNDBUF` in force.
+    pub send_buffer: usize,
+    /// `SO_RCVBUF` in force, for datagrams.
+    pub receive_buffer: usize,
+    /// `SO_RCVLOWAT`.
+    pub receive_low: usize,
+    /// `IPV6_V6ONLY`.
+    pub v6_only: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            receive_timeout: None,
+            send_timeout: None,
+            linger: None,
+            reuse_address: false,
+            reuse_port: false,
+            keepalive: false,
+            keep_idle_s: 7200,
+            no_delay: false,
+            cork: false,
+            send_buffer: SEND_BUFFER,
+            receive_buffer: RECEIVE_BUFFER,
+            receive_low: 1,
+            v6_only: false,
+        }
+    }
+}
+
+/// A listening socket.
+pub struct Listener {
+    /// The port that it serves.
+    pub port: Id,
+    /// Most connections that wait.
+    pub backlog: usize,
+    /// Connections that wait to be accepted, oldest first.
+    pub queue: VecDeque<Id>,
+    /// The Linux socket under the descriptor listens as well.
+    pub both: bool,
+    /// `shutdown` has ended it.
+    pub shut: bool,
+}
+
+/// A datagram that waits.
+pub struct Waiting {
+    /// Its bytes.
+    pub data: Received,
+    /// Its sender.
+    pub from: SocketAddr,
+}
+
+/// A UDP socket.
+#[derive(Default)]
+pub struct Datagrams {
+    /// Dataplane's name, once it is known.
+    pub id: Option<u64>,
+    /// The only peer, after `connect`.
+    pub peer: Option<SocketAddr>,
+    /// What waits for the program.
+    pub inbox: VecDeque<Waiting>,
+    /// Bytes in it.
+    pub inbox_bytes: usize,
+    /// Read, and to be given back.
+    pub done: Vec<Received>,
+    /// To be sent.
+    pub outbox: VecDeque<(libix::raw::TxBuf, SocketAddr)>,
+    /// Bytes of datagrams that were given to `UDP_SENDV` or wait for it.
+    pub flying: usize,
+    /// `shutdown`.
+    pub read_shut: bool,
+    /// `shutdown`.
+    pub write_shut: bool,
+    /// The program is done with it.
+    pub closing: bool,
+}
+
+/// What a socket is by now.
+pub enum Kind {
+    /// Linux's for good.
+    Linux,
+    /// Linux's until `bind`, `connect` or `sendto` say otherwise; with `ix`, bound to IX already.
+    Idle {
+        /// TCP, else UDP.
+        stream: bool,
+        /// `bind` has decided.
+        ix: bool,
+        /// It is bound on Linux, too.
+        both: bool,
+    },
+    /// TCP, listening.
+    Listener(Listener),
+    /// TCP, with a peer.
+    Stream(Box<Stream>),
+    /// UDP.
+    Datagrams(Box<Datagrams>),
+}
+
+/// A place in an epoll set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Watch {
+    /// The set.
+    pub set: Id,
+    /// The descriptor it was put in by.
+    pub fd: RawFd,
+}
+
+/// A socket.
+pub struct Socket {
+    /// Descriptors that name it.
+    pub fds: u32,
+    /// What it is.
+    pub kind: Kind,
+    /// Of family `AF_INET6`.
+    pub ipv6: bool,
+    /// `O_NONBLOCK`.
+    pub nonblocking: bool,
+    /// Options.
+    pub options: Options,
+    /// Where the program has bound it.
+    pub bound: Option<SocketAddr>,
+    /// `SO_ERROR`: an errno, 0: none.
+    pub error: i32,
+    /// Epoll sets that it is in.
+    pub watches: Vec<Watch>,
+    /// Threads that wait for it, by their bells.
+    pub waiters: Vec<RawFd>,
+    /// It stands in the list of those with calls to make.
+    pub dirty: bool,
+    /// The cycle in which a call last found nothing to do.
+    pub idle_cycle: u64,
+}
+
+impl Socket {
+    /// A new one.
+    pub fn new(kind: Kind, ipv6: bool, nonblocking: bool) -> Socket {
+        Socket {
+            fds: 0,
+            kind,
+            ipv6,
+            nonblocking,
+            options: Options::default(),
+            bound: None,
+            error: 0,
+            watches: Vec::new(),
+            waiters: Vec::new(),
+            dirty: false,
+            idle_cycle: u64::MAX,
+        }
+    }
+
+    /// The connection, if it is one.
+    #[inline]
+    pub fn stream(&mut self) -> Option<&mut Stream> {
+        match &mut self.kind {
+            Kind::Stream(stream) => Some(stream),
+            _ => None,
+        }
+    }
+
+    /// The UDP socket, if it is one.
+    pub fn datagrams(&mut self) -> Option<&mut Datagrams> {
+        match &mut self.kind {
+            Kind::Datagrams(datagrams) => Some(datagrams),
+            _ => None,
+        }
+    }
+
+    /// The listener, if it is one.
+    pub fn listener(&mut self) -> Option<&mut Listener> {
+        match &mut self.kind {
+            Kind::Listener(listener) => Some(listener),
+            _ => None,
+        }
+    }
+
+    /// Whether calls on it go to the Linux socket under the descriptor.
+    pub fn is_linux(&self) -> bool {
+        matches!(self.kind, Kind::Linux | Kind::Idle { .. })
+    }
+
+    /// The `SO_ERROR` that a call reports now; it is forgotten thereby.
+    pub fn take_error(&mut self) -> i32 {
+        core::mem::take(&mut self.error)
+    }
+
+    /// What `poll` would say of it: `EPOLL*` bits, which are `POLL*`'s.
+    pub fn readiness(&self) -> u32 {
+        use libc::{EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLLRDHUP, EPOLLRDNORM, EPOLLWRNORM};
+        const IN: i32 = EPOLLIN | EPOLLRDNORM;
+        const OUT: i32 = EPOLLOUT | EPOLLWRNORM;
+        let when = |condition: bool, bits: i32| if condition { bits } else { 0 };
+        let mut bits = when(self.error != 0, EPOLLERR);
+        match &self.kind {
+            Kind::Linux => {}
+            Kind::Idle { .. } => bits |= OUT | EPOLLHUP,
+            Kind::Listener(listener) => {
+                bits |= when(!listener.queue.is_empty(), IN);
+                bits |= when(listener.shut, IN | OUT | EPOLLHUP | EPOLLRDHUP);
+            }
+            Kind::Stream(stream) => {
+                let dead = stream.phase == Phase::Dead;
+                let no_more = stream.eof || stream.read_shut || dead;
+                bits |= when(dead || (no_more && stream.write_shut), EPOLLHUP);
+                bits |= when(no_more, IN | EPOLLRDHUP);
+                if stream.is_connecting() {
+                    return bits as u32;
+                }
+                bits |= when(stream.inbox.len() >= self.options.receive_low.max(1), IN);
+                let room = stream.is_writable(self.options.send_buffer);
+                bits |= when(dead || stream.write_shut || room, OUT);
+            }
+            Kind::Datagrams(datagrams) => {
+                let (read_shut, write_shut) = (datagrams.read_shut, datagrams.write_shut);
+                bits |= when(!datagrams.inbox.is_empty() || read_shut, IN);
+                bits |= when(read_shut, EPOLLRDHUP) | when(read_shut && write_shut, EPOLLHUP);
+                bits |= when(datagrams.flying < self.options.send_buffer, OUT);
+            }
+        }
+        bits as u32
+    }
+}

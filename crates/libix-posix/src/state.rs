@@ -1,0 +1,289 @@
+//! All that the threads of the program share: sockets, epoll sets, calls to be made.
+use crate::epoll::Set;
+use crate::route::Routes;
+use crate::slab::{Id, Slab};
+use crate::socket::{Kind, Socket};
+use crate::stream::{Ending, Phase};
+use crate::sync::Locked;
+use libix::raw::{TxArena, TxBuf};
+use std::collections::VecDeque;
+use std::os::fd::RawFd;
+
+/// Cookies say what they name by their upper bits; names of sockets leave these free.
+pub mod cookie {
+    /// A port that is listened at.
+    pub const PORT: u64 = 1 << 63;
+    /// Memory of a datagram that is being sent.
+    pub const DATAGRAM: u64 = 1 << 62;
+}
+
+/// A port that the dataplane listens at, for all sockets of this process that do.
+pub struct Port {
+    /// Dataplane's name, or why not; `None`: not known yet.
+    pub listener: Option<Result<u64, libix::Error>>,
+    /// Its listening sockets.
+    pub members: Vec<Id>,
+    /// Whose turn it is.
+    pub next: usize,
+    /// What `LISTEN` asks for.
+    pub at: std::net::SocketAddr,
+    /// What `LISTEN` asks for.
+    pub backlog: u32,
+}
+
+/// What has to be done with the answer of a call.
+pub enum Pending {
+    /// Nothing.
+    Nothing,
+    /// The window took so many of these.
+    Sendv(Id, u64),
+    /// The handle.
+    Connect(Id),
+    /// Refused: the connection is gone.
+    Accept(Id),
+    /// The listener's name.
+    Listen(Id),
+    /// The socket's name.
+    UdpBind(Id),
+    /// Refused: the memory under this cookie is free.
+    UdpSendv(u64),
+    /// Information of a flow, in this memory.
+    Info(Id, TxBuf),
+    /// Transmit memory.
+    Memory,
+}
+
+/// Who runs the dataplane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// Nobody.
+    Free,
+    /// A thread of the program.
+    Program,
+    /// Our own thread, while the program does something else.
+    Helper,
+}
+
+/// What the threads of the program share.
+pub struct Core {
+    /// Sockets.
+    pub sockets: Slab<Socket>,
+    /// Epoll sets.
+    pub sets: Slab<Set>,
+    /// Ports that are listened at.
+    pub ports: Slab<Port>,
+    /// Memory of datagrams that are being sent, and whose they are.
+    pub datagrams: Slab<(TxBuf, Id)>,
+    /// Transmit memory; there is some when the dataplane is entered.
+    pub tx: Option<Locked<TxArena>>,
+    /// Which addresses are ours.
+    pub routes: Routes,
+    /// The dataplane's address.
+    pub address: Option<std::net::IpAddr>,
+    /// Sockets with calls to make.
+    pub dirty: VecDeque<Id>,
+    /// Ports to be opened.
+    pub new_ports: Vec<Id>,
+    /// Listeners to be closed, by the dataplane's names.
+    pub old_ports: Vec<u64>,
+    /// What the answers of the last batch are for.
+    pub pending: Vec<Pending>,
+    /// Transmit memory was asked for.
+    pub memory_asked: bool,
+    /// The dataplane has refused more transmit memory.
+    pub memory_refused: bool,
+    /// Somebody found no transmit memory in this cycle.
+    pub starved: bool,
+    /// Who runs the dataplane.
+    pub role: Role,
+    /// Threads of the program that want to.
+    pub wants_role: Vec<RawFd>,
+    /// The helper's bell while it sleeps for long.
+    pub helper_sleeps: Option<RawFd>,
+    /// The driver was asked to come back.
+    kicked: bool,
+    /// Cycles so far.
+    pub cycle: u64,
+    bells: Vec<RawFd>,
+    /// What the dataplane watches beside its own.
+    pub watched: Option<RawFd>,
+    /// The program ends.
+    pub leaving: bool,
+    /// This process is a forked child: the dataplane is its parent's.
+    pub is_child: bool,
+}
+
+impl Core {
+    /// Nothing yet.
+    pub const fn new() -> Core {
+        Core {
+            sockets: Slab::new(),
+            sets: Slab::new(),
+            ports: Slab::new(),
+            datagrams: Slab::new(),
+            tx: None,
+            routes: Routes::none(),
+            address: None,
+            dirty: VecDeque::new(),
+            new_ports: Vec::new(),
+            old_ports: Vec::new(),
+            pending: Vec::new(),
+            memory_asked: false,
+            memory_refused: false,
+            starved: false,
+            role: Role::Free,
+            wants_role: Vec::new(),
+            helper_sleeps: None,
+            kicked: false,
+            cycle: 0,
+            bells: Vec::new(),
+            watched: None,
+            leaving: false,
+            is_child: false,
+        }
+    }
+
+    /// Whether a thread is inside the dataplane that should come out for calls that wait.
+    pub fn wants_kick(&mut self) -> bool {
+        let waits = self.has_calls() || !self.wants_role.is_empty();
+        let kick = self.role != Role::Free && waits && !self.kicked;
+        self.kicked |= kick;
+        kick
+    }
+
+    /// A thread has come out of the dataplane.
+    pub fn came_out(&mut self) {
+        self.kicked = false;
+    }
+
+    /// Whether there are calls to make.
+    pub fn has_calls(&self) -> bool {
+        !self.dirty.is_empty() || !self.new_ports.is_empty() || !self.old_ports.is_empty()
+    }
+
+    /// Bells to be rung once the lock is released.
+    pub fn take_bells(&mut self) -> Option<Vec<RawFd>> {
+        if self.bells.is_empty() { None } else { Some(core::mem::take(&mut self.bells)) }
+    }
+
+    /// Has this bell rung once the lock is released.
+    pub fn ring(&mut self, bell: RawFd) {
+        if !self.bells.contains(&bell) {
+            self.bells.push(bell);
+        }
+    }
+
+    /// Notes that a socket has calls to make.
+    pub fn touch(&mut self, id: Id) {
+        if let Some(socket) = self.sockets.get_mut(id)
+            && !socket.dirty
+        {
+            socket.dirty = true;
+            self.dirty.push_back(id);
+        }
+    }
+
+    /// Something about a socket has changed: tells those who wait for any of these `EPOLL*` bits.
+    pub fn tell(&mut self, id: Id, bits: i32) {
+        let Core { sockets, sets, bells, .. } = self;
+        let Some(socket) = sockets.get_mut(id) else { return };
+        let mut ring = |bell: RawFd| {
+            if !bells.contains(&bell) {
+                bells.push(bell);
+            }
+        };
+        socket.waiters.drain(..).for_each(&mut ring);
+        for watch in &socket.watches {
+            if let Some(set) = sets.get_mut(watch.set)
+                && set.queue(watch.fd, bits as u32)
+            {
+                set.waiters.drain(..).for_each(&mut ring);
+            }
+        }
+    }
+
+    /// The program has no descriptor of this socket any more.
+    pub fn close(&mut self, id: Id) {
+        self.unwatch(id);
+        let Some(socket) = self.sockets.get_mut(id) else { return };
+        let linger = socket.options.linger;
+        match &mut socket.kind {
+            Kind::Linux | Kind::Idle { .. } => drop(self.sockets.remove(id)),
+            Kind::Listener(_) => {
+                self.end_listener(id);
+                self.sockets.remove(id);
+            }
+            Kind::Datagrams(datagrams) => {
+                datagrams.closing = true;
+                self.touch(id);
+            }
+            Kind::Stream(stream) => {
+                if stream.phase == Phase::Dead || stream.phase == Phase::ToConnect {
+                    self.sockets.remove(id);
+                    return;
+                }
+                // Unread data: the peer must hear that it was not read (RFC 2525, 2.17).
+                let abort = stream.inbox.len() > 0
+                    || linger.is_some_and(|time| time.is_zero())
+                    || stream.is_connecting();
+                stream.ending = if abort { Ending::Abort } else { Ending::Close };
+                stream.queued_at = None;
+                self.touch(id);
+            }
+        }
+    }
+
+    /// Nobody can connect to it any more, and who waits is reset, as Linux does.
+    pub fn end_listener(&mut self, id: Id) {
+        let listener = self.sockets.get_mut(id).and_then(Socket::listener);
+        let Some(listener) = listener else { return };
+        let (port_id, queue) = (listener.port, core::mem::take(&mut listener.queue));
+        for waiting in queue {
+            if let Some(stream) = self.sockets.get_mut(waiting).and_then(Socket::stream) {
+                stream.ending = Ending::Abort;
+                stream.queued_at = None;
+            }
+            self.close_dead_or_touch(waiting);
+        }
+        let Some(port) = self.ports.get_mut(port_id) else { return };
+        port.members.retain(|member| *member != id);
+        if port.members.is_empty() {
+            if let Some(Ok(listener)) = port.listener {
+                self.old_ports.push(listener);
+            }
+            if port.listener.is_some() {
+                self.ports.remove(port_id);
+            }
+        }
+    }
+
+    fn close_dead_or_touch(&mut self, id: Id) {
+        let dead = self.sockets.get_mut(id).and_then(Socket::stream);
+        if dead.is_some_and(|stream| stream.phase == Phase::Dead) {
+            self.sockets.remove(id);
+        } else {
+            self.touch(id);
+        }
+    }
+
+    /// Takes a socket out of all epoll sets.
+    pub fn unwatch(&mut self, id: Id) {
+        let Some(socket) = self.sockets.get_mut(id) else { return };
+        for watch in core::mem::take(&mut socket.watches) {
+            if let Some(set) = self.sets.get_mut(watch.set) {
+                set.forget(watch.fd);
+            }
+        }
+    }
+
+    /// Whether something of this process still has to leave: bytes, or the end of a connection.
+    pub fn is_leaving(&self) -> bool {
+        let unfinished = |socket: &Socket| match &socket.kind {
+            Kind::Stream(stream) => stream.phase != Phase::Dead && stream.ending != Ending::No,
+            Kind::Datagrams(datagrams) => !datagrams.outbox.is_empty(),
+            _ => false,
+        };
+        let mut sockets = self.sockets.ids().into_iter().filter_map(|id| self.sockets.get(id));
+        self.has_calls() || sockets.any(unfinished)
+    }
+}

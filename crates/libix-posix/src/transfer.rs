@@ -1,0 +1,391 @@
+//! Bytes in and out: what `read`, `write` and their kin come down to. An error is an errno.
+use crate::dispatch::charged;
+use crate::drive::{self, How, Interest, Stop};
+use crate::mem::{self, Gather, Scatter};
+use crate::ops::{self, Instead, Outcome, socket_of};
+use crate::route::Whose;
+use crate::signals;
+use crate::slab::Id;
+use crate::socket::{Kind, Socket};
+use crate::state::Core;
+use crate::stream::Phase;
+use crate::sync::{Guard, lock};
+use libc::{MSG_DONTWAIT, MSG_ERRQUEUE, MSG_PEEK, MSG_TRUNC, MSG_WAITALL};
+use std::net::SocketAddr;
+use std::os::fd::RawFd;
+use std::time::{Duration, Instant};
+
+/// Longest datagram over IPv4.
+const DATAGRAM_MAX: usize = 65_507;
+
+/// What a receiving call brings.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Received {
+    /// Bytes, as the call answers them.
+    pub bytes: usize,
+    /// The sender of a datagram.
+    pub from: Option<SocketAddr>,
+    /// The program wants addresses as those of IPv6.
+    pub ipv6: bool,
+    /// `MSG_*` bits for `msg_flags`.
+    pub flags: i32,
+}
+
+/// Waits as a blocking call on a socket does, until `attempt` answers something.
+fn block<T>(
+    mut core: Guard,
+    id: Id,
+    timeout: Option<Duration>,
+    mut attempt: impl FnMut(&mut Core) -> Option<Result<T, i32>>,
+) -> Result<T, i32> {
+    let until = timeout.map(|timeout| Instant::now() + timeout);
+    let how = How { interest: Interest::Socket(id), until, linux: None, drives: true };
+    loop {
+        let (back, result) = drive::wait(core, how, &mut attempt);
+        match result {
+            Ok(result) => return result,
+            Err(Stop::TimedOut) => return Err(libc::EAGAIN),
+            Err(Stop::Linux) => {}
+            // With a timeout a call is never restarted (signal(7)).
+            Err(Stop::Interrupted) if signals::interrupted() == 1 && timeout.is_none() => {
+                signals::reset();
+            }
+            Err(Stop::Interrupted) => return Err(libc::EINTR),
+        }
+        core = back;
+    }
+}
+
+/// `recvmsg` and all simpler calls.
+pub fn receive(fd: RawFd, mut to: Scatter<'_>, flags: i32) -> Outcome<Received> {
+    signals::reset();
+    let mut core = lock();
+    let id = socket_of(&core, fd)?;
+    let Some(socket) = core.sockets.get_mut(id) else { return Err(libc::EBADF.into()) };
+    let (ipv6, timeout) = (socket.ipv6, socket.options.receive_timeout);
+    let nonblocking = socket.nonblocking || flags & MSG_DONTWAIT != 0;
+    let is_stream = match &socket.kind {
+        Kind::Linux => return Err(Instead::Linux),
+        Kind::Idle { stream: false, both: true, .. } => {
+            // A UDP socket that is bound and waits: it waits for IX, too.
+            ops::become_datagrams(core, id)?;
+            return receive(fd, to, flags);
+        }
+        Kind::Idle { .. } => return Err(Instead::Linux),
+        Kind::Listener(_) => return Err(libc::ENOTCONN.into()),
+        Kind::Stream(_) => true,
+        Kind::Datagrams(_) => false,
+    };
+    if flags & MSG_ERRQUEUE != 0 {
+        return Err(libc::EAGAIN.into());
+    }
+    if !is_stream {
+        let mut attempt = |core: &mut Core| take_datagram(core, id, &mut to, flags);
+        if let Some(received) = attempt(&mut core) {
+            return Ok(Received { ipv6, ..received? });
+        }
+        if nonblocking {
+            core = ops::again(core, id);
+            let received = attempt(&mut core).unwrap_or(Err(libc::EAGAIN))?;
+            return Ok(Received { ipv6, ..received });
+        }
+        return Ok(Received { ipv6, ..block(core, id, timeout, attempt)? });
+    }
+    if flags & libc::MSG_OOB != 0 {
+        // Urgent data comes in line here.
+        return Err(libc::EINVAL.into());
+    }
+    let mut total = 0;
+    let whole = flags & MSG_WAITALL != 0 && flags & MSG_PEEK == 0;
+    let mut attempt = |core: &mut Core| take_bytes(core, id, &mut to, flags, &mut total, whole);
+    let done = match attempt(&mut core) {
+        Some(done) => done,
+        None if nonblocking => {
+            core = ops::again(core, id);
+            attempt(&mut core).unwrap_or(Err(libc::EAGAIN))
+        }
+        None => block(core, id, timeout, attempt),
+    };
+    match done {
+        Err(_) if total > 0 => {}
+        Err(errno) => return Err(errno.into()),
+        Ok(()) => {}
+    }
+    Ok(Received { bytes: total, from: None, ipv6, flags: 0 })
+}
+
+/// Reads what a connection has. `None`: nothing yet, or not all that `whole` asks for.
+fn take_bytes(
+    core: &mut Core,
+    id: Id,
+    to: &mut Scatter<'_>,
+    flags: i32,
+    total: &mut usize,
+    whole: bool,
+) -> Option<Result<(), i32>> {
+    let Some(socket) = core.sockets.get_mut(id) else { return Some(Err(libc::EBADF)) };
+    let error = socket.error;
+    let Some(stream) = socket.stream() else { return Some(Err(libc::ENOTCONN)) };
+    let peek = flags & MSG_PEEK != 0;
+    let n = match flags & MSG_TRUNC {
+        0 => stream.inbox.read(to, peek),
+        _ if peek => to.skip(stream.inbox.len()),
+        _ => {
+            let n = stream.inbox.discard(to.left());
+            to.skip(n)
+        }
+    };
+    *total += n;
+    // The window is opened in large steps: the rest of what is read now goes along.
+    let touch = stream.inbox.has_done();
+    let ended = stream.eof || stream.read_shut || stream.phase == Phase::Dead;
+    let connecting = stream.is_connecting();
+    if touch {
+        core.touch(id);
+    }
+    if to.left() == 0 || (*total > 0 && !whole) {
+        return Some(Ok(()));
+    }
+    if error != 0 {
+        if *total == 0
+            && let Some(socket) = core.sockets.get_mut(id)
+        {
+            socket.take_error();
+        }
+        return Some(Err(error));
+    }
+    if ended {
+        return Some(Ok(()));
+    }
+    if connecting {
+        return None;
+    }
+    None
+}
+
+/// Reads the first datagram.
+fn take_datagram(
+    core: &mut Core,
+    id: Id,
+    to: &mut Scatter<'_>,
+    flags: i32,
+) -> Option<Result<Received, i32>> {
+    let Some(socket) = core.sockets.get_mut(id) else { return Some(Err(libc::EBADF)) };
+    match socket.take_error() {
+        0 => {}
+        errno => return Some(Err(errno)),
+    }
+    let Some(udp) = socket.datagrams() else { return Some(Err(libc::EBADF)) };
+    let Some(first) = udp.inbox.front() else {
+        return udp.read_shut.then(|| Ok(Received::default()));
+    };
+    // SAFETY: not given back: it is queued, and the lock is held.
+    let bytes = unsafe { mem::received(first.data, 0) };
+    let copied = to.put(bytes);
+    let cut = copied < bytes.len();
+    let received = Received {
+        bytes: if flags & MSG_TRUNC != 0 { bytes.len() } else { copied },
+        from: Some(first.from),
+        ipv6: false,
+        flags: if cut { MSG_TRUNC } else { 0 },
+    };
+    if flags & MSG_PEEK == 0 {
+        let data = first.data;
+        udp.inbox.pop_front();
+        udp.inbox_bytes -= charged(data).min(udp.inbox_bytes);
+        udp.done.push(data);
+        core.touch(id);
+    }
+    Some(Ok(received))
+}
+
+/// `sendmsg` and all simpler calls.
+pub fn send(fd: RawFd, mut from: Gather<'_>, flags: i32, to: Option<SocketAddr>) -> Outcome<usize> {
+    signals::reset();
+    let mut core = lock();
+    let id = socket_of(&core, fd)?;
+    let Some(socket) = core.sockets.get_mut(id) else { return Err(libc::EBADF.into()) };
+    let timeout = socket.options.send_timeout;
+    let nonblocking = socket.nonblocking || flags & MSG_DONTWAIT != 0;
+    match &socket.kind {
+        Kind::Linux => return Err(Instead::Linux),
+        Kind::Idle { stream: false, .. } => return first_datagram(core, fd, id, from, flags, to),
+        Kind::Idle { .. } => return Err(Instead::Linux),
+        Kind::Listener(_) => return Err(libc::EPIPE.into()),
+        Kind::Datagrams(_) => return send_datagram(core, id, &mut from, to, nonblocking, timeout),
+        Kind::Stream(_) => {}
+    }
+    let mut total = 0;
+    let mut attempt = |core: &mut Core| give_bytes(core, id, &mut from, &mut total);
+    let done = match attempt(&mut core) {
+        Some(done) => done,
+        None if nonblocking => {
+            core = ops::again(core, id);
+            attempt(&mut core).unwrap_or(Err(libc::EAGAIN))
+        }
+        None => block(core, id, timeout, attempt),
+    };
+    match done {
+        Err(errno) if total == 0 => Err(errno.into()),
+        _ => Ok(total),
+    }
+}
+
+/// Copies what there is room for. `None`: not all of it.
+fn give_bytes(
+    core: &mut Core,
+    id: Id,
+    from: &mut Gather<'_>,
+    total: &mut usize,
+) -> Option<Result<(), i32>> {
+    let Core { sockets, tx, starved, .. } = core;
+    let Some(socket) = sockets.get_mut(id) else { return Some(Err(libc::EBADF)) };
+    let limit = socket.options.send_buffer;
+    if socket.error != 0 {
+        let errno = socket.error;
+        if *total == 0 {
+            socket.take_error();
+        }
+        return Some(Err(errno));
+    }
+    let Some(stream) = socket.stream() else { return Some(Err(libc::ENOTCONN)) };
+    if stream.phase == Phase::Dead || stream.write_shut {
+        return Some(Err(libc::EPIPE));
+    }
+    if stream.is_connecting() {
+        return None;
+    }
+    if from.left() == 0 {
+        return Some(Ok(()));
+    }
+    let Some(tx) = tx else { return Some(Err(libc::ENOBUFS)) };
+    let room = stream.space(limit);
+    let n = stream.outbox.write(&tx.0, from, room);
+    *starved |= n < room.min(from.left() + n);
+    *total += n;
+    if n > 0 {
+        core.touch(id);
+    }
+    (from.left() == 0).then_some(Ok(()))
+}
+
+/// The destination of an undecided socket's first datagram decides whose it is.
+fn first_datagram(
+    mut core: Guard,
+    fd: RawFd,
+    id: Id,
+    from: Gather<'_>,
+    flags: i32,
+    to: Option<SocketAddr>,
+) -> Outcome<usize> {
+    let Some(to) = to else { return Err(Instead::Linux) };
+    if core.routes.connect(to.ip()) == Whose::Linux {
+        // A bound one stays open for both until IX is asked for.
+        let bound = core.sockets.get(id).is_some_and(|socket| socket.bound.is_some());
+        if !bound && let Some(socket) = core.sockets.get_mut(id) {
+            socket.kind = Kind::Linux;
+        }
+        return Err(Instead::Linux);
+    }
+    ops::become_datagrams(core, id)?;
+    send(fd, from, flags, Some(to))
+}
+
+fn send_datagram(
+    mut core: Guard,
+    id: Id,
+    from: &mut Gather<'_>,
+    to: Option<SocketAddr>,
+    nonblocking: bool,
+    timeout: Option<Duration>,
+) -> Outcome<usize> {
+    let len = from.left();
+    if len > DATAGRAM_MAX {
+        return Err(libc::EMSGSIZE.into());
+    }
+    let elsewhere = to.is_some_and(|to| core.routes.connect(to.ip()) == Whose::Linux);
+    if elsewhere {
+        let text = "a UDP socket of IX sends to Linux's side: it cannot; use a socket for each";
+        crate::log::once(crate::log::Once::Datagram, text);
+        return Err(libc::ENETUNREACH.into());
+    }
+    let mut attempt = |core: &mut Core| give_datagram(core, id, from, len, to);
+    if let Some(done) = attempt(&mut core) {
+        return Ok(done?);
+    }
+    if nonblocking {
+        core = ops::again(core, id);
+        return Ok(attempt(&mut core).unwrap_or(Err(libc::EAGAIN))?);
+    }
+    Ok(block(core, id, timeout, attempt)?)
+}
+
+fn give_datagram(
+    core: &mut Core,
+    id: Id,
+    from: &mut Gather<'_>,
+    len: usize,
+    to: Option<SocketAddr>,
+) -> Option<Result<usize, i32>> {
+    let Core { sockets, tx, starved, .. } = core;
+    let Some(socket) = sockets.get_mut(id) else { return Some(Err(libc::EBADF)) };
+    let limit = socket.options.send_buffer;
+    match socket.take_error() {
+        0 => {}
+        errno => return Some(Err(errno)),
+    }
+    let Some(udp) = socket.datagrams() else { return Some(Err(libc::EBADF)) };
+    let Some(to) = to.or(udp.peer) else { return Some(Err(libc::EDESTADDRREQ)) };
+    if udp.write_shut {
+        return Some(Err(libc::EPIPE));
+    }
+    if to.port() == 0 {
+        return Some(Err(libc::EINVAL));
+    }
+    if udp.flying >= limit {
+        return None;
+    }
+    let Some(mut memory) = tx.as_ref().and_then(|tx| tx.0.alloc(len)) else {
+        *starved = true;
+        return None;
+    };
+    while from.left() > 0 {
+        let n = memory.extend(from.front());
+        from.advance(n);
+    }
+    udp.flying += len.max(1);
+    udp.outbox.push_back((memory, to));
+    core.touch(id);
+    Some(Ok(len))
+}
+
+/// Unread bytes, as `FIONREAD` tells; and those not acknowledged, as `TIOCOUTQ` does.
+pub fn queued(fd: RawFd) -> Outcome<(usize, usize)> {
+    let mut core = lock();
+    let id = socket_of(&core, fd)?;
+    match &core.sockets.get_mut(id).ok_or(libc::EBADF)?.kind {
+        Kind::Linux | Kind::Idle { .. } => Err(Instead::Linux),
+        Kind::Listener(_) => Err(libc::EINVAL.into()),
+        Kind::Stream(stream) => Ok((stream.inbox.len(), stream.outbox.len() as usize)),
+        Kind::Datagrams(udp) => {
+            Ok((udp.inbox.front().map_or(0, |first| first.data.len() as usize), udp.flying))
+        }
+    }
+}
+
+/// `O_NONBLOCK` of a socket, if it is one of ours.
+pub fn set_nonblocking(fd: RawFd, on: bool) {
+    let mut core = lock();
+    if let Ok(id) = socket_of(&core, fd)
+        && let Some(socket) = core.sockets.get_mut(id)
+    {
+        socket.nonblocking = on;
+    }
+}
+
+/// The same, to be looked at; and whether the Linux socket under the descriptor has its own.
+pub fn is_nonblocking(fd: RawFd) -> Outcome<bool> {
+    let core = lock();
+    let id = socket_of(&core, fd)?;
+    core.sockets.get(id).map(|socket: &Socket| socket.nonblocking).ok_or(Instead::Linux)
+}

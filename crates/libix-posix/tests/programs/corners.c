@@ -1,0 +1,945 @@
+/* Corner cases of the socket API. `corners peer PORT` is the other end, always on Linux;
+ * `corners run OWN-IP PEER-IP PORT` goes through the cases and prints what every call answers. Run on
+ * Linux and on IX, the output must be the same. */
+#include "peer.h"
+
+static const char *own_ip, *peer_ip;
+static int control;
+
+static volatile sig_atomic_t caught;
+
+static const char *name_of(int error)
+{
+    const char *name = strerrorname_np(error);
+    return name ? name : "?";
+}
+
+/* Prints what a call answered, and its errno. */
+static long say(const char *what, long result)
+{
+    int error = errno;
+    if (result < 0)
+        printf("%s: %ld %s\n", what, result, name_of(error));
+    else
+        printf("%s: %ld\n", what, result);
+    fflush(stdout);
+    return result;
+}
+
+#define SAY(call) (errno = 0, say(#call, (long)(call)))
+
+static long tell(const char *format, ...)
+{
+    char line[100];
+    va_list arguments;
+    va_start(arguments, format);
+    int len = vsnprintf(line, sizeof line, format, arguments);
+    va_end(arguments);
+    line[len++] = '\n';
+    for (int at = 0; at < len;) {
+        int n = write(control, line + at, len - at);
+        if (n <= 0) {
+            perror("control");
+            exit(2);
+        }
+        at += n;
+    }
+    for (len = 0; len < 99; len++) {
+        char c;
+        if (read(control, &c, 1) != 1) {
+            fprintf(stderr, "the peer is gone\n");
+            exit(2);
+        }
+        if (c == '\n')
+            break;
+        line[len] = c;
+    }
+    line[len] = 0;
+    return atol(line);
+}
+
+static int tcp(void)
+{
+    return socket(AF_INET, SOCK_STREAM, 0);
+}
+
+static void nonblocking(int fd)
+{
+    fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
+}
+
+/* A listener at the own address, or at all. */
+static int listener(const char *ip, int backlog)
+{
+    int fd = tcp(), one = 1;
+    struct sockaddr_in at = address(ip, 0);
+    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
+    if (bind(fd, (struct sockaddr *)&at, sizeof at) < 0 || listen(fd, backlog) < 0) {
+        perror("listener");
+        exit(2);
+    }
+    return fd;
+}
+
+/* Two ends of a connection: ours is the answer, the peer's is its `d`. */
+static int accepted(void)
+{
+    int l = listener(own_ip, 8);
+    long dialled = tell("dial %d", port_of(l));
+    int fd = accept(l, NULL, NULL);
+    close(l);
+    if (dialled || fd < 0) {
+        printf("no connection: %ld\n", dialled);
+        exit(2);
+    }
+    return fd;
+}
+
+static int dialled(void)
+{
+    int port = tell("listen 8"), fd = tcp();
+    struct sockaddr_in at = address(peer_ip, port);
+    if (connect(fd, (struct sockaddr *)&at, sizeof at) < 0) {
+        printf("cannot dial: %s\n", name_of(errno));
+        exit(2);
+    }
+    tell("accept");
+    tell("unlisten");
+    return fd;
+}
+
+static int ready(int fd, int events, int ms)
+{
+    struct pollfd poll_ = {fd, events, 0};
+    int n = poll(&poll_, 1, ms);
+    return n < 0 ? n : poll_.revents;
+}
+
+/* Waits for the time that things take to arrive, at most. */
+static int soon(int fd, int events)
+{
+    return ready(fd, events, 3000);
+}
+
+static int so_error(int fd)
+{
+    int error = -1;
+    socklen_t len = sizeof error;
+    getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &len);
+    return error;
+}
+
+static void on_signal(int signal)
+{
+    caught = signal;
+}
+
+static void handle(int signal, int flags)
+{
+    struct sigaction action = {.sa_handler = on_signal, .sa_flags = flags};
+    sigaction(signal, &action, NULL);
+}
+
+static char buffer[1 << 20];
+
+static void reading(void)
+{
+    int fd = accepted();
+    nonblocking(fd);
+    SAY(recv(fd, buffer, 10, 0));
+    SAY(read(fd, buffer, 0));
+    SAY(ready(fd, POLLIN, 0));
+    tell("send 100");
+    SAY(soon(fd, POLLIN));
+    int n = -1;
+    SAY(ioctl(fd, FIONREAD, &n));
+    SAY(n);
+    SAY(recv(fd, buffer, 10, MSG_PEEK));
+    SAY(buffer[9]);
+    SAY(recv(fd, buffer, 30, 0));
+    SAY(buffer[29]);
+    SAY(recv(fd, NULL, 20, MSG_TRUNC));
+    SAY(read(fd, buffer, sizeof buffer));
+    SAY(buffer[0]);
+    SAY(recv(fd, buffer, 1, MSG_DONTWAIT));
+    struct iovec pieces[3] = {{buffer, 3}, {buffer + 10, 0}, {buffer + 20, 100}};
+    tell("send 20");
+    soon(fd, POLLIN);
+    SAY(readv(fd, pieces, 3));
+    SAY(buffer[2]);
+    SAY(buffer[20]);
+    SAY(readv(fd, pieces, -1));
+    SAY(recv(fd, buffer, 1, MSG_OOB));
+    fcntl(fd, F_SETFL, 0);
+    struct timeval limit = {.tv_usec = 50000};
+    SAY(setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit));
+    SAY(recv(fd, buffer, 1, 0));
+    tell("send 5");
+    SAY(recv(fd, buffer, 5, MSG_WAITALL));
+    tell("send 5");
+    SAY(recv(fd, buffer, 8, MSG_WAITALL));
+    tell("close");
+    SAY(recv(fd, buffer, 8, MSG_WAITALL));
+    SAY(close(fd));
+    SAY(recv(fd, buffer, 8, 0));
+}
+
+static void writing(void)
+{
+    int fd = dialled();
+    SAY(write(fd, "hello", 5));
+    SAY(tell("recv 5"));
+    SAY(write(fd, "", 0));
+    SAY(send(fd, "", 0, 0));
+    struct iovec pieces[3] = {{"abc", 3}, {"", 0}, {"defgh", 5}};
+    SAY(writev(fd, pieces, 3));
+    struct msghdr message = {.msg_iov = pieces, .msg_iovlen = 3};
+    SAY(sendmsg(fd, &message, MSG_NOSIGNAL));
+    SAY(tell("recv 16"));
+    nonblocking(fd);
+    memset(buffer, 'x', sizeof buffer);
+    long total = 0, n;
+    while ((n = write(fd, buffer, sizeof buffer)) > 0)
+        total += n;
+    SAY(n);
+    SAY(total > 100000);
+    SAY(ready(fd, POLLOUT, 0));
+    SAY(tell("recv %ld", total) == total);
+    SAY(soon(fd, POLLOUT));
+    n = -1;
+    sleep_ms(50);
+    SAY(ioctl(fd, TIOCOUTQ, &n));
+    SAY(n);
+    int file = open("/proc/self/exe", O_RDONLY);
+    off_t offset = 100;
+    SAY(sendfile(fd, file, &offset, 1000));
+    SAY(offset);
+    SAY(lseek(file, 0, SEEK_CUR));
+    SAY(sendfile(fd, file, NULL, 500));
+    SAY(lseek(file, 0, SEEK_CUR));
+    SAY(tell("recv 1500"));
+    close(file);
+    SAY(shutdown(fd, SHUT_WR));
+    SAY(send(fd, "x", 1, MSG_NOSIGNAL));
+    SAY(tell("recv 1"));
+    tell("send 3");
+    SAY(soon(fd, POLLIN) & POLLIN);
+    SAY(recv(fd, buffer, 10, 0));
+    tell("close");
+    SAY(soon(fd, POLLRDHUP | POLLIN));
+    SAY(recv(fd, buffer, 10, 0));
+    SAY(close(fd));
+}
+
+static void broken_pipe(void)
+{
+    handle(SIGPIPE, 0);
+    int fd = accepted();
+    tell("rst");
+    SAY(soon(fd, POLLIN | POLLOUT | POLLRDHUP));
+    SAY(send(fd, "x", 1, MSG_NOSIGNAL));
+    SAY(caught);
+    SAY(send(fd, "x", 1, MSG_NOSIGNAL));
+    SAY(caught);
+    SAY(write(fd, "x", 1));
+    SAY(caught == SIGPIPE);
+    caught = 0;
+    SAY(recv(fd, buffer, 1, 0));
+    SAY(so_error(fd));
+    SAY(shutdown(fd, SHUT_RDWR));
+    close(fd);
+    fd = accepted();
+    tell("send 10");
+    soon(fd, POLLIN);
+    tell("rst");
+    sleep_ms(100);
+    SAY(so_error(fd));
+    SAY(so_error(fd));
+    SAY(recv(fd, buffer, 100, 0));
+    SAY(recv(fd, buffer, 100, 0));
+    close(fd);
+    fd = accepted();
+    tell("rst");
+    sleep_ms(100);
+    SAY(recv(fd, buffer, 100, 0));
+    SAY(recv(fd, buffer, 100, 0));
+    SAY(ready(fd, POLLIN | POLLOUT | POLLRDHUP, 0));
+    close(fd);
+    fd = accepted();
+    shutdown(fd, SHUT_WR);
+    SAY(write(fd, "x", 1));
+    SAY(caught == SIGPIPE);
+    caught = 0;
+    signal(SIGPIPE, SIG_IGN);
+    SAY(write(fd, "x", 1));
+    close(fd);
+}
+
+static void half_close(void)
+{
+    int fd = accepted();
+    tell("send 7");
+    tell("shut 1");
+    SAY(soon(fd, POLLRDHUP));
+    SAY(ready(fd, POLLIN | POLLOUT | POLLRDHUP, 0));
+    SAY(recv(fd, buffer, 100, 0));
+    SAY(recv(fd, buffer, 100, 0));
+    SAY(write(fd, "still", 5));
+    SAY(tell("recv 5"));
+    SAY(shutdown(fd, SHUT_WR));
+    sleep_ms(100);
+    SAY(ready(fd, POLLIN | POLLOUT | POLLRDHUP, 0));
+    SAY(recv(fd, buffer, 100, 0));
+    SAY(shutdown(fd, 7));
+    SAY(close(fd));
+    fd = accepted();
+    SAY(shutdown(fd, SHUT_RD));
+    SAY(ready(fd, POLLIN | POLLOUT | POLLRDHUP, 0));
+    SAY(recv(fd, buffer, 100, 0));
+    SAY(write(fd, "x", 1));
+    SAY(tell("recv 1"));
+    SAY(shutdown(fd, SHUT_RDWR));
+    SAY(tell("recv 1"));
+    SAY(ready(fd, POLLIN | POLLOUT | POLLRDHUP, 0));
+    close(fd);
+    /* Close with data that the peer has not read, and with data that we have not. */
+    fd = accepted();
+    write(fd, buffer, 50000);
+    SAY(close(fd));
+    SAY(tell("recv 50000"));
+    SAY(tell("recv 1"));
+    fd = accepted();
+    tell("send 10");
+    soon(fd, POLLIN);
+    SAY(close(fd));
+    sleep_ms(50);
+    SAY(tell("recv 1") == -ECONNRESET);
+    fd = accepted();
+    struct linger hard = {1, 0};
+    SAY(setsockopt(fd, SOL_SOCKET, SO_LINGER, &hard, sizeof hard));
+    SAY(close(fd));
+    sleep_ms(50);
+    SAY(tell("recv 1") == -ECONNRESET);
+    fd = accepted();
+    hard.l_linger = 2;
+    setsockopt(fd, SOL_SOCKET, SO_LINGER, &hard, sizeof hard);
+    write(fd, "bye", 3);
+    SAY(close(fd));
+    SAY(tell("recv 3"));
+}
+
+static void connecting(void)
+{
+    int fd = tcp(), port = tell("listen 1");
+    tell("unlisten");
+    struct sockaddr_in at = address(peer_ip, port), got;
+    socklen_t len = sizeof got;
+    SAY(connect(fd, (struct sockaddr *)&at, sizeof at));
+    SAY(so_error(fd));
+    SAY(recv(fd, buffer, 1, 0));
+    SAY(getpeername(fd, (struct sockaddr *)&got, &len));
+    close(fd);
+    fd = tcp();
+    nonblocking(fd);
+    SAY(connect(fd, (struct sockaddr *)&at, sizeof at));
+    SAY(soon(fd, POLLOUT | POLLIN));
+    SAY(so_error(fd));
+    SAY(so_error(fd));
+    close(fd);
+    port = tell("listen 8");
+    at = address(peer_ip, port);
+    fd = tcp();
+    nonblocking(fd);
+    SAY(connect(fd, (struct sockaddr *)&at, sizeof at));
+    SAY(soon(fd, POLLOUT));
+    SAY(so_error(fd));
+    SAY(connect(fd, (struct sockaddr *)&at, sizeof at));
+    SAY(connect(fd, (struct sockaddr *)&at, sizeof at));
+    SAY(getpeername(fd, (struct sockaddr *)&got, &len));
+    SAY(ntohs(got.sin_port) == port);
+    SAY(getsockname(fd, (struct sockaddr *)&got, &len));
+    SAY(!strcmp(inet_ntoa(got.sin_addr), own_ip));
+    SAY(ntohs(got.sin_port) > 1024);
+    SAY(listen(fd, 1));
+    SAY(bind(fd, (struct sockaddr *)&got, sizeof got));
+    SAY(accept(fd, NULL, NULL));
+    tell("accept");
+    tell("unlisten");
+    close(fd);
+    /* Bound first. */
+    port = tell("listen 8");
+    at = address(peer_ip, port);
+    fd = tcp();
+    struct sockaddr_in own = address(own_ip, 0);
+    SAY(bind(fd, (struct sockaddr *)&own, sizeof own));
+    int bound = port_of(fd);
+    SAY(connect(fd, (struct sockaddr *)&at, sizeof at));
+    SAY(port_of(fd) == bound);
+    tell("accept");
+    close(fd);
+    fd = tcp();
+    at.sin_family = AF_UNIX;
+    SAY(connect(fd, (struct sockaddr *)&at, sizeof at));
+    at.sin_family = AF_INET;
+    SAY(connect(fd, (struct sockaddr *)&at, 3));
+    at.sin_port = htons(tell("listen 8"));
+    SAY(getpeername(fd, (struct sockaddr *)&got, &len));
+    SAY(send(fd, "x", 1, MSG_NOSIGNAL));
+    SAY(recv(fd, buffer, 1, 0));
+    SAY(shutdown(fd, SHUT_RDWR));
+    SAY(ready(fd, POLLIN | POLLOUT, 0));
+    SAY(connect(fd, (struct sockaddr *)&at, sizeof at));
+    close(fd);
+}
+
+static void accepting(void)
+{
+    int l = listener(own_ip, 8);
+    struct sockaddr_in got;
+    socklen_t len = sizeof got;
+    nonblocking(l);
+    SAY(accept(l, NULL, NULL));
+    SAY(ready(l, POLLIN | POLLOUT, 0));
+    SAY(recv(l, buffer, 1, 0));
+    SAY(send(l, "x", 1, MSG_NOSIGNAL));
+    int yes = -1;
+    len = sizeof yes;
+    SAY(getsockopt(l, SOL_SOCKET, SO_ACCEPTCONN, &yes, &len));
+    SAY(yes);
+    SAY(tell("dial %d", port_of(l)));
+    tell("send 4");
+    SAY(soon(l, POLLIN));
+    len = sizeof got;
+    int fd = accept4(l, (struct sockaddr *)&got, &len, SOCK_NONBLOCK | SOCK_CLOEXEC);
+    SAY(fd >= 0);
+    SAY(len);
+    SAY(!strcmp(inet_ntoa(got.sin_addr), peer_ip));
+    SAY((fcntl(fd, F_GETFL) & O_NONBLOCK) != 0);
+    SAY(fcntl(fd, F_GETFD));
+    SAY(port_of(fd) == port_of(l));
+    SAY(soon(fd, POLLIN));
+    SAY(recv(fd, buffer, 10, 0));
+    SAY(accept4(l, NULL, NULL, 0x7));
+    close(fd);
+    /* Gone before it is accepted. */
+    tell("dial %d", port_of(l));
+    tell("send 4");
+    tell("rst");
+    SAY(soon(l, POLLIN));
+    sleep_ms(50);
+    fd = accept(l, NULL, NULL);
+    SAY(fd >= 0);
+    SAY((fcntl(fd, F_GETFL) & O_NONBLOCK) != 0);
+    SAY(recv(fd, buffer, 10, 0));
+    SAY(recv(fd, buffer, 10, 0));
+    close(fd);
+    SAY(listen(l, 4));
+    struct sockaddr_in at = address(own_ip, port_of(l));
+    int other = tcp();
+    SAY(bind(other, (struct sockaddr *)&at, sizeof at));
+    int one = 1;
+    setsockopt(other, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
+    SAY(bind(other, (struct sockaddr *)&at, sizeof at));
+    at = address("0.0.0.0", port_of(l));
+    SAY(bind(other, (struct sockaddr *)&at, sizeof at));
+    at = address("192.0.2.77", 0);
+    SAY(bind(other, (struct sockaddr *)&at, sizeof at));
+    close(other);
+    int port = port_of(l);
+    SAY(close(l));
+    SAY(tell("dial %d", port) == -ECONNREFUSED);
+    /* At all addresses. */
+    l = listener("0.0.0.0", 4);
+    SAY(tell("dial %d", port_of(l)));
+    fd = accept(l, NULL, NULL);
+    SAY(fd >= 0);
+    SAY(getsockname(fd, (struct sockaddr *)&got, &len));
+    SAY(!strcmp(inet_ntoa(got.sin_addr), own_ip));
+    close(fd);
+    SAY(shutdown(l, SHUT_RD));
+    SAY(accept(l, NULL, NULL));
+    close(l);
+    /* One port, two listeners. */
+    int pair[2];
+    for (int i = 0; i < 2; i++) {
+        pair[i] = tcp();
+        setsockopt(pair[i], SOL_SOCKET, SO_REUSEPORT, &one, sizeof one);
+        at = address(own_ip, i ? port_of(pair[0]) : 0);
+        SAY(bind(pair[i], (struct sockaddr *)&at, sizeof at));
+        SAY(listen(pair[i], 4));
+        nonblocking(pair[i]);
+    }
+    int first = 0, count = 0;
+    for (int i = 0; i < 16; i++) {
+        tell("dial %d", port_of(pair[0]));
+        for (int wait = 0; wait < 100; wait++) {
+            int a = accept(pair[0], NULL, NULL), b = a < 0 ? accept(pair[1], NULL, NULL) : -1;
+            first += a >= 0;
+            count += a >= 0 || b >= 0;
+            close(a < 0 ? b : a);
+            if (a >= 0 || b >= 0)
+                break;
+            sleep_ms(5);
+        }
+        tell("close");
+    }
+    SAY(count);
+    SAY(first > 0 && first < 16);
+    close(pair[0]);
+    tell("dial %d", port_of(pair[1]));
+    SAY(soon(pair[1], POLLIN));
+    close(pair[1]);
+}
+
+static void say_events(const char *what, int n, struct epoll_event *events)
+{
+    printf("%s: %d", what, n);
+    for (int i = 0; i < n; i++)
+        printf(" %x/%d", events[i].events, events[i].data.u32);
+    printf("\n");
+    fflush(stdout);
+}
+
+#define EVENTS(ms)                                                           \
+    ({                                                                       \
+        int n_ = epoll_wait(set, events, 8, ms);                             \
+        say_events("epoll_wait", n_, events);                                \
+    })
+
+static void epolls(void)
+{
+    struct epoll_event events[8], in = {EPOLLIN | EPOLLRDHUP, {.u32 = 1}};
+    int set = epoll_create1(0), fd = accepted(), bell = eventfd(0, EFD_NONBLOCK);
+    nonblocking(fd);
+    SAY(epoll_ctl(set, EPOLL_CTL_ADD, fd, &in));
+    SAY(epoll_ctl(set, EPOLL_CTL_ADD, fd, &in));
+    SAY(epoll_ctl(set, EPOLL_CTL_ADD, set, &in));
+    SAY(epoll_ctl(set, EPOLL_CTL_DEL, bell, &in));
+    SAY(epoll_ctl(set, EPOLL_CTL_MOD, bell, &in));
+    SAY(epoll_ctl(set, 9, fd, &in));
+    SAY(epoll_wait(set, events, 0, 0));
+    EVENTS(0);
+    EVENTS(20);
+    tell("send 10");
+    EVENTS(3000);
+    EVENTS(0);
+    recv(fd, buffer, 4, 0);
+    EVENTS(0);
+    recv(fd, buffer, 100, 0);
+    EVENTS(0);
+    /* Edges. */
+    in.events = EPOLLIN | EPOLLOUT | EPOLLET;
+    in.data.u32 = 2;
+    SAY(epoll_ctl(set, EPOLL_CTL_MOD, fd, &in));
+    EVENTS(1000);
+    EVENTS(0);
+    tell("send 10");
+    EVENTS(3000);
+    EVENTS(0);
+    recv(fd, buffer, 4, 0);
+    EVENTS(0);
+    tell("send 10");
+    EVENTS(3000);
+    recv(fd, buffer, 100, 0);
+    EVENTS(0);
+    SAY(epoll_ctl(set, EPOLL_CTL_MOD, fd, &in));
+    EVENTS(0);
+    while (write(fd, buffer, 100000) > 0)
+        ;
+    EVENTS(0);
+    long queued = 0;
+    ioctl(fd, TIOCOUTQ, &queued);
+    tell("recv 300000");
+    sleep_ms(50);
+    /* Once. */
+    in.events = EPOLLIN | EPOLLONESHOT;
+    in.data.u32 = 3;
+    SAY(epoll_ctl(set, EPOLL_CTL_MOD, fd, &in));
+    tell("send 10");
+    EVENTS(3000);
+    EVENTS(0);
+    SAY(epoll_ctl(set, EPOLL_CTL_MOD, fd, &in));
+    EVENTS(0);
+    EVENTS(0);
+    /* With Linux's. */
+    struct epoll_event bell_in = {EPOLLIN, {.u32 = 9}};
+    SAY(epoll_ctl(set, EPOLL_CTL_ADD, bell, &bell_in));
+    EVENTS(0);
+    eventfd_write(bell, 1);
+    EVENTS(3000);
+    in.events = EPOLLIN;
+    epoll_ctl(set, EPOLL_CTL_MOD, fd, &in);
+    int n = epoll_wait(set, events, 8, 3000);
+    for (int tries = 0; n < 2 && tries < 100; tries++)
+        n = epoll_wait(set, events, 8, 10);
+    SAY(n);
+    eventfd_t value;
+    eventfd_read(bell, &value);
+    recv(fd, buffer, 100, 0);
+    EVENTS(0);
+    /* Duplicates. */
+    int twin = dup(fd);
+    SAY(epoll_ctl(set, EPOLL_CTL_ADD, twin, &in));
+    tell("send 1");
+    n = epoll_wait(set, events, 8, 3000);
+    SAY(n);
+    SAY(epoll_ctl(set, EPOLL_CTL_DEL, twin, NULL));
+    close(twin);
+    EVENTS(0);
+    recv(fd, buffer, 100, 0);
+    tell("shut 1");
+    in.events = EPOLLIN | EPOLLRDHUP;
+    epoll_ctl(set, EPOLL_CTL_MOD, fd, &in);
+    EVENTS(3000);
+    recv(fd, buffer, 100, 0);
+    in.events = 0;
+    epoll_ctl(set, EPOLL_CTL_MOD, fd, &in);
+    EVENTS(0);
+    tell("rst");
+    EVENTS(3000);
+    close(fd);
+    EVENTS(0);
+    /* Waiting in the set before it is connected. */
+    fd = tcp();
+    nonblocking(fd);
+    in.events = EPOLLOUT;
+    in.data.u32 = 4;
+    SAY(epoll_ctl(set, EPOLL_CTL_ADD, fd, &in));
+    EVENTS(0);
+    struct sockaddr_in at = address(peer_ip, tell("listen 8"));
+    connect(fd, (struct sockaddr *)&at, sizeof at);
+    sleep_ms(50);
+    EVENTS(3000);
+    tell("accept");
+    /* A set in a set, and in poll. */
+    int outer = epoll_create1(0);
+    struct epoll_event nested = {EPOLLIN, {.u32 = 5}};
+    SAY(epoll_ctl(outer, EPOLL_CTL_ADD, bell, &nested));
+    SAY(ready(set, POLLIN, 0));
+    in.events = EPOLLIN;
+    epoll_ctl(set, EPOLL_CTL_MOD, fd, &in);
+    SAY(ready(set, POLLIN, 0));
+    tell("send 1");
+    SAY(soon(set, POLLIN));
+    SAY(close(set));
+    SAY(epoll_wait(set, events, 8, 0));
+    close(outer);
+    close(bell);
+    close(fd);
+}
+
+static void selects(void)
+{
+    int fd = accepted(), bell = eventfd(0, EFD_NONBLOCK);
+    fd_set in, out;
+    struct timeval limit = {0, 0};
+#define SELECT()                                                             \
+    ({                                                                       \
+        FD_ZERO(&in); FD_ZERO(&out);                                        \
+        FD_SET(fd, &in), FD_SET(fd, &out), FD_SET(bell, &in);                \
+        int n_ = select((fd > bell ? fd : bell) + 1, &in, &out, NULL, &limit); \
+        printf("select: %d %d%d%d\n", n_, !!FD_ISSET(fd, &in),               \
+               !!FD_ISSET(bell, &in), !!FD_ISSET(fd, &out));                 \
+    })
+    SELECT();
+    eventfd_write(bell, 1);
+    SELECT();
+    tell("send 1");
+    soon(fd, POLLIN);
+    SELECT();
+    recv(fd, buffer, 10, 0);
+    eventfd_t value;
+    eventfd_read(bell, &value);
+    FD_ZERO(&in);
+    FD_SET(fd, &in);
+    FD_SET(bell, &in);
+    limit.tv_usec = 30000;
+    SAY(select((fd > bell ? fd : bell) + 1, &in, NULL, NULL, &limit));
+    SAY(limit.tv_usec);
+    SAY(FD_ISSET(fd, &in));
+    tell("close");
+    soon(fd, POLLIN);
+    SELECT();
+    struct pollfd polls[3] = {{fd, POLLIN, 0}, {-1, POLLIN, 5}, {bell, POLLOUT, 0}};
+    SAY(poll(polls, 3, 100));
+    SAY(polls[0].revents);
+    SAY(polls[1].revents);
+    SAY(polls[2].revents);
+    int closed = fd;
+    close(fd);
+    SAY(ready(closed, POLLIN, 0));
+    close(bell);
+}
+
+static void descriptors(void)
+{
+    int fd = dialled();
+    int twin = dup(fd);
+    SAY(twin > fd);
+    SAY(dup2(fd, 77));
+    SAY(fcntl(fd, F_DUPFD, 80) >= 80);
+    SAY(fcntl(fd, F_DUPFD_CLOEXEC, 90) >= 90);
+    nonblocking(twin);
+    SAY((fcntl(fd, F_GETFL) & O_NONBLOCK) != 0);
+    SAY(recv(77, buffer, 1, 0));
+    int zero = 0;
+    SAY(ioctl(fd, FIONBIO, &zero));
+    SAY((fcntl(77, F_GETFL) & O_NONBLOCK) != 0);
+    close(fd);
+    SAY(write(77, "dup", 3));
+    SAY(tell("recv 3"));
+    SAY(write(fd, "x", 1));
+    close(77);
+    close(80);
+    close(90);
+    tell("send 2");
+    SAY(recv(twin, buffer, 9, 0));
+    /* The lowest free number, also over another one. */
+    int pipes[2];
+    SAY(pipe(pipes));
+    SAY(pipes[0] == fd);
+    SAY(dup2(pipes[0], twin) == twin);
+    SAY(tell("recv 1"));
+    write(pipes[1], "p", 1);
+    SAY(read(twin, buffer, 1));
+    close(twin);
+    close(pipes[0]);
+    close(pipes[1]);
+    SAY(close(pipes[1]));
+    fd = accepted();
+    int file = open("/dev/null", O_RDONLY);
+    SAY(dup2(fd, file) == file);
+    close(fd);
+    SAY(write(file, "over", 4));
+    SAY(tell("recv 4"));
+    close(file);
+}
+
+static void options(void)
+{
+    int fd = dialled(), value = -1;
+    socklen_t len = sizeof value;
+    SAY(getsockopt(fd, SOL_SOCKET, SO_TYPE, &value, &len));
+    SAY(value);
+    SAY(getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &value, &len));
+    SAY(value);
+    SAY(getsockopt(fd, SOL_SOCKET, SO_ERROR, &value, &len));
+    SAY(value);
+    SAY(getsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &value, &len));
+    SAY(value);
+    value = 1;
+    SAY(setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &value, sizeof value));
+    SAY(getsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &value, &len));
+    SAY(value);
+    SAY(setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &value, sizeof value));
+    SAY(setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &value, sizeof value));
+    value = 100;
+    SAY(setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &value, sizeof value));
+    SAY(setsockopt(fd, IPPROTO_TCP, 12345, &value, sizeof value));
+    SAY(setsockopt(fd, 999, 1, &value, sizeof value));
+    SAY(setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &value, 1));
+    value = 20000;
+    SAY(setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &value, sizeof value));
+    SAY(getsockopt(fd, SOL_SOCKET, SO_SNDBUF, &value, &len));
+    SAY(value);
+    struct tcp_info info;
+    len = sizeof info;
+    SAY(getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &len));
+    SAY(len >= 104);
+    SAY(info.tcpi_state);
+    SAY(info.tcpi_snd_mss > 500);
+    value = 1;
+    SAY(setsockopt(fd, IPPROTO_TCP, TCP_CORK, &value, sizeof value));
+    SAY(write(fd, "corked", 6));
+    value = 0;
+    SAY(setsockopt(fd, IPPROTO_TCP, TCP_CORK, &value, sizeof value));
+    SAY(tell("recv 6"));
+    SAY(ioctl(fd, FIONREAD, &value));
+    SAY(value);
+    close(fd);
+}
+
+static void datagrams(void)
+{
+    int fd = socket(AF_INET, SOCK_DGRAM, 0);
+    struct sockaddr_in at = address(own_ip, 0), got;
+    socklen_t len = sizeof got;
+    SAY(bind(fd, (struct sockaddr *)&at, sizeof at));
+    int port = tell("udp %d", port_of(fd));
+    SAY(recv(fd, buffer, 10, MSG_DONTWAIT));
+    SAY(ready(fd, POLLIN | POLLOUT, 0));
+    SAY(send(fd, "x", 1, 0));
+    tell("usend 100");
+    SAY(soon(fd, POLLIN));
+    SAY(recvfrom(fd, buffer, 10, MSG_PEEK, (struct sockaddr *)&got, &len));
+    SAY(ntohs(got.sin_port) == port);
+    SAY(recv(fd, buffer, 10, MSG_PEEK | MSG_TRUNC));
+    int n = 0;
+    SAY(ioctl(fd, FIONREAD, &n));
+    SAY(n);
+    struct iovec piece = {buffer, 10};
+    struct msghdr message = {.msg_iov = &piece, .msg_iovlen = 1, .msg_name = &got,
+                             .msg_namelen = sizeof got};
+    SAY(recvmsg(fd, &message, 0));
+    SAY(message.msg_flags);
+    SAY(message.msg_namelen);
+    SAY(recv(fd, buffer, 10, MSG_DONTWAIT));
+    tell("usend 0");
+    SAY(soon(fd, POLLIN));
+    SAY(recv(fd, buffer, 10, 0));
+    SAY(sendto(fd, buffer, 50, 0, (struct sockaddr *)&got, sizeof got));
+    SAY(tell("urecv"));
+    SAY(sendto(fd, buffer, 0, 0, (struct sockaddr *)&got, sizeof got));
+    SAY(tell("urecv"));
+    SAY(sendto(fd, buffer, 70000, 0, (struct sockaddr *)&got, sizeof got));
+    SAY(connect(fd, (struct sockaddr *)&got, sizeof got));
+    SAY(send(fd, buffer, 7, 0));
+    SAY(tell("urecv"));
+    SAY(getpeername(fd, (struct sockaddr *)&got, &len));
+    SAY(ntohs(got.sin_port) == port);
+    tell("usend 5");
+    SAY(recv(fd, buffer, 10, 0));
+    struct mmsghdr many[3] = {0};
+    struct iovec pieces[3];
+    for (int i = 0; i < 3; i++) {
+        pieces[i] = (struct iovec){buffer + 100 * i, 100};
+        many[i].msg_hdr = (struct msghdr){.msg_iov = &pieces[i], .msg_iovlen = 1};
+    }
+    SAY(sendmmsg(fd, many, 2, 0));
+    SAY(many[1].msg_len);
+    SAY(tell("urecv"));
+    SAY(tell("urecv"));
+    tell("usend 3");
+    tell("usend 4");
+    sleep_ms(50);
+    SAY(recvmmsg(fd, many, 3, MSG_WAITFORONE, NULL));
+    SAY(many[1].msg_len);
+    struct timeval limit = {.tv_usec = 30000};
+    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+    SAY(recv(fd, buffer, 10, 0));
+    SAY(listen(fd, 1));
+    SAY(accept(fd, NULL, NULL));
+    int other = socket(AF_INET, SOCK_DGRAM, 0);
+    at = address(own_ip, port_of(fd));
+    SAY(bind(other, (struct sockaddr *)&at, sizeof at));
+    close(fd);
+    SAY(bind(other, (struct sockaddr *)&at, sizeof at));
+    close(other);
+    /* Not bound: the first datagram does it. */
+    fd = socket(AF_INET, SOCK_DGRAM, 0);
+    at = address(peer_ip, port);
+    SAY(sendto(fd, "first", 5, 0, (struct sockaddr *)&at, sizeof at));
+    SAY(tell("urecv"));
+    SAY(port_of(fd) > 0);
+    close(fd);
+}
+
+static void interrupts(void)
+{
+    int fd = accepted();
+    struct itimerval once = {.it_value.tv_usec = 30000};
+    struct epoll_event event = {EPOLLIN, {0}};
+    int set = epoll_create1(0);
+    epoll_ctl(set, EPOLL_CTL_ADD, fd, &event);
+#define INTERRUPTED(call) (caught = 0, setitimer(ITIMER_REAL, &once, NULL), SAY(call), SAY(caught))
+    handle(SIGALRM, 0);
+    INTERRUPTED(recv(fd, buffer, 1, 0));
+    INTERRUPTED(ready(fd, POLLIN, -1));
+    INTERRUPTED(epoll_wait(set, &event, 1, 5000));
+    INTERRUPTED(select(0, NULL, NULL, NULL, NULL));
+    struct timeval limit = {.tv_usec = 80000};
+    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+    handle(SIGALRM, SA_RESTART);
+    INTERRUPTED(recv(fd, buffer, 1, 0));
+    limit.tv_usec = 0;
+    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+    INTERRUPTED(epoll_wait(set, &event, 1, 5000));
+    /* Restarted: the peer's bytes end it, not the signal. */
+    caught = 0;
+    setitimer(ITIMER_REAL, &once, NULL);
+    tell("send 1");
+    SAY(recv(fd, buffer, 1, 0));
+    sleep_ms(60);
+    SAY(caught);
+    /* A signal that is let in by the call only. */
+    sigset_t blocked, none;
+    sigemptyset(&none);
+    sigemptyset(&blocked);
+    sigaddset(&blocked, SIGALRM);
+    sigprocmask(SIG_BLOCK, &blocked, NULL);
+    caught = 0;
+    raise(SIGALRM);
+    SAY(caught);
+    SAY(epoll_pwait(set, &event, 1, 5000, &none));
+    SAY(caught);
+    caught = 0;
+    raise(SIGALRM);
+    struct pollfd poll_ = {fd, POLLIN, 0};
+    SAY(ppoll(&poll_, 1, NULL, &none));
+    SAY(caught);
+    sigprocmask(SIG_UNBLOCK, &blocked, NULL);
+    signal(SIGALRM, SIG_DFL);
+    close(set);
+    close(fd);
+}
+
+static void exhaustion(void)
+{
+    /* A descriptor too many. */
+    int l = listener(own_ip, 8);
+    SAY(tell("dial %d", port_of(l)));
+    soon(l, POLLIN);
+    int fds[5000], count = 0;
+    while (count < 5000 && (fds[count] = open("/dev/null", O_RDONLY)) >= 0)
+        count++;
+    if (count < 5000) {
+        SAY(accept(l, NULL, NULL));
+        SAY(tcp());
+    } else {
+        printf("accept(l, NULL, NULL): -1 EMFILE\ntcp(): -1 EMFILE\n");
+    }
+    while (count > 0)
+        close(fds[--count]);
+    int fd = accept(l, NULL, NULL);
+    SAY(fd >= 0);
+    close(fd);
+    close(l);
+}
+
+int main(int argc, char **argv)
+{
+    if (argc == 3 && !strcmp(argv[1], "peer"))
+        return serve(atoi(argv[2]));
+    if (argc < 5)
+        return 2;
+    own_ip = argv[2];
+    peer_ip = argv[3];
+    struct sockaddr_in at = address(peer_ip, atoi(argv[4]));
+    control = tcp();
+    for (int tries = 0; connect(control, (struct sockaddr *)&at, sizeof at) < 0; tries++) {
+        if (tries == 50) {
+            perror("no peer");
+            return 2;
+        }
+        close(control);
+        sleep_ms(100);
+        control = tcp();
+    }
+    static const struct {
+        const char *name;
+        void (*run)(void);
+    } cases[] = {
+        {"reading", reading},         {"writing", writing},       {"broken_pipe", broken_pipe},
+        {"half_close", half_close},   {"connecting", connecting}, {"accepting", accepting},
+        {"epolls", epolls},           {"selects", selects},       {"descriptors", descriptors},
+        {"options", options},         {"datagrams", datagrams},   {"interrupts", interrupts},
+        {"exhaustion", exhaustion},
+    };
+    for (unsigned i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        if (argc > 5 && strcmp(argv[5], cases[i].name))
+            continue;
+        printf("== %s\n", cases[i].name);
+        cases[i].run();
+    }
+    return 0;
+}

@@ -1,0 +1,85 @@
+/* An echo server as any book has it: epoll, non-blocking, level-triggered. echo PORT */
+#define _GNU_SOURCE
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#define CHECK(call)                                                          \
+    ({                                                                       \
+        long result_ = (call);                                               \
+        if (result_ < 0) {                                                   \
+            fprintf(stderr, "%s: %s\n", #call, strerror(errno));             \
+            exit(1);                                                         \
+        }                                                                    \
+        (int)result_;                                                        \
+    })
+
+static char buffer[65536];
+
+/* What the peer does not take waits here; one connection at a time may fall behind. */
+static void echo(int set, int fd)
+{
+    for (;;) {
+        ssize_t n = read(fd, buffer, sizeof buffer);
+        if (n < 0 && errno == EAGAIN)
+            return;
+        if (n <= 0) {
+            epoll_ctl(set, EPOLL_CTL_DEL, fd, NULL);
+            close(fd);
+            return;
+        }
+        for (ssize_t sent = 0; sent < n;) {
+            ssize_t m = write(fd, buffer + sent, n - sent);
+            if (m < 0 && errno == EAGAIN) {
+                struct epoll_event out = {.events = EPOLLOUT, .data.fd = fd}, got;
+                int own = CHECK(epoll_create1(0));
+                CHECK(epoll_ctl(own, EPOLL_CTL_ADD, fd, &out));
+                CHECK(epoll_wait(own, &got, 1, -1));
+                close(own);
+            } else if (m < 0) {
+                close(fd);
+                return;
+            } else {
+                sent += m;
+            }
+        }
+    }
+}
+
+int main(int argc, char **argv)
+{
+    int port = argc > 1 ? atoi(argv[1]) : 7;
+    int listener = CHECK(socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0));
+    int one = 1;
+    CHECK(setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one));
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_port = htons(port)};
+    CHECK(bind(listener, (struct sockaddr *)&at, sizeof at));
+    CHECK(listen(listener, 128));
+    int set = CHECK(epoll_create1(EPOLL_CLOEXEC));
+    struct epoll_event in = {.events = EPOLLIN, .data.fd = listener};
+    CHECK(epoll_ctl(set, EPOLL_CTL_ADD, listener, &in));
+    printf("ready\n");
+    fflush(stdout);
+    for (;;) {
+        struct epoll_event events[64];
+        int n = epoll_wait(set, events, 64, -1);
+        for (int i = 0; i < n; i++) {
+            int fd = events[i].data.fd;
+            if (fd != listener) {
+                echo(set, fd);
+                continue;
+            }
+            while ((fd = accept4(listener, NULL, NULL, SOCK_NONBLOCK)) >= 0) {
+                struct epoll_event readable = {.events = EPOLLIN, .data.fd = fd};
+                CHECK(epoll_ctl(set, EPOLL_CTL_ADD, fd, &readable));
+            }
+        }
+    }
+}

@@ -1,0 +1,131 @@
+/* A peer that does on Linux what it is told over a connection: one word and a number a line, one
+ * line back. The subject of a test tells it; see corners.c. */
+#define _GNU_SOURCE
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/ioctl.h>
+#include <sys/select.h>
+#include <sys/sendfile.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <sys/uio.h>
+#include <time.h>
+#include <unistd.h>
+
+static inline void sleep_ms(int ms)
+{
+    struct timespec time = {ms / 1000, ms % 1000 * 1000000};
+    while (nanosleep(&time, &time) < 0)
+        ;
+}
+
+static inline struct sockaddr_in address(const char *ip, int port)
+{
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_port = htons(port)};
+    inet_pton(AF_INET, ip, &at.sin_addr);
+    return at;
+}
+
+static inline int port_of(int fd)
+{
+    struct sockaddr_in at;
+    socklen_t len = sizeof at;
+    return getsockname(fd, (struct sockaddr *)&at, &len) < 0 ? -1 : ntohs(at.sin_port);
+}
+
+/* The peer: serves one subject, then ends. */
+static int serve(int port)
+{
+    int one = 1, d = -1, l = -1, u = -1;
+    signal(SIGPIPE, SIG_IGN);
+    int control = socket(AF_INET, SOCK_STREAM, 0);
+    setsockopt(control, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
+    struct sockaddr_in at = address("0.0.0.0", port), subject;
+    if (bind(control, (struct sockaddr *)&at, sizeof at) < 0 || listen(control, 1) < 0) {
+        perror("peer");
+        return 1;
+    }
+    puts("peer ready");
+    fflush(stdout);
+    socklen_t len = sizeof subject;
+    int c = accept(control, (struct sockaddr *)&subject, &len);
+    FILE *in = fdopen(c, "r");
+    char line[100], word[20];
+    static char bytes[1 << 20];
+    while (fgets(line, sizeof line, in)) {
+        long number = 0, answer = 0;
+        sscanf(line, "%19s %ld", word, &number);
+        if (!strcmp(word, "dial")) {
+            d = socket(AF_INET, SOCK_STREAM, 0);
+            struct timeval limit = {.tv_sec = 10};
+            setsockopt(d, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+            setsockopt(d, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
+            subject.sin_port = htons(number);
+            answer = connect(d, (struct sockaddr *)&subject, sizeof subject) < 0 ? -errno : 0;
+        } else if (!strcmp(word, "send")) {
+            for (long i = 0; i < number; i++)
+                bytes[i % sizeof bytes] = 'a' + i % 26;
+            answer = send(d, bytes, number, 0);
+        } else if (!strcmp(word, "oob")) {
+            answer = send(d, "!", 1, MSG_OOB);
+        } else if (!strcmp(word, "recv")) {
+            long have = 0;
+            while (have < number) {
+                long want = number - have < (long)sizeof bytes ? number - have : (long)sizeof bytes;
+                long n = recv(d, bytes, want, 0);
+                if (n <= 0) {
+                    answer = n < 0 ? -errno : 0;
+                    break;
+                }
+                have += n;
+            }
+            answer = have ? have : answer;
+        } else if (!strcmp(word, "shut")) {
+            answer = shutdown(d, number);
+        } else if (!strcmp(word, "close")) {
+            answer = close(d);
+        } else if (!strcmp(word, "rst")) {
+            struct linger hard = {1, 0};
+            setsockopt(d, SOL_SOCKET, SO_LINGER, &hard, sizeof hard);
+            answer = close(d);
+        } else if (!strcmp(word, "listen")) {
+            l = socket(AF_INET, SOCK_STREAM, 0);
+            at = address("0.0.0.0", 0);
+            bind(l, (struct sockaddr *)&at, sizeof at);
+            answer = listen(l, number) < 0 ? -1 : port_of(l);
+        } else if (!strcmp(word, "accept")) {
+            d = accept(l, NULL, NULL);
+            answer = d < 0 ? -1 : 0;
+        } else if (!strcmp(word, "unlisten")) {
+            answer = close(l);
+        } else if (!strcmp(word, "udp")) {
+            u = socket(AF_INET, SOCK_DGRAM, 0);
+            at = address("0.0.0.0", 0);
+            bind(u, (struct sockaddr *)&at, sizeof at);
+            struct timeval limit = {.tv_sec = 5};
+            setsockopt(u, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+            subject.sin_port = htons(number);
+            answer = port_of(u);
+        } else if (!strcmp(word, "usend")) {
+            memset(bytes, 'u', 2000);
+            answer = sendto(u, bytes, number, 0, (struct sockaddr *)&subject, sizeof subject);
+        } else if (!strcmp(word, "urecv")) {
+            answer = recv(u, bytes, sizeof bytes, 0);
+        } else {
+            answer = -EINVAL;
+        }
+        dprintf(c, "%ld\n", answer);
+    }
+    return 0;
+}
