@@ -36,6 +36,8 @@ pub struct Runner {
     run: u64,
     /// The application runs this thread.
     entered: bool,
+    /// Another elastic thread is pinned to the same hardware thread.
+    shares_cpu: bool,
     /// The thread owns no flow group and is to leave its hardware thread alone.
     parked: bool,
 }
@@ -59,7 +61,11 @@ impl Runner {
     /// The wait loop of `thread`.
     pub fn new(thread: ElasticThread, clock: Clock) -> Runner {
         let polls = Vec::with_capacity(8);
+        let cpus = &thread.shared.config.cpus;
+        let same = |cpu: &&u32| cpus.get(thread.io.index) == Some(*cpu);
+        let shares_cpu = cpus.iter().filter(same).count() > 1;
         Runner {
+            shares_cpu,
             thread,
             clock,
             signal_fd: None,
@@ -109,12 +115,12 @@ impl Runner {
         self.thread.io.leave();
         let mut now_us = start_us;
         while now_us < start_us + patience_us {
-            self.turn_alone(now_us);
-            let lives = &self.thread.shared.lives;
             let gone = self.thread.groups_here().is_empty() && self.thread.at_rest();
-            if gone || !lives.is_unsettled() {
+            // The last thread keeps its groups, and whatever comes for them in its devices.
+            if gone || !self.thread.shared.lives.is_unsettled() {
                 break;
             }
+            self.turn_alone(now_us);
             if !self.busy {
                 // SAFETY: a plain system call without arguments.
                 unsafe { libc::sched_yield() };
@@ -144,6 +150,7 @@ impl Runner {
         let mut now_us = start_us;
         let mut packets_wait = false;
         let index = self.thread.io.index;
+        let shares_cpu = self.shares_cpu;
         loop {
             if self.thread.shared.updates.waits(index) {
                 self.attend(now_us);
@@ -182,9 +189,10 @@ impl Runner {
                 // One more round of polling before the next sleep, not a whole spin.
                 busy_us = now_us.saturating_sub(spin_us / 2);
                 continue;
-            } else if self.thread.is_transmitting() {
-                // The kernel has packets of ours in hand, and may need this processor to send them
-                // (a softirq that was put off to a kernel thread).
+            } else if shares_cpu || self.thread.is_transmitting() {
+                // Another elastic thread is on this processor and may have work. Or the kernel has
+                // packets of ours in hand, and may need it to send them (a softirq that was put off
+                // to a kernel thread).
                 // SAFETY: a plain system call without arguments.
                 unsafe { libc::sched_yield() };
             } else {

@@ -71,7 +71,9 @@ impl Runner {
         let groups = !self.thread.groups_here().is_empty();
         let strays = self.thread.io.ports.iter().any(|port| port.reta.is_none());
         let unsettled = self.thread.shared.lives.is_unsettled();
-        if !(groups && unsettled || strays || !self.thread.at_rest()) {
+        // Flow groups that are to stay may have somebody soon: their packets wait in the devices.
+        let stays = groups && !unsettled;
+        if stays || !(groups || strays || !self.thread.at_rest()) {
             return;
         }
         for _ in 0..CYCLES_MAX {

@@ -46,7 +46,7 @@ pub struct Lives {
 
 /// So long after the first thread was entered have the others time to be, before their flow groups
 /// are given to those that were, µs. A program that enters all of them at its start sees no migration.
-const ENTER_US: u64 = 100_000;
+const ENTER_US: u64 = 1_000_000;
 
 impl Lives {
     /// Of so many threads that nobody has entered; flow groups belong where they are.

@@ -4,6 +4,7 @@
 //! benchmarks' own link instead.
 #![allow(dead_code)] // Each test file uses a part of it.
 pub mod command;
+pub mod control;
 pub mod frames;
 pub mod lab;
 pub mod memif;
@@ -215,6 +216,16 @@ impl Service {
         }
         namespace.add_address(link, at, prefix).expect("an address");
         namespace.set_up(link, true).expect("up");
+    }
+
+    /// A client of its control socket.
+    pub fn client(&self) -> control::Client {
+        control::Client::new(&self.control)
+    }
+
+    /// Its control socket.
+    pub fn control(&self) -> &Path {
+        &self.control
     }
 
     /// The counters now.

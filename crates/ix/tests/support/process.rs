@@ -133,6 +133,28 @@ pub fn cpu_time(pid: i32) -> Duration {
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
+/// Processor time of the Linux thread of a process that is pinned to this hardware thread, and only
+/// that one is.
+pub fn cpu_time_on(pid: i32, cpu: usize) -> Duration {
+    let read = |task: &std::path::Path, name| {
+        std::fs::read_to_string(task.join(name)).expect("the thread runs")
+    };
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).expect("the process runs");
+    let pinned = tasks.map(|task| task.expect("a task").path()).filter(|task| {
+        let wanted = format!("Cpus_allowed_list:\t{cpu}");
+        read(task, "status").lines().any(|line| line == wanted)
+    });
+    let pinned: Vec<_> = pinned.collect();
+    assert_eq!(pinned.len(), 1, "threads on {cpu}");
+    let stat = read(&pinned[0], "stat");
+    // utime and stime, the 14th and 15th word; the second may have blanks, but ends with a bracket.
+    let words = stat.rsplit_once(')').expect("a command").1.split_ascii_whitespace();
+    let ticks: u64 = words.skip(11).take(2).map(|word| word.parse::<u64>().expect("ticks")).sum();
+    // SAFETY: a plain query.
+    let a_second = unsafe { libc::sysconf(libc::_SC_CLK_TCK) } as u64;
+    Duration::from_millis(ticks * 1000 / a_second)
+}
+
 /// How many descriptors a process has open.
 pub fn open_files(pid: i32) -> usize {
     std::fs::read_dir(format!("/proc/{pid}/fd")).expect("the process runs").count()

@@ -42,6 +42,25 @@ impl Stats {
         drops.filter_map(Value::as_u64).sum()
     }
 
+    /// A value by its path, such as `threads.0.state`.
+    #[track_caller]
+    pub fn value(&self, path: &str) -> &Value {
+        let pointer = format!("/{}", path.replace('.', "/"));
+        self.0.pointer(&pointer).unwrap_or_else(|| panic!("no {path}: {}", self.0))
+    }
+
+    /// A number by its path.
+    #[track_caller]
+    pub fn number(&self, path: &str) -> u64 {
+        self.value(path).as_u64().unwrap_or_else(|| panic!("{path} is no number"))
+    }
+
+    /// A text by its path.
+    #[track_caller]
+    pub fn text(&self, path: &str) -> String {
+        self.value(path).as_str().unwrap_or_else(|| panic!("{path} is no text")).to_owned()
+    }
+
     /// The program's process.
     pub fn pid(&self) -> i32 {
         self.0["pid"].as_i64().expect("pid") as i32
