@@ -3,10 +3,7 @@ use crate::papers as p;
 use crate::pareto::{self, Static};
 use crate::pattern::Load;
 use crate::server::{Sample, Server};
-use ix_control::{Configuration, Controller, Platform, Step};
-
-/// The controller's period, µs: 10 Hz (TOCS 4.6).
-const PERIOD_US: u64 = 100_000;
+use ix_control::{self as control, Configuration, ControlLoop, Policy, Step, TICK_US};
 
 /// One second of a run.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -64,49 +61,25 @@ pub struct Summary {
     pub violated_s: usize,
 }
 
-/// Lets the controller drive the server through a load.
-pub fn run(controller: &mut Controller, server: &mut Server, load: &Load) -> Run {
+/// Lets the controller's own loop drive the server through a load.
+pub fn run(policy: Policy, server: Server, load: &Load) -> Run {
     let mut run = Run::default();
-    let end_us = server.now_us() + (load.seconds() * 1e6) as u64;
-    while server.now_us() < end_us {
-        let now_us = server.now_us();
-        turn(controller, server, now_us, &mut run);
-        server.advance(now_us + PERIOD_US, |at_s| load.at(at_s));
+    let mut control = ControlLoop::new(policy, server);
+    let end_us = (load.seconds() * 1e6) as u64;
+    loop {
+        let now_us = control.platform().now_us();
+        if now_us >= end_us {
+            return run;
+        }
+        for event in control.turn(now_us) {
+            run.note(now_us as f64 / 1e6, &event);
+        }
+        let server = control.platform();
+        server.advance(now_us + TICK_US, |at_s| load.at(at_s));
         if server.now_us().is_multiple_of(1_000_000) {
             let at_s = server.now_us() as f64 / 1e6;
             let configuration = server.configuration();
             run.seconds.push(Second { at_s, sample: server.sample(), configuration });
-        }
-    }
-    run
-}
-
-/// One turn of the controller's loop.
-fn turn(controller: &mut Controller, server: &mut Server, now_us: u64, run: &mut Run) {
-    let seen = server.observe(now_us);
-    for decision in controller.tick(now_us, &seen) {
-        if decision.rungs.0 != decision.rungs.1 {
-            run.events.push(Event {
-                at_s: now_us as f64 / 1e6,
-                rungs: decision.rungs,
-                configuration: decision.configuration,
-                why: decision.why,
-            });
-        }
-        let mut failed = None;
-        for step in &decision.steps {
-            run.migrations += u64::from(matches!(step, Step::Migrate { .. }));
-            if let Err(e) = server.apply(now_us, decision.dataplane, step) {
-                failed = Some(format!("{:.1} s: {step:?}: {e}", now_us as f64 / 1e6));
-                break;
-            }
-        }
-        match failed {
-            None => controller.succeeded(decision.dataplane),
-            Some(line) => {
-                run.refused.push(line);
-                controller.failed(now_us, decision.dataplane);
-            }
         }
     }
 }
@@ -119,6 +92,23 @@ impl Second {
 }
 
 impl Run {
+    fn note(&mut self, at_s: f64, event: &control::Event) {
+        if let control::Event::Failed { .. } = event {
+            self.refused.push(format!("{at_s:.1} s: {event}"));
+        }
+        let Some(decision) = event.decision() else { return };
+        let migrates = |step: &&Step| matches!(step, Step::Migrate { .. });
+        self.migrations += decision.steps.iter().filter(migrates).count() as u64;
+        if decision.rungs.0 != decision.rungs.1 {
+            self.events.push(Event {
+                at_s,
+                rungs: decision.rungs,
+                configuration: decision.configuration,
+                why: decision.why.clone(),
+            });
+        }
+    }
+
     /// The run beside static configurations. Averages are over the whole run, warm-up included, as
     /// ix-bench makes them; bounds are at the rates that were achieved.
     pub fn summary(&self, statics: &[Static]) -> Summary {
