@@ -25,8 +25,8 @@ enum Left {
 }
 
 impl Core {
-    /// Appends the calls that wait to the batch. Answers whether some had to be left for another
-    /// cycle.
+    /// Appends the calls that wait to the batch. Answers whether another cycle must follow soon: some
+    /// calls were left, or something depends on their answers.
     pub fn emit(&mut self, thread: &mut Thread) -> bool {
         self.pending.clear();
         self.ask_for_memory(thread);
@@ -55,7 +55,22 @@ impl Core {
             }
         }
         more.into_iter().for_each(|id| self.touch(id));
-        left
+        left || self.pending.iter().any(|pending| self.is_urgent(pending))
+    }
+
+    /// Whether somebody waits for the answer, and no event comes of it.
+    fn is_urgent(&self, pending: &Pending) -> bool {
+        match pending {
+            Pending::Info(..) | Pending::Listen(_) | Pending::UdpBind(_) | Pending::Memory => true,
+            Pending::Sendv(id, offered) => {
+                let Some(Kind::Stream(stream)) = self.sockets.get(*id).map(|s| &s.kind) else {
+                    return false;
+                };
+                let ends = stream.write_shut || stream.ending != Ending::No;
+                ends || stream.outbox.unsent() > *offered
+            }
+            _ => false,
+        }
     }
 
     fn push(&mut self, thread: &mut Thread, call: call::Batched, pending: Pending) {

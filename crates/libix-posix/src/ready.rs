@@ -201,11 +201,14 @@ fn look_at_linux(core: &mut Guard, id: Id, events: &mut [epoll_event]) -> usize 
 }
 
 /// Parts of a `poll` by whose they are.
+#[derive(Default)]
 struct Parts {
     /// Sockets of IX: index in the array, name.
     ours: Vec<(usize, Id)>,
     sockets: Vec<Id>,
     sets: Vec<Id>,
+    /// Epoll sets: index in the array, name.
+    nested: Vec<(usize, Id)>,
     /// Indexes of Linux's.
     linux: Vec<usize>,
 }
@@ -250,8 +253,7 @@ pub fn poll(fds: &mut [pollfd], until: Option<Instant>) -> Outcome<usize> {
 }
 
 fn parts(core: &Core, fds: &[pollfd]) -> Parts {
-    let mut parts =
-        Parts { ours: Vec::new(), sockets: Vec::new(), sets: Vec::new(), linux: Vec::new() };
+    let mut parts = Parts::default();
     for (index, poll) in fds.iter().enumerate() {
         match fds::get(poll.fd) {
             Entry::Socket(socket) if !core.is_child => {
@@ -268,7 +270,10 @@ fn parts(core: &Core, fds: &[pollfd]) -> Parts {
             }
             Entry::Epoll(set) => {
                 parts.linux.push(index);
-                parts.sets.extend(core.sets.id_at(set));
+                if let Some(id) = core.sets.id_at(set) {
+                    parts.sets.push(id);
+                    parts.nested.push((index, id));
+                }
             }
             _ => parts.linux.push(index),
         }
@@ -283,9 +288,13 @@ fn ours_ready(core: &Core, parts: &Parts, fds: &mut [pollfd]) -> usize {
         let bits = core.sockets.get(*id).map_or(libc::POLLNVAL, |s| s.readiness() as i16);
         poll.revents = bits & (poll.events | ALWAYS | libc::POLLNVAL);
     }
-    let ready = parts.ours.iter().filter(|(index, _)| fds[*index].revents != 0).count();
-    let nested = parts.sets.iter().filter_map(|id| core.sets.get(*id));
-    ready + nested.filter(|set| set.is_ready(&core.sockets)).count()
+    for (index, id) in &parts.nested {
+        let ready = core.sets.get(*id).is_some_and(|set| set.is_ready(&core.sockets));
+        let poll = &mut fds[*index];
+        poll.revents = if ready { poll.events & libc::POLLIN } else { 0 };
+    }
+    let both = parts.ours.iter().chain(&parts.nested);
+    both.filter(|(index, _)| fds[*index].revents != 0).count()
 }
 
 fn linux_ready(linux: &mut [pollfd], parts: &Parts, fds: &mut [pollfd]) -> usize {
@@ -296,7 +305,8 @@ fn linux_ready(linux: &mut [pollfd], parts: &Parts, fds: &mut [pollfd]) -> usize
     let ready = unsafe { libc::syscall(libc::SYS_poll, linux.as_mut_ptr(), linux.len(), 0) };
     let mut count = 0;
     for (poll, index) in linux.iter().zip(&parts.linux) {
-        let ours = parts.ours.iter().any(|(other, _)| other == index);
+        let mut both = parts.ours.iter().chain(&parts.nested);
+        let ours = both.any(|(other, _)| other == index);
         let news = if ready > 0 { poll.revents } else { 0 };
         let before = if ours { fds[*index].revents } else { 0 };
         fds[*index].revents = before | news;
