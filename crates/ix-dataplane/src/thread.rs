@@ -161,8 +161,11 @@ impl ElasticThread {
     /// Sends what the touched flows have to send, arms their timers, buries the dead.
     pub(crate) fn flush_touched(&mut self) {
         let mut touched = std::mem::take(&mut self.touched);
+        let may_be_quiet = self.migrations.is_active();
         for id in touched.drain(..) {
-            self.flush_flow(id);
+            if !may_be_quiet || !self.migrations.quiets(id) {
+                self.flush_flow(id);
+            }
         }
         self.touched = touched;
     }

@@ -185,6 +185,12 @@ pub trait Nic: Send {
         DeviceDrops::default()
     }
 
+    /// What this queue has sent and the peer may not have taken yet, where packets that another queue
+    /// sends later could overtake it. To be asked after [`Nic::kick`].
+    fn fence(&mut self) -> Option<Box<dyn Fence>> {
+        None
+    }
+
     /// The device's redirection table, where this process can write it.
     fn reta(&self) -> Option<std::sync::Arc<dyn SetReta>> {
         None
@@ -215,6 +221,12 @@ pub struct DeviceDrops {
     pub rx_invalid: u64,
     /// Packets that could not be sent.
     pub tx_failed: u64,
+}
+
+/// What one queue had sent when it was asked ([`Nic::fence`]).
+pub trait Fence: Send {
+    /// Whether the peer has taken all of it: what other queues send from now on does not overtake it.
+    fn passed(&self) -> bool;
 }
 
 /// Changes the device's redirection table, where [`Steering::Table`] or [`Steering::Rss`] says it

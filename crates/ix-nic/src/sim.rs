@@ -4,7 +4,7 @@
 //! redirection table as hardware would, and what the queues sent comes out by
 //! [`SimDevice::take_sent`]. [`SimNic`] is the dataplane's end, one a queue.
 use crate::steering::{frame_flow_group, initial_queue};
-use crate::{DeviceDrops, Nic, NicInfo, RxPacket, SetReta, Steering, copy_frame, mbufs_for};
+use crate::{DeviceDrops, Fence, Nic, NicInfo, RxPacket, SetReta, Steering, copy_frame, mbufs_for};
 use ix_mem::{Mbuf, PacketMemory, Pool};
 use ix_wire::{FLOW_GROUPS, FlowHash};
 use std::collections::VecDeque;
@@ -85,6 +85,8 @@ struct State {
 struct Queue {
     waiting: VecDeque<Vec<u8>>,
     sent: VecDeque<Vec<u8>>,
+    /// Frames that were taken off the wire.
+    taken: u64,
     drops: DeviceDrops,
 }
 
@@ -146,7 +148,11 @@ impl SimDevice {
     pub fn take_sent(&self) -> Vec<(usize, Vec<u8>)> {
         let mut state = self.lock();
         let queues = state.queues.iter_mut().enumerate();
-        queues.flat_map(|(i, q)| q.sent.drain(..).map(move |frame| (i, frame))).collect()
+        let frames = queues.flat_map(|(i, queue)| {
+            queue.taken += queue.sent.len() as u64;
+            queue.sent.drain(..).map(move |frame| (i, frame))
+        });
+        frames.collect()
     }
 
     /// Whether a frame waits on a queue, so that a sleeping thread would wake up.
@@ -192,6 +198,19 @@ impl SetReta for SimDevice {
 
     fn in_order(&self) -> bool {
         self.lock().options.change == SimChange::InOrder
+    }
+}
+
+/// What a queue had sent.
+struct SimFence {
+    device: SimDevice,
+    queue: usize,
+    taken: u64,
+}
+
+impl Fence for SimFence {
+    fn passed(&self) -> bool {
+        self.device.lock().queues[self.queue].taken >= self.taken
     }
 }
 
@@ -248,6 +267,13 @@ impl Nic for SimNic {
             }
             tx_pool.put(mbuf);
         }
+    }
+
+    fn fence(&mut self) -> Option<Box<dyn Fence>> {
+        let state = self.device.lock();
+        let queue = &state.queues[self.queue];
+        let taken = queue.taken + queue.sent.len() as u64;
+        Some(Box::new(SimFence { device: self.device.clone(), queue: self.queue, taken }))
     }
 
     fn reta(&self) -> Option<Arc<dyn SetReta>> {

@@ -4,12 +4,13 @@ use super::on_cpu::OnCpu;
 use super::record::{MigrationEnd, MigrationRecord};
 use super::routes::{HELD, Origin};
 use super::ship::Relink;
-use super::{OVERDUE_US, since};
+use super::{Migrations, OVERDUE_US, QUIET_US, since};
 use crate::group_set::GroupSet;
 use crate::handle::FlowId;
 use crate::handover::Forwarded;
 use crate::thread::ElasticThread;
 use ix_abi::{Event, event_kind, migrated};
+use ix_nic::Fence;
 use std::collections::VecDeque;
 
 /// Flow groups that come.
@@ -30,6 +31,8 @@ pub struct Incoming {
     /// What is done when the groups are opened.
     touched: Vec<FlowId>,
     to_announce: Vec<FlowId>,
+    /// Until these are passed the flows say nothing: peers might hear it too early.
+    fences: Vec<Box<dyn Fence>>,
     shipped_us: u64,
     /// In the last cycle before they came.
     waited_at: OnCpu,
@@ -76,7 +79,7 @@ impl Incoming {
 
     /// Whether cycles are needed though no packet comes.
     pub fn is_busy(&self) -> bool {
-        matches!(self.state, State::Arrived | State::Returned)
+        matches!(self.state, State::Arrived | State::Returned) || !self.fences.is_empty()
     }
 
     /// When order is given up.
@@ -114,6 +117,7 @@ impl ElasticThread {
             ship: None,
             touched: Vec::new(),
             to_announce: Vec::new(),
+            fences: Vec::new(),
             shipped_us: now_us,
             waited_at: OnCpu::default(),
             opened_us: now_us,
@@ -186,6 +190,7 @@ impl ElasticThread {
         incoming.touched = std::mem::take(&mut ship.touched);
         incoming.to_announce = std::mem::take(&mut ship.to_announce);
         incoming.record = ship.record;
+        incoming.fences = std::mem::take(&mut ship.fences);
         incoming.shipped_us = ship.now_us;
         incoming.ship = Some(ship);
     }
@@ -232,10 +237,30 @@ impl ElasticThread {
             record.descheduled_us += (off_ns / 1000) as u32;
             record.pause_us = since(record.start_us + u64::from(record.prepare_us), now_us);
             touched.append(&mut incoming.touched);
+            migrations.stirred = true;
             to_announce.extend(incoming.to_announce.drain(..));
             migrations.replay.append(&mut incoming.remote);
-            let relink = incoming.groups.iter().map(Relink::new);
-            migrations.relink.extend(relink);
+            incoming.groups.iter().for_each(|group| _ = migrations.quiet.insert(group));
+        }
+        self.end_quiet(now_us);
+    }
+
+    /// Flows of groups that have come may speak as soon as peers have taken what the old thread sent.
+    fn end_quiet(&mut self, now_us: u64) {
+        let ElasticThread { migrations, touched, .. } = self;
+        let Migrations { incoming, quiet, quieted, relink, stirred, .. } = migrations;
+        for incoming in incoming.iter_mut().filter(|i| i.state == State::Open) {
+            let Some(first) = incoming.groups.iter().next() else { continue };
+            incoming.fences.retain(|fence| !fence.passed());
+            let overdue = now_us.saturating_sub(incoming.opened_us) >= QUIET_US;
+            if !quiet.contains(first) || !(incoming.fences.is_empty() || overdue) {
+                continue;
+            }
+            incoming.fences.clear();
+            incoming.groups.iter().for_each(|group| quiet.remove(group));
+            relink.extend(incoming.groups.iter().map(Relink::new));
+            touched.append(quieted);
+            *stirred = true;
         }
     }
 
@@ -252,7 +277,8 @@ impl ElasticThread {
     fn end_settled(&mut self) {
         let mut at = 0;
         while let Some(incoming) = self.migrations.incoming.get(at) {
-            if incoming.state != State::Open || incoming.settled.is_none() {
+            let settled = incoming.settled.is_some() && incoming.fences.is_empty();
+            if incoming.state != State::Open || !settled {
                 at += 1;
                 continue;
             }

@@ -5,6 +5,7 @@ use crate::flow_group::FlowGroup;
 use crate::group_set::GroupSet;
 use crate::handle::FlowId;
 use crate::handover::Forwarded;
+use ix_nic::Fence;
 use ix_wire::IpAddr;
 use std::collections::VecDeque;
 
@@ -54,6 +55,8 @@ pub struct Ship {
     pub cookies: Vec<(IpAddr, u16, u64)>,
     /// Packets that were held back, oldest first.
     pub packets: VecDeque<Forwarded>,
+    /// What the old thread has sent of theirs, and peers may not have taken yet.
+    pub fences: Vec<Box<dyn Fence>>,
     pub record: MigrationRecord,
     /// The old thread's time: for these flows it must not go backwards.
     pub now_us: u64,

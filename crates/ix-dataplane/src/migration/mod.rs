@@ -39,6 +39,7 @@ pub use record::{MigrationEnd, MigrationRecord};
 pub(crate) use routes::{Origin, Way};
 
 use crate::group_set::GroupSet;
+use crate::handle::FlowId;
 use crate::handover::Forwarded;
 use crate::shared::Shared;
 use crate::thread::ElasticThread;
@@ -57,6 +58,8 @@ const REQUESTS_MAX: usize = 64;
 const OFFER_US: u64 = 50_000;
 /// Where a device cannot tell when it uses a changed table, it does so after this time.
 const BOUND_US: u64 = 1_000;
+/// A peer that has not taken what was sent to it after this time has other worries than order.
+const QUIET_US: u64 = 10_000;
 /// A thread that says nothing for so long is in its application: its packets' turn is over.
 const OVERDUE_US: u64 = 100_000;
 
@@ -96,6 +99,11 @@ pub(crate) struct Migrations {
     sent: GroupSet,
     /// Groups that were offered to another thread.
     promised: GroupSet,
+    /// Groups whose flows must not speak yet, and those of them that have something to say.
+    quiet: GroupSet,
+    quieted: Vec<FlowId>,
+    /// Flows that were held have something to do in the next turn.
+    stirred: bool,
     /// Something is to be done between two cycles.
     active: bool,
     /// Messages of this cycle, and from whom.
@@ -122,6 +130,9 @@ impl Migrations {
             routes: std::array::from_fn(|group| shared.owner(group) as u16),
             sent: GroupSet::EMPTY,
             promised: GroupSet::EMPTY,
+            quiet: GroupSet::EMPTY,
+            quieted: Vec::new(),
+            stirred: false,
             active: false,
             inbox: Vec::new(),
             requests: VecDeque::new(),
@@ -144,10 +155,20 @@ impl Migrations {
         self.active
     }
 
+    /// Whether a flow must not speak yet; it will when it may.
+    pub fn quiets(&mut self, id: FlowId) -> bool {
+        let quiet = self.quiet.contains(usize::from(id.group));
+        if quiet {
+            self.quieted.push(id);
+        }
+        quiet
+    }
+
     /// Whether cycles are needed though no packet comes.
     pub fn is_busy(&self) -> bool {
         self.active
-            && (!self.replay.is_empty()
+            && (self.stirred
+                || !self.replay.is_empty()
                 || !self.inbox.is_empty()
                 || !self.requests.is_empty() && self.incoming.is_empty()
                 || self.incoming.iter().any(Incoming::is_busy)
@@ -165,15 +186,16 @@ impl Migrations {
     }
 
     fn must_go_on(&self) -> bool {
-        !(self.inbox.is_empty()
-            && self.requests.is_empty()
-            && self.outgoing.is_empty()
-            && self.incoming.is_empty()
-            && self.switching.is_empty()
-            && self.replay.is_empty()
-            && self.ending.is_empty()
-            && self.relink.is_empty()
-            && self.sweep.is_none())
+        self.stirred
+            || !(self.inbox.is_empty()
+                && self.requests.is_empty()
+                && self.outgoing.is_empty()
+                && self.incoming.is_empty()
+                && self.switching.is_empty()
+                && self.replay.is_empty()
+                && self.ending.is_empty()
+                && self.relink.is_empty()
+                && self.sweep.is_none())
     }
 }
 
@@ -226,6 +248,7 @@ impl ElasticThread {
     #[cold]
     pub(crate) fn step_migrations(&mut self) {
         let now_us = self.io.now_us;
+        self.migrations.stirred = false;
         let mut inbox = std::mem::take(&mut self.migrations.inbox);
         for (from, message) in inbox.drain(..) {
             self.hear(from, message, now_us);

@@ -59,6 +59,8 @@ impl ElasticThread {
                 self.io.rx_pool.disown(&packet.mbuf);
             }
         }
+        self.io.transmit();
+        let fences = self.io.ports.iter_mut().filter_map(|port| port.nic.fence()).collect();
         let now_us = self.io.now_us;
         let cookies = self.listeners.cookies(now_us);
         Ship {
@@ -70,6 +72,7 @@ impl ElasticThread {
             waiting,
             cookies,
             packets,
+            fences,
             record,
             now_us,
         }

@@ -496,7 +496,12 @@ impl Bed {
 
     pub fn run(&mut self, host: usize, thread: usize) {
         self.hosts[host].run(thread, self.now_us);
-        for (_, frame) in self.hosts[host].device.take_sent() {
+        // What a queue has sent may wait for the wire, and another queue be quicker.
+        let sent = match self.random.chance(60) {
+            true => self.hosts[host].device.take_sent(),
+            false => Vec::new(),
+        };
+        for (_, frame) in sent {
             if self.random.chance(self.faults.loss_percent) {
                 continue;
             }

@@ -7,13 +7,16 @@
 //! packets of a moved flow group that went to its old queue are all in that queue's rings. A sender
 //! that goes to sleep has nothing to publish and looks at the table when it wakes: it counts as one
 //! that has seen it ([`ASLEEP`]).
+//!
+//! A client that receives also says how far it has taken each ring: the protocol lets a server see that
+//! only in bursts, and a flow that changes its sending queue must know ([`crate::Fence`]).
 use super::spec::QUEUES_MAX;
 use crate::sys::Mapping;
 use ix_wire::{FLOW_GROUPS, FlowHash};
-use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering, fence};
 
 /// Bytes of the region.
-pub const PAGE_BYTES: usize = 4096;
+pub const PAGE_BYTES: usize = 8192;
 
 /// The half of a direction: what its receiver writes, then a line for each queue of the sender.
 #[repr(C, align(64))]
@@ -22,6 +25,8 @@ struct Half {
     epoch: AtomicU32,
     table: Line<[AtomicU8; FLOW_GROUPS]>,
     seen: [Line<Seen>; QUEUES_MAX],
+    /// For each queue of the receiver: the index up to which it has taken each sender's ring.
+    taken: [Line<[AtomicU16; QUEUES_MAX]>; QUEUES_MAX],
 }
 
 /// What a sender says.
@@ -145,6 +150,36 @@ impl<M> Receiver<M> {
     }
 }
 
+/// How far one queue of the receiver has taken its rings. Whoever makes it keeps the mapping.
+pub struct Taken {
+    place: Place,
+    queue: usize,
+}
+
+impl Taken {
+    /// Of the receiver's queue `queue`.
+    ///
+    /// # Safety
+    /// The mapping outlives the answer.
+    pub unsafe fn new(mapping: &Mapping, direction: Direction, queue: usize) -> Taken {
+        Taken { place: Place::of(mapping, direction), queue: queue.min(QUEUES_MAX - 1) }
+    }
+
+    /// All before `index` of a sender's ring is taken.
+    #[inline]
+    pub fn set(&self, sender: usize, index: u16) {
+        if let Some(taken) = self.place.half().taken[self.queue].0.get(sender) {
+            taken.store(index, Ordering::Release);
+        }
+    }
+
+    /// Up to where a sender's ring is taken.
+    pub fn get(&self, sender: usize) -> Option<u16> {
+        let taken = self.place.half().taken[self.queue].0.get(sender)?;
+        Some(taken.load(Ordering::Acquire))
+    }
+}
+
 /// A sender's end, of one queue. Whoever makes it keeps the mapping.
 pub struct Sender {
     place: Place,
@@ -180,6 +215,11 @@ impl Sender {
         };
         sender.refresh();
         sender
+    }
+
+    /// How far a queue of the receiver is. As long-lived as this sender's mapping.
+    pub fn taken_by(&self, queue: usize) -> Taken {
+        Taken { place: self.place, queue: queue.min(QUEUES_MAX - 1) }
     }
 
     /// Whether the receiver has changed its table since [`Sender::refresh`].

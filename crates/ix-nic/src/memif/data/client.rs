@@ -132,6 +132,11 @@ impl RxRing for ClientRx {
         if self.lies { 0 } else { self.filled().map_or(1, usize::from) }
     }
 
+    #[inline]
+    fn next(&self) -> u16 {
+        self.next
+    }
+
     fn ring(&self) -> &Ring {
         &self.ring
     }
@@ -217,6 +222,10 @@ impl TxRing for ClientTx {
         self.published = self.head;
         self.ring.set_head(self.head);
         true
+    }
+
+    fn published(&self) -> u16 {
+        self.published
     }
 
     /// Not too often: the tail's line is the server's. An eighth of the ring is not missed.

@@ -8,12 +8,12 @@ mod server;
 pub(super) use client::BUFFER_BYTES;
 pub(crate) use nic::MemifNic;
 
-use super::page::{Direction, Receiver, Sender};
+use super::page::{Direction, Receiver, Sender, Taken};
 use super::plan::{Plan, RingPlace};
 use super::ring::{Ring, ring_bytes};
 use super::spec::MemifRole;
 use crate::sys::Mapping;
-use crate::{DeviceDrops, RxPacket, SetReta};
+use crate::{DeviceDrops, Fence, RxPacket, SetReta};
 use ix_mem::{Mbuf, PacketMemory, Pool};
 use ix_wire::FLOW_GROUPS;
 use std::io;
@@ -37,6 +37,8 @@ trait RxRing {
     fn receive(&mut self, cx: &mut Context<'_>, max: usize, out: &mut Vec<RxPacket>);
     /// How many packets wait.
     fn waiting(&self) -> usize;
+    /// Everything before this index was taken.
+    fn next(&self) -> u16;
     /// The ring itself.
     fn ring(&self) -> &Ring;
     /// Frames that the ring holds.
@@ -51,6 +53,8 @@ trait TxRing {
     fn push(&mut self, cx: &mut Context<'_>, mbuf: Mbuf) -> Result<(), Mbuf>;
     /// Shows the peer what was appended; false if there is nothing new.
     fn publish(&mut self) -> bool;
+    /// Everything before this index was shown to the peer.
+    fn published(&self) -> u16;
     /// Takes back the frames of packets that the peer has taken.
     fn reclaim(&mut self, pool: &mut Pool);
     /// The ring itself.
@@ -106,6 +110,8 @@ pub(crate) struct QueueLink {
     rx_bell: Option<OwnedFd>,
     sender: Option<Sender>,
     table: Option<Arc<dyn SetReta>>,
+    /// A client's: where it says how far it has taken its rings.
+    taken: Option<Taken>,
 }
 
 /// Our redirection table, in the steering page of a link.
@@ -146,6 +152,34 @@ impl SetReta for PageTable {
     }
 }
 
+/// What one queue had published to one of the peer's, and how far the peer is.
+struct RingFence {
+    ring: Ring,
+    /// A server's: the client says here how far it is.
+    taken: Option<Taken>,
+    sender: usize,
+    published: u16,
+}
+
+/// What one queue had published.
+struct LinkFence {
+    rings: Vec<RingFence>,
+    /// Keeps rings and page.
+    _memory: Arc<LinkMemory>,
+}
+
+impl Fence for LinkFence {
+    fn passed(&self) -> bool {
+        self.rings.iter().all(|ring| {
+            let taken = match &ring.taken {
+                Some(taken) => taken.get(ring.sender),
+                None => Some(ring.ring.tail()),
+            };
+            taken.is_none_or(|taken| taken.wrapping_sub(ring.published) as i16 >= 0)
+        })
+    }
+}
+
 /// Maps a link, and makes each queue's part of it.
 pub(crate) fn link(plan: Plan, fds: Vec<OwnedFd>) -> io::Result<Vec<QueueLink>> {
     let (memory, bells) = LinkMemory::new(&plan, fds)?;
@@ -161,6 +195,11 @@ pub(crate) fn link(plan: Plan, fds: Vec<OwnedFd>) -> io::Result<Vec<QueueLink>> 
         memory: memory.clone(),
         rx_bell: bells.next(),
         table: table.clone(),
+        taken: plan.steering.filter(|_| plan.role == MemifRole::Client).map(|region| {
+            let page = &memory.regions[usize::from(region)];
+            // SAFETY: as for the sender.
+            unsafe { Taken::new(page, Direction::ToClient, queue) }
+        }),
         // With one queue to send to there is nothing to choose, but the epochs must be seen.
         sender: plan.steering.map(|region| {
             let page = &memory.regions[usize::from(region)];

@@ -1,13 +1,13 @@
 //! One queue pair of a memif.
-use super::super::page::Sender;
+use super::super::page::{Sender, Taken};
 use super::super::ring::Ring;
 use super::super::spec::MemifRole;
 use super::client::{ClientRx, ClientTx};
 use super::server::{ServerRx, ServerTx};
-use super::{Context, LinkMemory, QueueLink, RxRing, TxRing};
+use super::{Context, LinkFence, LinkMemory, QueueLink, RingFence, RxRing, TxRing};
 use crate::device::RingSizes;
 use crate::update::{Change, QueueUpdate};
-use crate::{DeviceDrops, NEVER_RINGS, Nic, NicInfo, RxPacket, SetReta, Steering};
+use crate::{DeviceDrops, Fence, NEVER_RINGS, Nic, NicInfo, RxPacket, SetReta, Steering};
 use ix_mem::{Mbuf, PacketMemory, Pool};
 use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -38,6 +38,7 @@ struct Link {
     side: Side,
     sender: Option<Sender>,
     table: Option<Arc<dyn SetReta>>,
+    taken: Option<Taken>,
     /// Numbers of the peer's queues that `tx` leads to.
     theirs: Vec<usize>,
     rx_bell: Option<OwnedFd>,
@@ -87,7 +88,7 @@ impl MemifNic {
     }
 
     fn connect(&mut self, new: QueueLink, rx_pool: &mut Pool) {
-        let QueueLink { plan, memory, rx_bell, sender, table } = new;
+        let QueueLink { plan, memory, rx_bell, sender, table, taken } = new;
         let rx: Vec<Ring> = plan.rx_of(self.queue).iter().map(|place| memory.ring(place)).collect();
         let (tx, theirs): (Vec<_>, Vec<_>) = plan.tx_of(self.queue).into_iter().unzip();
         let tx: Vec<Ring> = tx.iter().map(|place| memory.ring(place)).collect();
@@ -107,7 +108,7 @@ impl MemifNic {
         let steered = sender.is_some() && plan.queues > 1;
         self.info.steering = if steered { Steering::Table } else { Steering::Software };
         self.info.mode = super::super::mode(plan.role, self.info.queues, Some(&plan.peer));
-        self.link = Some(Link { side, sender, table, theirs, rx_bell, first: 0, memory });
+        self.link = Some(Link { side, sender, table, taken, theirs, rx_bell, first: 0, memory });
     }
 }
 
@@ -224,6 +225,9 @@ impl Nic for MemifNic {
             let (regions, drops) = (&link.memory.regions[..], &mut self.drops);
             let mut cx = Context { memory, pool: rx_pool, regions, drops };
             poll(&mut rings.rx, &mut link.first, &mut cx, max, out);
+            if let Some(taken) = link.taken.as_ref().filter(|_| out.len() > before) {
+                rings.rx.iter().enumerate().for_each(|(i, ring)| taken.set(i, ring.next()));
+            }
         });
         out.len() - before
     }
@@ -264,6 +268,24 @@ impl Nic for MemifNic {
         if let Some(sender) = &mut link.sender {
             sender.end();
         }
+    }
+
+    fn fence(&mut self) -> Option<Box<dyn Fence>> {
+        let link = self.link.as_ref()?;
+        // Other peers link queue to queue: where their packets go is theirs to say.
+        let (sender, queue) = (link.sender.as_ref()?, self.queue);
+        let server = matches!(link.side, Side::Server(_));
+        let rings = on_side!(&link.side, rings => {
+            let ring = |(ring, theirs): (&_, &usize)| RingFence {
+                ring: *TxRing::ring(ring),
+                taken: server.then(|| sender.taken_by(*theirs)),
+                sender: queue,
+                published: TxRing::published(ring),
+            };
+            rings.tx.iter().zip(&link.theirs).map(ring).collect()
+        });
+        let fence = LinkFence { rings, _memory: link.memory.clone() };
+        (!fence.passed()).then(|| Box::new(fence) as Box<dyn Fence>)
     }
 
     fn reta(&self) -> Option<Arc<dyn SetReta>> {

@@ -134,6 +134,10 @@ impl RxRing for ServerRx {
         if self.lies { 0 } else { self.appended().map_or(1, usize::from) }
     }
 
+    fn next(&self) -> u16 {
+        self.next
+    }
+
     fn ring(&self) -> &Ring {
         &self.ring
     }
@@ -252,6 +256,10 @@ impl TxRing for ServerTx {
         self.published = self.next;
         self.ring.set_tail(self.next);
         true
+    }
+
+    fn published(&self) -> u16 {
+        self.published
     }
 
     fn reclaim(&mut self, _: &mut Pool) {}
