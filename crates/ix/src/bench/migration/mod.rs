@@ -25,8 +25,8 @@ use std::time::{Duration, Instant};
 /// Flow groups that are moved in all; with `--quick`.
 const MIGRATIONS: (u64, u64) = (100_000, 2_000);
 /// Connections at once, and messages under way on each: both threads always have work.
-const CONNECTIONS: usize = 128;
-const DEPTH: &str = "2";
+const CONNECTIONS: usize = 64;
+const DEPTH: &str = "1";
 /// Length of one load, s; with `--quick`. There are as many as it takes.
 const LOAD_SECONDS: (f64, f64) = (30.0, 6.0);
 /// Time of a load before the first migration, and after the last one, s: connections open, and
