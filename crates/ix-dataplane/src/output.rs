@@ -106,7 +106,7 @@ impl Output<Payload> for FlowOutput<'_> {
 }
 
 /// A payload up to this size goes through a copy of ours.
-const SMALL_BYTES: usize = 256;
+const SMALL_BYTES: usize = 64;
 
 /// What of a frame is fetched before it is built: headers and a short message.
 const FETCH_BYTES: usize = 192;
@@ -121,20 +121,17 @@ fn copy_payload(
     payload: &mut [u8],
     sum: &mut Checksum,
 ) -> bool {
-    let mut small = [0; SMALL_BYTES];
-    match small.get_mut(..payload.len()) {
-        Some(small) => {
-            let copied = side.sendq.copy_to(memory, offset, small);
-            sum.add_bytes(small);
-            payload.copy_from_slice(small);
-            copied
-        }
-        None => {
-            let copied = side.sendq.copy_to(memory, offset, payload);
-            sum.add_bytes(payload);
-            copied
-        }
+    if payload.len() > SMALL_BYTES {
+        let copied = side.sendq.copy_to(memory, offset, payload);
+        sum.add_bytes(payload);
+        return copied;
     }
+    let mut small = [0; SMALL_BYTES];
+    let small = &mut small[..payload.len()];
+    let copied = side.sendq.copy_to(memory, offset, small);
+    sum.add_bytes(small);
+    payload.copy_from_slice(small);
+    copied
 }
 
 impl Io {
