@@ -254,8 +254,16 @@ impl Dataplane {
     /// # Safety
     /// As [`Dataplane::run_io`].
     pub unsafe fn watch(&self, thread: usize, fd: Option<RawFd>) {
-        // SAFETY: the caller's promise.
+        // It may come before the first `run_io`, when somebody may be looking after the thread.
+        let entered = self.claims.is_entered(thread);
+        if !entered {
+            self.claims.enter(thread);
+        }
+        // SAFETY: the caller's promise, and nobody looks after a thread that was claimed.
         unsafe { (*self.runners[thread].get()).watch(fd) }
+        if !entered {
+            self.claims.leave(thread);
+        }
     }
 
     /// Asks the `run_io` of this thread (below `threads()`) to come back; answers the eventfd that
