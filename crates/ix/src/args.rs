@@ -238,11 +238,54 @@ pub enum BenchCommand {
     /// A load that goes up and down, a controller that adds and parks a thread, a background job
     #[command(long_about = crate::bench::elastic::HELP)]
     Elastic(BenchArgs),
+    /// All static configurations of the papers' server (a model), and the frontiers they make
+    Pareto(ModelArgs),
+    /// The controller on the papers' server (a model): slope, step, sine+noise; energy, background
+    Dynamic(DynamicArgs),
     /// All of them, one after the other, each with its results in a file, and a page of them all
     All(AllArgs),
     /// One HTML page of all results, with figures
     #[command(long_about = REPORT_HELP)]
     Report(ReportArgs),
+}
+
+/// Flags of benchmarks on the papers' server in virtual time.
+#[derive(Args, Debug, Clone)]
+pub struct ModelArgs {
+    /// Seed of all that is random
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+    /// Nothing to shorten: virtual time is quick
+    #[arg(long, hide = true)]
+    pub quick: bool,
+    /// Write the results to this file as well, as JSON (`-`: standard output)
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+}
+
+/// What `ix bench dynamic` drives.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Platform {
+    /// The papers' server in virtual time
+    #[default]
+    Simulated,
+}
+
+/// Flags of `ix bench dynamic`.
+#[derive(Args, Debug, Clone)]
+pub struct DynamicArgs {
+    /// What is driven; on this machine: `ix bench elastic`
+    #[arg(long, value_enum, default_value = "simulated")]
+    pub platform: Platform,
+    /// Load patterns: slope, step, sine+noise
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "slope,step,sine+noise")]
+    pub pattern: Vec<String>,
+    /// Policies: names that `ix cp` knows, or files
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "energy,consolidation")]
+    pub policy: Vec<String>,
+    /// What all benchmarks on the model have
+    #[command(flatten)]
+    pub model: ModelArgs,
 }
 
 /// Flags of `ix bench report`.

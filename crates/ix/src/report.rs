@@ -273,7 +273,7 @@ pub fn own_command() -> String {
 }
 
 /// Date and time in UTC, as ISO 8601 has it.
-fn now_utc() -> String {
+pub fn now_utc() -> String {
     // SAFETY: no pointer is kept, and all zeroes is a valid structure to be filled.
     let time = unsafe {
         let now = libc::time(std::ptr::null_mut());
@@ -294,7 +294,7 @@ pub fn write_json(path: &Path, value: &Value) -> Result<()> {
 }
 
 /// Columns as wide as their widest cell: the first two to the left, figures to the right.
-fn layout(lines: &[Vec<String>]) -> String {
+pub fn layout(lines: &[Vec<String>]) -> String {
     let columns = lines.iter().map(Vec::len).max().unwrap_or(0);
     let width = |column: usize| {
         lines.iter().filter_map(|l| l.get(column)).map(|c| c.chars().count()).max().unwrap_or(0)

@@ -1,11 +1,14 @@
 //! `ix bench`: IX and Linux over the same private link, alternated, in one run.
 mod all;
 mod breakdown;
+mod dynamic;
 pub mod elastic;
 pub mod lab;
 mod memcached;
 pub mod meter;
 mod migration;
+mod model;
+mod pareto;
 mod plan;
 mod process;
 mod remarks;
@@ -36,6 +39,8 @@ pub fn main(command: &BenchCommand) -> Result<()> {
         BenchCommand::Memcached(args) => ("memcached", args),
         BenchCommand::Elastic(args) => ("elastic", args),
         BenchCommand::Migration(args) => ("migration", args),
+        BenchCommand::Pareto(args) => return pareto::main(args),
+        BenchCommand::Dynamic(args) => return dynamic::main(args),
         BenchCommand::All(args) => return all::main(args),
     };
     if args.domain == Domain::Pku {
