@@ -1,10 +1,12 @@
 //! Commands to migrate, and the dataplane's records of what came of them.
+use super::judge::patiently;
 use crate::control::{Client, Request};
 use crate::problem::{Problem, Result};
 use ix_dataplane::GroupSet;
 use serde::Deserialize;
 use serde_json::Value;
 use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 
 /// Flow groups of one command at most.
 const GROUPS_MAX: u64 = 8;
@@ -36,6 +38,7 @@ pub struct Record {
 /// Moves flow groups of a server with two threads about.
 pub struct Driver {
     client: Client,
+    path: PathBuf,
     /// The thread that has each group.
     owners: Vec<u64>,
     random: u64,
@@ -50,9 +53,10 @@ pub struct Driver {
 }
 
 impl Driver {
-    pub fn new(client: Client) -> Result<Driver> {
+    pub fn new(path: &Path) -> Result<Driver> {
         let mut driver = Driver {
-            client,
+            client: patiently(|| Client::connect(path))?,
+            path: path.to_owned(),
             owners: Vec::new(),
             random: 0x1234_5678_9abc_def1,
             moved: 0,
@@ -108,6 +112,9 @@ impl Driver {
                 self.refused_in_a_row = 0;
             }
             Err(problem) => {
+                if let Ok(anew) = Client::connect(&self.path) {
+                    self.client = anew;
+                }
                 self.refused += 1;
                 self.refused_in_a_row += 1;
                 if self.refused_in_a_row > REFUSED_MAX {
@@ -131,7 +138,15 @@ impl Driver {
 
     /// All that the dataplane says of itself; takes in owners and new records.
     pub fn look(&mut self) -> Result<Value> {
-        let status = self.client.ask(&Request::Stats)?;
+        let (client, path) = (&mut self.client, &self.path);
+        let status = patiently(|| {
+            client.ask(&Request::Stats).inspect_err(|_| {
+                // An answer that comes too late must not be taken for the next one.
+                if let Ok(anew) = Client::connect(path) {
+                    *client = anew;
+                }
+            })
+        })?;
         self.unseen = 0;
         let unreadable = || Problem::new("cannot read the dataplane's flow groups", "no owners");
         let groups = status["groups"].as_array().ok_or_else(unreadable)?;

@@ -5,6 +5,7 @@ use crate::control::{Client, Request};
 use crate::problem::{Problem, Result};
 use serde_json::Value;
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 /// What migrations must not do.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -27,6 +28,10 @@ pub struct Damage {
 #[derive(Clone, Debug, Default)]
 pub struct Counters(BTreeMap<&'static str, u64>);
 
+/// Questions that may go unanswered, and the time between them.
+const TRIES: usize = 5;
+const PAUSE: Duration = Duration::from_millis(200);
+
 const LOST: &str = "lost";
 const REORDERED: &str = "reordered";
 const RETRANSMITS: &str = "retransmits";
@@ -48,24 +53,21 @@ impl Damage {
 pub struct Ends<'a> {
     lab: &'a Lab,
     client: Host,
-    control: Option<Client>,
 }
 
 impl<'a> Ends<'a> {
     pub fn new(lab: &'a Lab, client: Host) -> Ends<'a> {
-        Ends { lab, client, control: None }
+        Ends { lab, client }
     }
 
     /// Both ends' counters now, while both are there.
-    pub fn look(&mut self, server: &mut Driver) -> Result<Counters> {
+    pub fn look(&self, server: &mut Driver) -> Result<Counters> {
         let mut counters = Counters::default();
         counters.add_dataplane(&server.look()?);
         if self.client == Host::Ix {
-            let control = match &mut self.control {
-                Some(control) => control,
-                none => none.insert(Client::connect(&self.lab.client_control())?),
-            };
-            counters.add_dataplane(&control.ask(&Request::Stats)?);
+            counters.add_dataplane(&patiently(|| {
+                Client::connect(&self.lab.client_control())?.ask(&Request::Stats)
+            })?);
         } else {
             let text = |path: &'static str| {
                 let read = self.lab.client_namespace().run(|| std::fs::read_to_string(path));
@@ -78,6 +80,17 @@ impl<'a> Ends<'a> {
         }
         Ok(counters)
     }
+}
+
+/// Asks again, for a machine that is busy with much else may let a broker wait.
+pub fn patiently<T>(mut ask: impl FnMut() -> Result<T>) -> Result<T> {
+    for _ in 1..TRIES {
+        if let Ok(answer) = ask() {
+            return Ok(answer);
+        }
+        std::thread::sleep(PAUSE);
+    }
+    ask()
 }
 
 impl Counters {

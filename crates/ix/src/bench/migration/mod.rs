@@ -13,7 +13,6 @@ use super::lab::{Host, Lab};
 use super::plan::{MESSAGE_BYTES, or};
 use super::serve::Serve;
 use crate::args::{BenchArgs, Client};
-use crate::control;
 use crate::problem::{Problem, Result};
 use crate::report::Row;
 use driver::Driver;
@@ -90,7 +89,7 @@ impl Point<'_> {
         let mode = server.mode().unwrap_or_default();
         let path = server.control().ok_or_else(|| Problem::line("no control socket"))?;
         let mut outcome = Outcome::default();
-        let mut driver = Driver::new(control::Client::connect(&path)?)?;
+        let mut driver = Driver::new(&path)?;
         let start = Instant::now();
         while driver.moved() < wanted {
             self.load(&mut server, &mut driver, wanted, &mut outcome)?;
@@ -124,7 +123,7 @@ impl Point<'_> {
         let arguments = self.lab.echo_client(self.client, server, &words);
         let begin = Instant::now();
         let load = self.lab.start_load(self.client, &arguments)?;
-        let mut ends = Ends::new(self.lab, self.client);
+        let ends = Ends::new(self.lab, self.client);
         std::thread::sleep(QUIET);
         let before = ends.look(driver)?;
         let until = begin + Duration::from_secs_f64(seconds) - QUIET;
