@@ -7,13 +7,14 @@ mod member;
 mod members;
 mod policy;
 mod signals;
+mod talk;
 
 use crate::problem::{Problem, Result};
 use clap::Args;
 use events::Log;
 use ix_control::linux::{Background, Linux, Tree, parse_job, parse_list};
 use ix_control::policy::BUILT_IN;
-use ix_control::{ControlLoop, TICK_US};
+use ix_control::{ControlLoop, Platform, TICK_US};
 use members::{DryRun, Members};
 use policy::PolicySource;
 use std::path::PathBuf;
@@ -146,7 +147,7 @@ struct Driver<'a> {
 impl<'a> Driver<'a> {
     fn new(
         source: &'a mut PolicySource,
-        linux: Linux<Members>,
+        mut linux: Linux<Members>,
         log: Log,
         dry_run: bool,
     ) -> Result<Driver<'a>> {
@@ -154,6 +155,9 @@ impl<'a> Driver<'a> {
         for finding in linux.findings().iter().filter(|finding| finding.missing.is_some()) {
             log.say(&finding.to_string());
         }
+        let there = linux.machine().cores.len();
+        let (name, slo_us) = (&policy.name, policy.slo_us);
+        log.say(&format!("policy {name}, at most {slo_us} µs of queueing delay, {there} cores"));
         let platform = DryRun { platform: linux, on: dry_run };
         Ok(Driver { control: ControlLoop::new(policy, platform), source, log })
     }

@@ -109,6 +109,9 @@ impl Background {
             Job::Group(path) => (find_group(tree, &mount, path)?, Vec::new()),
             Job::Process(pid) => make_group(tree, &mount, *pid)?,
         };
+        if let Job::Group(_) = job {
+            tree.may_write(group.join("cgroup.freeze"))?;
+        }
         let mut background = Background {
             tree: tree.clone(),
             group,

@@ -32,6 +32,8 @@ pub struct Clocks {
     tree: Tree,
     /// That all cores can be held at, ascending.
     khz: Vec<u32>,
+    /// Why not, although there are some.
+    forbidden: Option<String>,
     switch: Option<&'static Switch>,
     /// What the files said before they were written to.
     before: BTreeMap<String, String>,
@@ -44,10 +46,16 @@ impl Clocks {
             // Cores may be of several kinds: what all of them have.
             all.into_iter().filter(|khz| own.contains(khz)).collect()
         });
-        let khz = khz.unwrap_or_default();
+        let mut khz = khz.unwrap_or_default();
+        let limits = cpus.iter().map(|&cpu| tree.may_write(file(cpu, "scaling_max_freq")));
+        let mut forbidden = None;
+        if let Some(Err(e)) = limits.filter(|_| !khz.is_empty()).find(Result::is_err) {
+            forbidden = Some(e.to_string());
+            khz.clear();
+        }
         let switch = SWITCHES.iter().find(|switch| tree.has(switch.file));
-        let switch = switch.filter(|_| !khz.is_empty());
-        Clocks { tree: tree.clone(), khz, switch, before: BTreeMap::new() }
+        let switch = switch.filter(|s| !khz.is_empty() && tree.may_write(s.file).is_ok());
+        Clocks { tree: tree.clone(), khz, forbidden, switch, before: BTreeMap::new() }
     }
 
     /// Clocks that cores can be held at, ascending; none where they cannot.
@@ -140,12 +148,13 @@ impl Clocks {
         let mut lines = Vec::new();
         if self.khz.is_empty() {
             let folder = self.tree.path(format!("{CPUS}/cpu0/cpufreq"));
-            let why = format!("no cpufreq at {} (a virtual machine has none)", folder.display());
-            lines.push(("clocks", why));
+            let none =
+                || format!("no cpufreq at {} (a virtual machine has none)", folder.display());
+            lines.push(("clocks", self.forbidden.clone().unwrap_or_else(none)));
         } else if self.switch.is_none() {
             let names: Vec<_> =
                 SWITCHES.iter().map(|s| self.tree.path(s.file).display().to_string()).collect();
-            lines.push(("turbo", format!("no switch at {}", names.join(" or "))));
+            lines.push(("turbo", format!("no switch that we may write at {}", names.join(" or "))));
         }
         lines
     }

@@ -27,6 +27,7 @@ impl FileError {
 impl fmt::Display for FileError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.writing {
+            Some(text) if text.is_empty() => write!(f, "cannot write {}: ", self.path.display())?,
             Some(text) => write!(f, "cannot write {text:?} to {}: ", self.path.display())?,
             None => write!(f, "cannot read {}: ", self.path.display())?,
         }
@@ -87,6 +88,14 @@ impl Tree {
         // One write system call: the kernel takes each for a whole value.
         let written = opened.and_then(|mut file| file.write_all(text.as_bytes()));
         written.map_err(|error| FileError { path, writing: Some(text.to_owned()), error })
+    }
+
+    /// Whether a file could be written to; writes nothing.
+    pub fn may_write(&self, file: impl AsRef<Path>) -> Result<(), FileError> {
+        let path = self.path(file);
+        let opened = fs::OpenOptions::new().write(true).open(&path);
+        let why = |error| FileError { path, writing: Some(String::new()), error };
+        opened.map(drop).map_err(why)
     }
 
     /// Names in a folder, sorted; none where it is not there.

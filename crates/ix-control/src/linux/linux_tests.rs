@@ -176,7 +176,7 @@ fn other_drivers_list_their_clocks_or_have_another_switch() {
     fs::remove_dir_all(fake.root.join("sys/devices/system/cpu/intel_pstate")).expect("gone");
     let clocks = |fake: &Fake| Clocks::new(&fake.tree(), &[0, 1]);
     assert!(!clocks(&fake).turbo());
-    assert!(clocks(&fake).missing()[0].1.contains("no switch at"));
+    assert!(clocks(&fake).missing()[0].1.contains("no switch that we may write at"));
     fake.put("sys/devices/system/cpu/cpufreq/boost", "0\n");
     // acpi-cpufreq: turbo stands in the list, marked by 1 MHz.
     for cpu in [0, 1] {
@@ -208,10 +208,19 @@ fn what_cannot_be_read_or_written_is_named() {
     fs::remove_dir_all(fake.root.join("sys/devices/system/cpu/cpu3/cpufreq")).expect("gone");
     let e = clocks.hold(&[3], Clock::Khz(1_200_000)).expect_err("gone").to_string();
     assert!(e.contains("cpu3/cpufreq/scaling_") && e.contains("No such file"), "{e}");
+    // One that may only be read, by root as well.
+    let locked = Fake::server();
+    let file = locked.root.join("sys/devices/system/cpu/cpu1/cpufreq/scaling_max_freq");
+    fs::remove_file(&file).expect("gone");
+    std::os::unix::fs::symlink("/proc/sys/kernel/ngroups_max", &file).expect("made");
+    let clocks = Clocks::new(&locked.tree(), &[0, 1]);
+    assert_eq!((clocks.khz().len(), clocks.turbo()), (0, false));
+    let why = &clocks.missing()[0].1;
+    assert!(why.starts_with("cannot write /") && why.ends_with("run it as root"), "{why}");
     // Nonsense where a number should be.
     fake.put("sys/devices/system/cpu/cpu1/cpufreq/scaling_max_freq", "<unsupported>\n");
-    assert_eq!(clocks.held(1), None);
-    assert_eq!(Clocks::new(&fake.tree(), &[0, 1]).khz(), []);
+    let clocks = Clocks::new(&fake.tree(), &[0, 1]);
+    assert_eq!((clocks.held(1), clocks.khz().len()), (None, 0));
 }
 
 #[test]

@@ -1,13 +1,15 @@
-//! One dataplane that the controller is attached to: a connection to its control socket, served by a
-//! thread of its own, so that one that does not answer holds nobody up.
-use crate::control::{Change, Client, Report, Request, ThreadView, View};
+//! One dataplane, as the controller's own thread has it: what a thread beside it has heard from the
+//! dataplane's control socket, so that one that does not answer holds nobody up.
+use super::talk::{self, Heard, Work};
+use crate::control::{Change, Report, ThreadView, View, Wish};
 use crate::problem::Problem;
 use ix_control::{
     DataplaneId, GroupObservation, Observation, Step, ThreadObservation, ThreadState,
 };
-use ix_dataplane::GroupSet;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{Receiver, Sender, SyncSender, TrySendError, channel, sync_channel};
+use std::sync::mpsc::{
+    Receiver, RecvTimeoutError, SyncSender, TrySendError, channel, sync_channel,
+};
 use std::time::{Duration, Instant};
 
 /// A step takes no longer than this: the broker's own limit and some.
@@ -16,77 +18,62 @@ const STEP_WITHIN: Duration = Duration::from_millis(2500);
 const SILENT_AFTER: Duration = Duration::from_secs(1);
 /// Group loads are of what came in this time at least, µs: short ones are mostly chance.
 const LOAD_OF_US: u64 = 200_000;
+/// Their smoothing factor: flow groups should not move for what is chance.
+const LOAD_ALPHA: f64 = 0.3;
+/// Jobs that wait for the thread beside; one that answers has none waiting.
+const JOBS: usize = 2;
 
-/// What a thread is asked to do.
-enum Work {
-    Look,
-    Do(Request, Sender<Result<serde_json::Value, Problem>>),
-}
-
-/// A dataplane.
+/// A dataplane that is attached to, or is to be.
 pub(super) struct Member {
     path: PathBuf,
-    pid: u32,
-    program: String,
-    work: SyncSender<Work>,
-    seen: Receiver<Result<View, Problem>>,
+    /// Its process and program, while we are in charge of it.
+    name: Option<(u32, String)>,
+    jobs: SyncSender<Work>,
+    heard: Receiver<Heard>,
     /// The last look, and one some time before it, for loads.
     last: Option<View>,
     before: Option<View>,
     loads: Vec<f64>,
     answered: Instant,
     silent: bool,
-    /// It has hung up.
-    pub(super) gone: Option<String>,
+    /// Why it cannot be attached to.
+    refused: Option<(Problem, bool)>,
+    /// It has ended, and how that was noticed.
+    gone: Option<String>,
     /// What it is told of the controller.
     pub(super) report: Report,
-    /// The last wish that was heard.
-    pub(super) wish: u64,
+    wish: Option<Wish>,
+    wish_serial: u64,
 }
 
 impl Member {
-    /// Connects. An error names the reason: another version, no permission, no such socket.
-    pub(super) fn attach(path: &Path, report: Report) -> Result<Member, Problem> {
-        let mut client = Client::connect(path)?;
-        let hello = client.hello().clone();
-        if hello["role"] != "operator" {
-            return Err(Problem::new(
-                format!("cannot control the dataplane at {}", path.display()),
-                "its socket is for looking only",
-            )
-            .mend("run the controller as its user or as root"));
-        }
-        // Is another controller in charge, it is none of our affair.
-        let heard = client.ask(&Request::Control { report: report.clone() })?;
-        let (work, jobs) = sync_channel(1);
-        let (looks, seen) = channel();
-        let serve = move || serve(client, &jobs, &looks);
-        std::thread::Builder::new()
-            .name("ix-cp-member".to_owned())
-            .spawn(serve)
-            .map_err(|e| Problem::new("cannot start a thread", e))?;
-        let program = hello["program"].as_str().unwrap_or("unknown");
-        let program = program.rsplit('/').next().unwrap_or(program).to_owned();
+    /// Begins to attach to the dataplane of a control socket.
+    pub(super) fn new(path: &Path) -> Result<Member, Problem> {
+        let (jobs, work) = sync_channel(JOBS);
+        let (say, heard) = channel();
+        let report = Report { pid: std::process::id(), ..Report::default() };
+        talk::start(path, report.clone(), work, say)?;
         Ok(Member {
             path: path.to_owned(),
-            pid: hello["pid"].as_u64().unwrap_or(0) as u32,
-            program,
-            work,
-            seen,
+            name: None,
+            jobs,
+            heard,
             last: None,
             before: None,
             loads: Vec::new(),
             answered: Instant::now(),
             silent: false,
+            refused: None,
             gone: None,
             report,
-            // What was asked of another controller is not asked of this one.
-            wish: heard["serial"].as_u64().unwrap_or(0),
+            wish: None,
+            wish_serial: 0,
         })
     }
 
-    pub(super) fn id(&self) -> DataplaneId {
-        DataplaneId(self.pid)
+    /// `None` while we are not in charge of it.
+    pub(super) fn id(&self) -> Option<DataplaneId> {
+        self.name.as_ref().map(|(pid, _)| DataplaneId(*pid))
     }
 
     pub(super) fn path(&self) -> &Path {
@@ -94,19 +81,67 @@ impl Member {
     }
 
     pub(super) fn program(&self) -> &str {
-        &self.program
+        self.name.as_ref().map_or("", |(_, program)| program)
     }
 
-    pub(super) fn name(&self) -> String {
-        format!("{} ({})", self.program, self.pid)
+    /// How it is called in the log.
+    pub(super) fn title(&self) -> String {
+        match &self.name {
+            Some((pid, program)) => format!("{program} ({pid})"),
+            None => self.path.display().to_string(),
+        }
+    }
+
+    /// Why it has ended, if it has.
+    pub(super) fn gone(&self) -> Option<&str> {
+        self.gone.as_deref()
+    }
+
+    /// Waits until it is attached to, or it is clear that it will not be.
+    pub(super) fn wait(&mut self, until: Instant) -> Result<(), Problem> {
+        let clear = |member: &Member| match member.refused {
+            Some((_, may_pass)) => !may_pass,
+            None => member.name.is_some() || member.gone.is_some(),
+        };
+        while !clear(self) {
+            match self.heard.recv_timeout(until.saturating_duration_since(Instant::now())) {
+                Ok(heard) => self.hear(heard, &mut Vec::new()),
+                Err(_) => break,
+            }
+        }
+        match (self.refused.take(), self.gone.take()) {
+            (Some((problem, _)), _) => Err(problem),
+            (None, Some(why)) => {
+                let what = format!("cannot reach the dataplane at {}", self.path.display());
+                Err(Problem::new(what, why).mend("is its `ix run` alive?"))
+            }
+            (None, None) if self.name.is_none() => {
+                Err(Problem::new(self.title(), "it does not answer")
+                    .mend("is its `ix run` stopped?"))
+            }
+            (None, None) => Ok(()),
+        }
     }
 
     /// Asks for a look; the answer is for [`Member::take_look`].
     pub(super) fn look(&mut self) {
-        match self.work.try_send(Work::Look) {
-            // It is still busy with the last one.
-            Ok(()) | Err(TrySendError::Full(_)) => {}
-            Err(TrySendError::Disconnected(_)) => self.hung_up(),
+        self.ask(Work::Look);
+    }
+
+    /// Says what the controller does; hears what is wished, some time.
+    pub(super) fn tell(&mut self) {
+        self.ask(Work::Report(self.report.clone()));
+    }
+
+    /// What is newly wished.
+    pub(super) fn take_wish(&mut self) -> Option<Wish> {
+        self.wish.take()
+    }
+
+    /// One that is still busy with the last job is not asked.
+    fn ask(&mut self, work: Work) {
+        if let Err(TrySendError::Disconnected(_)) = self.jobs.try_send(work) {
+            self.hung_up();
         }
     }
 
@@ -118,138 +153,122 @@ impl Member {
     ) -> Option<Observation> {
         let mut fresh = false;
         loop {
-            let wait = until.saturating_duration_since(Instant::now());
-            let wait = if fresh { Duration::ZERO } else { wait };
-            match self.seen.recv_timeout(wait) {
-                Ok(Ok(view)) => {
-                    fresh = true;
-                    self.saw(view);
+            let left = until.saturating_duration_since(Instant::now());
+            let wait = if fresh || self.name.is_none() { Duration::ZERO } else { left };
+            match self.heard.recv_timeout(wait) {
+                Ok(heard) => {
+                    fresh |= matches!(heard, Heard::Look(_));
+                    self.hear(heard, lines);
                 }
-                Ok(Err(problem)) => {
-                    self.gone = Some(problem.to_string());
-                    return None;
-                }
-                Err(std::sync::mpsc::RecvTimeoutError::Timeout) => break,
-                Err(std::sync::mpsc::RecvTimeoutError::Disconnected) => {
+                Err(RecvTimeoutError::Timeout) => break,
+                Err(RecvTimeoutError::Disconnected) => {
                     self.hung_up();
-                    return None;
+                    break;
                 }
             }
         }
-        if fresh {
+        self.name.as_ref()?;
+        if fresh && self.gone.is_none() {
             if std::mem::take(&mut self.silent) {
-                lines.push(format!("{} answers again", self.name()));
+                lines.push(format!("{} answers again", self.title()));
             }
             self.answered = Instant::now();
-            return self.last.as_ref().map(|view| self.observation(view));
+            return self.last();
         }
         if !self.silent && self.answered.elapsed() > SILENT_AFTER {
             self.silent = true;
-            let name = self.name();
-            lines.push(format!("{name} does not answer; nothing is changed until it does"));
+            let title = self.title();
+            lines.push(format!("{title} does not answer; nothing is changed until it does"));
         }
         None
     }
 
-    /// What it was when it answered last.
-    pub(super) fn last(&self) -> Option<Observation> {
-        self.last.as_ref().map(|view| self.observation(view))
+    fn hear(&mut self, heard: Heard, lines: &mut Vec<String>) {
+        match heard {
+            Heard::Attached { pid, program, wish_serial } => {
+                self.name = Some((pid, program));
+                self.answered = Instant::now();
+                self.refused = None;
+                // What was asked of another controller is not asked of this one.
+                self.wish_serial = wish_serial;
+            }
+            Heard::Refused(problem, may_pass) => {
+                self.name = None;
+                if self.refused.as_ref().is_none_or(|(old, _)| *old != problem) {
+                    lines.push(format!("{}: {problem}", self.path.display()));
+                }
+                self.refused = Some((problem, may_pass));
+            }
+            Heard::Look(view) => self.saw(*view),
+            Heard::Wish(wish) => {
+                if wish.serial != self.wish_serial {
+                    self.wish_serial = wish.serial;
+                    self.wish = Some(wish);
+                }
+            }
+            Heard::Gone(why) => self.gone = Some(why),
+        }
     }
 
     fn saw(&mut self, view: View) {
         match &self.before {
-            None => self.before = Some(view.clone()),
-            Some(before) if view.now_us >= before.now_us + LOAD_OF_US => {
+            Some(before) if view.now_us < before.now_us + LOAD_OF_US => {}
+            Some(before) => {
                 let change = Change::between(before, &view);
-                self.loads = change.map(|change| change.group_rates()).unwrap_or_default();
+                let rates = change.map(|change| change.group_rates()).unwrap_or_default();
+                self.loads.resize(rates.len(), 0.0);
+                for (load, rate) in self.loads.iter_mut().zip(rates) {
+                    *load += LOAD_ALPHA * (rate - *load);
+                }
                 self.before = Some(view.clone());
             }
-            Some(_) => {}
+            None => self.before = Some(view.clone()),
         }
         self.last = Some(view);
     }
 
     fn hung_up(&mut self) {
-        self.gone.get_or_insert_with(|| "it has hung up".to_owned());
+        self.gone.get_or_insert_with(|| "its thread has ended".to_owned());
     }
 
-    fn observation(&self, view: &View) -> Observation {
-        let owners: Vec<Option<u16>> =
-            view.groups.iter().map(|g| g.thread.map(|t| t as u16)).collect();
-        let group = |(number, owner): (usize, &Option<u16>)| GroupObservation {
-            // One that moves right now is nobody's for a moment; the first thread will do.
-            thread: owner.unwrap_or(0),
+    /// What it was when it answered last.
+    pub(super) fn last(&self) -> Option<Observation> {
+        let (view, (pid, program)) = (self.last.as_ref()?, self.name.as_ref()?);
+        let group = |(number, group): (usize, &crate::control::GroupView)| GroupObservation {
+            // One that moves just now is nobody's for a moment; the first thread will do.
+            thread: group.thread.unwrap_or(0) as u16,
             load: self.loads.get(number).copied().unwrap_or(0.0),
         };
-        Observation {
-            dataplane: self.id(),
-            program: self.program.clone(),
+        Some(Observation {
+            dataplane: DataplaneId(*pid),
+            program: program.clone(),
             batch_bound: view.batch_bound,
             threads: view.threads.iter().map(thread).collect(),
-            groups: owners.iter().enumerate().map(group).collect(),
-        }
+            groups: view.groups.iter().enumerate().map(group).collect(),
+        })
     }
 
     /// Has a step done; waits for it.
     pub(super) fn apply(&mut self, step: &Step) -> Result<(), String> {
-        let request = match step {
-            Step::Resume { thread } => Request::Resume { thread: usize::from(*thread) },
-            Step::Park { thread } => Request::Park { thread: usize::from(*thread) },
-            Step::Migrate { to, groups, .. } => {
-                let groups: GroupSet = groups.iter().map(|group| usize::from(*group)).collect();
-                Request::Migrate { groups, to: usize::from(*to) }
-            }
-            Step::Clock { .. } | Step::Background { .. } => return Ok(()),
-        };
-        self.ask(request, STEP_WITHIN).map(|_| ())
-    }
-
-    /// Says what the controller is; hears what is wished.
-    pub(super) fn tell(&mut self) -> Result<serde_json::Value, String> {
-        let request = Request::Control { report: self.report.clone() };
-        self.ask(request, Duration::from_millis(50))
-    }
-
-    fn ask(&mut self, request: Request, within: Duration) -> Result<serde_json::Value, String> {
-        let until = Instant::now() + within;
+        let Some(request) = talk::request(step) else { return Ok(()) };
+        let until = Instant::now() + STEP_WITHIN;
         let (to, answer) = channel();
         let mut work = Work::Do(request, to);
         loop {
-            match self.work.try_send(work) {
+            match self.jobs.try_send(work) {
                 Ok(()) => break,
                 Err(TrySendError::Full(again)) if Instant::now() < until => work = again,
                 Err(TrySendError::Full(_)) => return Err("it does not answer".to_owned()),
                 Err(TrySendError::Disconnected(_)) => {
                     self.hung_up();
-                    return Err("it has hung up".to_owned());
+                    return Err("it is gone".to_owned());
                 }
             }
             std::thread::sleep(Duration::from_millis(1));
         }
         match answer.recv_timeout(until.saturating_duration_since(Instant::now())) {
-            Ok(answer) => answer.map_err(|problem| problem.to_string()),
+            Ok(answer) => answer.map(|_| ()).map_err(|problem| problem.to_string()),
             Err(_) => Err("it did not answer in time".to_owned()),
-        }
-    }
-}
-
-/// The thread: ends with the connection or with the member.
-fn serve(mut client: Client, jobs: &Receiver<Work>, looks: &Sender<Result<View, Problem>>) {
-    while let Ok(work) = jobs.recv() {
-        let heard = match work {
-            Work::Look => {
-                let look = client.ask(&Request::Status).and_then(|value| View::read(&value));
-                let lost = look.is_err();
-                looks.send(look).is_ok() && !lost
-            }
-            // Who asked may have given up; the next one may still be asked.
-            Work::Do(request, answer) => {
-                let _ = answer.send(client.ask(&request));
-                true
-            }
-        };
-        if !heard {
-            return;
         }
     }
 }

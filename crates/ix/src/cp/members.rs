@@ -2,7 +2,7 @@
 //! those that end are let go.
 use super::events::State;
 use super::member::Member;
-use crate::control::{Report, Wish, all};
+use crate::control::{Wish, all};
 use crate::problem::{Problem, Result};
 use ix_control::linux::{Dataplanes, Linux};
 use ix_control::{
@@ -16,6 +16,8 @@ use std::time::{Duration, Instant};
 const EVERY_US: u64 = 1_000_000;
 /// So long a turn waits for dataplanes to say what they do.
 const LOOK_WITHIN: Duration = Duration::from_millis(40);
+/// So long a dataplane that was named may take to answer at the start.
+const ATTACH_WITHIN: Duration = Duration::from_secs(5);
 
 /// Which dataplanes are ours.
 enum Which {
@@ -31,8 +33,6 @@ enum Which {
 pub(super) struct Members {
     which: Which,
     list: Vec<Member>,
-    /// Why one could not be attached to; each reason is told once.
-    refused: BTreeMap<PathBuf, String>,
     searched_us: Option<u64>,
     reported_us: Option<u64>,
     lines: Vec<String>,
@@ -68,17 +68,15 @@ impl Members {
     fn named(which: Which) -> Result<Members> {
         let mut members = Members::none(which);
         members.search();
-        match members.refused.values().next() {
-            Some(why) => Err(Problem::line(why)),
-            None => Ok(members),
-        }
+        let until = Instant::now() + ATTACH_WITHIN;
+        members.list.iter_mut().try_for_each(|member| member.wait(until))?;
+        Ok(members)
     }
 
     fn none(which: Which) -> Members {
         Members {
             which,
             list: Vec::new(),
-            refused: BTreeMap::new(),
             searched_us: None,
             reported_us: None,
             lines: Vec::new(),
@@ -95,25 +93,13 @@ impl Members {
             }
             Which::Paths(paths) => paths.clone(),
         };
-        self.refused.retain(|path, _| paths.contains(path));
         for path in paths {
             if self.list.iter().any(|member| member.path() == path) {
                 continue;
             }
-            let report = Report { pid: std::process::id(), ..Report::default() };
-            match Member::attach(&path, report) {
-                Ok(member) => {
-                    self.refused.remove(&path);
-                    self.list.push(member);
-                }
-                Err(problem) => {
-                    let why = problem.to_string();
-                    let old = self.refused.insert(path.clone(), why.clone());
-                    // One that ends just now is no news, nor is one that was told already.
-                    if old.is_none_or(|old| old != why) && path.exists() {
-                        self.lines.push(format!("{}: {why}", path.display()));
-                    }
-                }
+            match Member::new(&path) {
+                Ok(member) => self.list.push(member),
+                Err(problem) => self.lines.push(problem.to_string()),
             }
         }
     }
@@ -127,7 +113,7 @@ impl Members {
     pub(super) fn notice(&mut self, events: &[Event]) {
         for event in events {
             let Some(decision) = event.decision() else { continue };
-            let member = self.list.iter_mut().find(|m| m.id() == decision.dataplane);
+            let member = self.list.iter_mut().find(|m| m.id() == Some(decision.dataplane));
             let Some(member) = member else { continue };
             if let Event::Done(_) = event {
                 member.report.rung = decision.rungs.1 + 1;
@@ -155,16 +141,13 @@ impl Members {
     ) -> Vec<(DataplaneId, Wish)> {
         let mut wishes = Vec::new();
         for member in &mut self.list {
-            let policy = policy(member.id());
+            let Some(id) = member.id() else { continue };
+            let policy = policy(id);
             member.report.policy = policy.name.clone();
             member.report.slo_us = policy.slo_us_of(member.program());
             member.report.power_w = power_w;
-            let Ok(value) = member.tell() else { continue };
-            let wish: Wish = serde_json::from_value(value).unwrap_or_default();
-            if wish.serial != member.wish {
-                member.wish = wish.serial;
-                wishes.push((member.id(), wish));
-            }
+            member.tell();
+            wishes.extend(member.take_wish().map(|wish| (id, wish)));
         }
         wishes
     }
@@ -213,17 +196,17 @@ impl Dataplanes for Members {
         let seen: Vec<Observation> =
             self.list.iter_mut().filter_map(|member| member.take_look(until, lines)).collect();
         for member in &self.list {
-            if let Some(why) = &member.gone {
-                lines.push(format!("{} is gone: {why}", member.name()));
+            if let Some(why) = member.gone().filter(|_| member.id().is_some()) {
+                lines.push(format!("{} is gone: {why}", member.title()));
             }
         }
-        self.list.retain(|member| member.gone.is_none());
+        self.list.retain(|member| member.gone().is_none());
         self.tell_shared(&seen);
         seen
     }
 
     fn apply(&mut self, dataplane: DataplaneId, step: &Step) -> std::result::Result<(), StepError> {
-        let member = self.list.iter_mut().find(|member| member.id() == dataplane);
+        let member = self.list.iter_mut().find(|member| member.id() == Some(dataplane));
         let done = member.map_or(Err("it is gone".to_owned()), |member| member.apply(step));
         done.map_err(|line| StepError { line })
     }
