@@ -29,6 +29,18 @@ fn is_cargos_own(name: &str) -> bool {
 
 /// Builds it below `target_dir`; answers its path.
 fn build_image(cargo: &OsString, workspace: &Path, target_dir: &Path) -> Result<PathBuf, String> {
+    build(cargo, workspace, target_dir, "ix-image", &RUSTFLAGS)?;
+    Ok(target_dir.join(TARGET).join("release/ix-image"))
+}
+
+/// Builds a package below `target_dir`, optimised, with these flags.
+fn build(
+    cargo: &OsString,
+    workspace: &Path,
+    target_dir: &Path,
+    package: &str,
+    flags: &[&str],
+) -> Result<(), String> {
     let mut command = Command::new(cargo);
     for (name, _) in std::env::vars_os() {
         if is_cargos_own(&name.to_string_lossy()) {
@@ -37,14 +49,14 @@ fn build_image(cargo: &OsString, workspace: &Path, target_dir: &Path) -> Result<
     }
     let status = command
         .current_dir(workspace)
-        .args(["build", "--release", "--quiet", "--package", "ix-image", "--target", TARGET])
+        .args(["build", "--release", "--quiet", "--package", package, "--target", TARGET])
         .arg("--target-dir")
         .arg(target_dir)
-        .env("CARGO_ENCODED_RUSTFLAGS", RUSTFLAGS.join("\x1f"))
+        .env("CARGO_ENCODED_RUSTFLAGS", flags.join("\x1f"))
         .status()
         .map_err(|e| format!("cannot start {}: {e}", cargo.to_string_lossy()))?;
     if !status.success() {
-        return Err(format!("building the dataplane image failed ({status})"));
+        return Err(format!("building {package} for the `ix` command failed ({status})"));
     }
-    Ok(target_dir.join(TARGET).join("release/ix-image"))
+    Ok(())
 }

@@ -1,9 +1,20 @@
-//! Builds the dataplane image, which the command carries inside itself (`IX_IMAGE`).
+//! Builds the dataplane image and the library for unmodified programs, which the command carries
+//! inside itself (`IX_IMAGE`, `IX_POSIX_LIBRARY`).
 include!("../ix-image/build_image.rs");
 
-/// What the image is made of.
-const PARTS: [&str; 8] =
-    ["ix-abi", "ix-wire", "ix-tcp", "ix-mem", "ix-nic", "ix-dataplane", "ix-domain", "ix-image"];
+/// What the two are made of.
+const PARTS: [&str; 10] = [
+    "ix-abi",
+    "ix-wire",
+    "ix-tcp",
+    "ix-mem",
+    "ix-nic",
+    "ix-dataplane",
+    "ix-domain",
+    "ix-image",
+    "libix",
+    "libix-posix",
+];
 
 fn main() {
     let variable = |name: &str| std::env::var_os(name).expect("cargo sets it");
@@ -23,11 +34,20 @@ fn main() {
     );
     println!("cargo::rerun-if-changed=build.rs");
 
-    // TARGET/PROFILE/build/ix-HASH/out: one image for all profiles.
+    // TARGET/PROFILE/build/ix-HASH/out: one image and library for all profiles.
     let out = PathBuf::from(variable("OUT_DIR"));
-    let target_dir = out.ancestors().nth(4).expect("cargo's layout").join("image");
-    match build_image(&variable("CARGO"), &workspace, &target_dir) {
-        Ok(image) => println!("cargo::rustc-env=IX_IMAGE={}", image.display()),
+    let target = out.ancestors().nth(4).expect("cargo's layout");
+    let (cargo, library_dir) = (variable("CARGO"), target.join("posix"));
+    let built = build_image(&cargo, &workspace, &target.join("image")).and_then(|image| {
+        // With the C library of the program that loads it.
+        build(&cargo, &workspace, &library_dir, "libix-posix", &[])?;
+        Ok((image, library_dir.join(TARGET).join("release/libix_posix.so")))
+    });
+    match built {
+        Ok((image, library)) => {
+            println!("cargo::rustc-env=IX_IMAGE={}", image.display());
+            println!("cargo::rustc-env=IX_POSIX_LIBRARY={}", library.display());
+        }
         Err(why) => {
             println!("cargo::error={why}");
             std::process::exit(1);

@@ -27,6 +27,8 @@ pub struct LaunchConfig {
     pub args: Vec<OsString>,
     /// Variables added to the broker's environment.
     pub env: Vec<(OsString, OsString)>,
+    /// Descriptors of the broker that the program inherits under the same numbers.
+    pub inherited: Vec<RawFd>,
 }
 
 /// A program with the dataplane planted into it. Dropping it kills the program if it still runs.
@@ -73,8 +75,10 @@ pub fn launch(image: &Image, config: &LaunchConfig) -> Result<Child, LaunchError
     }
     command.envs(config.env.iter().map(|(key, value)| (key, value)));
     command.env(ix_abi::ENV_HEADER, ABI_PLACEHOLDER);
+    let mut keep = config.inherited.clone();
+    keep.extend([channel_fd, image_fd]);
     // SAFETY: the function only makes system calls, as a child of a threaded process must.
-    unsafe { command.pre_exec(move || before_exec([channel_fd, image_fd])) };
+    unsafe { command.pre_exec(move || before_exec(&keep)) };
     let child = command.spawn().map_err(|error| diagnose(&config.program, error))?;
     let pid = child.id() as libc::pid_t;
     // Until here only; our own `Child` waits for it from now on.
@@ -103,11 +107,11 @@ pub fn launch(image: &Image, config: &LaunchConfig) -> Result<Child, LaunchError
 }
 
 /// In the child, just before `execve`.
-fn before_exec(keep: [RawFd; 2]) -> io::Result<()> {
+fn before_exec(keep: &[RawFd]) -> io::Result<()> {
     let check = |rc: i64| if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(()) };
     for fd in keep {
         // SAFETY: no pointers.
-        check(unsafe { libc::fcntl(fd, libc::F_SETFD, 0) }.into())?;
+        check(unsafe { libc::fcntl(*fd, libc::F_SETFD, 0) }.into())?;
     }
     // SAFETY: no pointers. The death signal survives the exec.
     check(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) }.into())?;

@@ -108,6 +108,18 @@ pub enum Domain {
     Pku,
 }
 
+/// When a program's socket calls go to IX.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Posix {
+    /// Unless it was written for IX
+    #[default]
+    Auto,
+    /// Always
+    On,
+    /// Never: its sockets are Linux's
+    Off,
+}
+
 /// Flags of `ix run`.
 #[derive(Args, Debug, Default)]
 pub struct RunArgs {
@@ -130,6 +142,9 @@ pub struct RunArgs {
     /// What keeps the program out of the dataplane's memory
     #[arg(long, value_enum)]
     pub domain: Option<Domain>,
+    /// Whether an unmodified program gets sockets on IX
+    #[arg(long, value_enum, default_value_t = Posix::Auto)]
+    pub posix: Posix,
     /// Most packets of one cycle (1..=1024)
     #[arg(long, value_name = "B")]
     pub batch: Option<usize>,

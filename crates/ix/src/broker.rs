@@ -4,6 +4,7 @@ use crate::commands::Commands;
 use crate::control::{Access, Answers, Charge, Dataplane, Server};
 use crate::counters::Counters;
 use crate::devices::Devices;
+use crate::posix::Preload;
 use crate::problem::{Problem, Result, STATUS_NOT_EXECUTABLE, STATUS_NOT_FOUND};
 use ix_domain::{
     Child, Exit, FromImage, Image, LaunchConfig, LaunchError, Occurrence, SignalForwarding,
@@ -39,6 +40,8 @@ pub struct Broker {
     pub memory: Option<Arc<OwnedFd>>,
     /// Who may ask it, and whether metrics are served.
     pub access: Access,
+    /// What makes an unmodified program load the library for sockets.
+    pub preload: Preload,
 }
 
 /// A program that runs.
@@ -68,7 +71,12 @@ impl Broker {
         let image = Image::from_bytes(IMAGE).map_err(|e| problem(&e))?;
         let counters = Counters::new(&self.cpus).map_err(|e| problem(&e))?;
         let config =
-            LaunchConfig { program: self.program.clone(), args: self.args, env: Vec::new() };
+            LaunchConfig {
+                program: self.program.clone(),
+                args: self.args,
+                env: std::mem::take(&mut self.preload.env),
+                inherited: self.preload.inherited.iter().map(AsRawFd::as_raw_fd).collect(),
+            };
         let mut child = ix_domain::launch(&image, &config).map_err(launch_problem)?;
         let pid = child.pid();
         let signals = SignalForwarding::to(pid).map_err(|e| problem(&e))?;

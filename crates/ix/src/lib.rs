@@ -18,6 +18,7 @@ pub mod doctor;
 mod isn_key;
 mod load;
 pub mod machine;
+mod posix;
 pub mod problem;
 pub mod report;
 mod run;

@@ -26,6 +26,7 @@ pub fn main(args: &RunArgs) -> Result<u8> {
     }
     let specs = device_specs(&settings)?;
     let program = find_program(args.program.first().map_or(OsStr::new(""), |p| p))?;
+    let preload = crate::posix::preload(args.posix, &program, &settings)?;
     let mut keys = Keys::random()?;
     let kept = crate::control::folder().ok();
     keys.isn_secret =
@@ -38,13 +39,13 @@ pub fn main(args: &RunArgs) -> Result<u8> {
     let (cpus, access) = (settings.cpus(), settings.access.clone());
     let shares = devices.iter().any(OpenedDevice::shares_memory);
     let memory = memory.map(|memory| memory.fd).filter(|_| shares);
+    let argv = args.program.clone();
     let broker =
-        Broker { program, args: args.program.clone(), text, cpus, devices, memory, access };
+        Broker { program, args: argv, text, cpus, devices, memory, access, preload };
     let mut running = broker.start(args.control.as_deref())?;
-    let controller = args
-        .policy
-        .as_ref()
-        .map(|policy| Embedded::start(policy, args.slo_us, running.control_path().to_owned()));
+    let controller = args.policy.as_ref().map(|policy| {
+        Embedded::start(policy, args.slo_us, running.control_path().to_owned())
+    });
     let controller = controller.transpose()?;
     let exit = running.wait()?;
     drop(controller);

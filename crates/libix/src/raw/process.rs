@@ -5,6 +5,12 @@ use core::ptr::with_exposed_provenance;
 use ix_abi::{ABI_MAGIC, ABI_VERSION, ENV_HEADER, ProcessHeader, ThreadArea};
 use std::net::IpAddr;
 
+/// Says in the program's file that it was written for IX (ELF note of owner `IX`, type 1, version of
+/// the contract), so that `ix run` leaves its sockets to Linux.
+#[used]
+#[unsafe(link_section = ".note.ix")]
+static NOTE: [u32; 5] = [3, 4, 1, u32::from_le_bytes(*b"IX\0\0"), ABI_VERSION];
+
 /// The dataplane in this process.
 #[derive(Clone, Copy)]
 pub struct Process {
@@ -49,6 +55,8 @@ impl std::error::Error for FindError {}
 impl Process {
     /// Finds the dataplane through the environment variable `IX_ABI`.
     pub fn find() -> Result<Process, FindError> {
+        // Whoever calls this carries the note.
+        core::hint::black_box(&NOTE);
         let value = std::env::var(ENV_HEADER).map_err(|_| FindError::NotUnderIx)?;
         let address = usize::from_str_radix(&value, 16).map_err(|_| FindError::Stale)?;
         if !is_mapped(address) {
