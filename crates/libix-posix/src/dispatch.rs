@@ -1,8 +1,8 @@
 //! After a cycle: its event conditions, told to the sockets that they are about.
-use crate::state::{Core, cookie};
 use crate::emit::errno_of;
 use crate::slab::Id;
 use crate::socket::{Kind, Listener, Socket, Waiting};
+use crate::state::{Core, cookie};
 use crate::stream::{Ending, Phase, Stream};
 use libc::{EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLLRDHUP, EPOLLRDNORM, EPOLLWRNORM};
 use libix::Dead;
@@ -141,9 +141,7 @@ impl Core {
         let count = port.members.len();
         let has_room = |id: &Id| {
             let listener = sockets.get_mut(*id).and_then(Socket::listener);
-            listener.is_some_and(|listener: &mut Listener| {
-                listener.queue.len() <= listener.backlog
-            })
+            listener.is_some_and(|listener: &mut Listener| listener.queue.len() <= listener.backlog)
         };
         let turn = (0..count).map(|n| port.members[(port.next + n) % count]).find(has_room);
         port.next = port.next.wrapping_add(1) % count.max(1);

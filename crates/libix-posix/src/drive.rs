@@ -8,10 +8,10 @@
 //! When no thread of the program has run a cycle for a millisecond (it computes, or waits for
 //! something else), our own thread, the helper, takes the role until one comes back: connections are
 //! acknowledged and retransmitted meanwhile, as they would be by a kernel.
-use crate::state::{Core, Role};
 use crate::log;
 use crate::signals;
 use crate::slab::Id;
+use crate::state::{Core, Role};
 use crate::sync::{ELASTIC, Guard, Locked, hush, lock, new_bell};
 use ix_abi::gate_op;
 use libix::raw::{Gate, Process, Thread, Wait};

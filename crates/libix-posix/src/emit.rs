@@ -1,7 +1,7 @@
 //! Before a cycle: what the program has done becomes batched system calls. After it: their answers.
-use crate::state::{Core, Pending, cookie};
 use crate::slab::Id;
 use crate::socket::{Kind, Socket};
+use crate::state::{Core, Pending, cookie};
 use crate::stream::{Ending, Phase, Stream};
 use ix_abi::{SgEntry, flow_opt};
 use libix::Error;

@@ -10,10 +10,8 @@ use std::hash::{BuildHasherDefault, Hasher};
 use std::os::fd::RawFd;
 
 /// Bits that say how to wait, not what for.
-const MODES: u32 = EPOLLET as u32
-    | EPOLLONESHOT as u32
-    | libc::EPOLLWAKEUP as u32
-    | libc::EPOLLEXCLUSIVE as u32;
+const MODES: u32 =
+    EPOLLET as u32 | EPOLLONESHOT as u32 | libc::EPOLLWAKEUP as u32 | libc::EPOLLEXCLUSIVE as u32;
 
 /// Descriptors are small numbers: any spread will do.
 #[derive(Default)]
@@ -125,14 +123,7 @@ impl Set {
     }
 
     /// Puts a socket in; false: it is there already.
-    pub fn add(
-        &mut self,
-        fd: RawFd,
-        socket: Id,
-        teller: Teller,
-        events: u32,
-        data: u64,
-    ) -> bool {
+    pub fn add(&mut self, fd: RawFd, socket: Id, teller: Teller, events: u32, data: u64) -> bool {
         if self.items.contains_key(&fd) {
             return false;
         }
@@ -192,12 +183,7 @@ impl Set {
     }
 
     /// Reports what is ready; answers how many.
-    pub fn report(
-        &mut self,
-        sockets: &Slab<Socket>,
-        cycle: u64,
-        to: &mut [epoll_event],
-    ) -> usize {
+    pub fn report(&mut self, sockets: &Slab<Socket>, cycle: u64, to: &mut [epoll_event]) -> usize {
         let mut count = 0;
         for _ in 0..self.ready.len() {
             if count == to.len() {

@@ -1,7 +1,7 @@
 //! Sockets, epoll and their kin on IX, for unmodified dynamically linked programs.
 //!
 //! `ix run` loads this library in front of the C library. What a program calls comes here first
-//! ([`ffi`]); what is not about a socket of IX goes on to the C library. The table in [`table`] says
+//! (`ffi`); what is not about a socket of IX goes on to the C library. The table in `table.rs` says
 //! which call goes where.
 //!
 //! * `fds` knows which descriptors are ours, without a lock. Each socket keeps a real Linux socket
@@ -36,4 +36,6 @@ mod socket;
 mod state;
 mod stream;
 mod sync;
+#[cfg(test)]
+mod table;
 mod transfer;

@@ -12,18 +12,10 @@ pub enum Once {
     Splice,
     /// Signals for input and output.
     AsyncIo,
-    /// An IX socket was passed to another process.
-    Passed,
-    /// An option that does nothing on IX.
-    Option,
-    /// io_uring or another way past us.
-    OutOfBand,
     /// A datagram to the other world.
     Datagram,
     /// Too many descriptors.
     Descriptors,
-    /// MSG_ERRQUEUE, MSG_ZEROCOPY.
-    ZeroCopy,
 }
 
 static SAID: AtomicU64 = AtomicU64::new(0);

@@ -102,11 +102,6 @@ impl<'a> Gather<'a> {
         Gather { pieces, offset: 0, left: sum(pieces) }
     }
 
-    /// Of a buffer.
-    pub fn of(piece: &'a iovec) -> Gather<'a> {
-        Gather { pieces: core::slice::from_ref(piece), offset: 0, left: piece.iov_len }
-    }
-
     /// Bytes that were not taken yet.
     #[inline]
     pub fn left(&self) -> usize {
@@ -238,12 +233,6 @@ pub unsafe fn received<'a>(data: libix::raw::Received, skip: usize) -> &'a [u8] 
     // SAFETY: the caller's promise.
     let bytes: &'a [u8] = unsafe { data.bytes() };
     &bytes[skip..]
-}
-
-/// A plain value as the bytes that C has of it.
-pub fn bytes_of<T: Copy>(value: &T) -> &[u8] {
-    // SAFETY: used for C structures without padding (or zeroed) only; any value has its bytes.
-    unsafe { core::slice::from_raw_parts((&raw const *value).cast(), size_of::<T>()) }
 }
 
 #[cfg(test)]

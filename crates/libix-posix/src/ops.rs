@@ -63,6 +63,10 @@ pub fn made(fd: RawFd, domain: i32, kind: i32) {
         return crate::log::once(crate::log::Once::Descriptors, &text);
     }
     let mut core = lock();
+    if core.is_child {
+        let text = "sockets that a forked child makes are Linux's: the dataplane is its parent's";
+        return crate::log::once(crate::log::Once::ChildMakes, text);
+    }
     let idle = Kind::Idle { stream, ix: false, both: false };
     put(&mut core, fd, Socket::new(idle, domain == AF_INET6, nonblocking));
 }
@@ -774,7 +778,9 @@ pub fn linger(fd: RawFd) {
     let until = Some(Instant::now() + time);
     let how = How { interest: Interest::Socket(id), until, linux: None, drives: true };
     let _ = drive::wait(core, how, |core| {
-        let Some(stream) = core.sockets.get_mut(id).and_then(Socket::stream) else { return Some(()) };
+        let Some(stream) = core.sockets.get_mut(id).and_then(Socket::stream) else {
+            return Some(());
+        };
         (stream.phase == Phase::Dead || (stream.outbox.len() == 0 && stream.fin)).then_some(())
     });
 }

@@ -196,7 +196,8 @@ fn look_at_linux(core: &mut Guard, id: Id, events: &mut [epoll_event]) -> usize 
     set.looked_us = now_us;
     let (fd, room) = (set.real, events.len().min(i32::MAX as usize));
     // SAFETY: a slice with its length.
-    let count = unsafe { real::epoll_pwait(fd, events.as_mut_ptr(), room as i32, 0, core::ptr::null()) };
+    let count =
+        unsafe { real::epoll_pwait(fd, events.as_mut_ptr(), room as i32, 0, core::ptr::null()) };
     count.max(0) as usize
 }
 
@@ -242,9 +243,8 @@ pub fn poll(fds: &mut [pollfd], until: Option<Instant>) -> Outcome<usize> {
         }
         let interest = Interest::Several(&parts.sockets, &parts.sets);
         let how = How { interest, until, linux: watched.fd(), drives: true };
-        let (back, result) = drive::wait(core, how, |core| {
-            (ours_ready(core, &parts, fds) > 0).then_some(())
-        });
+        let (back, result) =
+            drive::wait(core, how, |core| (ours_ready(core, &parts, fds) > 0).then_some(()));
         core = back;
         if result == Err(Stop::Interrupted) {
             return Err(libc::EINTR.into());

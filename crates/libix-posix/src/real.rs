@@ -1,9 +1,9 @@
 //! The functions that ours stand in front of: the next ones in the order of loading, the C library's.
-use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use core::ffi::{CStr, c_int, c_uint, c_void};
 use core::sync::atomic::{AtomicPtr, Ordering};
 use libc::{
-    epoll_event, fd_set, iovec, mmsghdr, msghdr, nfds_t, off_t, pid_t, pollfd, sigset_t,
-    size_t, sockaddr, socklen_t, ssize_t, timespec, timeval,
+    epoll_event, fd_set, iovec, mmsghdr, msghdr, nfds_t, off_t, pid_t, pollfd, sigset_t, size_t,
+    sockaddr, socklen_t, ssize_t, timespec, timeval,
 };
 
 /// The address of the next function of this name.
@@ -110,7 +110,6 @@ next! {
     setresuid(real: libc::uid_t, effective: libc::uid_t, saved: libc::uid_t) -> c_int;
     setresgid(real: libc::gid_t, effective: libc::gid_t, saved: libc::gid_t) -> c_int;
     setgroups(count: size_t, groups: *const libc::gid_t) -> c_int;
-    execve(path: *const c_char, argv: *const *const c_char, envp: *const *const c_char) -> c_int;
 }
 
 /// The calling thread's errno.

@@ -8,7 +8,9 @@
 use crate::real;
 use core::cell::{Cell, UnsafeCell};
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
-use libc::{SA_NODEFER, SA_RESETHAND, SA_RESTART, SA_SIGINFO, SIG_DFL, SIG_IGN, c_int, c_void, siginfo_t};
+use libc::{
+    SA_NODEFER, SA_RESETHAND, SA_RESTART, SA_SIGINFO, SIG_DFL, SIG_IGN, c_int, c_void, siginfo_t,
+};
 
 const SIGNALS: usize = 65;
 /// Signals that one thread can have kept; a real-time signal beyond them is lost.
@@ -276,8 +278,7 @@ pub unsafe fn sigaction(
         return unsafe { real::sigaction(signal, new, old) };
     }
     let action = &ACTIONS[signal as usize];
-    let before =
-        (action.handler.load(Ordering::Relaxed), action.flags.load(Ordering::Relaxed));
+    let before = (action.handler.load(Ordering::Relaxed), action.flags.load(Ordering::Relaxed));
     let mut ours: libc::sigaction;
     let mut passed = new;
     if !new.is_null() {

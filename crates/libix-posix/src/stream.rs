@@ -257,7 +257,12 @@ pub struct Stream {
 
 impl Stream {
     /// One that is about to be in this phase.
-    pub fn new(phase: Phase, handle: Handle, peer: SocketAddr, local: Option<SocketAddr>) -> Stream {
+    pub fn new(
+        phase: Phase,
+        handle: Handle,
+        peer: SocketAddr,
+        local: Option<SocketAddr>,
+    ) -> Stream {
         Stream {
             handle,
             peer,

@@ -4,8 +4,8 @@
 //! costs two atomic instructions a call, and no order of locks can be wrong. The elastic thread is
 //! not in it: whoever has the role of driver ([`crate::drive`]) uses it without the lock, for it may
 //! sleep in there.
-use crate::state::Core;
 use crate::signals;
+use crate::state::Core;
 use core::cell::UnsafeCell;
 use libix::raw::Thread;
 use std::ops::{Deref, DerefMut};
@@ -76,7 +76,8 @@ pub fn hush(bell: RawFd) {
 /// A new bell, at a number out of the program's way.
 pub fn new_bell() -> RawFd {
     // SAFETY: no pointers.
-    let fd = unsafe { libc::syscall(libc::SYS_eventfd2, 0, libc::EFD_NONBLOCK | libc::EFD_CLOEXEC) };
+    let fd =
+        unsafe { libc::syscall(libc::SYS_eventfd2, 0, libc::EFD_NONBLOCK | libc::EFD_CLOEXEC) };
     if fd < 0 {
         crate::log::fatal("no descriptor for a thread to be woken by: raise `ulimit -n`");
     }

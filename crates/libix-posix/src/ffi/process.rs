@@ -92,4 +92,3 @@ outside! {
     setresgid(id: gid_t, effective: gid_t, saved: gid_t);
     setgroups(count: size_t, groups: *const gid_t);
 }
-

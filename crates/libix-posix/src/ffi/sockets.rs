@@ -48,11 +48,7 @@ pub unsafe extern "C" fn connect(fd: c_int, address: *const sockaddr, len: sockl
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn accept(
-    fd: c_int,
-    address: *mut sockaddr,
-    len: *mut socklen_t,
-) -> c_int {
+pub unsafe extern "C" fn accept(fd: c_int, address: *mut sockaddr, len: *mut socklen_t) -> c_int {
     unsafe { accept4(fd, address, len, 0) }
 }
 
@@ -163,4 +159,3 @@ pub unsafe extern "C" fn getsockopt(
     }
     0
 }
-

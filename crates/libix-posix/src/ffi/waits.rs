@@ -2,9 +2,7 @@
 use super::answer;
 use crate::{fds, log, ready, real, signals};
 use core::ptr::null_mut;
-use libc::{
-    c_int, epoll_event, fd_set, nfds_t, pollfd, sigset_t, size_t, timespec, timeval,
-};
+use libc::{c_int, epoll_event, fd_set, nfds_t, pollfd, sigset_t, size_t, timespec, timeval};
 use std::time::{Duration, Instant};
 
 /// Runs a call with another signal mask, as `ppoll` and its like do.
@@ -68,9 +66,8 @@ pub unsafe extern "C" fn epoll_ctl(
         return on_linux();
     }
     let event = unsafe { event.as_ref() }.copied();
-    answer(ready::control(set, op, fd, event, on_linux).map(|n| n as isize), || {
-        on_linux() as isize
-    }) as c_int
+    answer(ready::control(set, op, fd, event, on_linux).map(|n| n as isize), || on_linux() as isize)
+        as c_int
 }
 
 #[unsafe(no_mangle)]
@@ -210,9 +207,9 @@ pub unsafe extern "C" fn select(
     let limit = match unsafe { timeout.as_ref() } {
         None => None,
         Some(time) if time.tv_sec < 0 || time.tv_usec < 0 => return on_linux() as c_int,
-        Some(time) => {
-            Some(Duration::from_secs(time.tv_sec as u64) + Duration::from_micros(time.tv_usec as u64))
-        }
+        Some(time) => Some(
+            Duration::from_secs(time.tv_sec as u64) + Duration::from_micros(time.tv_usec as u64),
+        ),
     };
     let until = limit.and_then(|limit| start.checked_add(limit));
     let sets = unsafe { (words(read, count), words(write, count), words(except, count)) };
@@ -246,8 +243,7 @@ pub unsafe extern "C" fn pselect(
         Err(errno) => return super::fail(errno) as c_int,
     };
     let sets = unsafe { (words(read, count), words(write, count), words(except, count)) };
-    let outcome = unsafe {
-        with_mask(mask, || ready::select(count, sets.0, sets.1, sets.2, until))
-    };
+    let outcome =
+        unsafe { with_mask(mask, || ready::select(count, sets.0, sets.1, sets.2, until)) };
     answer(outcome, on_linux) as c_int
 }

@@ -1,0 +1,154 @@
+//! Which call goes where: the one place where it is written down. `docs/posix.md` is made of it; the
+//! test below fails when the page is not what the table says, and writes it with `IX_BLESS=1`.
+
+/// A row: calls, what becomes of them on a socket of IX, and the test that shows it
+/// (`corners` cases are in `tests/programs/corners.c`, run by `crates/ix/tests/posix.rs`).
+pub type Row = (&'static str, &'static str, &'static str);
+
+/// The table.
+pub const TABLE: &[Row] = &[
+    (
+        "socket",
+        "makes a Linux socket; `bind`, `connect` or the first datagram decide whose it is",
+        "corners",
+    ),
+    (
+        "bind",
+        "an address of the dataplane: IX. The wildcard: IX and Linux for TCP; for UDP IX if the port is a server's. Others: Linux",
+        "corners accepting, datagrams",
+    ),
+    (
+        "listen, accept, accept4",
+        "IX; bound to the wildcard, Linux's loopback and other interfaces as well",
+        "an_epoll_server_serves_ix_and_linux",
+    ),
+    (
+        "connect",
+        "loopback: Linux. A network of the dataplane: IX. A network of a Linux interface: Linux. Else IX if there is a gateway",
+        "corners connecting; route.rs",
+    ),
+    ("connect (AF_UNSPEC)", "UDP: no peer any more. TCP: EOPNOTSUPP", "corners datagrams"),
+    (
+        "read, readv, recv, recvfrom, recvmsg, recvmmsg",
+        "IX; MSG_PEEK, MSG_WAITALL, MSG_DONTWAIT, MSG_TRUNC; no control messages; urgent data comes in line",
+        "corners reading, datagrams",
+    ),
+    (
+        "write, writev, send, sendto, sendmsg, sendmmsg",
+        "IX; copied into transmit memory, sent with the next cycle; SIGPIPE as on Linux; MSG_ZEROCOPY copies",
+        "corners writing, broken_pipe, datagrams",
+    ),
+    ("sendfile", "IX: read from the file, copied", "corners writing"),
+    ("splice, tee", "EINVAL, said once in the log: programs copy instead", "corners"),
+    ("shutdown", "IX", "corners half_close"),
+    (
+        "close, closefrom, close_range",
+        "IX: a reset if something is unread, else in order in the background; SO_LINGER",
+        "corners half_close",
+    ),
+    ("dup, dup2, dup3, fcntl(F_DUPFD)", "one socket, several numbers", "corners descriptors"),
+    ("fcntl(F_GETFL, F_SETFL), ioctl(FIONBIO)", "O_NONBLOCK on both sides", "corners descriptors"),
+    ("fcntl(F_SETOWN, F_SETSIG), O_ASYNC", "no signals come; said once in the log", "none"),
+    ("ioctl(FIONREAD, TIOCOUTQ, SIOCATMARK)", "IX", "corners reading, writing"),
+    (
+        "setsockopt",
+        "asked of the Linux socket, which knows what there is. In force on IX: SO_REUSEADDR, SO_REUSEPORT, SO_KEEPALIVE, SO_RCVTIMEO, SO_SNDTIMEO, SO_LINGER, SO_SNDBUF, SO_RCVBUF (UDP), SO_RCVLOWAT, IPV6_V6ONLY, TCP_CORK, TCP_KEEPIDLE. TCP_NODELAY is always on",
+        "corners options",
+    ),
+    (
+        "getsockopt",
+        "as it was set; SO_ERROR, SO_ACCEPTCONN, TCP_INFO (Linux's layout), TCP_MAXSEG from IX",
+        "corners options",
+    ),
+    ("getsockname, getpeername", "IX", "corners connecting, accepting"),
+    ("poll, ppoll, select, pselect", "IX's and Linux's descriptors together", "corners selects"),
+    (
+        "epoll_create, epoll_create1, epoll_ctl, epoll_wait, epoll_pwait, epoll_pwait2",
+        "IX's by events, Linux's by a real set; level, edge, oneshot. EPOLLEXCLUSIVE wakes all. A set inside a set sees Linux's descriptors only",
+        "corners epolls",
+    ),
+    (
+        "sigaction, signal",
+        "handlers wait until the thread is out of the dataplane; EINTR and SA_RESTART as on Linux",
+        "corners interrupts",
+    ),
+    (
+        "fork, vfork",
+        "the child has no dataplane: sockets of IX answer EBADF there, said once in the log; new ones are Linux's",
+        "forked_children_leave_ix_to_their_parent",
+    ),
+    (
+        "exec",
+        "sockets of IX are not inherited: the new program finds an unconnected Linux socket",
+        "none",
+    ),
+    (
+        "exit, _exit",
+        "what was sent is delivered first, for two seconds at most",
+        "curl_and_ab_run_on_ix",
+    ),
+    (
+        "setuid and its kin",
+        "no thread is inside the dataplane meanwhile",
+        "memcached_passes_its_clients_tests",
+    ),
+    ("sendmsg with SCM_RIGHTS", "passes the unconnected Linux socket under the descriptor", "none"),
+    (
+        "io_uring, direct system calls, calls inside the C library (stdio on a socket, getaddrinfo)",
+        "not seen: Linux's",
+        "none",
+    ),
+    ("Unix sockets, raw and packet sockets, IPv6 addresses", "Linux's", "none"),
+];
+
+/// The page.
+#[cfg(test)]
+fn page() -> String {
+    let mut page = String::from(
+        "# Unmodified programs: which call goes where\n\n\
+         Made from `crates/libix-posix/src/table.rs` (`IX_BLESS=1 cargo test -p libix-posix`); do not edit.\n\n\
+         `ix run --nic tap:ix0 --addr 10.0.0.2/24 -- memcached -p 11211` gives a dynamically linked program\n\
+         sockets on IX (`--posix auto`, the default). Calls about other descriptors go to Linux as ever.\n\
+         Cases of `corners` run on Linux and on IX, and every answer and errno must be the same.\n\n\
+         | call | on a socket of IX | shown by |\n|---|---|---|\n",
+    );
+    for (call, goes, test) in TABLE {
+        page.push_str(&format!("| {call} | {goes} | {test} |\n"));
+    }
+    page
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_page_is_what_the_table_says() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/posix.md");
+        if std::env::var_os("IX_BLESS").is_some() {
+            std::fs::write(path, page()).unwrap();
+        }
+        assert_eq!(
+            std::fs::read_to_string(path).unwrap_or_default(),
+            page(),
+            "IX_BLESS=1 writes it"
+        );
+    }
+
+    #[test]
+    fn tests_that_are_named_exist() {
+        let root = env!("CARGO_MANIFEST_DIR");
+        let read = |path: &str| std::fs::read_to_string(format!("{root}/{path}")).unwrap();
+        let rust = read("../ix/tests/posix.rs") + &read("src/route.rs");
+        let corners = read("tests/programs/corners.c");
+        for (_, _, test) in TABLE {
+            for name in test.split([',', ';']).map(str::trim) {
+                let case = name.strip_prefix("corners").unwrap_or(name).trim();
+                let known = rust.contains(&format!("fn {case}("))
+                    || corners.contains(&format!("static void {case}(void)"));
+                let plain = ["", "none", "route.rs"].contains(&case);
+                assert!(known || plain, "`{name}` is no test");
+            }
+        }
+    }
+}
