@@ -48,7 +48,7 @@ impl Timeline {
         })
     }
 
-    /// Share of what the background job could have got done.
+    /// Share of what the background job does alone.
     pub fn background_percent(&self) -> f64 {
         let done: f64 = self.seconds.iter().map(|s| s.seen.background_per_s).sum();
         100.0 * done / (self.alone * self.seconds.len().max(1) as f64).max(1.0)
@@ -128,8 +128,8 @@ impl Timeline {
                 self.background_percent()
             ),
             format!(
-                "the load is paced and sleeps between requests: {:.0} % of a hardware thread, the \
-                 second elastic thread's",
+                "the load is paced, and polls just before each request: {:.0} % of a hardware \
+                 thread, the second elastic thread's",
                 100.0 * mean_cpu
             ),
         ];
