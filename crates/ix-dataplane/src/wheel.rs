@@ -371,7 +371,7 @@ mod tests {
             for (token, (bits, x)) in deadlines.iter().enumerate() {
                 wheel.insert(77 + (x & ((1 << bits) - 1)), token as u64);
             }
-            let gone = |token: u64| token % modulo == 0;
+            let gone = |token: u64| token.is_multiple_of(modulo);
             let mut cursor = SweepCursor::default();
             let mut rounds = 0;
             while !wheel.sweep(&mut cursor, limit, gone) {

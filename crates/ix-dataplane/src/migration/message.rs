@@ -42,6 +42,7 @@ pub enum Message {
 /// Flow groups on their way, and all that belongs to them.
 pub struct Ship {
     pub serial: u64,
+    #[allow(clippy::vec_box, reason = "threads own groups as boxes, which move")]
     pub groups: Vec<Box<FlowGroup>>,
     /// Receive frames that the flows of each hold.
     pub frames: Vec<u32>,

@@ -173,7 +173,8 @@ impl ElasticThread {
                 }
                 State::Agreed if self.io.events.has_room() => self.leave(at, now_us),
                 State::Shipped { .. } => {
-                    if self.settle(at, now_us) {
+                    let settled = self.settle(at, now_us);
+                    if settled {
                         self.migrations.outgoing.swap_remove(at);
                         continue;
                     }

@@ -121,7 +121,7 @@ struct PageTable {
 }
 
 impl PageTable {
-    fn new(plan: &Plan, memory: &Arc<LinkMemory>) -> Option<Arc<dyn SetReta>> {
+    fn of(plan: &Plan, memory: &Arc<LinkMemory>) -> Option<Arc<dyn SetReta>> {
         let page = &memory.regions[usize::from(plan.steering?)];
         let direction = match plan.role {
             MemifRole::Server => Direction::ToServer,
@@ -184,7 +184,7 @@ impl Fence for LinkFence {
 pub(crate) fn link(plan: Plan, fds: Vec<OwnedFd>) -> io::Result<Vec<QueueLink>> {
     let (memory, bells) = LinkMemory::new(&plan, fds)?;
     let (plan, memory) = (Arc::new(plan), Arc::new(memory));
-    let table = PageTable::new(&plan, &memory);
+    let table = PageTable::of(&plan, &memory);
     let mut bells = bells.into_iter();
     let direction = match plan.role {
         MemifRole::Server => Direction::ToClient,
