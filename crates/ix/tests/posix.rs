@@ -1,0 +1,269 @@
+//! Unmodified programs on IX: an epoll server in C, the corner cases of the socket API beside Linux,
+//! Debian's memcached, `curl` and `ab`.
+mod support;
+
+use ix_testbed::Namespace;
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddrV4, TcpStream, UdpSocket};
+use std::path::PathBuf;
+use std::process::{Command, Output};
+use std::time::Duration;
+use support::process::Process;
+use support::{Bed, CLIENT, Nic, PATIENCE, PREFIX, SERVICE, Service, connect_to};
+
+/// Where the peer of the corner cases listens.
+const PEER_PORT: u16 = 9999;
+/// memcached's port.
+const MEMCACHED: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 88, 0, 2), 11211);
+
+/// Compiles one of the programs in `crates/libix-posix/tests/programs`; `None`, said loudly, where
+/// there is no C compiler.
+fn compile(test: &str, name: &str) -> Option<PathBuf> {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../libix-posix/tests/programs");
+    let program = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{test}-{name}"));
+    let source = format!("{folder}/{name}.c");
+    let mut cc = Command::new("cc");
+    cc.args(["-O1", "-w", "-o"]).arg(&program).arg(&source);
+    match cc.status() {
+        Ok(status) => {
+            assert!(status.success(), "{source} does not compile");
+            Some(program)
+        }
+        Err(_) => {
+            eprintln!("SKIPPED {test}: no C compiler; apt-get install gcc libc6-dev");
+            None
+        }
+    }
+}
+
+/// Runs a client in a namespace; `None`, said loudly, where it is not installed.
+fn client(test: &str, at: &Namespace, package: &str, words: &[&str]) -> Option<Output> {
+    match at.command(words[0], None).args(&words[1..]).output() {
+        Ok(output) => Some(output),
+        Err(_) => {
+            eprintln!("SKIPPED {test}: no {}; apt-get install {package}", words[0]);
+            None
+        }
+    }
+}
+
+fn text(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
+}
+
+#[test]
+fn an_epoll_server_serves_ix_and_linux() {
+    let test = "an_epoll_server_serves_ix_and_linux";
+    let Some(program) = compile(test, "echo") else { return };
+    for nic in Nic::ALL {
+        let Some(bed) = Bed::new(test, nic, 1) else { return };
+        let mut service = bed.start(&[program.to_str().expect("text"), "7"]);
+        service.process.wait_for("ready", PATIENCE);
+        let mut streams: Vec<_> = (0..8).map(|_| bed.client.run(|| connect_to(SERVICE))).collect();
+        let sent: Vec<u8> = (0..100_000u32).map(|n| (n * 7 >> 3) as u8).collect();
+        for stream in &mut streams {
+            let mut writer = stream.try_clone().expect("clone");
+            let data = sent.clone();
+            let writes = std::thread::spawn(move || writer.write_all(&data).expect("write"));
+            let mut back = vec![0; sent.len()];
+            stream.read_exact(&mut back).expect("the echo");
+            assert!(back == sent, "what came back differs");
+            writes.join().expect("the writer");
+        }
+        // Bound to all addresses, it serves Linux's loopback as well.
+        let (namespace, _) = bed.service_link();
+        namespace.set_up("lo", true).expect("loopback");
+        let local = SocketAddrV4::new(Ipv4Addr::LOCALHOST, 7);
+        let mut stream = namespace.run(|| connect_to(local));
+        stream.write_all(b"local").expect("write");
+        let mut back = [0; 5];
+        stream.read_exact(&mut back).expect("the echo");
+        drop(streams);
+        drop(stream);
+        service.process.check();
+        service.finish(PATIENCE);
+    }
+}
+
+/// Linux is the oracle: the same program against the same peer, once on Linux's sockets and once on
+/// IX's, says the same of every call.
+#[test]
+fn corner_cases_are_linuxs() {
+    let test = "corner_cases_are_linuxs";
+    let Some(program) = compile(test, "corners") else { return };
+    let program = program.to_str().expect("text");
+    let Some(bed) = Bed::new(test, Nic::Afxdp, 1) else { return };
+    let (own, peer) = (SERVICE.ip().to_string(), CLIENT.to_string());
+    let port = PEER_PORT.to_string();
+    let run = [program, "run", own.as_str(), peer.as_str(), port.as_str()];
+    let start_peer = |bed: &Bed| {
+        let mut command = bed.client.command(program, None);
+        command.args(["peer", &port]);
+        let process = Process::start(command);
+        process.wait_for("peer ready", PATIENCE);
+        process
+    };
+    let said = |lines: &[String]| -> Vec<String> {
+        let lines = lines.iter().filter(|line| !line.starts_with("ix: "));
+        lines.cloned().collect()
+    };
+    let linux = {
+        let (server, link) = bed.service_link();
+        server.add_address(link, *SERVICE.ip(), PREFIX).expect("an address");
+        let _peer = start_peer(&bed);
+        let mut command = server.command(run[0], None);
+        command.args(&run[1..]);
+        let (status, lines) = Process::start(command).wait(Duration::from_secs(60));
+        assert!(status.success(), "on Linux: {lines:#?}");
+        said(&lines)
+    };
+    drop(bed);
+    for nic in [Nic::Tap, Nic::Afxdp] {
+        let Some(bed) = Bed::new(test, nic, 1) else { return };
+        let _peer = start_peer(&bed);
+        let service = bed.start(&run);
+        let (status, lines) = service.process.wait(Duration::from_secs(60));
+        assert!(status.success(), "on IX: {lines:#?}");
+        let ix = said(&lines);
+        for (number, (linux, ix)) in linux.iter().zip(&ix).enumerate() {
+            assert_eq!(ix, linux, "line {number} on {nic:?}; IX said {lines:#?}");
+        }
+        assert_eq!(ix.len(), linux.len(), "{lines:#?}");
+    }
+}
+
+/// memcached as Debian ships it, with so many workers.
+fn memcached(bed: &Bed, workers: &str) -> Option<Service> {
+    let at = MEMCACHED.ip().to_string();
+    let program =
+        ["memcached", "-u", "nobody", "-l", &at, "-U", "11211", "-m", "64", "-t", workers];
+    let mut service = bed.start(&program);
+    let ready = || bed.client.run(|| TcpStream::connect(MEMCACHED)).is_ok();
+    support::eventually("memcached listens", ready);
+    service.process.check();
+    Some(service)
+}
+
+#[test]
+fn memcached_passes_its_clients_tests() {
+    let test = "memcached_passes_its_clients_tests";
+    let there = Command::new("memcached").arg("-V").output();
+    if there.is_err() {
+        eprintln!("SKIPPED {test}: no memcached; apt-get install memcached libmemcached-tools");
+        return;
+    }
+    for (workers, nic) in [("1", Nic::Tap), ("2", Nic::Tap), ("2", Nic::Afxdp)] {
+        let Some(bed) = Bed::new(test, nic, 1) else { return };
+        let Some(service) = memcached(&bed, workers) else { return };
+        let at = MEMCACHED.ip().to_string();
+        let words = ["memccapable", "-h", &at, "-p", "11211"];
+        let Some(output) = client(test, &bed.client, "libmemcached-tools", &words) else { return };
+        assert!(text(&output).contains("All tests passed"), "{}", text(&output));
+        // Every answer is checked, as is that nothing is missing.
+        for more in [&["--connections", "64"][..], &["--connections", "4", "--udp"]] {
+            let mut load = bed.client.command(env!("CARGO_BIN_EXE_ix"), None);
+            load.args(["load", &MEMCACHED.to_string(), "--protocol", "memcached", "--json", "-"]);
+            let output = load.args(["--seconds", "0.5"]).args(more).output().expect("ix load");
+            assert!(output.status.success(), "{}", text(&output));
+        }
+        datagrams_are_answered(&bed);
+        let stats = service.comes_to_rest(PATIENCE);
+        assert!(stats.total("accepted") > 64, "it was IX that served: {stats}");
+        service.process.signal(libc::SIGTERM);
+        // It handles the signal and ends by itself.
+        let (status, said) = service.process.wait(PATIENCE);
+        assert!(status.success(), "{status}: {said:#?}");
+    }
+}
+
+fn datagrams_are_answered(bed: &Bed) {
+    let socket = bed.client.run(|| UdpSocket::bind((CLIENT, 0))).expect("a socket");
+    socket.set_read_timeout(Some(PATIENCE)).expect("timeout");
+    socket.send_to(b"\0\x07\0\0\0\x01\0\0version\r\n", MEMCACHED).expect("ask");
+    let mut answer = [0; 200];
+    let n = socket.recv(&mut answer).expect("an answer");
+    assert!(answer[..n].starts_with(b"\0\x07\0\0\0\x01\0\0VERSION "), "{:?}", &answer[..n]);
+}
+
+/// Clients on IX, against a web server on Linux.
+#[test]
+fn curl_and_ab_run_on_ix() {
+    let test = "curl_and_ab_run_on_ix";
+    let Some(bed) = Bed::new(test, Nic::Tap, 1) else { return };
+    let pages = bed.file("pages");
+    std::fs::create_dir(&pages).expect("a folder");
+    let page: Vec<u8> = (0..300_000u32).map(|n| b'a' + (n % 26) as u8).collect();
+    std::fs::write(pages.join("page.txt"), &page).expect("a page");
+    let mut command = bed.client.command(env!("CARGO_BIN_EXE_ix"), None);
+    let at = format!("{CLIENT}:8000");
+    command.args(["httpd", "--linux", "--port", "8000"]).arg(&pages);
+    let server = Process::start(command);
+    server.wait_for("ready", PATIENCE);
+    let url = format!("http://{at}/page.txt");
+    for words in [
+        &["curl", "-sS", "-o", "-", &url][..],
+        &["ab", "-q", "-n", "300", "-c", "8", &url],
+        &["ab", "-q", "-k", "-n", "300", "-c", "8", &url],
+    ] {
+        if Command::new(words[0]).arg("-V").output().is_err() {
+            eprintln!(
+                "SKIPPED a part of {test}: no {0}; apt-get install curl apache2-utils",
+                words[0]
+            );
+            continue;
+        }
+        let service = bed.start(words);
+        let (status, said) = service.process.wait(Duration::from_secs(60));
+        assert!(status.success(), "{words:?}: {said:#?}");
+        let said = said.join("\n");
+        if words[0] == "curl" {
+            assert!(
+                said.contains(std::str::from_utf8(&page).expect("text")),
+                "the page is not whole"
+            );
+        } else {
+            assert!(said.contains("Complete requests:      300"), "{said}");
+            assert!(said.contains("Failed requests:        0"), "{said}");
+        }
+    }
+}
+
+#[test]
+fn programs_that_cannot_be_are_refused_in_one_line() {
+    let test = "programs_that_cannot_be_are_refused_in_one_line";
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../libix-posix/tests/programs");
+    let program = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("echo-static");
+    let mut cc = Command::new("cc");
+    cc.args(["-w", "-static", "-o"]).arg(&program).arg(format!("{folder}/echo.c"));
+    if !cc.status().is_ok_and(|status| status.success()) {
+        eprintln!(
+            "SKIPPED {test}: no C compiler for static programs; apt-get install gcc libc6-dev"
+        );
+        return;
+    }
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ix"));
+    command.args(["run", "--nic", "tap:ixnone", "--addr", "10.88.0.2/16", "--"]).arg(&program);
+    let output = command.output().expect("ix");
+    let said = text(&output);
+    assert_eq!(output.status.code(), Some(126), "{said}");
+    assert!(said.contains("linked statically") && said.lines().count() == 1, "{said}");
+}
+
+/// A forked child has no dataplane: it is told so, and its parent goes on.
+#[test]
+fn forked_children_leave_ix_to_their_parent() {
+    let test = "forked_children_leave_ix_to_their_parent";
+    let Some(program) = compile(test, "forks") else { return };
+    let Some(bed) = Bed::new(test, Nic::Tap, 1) else { return };
+    let service = bed.start(&[program.to_str().expect("text"), "7"]);
+    service.process.wait_for("ready", PATIENCE);
+    let mut stream = bed.client.run(|| connect_to(SERVICE));
+    let mut said = String::new();
+    stream.read_to_string(&mut said).expect("the parent speaks, and closes");
+    assert_eq!(said, "parent");
+    let (status, said) = service.process.wait(PATIENCE);
+    assert!(status.success(), "{said:#?}");
+    assert!(said.iter().any(|line| line == "child: accept: EBADF"), "{said:#?}");
+    let told = said.iter().filter(|line| line.contains("a forked child uses a socket")).count();
+    assert_eq!(told, 1, "{said:#?}");
+}
