@@ -250,7 +250,7 @@ pub fn enter(core: &mut Core) -> Result<(), i32> {
         log::line(&format!("the program cannot use the dataplane: {error}"));
         libc::ENETDOWN
     })?;
-    core.tx = Some(Locked(thread.tx().clone()));
+    core.tx = Some(Locked(*thread.tx()));
     core.address = Some(process.local_addr());
     // SAFETY: the lock is held, and nobody could drive before there was an elastic thread.
     unsafe { ELASTIC.set(thread) };

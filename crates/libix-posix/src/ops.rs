@@ -8,7 +8,7 @@ use crate::real;
 use crate::route::Whose;
 use crate::signals;
 use crate::slab::Id;
-use crate::socket::{Datagrams, Kind, Listener, Socket};
+use crate::socket::{Kind, Listener, Socket};
 use crate::state::{Core, Port};
 use crate::stream::{Phase, Stream};
 use crate::sync::{Guard, lock};
@@ -273,7 +273,7 @@ pub fn become_datagrams(mut core: Guard, id: Id) -> Outcome<()> {
         }
     }
     if let Some(socket) = core.sockets.get_mut(id) {
-        socket.kind = Kind::Datagrams(Box::new(Datagrams::default()));
+        socket.kind = Kind::Datagrams(Box::default());
     }
     move_watches(&mut core, id);
     core.touch(id);

@@ -5,18 +5,21 @@ use libc::{c_int, gid_t, pid_t, sighandler_t, size_t, uid_t};
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn vfork() -> pid_t {
     // A child that shares our memory would close its parent's sockets.
+    // SAFETY: the caller's promise.
     unsafe { real::fork() }
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn _exit(status: c_int) -> ! {
     process::leave();
+    // SAFETY: the caller's promise.
     unsafe { real::_exit(status) };
     std::process::abort()
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn _Exit(status: c_int) -> ! {
+    // SAFETY: the caller's promise.
     unsafe { _exit(status) }
 }
 
@@ -26,35 +29,42 @@ pub unsafe extern "C" fn sigaction(
     new: *const libc::sigaction,
     old: *mut libc::sigaction,
 ) -> c_int {
+    // SAFETY: the caller's promise.
     unsafe { signals::sigaction(signal, new, old) }
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn signal(number: c_int, handler: sighandler_t) -> sighandler_t {
+    // SAFETY: the caller's promise.
     unsafe { set(number, handler, signals::BSD_FLAGS) }
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bsd_signal(number: c_int, handler: sighandler_t) -> sighandler_t {
+    // SAFETY: the caller's promise.
     unsafe { set(number, handler, signals::BSD_FLAGS) }
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ssignal(number: c_int, handler: sighandler_t) -> sighandler_t {
+    // SAFETY: the caller's promise.
     unsafe { set(number, handler, signals::BSD_FLAGS) }
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sysv_signal(number: c_int, handler: sighandler_t) -> sighandler_t {
+    // SAFETY: the caller's promise.
     unsafe { set(number, handler, signals::SYSV_FLAGS) }
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn __sysv_signal(number: c_int, handler: sighandler_t) -> sighandler_t {
+    // SAFETY: the caller's promise.
     unsafe { set(number, handler, signals::SYSV_FLAGS) }
 }
 
 unsafe fn set(number: c_int, handler: sighandler_t, flags: c_int) -> sighandler_t {
+    // SAFETY: the caller's promise.
     unsafe {
         let mut new: libc::sigaction = core::mem::zeroed();
         let mut old: libc::sigaction = core::mem::zeroed();
@@ -76,6 +86,7 @@ macro_rules! outside {
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name($($argument: $type),*) -> c_int {
             let _nobody_inside = drive::everyone_outside();
+            // SAFETY: the caller's promise.
             unsafe { real::$name($($argument),*) }
         }
     )* };

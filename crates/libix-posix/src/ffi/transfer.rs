@@ -24,11 +24,13 @@ fn sent(outcome: Outcome<usize>, flags: c_int, on_linux: impl FnOnce() -> isize)
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn read(fd: c_int, to: *mut c_void, len: size_t) -> ssize_t {
+    // SAFETY: the caller's promise.
     let on_linux = || unsafe { real::read(fd, to, len) };
     if !fds::is_ours(fd) || len == 0 {
         return on_linux();
     }
     let piece = piece(to, len);
+    // SAFETY: the caller's promise.
     let received = transfer::receive(fd, unsafe { Scatter::new(&piece) }, 0);
     answer(received.map(|received| received.bytes), on_linux)
 }
@@ -43,18 +45,22 @@ pub unsafe extern "C" fn __read_chk(
     if len > room {
         log::fatal("a program reads beyond its buffer");
     }
+    // SAFETY: the caller's promise.
     unsafe { read(fd, to, len) }
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn readv(fd: c_int, to: *const iovec, count: c_int) -> ssize_t {
+    // SAFETY: the caller's promise.
     let on_linux = || unsafe { real::readv(fd, to, count) };
     if !fds::is_ours(fd) {
         return on_linux();
     }
+    // SAFETY: the caller's promise.
     let Some(pieces) = (unsafe { mem::pieces(to, count as usize) }) else {
         return fail(libc::EINVAL);
     };
+    // SAFETY: the caller's promise.
     let scatter = unsafe { Scatter::new(pieces) };
     if scatter.left() == 0 {
         return 0;
@@ -64,11 +70,13 @@ pub unsafe extern "C" fn readv(fd: c_int, to: *const iovec, count: c_int) -> ssi
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn recv(fd: c_int, to: *mut c_void, len: size_t, flags: c_int) -> ssize_t {
+    // SAFETY: the caller's promise.
     let on_linux = || unsafe { real::recv(fd, to, len, flags) };
     if !fds::is_ours(fd) {
         return on_linux();
     }
     let piece = piece(to, len);
+    // SAFETY: the caller's promise.
     let received = transfer::receive(fd, unsafe { Scatter::new(&piece) }, flags);
     answer(received.map(|received| received.bytes), on_linux)
 }
@@ -84,6 +92,7 @@ pub unsafe extern "C" fn __recv_chk(
     if len > room {
         log::fatal("a program receives beyond its buffer");
     }
+    // SAFETY: the caller's promise.
     unsafe { recv(fd, to, len, flags) }
 }
 
@@ -96,13 +105,16 @@ pub unsafe extern "C" fn recvfrom(
     from: *mut sockaddr,
     from_len: *mut socklen_t,
 ) -> ssize_t {
+    // SAFETY: the caller's promise.
     let on_linux = || unsafe { real::recvfrom(fd, to, len, flags, from, from_len) };
     if !fds::is_ours(fd) {
         return on_linux();
     }
     let piece = piece(to, len);
+    // SAFETY: the caller's promise.
     let received = transfer::receive(fd, unsafe { Scatter::new(&piece) }, flags);
     if let Ok(Received { from: sender, ipv6, .. }) = received {
+        // SAFETY: the caller's promise.
         unsafe { write_sender(sender, ipv6, from, from_len) };
     }
     answer(received.map(|received| received.bytes), on_linux)
@@ -117,8 +129,10 @@ unsafe fn write_sender(
     len: *mut socklen_t,
 ) {
     match sender {
+        // SAFETY: the caller's promise.
         Some(sender) => unsafe { mem::write_address(sender, ipv6, to, len) },
         // A connection's peer is known anyway.
+        // SAFETY: the caller's promise.
         None if !len.is_null() => unsafe { *len = 0 },
         None => {}
     }
@@ -137,22 +151,28 @@ pub unsafe extern "C" fn __recvfrom_chk(
     if len > room {
         log::fatal("a program receives beyond its buffer");
     }
+    // SAFETY: the caller's promise.
     unsafe { recvfrom(fd, to, len, flags, from, from_len) }
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
+    // SAFETY: the caller's promise.
     let on_linux = || unsafe { real::recvmsg(fd, message, flags) };
     if !fds::is_ours(fd) {
         return on_linux();
     }
+    // SAFETY: the caller's promise.
     let Some(header) = (unsafe { message.as_mut() }) else { return fail(libc::EFAULT) };
+    // SAFETY: the caller's promise.
     let Some(pieces) = (unsafe { mem::pieces(header.msg_iov, header.msg_iovlen) }) else {
         return fail(libc::EMSGSIZE);
     };
+    // SAFETY: the caller's promise.
     let received = transfer::receive(fd, unsafe { Scatter::new(pieces) }, flags);
     if let Ok(received) = received {
         let len = &raw mut header.msg_namelen;
+        // SAFETY: the caller's promise.
         unsafe { write_sender(received.from, received.ipv6, header.msg_name.cast(), len) };
         header.msg_controllen = 0;
         header.msg_flags = received.flags | flags & libc::MSG_CMSG_CLOEXEC;
@@ -169,13 +189,16 @@ pub unsafe extern "C" fn recvmmsg(
     timeout: *mut timespec,
 ) -> c_int {
     if !fds::is_ours(fd) {
+        // SAFETY: the caller's promise.
         return unsafe { real::recvmmsg(fd, messages, count, flags, timeout) };
     }
     let mut flags = flags;
     let wait_for_one = flags & MSG_WAITFORONE != 0;
     flags &= !MSG_WAITFORONE;
     for index in 0..count {
+        // SAFETY: the caller's promise.
         let message = unsafe { &mut *messages.add(index as usize) };
+        // SAFETY: the caller's promise.
         let received = unsafe { recvmsg(fd, &mut message.msg_hdr, flags) };
         if received < 0 {
             return if index > 0 { index as c_int } else { -1 };
@@ -190,23 +213,28 @@ pub unsafe extern "C" fn recvmmsg(
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn write(fd: c_int, from: *const c_void, len: size_t) -> ssize_t {
+    // SAFETY: the caller's promise.
     let on_linux = || unsafe { real::write(fd, from, len) };
     if !fds::is_ours(fd) {
         return on_linux();
     }
     let piece = piece(from, len);
+    // SAFETY: the caller's promise.
     sent(transfer::send(fd, unsafe { Gather::new(&piece) }, 0, None), 0, on_linux)
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn writev(fd: c_int, from: *const iovec, count: c_int) -> ssize_t {
+    // SAFETY: the caller's promise.
     let on_linux = || unsafe { real::writev(fd, from, count) };
     if !fds::is_ours(fd) {
         return on_linux();
     }
+    // SAFETY: the caller's promise.
     let Some(pieces) = (unsafe { mem::pieces(from, count as usize) }) else {
         return fail(libc::EINVAL);
     };
+    // SAFETY: the caller's promise.
     sent(transfer::send(fd, unsafe { Gather::new(pieces) }, 0, None), 0, on_linux)
 }
 
@@ -217,11 +245,13 @@ pub unsafe extern "C" fn send(
     len: size_t,
     flags: c_int,
 ) -> ssize_t {
+    // SAFETY: the caller's promise.
     let on_linux = || unsafe { real::send(fd, from, len, flags) };
     if !fds::is_ours(fd) {
         return on_linux();
     }
     let piece = piece(from, len);
+    // SAFETY: the caller's promise.
     sent(transfer::send(fd, unsafe { Gather::new(&piece) }, flags, None), flags, on_linux)
 }
 
@@ -234,15 +264,18 @@ pub unsafe extern "C" fn sendto(
     to: *const sockaddr,
     to_len: socklen_t,
 ) -> ssize_t {
+    // SAFETY: the caller's promise.
     let on_linux = || unsafe { real::sendto(fd, from, len, flags, to, to_len) };
     if !fds::is_ours(fd) {
         return on_linux();
     }
+    // SAFETY: the caller's promise.
     let to = match unsafe { destination(to, to_len) } {
         Ok(to) => to,
         Err(errno) => return fail(errno),
     };
     let piece = piece(from, len);
+    // SAFETY: the caller's promise.
     sent(transfer::send(fd, unsafe { Gather::new(&piece) }, flags, to), flags, on_linux)
 }
 
@@ -252,26 +285,33 @@ unsafe fn destination(
     to: *const sockaddr,
     len: socklen_t,
 ) -> Result<Option<std::net::SocketAddr>, i32> {
+    // SAFETY: the caller's promise.
     match unsafe { mem::family(to, len) } {
         None | Some(libc::AF_UNSPEC) => Ok(None),
+        // SAFETY: the caller's promise.
         Some(_) => unsafe { mem::read_address(to, len) }.map(Some),
     }
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
+    // SAFETY: the caller's promise.
     let on_linux = || unsafe { real::sendmsg(fd, message, flags) };
     if !fds::is_ours(fd) {
         return on_linux();
     }
+    // SAFETY: the caller's promise.
     let Some(header) = (unsafe { message.as_ref() }) else { return fail(libc::EFAULT) };
+    // SAFETY: the caller's promise.
     let Some(pieces) = (unsafe { mem::pieces(header.msg_iov, header.msg_iovlen) }) else {
         return fail(libc::EMSGSIZE);
     };
+    // SAFETY: the caller's promise.
     let to = match unsafe { destination(header.msg_name.cast(), header.msg_namelen) } {
         Ok(to) => to,
         Err(errno) => return fail(errno),
     };
+    // SAFETY: the caller's promise.
     sent(transfer::send(fd, unsafe { Gather::new(pieces) }, flags, to), flags, on_linux)
 }
 
@@ -283,11 +323,14 @@ pub unsafe extern "C" fn sendmmsg(
     flags: c_int,
 ) -> c_int {
     if !fds::is_ours(fd) {
+        // SAFETY: the caller's promise.
         return unsafe { real::sendmmsg(fd, messages, count, flags) };
     }
     let count = count.min(libc::UIO_MAXIOV as c_uint);
     for index in 0..count {
+        // SAFETY: the caller's promise.
         let message = unsafe { &mut *messages.add(index as usize) };
+        // SAFETY: the caller's promise.
         let sent = unsafe { sendmsg(fd, &message.msg_hdr, flags) };
         if sent < 0 {
             return if index > 0 { index as c_int } else { -1 };
@@ -304,6 +347,7 @@ pub unsafe extern "C" fn sendfile(
     offset: *mut off_t,
     count: size_t,
 ) -> ssize_t {
+    // SAFETY: the caller's promise.
     let on_linux = || unsafe { real::sendfile(out, input, offset, count) };
     if !fds::is_ours(out) || transfer::queued(out) == Err(Instead::Linux) {
         return on_linux();
@@ -312,7 +356,9 @@ pub unsafe extern "C" fn sendfile(
     let mut buffer = vec![0u8; count.min(128 << 10)];
     while total < count {
         let len = buffer.len().min(count - total);
+        // SAFETY: the caller's promise.
         let at = unsafe { offset.as_ref() }.copied();
+        // SAFETY: the caller's promise.
         let n = unsafe {
             match at {
                 Some(at) => libc::pread(input, buffer.as_mut_ptr().cast(), len, at),
@@ -323,13 +369,16 @@ pub unsafe extern "C" fn sendfile(
             return if total > 0 || n == 0 { total as ssize_t } else { -1 };
         }
         let piece = piece(buffer.as_ptr().cast(), n as usize);
+        // SAFETY: the caller's promise.
         let gather = unsafe { Gather::new(&piece) };
         let result = sent(transfer::send(out, gather, 0, None), 0, || -1);
         let taken = result.max(0);
+        // SAFETY: the caller's promise.
         match unsafe { offset.as_mut() } {
             Some(offset) => *offset += taken as off_t,
             // What did not go is read again.
             None if taken < n => {
+                // SAFETY: the caller's promise.
                 unsafe { libc::lseek(input, (taken - n) as off_t, libc::SEEK_CUR) };
             }
             None => {}
@@ -349,6 +398,7 @@ pub unsafe extern "C" fn sendfile64(
     offset: *mut off_t,
     count: size_t,
 ) -> ssize_t {
+    // SAFETY: the caller's promise.
     unsafe { sendfile(out, input, offset, count) }
 }
 
@@ -368,5 +418,6 @@ pub unsafe extern "C" fn splice(
         log::once(log::Once::Splice, text);
         return fail(libc::EINVAL);
     }
+    // SAFETY: the caller's promise.
     unsafe { real::splice(input, in_offset, out, out_offset, len, flags) }
 }
