@@ -39,7 +39,7 @@ pub const TABLE: &[Row] = &[
         "corners writing, broken_pipe, datagrams",
     ),
     ("sendfile", "IX: read from the file, copied", "corners writing"),
-    ("splice, tee", "EINVAL, said once in the log: programs copy instead", "corners"),
+    ("splice, tee", "EINVAL, said once in the log: programs copy instead", "none"),
     ("shutdown", "IX", "corners half_close"),
     (
         "close, closefrom, close_range",
