@@ -150,7 +150,10 @@ mod tests {
         for size in [1, 64, HELD_BYTES, HELD_BYTES + 1, 300_000] {
             let config = Config { tx_steps: 8, ..Config::default() };
             let model = Loopback::new(3, config);
-            let (limits, team) = (Limits { connections: 8, messages: u64::MAX, work: std::time::Duration::ZERO }, Team::new(2));
+            let (limits, team) = (
+                Limits { connections: 8, messages: u64::MAX, work: std::time::Duration::ZERO },
+                Team::new(2),
+            );
             let echo = |index| {
                 let thread = model.enter(index).unwrap();
                 server(thread, size, limits, &[at()], &team).unwrap()

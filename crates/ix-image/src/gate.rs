@@ -201,7 +201,8 @@ extern "C" fn change_hands(
         }
         gate_op::LEAVE => -error::STATE,
         gate_op::SHARE => {
-            let owner = slot.owner.compare_exchange(0, SHARED, Ordering::Acquire, Ordering::Relaxed);
+            let owner =
+                slot.owner.compare_exchange(0, SHARED, Ordering::Acquire, Ordering::Relaxed);
             if owner.is_ok() || slot.is_shared.load(Ordering::Relaxed) {
                 boot::share(index as usize);
                 slot.is_shared.store(true, Ordering::Release);

@@ -293,10 +293,20 @@ pub struct DynamicArgs {
     #[arg(long, value_enum, default_value = "simulated")]
     pub platform: Platform,
     /// Load patterns: slope, step, sine+noise
-    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "slope,step,sine+noise")]
+    #[arg(
+        long,
+        value_name = "LIST",
+        value_delimiter = ',',
+        default_value = "slope,step,sine+noise"
+    )]
     pub pattern: Vec<String>,
     /// Policies: names that `ix cp` knows, or files
-    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "energy,consolidation")]
+    #[arg(
+        long,
+        value_name = "LIST",
+        value_delimiter = ',',
+        default_value = "energy,consolidation"
+    )]
     pub policy: Vec<String>,
     /// What all benchmarks on the model have
     #[command(flatten)]

@@ -70,13 +70,12 @@ impl Broker {
         let watch = watch_links()?;
         let image = Image::from_bytes(IMAGE).map_err(|e| problem(&e))?;
         let counters = Counters::new(&self.cpus).map_err(|e| problem(&e))?;
-        let config =
-            LaunchConfig {
-                program: self.program.clone(),
-                args: self.args,
-                env: std::mem::take(&mut self.preload.env),
-                inherited: self.preload.inherited.iter().map(AsRawFd::as_raw_fd).collect(),
-            };
+        let config = LaunchConfig {
+            program: self.program.clone(),
+            args: self.args,
+            env: std::mem::take(&mut self.preload.env),
+            inherited: self.preload.inherited.iter().map(AsRawFd::as_raw_fd).collect(),
+        };
         let mut child = ix_domain::launch(&image, &config).map_err(launch_problem)?;
         let pid = child.pid();
         let signals = SignalForwarding::to(pid).map_err(|e| problem(&e))?;

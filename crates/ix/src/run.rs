@@ -40,12 +40,12 @@ pub fn main(args: &RunArgs) -> Result<u8> {
     let shares = devices.iter().any(OpenedDevice::shares_memory);
     let memory = memory.map(|memory| memory.fd).filter(|_| shares);
     let argv = args.program.clone();
-    let broker =
-        Broker { program, args: argv, text, cpus, devices, memory, access, preload };
+    let broker = Broker { program, args: argv, text, cpus, devices, memory, access, preload };
     let mut running = broker.start(args.control.as_deref())?;
-    let controller = args.policy.as_ref().map(|policy| {
-        Embedded::start(policy, args.slo_us, running.control_path().to_owned())
-    });
+    let controller = args
+        .policy
+        .as_ref()
+        .map(|policy| Embedded::start(policy, args.slo_us, running.control_path().to_owned()));
     let controller = controller.transpose()?;
     let exit = running.wait()?;
     drop(controller);

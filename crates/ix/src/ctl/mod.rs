@@ -45,9 +45,7 @@ pub fn main(command: &CtlCommand) -> Result<()> {
             })
         }
         CtlCommand::Policy(args) => policy(args),
-        CtlCommand::Slo(args) => {
-            wish(&args.look, None, args.set, look::slo)
-        }
+        CtlCommand::Slo(args) => wish(&args.look, None, args.set, look::slo),
         CtlCommand::Stats(args) => stats::main(args),
         CtlCommand::Metrics(args) => {
             print!("{}", exposition::text(&View::read(&connect(args)?.ask(&Request::Stats)?)?));
@@ -102,7 +100,8 @@ fn wish(
     if args.json {
         println!("{answer:#}");
     } else {
-        let bound = slo_us.map_or(String::new(), |slo| format!(", at most {} µs", table::micros(slo)));
+        let bound =
+            slo_us.map_or(String::new(), |slo| format!(", at most {} µs", table::micros(slo)));
         let name = answer["policy"].as_str().unwrap_or("?");
         println!("told controller {}: policy {name}{bound}", answer["controller"]);
     }
