@@ -331,3 +331,47 @@ proptest! {
         bed.finish();
     }
 }
+/// What the old thread sent still waits for the wire: the new one says nothing until it is taken.
+#[test]
+fn the_new_thread_does_not_overtake_the_old_one() {
+    let (mut bed, group) = one_connection(2, |_| {});
+    let from = bed.hosts[1].shared.owner(group);
+    bed.hosts[1].idle = true;
+    bed.spin(300);
+    bed.hosts[1].device.take_sent();
+    // One segment from the old thread, which nobody takes.
+    let step = |bed: &mut Bed, thread: usize| {
+        bed.now_us += 5;
+        bed.hosts[1].run(thread, bed.now_us);
+    };
+    // The application says so much more, and then nothing.
+    let say = |bed: &mut Bed, thread: usize, total: usize| {
+        for conn in bed.hosts[1].threads[thread].app.conns.values_mut() {
+            (conn.total, conn.shut) = (total, true);
+        }
+        bed.hosts[1].idle = false;
+        step(bed, thread);
+        bed.hosts[1].idle = true;
+        step(bed, thread);
+    };
+    say(&mut bed, from, 2000);
+    let groups: GroupSet = [group].into_iter().collect();
+    bed.hosts[1].migrate(&groups, 1 - from);
+    for _ in 0..20 {
+        step(&mut bed, from);
+        step(&mut bed, 1 - from);
+    }
+    assert_eq!(bed.hosts[1].shared.owner(group), 1 - from);
+    say(&mut bed, 1 - from, 3000);
+    for _ in 0..20 {
+        step(&mut bed, 1 - from);
+    }
+    let sent = bed.hosts[1].device.take_sent();
+    assert!(sent.iter().any(|(q, f)| *q == from && f.len() > 1000));
+    assert!(!sent.iter().any(|(q, f)| *q != from && f.len() > 60), "overtaken");
+    for _ in 0..5 {
+        step(&mut bed, 1 - from);
+    }
+    let sent = bed.hosts[1].device.take_sent();
+    assert!(sent.iter().any(|(q, f)| *q != from && f.len() > 60));
+}
