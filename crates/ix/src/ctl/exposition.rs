@@ -36,13 +36,14 @@ const COUNTERS: [(&str, &str, &str); 21] = [
 ];
 
 /// Gauges of elastic threads.
-const GAUGES: [(&str, &str, &str); 10] = [
+const GAUGES: [(&str, &str, &str); 11] = [
     ("flows", "flows", "Flows in all states"),
     ("flows_peak", "flows_peak", "Most flows at one time"),
     ("half_open", "half_open_flows", "Flows in SYN-RECEIVED"),
     ("time_wait", "time_wait_flows", "Flows in TIME-WAIT"),
     ("rx_frames_in_use", "receive_frames_in_use", "Receive frames out of the pool"),
     ("tx_frames_in_use", "transmit_frames_in_use", "Transmit frames out of the pool"),
+    ("rx_frames_owned", "receive_frames_owned", "Receive frames that belong to a thread's pool"),
     ("rx_frames_in_device", "receive_frames_in_device", "Receive frames that devices hold"),
     ("tx_frames_in_device", "transmit_frames_in_device", "Transmit frames that devices hold"),
     ("app_timers", "app_timers", "Application timers armed"),

@@ -223,8 +223,8 @@ mod tests {
         let text = flow_groups(&change, &after, false);
         assert!(text.contains("0-127"), "{text}");
         assert_eq!(
-            shorten("0,2,4,6,8,10,12,14,16,18,20,22,24,26,28,30"),
-            "0,2,4,6,8,10,12,14,16,18,20,22,24,26,…"
+            shorten("0,2,4,6,8,10,12,14,16,18,20,22,24,26,28,30,32"),
+            "0,2,4,6,8,10,12,14,16,18,20,22,24,26,28,…"
         );
         assert!(text.contains("busiest: 127 (127k/s), 126 (126k/s)"), "{text}");
         let text = flow_groups(&change, &after, true);
