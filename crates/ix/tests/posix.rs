@@ -60,7 +60,7 @@ fn an_epoll_server_serves_ix_and_linux() {
         let mut service = bed.start(&[program.to_str().expect("text"), "7"]);
         service.process.wait_for("ready", PATIENCE);
         let mut streams: Vec<_> = (0..8).map(|_| bed.client.run(|| connect_to(SERVICE))).collect();
-        let sent: Vec<u8> = (0..100_000u32).map(|n| (n * 7 >> 3) as u8).collect();
+        let sent: Vec<u8> = (0..100_000u32).map(|n| ((n * 7) >> 3) as u8).collect();
         for stream in &mut streams {
             let mut writer = stream.try_clone().expect("clone");
             let data = sent.clone();
