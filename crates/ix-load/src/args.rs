@@ -223,6 +223,10 @@ pub struct PlaceArgs {
     /// Never sleep
     #[arg(long)]
     pub spin: bool,
+    /// Linux: sleep until a request is due instead of polling for the last millisecond before; for
+    /// a load that shares its processor. How late timers are counts as latency
+    #[arg(long, conflicts_with_all = ["spin", "nic"])]
+    pub sleep: bool,
 }
 
 impl PlaceArgs {

@@ -37,6 +37,7 @@ pub struct Linux<P> {
     targets: Vec<SocketAddr>,
     sources: Vec<IpAddr>,
     spin: bool,
+    sleep: bool,
     buf: Vec<u8>,
     out: Vec<u8>,
 }
@@ -58,6 +59,7 @@ impl<P: Protocol> Linux<P> {
             targets,
             sources,
             spin,
+            sleep: false,
             buf: vec![0; 256 << 10],
             out: Vec::with_capacity(64 << 10),
         })
@@ -236,6 +238,20 @@ impl<P: Protocol> Linux<P> {
         (slot.socket, slot.connecting, slot.unsent) = (Socket::None, false, None);
     }
 
+    /// Whether it sleeps until a request is due, and never polls.
+    pub fn sleep(&mut self, sleep: bool) {
+        self.sleep = sleep;
+    }
+
+    /// Waits for events, until something is due at the latest.
+    fn wait(&mut self, now_ns: u64) -> io::Result<usize> {
+        if self.sleep {
+            let idle_ns = self.engine.next_ns().saturating_sub(now_ns);
+            return self.epoll.wait_ns(idle_ns.min(SLEEP_MS * 1_000_000));
+        }
+        self.epoll.wait(self.timeout_ms(now_ns))
+    }
+
     /// How long nothing is due, ms.
     fn timeout_ms(&self, now_ns: u64) -> i32 {
         if self.spin {
@@ -262,7 +278,7 @@ impl<P: Protocol> Backend<P> for Linux<P> {
         while let Some(index) = self.engine.take_stuck() {
             self.reset(index);
         }
-        let events = self.epoll.wait(self.timeout_ms(now_ns))?;
+        let events = self.wait(now_ns)?;
         for at in 0..events {
             let (what, token) = self.epoll.event(at);
             // Each event costs several µs of the kernel's: one look at the clock is little.

@@ -148,6 +148,7 @@ fn on_seat<P: Protocol>(
         Seat::Gone => bail!("the elastic thread is gone"),
         Seat::Linux => {
             let mut backend = Linux::new(engine, targets, args.source.clone(), args.place.spin)?;
+            backend.sleep(args.place.sleep);
             let worked = work(&mut backend);
             *seat = Seat::Linux;
             backend.finish()?;

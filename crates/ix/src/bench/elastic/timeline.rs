@@ -128,8 +128,8 @@ impl Timeline {
                 self.background_percent()
             ),
             format!(
-                "the load is paced, and polls just before each request: {:.0} % of a hardware \
-                 thread, the second elastic thread's",
+                "the load is paced and sleeps between requests: {:.0} % of a hardware thread, the \
+                 second elastic thread's",
                 100.0 * mean_cpu
             ),
         ];
