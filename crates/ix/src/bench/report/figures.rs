@@ -156,7 +156,7 @@ const BENCHES: [Bench; 11] = [
             },
             Figure {
                 ignored: OFFERED,
-                mark: Some((500.0, "500 µs")),
+                mark: Some((1000.0, "1 ms")),
                 ..figure(
                     "Latency over time",
                     ("second", Linear),
