@@ -4,6 +4,7 @@ use serde_json::Value;
 use support::command::{errors, ix, may_make_links};
 
 #[test]
+#[ignore = "needs hardware threads that nobody else uses; nightly"]
 fn a_second_thread_comes_and_goes_with_the_load() {
     let test = "a_second_thread_comes_and_goes_with_the_load";
     if !may_make_links(test) {

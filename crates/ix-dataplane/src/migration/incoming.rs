@@ -34,8 +34,8 @@ pub struct Incoming {
     /// Until these are passed the flows say nothing: peers might hear it too early.
     fences: Vec<Box<dyn Fence>>,
     shipped_us: u64,
-    /// In the last cycle before they came.
-    waited_at: OnCpu,
+    /// In the last two cycles before they came; the older one is before the last look for them.
+    waited_at: [OnCpu; 2],
     opened_us: u64,
     record: MigrationRecord,
 }
@@ -119,7 +119,7 @@ impl ElasticThread {
             to_announce: Vec::new(),
             fences: Vec::new(),
             shipped_us: now_us,
-            waited_at: OnCpu::default(),
+            waited_at: [OnCpu::default(); 2],
             opened_us: now_us,
             record: MigrationRecord::default(),
         });
@@ -150,7 +150,10 @@ impl ElasticThread {
         for at in 0..self.migrations.incoming.len() {
             match self.migrations.incoming[at].state {
                 State::Asked => self.agree(at),
-                State::Agreed => self.migrations.incoming[at].waited_at = OnCpu::now(),
+                State::Agreed => {
+                    let waited_at = &mut self.migrations.incoming[at].waited_at;
+                    *waited_at = [waited_at[1], OnCpu::now()];
+                }
                 State::Arrived if self.io.events.has_room() => self.tell_arrival(at),
                 _ => {}
             }
@@ -172,7 +175,7 @@ impl ElasticThread {
             return;
         }
         self.migrations.incoming[at].state = State::Agreed;
-        self.migrations.incoming[at].waited_at = OnCpu::now();
+        self.migrations.incoming[at].waited_at = [OnCpu::now(); 2];
         groups.iter().for_each(|group| self.migrations.routes[group] = HELD);
         self.tell_thread(from, Message::Ready(serial));
     }
@@ -233,7 +236,7 @@ impl ElasticThread {
             let record = &mut incoming.record;
             record.rpc_us = since(incoming.shipped_us, now_us);
             record.packets = incoming.remote.len() as u32;
-            let off_ns = incoming.waited_at.off_ns(incoming.shipped_us);
+            let off_ns = incoming.waited_at[0].off_ns(incoming.shipped_us);
             record.descheduled_us += (off_ns / 1000) as u32;
             record.pause_us = since(record.start_us + u64::from(record.prepare_us), now_us);
             touched.append(&mut incoming.touched);

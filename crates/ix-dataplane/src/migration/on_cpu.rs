@@ -11,8 +11,20 @@ impl OnCpu {
     /// Now. Costs a system call, so this is for migrations only.
     #[cold]
     pub fn now() -> OnCpu {
-        let ran_ns = read_ns(libc::CLOCK_THREAD_CPUTIME_ID);
-        OnCpu { wall_ns: read_ns(libc::CLOCK_MONOTONIC), ran_ns }
+        // In this order: who does not run between the two does not run after this moment.
+        let wall_ns = read_ns(libc::CLOCK_MONOTONIC);
+        OnCpu { wall_ns, ran_ns: read_ns(libc::CLOCK_THREAD_CPUTIME_ID) }
+    }
+
+    /// This moment, µs, for a cycle that began at `cycle_us`; that itself where the cycle's clock is
+    /// another one (virtual time).
+    pub fn within_us(&self, cycle_us: u64) -> u64 {
+        let now_us = self.wall_ns / 1000;
+        if (cycle_us..cycle_us.saturating_add(1_000_000)).contains(&now_us) {
+            now_us
+        } else {
+            cycle_us
+        }
     }
 
     /// Since this moment of the same thread it did not run for so long, ns, apart from what it may

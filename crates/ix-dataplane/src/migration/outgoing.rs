@@ -190,9 +190,10 @@ impl ElasticThread {
     fn leave(&mut self, at: usize, now_us: u64) {
         let Some(outgoing) = self.migrations.outgoing.get_mut(at) else { return };
         outgoing.state = State::Leaving;
-        outgoing.held_us = now_us;
+        // What the cycle did before this moment was no pause.
         outgoing.held_at = OnCpu::now();
-        outgoing.record.prepare_us = since(outgoing.record.start_us, now_us);
+        outgoing.held_us = outgoing.held_at.within_us(now_us);
+        outgoing.record.prepare_us = since(outgoing.record.start_us, outgoing.held_us);
         let (groups, to) = (outgoing.groups, outgoing.to);
         for group in groups.iter() {
             self.migrations.routes[group] = HELD;
