@@ -14,6 +14,9 @@ const CHARACTER: f64 = 6.9;
 /// Ticks that are nearer to each other are left out.
 const TICK_ROOM: f64 = 26.0;
 
+/// A line through more points has no marks at them.
+const MARKS_MAX: usize = 200;
+
 /// One measured point with its extremes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Point {
@@ -189,6 +192,9 @@ impl Chart {
         let mut svg = String::new();
         let legend: Vec<_> =
             self.series.iter().map(|s| (s.label.clone(), s.colour.clone())).collect();
+        // Further lines of a kind have no name of their own.
+        let legend: Vec<_> =
+            legend.into_iter().filter(|(label, _): &(String, _)| !label.is_empty()).collect();
         let top = begin(&mut svg, &self.title, &legend, Key::Line, PLOT_HEIGHT + BELOW);
         let bottom = top + PLOT_HEIGHT;
         let points = || self.series.iter().flat_map(|series| &series.points);
@@ -232,6 +238,9 @@ impl Chart {
             let (Some(px), Some(py)) = (x.place(point.x), y.place(point.y)) else { continue };
             let _ = write!(line, "{}{px:.1} {py:.1}", if line.is_empty() { "M" } else { "L" });
             marks += &whisker(px, point.range, y);
+            if series.points.len() > MARKS_MAX {
+                continue;
+            }
             let _ = write!(
                 marks,
                 "<g><title>{}: {} at {}</title>{}</g>",

@@ -46,7 +46,7 @@ const OFFERED: &[&str] =
 const CLOSED_LOOP: &str = "closed loop";
 use Kind::{Linear, Log};
 
-const BENCHES: [Bench; 11] = [
+const BENCHES: [Bench; 13] = [
     Bench {
         name: "echo",
         what: "Messages of one size, echoed, over the number of connections.",
@@ -209,6 +209,16 @@ const BENCHES: [Bench; 11] = [
         ],
     },
     Bench {
+        name: "pareto",
+        what: "The papers' server in virtual time: all 224 static configurations and their frontiers.",
+        figures: &[],
+    },
+    Bench {
+        name: "dynamic",
+        what: "The controller on the papers' server in virtual time, against the Pareto bound.",
+        figures: &[],
+    },
+    Bench {
         name: "bulk",
         what: "One flow of bulk data in each direction, with and without the offloads of Linux.",
         figures: &[],
@@ -243,6 +253,11 @@ pub fn missing(results: &[Results]) -> Vec<&'static str> {
 /// All figures of a benchmark: title and SVG. A figure whose key no row has is left out.
 pub fn of(result: &Results) -> Vec<(String, String)> {
     let rows: Vec<&Row> = result.rows.iter().collect();
+    match result.bench.as_str() {
+        "pareto" => return super::model::pareto(&rows),
+        "dynamic" => return super::model::dynamic(&result.timelines),
+        _ => {}
+    }
     let known = BENCHES.get(place(&result.bench)).map_or(&[][..], |bench| bench.figures);
     let mut figures: Vec<_> = stacked(&rows).into_iter().collect();
     figures.extend(known.iter().flat_map(|figure| draw(figure, &rows)));

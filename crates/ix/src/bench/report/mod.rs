@@ -5,6 +5,7 @@
 mod bars;
 mod chart;
 mod figures;
+mod model;
 mod page;
 mod papers;
 mod read;

@@ -26,6 +26,8 @@ pub struct Results {
     pub notes: Vec<String>,
     /// The points.
     pub rows: Vec<Row>,
+    /// Runs second by second, of benchmarks that have them.
+    pub timelines: Vec<Value>,
 }
 
 /// All results of files and folders; of the usual folder when none is named.
@@ -91,5 +93,6 @@ pub fn parse(value: &Value, written: SystemTime) -> std::result::Result<Results,
         date: if date.is_empty() { super::text::utc(written) } else { date },
         notes: notes.into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect(),
         rows: rows.ok_or("a row is not an object")?,
+        timelines: value.get("timelines").and_then(Value::as_array).cloned().unwrap_or_default(),
     })
 }

@@ -85,7 +85,7 @@ fn the_check_of_markup_can_fail() {
 #[test]
 fn the_page_of_all_samples_is_well_formed_and_complete() {
     let results = samples();
-    assert_eq!(results.len(), 11);
+    assert_eq!(results.len(), 13);
     let page = html(&results);
     let text = well_formed(&page).expect("well-formed");
     for result in &results {
@@ -117,6 +117,25 @@ fn every_series_is_in_its_figure_with_all_points() {
         }
         assert_eq!(svg.matches("<title>").count(), points, "{title}");
     }
+}
+
+#[test]
+fn the_model_is_drawn_with_every_frontier_and_run() {
+    let drawn = figures::of(&sample("pareto"));
+    let shown: Vec<_> =
+        drawn.iter().map(|(_, svg)| well_formed(svg).expect("well-formed")).collect();
+    assert!(shown[0].contains("at 1.2 GHz") && shown[0].contains("8 cores × 2"), "{}", shown[0]);
+    for label in ["IX, frontier", "IX, clock only", "Linux, frontier", "Linux, clock only"] {
+        assert!(shown[1].contains(label), "{label}: {}", shown[1]);
+    }
+    let drawn = figures::of(&sample("dynamic"));
+    let titles: Vec<_> = drawn.iter().map(|(title, _)| title.as_str()).collect();
+    assert_eq!(titles.len(), 6);
+    assert!(titles[2] == "slope, energy: power" && titles[5].ends_with(": background job"));
+    // The minute before the pattern is left out; what is above the axis is at its end.
+    assert!(drawn[1].1.contains("<title>p99: 1000 at 2</title>"), "{}", drawn[1].1);
+    assert_eq!(drawn[1].1.matches("<title>p99: ").count(), 3);
+    assert!(drawn[0].1.contains("<title>more resources: "));
 }
 
 #[test]
