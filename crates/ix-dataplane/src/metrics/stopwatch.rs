@@ -362,15 +362,16 @@ mod tests {
         assert_eq!(ticks()[0], poll, "the same calls are none");
     }
 
-    #[test]
-    fn cycles_that_are_not_timed_by_stage_are_divided_like_those_that_are() {
+    /// Ticks of each stage, and of all, when every cycle spends three times as long in one stage as
+    /// in another.
+    fn measure() -> ([u64; Stage::ALL.len()], u64) {
+        let start = ticks();
         let page = Arc::new(ControlPage::anonymous(1).unwrap());
         let mut metrics = ThreadMetrics::new(&page, 0);
         let spin = |us| {
             let end = std::time::Instant::now() + std::time::Duration::from_micros(us);
             while std::time::Instant::now() < end {}
         };
-        let start = ticks();
         for _ in 0..10 * SAMPLE_EVERY + 2 {
             metrics.enter(Stage::Calls);
             spin(20);
@@ -379,13 +380,21 @@ mod tests {
             metrics.cycle_done(1, 1, false);
         }
         let all = ticks() - start;
-        let spent = Stage::ALL.map(|stage| page.thread(0).stage_ticks[stage as usize].get());
-        let [poll, _, _, calls, ..] = spent;
-        // Whatever interrupts it, all the time is charged to something.
-        let charged: u64 = spent.iter().sum();
-        assert!(charged <= all && charged > all / 10 * 9, "{spent:?} of {all}");
-        // A cycle that was interrupted may be the one that stands for others: be generous.
-        assert!(poll > calls, "{calls} {poll}");
+        (Stage::ALL.map(|stage| page.thread(0).stage_ticks[stage as usize].get()), all)
+    }
+
+    #[test]
+    fn cycles_that_are_not_timed_by_stage_are_divided_like_those_that_are() {
+        // A cycle that was interrupted may be the one that stands for others, or the last one, which
+        // is not charged yet: one run of ten milliseconds that nothing disturbs is enough.
+        let undisturbed = (0..30).any(|_| {
+            let (spent, all) = measure();
+            let [poll, _, _, calls, ..] = spent;
+            let charged: u64 = spent.iter().sum();
+            assert!(charged <= all, "{spent:?} of {all}");
+            charged > all / 10 * 9 && poll > 2 * calls
+        });
+        assert!(undisturbed, "time is lost, or divided wrongly");
     }
 
     #[test]
