@@ -1,5 +1,6 @@
 //! The life of elastic threads: a dataplane in this process with raw calls, a real Linux peer behind
 //! it, and commands as a broker sends them.
+mod support;
 use ix_abi::{
     Call, Event, ProcessHeader, SgEntry, ThreadArea, call_op, error, event_kind, migrated, revoke,
 };
@@ -8,10 +9,8 @@ use ix_dataplane::{
     Command, CommandMessage, Config, Dataplane, Device, FromBroker, GroupSet, Outcome,
     UpdateOutcome, UpdateSource,
 };
-use ix_nic::{DeviceSpec, OpenOptions, OpenedDevice};
-use ix_testbed::{Namespace, VethEnd};
 use std::io::{Read, Write};
-use std::net::{Ipv4Addr, TcpStream};
+use std::net::TcpStream;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -21,40 +20,6 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_secs(20);
 /// The link, named once for both ends.
 const SERVICE: &str = "10.78.0.2:7";
-
-/// A private link: the namespaces, the Linux side's first, and the opened device.
-fn link(test: &str, kind: &str, config: &Config) -> Option<(Vec<Namespace>, OpenedDevice)> {
-    let client = match Namespace::new() {
-        Ok(namespace) => namespace,
-        Err(e) => {
-            eprintln!("SKIPPED {test} over {kind}: {e}; run it as root (sudo -E cargo test)");
-            return None;
-        }
-    };
-    let options = OpenOptions {
-        addresses: vec![config.host_addrs[0].0],
-        flow_hash_key: config.flow_hash_key,
-        ..OpenOptions::default()
-    };
-    let (address, queues) = (Ipv4Addr::new(10, 78, 0, 1), config.cpus.len());
-    if kind == "tap" {
-        let spec: DeviceSpec = format!("tap:ixt0,queues={queues}").parse().unwrap();
-        let opened = client.run(|| ix_nic::open(&spec, &options)).unwrap();
-        client.add_address("ixt0", address, 24).unwrap();
-        client.set_up("ixt0", true).unwrap();
-        return Some((vec![client], opened));
-    }
-    let server = Namespace::new().unwrap();
-    let end = |name| VethEnd::new(name).queues(queues as u32);
-    server.add_veth(&end("ixs0"), &client, &end("ixc0")).unwrap();
-    client.add_address("ixc0", address, 24).unwrap();
-    server.set_up("ixs0", true).unwrap();
-    client.set_up("ixc0", true).unwrap();
-    server.wait_running("ixs0", PATIENCE).unwrap();
-    let spec: DeviceSpec = format!("afxdp:ixs0,queues={queues}").parse().unwrap();
-    let opened = server.run(|| ix_nic::open(&spec, &options)).unwrap();
-    Some((vec![client, server], opened))
-}
 
 /// The broker's end of the commands.
 struct Control {
@@ -178,7 +143,7 @@ fn with_service(
         "host_addr=10.78.0.2/24\ncpu={cpus}\ntcp_time_wait_us=100000\naddress_check=announce"
     );
     let config = Config::parse(&text).unwrap();
-    let (namespaces, mut opened) = link(test, kind, &config)?;
+    let (namespaces, mut opened) = support::link(test, kind, "10.78.0.1", &config)?;
     let device =
         Device { info: opened.info.clone(), queues: std::mem::take(&mut opened.queue_fds) };
     let page = Arc::new(ControlPage::anonymous(wishes.len()).unwrap());

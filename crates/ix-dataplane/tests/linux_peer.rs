@@ -1,49 +1,13 @@
 //! A dataplane in this process, with raw calls and a real Linux peer behind a TAP device.
+mod support;
 use ix_abi::{Call, Event, ProcessHeader, SgEntry, ThreadArea, call_op, event_kind, gate_op};
 use ix_dataplane::metrics::{ControlPage, Snapshot};
 use ix_dataplane::{Config, Dataplane, Device};
-use ix_nic::{DeviceSpec, OpenOptions, OpenedDevice};
-use ix_testbed::{Namespace, VethEnd};
 use std::io::{Read, Write};
-use std::net::{Ipv4Addr, TcpStream};
+use std::net::TcpStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-
-/// A private link: the Linux side's namespace, and the opened device of the dataplane's side.
-fn link(kind: &str, queues: usize, config: &Config) -> Option<(Vec<Namespace>, OpenedDevice)> {
-    let client = match Namespace::new() {
-        Ok(namespace) => namespace,
-        Err(e) => {
-            eprintln!("SKIPPED linux_peer over {kind}: {e}; run as root");
-            return None;
-        }
-    };
-    let options = OpenOptions {
-        addresses: vec![config.host_addrs[0].0],
-        flow_hash_key: config.flow_hash_key,
-        ..OpenOptions::default()
-    };
-    let address = Ipv4Addr::new(10, 77, 0, 1);
-    if kind == "tap" {
-        let spec: DeviceSpec = format!("tap:ixt0,queues={queues}").parse().unwrap();
-        let opened = client.run(|| ix_nic::open(&spec, &options)).unwrap();
-        client.add_address("ixt0", address, 24).unwrap();
-        client.set_up("ixt0", true).unwrap();
-        return Some((vec![client], opened));
-    }
-    let server = Namespace::new().unwrap();
-    let ends = (VethEnd::new("ixs0"), VethEnd::new("ixc0"));
-    let ends = (ends.0.queues(queues as u32), ends.1.queues(queues as u32));
-    server.add_veth(&ends.0, &client, &ends.1).unwrap();
-    client.add_address("ixc0", address, 24).unwrap();
-    server.set_up("ixs0", true).unwrap();
-    client.set_up("ixc0", true).unwrap();
-    server.wait_running("ixs0", Duration::from_secs(2)).unwrap();
-    let spec: DeviceSpec = format!("afxdp:ixs0,queues={queues}").parse().unwrap();
-    let opened = server.run(|| ix_nic::open(&spec, &options)).unwrap();
-    Some((vec![client, server], opened))
-}
 
 /// Runs an echo service on port 7 while `client` works in the Linux side's namespace; answers the
 /// counters after everything has ended.
@@ -51,7 +15,7 @@ fn with_echo(kind: &str, queues: usize, client: impl FnOnce() + Send) -> Option<
     let cpus = vec!["0"; queues].join(",");
     let text = format!("host_addr=10.77.0.2/24\ncpu={cpus}\ntcp_time_wait_us=200000");
     let config = Config::parse(&text).unwrap();
-    let (namespaces, mut opened) = link(kind, queues, &config)?;
+    let (namespaces, mut opened) = support::link("linux_peer", kind, "10.77.0.1", &config)?;
     let namespace = &namespaces[0];
     let device =
         Device { info: opened.info.clone(), queues: std::mem::take(&mut opened.queue_fds) };
