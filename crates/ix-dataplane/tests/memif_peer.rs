@@ -93,6 +93,14 @@ impl End {
     fn total(&self, name: &str) -> u64 {
         Snapshot::of(&self.page).total(name).unwrap()
     }
+
+    /// No frame is in use but those that the device holds.
+    fn at_rest(&self) -> bool {
+        ["rx", "tx"].iter().all(|kind| {
+            self.total(&format!("{kind}_frames_in_use"))
+                == self.total(&format!("{kind}_frames_in_device"))
+        })
+    }
 }
 
 fn open(spec: &str, memory: Option<SharedMemory>) -> OpenedDevice {
@@ -215,10 +223,15 @@ impl<'a> Asker<'a> {
         assert_eq!(answer, message);
     }
 
-    fn close(mut self) {
+    /// Closes, and serves this end until its gauges say that nothing is under way any more.
+    fn close(mut self, end: &End) {
         self.app.call(call_op::CLOSE, &[self.handle]);
-        for _ in 0..5 {
+        let (start, mut rounds) = (Instant::now(), 0);
+        // The gauges are written every 100 ms: the first rounds may read what was before.
+        while rounds < 15 || !end.at_rest() {
+            assert!(start.elapsed() < PATIENCE, "frames stay in use after the close");
             self.app.run_io(Duration::from_millis(20));
+            rounds += 1;
         }
     }
 }
@@ -240,6 +253,12 @@ fn with_link(name: &str, work: impl FnOnce(&End, &End)) {
         });
         let _stop = StopAtEnd(&stop);
         work(&server, &client);
+        // Gauges are written every 100 ms: the first look may be at what was before.
+        let start = Instant::now();
+        while start.elapsed() < Duration::from_millis(300) || !server.at_rest() {
+            assert!(start.elapsed() < PATIENCE, "the server's frames stay in use");
+            std::thread::sleep(Duration::from_millis(20));
+        }
     });
     for end in [&server, &client] {
         for kind in ["rx", "tx"] {
@@ -271,14 +290,12 @@ fn a_connection_outlives_links_that_come_and_go() {
             broker.opened = Some(open(&spec, None));
         }
         (0..200).for_each(|number| asker.ask(9000 + number));
-        asker.close();
+        asker.close(client);
         let end = Instant::now() + PATIENCE;
         while server.total("flows") > 0 {
             assert!(Instant::now() < end, "the server's flow stays");
             std::thread::sleep(Duration::from_millis(20));
         }
-        // Gauges are written every 100 ms.
-        std::thread::sleep(Duration::from_millis(300));
     });
 }
 
@@ -302,7 +319,6 @@ fn a_silent_link_costs_nothing_and_the_next_request_is_answered() {
         let spent = used() - before;
         assert!(spent < Duration::from_millis(10), "{spent:?} in a second of silence");
         asker.ask(2);
-        asker.close();
-        std::thread::sleep(Duration::from_millis(300));
+        asker.close(client);
     });
 }
