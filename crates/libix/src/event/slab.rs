@@ -21,6 +21,7 @@ pub(super) struct Slab<T> {
     tag: u32,
 }
 
+#[repr(C, align(64))]
 struct Slot<T> {
     generation: u32,
     value: Option<T>,
