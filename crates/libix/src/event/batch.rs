@@ -22,6 +22,7 @@ pub(super) enum Pending {
     /// A timer, and its delay.
     Timer(u64, u64),
     TxMemory,
+    SharedMemory,
     Drain,
     UdpBind(u64),
     /// A datagram under way.

@@ -10,6 +10,7 @@ use crate::raw::{Event, Thread, TxArena, Wait, call};
 use ix_abi::{Handle, group_of};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
+use std::sync::atomic::AtomicU8;
 
 /// Bytes of transmit memory that are asked for at a time.
 const TX_STEP_BYTES: u64 = 2 << 20;
@@ -44,6 +45,8 @@ pub struct Io<S> {
     pub(super) send_limit: u64,
     tx_asked: bool,
     tx_refused_us: Option<u64>,
+    /// What came of `EventLoop::shared_memory`.
+    pub(super) shared: Option<Result<&'static [AtomicU8], Error>>,
     stop: bool,
     /// The flow groups of this thread have left, as [`Io::drain`] wanted.
     pub(super) drained: bool,
@@ -68,6 +71,7 @@ impl<S> Io<S> {
             send_limit: SEND_LIMIT_BYTES,
             tx_asked: false,
             tx_refused_us: None,
+            shared: None,
             stop: false,
             drained: false,
             drain_refused: None,
@@ -171,14 +175,16 @@ impl<S> Io<S> {
         }
     }
 
-    pub(super) fn listen(&mut self, at: SocketAddr, backlog: u32) -> u64 {
+    /// Opens a listener and answers its id; [`Io::listener_outcome`] says what came of it
+    /// ([`super::EventLoop::listen`] waits for that). `backlog` 0: the dataplane's default.
+    pub fn listen(&mut self, at: SocketAddr, backlog: u32) -> u64 {
         let id = self.listeners.insert(None);
         self.batch.push(call::listen(at, backlog, id), Pending::Listen(id));
         id
     }
 
     /// Whether the listener was opened, once that is known; a refused one is forgotten.
-    pub(super) fn listener_outcome(&mut self, id: u64) -> Option<Result<(), Error>> {
+    pub fn listener_outcome(&mut self, id: u64) -> Option<Result<(), Error>> {
         let outcome = *self.listeners.get(id)?;
         if let Some(Err(_)) = outcome {
             self.listeners.remove(id);
@@ -307,6 +313,7 @@ impl<S> Io<S> {
                 Pending::Datagram(id) => self.udp.answered(id, answer),
                 Pending::Timer(id, delay_us) => self.timer_answered(id, delay_us, answer),
                 Pending::Drain => self.drain_refused = answer.err(),
+                Pending::SharedMemory => self.shared = Some(self.batch.thread.claim_tx(slot)),
                 Pending::TxMemory => {
                     self.tx_asked = false;
                     let adopted = self.batch.thread.adopt_tx(slot);

@@ -31,10 +31,11 @@ mod udp;
 
 use crate::error::{Dead, Error};
 use crate::raw::rx::Datagram;
-use crate::raw::{Event, Received, Thread, Wait};
+use crate::raw::{Event, Received, Thread, Wait, call};
 use batch::Pending;
 use connection::Ending;
 use std::net::SocketAddr;
+use std::sync::atomic::AtomicU8;
 
 pub use conn::Conn;
 pub use io::Io;
@@ -195,6 +196,18 @@ impl<H: Handler> EventLoop<H> {
             self.turn(Wait::Poll)?;
             if let Some(outcome) = self.io.udp_outcome(id) {
                 return outcome.map(|()| id);
+            }
+        }
+    }
+
+    /// Transmit memory that all threads of the program may use, for good
+    /// ([`Conn::send_lent`]); cycles run meanwhile.
+    pub fn shared_memory(&mut self, bytes: u64) -> Result<&'static [AtomicU8], Error> {
+        self.io.batch.push(call::tx_alloc(bytes), Pending::SharedMemory);
+        loop {
+            self.turn(Wait::Poll)?;
+            if let Some(outcome) = self.io.shared.take() {
+                return outcome;
             }
         }
     }

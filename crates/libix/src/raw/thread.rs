@@ -322,17 +322,10 @@ impl Thread {
 
     /// Puts the memory that a `tx_alloc` in `slot` of the last batch brought into the arena.
     pub fn adopt_tx(&mut self, slot: usize) -> Result<(), Error> {
-        let base = self.answer(slot)?;
-        // SAFETY: as in `answer`; the slot is ours to write.
-        let call = unsafe { &mut *self.calls.add(slot) };
-        if call.op != call_op::TX_ALLOC {
-            return Err(Error::Invalid);
-        }
-        // Not twice.
-        (call.op, call.ret) = (call_op::NOP, -error::INVALID);
+        let (base, bytes) = self.take_tx(slot)?;
         // SAFETY: the dataplane gave out these bytes for this thread alone (`with_gate`), and the
         // slot can no longer bring them a second time.
-        unsafe { self.tx.adopt(base, call.args[0]) };
+        unsafe { self.tx.adopt(base, bytes) };
         Ok(())
     }
 
@@ -342,15 +335,28 @@ impl Thread {
         self.run_io(Wait::Poll)?;
         self.push(call::tx_alloc(bytes));
         self.run_io(Wait::Poll)?;
-        let base = self.answer(0)?;
-        // SAFETY: as in `answer`; the slot is ours to write.
-        let call = unsafe { &mut *self.calls };
-        // Not to be adopted as well.
-        (call.op, call.ret) = (call_op::NOP, -error::INVALID);
+        self.claim_tx(0)
+    }
+
+    /// The memory that a `tx_alloc` in `slot` of the last batch brought, for all threads of the program.
+    pub fn claim_tx(&mut self, slot: usize) -> Result<&'static [AtomicU8], Error> {
+        let (base, bytes) = self.take_tx(slot)?;
         let base = with_exposed_provenance::<AtomicU8>(base as usize);
         // SAFETY: the dataplane gave out these bytes for this program alone, for its life
         // (`with_gate`); nothing else in the program knows them.
         Ok(unsafe { core::slice::from_raw_parts(base, bytes as usize) })
+    }
+
+    /// Address and bytes of memory that a `tx_alloc` in `slot` brought; of each only once.
+    fn take_tx(&mut self, slot: usize) -> Result<(u64, u64), Error> {
+        let base = self.answer(slot)?;
+        // SAFETY: as in `answer`; the slot is ours to write.
+        let call = unsafe { &mut *self.calls.add(slot) };
+        if call.op != call_op::TX_ALLOC {
+            return Err(Error::Invalid);
+        }
+        (call.op, call.ret) = (call_op::NOP, -error::INVALID);
+        Ok((base, call.args[0]))
     }
 }
 

@@ -45,6 +45,15 @@ impl TxBuf {
         n
     }
 
+    /// Says that the first `len` bytes are the content, written at [`TxBuf::base`].
+    ///
+    /// # Safety
+    /// They were written, and there are as many.
+    pub unsafe fn set_len(&mut self, len: usize) {
+        debug_assert!(len <= self.capacity());
+        self.len = len as u32;
+    }
+
     /// Forgets the content.
     pub fn clear(&mut self) {
         self.len = 0;

@@ -1,0 +1,234 @@
+//! Memory to be sent without a copy.
+//!
+//! Sent memory stays unchanged until the peer has acknowledged it. A buffer belongs to the
+//! connection once it is sent; one that several send is shared; memory that the program keeps is
+//! lent, and a release function says when it may change again.
+use crate::connection::conn;
+use crate::event_loop::{answer, ix_loop, with};
+use crate::types::State;
+use core::ffi::c_void;
+use core::sync::atomic::AtomicU8;
+use libix::Error;
+use libix::event::{Conn, Lease, Release};
+use libix::raw::{TxArena, TxBuf, TxShared};
+
+/// A buffer in transmit memory.
+pub struct ix_buffer(TxBuf);
+
+/// A buffer in transmit memory that several connections may send.
+pub struct ix_shared(TxShared);
+
+/// A buffer with room for bytes, or for 128 KB if that is less. NULL: out of transmit memory for
+/// now.
+///
+/// # Safety
+/// A loop of this thread.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ix_buffer_new(loop_: *mut ix_loop, bytes: usize) -> *mut ix_buffer {
+    let alloc = |this: &ix_loop| this.io(|io| io.tx().alloc(bytes));
+    // SAFETY: the caller's promise.
+    match unsafe { with(loop_, alloc) } {
+        Ok(Some(buffer)) => Box::into_raw(Box::new(ix_buffer(buffer))),
+        Ok(None) | Err(_) => core::ptr::null_mut(),
+    }
+}
+
+/// Where its bytes are, to be written until it is sent.
+///
+/// # Safety
+/// A buffer that was neither sent, shared nor freed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ix_buffer_data(buffer: *mut ix_buffer) -> *mut c_void {
+    // SAFETY: the caller's promise.
+    let base = unsafe { buffer.as_ref() }.map_or(0, |buffer| buffer.0.base());
+    core::ptr::with_exposed_provenance_mut(base as usize)
+}
+
+/// Bytes that it has room for.
+///
+/// # Safety
+/// A buffer that was neither sent, shared nor freed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ix_buffer_capacity(buffer: *const ix_buffer) -> usize {
+    // SAFETY: the caller's promise.
+    unsafe { buffer.as_ref() }.map_or(0, |buffer| buffer.0.capacity())
+}
+
+/// Frees a buffer that is not sent.
+///
+/// # Safety
+/// A buffer that was neither sent, shared nor freed, or null.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ix_buffer_free(buffer: *mut ix_buffer) {
+    if !buffer.is_null() {
+        // SAFETY: of `Box::into_raw` in `ix_buffer_new`.
+        drop(unsafe { Box::from_raw(buffer) });
+    }
+}
+
+/// The buffer with its first `bytes` bytes as content; `None` if it has not so many.
+///
+/// # Safety
+/// As `ix_buffer_free`; the bytes were written.
+unsafe fn take(buffer: *mut ix_buffer, bytes: usize) -> Option<TxBuf> {
+    // SAFETY: the caller's promise.
+    let capacity = unsafe { ix_buffer_capacity(buffer) };
+    if buffer.is_null() || bytes > capacity {
+        return None;
+    }
+    // SAFETY: of `Box::into_raw` in `ix_buffer_new`.
+    let mut buffer = unsafe { Box::from_raw(buffer) }.0;
+    // SAFETY: within its capacity, and written by the caller's promise.
+    unsafe { buffer.set_len(bytes) };
+    Some(buffer)
+}
+
+/// Sends the first bytes bytes of a buffer without a copy. It is taken whatever the room; watch
+/// ix_send_room. The buffer is the library's from here on, unless the answer is -IX_ERROR_INVALID:
+/// it has not so many bytes.
+///
+/// # Safety
+/// A loop of this thread; a buffer that was neither sent, shared nor freed, with so many bytes
+/// written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ix_send_buffer(
+    loop_: *mut ix_loop,
+    conn_: u64,
+    buffer: *mut ix_buffer,
+    bytes: usize,
+) -> i64 {
+    // SAFETY: the caller's promise.
+    let Some(buffer) = (unsafe { take(buffer, bytes) }) else { return -ix_abi::error::INVALID };
+    let send = |conn: &mut Conn<'_, State>| match conn.send_zc(buffer) {
+        Ok(()) => Ok(0),
+        Err(_) => Err(Error::State),
+    };
+    // SAFETY: the caller's promise.
+    answer(unsafe { conn(loop_, conn_, send) })
+}
+
+/// Makes the first bytes bytes of a buffer one that several connections may send; it can be changed
+/// no more. NULL, and it is still a buffer: it has not so many bytes.
+///
+/// # Safety
+/// A buffer that was neither sent, shared nor freed, with so many bytes written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ix_buffer_share(buffer: *mut ix_buffer, bytes: usize) -> *mut ix_shared {
+    // SAFETY: the caller's promise.
+    match unsafe { take(buffer, bytes) } {
+        Some(buffer) => Box::into_raw(Box::new(ix_shared(buffer.share()))),
+        None => core::ptr::null_mut(),
+    }
+}
+
+/// Sends bytes bytes of a shared buffer, from its byte from on, without a copy.
+///
+/// # Safety
+/// A loop of this thread, and a shared buffer that was not freed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ix_send_shared(
+    loop_: *mut ix_loop,
+    conn_: u64,
+    shared: *const ix_shared,
+    from: usize,
+    bytes: usize,
+) -> i64 {
+    let send = |conn: &mut Conn<'_, State>| {
+        // SAFETY: the caller's promise.
+        let shared = &unsafe { shared.as_ref() }.ok_or(Error::Invalid)?.0;
+        let end = from.checked_add(bytes).filter(|end| *end <= shared.len());
+        let end = end.ok_or(Error::Invalid)?;
+        if conn.send_shared(shared, from..end) { Ok(0) } else { Err(Error::State) }
+    };
+    // SAFETY: the caller's promise.
+    answer(unsafe { conn(loop_, conn_, send) })
+}
+
+/// Ends the program's reference to a shared buffer; what was sent of it keeps it.
+///
+/// # Safety
+/// A shared buffer that was not freed, or null.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ix_shared_free(shared: *mut ix_shared) {
+    if !shared.is_null() {
+        // SAFETY: of `Box::into_raw` in `ix_buffer_share`.
+        drop(unsafe { Box::from_raw(shared) });
+    }
+}
+
+/// Transmit memory of the program's own, for good: all its threads may use it, and ix_send_lent
+/// sends it. NULL: there is not so much (arena_mb in ix.toml). Cycles run meanwhile, so not within
+/// a callback.
+///
+/// # Safety
+/// A loop of this thread.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ix_memory(loop_: *mut ix_loop, bytes: u64) -> *mut c_void {
+    let alloc = |this: &ix_loop| this.events(|events| events.shared_memory(bytes));
+    // SAFETY: the caller's promise.
+    match unsafe { with(loop_, alloc) } {
+        Ok(memory) => memory.as_ptr().cast_mut().cast(),
+        Err(why) => {
+            crate::error::remember(&why);
+            core::ptr::null_mut()
+        }
+    }
+}
+
+/// What a lease calls when it ends.
+struct OnRelease {
+    release: Option<unsafe extern "C" fn(argument: *mut c_void)>,
+    argument: *mut c_void,
+}
+
+/// Ends leases: a token is the address of an `OnRelease`.
+struct Releases;
+
+impl Release for Releases {
+    fn release(&self, token: u64) {
+        let address = core::ptr::with_exposed_provenance_mut::<OnRelease>(token as usize);
+        // SAFETY: of `Box::into_raw` in `ix_send_lent`; a lease ends once.
+        let ended = unsafe { Box::from_raw(address) };
+        if let Some(release) = ended.release {
+            // SAFETY: a function of this type by the promise of `ix_send_lent`'s caller.
+            unsafe { release(ended.argument) };
+        }
+    }
+}
+
+/// Sends memory of ix_memory without a copy. It stays unchanged until release, which may be NULL,
+/// is called with argument: all was acknowledged, or the connection is gone, or (the answer is an
+/// error) it was not taken. release may be called within any function of the loop, and must call
+/// none; with connections that move, on any of the team's threads.
+///
+/// # Safety
+/// A loop of this thread, bytes of ix_memory, and a function of this type.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ix_send_lent(
+    loop_: *mut ix_loop,
+    conn_: u64,
+    data: *const c_void,
+    bytes: usize,
+    release: Option<unsafe extern "C" fn(argument: *mut c_void)>,
+    argument: *mut c_void,
+) -> i64 {
+    let token = Box::into_raw(Box::new(OnRelease { release, argument }));
+    let lease = Lease::new(&Releases, token.expose_provenance() as u64);
+    let send = |conn: &mut Conn<'_, State>| {
+        if data.is_null() {
+            return Err(Error::Invalid);
+        }
+        // SAFETY: bytes of `ix_memory`, which is never taken away; they may be read as atomics
+        // whatever the program does with them. (Other memory is refused by the dataplane.)
+        let data = unsafe { core::slice::from_raw_parts(data.cast::<AtomicU8>(), bytes) };
+        if conn.send_lent(data, lease) { Ok(0) } else { Err(Error::State) }
+    };
+    // SAFETY: the caller's promise.
+    answer(unsafe { conn(loop_, conn_, send) })
+}
+
+/// The most bytes that ix_buffer_new has room for.
+#[unsafe(no_mangle)]
+pub extern "C" fn ix_buffer_largest() -> usize {
+    TxArena::LARGEST_BYTES as usize
+}

@@ -1,0 +1,269 @@
+//! One connection, by its number: in a callback or between cycles.
+//!
+//! -IX_ERROR_BAD_HANDLE: the connection is gone, or was closed or aborted.
+use crate::event_loop::{answer, ix_loop, with};
+use crate::io::slice;
+use crate::types::{State, ix_endpoint};
+use core::ffi::c_void;
+use libc::iovec;
+use libix::Error;
+use libix::event::Conn;
+
+/// Works on a connection of a loop.
+///
+/// # Safety
+/// The loop is null, or one of this thread that was not freed.
+pub(crate) unsafe fn conn<R>(
+    loop_: *const ix_loop,
+    conn: u64,
+    work: impl FnOnce(&mut Conn<'_, State>) -> Result<R, Error>,
+) -> Result<R, Error> {
+    let find = |this: &ix_loop| {
+        this.io(|io| io.conn(conn).ok_or(Error::BadHandle).and_then(|mut conn| work(&mut conn)))?
+    };
+    // SAFETY: the caller's promise.
+    unsafe { with(loop_, find) }
+}
+
+/// Does to a connection what cannot fail.
+///
+/// # Safety
+/// As `conn`.
+unsafe fn act(loop_: *const ix_loop, id: u64, work: impl FnOnce(&mut Conn<'_, State>)) -> i64 {
+    let work = |conn: &mut Conn<'_, State>| {
+        work(conn);
+        Ok(0)
+    };
+    // SAFETY: the caller's promise.
+    answer(unsafe { conn(loop_, id, work) })
+}
+
+/// What the service keeps for the connection; NULL where there is none.
+///
+/// # Safety
+/// A loop of this thread.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ix_state(loop_: *mut ix_loop, conn_: u64) -> *mut c_void {
+    // SAFETY: the caller's promise.
+    unsafe { conn(loop_, conn_, |conn| Ok(conn.state().0)) }.unwrap_or(core::ptr::null_mut())
+}
+
+/// Changes what the service keeps for the connection.
+///
+/// # Safety
+/// A loop of this thread.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ix_set_state(loop_: *mut ix_loop, conn_: u64, state: *mut c_void) -> i64 {
+    let set = |conn: &mut Conn<'_, State>| {
+        conn.state_mut().0 = state;
+        Ok(0)
+    };
+    // SAFETY: the caller's promise.
+    answer(unsafe { conn(loop_, conn_, set) })
+}
+
+/// Who is at the other end.
+///
+/// # Safety
+/// A loop of this thread, and a place for the endpoint.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ix_peer(loop_: *mut ix_loop, conn_: u64, peer: *mut ix_endpoint) -> i64 {
+    let tell = |conn: &mut Conn<'_, State>| {
+        // SAFETY: the caller's promise.
+        *unsafe { peer.as_mut() }.ok_or(Error::Invalid)? = ix_endpoint::new(conn.peer());
+        Ok(0)
+    };
+    // SAFETY: the caller's promise.
+    answer(unsafe { conn(loop_, conn_, tell) })
+}
+
+/// Received bytes that were not consumed.
+///
+/// # Safety
+/// A loop of this thread.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ix_received_bytes(loop_: *mut ix_loop, conn_: u64) -> i64 {
+    // SAFETY: the caller's promise.
+    answer(unsafe { conn(loop_, conn_, |conn| Ok(conn.received_bytes() as i64)) })
+}
+
+/// Names the received bytes that were not consumed where they came in, without a copy: at most max
+/// pieces; answers how many. They may be read until they are consumed, sent on, or the connection
+/// is closed or dead, and never written.
+///
+/// # Safety
+/// A loop of this thread, and a place for so many pieces.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ix_received(
+    loop_: *mut ix_loop,
+    conn_: u64,
+    pieces: *mut iovec,
+    max: usize,
+) -> i64 {
+    let name = |conn: &mut Conn<'_, State>| {
+        if pieces.is_null() {
+            return Err(Error::Invalid);
+        }
+        let mut count = 0;
+        for slice in conn.received().take(max) {
+            let piece = iovec { iov_base: slice.as_ptr().cast_mut().cast(), iov_len: slice.len() };
+            // SAFETY: below max, for which there is room by the caller's promise.
+            unsafe { pieces.add(count).write(piece) };
+            count += 1;
+        }
+        Ok(count as i64)
+    };
+    // SAFETY: the caller's promise.
+    answer(unsafe { conn(loop_, conn_, name) })
+}
+
+/// The first bytes received bytes (or all) are done with: the window opens.
+///
+/// # Safety
+/// A loop of this thread.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ix_consume(loop_: *mut ix_loop, conn_: u64, bytes: usize) -> i64 {
+    let consume = |conn: &mut Conn<'_, State>| {
+        conn.consume(bytes);
+        Ok(0)
+    };
+    // SAFETY: the caller's promise.
+    answer(unsafe { conn(loop_, conn_, consume) })
+}
+
+/// Copies received bytes to to, consumes them and answers how many; 0: there are none now.
+///
+/// # Safety
+/// A loop of this thread, and a place for so many bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ix_read(
+    loop_: *mut ix_loop,
+    conn_: u64,
+    to: *mut c_void,
+    bytes: usize,
+) -> i64 {
+    let read = |conn: &mut Conn<'_, State>| {
+        if to.is_null() {
+            return Err(Error::Invalid);
+        }
+        let (mut to, mut left) = (to.cast::<u8>(), bytes);
+        for slice in conn.received() {
+            let n = slice.len().min(left);
+            // SAFETY: `n` of the bytes that are left of the caller's, who cannot have memory in a
+            // packet buffer to write to.
+            unsafe {
+                to.copy_from_nonoverlapping(slice.as_ptr(), n);
+                to = to.add(n);
+            }
+            left -= n;
+        }
+        conn.consume(bytes - left);
+        Ok((bytes - left) as i64)
+    };
+    // SAFETY: the caller's promise.
+    answer(unsafe { conn(loop_, conn_, read) })
+}
+
+/// Copies the front of data into transmit memory to be sent, and answers how many bytes: fewer than
+/// given is back-pressure, and writable follows.
+///
+/// # Safety
+/// A loop of this thread, and that many bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ix_send(
+    loop_: *mut ix_loop,
+    conn_: u64,
+    data: *const c_void,
+    bytes: usize,
+) -> i64 {
+    // SAFETY: the caller's promise.
+    answer(unsafe { conn(loop_, conn_, |conn| Ok(conn.send(slice(data, bytes)) as i64)) })
+}
+
+/// Sends the first bytes received bytes (or all) back from where they are, without a copy, and
+/// answers how many. They count against the receive window until they are acknowledged.
+///
+/// # Safety
+/// A loop of this thread.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ix_send_received(loop_: *mut ix_loop, conn_: u64, bytes: usize) -> i64 {
+    // SAFETY: the caller's promise.
+    answer(unsafe { conn(loop_, conn_, |conn| Ok(conn.send_received(bytes) as i64)) })
+}
+
+/// Bytes that can be given to send now.
+///
+/// # Safety
+/// A loop of this thread.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ix_send_room(loop_: *mut ix_loop, conn_: u64) -> i64 {
+    let room = |conn: &mut Conn<'_, State>| Ok(conn.send_room().min(i64::MAX as u64) as i64);
+    // SAFETY: the caller's promise.
+    answer(unsafe { conn(loop_, conn_, room) })
+}
+
+/// Bytes given to send that the window has not taken yet.
+///
+/// # Safety
+/// A loop of this thread.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ix_unsent_bytes(loop_: *mut ix_loop, conn_: u64) -> i64 {
+    // SAFETY: the caller's promise.
+    answer(unsafe { conn(loop_, conn_, |conn| Ok(conn.unsent_bytes() as i64)) })
+}
+
+/// Bytes on their way that the peer has not acknowledged.
+///
+/// # Safety
+/// A loop of this thread.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ix_unacked_bytes(loop_: *mut ix_loop, conn_: u64) -> i64 {
+    // SAFETY: the caller's promise.
+    answer(unsafe { conn(loop_, conn_, |conn| Ok(conn.unacked_bytes() as i64)) })
+}
+
+/// Sets an option, an IX_OPT_ number, once connected.
+///
+/// # Safety
+/// A loop of this thread.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ix_set_option(
+    loop_: *mut ix_loop,
+    conn_: u64,
+    option: u64,
+    value: u64,
+) -> i64 {
+    // SAFETY: the caller's promise.
+    unsafe { act(loop_, conn_, |conn| conn.set_option(option, value)) }
+}
+
+/// Sends FIN after what was given to send; receiving goes on.
+///
+/// # Safety
+/// A loop of this thread.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ix_shutdown(loop_: *mut ix_loop, conn_: u64) -> i64 {
+    // SAFETY: the caller's promise.
+    unsafe { act(loop_, conn_, |conn| conn.shutdown()) }
+}
+
+/// Ends the connection in order, after what was given to send. Received bytes are dropped, and
+/// nothing more is heard of it, dead included.
+///
+/// # Safety
+/// A loop of this thread.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ix_close(loop_: *mut ix_loop, conn_: u64) -> i64 {
+    // SAFETY: the caller's promise.
+    unsafe { act(loop_, conn_, |conn| conn.close()) }
+}
+
+/// Resets the connection. Nothing more is heard of it, dead included.
+///
+/// # Safety
+/// A loop of this thread.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ix_abort(loop_: *mut ix_loop, conn_: u64) -> i64 {
+    // SAFETY: the caller's promise.
+    unsafe { act(loop_, conn_, |conn| conn.abort()) }
+}

@@ -1,0 +1,108 @@
+//! Addresses.
+use crate::types::ix_endpoint;
+use core::ffi::{CStr, c_char, c_int};
+use ix_abi::error;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+impl ix_endpoint {
+    /// As the contract writes it.
+    pub(crate) fn new(at: SocketAddr) -> ix_endpoint {
+        let addr = match at.ip() {
+            IpAddr::V4(Ipv4Addr::UNSPECIFIED) => [0; 16],
+            IpAddr::V4(v4) => ix_abi::v4(v4.octets()),
+            IpAddr::V6(v6) => v6.octets(),
+        };
+        ix_endpoint { addr, port: at.port(), reserved: [0; 3] }
+    }
+
+    /// As Rust has it.
+    pub(crate) fn to_rust(self) -> SocketAddr {
+        let ip = match Ipv6Addr::from(self.addr) {
+            Ipv6Addr::UNSPECIFIED => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+            ip => ip.to_canonical(),
+        };
+        SocketAddr::new(ip, self.port)
+    }
+}
+
+/// What a C program points to.
+///
+/// # Safety
+/// It is null or points to an endpoint.
+pub(crate) unsafe fn read(at: *const ix_endpoint) -> Option<SocketAddr> {
+    // SAFETY: the caller's promise.
+    (!at.is_null()).then(|| unsafe { *at }.to_rust())
+}
+
+/// Reads "10.0.0.2:7" or "[::1]:7" into to.
+///
+/// # Safety
+/// Both point to what their types say.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ix_endpoint_parse(text: *const c_char, to: *mut ix_endpoint) -> c_int {
+    if text.is_null() || to.is_null() {
+        return -error::INVALID as c_int;
+    }
+    // SAFETY: a C string by the caller's promise.
+    let parsed = unsafe { CStr::from_ptr(text) }.to_str().ok().and_then(|text| text.parse().ok());
+    let Some(at) = parsed else { return -error::INVALID as c_int };
+    // SAFETY: points to an endpoint by the caller's promise.
+    unsafe { to.write(ix_endpoint::new(at)) };
+    0
+}
+
+/// Writes an endpoint as text, ended by a zero, cut off where bytes are too few; answers its
+/// length.
+///
+/// # Safety
+/// at points to an endpoint, and to to that many bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ix_endpoint_text(
+    at: *const ix_endpoint,
+    to: *mut c_char,
+    bytes: usize,
+) -> usize {
+    // SAFETY: the caller's promise.
+    let Some(at) = (unsafe { read(at) }) else { return 0 };
+    let text = at.to_string();
+    if !to.is_null() && bytes > 0 {
+        let n = text.len().min(bytes - 1);
+        // SAFETY: `n` and the zero are within `bytes`, and text and buffer do not overlap.
+        unsafe {
+            to.copy_from_nonoverlapping(text.as_ptr().cast(), n);
+            to.add(n).write(0);
+        }
+    }
+    text.len()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_there_and_back() {
+        for (text, back) in [
+            (c"10.0.0.2:7", "10.0.0.2:7"),
+            (c"[fe80::1]:80", "[fe80::1]:80"),
+            (c"0.0.0.0:1", "0.0.0.0:1"),
+        ] {
+            let (mut at, mut buffer) = (ix_endpoint::default(), [1 as c_char; 40]);
+            // SAFETY: locals of these sizes.
+            let n = unsafe {
+                assert_eq!(ix_endpoint_parse(text.as_ptr(), &mut at), 0);
+                ix_endpoint_text(&at, buffer.as_mut_ptr(), buffer.len())
+            };
+            // SAFETY: ended by a zero.
+            assert_eq!(unsafe { CStr::from_ptr(buffer.as_ptr()) }.to_str(), Ok(back));
+            assert_eq!(n, back.len());
+            // SAFETY: four bytes of it.
+            unsafe { ix_endpoint_text(&at, buffer.as_mut_ptr(), 4) };
+            // SAFETY: as above.
+            assert_eq!(unsafe { CStr::from_ptr(buffer.as_ptr()) }.to_str(), Ok(&back[..3]));
+        }
+        let mut at = ix_endpoint::default();
+        // SAFETY: as above.
+        assert!(unsafe { ix_endpoint_parse(c"nowhere".as_ptr(), &mut at) } < 0);
+    }
+}

@@ -1,0 +1,153 @@
+//! The loop: connections that are to be, timers, datagrams.
+use crate::endpoint::read;
+use crate::event_loop::{answer, ix_loop, with};
+use crate::types::{State, ix_endpoint};
+use core::ffi::c_void;
+use libix::Error;
+
+/// Time of this cycle, µs of the dataplane's monotonic clock.
+///
+/// # Safety
+/// A loop of this thread.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ix_now_us(loop_: *mut ix_loop) -> u64 {
+    // SAFETY: the caller's promise.
+    unsafe { with(loop_, |this| this.io(|io| io.now_us())) }.unwrap_or(0)
+}
+
+/// Connections of the loop, those that are closing included.
+///
+/// # Safety
+/// A loop of this thread.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ix_connections(loop_: *mut ix_loop) -> usize {
+    // SAFETY: the caller's promise.
+    unsafe { with(loop_, |this| this.io(|io| io.connections())) }.unwrap_or(0)
+}
+
+/// Bytes that a connection holds at most, unsent and unacknowledged together; 1 MB unless said.
+///
+/// # Safety
+/// A loop of this thread.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ix_set_send_limit(loop_: *mut ix_loop, bytes: u64) -> i64 {
+    // SAFETY: the caller's promise.
+    answer(unsafe { with(loop_, |this| this.io(|io| io.set_send_limit(bytes)).map(|()| 0)) })
+}
+
+/// Begins a connection and writes its number to conn; connected or dead tells what came of it. What
+/// is sent before that waits.
+///
+/// # Safety
+/// A loop of this thread, an endpoint, and a place for the number.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ix_connect(
+    loop_: *mut ix_loop,
+    to: *const ix_endpoint,
+    state: *mut c_void,
+    conn: *mut u64,
+) -> i64 {
+    let begin = |this: &ix_loop| {
+        // SAFETY: the caller's promise.
+        let to = unsafe { read(to) }.ok_or(Error::Invalid)?;
+        // SAFETY: the caller's promise.
+        let conn = unsafe { conn.as_mut() }.ok_or(Error::Invalid)?;
+        *conn = this.io(|io| io.connect(to, State(state)))?;
+        Ok(0)
+    };
+    // SAFETY: the caller's promise.
+    answer(unsafe { with(loop_, begin) })
+}
+
+/// Ends a listener. Its connections live on.
+///
+/// # Safety
+/// A loop of this thread.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ix_unlisten(loop_: *mut ix_loop, listener: u64) -> i64 {
+    // SAFETY: the caller's promise.
+    answer(unsafe { with(loop_, |this| this.io(|io| io.unlisten(listener)).map(|()| 0)) })
+}
+
+/// Sets a timer: timer hears token once, delay_us from now. Its number is written to timer, which
+/// may be NULL.
+///
+/// # Safety
+/// A loop of this thread, and a place for the number or null.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ix_set_timer(
+    loop_: *mut ix_loop,
+    delay_us: u64,
+    token: u64,
+    timer: *mut u64,
+) -> i64 {
+    let set = |this: &ix_loop| {
+        let id = this.io(|io| io.set_timer(delay_us, token))?;
+        // SAFETY: the caller's promise.
+        if let Some(timer) = unsafe { timer.as_mut() } {
+            *timer = id;
+        }
+        Ok(0)
+    };
+    // SAFETY: the caller's promise.
+    answer(unsafe { with(loop_, set) })
+}
+
+/// Stops a timer; -IX_ERROR_BAD_HANDLE if it has fired.
+///
+/// # Safety
+/// A loop of this thread.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ix_cancel_timer(loop_: *mut ix_loop, timer: u64) -> i64 {
+    let cancel = |this: &ix_loop| {
+        let waited = this.io(|io| io.cancel_timer(timer))?;
+        if waited { Ok(0) } else { Err(Error::BadHandle) }
+    };
+    // SAFETY: the caller's promise.
+    answer(unsafe { with(loop_, cancel) })
+}
+
+/// Copies a datagram into transmit memory and sends it after this callback; as everywhere with UDP,
+/// one that finds no resources on its way is lost. -IX_ERROR_NO_RESOURCE: it was not taken.
+///
+/// # Safety
+/// A loop of this thread, an endpoint, and that many bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ix_udp_send(
+    loop_: *mut ix_loop,
+    socket: u64,
+    to: *const ix_endpoint,
+    data: *const c_void,
+    bytes: usize,
+) -> i64 {
+    let send = |this: &ix_loop| {
+        // SAFETY: the caller's promise.
+        let (to, data) = unsafe { (read(to).ok_or(Error::Invalid)?, slice(data, bytes)) };
+        let taken = this.io(|io| io.udp_send(socket, to, data))?;
+        if taken { Ok(0) } else { Err(Error::NoResource) }
+    };
+    // SAFETY: the caller's promise.
+    answer(unsafe { with(loop_, send) })
+}
+
+/// Ends a UDP socket.
+///
+/// # Safety
+/// A loop of this thread.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ix_udp_unbind(loop_: *mut ix_loop, socket: u64) -> i64 {
+    // SAFETY: the caller's promise.
+    answer(unsafe { with(loop_, |this| this.io(|io| io.udp_unbind(socket)).map(|()| 0)) })
+}
+
+/// The bytes at an address; null is none.
+///
+/// # Safety
+/// They can be read, and do not change while the slice is used.
+pub(crate) unsafe fn slice<'a>(data: *const c_void, bytes: usize) -> &'a [u8] {
+    if data.is_null() || bytes == 0 {
+        return &[];
+    }
+    // SAFETY: the caller's promise.
+    unsafe { core::slice::from_raw_parts(data.cast(), bytes) }
+}

@@ -1,0 +1,19 @@
+//! libix for C: the raw contract with the dataplane, and the event loop, as `libix.so`, `libix.a`
+//! and the header `include/ix.h`.
+//!
+//! The header and the man pages are made from the sources of this crate and of `ix-abi` by
+//! `tests/header.rs` (`IX_BLESS=1` writes them), so what is documented here is what C programs
+//! read. Functions answer 0 or more, or minus an `ix_abi::error`.
+//!
+//! A connection is a number that is never used twice: a stale one is an error, not a crash.
+#![allow(non_camel_case_types)]
+
+pub mod buffer;
+pub mod connection;
+pub mod endpoint;
+pub mod error;
+pub mod event_loop;
+pub mod handler;
+pub mod io;
+pub mod process;
+pub mod types;

@@ -1,0 +1,94 @@
+//! Sizes and offsets, as the compiler has them.
+use ix_abi::{Call, Event, FlowInfo, ProcessHeader, SgEntry, ThreadArea, ThreadStatus};
+use ix_c::types::{ix_callbacks, ix_endpoint};
+use std::mem::offset_of;
+
+/// A structure: its name, size and alignment, and of each field name, offset and size.
+pub struct Layout {
+    pub name: &'static str,
+    pub size: usize,
+    pub align: usize,
+    pub fields: Vec<(&'static str, usize, usize)>,
+}
+
+/// The layout of a structure. A field that is not named does not compile.
+macro_rules! layout {
+    ($name:ident { $($field:ident),* $(,)? }) => {{
+        fn sizes(value: &$name) -> Vec<usize> {
+            let $name { $($field),* } = value;
+            vec![$(size_of_val($field)),*]
+        }
+        // SAFETY: all-zero is a valid value of these plain structures (numbers, and no function).
+        let sizes = sizes(&unsafe { std::mem::zeroed::<$name>() });
+        let places = [$((stringify!($field), offset_of!($name, $field))),*];
+        let fields = places.into_iter().zip(sizes).map(|((name, at), size)| (name, at, size));
+        Layout {
+            name: stringify!($name),
+            size: size_of::<$name>(),
+            align: align_of::<$name>(),
+            fields: fields.collect(),
+        }
+    }};
+}
+
+/// Of all structures of the header.
+pub fn layouts() -> Vec<Layout> {
+    vec![
+        layout!(Call { op, reserved, ret, args }),
+        layout!(Event { kind, code, len, cookie, handle, data, addr, port, reserved, reserved2 }),
+        layout!(SgEntry { base, len }),
+        layout!(FlowInfo {
+            local_addr,
+            remote_addr,
+            local_port,
+            remote_port,
+            state,
+            flow_group,
+            srtt_us,
+            rttvar_us,
+            rto_us,
+            cwnd_bytes,
+            ssthresh_bytes,
+            snd_wnd_bytes,
+            in_flight_bytes,
+            mss_bytes,
+            retransmits,
+            reserved,
+        }),
+        layout!(ProcessHeader {
+            magic,
+            version,
+            threads,
+            gate,
+            thread_areas,
+            rx_base,
+            rx_len,
+            tx_base,
+            tx_len,
+            local_addr,
+            mss_bytes,
+            batch_bound,
+        }),
+        layout!(ThreadArea { calls, events, status, cpu, reserved }),
+        layout!(ThreadStatus { now_us, signal_pending, reserved }),
+        layout!(ix_endpoint { addr, port, reserved }),
+        layout!(ix_callbacks {
+            size,
+            accepted,
+            connected,
+            readable,
+            sent,
+            writable,
+            eof,
+            dead,
+            datagram,
+            timer,
+            cycle,
+            idle,
+            migrate_out,
+            migrate_in,
+            revoke,
+            restore,
+        }),
+    ]
+}
