@@ -107,6 +107,14 @@ pub mod flow_opt {
     pub const NAGLE: u64 = 1;
     /// Keepalive idle time in seconds, 0: off (RFC 9293 3.8.4).
     pub const KEEPALIVE_S: u64 = 2;
+    /// Congestion control: one of the three below. DCTCP needs a flow that uses ECN.
+    pub const CONGESTION: u64 = 3;
+    /// RFC 9438.
+    pub const CUBIC: u64 = 0;
+    /// RFC 5681 and RFC 6582.
+    pub const RENO: u64 = 1;
+    /// RFC 8257.
+    pub const DCTCP: u64 = 2;
 }
 
 /// Kinds of event conditions ([`Event::kind`]).

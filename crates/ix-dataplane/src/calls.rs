@@ -8,6 +8,7 @@ use crate::flow_group::FlowGroup;
 use crate::handle::FlowId;
 use crate::thread::{ElasticThread, FLOWS_AHEAD, touch};
 use ix_abi::{Call, FlowInfo, SG_MAX, call_op, error, flow_opt};
+use ix_tcp::CongestionControl as Kind;
 
 /// The call array of one elastic thread, in memory that the application writes at any time.
 pub struct CallArray(*mut Call);
@@ -207,6 +208,9 @@ impl ElasticThread {
                 flow.tcb.set_keepalive(value as u16, self.io.now_us);
                 self.touch(FlowId::from_handle(handle));
             }
+            (flow_opt::CONGESTION, flow_opt::CUBIC) => flow.tcb.set_congestion(Kind::Cubic),
+            (flow_opt::CONGESTION, flow_opt::RENO) => flow.tcb.set_congestion(Kind::NewReno),
+            (flow_opt::CONGESTION, flow_opt::DCTCP) => flow.tcb.set_congestion(Kind::Dctcp),
             _ => return Err(error::INVALID),
         }
         Ok(0)

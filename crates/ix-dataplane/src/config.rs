@@ -196,6 +196,13 @@ fn set_tcp(tcp: &mut ix_tcp::Config, key: &str, value: &str) -> Result<(), &'sta
         "tcp_delack_us" => tcp.delack_us = number(value, 0, 500_000)? as u32,
         "tcp_time_wait_us" => tcp.time_wait_us = number(value, 0, 240_000_000)? as u32,
         "tcp_rcv_buffers" => tcp.rcv_buffers_max = number(value, 8, 512)? as u32,
+        "tcp_congestion" => {
+            let kind = ix_tcp::CongestionControl::named(value);
+            tcp.congestion = kind.ok_or("not one of cubic, reno, dctcp")?;
+        }
+        "tcp_ecn" => {
+            tcp.ecn = ix_tcp::EcnMode::named(value).ok_or("not one of off, accept, ask")?;
+        }
         _ => return Err("no such key"),
     }
     Ok(())

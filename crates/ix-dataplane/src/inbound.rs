@@ -85,6 +85,10 @@ impl ElasticThread {
         let Some(flow) = flow_of(groups, id) else { return };
         let cfg = &shared.config.tcp;
         let now_us = io.now_us;
+        if flow.tcb.minds_mark(packet.ip.ecn) {
+            let ecn = packet.ip.ecn;
+            flow.tcb.mark(cfg, now_us, &packet.header, ecn, &mut io.of(&mut flow.side));
+        }
         let payload = packet.payload;
         let in_order = packet.header.seq.le(flow.tcb.rcv_nxt());
         if payload.len > 0 && receive.must_drop_payload(in_order) {

@@ -6,7 +6,7 @@ use ix_abi::{Event, dead, error, event_kind};
 use ix_mem::{HEADROOM_BYTES, PacketMemory};
 use ix_tcp::{DeadReason, Output, SegmentOut, TcpCounter, TcpEvent};
 use ix_wire::frame::USUAL_HEADERS_BYTES;
-use ix_wire::{Checksum, FlowTuple, UsualTcp, ethernet, ipv4};
+use ix_wire::{Checksum, FlowTuple, FrameHeader, UsualTcp, ethernet, ipv4};
 
 /// The outside as one flow sees it.
 pub struct FlowOutput<'a> {
@@ -30,7 +30,7 @@ impl Output<Payload> for FlowOutput<'_> {
         };
         let payload_len = seg.payload_len as usize;
         mbuf.set_range(HEADROOM_BYTES, headers_len + payload_len);
-        let frame = io.frame_header(side.port, side.mac, tuple);
+        let frame = FrameHeader { ecn: seg.ecn, ..io.frame_header(side.port, side.mac, tuple) };
         let memory = &io.shared.memory;
         let (headers, payload) = mbuf.bytes_mut(memory).split_at_mut(headers_len);
         let mut sum = Checksum::new();

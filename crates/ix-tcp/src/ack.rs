@@ -1,5 +1,6 @@
 //! The acknowledgement field, the window and the SACK blocks of an acceptable segment.
 use crate::cc::Ack;
+use crate::cc::hystart::{CSS_GROWTH_DIVISOR, Growth};
 use crate::config::Config;
 use crate::connect::ms_of;
 use crate::output::{DeadReason, Output, RxBuf};
@@ -7,7 +8,7 @@ use crate::records::TxRecord;
 use crate::state::State;
 use crate::stats::TcpCounter;
 use crate::tcb::{Flags, Phase, Tcb};
-use ix_wire::{Seq, TcpHeader};
+use ix_wire::{Seq, TcpFlags, TcpHeader};
 
 /// What one acknowledgement brought.
 #[derive(Clone, Copy, Debug, Default)]
@@ -215,7 +216,8 @@ impl<B: RxBuf> Tcb<B> {
         if report.acked > 0 {
             self.dupacks = if self.phase == Phase::Open { 0 } else { self.dupacks };
             if self.phase != Phase::Recovery {
-                self.grow_window(&report, now_us);
+                let echo = hdr.flags.contains(TcpFlags::ECE) && self.uses_ecn();
+                self.grow_window(&report, echo, now_us);
             }
         }
         if report.acked > 0 || report.delivered > 0 || !plain {
@@ -224,14 +226,33 @@ impl<B: RxBuf> Tcb<B> {
         }
     }
 
-    fn grow_window(&mut self, report: &AckReport, now_us: u64) {
+    fn grow_window(&mut self, report: &AckReport, echo: bool, now_us: u64) {
+        let mut acked_bytes = report.acked;
+        if self.records.is_large() && self.cc.in_first_slow_start() {
+            acked_bytes = self.watch_slow_start(acked_bytes);
+        }
         let ack = Ack {
-            acked_bytes: report.acked,
+            acked_bytes,
             in_flight_bytes: self.pipe_bytes(),
             app_limited: !self.flags.has(Flags::CWND_LIMITED) && !self.cc.in_slow_start(),
             srtt_us: self.rtt.srtt_us(),
+            marked: echo,
         };
         self.cc.on_ack(&ack, now_us);
+    }
+
+    /// HyStart++ (RFC 9406 section 4.2). Answers the octets by which slow start may grow.
+    fn watch_slow_start(&mut self, acked: u32) -> u32 {
+        let (una, nxt, rtt_us) = (self.snd_una, self.snd_nxt, self.rack_rtt_us);
+        let Some(watch) = self.records.slow_start_mut() else { return acked };
+        match watch.on_ack(rtt_us, una, nxt) {
+            Growth::Slow => acked,
+            Growth::Conservative => acked / CSS_GROWTH_DIVISOR,
+            Growth::Leave => {
+                self.cc.leave_slow_start();
+                acked
+            }
+        }
     }
 
     /// RFC 2018 and 2883: marks the records that SACK blocks name.

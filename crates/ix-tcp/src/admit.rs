@@ -1,6 +1,7 @@
 //! Which segments may be processed, and what the others are answered: RFC 9293 section 3.10.7.4
 //! (first to fifth), RFC 5961, RFC 7323 section 5, RFC 1337, RFC 6191.
 use crate::config::Config;
+use crate::ecn::NOT_ECT;
 use crate::output::{DeadReason, Output, RxBuf, SegmentOut};
 use crate::state::State;
 use crate::stats::TcpCounter;
@@ -192,6 +193,7 @@ impl<B: RxBuf> Tcb<B> {
             ack: self.rcv_nxt,
             flags: TcpFlags::RST | TcpFlags::ACK,
             window: 0,
+            ecn: NOT_ECT,
             options: TcpOptions::NONE,
             payload_offset: 0,
             payload_len: 0,

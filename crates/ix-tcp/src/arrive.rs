@@ -45,7 +45,7 @@ impl<B: RxBuf> Tcb<B> {
     /// Header prediction: the next segment of an established connection that has missed none.
     #[inline]
     fn is_predicted(&self, hdr: &TcpHeader, payload: Option<&B>) -> bool {
-        const IGNORED: u8 = TcpFlags::PSH.union(TcpFlags::URG).0 | 0xc0;
+        const IGNORED: u8 = TcpFlags::PSH.union(TcpFlags::URG).0;
         let acked = (hdr.ack - self.snd_una) as u32;
         let timely = match hdr.options.timestamp {
             Some((val, _)) => val.wrapping_sub(self.ts_recent) as i32 >= 0,
@@ -166,7 +166,11 @@ impl<B: RxBuf> Tcb<B> {
             self.complete_handshake(cfg, now_us, hdr, out);
         } else {
             let bare = len == 0 && !hdr.flags.contains(TcpFlags::FIN);
+            let flight = self.flight_bytes();
             self.acknowledged(cfg, now_us, hdr, !bare, out);
+            if hdr.flags.contains(TcpFlags::ECE) && hdr.ack.ge(self.snd_una) {
+                self.congestion_echoed(flight, out);
+            }
         }
         let orphaned = self.flags.has(Flags::ORPHAN) && self.state.receives();
         if orphaned && len > 0 && (data_seq + len).gt(self.rcv_nxt) {

@@ -1,6 +1,7 @@
 //! Parameters of all connections of a dataplane; read-only while it runs.
 
 pub use crate::cc::Kind as CongestionControl;
+pub use crate::ecn::EcnMode;
 
 /// Smallest MSS that we believe, from a peer or from the path. Smaller ones only serve to make us
 /// send many tiny packets (CVE-2019-11479).
@@ -63,6 +64,8 @@ pub struct Config {
     pub window_scaling: bool,
     /// Congestion control.
     pub congestion: CongestionControl,
+    /// Explicit congestion notification (RFC 3168). DCTCP asks for it unless it is off.
+    pub ecn: EcnMode,
     /// Initial window, segments (RFC 6928).
     pub initial_window_segments: u32,
     /// Nagle's algorithm for new connections.
@@ -95,6 +98,7 @@ impl Default for Config {
             timestamps: true,
             window_scaling: true,
             congestion: CongestionControl::Cubic,
+            ecn: EcnMode::Accept,
             initial_window_segments: 10,
             nagle: false,
         }

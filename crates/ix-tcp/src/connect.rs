@@ -1,8 +1,9 @@
 //! Connections are made: RFC 9293 sections 3.10.1 (active open) and 3.10.7.2 (a SYN arrives at a
 //! listener), RFC 4987 section 3.6 (SYN cookies).
 use crate::ack_limit::ChallengeSpacing;
-use crate::cc::Control;
+use crate::cc::{Control, Kind};
 use crate::config::Config;
+use crate::ecn::{EcnMode, EcnState, NOT_ECT};
 use crate::listen::PeerOptions;
 use crate::output::{Output, RxBuf, SegmentOut};
 use crate::records::{TxRecord, TxRecords};
@@ -30,6 +31,9 @@ impl<B: RxBuf> Tcb<B> {
         tcb.flags.put(Flags::TIMESTAMPS, cfg.timestamps);
         tcb.flags.put(Flags::SACK, cfg.sack);
         tcb.flags.put(Flags::WINDOW_SCALING, cfg.window_scaling);
+        let dctcp = cfg.congestion == crate::CongestionControl::Dctcp;
+        let asks = cfg.ecn == EcnMode::Ask || dctcp && cfg.ecn != EcnMode::Off;
+        tcb.ecn.put(EcnState::USED, asks);
         tcb
     }
 
@@ -133,6 +137,8 @@ impl<B: RxBuf> Tcb<B> {
             keepalive_idle_s: cfg.keepalive_idle_s,
             keepalives: 0,
             challenge_spacing: ChallengeSpacing::default(),
+            ecn: EcnState::default(),
+            ecn_end: iss,
             dupacks: 0,
             sacked_segs: 0,
             tuple,
@@ -141,7 +147,12 @@ impl<B: RxBuf> Tcb<B> {
 
     /// Takes the peer's sequence number, window and options from its SYN.
     pub(crate) fn peer_syn(&mut self, cfg: &Config, syn: &TcpHeader, now_us: u64) {
-        self.agree(cfg, PeerOptions::of_syn(syn));
+        let mut peer = PeerOptions::of_syn(syn);
+        if self.state == State::SynSent {
+            // In a simultaneous open the SYNs have crossed, and neither grants anything.
+            peer.ecn &= self.uses_ecn() && syn.flags.contains(TcpFlags::ACK);
+        }
+        self.agree(cfg, peer);
         self.rcv_nxt = syn.seq + 1;
         self.rcv_adv = self.rcv_nxt + self.rcv_space(cfg).min(SYN_WINDOW_MAX);
         self.last_ack_sent = self.rcv_nxt;
@@ -162,7 +173,10 @@ impl<B: RxBuf> Tcb<B> {
         self.snd_shift = agreed.window_scale.unwrap_or(0);
         self.rcv_shift = if agreed.window_scale.is_some() { cfg.window_shift() } else { 0 };
         self.mss = agreed.mss - if agreed.timestamps { TIMESTAMP_BYTES } else { 0 };
-        self.cc = Control::new(cfg.congestion, self.mss, cfg.initial_window_segments);
+        let wanted = self.cc.kind();
+        let kind = if wanted == Kind::Dctcp && !agreed.ecn { Kind::Cubic } else { wanted };
+        self.cc = Control::new(kind, self.mss, cfg.initial_window_segments);
+        self.agree_on_ecn(agreed.ecn);
     }
 
     /// Our SYN, for the first time or again.
@@ -179,6 +193,21 @@ impl<B: RxBuf> Tcb<B> {
             self.note_retransmitted(0, now_us, out);
             self.arm_loss_timer(cfg, now_us);
         }
+    }
+
+    /// Control bits of our SYN or SYN-ACK. A SYN sent again asks no more for ECN: something on the
+    /// way may drop those that do (RFC 3168 section 6.1.1.1).
+    fn syn_flags(&mut self, again: bool) -> TcpFlags {
+        let (passive, ecn) = (self.state == State::SynReceived, self.uses_ecn());
+        let flags = if passive { TcpFlags::SYN | TcpFlags::ACK } else { TcpFlags::SYN };
+        if passive && ecn {
+            return flags | TcpFlags::ECE;
+        }
+        if again {
+            self.ecn.put(EcnState::USED, false);
+        }
+        let asks = ecn && !again;
+        if asks { flags | TcpFlags::ECE | TcpFlags::CWR } else { flags }
     }
 
     fn emit_syn(
@@ -200,8 +229,9 @@ impl<B: RxBuf> Tcb<B> {
         let seg = SegmentOut {
             seq: self.snd_una,
             ack: if passive { self.rcv_nxt } else { Seq(0) },
-            flags: if passive { TcpFlags::SYN | TcpFlags::ACK } else { TcpFlags::SYN },
+            flags: self.syn_flags(retransmission),
             window: window.min(SYN_WINDOW_MAX) as u16,
+            ecn: NOT_ECT,
             options,
             payload_offset: 0,
             payload_len: 0,

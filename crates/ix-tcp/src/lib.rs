@@ -15,6 +15,7 @@ pub mod cc;
 mod close;
 mod config;
 mod connect;
+pub mod ecn;
 pub mod icmp;
 pub mod isn;
 mod listen;
@@ -37,7 +38,7 @@ mod timer;
 pub mod udp;
 mod window;
 
-pub use config::{Config, CongestionControl, HEADER_BYTES, MSS_DEFAULT, MSS_MAX, MSS_MIN};
+pub use config::{Config, CongestionControl, EcnMode, HEADER_BYTES, MSS_DEFAULT, MSS_MAX, MSS_MIN};
 pub use listen::{Listener, PeerOptions, SynVerdict, cookie_syn_ack, reset_for};
 pub use output::{DeadReason, Output, RxBuf, SegmentOut, TcpEvent};
 pub use pmtu::PathError;

@@ -1,5 +1,6 @@
 //! Segments that belong to no connection: refusing them, and what a listener does with a SYN.
 use crate::config::{Config, MSS_DEFAULT, MSS_MAX, MSS_MIN};
+use crate::ecn::{self, EcnMode, NOT_ECT};
 use crate::output::SegmentOut;
 use ix_wire::{Seq, TcpFlags, TcpHeader, TcpOptions};
 
@@ -14,6 +15,8 @@ pub struct PeerOptions {
     pub sack_permitted: bool,
     /// It sends timestamps.
     pub timestamps: bool,
+    /// It asks for ECN, or (SYN-ACK) grants it.
+    pub ecn: bool,
 }
 
 impl PeerOptions {
@@ -24,6 +27,11 @@ impl PeerOptions {
             window_scale: syn.options.window_scale.map(|shift| shift.min(14)),
             sack_permitted: syn.options.sack_permitted,
             timestamps: syn.options.timestamp.is_some(),
+            ecn: if syn.flags.contains(TcpFlags::ACK) {
+                ecn::grants(syn.flags)
+            } else {
+                ecn::asks(syn.flags)
+            },
         }
     }
 
@@ -34,6 +42,7 @@ impl PeerOptions {
             window_scale: self.window_scale.filter(|_| cfg.window_scaling),
             sack_permitted: self.sack_permitted && cfg.sack,
             timestamps: self.timestamps && cfg.timestamps,
+            ecn: self.ecn && cfg.ecn != EcnMode::Off,
         }
     }
 }
@@ -72,7 +81,11 @@ pub fn cookie_syn_ack(cfg: &Config, syn: &TcpHeader, cookie: Seq, tsval: u32) ->
         ..TcpOptions::NONE
     };
     let window = cfg.rcv_buf_bytes.min(u32::from(u16::MAX)) as u16;
-    control_segment(cookie, syn.seq + 1, TcpFlags::SYN | TcpFlags::ACK, window, options)
+    let mut flags = TcpFlags::SYN | TcpFlags::ACK;
+    if agreed.ecn && timestamp.is_some() {
+        flags |= TcpFlags::ECE;
+    }
+    control_segment(cookie, syn.seq + 1, flags, window, options)
 }
 
 fn control_segment(
@@ -83,7 +96,18 @@ fn control_segment(
     options: TcpOptions,
 ) -> SegmentOut {
     let (payload_offset, payload_len, retransmission) = (0, 0, false);
-    SegmentOut { seq, ack, flags, window, options, payload_offset, payload_len, retransmission }
+    let ecn = NOT_ECT;
+    SegmentOut {
+        seq,
+        ack,
+        flags,
+        window,
+        ecn,
+        options,
+        payload_offset,
+        payload_len,
+        retransmission,
+    }
 }
 
 /// What a listener does with a SYN.

@@ -61,6 +61,8 @@ pub struct SegmentOut {
     pub flags: TcpFlags,
     /// Window field as it goes on the wire (scaled already).
     pub window: u16,
+    /// ECN field of the IP header (RFC 3168 section 5).
+    pub ecn: u8,
     /// Options.
     pub options: TcpOptions,
     /// First payload byte, from the oldest unacknowledged byte of the send stream.

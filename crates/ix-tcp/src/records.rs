@@ -1,5 +1,6 @@
 //! Transmit records: one for each segment in flight. They are the retransmission queue, the
 //! scoreboard of RFC 6675 and the timestamps of RFC 8985 in one.
+use crate::cc::hystart::HyStart;
 use ix_wire::Seq;
 use std::collections::VecDeque;
 
@@ -54,8 +55,14 @@ const INLINE: usize = 2;
 pub(crate) struct TxRecords {
     /// Used from the front; a record without octets is none.
     inline: [TxRecord; INLINE],
-    #[allow(clippy::box_collection)] // 8 bytes in the connection instead of 32
-    many: Option<Box<VecDeque<TxRecord>>>,
+    many: Option<Box<Many>>,
+}
+
+/// What only a flow with many segments in flight remembers.
+#[derive(Debug)]
+struct Many {
+    records: VecDeque<TxRecord>,
+    slow_start: HyStart,
 }
 
 impl TxRecords {
@@ -72,7 +79,7 @@ impl TxRecords {
     pub fn len(&self) -> usize {
         match &self.many {
             None => self.inline_len(),
-            Some(many) => many.len(),
+            Some(many) => many.records.len(),
         }
     }
 
@@ -80,7 +87,7 @@ impl TxRecords {
     pub fn is_empty(&self) -> bool {
         match &self.many {
             None => self.inline[0].len == 0,
-            Some(many) => many.is_empty(),
+            Some(many) => many.records.is_empty(),
         }
     }
 
@@ -102,7 +109,7 @@ impl TxRecords {
     pub fn get(&self, index: usize) -> Option<&TxRecord> {
         match &self.many {
             None => self.inline.get(index).filter(|record| record.len > 0),
-            Some(many) => many.get(index),
+            Some(many) => many.records.get(index),
         }
     }
 
@@ -110,7 +117,7 @@ impl TxRecords {
     pub fn get_mut(&mut self, index: usize) -> Option<&mut TxRecord> {
         match &mut self.many {
             None => self.inline.get_mut(index).filter(|record| record.len > 0),
-            Some(many) => many.get_mut(index),
+            Some(many) => many.records.get_mut(index),
         }
     }
 
@@ -136,22 +143,22 @@ impl TxRecords {
             self.spill();
         }
         if let Some(many) = &mut self.many {
-            many.push_back(record);
+            many.records.push_back(record);
         }
     }
 
     #[cold]
     fn spill(&mut self) {
-        let mut many = VecDeque::with_capacity(16);
-        many.extend(&self.inline[..self.inline_len()]);
+        let mut records = VecDeque::with_capacity(16);
+        records.extend(&self.inline[..self.inline_len()]);
         self.inline = [TxRecord::NONE; INLINE];
-        self.many = Some(Box::new(many));
+        self.many = Some(Box::new(Many { records, slow_start: HyStart::new() }));
     }
 
     #[inline]
     pub fn pop_first(&mut self) -> Option<TxRecord> {
         match &mut self.many {
-            Some(many) => many.pop_front(),
+            Some(many) => many.records.pop_front(),
             None => {
                 let [first, second] = self.inline;
                 self.inline = [second, TxRecord::NONE];
@@ -163,7 +170,7 @@ impl TxRecords {
     /// Removes the newest record.
     pub fn pop_last(&mut self) -> Option<TxRecord> {
         match &mut self.many {
-            Some(many) => many.pop_back(),
+            Some(many) => many.records.pop_back(),
             None => {
                 let last = self.inline_len().checked_sub(1)?;
                 Some(core::mem::replace(&mut self.inline[last], TxRecord::NONE))
@@ -178,7 +185,7 @@ impl TxRecords {
             self.spill();
         }
         let Some(many) = &mut self.many else { return };
-        let Some(front) = many.get_mut(index) else { return };
+        let Some(front) = many.records.get_mut(index) else { return };
         debug_assert!(0 < len && len < front.len);
         let mut rest = *front;
         rest.seq += u32::from(len);
@@ -186,7 +193,7 @@ impl TxRecords {
         rest.marks &= !TxRecord::SYN;
         front.len = len;
         front.marks &= !TxRecord::FIN;
-        many.insert(index + 1, rest);
+        many.records.insert(index + 1, rest);
     }
 
     /// Joins the record at `index` with the one after it, whose marks of SYN, FIN and retransmission
@@ -199,7 +206,7 @@ impl TxRecords {
             front.marks |= next.marks;
         }
         match &mut self.many {
-            Some(many) => drop(many.remove(index + 1)),
+            Some(many) => drop(many.records.remove(index + 1)),
             None => self.inline[index + 1] = TxRecord::NONE,
         }
     }
@@ -222,9 +229,14 @@ impl TxRecords {
         self.many.is_some()
     }
 
+    /// What HyStart++ watches, of a flow that has had more in flight than fits in place.
+    pub fn slow_start_mut(&mut self) -> Option<&mut HyStart> {
+        self.many.as_mut().map(|many| &mut many.slow_start)
+    }
+
     /// Frees the deque when it is empty.
     pub fn shrink(&mut self) {
-        if self.many.as_ref().is_some_and(|many| many.is_empty()) {
+        if self.many.as_ref().is_some_and(|many| many.records.is_empty()) {
             self.many = None;
         }
     }

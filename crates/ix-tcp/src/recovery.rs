@@ -239,6 +239,6 @@ impl<B: RxBuf> Tcb<B> {
         self.phase = Phase::Open;
         self.dupacks = 0;
         let segments = if lost_syn { 1 } else { cfg.initial_window_segments };
-        self.cc = crate::cc::Control::new(cfg.congestion, self.mss, segments);
+        self.cc = crate::cc::Control::new(self.cc.kind(), self.mss, segments);
     }
 }

@@ -2,6 +2,7 @@
 //! (when to acknowledge).
 use crate::config::Config;
 use crate::connect::ms_of;
+use crate::ecn::NOT_ECT;
 use crate::output::{Output, RxBuf, SegmentOut};
 use crate::records::TxRecord;
 use crate::state::State;
@@ -129,16 +130,20 @@ impl<B: RxBuf> Tcb<B> {
         if len > 0 && seq + len == self.data_end() {
             flags |= TcpFlags::PSH;
         }
-        let seg = SegmentOut {
+        let mut seg = SegmentOut {
             seq,
             ack: self.rcv_nxt,
             flags,
             window: self.offer_window(cfg),
+            ecn: NOT_ECT,
             options,
             payload_offset: if len > 0 { (seq - self.data_una()) as u32 } else { 0 },
             payload_len: len,
             retransmission: marks & TxRecord::RETRANSMITTED != 0,
         };
+        if !self.ecn.is_silent() {
+            self.stamp_ecn(&mut seg);
+        }
         let sent = self.transmit(&seg, out);
         if sent {
             if self.reassembly.as_ref().is_some_and(|reassembly| reassembly.has_duplicate()) {

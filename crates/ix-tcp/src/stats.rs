@@ -86,6 +86,10 @@ counters! {
     TimedOut = "timed_out",
     /// ICMP errors that quoted nothing we have in flight (RFC 5927).
     IcmpIgnored = "icmp_ignored",
+    /// Packets that came marked "congestion experienced" (RFC 3168).
+    CeReceived = "ce_received",
+    /// Windows reduced because the peer echoed such a mark.
+    EcnReductions = "ecn_reductions",
     /// Path MTU reductions.
     PmtuReduced = "pmtu_reduced",
     /// Segments that found no transmit buffer.

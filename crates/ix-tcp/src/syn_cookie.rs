@@ -23,10 +23,12 @@ const HASH_BITS: u32 = 32 - PERIOD_BITS - MSS_BITS;
 /// then what Ethernet leaves under tunnels, IPv6, plain IPv4, and jumbo frames.
 const MSS_TABLE: [u16; 1 << MSS_BITS] = [64, 536, 1220, 1360, 1410, 1440, 1460, 8960];
 
-/// Low bits of the timestamp that carry options: four of window scale, one of SACK-permitted.
-const OPTION_BITS: u32 = 5;
+/// Low bits of the timestamp that carry options: four of window scale, one of SACK-permitted, one of
+/// ECN.
+const OPTION_BITS: u32 = 6;
 const OPTION_MASK: u32 = (1 << OPTION_BITS) - 1;
 const SACK_PERMITTED: u32 = 1 << 4;
+const ECN: u32 = 1 << 5;
 const NO_WINDOW_SCALE: u32 = 15;
 
 /// What is left of a peer's options in a cookie: MSS rounded down (its index in the table comes with
@@ -40,6 +42,7 @@ fn granted(offered: PeerOptions) -> (u32, PeerOptions) {
         window_scale: offered.window_scale.filter(|_| timestamps).map(|shift| shift.min(14)),
         sack_permitted: offered.sack_permitted && timestamps,
         timestamps,
+        ecn: offered.ecn && timestamps,
     };
     (index as u32, granted)
 }
@@ -47,7 +50,8 @@ fn granted(offered: PeerOptions) -> (u32, PeerOptions) {
 /// The low bits of the timestamp that stand for `granted`.
 fn option_bits(granted: PeerOptions) -> u32 {
     let shift = granted.window_scale.map_or(NO_WINDOW_SCALE, u32::from);
-    shift | if granted.sack_permitted { SACK_PERMITTED } else { 0 }
+    let sack = if granted.sack_permitted { SACK_PERMITTED } else { 0 };
+    shift | sack | if granted.ecn { ECN } else { 0 }
 }
 
 /// The answer to a SYN for which no state is kept.
@@ -55,7 +59,7 @@ fn option_bits(granted: PeerOptions) -> u32 {
 pub struct SynCookie {
     /// Sequence number of the SYN-ACK.
     pub iss: Seq,
-    /// TSval of the SYN-ACK, if timestamps are among the granted options; up to 31 ticks behind
+    /// TSval of the SYN-ACK, if timestamps are among the granted options; up to 63 ticks behind
     /// the clock, never ahead of it.
     pub ts_val: u32,
     /// What the SYN-ACK may accept: window scale, SACK-permitted and timestamps only if
@@ -115,6 +119,7 @@ pub fn check(
         window_scale: (shift != NO_WINDOW_SCALE).then_some(shift as u8),
         sack_permitted: bits & SACK_PERMITTED != 0,
         timestamps: ts_ecr.is_some(),
+        ecn: bits & ECN != 0,
     })
 }
 
@@ -141,8 +146,13 @@ mod tests {
     use crate::isn::tests::{KEY, tuple};
     use proptest::prelude::*;
 
-    const OFFER: PeerOptions =
-        PeerOptions { mss: 1460, window_scale: Some(7), sack_permitted: true, timestamps: true };
+    const OFFER: PeerOptions = PeerOptions {
+        mss: 1460,
+        window_scale: Some(7),
+        sack_permitted: true,
+        timestamps: true,
+        ecn: true,
+    };
 
     fn returned(
         cookie: &SynCookie,
@@ -190,8 +200,13 @@ mod tests {
     fn without_timestamps_only_the_mss_survives() {
         let offer = PeerOptions { timestamps: false, ..OFFER };
         let cookie = make(&KEY, &tuple(80, 5000), Seq(9), offer, 1000, 0);
-        let granted =
-            PeerOptions { mss: 1460, window_scale: None, sack_permitted: false, timestamps: false };
+        let granted = PeerOptions {
+            mss: 1460,
+            window_scale: None,
+            sack_permitted: false,
+            timestamps: false,
+            ecn: false,
+        };
         assert_eq!(cookie.granted, granted);
         assert_eq!(returned(&cookie, Seq(9), None, 0), Some(granted));
         assert_eq!(returned(&cookie, Seq(9), Some(cookie.ts_val), 0), None);
@@ -229,12 +244,13 @@ mod tests {
             window_scale in proptest::option::of(0u8..=14),
             sack_permitted in any::<bool>(),
             timestamps in any::<bool>(),
+            ecn in any::<bool>(),
             irs in any::<u32>(),
             ts_now in any::<u32>(),
             now_us in 0..1u64 << 60,
             age_us in 0..2 * PERIOD_US,
         ) {
-            let offered = PeerOptions { mss, window_scale, sack_permitted, timestamps };
+            let offered = PeerOptions { mss, window_scale, sack_permitted, timestamps, ecn };
             let cookie = make(&KEY, &tuple(80, 5000), Seq(irs), offered, ts_now, now_us);
             let ecr = timestamps.then_some(cookie.ts_val);
             let got = returned(&cookie, Seq(irs), ecr, now_us + age_us);
@@ -244,6 +260,7 @@ mod tests {
             if timestamps {
                 prop_assert_eq!(cookie.granted.window_scale, window_scale);
                 prop_assert_eq!(cookie.granted.sack_permitted, sack_permitted);
+                prop_assert_eq!(cookie.granted.ecn, ecn);
             }
             // Never ahead of the clock, or PAWS would drop what follows.
             prop_assert!(ts_now.wrapping_sub(cookie.ts_val) < 1 << OPTION_BITS);

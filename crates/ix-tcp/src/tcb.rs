@@ -4,8 +4,9 @@
 //! arrives), `ack` (its acknowledgement), `rcv` (its payload), `rack` and `recovery` (loss), `snd`
 //! (output), `window` (flow control), `timer`, `close`, `pmtu`.
 use crate::ack_limit::ChallengeSpacing;
-use crate::cc::Control;
+use crate::cc::{Control, Kind};
 use crate::config::Config;
+use crate::ecn::EcnState;
 use crate::loss::LossState;
 use crate::output::{DeadReason, Output, RxBuf, TcpEvent};
 use crate::reassembly::Reassembly;
@@ -181,7 +182,10 @@ pub struct Tcb<B> {
     pub(crate) keepalive_idle_s: u16,
     /// Unanswered keepalive probes.
     pub(crate) keepalives: u8,
+    pub(crate) ecn: EcnState,
     pub(crate) challenge_spacing: ChallengeSpacing,
+    /// End of the window of data whose congestion marks have been answered.
+    pub(crate) ecn_end: Seq,
 }
 
 /// What a connection knows about itself (for `GET_INFO`).
@@ -250,6 +254,22 @@ impl<B: RxBuf> Tcb<B> {
     /// Nagle's algorithm on or off (RFC 9293 section 3.7.4).
     pub fn set_nagle(&mut self, on: bool) {
         self.flags.put(Flags::NAGLE, on);
+    }
+
+    /// Another congestion control (`TCP_CONGESTION` of sockets): the window stays. DCTCP takes effect
+    /// only where ECN is in use, or on a connection that has not sent its SYN.
+    pub fn set_congestion(&mut self, kind: Kind) {
+        let opens = self.state == State::SynSent && self.records.is_empty();
+        if kind != Kind::Dctcp || opens || self.uses_ecn() {
+            self.cc.change(kind, self.mss);
+            self.ecn.put(EcnState::USED, self.uses_ecn() || opens && kind == Kind::Dctcp);
+            self.ecn.put(EcnState::EXACT, self.uses_ecn() && kind == Kind::Dctcp);
+        }
+    }
+
+    /// The congestion control in force.
+    pub fn congestion(&self) -> Kind {
+        self.cc.kind()
     }
 
     /// Gives back every queued buffer. Needed before a connection that is not dead is dropped.

@@ -17,6 +17,7 @@
 //! # assert!(reached); Ok(())
 //! # }
 //! ```
+mod bridge;
 pub mod cpu;
 mod error;
 mod ethtool;
@@ -24,13 +25,16 @@ mod link;
 mod namespace;
 mod netlink;
 mod packet;
+mod path;
 mod user;
 mod watch;
 
+pub use bridge::Bridge;
 pub use error::Error;
 pub use ethtool::Channels;
 pub use link::{Link, VethEnd};
 pub use namespace::Namespace;
 pub use packet::PacketSocket;
+pub use path::{Loss, Path, PathCounts, PathSpec};
 pub use user::{enter_user_namespace, try_user_namespace};
 pub use watch::{LinkChange, LinkWatch};

@@ -9,6 +9,12 @@ pub struct PacketSocket {
     fd: OwnedFd,
 }
 
+impl AsRawFd for PacketSocket {
+    fn as_raw_fd(&self) -> i32 {
+        self.fd.as_raw_fd()
+    }
+}
+
 impl PacketSocket {
     /// Opens one on an interface of `namespace`.
     pub fn open(namespace: &Namespace, name: &str) -> Result<PacketSocket, Error> {
@@ -61,6 +67,34 @@ impl PacketSocket {
         // SAFETY: the buffer is valid for its length.
         let n = unsafe { libc::send(self.fd.as_raw_fd(), frame.as_ptr().cast(), frame.len(), 0) };
         if n < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }
+
+    /// Asks for this much room for frames that were not received yet.
+    pub(crate) fn set_receive_buffer(&self, bytes: i32) {
+        // SAFETY: the value lives across the call; a refusal leaves the default.
+        unsafe {
+            libc::setsockopt(
+                self.fd.as_raw_fd(),
+                libc::SOL_SOCKET,
+                libc::SO_RCVBUFFORCE,
+                (&raw const bytes).cast(),
+                4,
+            )
+        };
+    }
+
+    /// The next frame, if one has come; answers its length.
+    pub(crate) fn try_receive(&self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
+        let (at, len) = (buffer.as_mut_ptr().cast(), buffer.len());
+        // SAFETY: the buffer is valid for its length.
+        let n = unsafe { libc::recv(self.fd.as_raw_fd(), at, len, libc::MSG_DONTWAIT) };
+        match n {
+            0.. => Ok(Some(n as usize)),
+            _ => match io::Error::last_os_error() {
+                e if e.kind() == io::ErrorKind::WouldBlock => Ok(None),
+                e => Err(e),
+            },
+        }
     }
 
     /// The next frame that came in; `None` when none came in time.

@@ -14,7 +14,8 @@ const RUN_HELP: &str = "Runs PROGRAM with its own TCP/IP dataplane inside its pr
     host_addr = \"10.0.0.2/24\"\n  gateway_addr = \"10.0.0.1\"\n  \
     devices = [\"afxdp:eth1\"]\n  cpu = [2, 3]\n  batch = 64\n  \
     arp = [{ ip = \"10.0.0.9\", mac = \"02:00:00:00:00:09\" }]\n  \
-    [tcp]\n  min_rto_us = 5000\n  \
+    [tcp]\n  min_rto_us = 5000\n  congestion = \"cubic\"      # or reno, dctcp\n  \
+    ecn = \"accept\"            # or off, ask\n  \
     [control]                  # who may open the control sockets, by mode and group\n  \
     group = \"ix\"\n  mode = \"0660\"\n  read_only_mode = \"0666\"\n  metrics = \"127.0.0.1:9464\"";
 
@@ -148,6 +149,12 @@ pub struct RunArgs {
     /// Most packets of one cycle (1..=1024)
     #[arg(long, value_name = "B")]
     pub batch: Option<usize>,
+    /// Congestion control: cubic, reno or dctcp (default: cubic)
+    #[arg(long, value_name = "NAME")]
+    pub congestion: Option<String>,
+    /// Explicit congestion notification: off, accept (peers that ask) or ask (default: accept)
+    #[arg(long, value_name = "MODE")]
+    pub ecn: Option<String>,
     /// Write the dataplane's counters to this file, as JSON, when the program has ended
     #[arg(long, value_name = "FILE")]
     pub stats: Option<PathBuf>,
@@ -253,6 +260,12 @@ pub enum BenchCommand {
     /// A load that goes up and down, a controller that adds and parks a thread, a background job
     #[command(long_about = crate::bench::elastic::HELP)]
     Elastic(BenchArgs),
+    /// Goodput over a slow link that loses, reorders and delays packets
+    #[command(long_about = crate::bench::path::LOSS_HELP)]
+    Loss(BenchArgs),
+    /// How flows share a bottleneck: IX's with each other and with Linux's
+    #[command(long_about = crate::bench::path::FAIRNESS_HELP)]
+    Fairness(BenchArgs),
     /// All static configurations of the papers' server (a model), and the frontiers they make
     Pareto(ModelArgs),
     /// The controller on the papers' server (a model): slope, step, sine+noise; energy, background

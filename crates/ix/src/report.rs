@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 use std::path::Path;
 
 /// Figures that may be measured at a point, in the table's order: key, heading, decimals.
-const FIGURES: [(&str, &str, usize); 39] = [
+const FIGURES: [(&str, &str, usize); 43] = [
     ("wanted_per_s", "wanted/s", 0),
     ("msgs_per_s", "msg/s", 0),
     ("connections_per_s", "conn/s", 0),
@@ -36,6 +36,10 @@ const FIGURES: [(&str, &str, usize); 39] = [
     ("timers_ns", "timers ns", 0),
     ("transmit_ns", "transmit ns", 0),
     ("total_ns", "total ns", 0),
+    ("jain_index", "Jain's index", 3),
+    ("ix_share", "IX's share", 2),
+    ("lost_packets", "lost", 0),
+    ("overflowed_packets", "overflowed", 0),
     ("migrations", "migrations", 0),
     ("median_us", "pause µs", 0),
     ("median_wall_us", "wall pause µs", 0),

@@ -40,6 +40,8 @@ impl Settings {
             ("gateway_addr", args.gateway.clone()),
             ("cpu", args.cpus.clone()),
             ("batch", args.batch.map(|b| b.to_string())),
+            ("tcp_congestion", args.congestion.clone()),
+            ("tcp_ecn", args.ecn.clone()),
         ];
         for (key, value) in flags {
             if let Some(value) = value {

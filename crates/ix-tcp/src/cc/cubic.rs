@@ -8,7 +8,6 @@ use super::{
     ABC_LIMIT_SEGMENTS, ABC_LIMIT_SEGMENTS_AFTER_RTO, Ack, CWND_MAX_BYTES, initial_window_bytes,
     reduced_bytes, slow_start,
 };
-use core::num::NonZeroU16;
 
 /// Multiplicative decrease factor beta_cubic = 0.7 (RFC 9438 section 4.6).
 const BETA: (u64, u64) = (7, 10);
@@ -20,17 +19,25 @@ const CURVE_DIVISOR: u64 = 2_500_000_000;
 /// d^3 fits in 63 bits up to here (35 minutes, when the curve is far above any window).
 const CURVE_MS_MAX: u32 = (1 << 21) - 1;
 
-/// State of CUBIC. The `NonZero` gives [`super::Control`] room for its tag.
+/// One byte with one value; the others are [`super::Control`]'s tag.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+enum TagRoom {
+    Here = 0,
+}
+
+/// State of CUBIC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cubic {
     pub(super) cwnd_bytes: u32,
     pub(super) ssthresh_bytes: u32,
     /// W_max; 0: the next epoch begins on the plateau, at the window it finds.
     w_max_bytes: u32,
-    /// W_est, and its fraction in 1/65536 bytes; 0: no epoch has begun.
+    /// W_est, and its fraction in 1/256 bytes; 0: no epoch has begun.
     w_est_bytes: u32,
-    w_est_fraction: u16,
-    mss: NonZeroU16,
+    w_est_fraction: u8,
+    tag_room: TagRoom,
+    mss: u16,
     /// When the curve crosses W_max.
     origin_ms: u32,
     /// The last acknowledgement.
@@ -44,13 +51,14 @@ pub struct Cubic {
 
 impl Cubic {
     pub(super) fn new(mss: u16, iw_segments: u32) -> Self {
-        let mss = NonZeroU16::MIN.saturating_add(mss.saturating_sub(1));
+        let mss = mss.max(1);
         Cubic {
-            cwnd_bytes: initial_window_bytes(mss.get(), iw_segments),
+            cwnd_bytes: initial_window_bytes(mss, iw_segments),
             ssthresh_bytes: CWND_MAX_BYTES,
             w_max_bytes: 0,
             w_est_bytes: 0,
             w_est_fraction: 0,
+            tag_room: TagRoom::Here,
             mss,
             origin_ms: 0,
             acked_at_ms: 0,
@@ -61,7 +69,7 @@ impl Cubic {
     }
 
     fn mss_bytes(&self) -> u32 {
-        u32::from(self.mss.get())
+        u32::from(self.mss)
     }
 
     #[inline]
@@ -156,12 +164,12 @@ impl Cubic {
     fn grow_w_est(&mut self, acked_bytes: u32) {
         let alpha = if self.w_est_bytes < self.prior_cwnd_bytes { ALPHA } else { (1, 1) };
         let acked_bytes = u64::from(acked_bytes.min(self.cwnd_bytes));
-        // At most 2^30 * 2^16, so that the fraction's 16 bits still fit.
+        // At most 2^30 * 2^16, so that the fraction's bits still fit.
         let product = acked_bytes * u64::from(self.mss_bytes()) * alpha.0 / alpha.1;
-        let step = (product << 16) / u64::from(self.cwnd_bytes);
-        let w_est = (u64::from(self.w_est_bytes) << 16) + u64::from(self.w_est_fraction) + step;
-        self.w_est_bytes = (w_est >> 16).min(u64::from(CWND_MAX_BYTES)) as u32;
-        self.w_est_fraction = w_est as u16;
+        let step = (product << 8) / u64::from(self.cwnd_bytes);
+        let w_est = (u64::from(self.w_est_bytes) << 8) + u64::from(self.w_est_fraction) + step;
+        self.w_est_bytes = (w_est >> 8).min(u64::from(CWND_MAX_BYTES)) as u32;
+        self.w_est_fraction = w_est as u8;
     }
 
     /// Ends an epoch so that it can be taken up again where it stood. In congestion avoidance the
@@ -194,6 +202,11 @@ impl Cubic {
         self.cwnd_bytes = self.ssthresh_bytes;
     }
 
+    pub(super) fn on_ecn(&mut self, flight_bytes: u32) {
+        self.on_congestion(flight_bytes);
+        self.prior_ssthresh_bytes = 0;
+    }
+
     pub(super) fn on_rto(&mut self, first: bool, flight_bytes: u32) {
         if first {
             self.remember();
@@ -219,12 +232,12 @@ impl Cubic {
     }
 
     pub(super) fn on_idle_restart(&mut self, iw_segments: u32) {
-        self.cwnd_bytes = self.cwnd_bytes.min(initial_window_bytes(self.mss.get(), iw_segments));
+        self.cwnd_bytes = self.cwnd_bytes.min(initial_window_bytes(self.mss, iw_segments));
         self.w_est_bytes = 0;
     }
 
     pub(super) fn set_mss(&mut self, mss: u16) {
-        self.mss = NonZeroU16::MIN.saturating_add(mss.saturating_sub(1));
+        self.mss = mss.max(1);
         self.cwnd_bytes = self.cwnd_bytes.max(self.mss_bytes());
         // The curve's steepness is in segments: place it anew.
         self.leave_epoch();

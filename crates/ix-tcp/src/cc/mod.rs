@@ -5,9 +5,12 @@
 //! acknowledgements: the window is the reduced one at once, and does not grow before recovery ends
 //! (RFC 6675 section 5; the window is compared with what is in flight, so nothing inflates it).
 mod cubic;
+mod dctcp;
+pub(crate) mod hystart;
 mod new_reno;
 
 pub use cubic::Cubic;
+pub use dctcp::Dctcp;
 pub use new_reno::NewReno;
 
 /// Which algorithm a connection uses.
@@ -18,6 +21,24 @@ pub enum Kind {
     Cubic,
     /// RFC 5681 and RFC 6582.
     NewReno,
+    /// RFC 8257; without ECN on a connection CUBIC takes its place.
+    Dctcp,
+}
+
+impl Kind {
+    /// Every algorithm, by the name that Linux gives it.
+    pub const ALL: [(&str, Kind); 3] =
+        [("cubic", Kind::Cubic), ("reno", Kind::NewReno), ("dctcp", Kind::Dctcp)];
+
+    /// The algorithm of this name.
+    pub fn named(name: &str) -> Option<Kind> {
+        Self::ALL.iter().find(|(known, _)| *known == name).map(|(_, kind)| *kind)
+    }
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        Self::ALL.iter().find(|(_, kind)| *kind == self).map_or("", |(name, _)| name)
+    }
 }
 
 /// No window grows beyond what a scaled window field can express (RFC 7323 section 2.3).
@@ -44,6 +65,9 @@ pub struct Ack {
     pub app_limited: bool,
     /// Smoothed round-trip time.
     pub srtt_us: u32,
+    /// It echoes a congestion mark. Only DCTCP is told of such acknowledgements' bytes; for the
+    /// others the window does not grow by them (RFC 3168 section 6.1.2).
+    pub marked: bool,
 }
 
 impl Ack {
@@ -51,7 +75,7 @@ impl Ack {
     /// unused says nothing about the path (RFC 7661 section 4.1).
     fn validates(&self, cwnd_bytes: u32) -> bool {
         let flight_bytes = self.in_flight_bytes.saturating_add(self.acked_bytes);
-        !self.app_limited && flight_bytes >= cwnd_bytes / 2
+        !self.app_limited && !self.marked && flight_bytes >= cwnd_bytes / 2
     }
 }
 
@@ -63,6 +87,8 @@ pub enum Control {
     Cubic(Cubic),
     /// RFC 5681 and RFC 6582.
     NewReno(NewReno),
+    /// RFC 8257.
+    Dctcp(Dctcp),
 }
 
 macro_rules! each {
@@ -70,6 +96,7 @@ macro_rules! each {
         match $self {
             Control::Cubic($control) => $call,
             Control::NewReno($control) => $call,
+            Control::Dctcp($control) => $call,
         }
     };
 }
@@ -80,6 +107,7 @@ impl Control {
         match kind {
             Kind::Cubic => Control::Cubic(Cubic::new(mss, iw_segments)),
             Kind::NewReno => Control::NewReno(NewReno::new(mss, iw_segments)),
+            Kind::Dctcp => Control::Dctcp(Dctcp::new(mss, iw_segments)),
         }
     }
 
@@ -88,6 +116,7 @@ impl Control {
         match self {
             Control::Cubic(_) => Kind::Cubic,
             Control::NewReno(_) => Kind::NewReno,
+            Control::Dctcp(_) => Kind::Dctcp,
         }
     }
 
@@ -115,6 +144,7 @@ impl Control {
         match self {
             Control::Cubic(cubic) => cubic.on_ack(ack, now_us),
             Control::NewReno(reno) => reno.on_ack(ack),
+            Control::Dctcp(dctcp) => dctcp.on_ack(ack),
         }
     }
 
@@ -123,6 +153,39 @@ impl Control {
     /// `flight_bytes` is FlightSize (RFC 5681 section 2): sent and not cumulatively acknowledged.
     pub fn on_congestion(&mut self, flight_bytes: u32) {
         each!(self, control => control.on_congestion(flight_bytes))
+    }
+
+    /// The peer echoed a congestion mark. Call once for a window of data. Nothing takes it back.
+    pub fn on_ecn(&mut self, flight_bytes: u32) {
+        match self {
+            Control::Cubic(cubic) => cubic.on_ecn(flight_bytes),
+            Control::NewReno(reno) => reno.on_ecn(flight_bytes),
+            Control::Dctcp(dctcp) => dctcp.on_ecn(),
+        }
+    }
+
+    /// The first slow start has filled the path: congestion avoidance begins (RFC 9406).
+    pub fn leave_slow_start(&mut self) {
+        each!(self, control => control.ssthresh_bytes = control.cwnd_bytes);
+    }
+
+    /// In the slow start that ends with the first congestion.
+    #[inline]
+    pub fn in_first_slow_start(&self) -> bool {
+        self.ssthresh_bytes() == CWND_MAX_BYTES
+    }
+
+    /// The same window under another algorithm.
+    pub fn change(&mut self, kind: Kind, mss: u16) {
+        if self.kind() == kind {
+            return;
+        }
+        let (cwnd_bytes, ssthresh_bytes) = (self.cwnd_bytes(), self.ssthresh_bytes());
+        *self = Control::new(kind, mss, 1);
+        each!(self, control => {
+            control.cwnd_bytes = cwnd_bytes;
+            control.ssthresh_bytes = ssthresh_bytes;
+        });
     }
 
     /// The retransmission timer expired. `first`: this segment was not retransmitted by the timer

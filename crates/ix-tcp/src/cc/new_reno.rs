@@ -78,6 +78,11 @@ impl NewReno {
         self.after_rto = false;
     }
 
+    pub(super) fn on_ecn(&mut self, flight_bytes: u32) {
+        self.on_congestion(flight_bytes);
+        self.prior_ssthresh_bytes = 0;
+    }
+
     pub(super) fn on_rto(&mut self, first: bool, flight_bytes: u32) {
         if first {
             self.remember();

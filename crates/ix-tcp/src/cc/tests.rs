@@ -6,7 +6,13 @@ const MSS_BYTES: u32 = MSS as u32;
 
 /// An acknowledgement of a sender whose window is full.
 fn full(control: &Control, acked_bytes: u32, srtt_us: u32) -> Ack {
-    Ack { acked_bytes, in_flight_bytes: control.cwnd_bytes(), app_limited: false, srtt_us }
+    Ack {
+        acked_bytes,
+        in_flight_bytes: control.cwnd_bytes(),
+        app_limited: false,
+        srtt_us,
+        marked: false,
+    }
 }
 
 /// Acknowledges segments one by one, a window each `rtt_us`, from `from_us` until `to_us`.
@@ -44,7 +50,7 @@ fn initial_window_is_rfc_6928s() {
         (1460, 4, 5_840),
         (1460, 1, 1460),
     ] {
-        for kind in [Kind::Cubic, Kind::NewReno] {
+        for kind in [Kind::Cubic, Kind::NewReno, Kind::Dctcp] {
             let control = Control::new(kind, mss, iw_segments);
             assert_eq!(control.cwnd_bytes(), want_bytes);
             assert!(control.in_slow_start());
@@ -54,7 +60,7 @@ fn initial_window_is_rfc_6928s() {
 
 #[test]
 fn slow_start_doubles_with_delayed_acks() {
-    for kind in [Kind::Cubic, Kind::NewReno] {
+    for kind in [Kind::Cubic, Kind::NewReno, Kind::Dctcp] {
         let mut control = Control::new(kind, MSS, 10);
         for _ in 0..5 {
             let before_bytes = control.cwnd_bytes();
@@ -69,7 +75,7 @@ fn slow_start_doubles_with_delayed_acks() {
 
 #[test]
 fn one_ack_opens_slow_start_by_the_limit_at_most() {
-    for kind in [Kind::Cubic, Kind::NewReno] {
+    for kind in [Kind::Cubic, Kind::NewReno, Kind::Dctcp] {
         let mut control = Control::new(kind, MSS, 100);
         let ack = full(&control, 100 * MSS_BYTES, 100);
         control.on_ack(&ack, 1);
@@ -84,7 +90,7 @@ fn one_ack_opens_slow_start_by_the_limit_at_most() {
 
 #[test]
 fn app_limited_window_does_not_grow() {
-    for kind in [Kind::Cubic, Kind::NewReno] {
+    for kind in [Kind::Cubic, Kind::NewReno, Kind::Dctcp] {
         for control in [Control::new(kind, MSS, 10), reduced(kind, 100)] {
             let mut limited = control;
             let before_bytes = limited.cwnd_bytes();
@@ -103,11 +109,16 @@ fn app_limited_window_does_not_grow() {
 #[test]
 fn a_window_acknowledged_at_once_still_grows() {
     // A peer with receive offload, or a batch of ours: one ACK for the whole flight.
-    for kind in [Kind::Cubic, Kind::NewReno] {
+    for kind in [Kind::Cubic, Kind::NewReno, Kind::Dctcp] {
         let mut control = Control::new(kind, MSS, 10);
         let whole_bytes = control.cwnd_bytes();
-        let ack =
-            Ack { acked_bytes: whole_bytes, in_flight_bytes: 0, app_limited: false, srtt_us: 9 };
+        let ack = Ack {
+            acked_bytes: whole_bytes,
+            in_flight_bytes: 0,
+            app_limited: false,
+            srtt_us: 9,
+            marked: false,
+        };
         control.on_ack(&ack, 1);
         assert!(control.cwnd_bytes() > whole_bytes);
     }
@@ -115,7 +126,7 @@ fn a_window_acknowledged_at_once_still_grows() {
 
 #[test]
 fn decrease_is_multiplicative_and_floors_at_two_segments() {
-    for (kind, tenths) in [(Kind::Cubic, 7), (Kind::NewReno, 5)] {
+    for (kind, tenths) in [(Kind::Cubic, 7), (Kind::NewReno, 5), (Kind::Dctcp, 5)] {
         let mut control = Control::new(kind, MSS, 100);
         control.on_congestion(control.cwnd_bytes());
         assert_eq!(control.cwnd_bytes(), 10 * tenths * MSS_BYTES);
@@ -137,7 +148,7 @@ fn decrease_is_multiplicative_and_floors_at_two_segments() {
 
 #[test]
 fn timeout_leaves_one_segment_and_reduces_the_threshold_once() {
-    for (kind, tenths) in [(Kind::Cubic, 7), (Kind::NewReno, 5)] {
+    for (kind, tenths) in [(Kind::Cubic, 7), (Kind::NewReno, 5), (Kind::Dctcp, 5)] {
         let mut control = Control::new(kind, MSS, 100);
         let flight_bytes = control.cwnd_bytes();
         control.on_rto(true, flight_bytes);
@@ -158,7 +169,7 @@ fn timeout_leaves_one_segment_and_reduces_the_threshold_once() {
 
 #[test]
 fn slow_start_after_a_timeout_ends_at_the_threshold() {
-    for kind in [Kind::Cubic, Kind::NewReno] {
+    for kind in [Kind::Cubic, Kind::NewReno, Kind::Dctcp] {
         let mut control = Control::new(kind, MSS, 20);
         control.on_rto(true, control.cwnd_bytes());
         let threshold_bytes = control.ssthresh_bytes();
@@ -175,7 +186,7 @@ fn slow_start_after_a_timeout_ends_at_the_threshold() {
 
 #[test]
 fn idle_restart_never_raises_the_window() {
-    for kind in [Kind::Cubic, Kind::NewReno] {
+    for kind in [Kind::Cubic, Kind::NewReno, Kind::Dctcp] {
         let mut control = Control::new(kind, MSS, 100);
         control.on_idle_restart(10);
         assert_eq!(control.cwnd_bytes(), 10 * MSS_BYTES);
@@ -187,7 +198,7 @@ fn idle_restart_never_raises_the_window() {
 
 #[test]
 fn segment_size_change_keeps_the_bytes() {
-    for kind in [Kind::Cubic, Kind::NewReno] {
+    for kind in [Kind::Cubic, Kind::NewReno, Kind::Dctcp] {
         let mut control = Control::new(kind, 8960, 10);
         let before_bytes = control.cwnd_bytes();
         control.set_mss(1460);
@@ -307,7 +318,13 @@ fn cubic_does_not_count_app_limited_time() {
     run(&mut paused, 10_000, 0, 2_000_000);
     // Ten seconds of requests and answers.
     for tenths in 0..100 {
-        let ack = Ack { acked_bytes: 64, in_flight_bytes: 0, app_limited: true, srtt_us: 10_000 };
+        let ack = Ack {
+            acked_bytes: 64,
+            in_flight_bytes: 0,
+            app_limited: true,
+            srtt_us: 10_000,
+            marked: false,
+        };
         paused.on_ack(&ack, 2_000_000 + (tenths + 1) * 100_000);
     }
     run(&mut steady, 10_000, 2_000_000, 4_000_000);
@@ -345,6 +362,7 @@ fn cubic_survives_the_wrap_of_its_clock() {
 enum Step {
     Ack(u32, u32, bool, u32, u64),
     Congestion(u32),
+    Mark(u32),
     Rto(bool, u32),
     Undo,
     Idle(u32),
@@ -356,6 +374,7 @@ fn step() -> impl Strategy<Value = Step> {
         8 => (any::<u32>(), any::<u32>(), any::<bool>(), any::<u32>(), 0..1u64 << 44)
             .prop_map(|(a, f, l, r, t)| Step::Ack(a >> (a % 32), f >> (f % 32), l, r, t >> (t % 44))),
         1 => any::<u32>().prop_map(Step::Congestion),
+        1 => any::<u32>().prop_map(Step::Mark),
         1 => (any::<bool>(), any::<u32>()).prop_map(|(first, f)| Step::Rto(first, f)),
         1 => Just(Step::Undo),
         1 => any::<u32>().prop_map(Step::Idle),
@@ -368,12 +387,11 @@ proptest! {
     /// the maximum, and each report moves the window in its own direction only.
     #[test]
     fn window_keeps_its_bounds(
-        cubic in any::<bool>(),
+        kind in prop::sample::select(vec![Kind::Cubic, Kind::NewReno, Kind::Dctcp]),
         mss in any::<u16>(),
         iw_segments in any::<u32>(),
         steps in proptest::collection::vec(step(), 0..200),
     ) {
-        let kind = if cubic { Kind::Cubic } else { Kind::NewReno };
         let mut control = Control::new(kind, mss, iw_segments);
         let mut mss_bytes = u32::from(mss.max(1));
         let mut now_us = 0u64;
@@ -382,10 +400,11 @@ proptest! {
             match step {
                 Step::Ack(acked_bytes, in_flight_bytes, app_limited, srtt_us, dt_us) => {
                     now_us += dt_us;
-                    let ack = Ack { acked_bytes, in_flight_bytes, app_limited, srtt_us };
+                    let marked = srtt_us % 5 == 0;
+                    let ack = Ack { acked_bytes, in_flight_bytes, app_limited, srtt_us, marked };
                     control.on_ack(&ack, now_us);
                     prop_assert!(control.cwnd_bytes() >= before_bytes);
-                    if app_limited {
+                    if app_limited || marked {
                         prop_assert_eq!(control.cwnd_bytes(), before_bytes);
                     }
                 }
@@ -393,6 +412,13 @@ proptest! {
                     control.on_congestion(flight_bytes);
                     prop_assert!(control.cwnd_bytes() <= before_bytes.max(2 * mss_bytes));
                     prop_assert!(control.cwnd_bytes() >= 2 * mss_bytes);
+                }
+                Step::Mark(flight_bytes) => {
+                    control.on_ecn(flight_bytes);
+                    prop_assert!(control.cwnd_bytes() <= before_bytes.max(2 * mss_bytes));
+                    let reduced_bytes = control.cwnd_bytes();
+                    control.undo();
+                    prop_assert_eq!(control.cwnd_bytes(), reduced_bytes, "a mark is no mistake");
                 }
                 Step::Rto(first, flight_bytes) => {
                     let threshold_bytes = control.ssthresh_bytes();
@@ -420,4 +446,111 @@ proptest! {
             prop_assert!(control.ssthresh_bytes() > 0);
         }
     }
+}
+
+/// What a sender of 1000-byte segments sees: one letter an event, played from the initial window.
+/// `a`: a whole window acknowledged, segment by segment, in a round trip of 20 ms; `m`: the same,
+/// every second segment marked; `l`: loss; `t`: timeout; `u`: the last answer was a mistake; `e`: a
+/// mark is echoed; `i`: idle.
+fn log(kind: Kind, events: &str) -> String {
+    use std::fmt::Write;
+    let mut control = Control::new(kind, 1000, 10);
+    let mut log = String::new();
+    let mut now_us = 1_000_000;
+    for event in events.chars() {
+        match event {
+            'a' | 'm' => {
+                for segment in 0..control.cwnd_bytes() / 1000 {
+                    let marked = event == 'm' && segment % 2 == 1;
+                    let in_flight_bytes = control.cwnd_bytes();
+                    let ack = Ack {
+                        acked_bytes: 1000,
+                        in_flight_bytes,
+                        app_limited: false,
+                        srtt_us: 20_000,
+                        marked,
+                    };
+                    control.on_ack(&ack, now_us);
+                }
+                now_us += 20_000;
+            }
+            'l' => control.on_congestion(control.cwnd_bytes()),
+            't' => control.on_rto(true, control.cwnd_bytes()),
+            'u' => control.undo(),
+            'e' => control.on_ecn(control.cwnd_bytes()),
+            'i' => control.on_idle_restart(10),
+            _ => unreachable!("{event}"),
+        }
+        let threshold = match control.ssthresh_bytes() {
+            CWND_MAX_BYTES => "-".to_owned(),
+            bytes => bytes.to_string(),
+        };
+        write!(log, "{event}:{}/{threshold} ", control.cwnd_bytes()).unwrap();
+    }
+    log
+}
+
+#[test]
+fn the_log_of_new_reno() {
+    // RFC 5681: slow start doubles, a loss halves, then a segment a round trip; a timeout leaves one
+    // segment, below half the flight, and doubles it up to there.
+    assert_eq!(
+        log(Kind::NewReno, "aalaaltaaaauei"),
+        "a:20000/- a:40000/- l:20000/20000 a:21000/20000 a:22000/20000 l:11000/11000 \
+         t:1000/5500 a:2000/5500 a:4000/5500 a:5500/5500 a:6500/5500 u:11000/11000 \
+         e:5500/5500 i:5500/5500 "
+    );
+}
+
+#[test]
+fn the_log_of_cubic() {
+    // RFC 9438: beta is 0.7, and what was a mistake is taken back. 20 ms after a loss at 40 segments
+    // the curve is where it began, for K = (12 / 0.4)^(1/3) = 3.1 s; the window is Reno's then, which
+    // grows by 9/17 of a segment a round trip.
+    assert_eq!(
+        log(Kind::Cubic, "aalulti"),
+        "a:20000/- a:40000/- l:28000/28000 u:40000/- l:28000/28000 t:1000/19600 i:1000/19600 "
+    );
+    let mut control = reduced(Kind::Cubic, 40);
+    run(&mut control, 20_000, 1_000_000, 1_020_000);
+    let grown_bytes = control.cwnd_bytes() - 28 * MSS_BYTES;
+    assert!(grown_bytes <= 2 * MSS_BYTES * 9 / 17 + 100, "{grown_bytes}");
+}
+
+#[test]
+fn the_log_of_dctcp() {
+    // RFC 8257: alpha begins at 1, so the first mark halves. With every second byte marked alpha
+    // moves by 1/16 of its distance to 1/2; without marks it decays by 1/16 a window.
+    let mut control = Control::new(Kind::Dctcp, 1000, 10);
+    control.on_ecn(10_000);
+    assert_eq!(control.cwnd_bytes(), 5_000);
+    let alpha = |control: &Control| match control {
+        Control::Dctcp(dctcp) => dctcp.alpha_permille(),
+        _ => unreachable!(),
+    };
+    assert_eq!(alpha(&control), 1000);
+    let window = |control: &mut Control, marked: bool, windows: u32| {
+        for segment in 0..windows * 100 {
+            let ack = Ack {
+                acked_bytes: 1000,
+                in_flight_bytes: 100_000,
+                app_limited: true,
+                srtt_us: 100,
+                marked: marked && segment % 2 == 0,
+            };
+            control.on_ack(&ack, 1);
+        }
+    };
+    window(&mut control, true, 100);
+    assert!((495..=505).contains(&alpha(&control)), "{}", alpha(&control));
+    // (15/16)^11 = 0.49; the window at hand may have begun with marks.
+    window(&mut control, false, 11);
+    assert!((240..=280).contains(&alpha(&control)), "{}", alpha(&control));
+    let before_bytes = control.cwnd_bytes();
+    control.on_ecn(before_bytes);
+    let cut_permille = (before_bytes - control.cwnd_bytes()) * 1000 / before_bytes;
+    assert!((120..=140).contains(&cut_permille), "{cut_permille}");
+    // And to nothing, so that a queue that is never marked costs nothing.
+    window(&mut control, false, 200);
+    assert_eq!(alpha(&control), 0);
 }

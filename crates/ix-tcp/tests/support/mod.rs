@@ -136,6 +136,14 @@ impl End {
         self.tcb.segment(&self.cfg, self.now_us, hdr, buf, &mut self.out);
     }
 
+    /// A segment whose IP header had this ECN field.
+    pub fn segment_with(&mut self, hdr: &TcpHeader, payload: &[u8], ecn: u8) {
+        if self.tcb.minds_mark(ecn) {
+            self.tcb.mark(&self.cfg, self.now_us, hdr, ecn, &mut self.out);
+        }
+        self.segment(hdr, payload);
+    }
+
     pub fn output(&mut self) {
         self.tcb.output(&self.cfg, self.now_us, &mut self.out);
     }
@@ -257,6 +265,8 @@ impl Offer {
 /// First sequence numbers of the scripts: the stream begins one later.
 pub const ISS: Seq = Seq(1000);
 pub const IRS: Seq = Seq(5000);
+/// Payload of a full segment between default ends without timestamps.
+pub const END_MSS: usize = 1460;
 /// Scripts start late enough that "time zero" means nothing.
 pub const START_US: u64 = 10_000_000;
 
@@ -309,6 +319,16 @@ impl Script {
         let options = Self::syn_options(offer, ts);
         let (window, seq) = (offer.window, IRS);
         TcpHeader { seq, ack, flags, window, options, ..TcpHeader::default() }
+    }
+
+    /// SYN-SENT, the SYN with these flags out and taken from the record.
+    pub fn asked(cfg: Config, offer: Offer, flags: TcpFlags) -> Script {
+        let tcb = Tcb::connect(&cfg, tuple(1, 2), ISS, 77, START_US);
+        let mut script = Script::with(cfg, tcb, offer);
+        script.output();
+        script.expect(flags);
+        script.ack = ISS + 1;
+        script
     }
 
     /// SYN-SENT, the SYN out and taken from the record.

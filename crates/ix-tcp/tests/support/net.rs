@@ -39,6 +39,8 @@ pub struct Link {
     pub bytes_per_ms: u64,
     /// Time that the link may be behind before it drops.
     pub queue_us: u64,
+    /// Time that it may be behind before it marks ECN-capable packets; 0: never.
+    pub mark_us: u64,
 }
 
 impl Link {
@@ -50,10 +52,11 @@ impl Link {
         duplicate: 0,
         bytes_per_ms: 0,
         queue_us: 0,
+        mark_us: 0,
     };
 }
 
-type Packet = (TcpHeader, Vec<u8>);
+type Packet = (TcpHeader, Vec<u8>, u8);
 
 /// Two ends, A and B, and packets on the way.
 pub struct Net {
@@ -74,6 +77,10 @@ pub struct Net {
     /// The application reads only this much of what waits, each time; 0: it does not read.
     pub reads: [bool; 2],
     pub transmitted: [u64; 2],
+    /// Packets that each direction's queue marked, and dropped; its longest delay.
+    pub marks: [u64; 2],
+    pub overflows: [u64; 2],
+    pub longest_us: [u64; 2],
 }
 
 impl Net {
@@ -115,6 +122,9 @@ impl Net {
             shutdown: [false; 2],
             reads: [true; 2],
             transmitted: [0; 2],
+            marks: [0; 2],
+            overflows: [0; 2],
+            longest_us: [0; 2],
         }
     }
 
@@ -126,11 +136,18 @@ impl Net {
             let tuple = *self.ends[from].tcb.tuple();
             let size = 60 + sent.payload.len() as u64;
             let mut at_us = self.now_us + link.delay_us;
+            let mut ecn = sent.seg.ecn;
             if let Some(transmission_us) = (size * 1000).checked_div(link.bytes_per_ms) {
                 let start = self.busy_until_us[from].max(self.now_us);
                 if start - self.now_us > link.queue_us {
+                    self.overflows[from] += 1;
                     continue;
                 }
+                if link.mark_us > 0 && start - self.now_us > link.mark_us && ecn != 0 {
+                    ecn = 3;
+                    self.marks[from] += 1;
+                }
+                self.longest_us[from] = self.longest_us[from].max(start - self.now_us);
                 self.busy_until_us[from] = start + transmission_us;
                 at_us = self.busy_until_us[from] + link.delay_us;
             }
@@ -142,11 +159,11 @@ impl Net {
             }
             let copies = 1 + usize::from(self.random.chance(link.duplicate));
             for copy in 0..copies {
-                let packet = (sent.seg.header(&tuple), sent.payload.clone());
+                let packet = (sent.seg.header(&tuple), sent.payload.clone(), ecn);
                 let late_us = if copy == 0 { 0 } else { self.random.below(link.reorder_us + 1) };
                 self.queue.push(Reverse((at_us + late_us, self.order, self.packets.len())));
                 self.order += 1;
-                self.packets.push(Some((packet.0, packet.1)));
+                self.packets.push(Some(packet));
             }
         }
     }
@@ -182,10 +199,10 @@ impl Net {
         self.now_us = self.now_us.max(next);
         if packet_at == next {
             let Some(Reverse((_, _, index))) = self.queue.pop() else { return false };
-            let Some((hdr, payload)) = self.packets[index].take() else { return true };
+            let Some((hdr, payload, ecn)) = self.packets[index].take() else { return true };
             let to = usize::from(hdr.dst_port == self.ends[1].tcb.tuple().local_port);
             self.ends[to].now_us = self.now_us;
-            self.ends[to].segment(&hdr, &payload);
+            self.ends[to].segment_with(&hdr, &payload, ecn);
             self.cycle(to);
             return true;
         }

@@ -9,6 +9,7 @@ pub mod meter;
 mod migration;
 mod model;
 mod pareto;
+pub mod path;
 mod plan;
 mod process;
 mod remarks;
@@ -39,6 +40,8 @@ pub fn main(command: &BenchCommand) -> Result<()> {
         BenchCommand::Memcached(args) => ("memcached", args),
         BenchCommand::Elastic(args) => ("elastic", args),
         BenchCommand::Migration(args) => ("migration", args),
+        BenchCommand::Loss(args) => ("loss", args),
+        BenchCommand::Fairness(args) => ("fairness", args),
         BenchCommand::Pareto(args) => return pareto::main(args),
         BenchCommand::Dynamic(args) => return dynamic::main(args),
         BenchCommand::All(args) => return all::main(args),
@@ -56,6 +59,9 @@ pub fn main(command: &BenchCommand) -> Result<()> {
 
 /// Runs the benchmark `name` on a link of its own.
 fn run(name: &str, args: &BenchArgs, device: Device, command: String) -> Result<Report> {
+    if path::BENCHES.contains(&name) {
+        return path::run(name, args, device, command);
+    }
     let lab = Lab::new(device)?;
     let machine = Machine::read();
     eprintln!("ix: {}", machine.summary());

@@ -38,6 +38,8 @@ pub struct Serve {
     pub threads: usize,
     /// Batch bound B of the dataplane; `None`: the default.
     pub batch: Option<usize>,
+    /// Further flags of `ix run`.
+    pub run_flags: Vec<String>,
 }
 
 impl Serve {

@@ -211,5 +211,8 @@ fn counters() -> Check {
 fn congestion_control() -> Check {
     let used = read("/proc/sys/net/ipv4/tcp_congestion_control");
     let all = read("/proc/sys/net/ipv4/tcp_available_congestion_control");
-    Check::ok("congestion", format!("Linux uses {used}, has {all}; IX uses CUBIC"))
+    Check::ok(
+        "congestion",
+        format!("Linux uses {used}, has {all}; IX uses CUBIC unless told otherwise"),
+    )
 }

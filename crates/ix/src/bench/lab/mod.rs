@@ -14,7 +14,7 @@ use crate::machine::split_cpus;
 use crate::problem::{Problem, Result};
 use ix_testbed::{Namespace, VethEnd};
 use std::ffi::OsString;
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, SocketAddrV4};
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -33,6 +33,10 @@ const PREFIX: u8 = 24;
 const SERVER_LINK: &str = "ix-server";
 const CLIENT_LINK: &str = "ix-client";
 const TAP: &str = "ix-tap";
+/// Names of the interfaces in the middle of [`Lab::apart`].
+pub const MIDDLE_SERVER: &str = "ix-left";
+/// The other.
+pub const MIDDLE_CLIENT: &str = "ix-right";
 const PORT: u16 = 7;
 /// Time for a process to come up.
 const START: Duration = Duration::from_secs(15);
@@ -90,7 +94,30 @@ impl Lab {
         if device == Device::Tap {
             can_open_tap()?;
         }
-        let (server, client) = make_link().map_err(|e| {
+        Lab::between(ix, device, make_link())
+    }
+
+    /// A lab on AF_XDP whose ends are not joined: between them is the namespace that comes with it,
+    /// with an interface [`MIDDLE_SERVER`] towards the server and [`MIDDLE_CLIENT`] towards the
+    /// client. No end has offloads: what is joined to this is like a wire.
+    pub fn apart() -> Result<(Lab, Namespace)> {
+        let ix = std::env::current_exe();
+        let ix = ix.map_err(|e| Problem::new("cannot find this command's own file", e))?;
+        let cannot = |e| {
+            Problem::new("cannot make two private links", e)
+                .mend("`ix doctor` says what is missing")
+        };
+        let middle = Namespace::new().map_err(cannot)?;
+        let lab = Lab::between(ix, Device::Afxdp, make_two_links(&middle))?;
+        Ok((lab, middle))
+    }
+
+    fn between(
+        ix: PathBuf,
+        device: Device,
+        ends: std::result::Result<(Namespace, Namespace), ix_testbed::Error>,
+    ) -> Result<Lab> {
+        let (server, client) = ends.map_err(|e| {
             let what = format!("cannot make a private link for {}", device.name());
             Problem::new(what, e).mend("`ix doctor` says what is missing")
         })?;
@@ -156,6 +183,11 @@ impl Lab {
         self.control.with_extension("memif")
     }
 
+    /// The end that Linux's servers are at, and their address.
+    pub fn linux_server(&self) -> (&Namespace, SocketAddrV4) {
+        (&self.server, SocketAddrV4::new(LINUX_SERVER, PORT))
+    }
+
     /// The end that Linux's client is at.
     pub fn client_namespace(&self) -> &Namespace {
         &self.client
@@ -178,6 +210,9 @@ impl Lab {
     /// Switches the pair to so many queues in each direction: a server's threads need one each.
     fn set_queues(&self, queues: usize) -> Result<()> {
         let queues = queues as u32;
+        if self.server.channels(SERVER_LINK).is_ok_and(|now| (now.rx, now.tx) == (queues, queues)) {
+            return Ok(());
+        }
         self.server
             .set_channels(SERVER_LINK, queues, queues)
             .and_then(|()| self.client.set_channels(CLIENT_LINK, queues, queues))
@@ -241,14 +276,37 @@ fn make_link() -> std::result::Result<(Namespace, Namespace), ix_testbed::Error>
     let queues = (split_cpus().0.len() + split_cpus().1.len()) as u32;
     let (here, there) = (VethEnd::new(SERVER_LINK), VethEnd::new(CLIENT_LINK));
     server.add_veth(&here.queues(queues), &client, &there.queues(queues))?;
-    prepare(&server, &client)?;
+    raise(&server, &client)?;
+    Ok((server, client))
+}
+
+/// Two namespaces with a pair each to `middle`, up and without offloads.
+fn make_two_links(
+    middle: &Namespace,
+) -> std::result::Result<(Namespace, Namespace), ix_testbed::Error> {
+    let (server, client) = (Namespace::new()?, Namespace::new()?);
+    for (end, name, other) in
+        [(&server, SERVER_LINK, MIDDLE_SERVER), (&client, CLIENT_LINK, MIDDLE_CLIENT)]
+    {
+        end.add_veth(&VethEnd::new(name), middle, &VethEnd::new(other))?;
+        end.set_offloads(name, false)?;
+        middle.set_offloads(other, false)?;
+        middle.set_up(other, true)?;
+    }
+    raise(&server, &client)?;
+    Ok((server, client))
+}
+
+/// Gives both ends of the link their settings and addresses, and sets them up.
+fn raise(server: &Namespace, client: &Namespace) -> std::result::Result<(), ix_testbed::Error> {
+    prepare(server, client)?;
     server.add_address(SERVER_LINK, LINUX_SERVER, PREFIX)?;
     client.add_address(CLIENT_LINK, LINUX_CLIENT, PREFIX)?;
     server.set_up(SERVER_LINK, true)?;
     client.set_up(CLIENT_LINK, true)?;
     server.wait_running(SERVER_LINK, START)?;
     client.wait_running(CLIENT_LINK, START)?;
-    Ok((server, client))
+    Ok(())
 }
 
 /// Refuses, with what mends it, where TAP devices cannot be had.

@@ -104,7 +104,8 @@ impl Lab {
     ) -> Command {
         let batch = serve.batch.map(|b| vec!["--batch".into(), b.to_string().into()]);
         let args = serve.of_ix(PORT);
-        let flags = batch.unwrap_or_default();
+        let mut flags = batch.unwrap_or_default();
+        flags.extend(serve.run_flags.iter().map(std::ffi::OsString::from));
         self.ix_command(namespace, &self.nic(true), address, cpus, &flags, &args)
     }
 }

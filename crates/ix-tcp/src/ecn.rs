@@ -1,0 +1,181 @@
+//! Explicit congestion notification: RFC 3168, and RFC 8257's way of echoing it.
+//!
+//! The receiver of a packet marked CE says so in its acknowledgements (ECE): until the sender
+//! answers with CWR (RFC 3168 section 6.1.3), or, with DCTCP, exactly on those acknowledgements that
+//! cover marked packets (RFC 8257 section 3.2). The sender reduces its window at most once for each
+//! window of data. Nothing here runs on a connection without marks.
+use crate::config::Config;
+use crate::output::{Output, RxBuf, SegmentOut};
+use crate::stats::TcpCounter;
+use crate::tcb::{Flags, Phase, Tcb};
+use ix_wire::{TcpFlags, TcpHeader};
+
+/// Codepoints of the IP header's ECN field (RFC 3168 section 5).
+pub const NOT_ECT: u8 = 0;
+/// An ECN-capable transport; the codepoint that we send.
+pub const ECT0: u8 = 2;
+/// Congestion experienced.
+pub const CE: u8 = 3;
+
+/// Whether connections use ECN.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum EcnMode {
+    /// Neither asked for nor granted.
+    Off,
+    /// Granted to peers that ask.
+    #[default]
+    Accept,
+    /// Asked for as well.
+    Ask,
+}
+
+impl EcnMode {
+    /// Every mode, by name.
+    pub const ALL: [(&str, EcnMode); 3] =
+        [("off", EcnMode::Off), ("accept", EcnMode::Accept), ("ask", EcnMode::Ask)];
+
+    /// The mode of this name.
+    pub fn named(name: &str) -> Option<EcnMode> {
+        Self::ALL.iter().find(|(known, _)| *known == name).map(|(_, mode)| *mode)
+    }
+}
+
+/// How ECN stands on a connection; zero on one without it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct EcnState(u8);
+
+impl EcnState {
+    /// Both ends agreed, or (SYN-SENT) we ask.
+    pub const USED: u8 = 1;
+    /// Acknowledgements carry ECE.
+    pub const ECHO: u8 = 2;
+    /// CWR goes out with the next new data.
+    pub const REDUCED: u8 = 4;
+    /// Until `ecn_end` is acknowledged, ECE is about what we have reacted to.
+    pub const REACTED: u8 = 8;
+    /// ECE tells of the very packets acknowledged (RFC 8257).
+    pub const EXACT: u8 = 16;
+
+    #[inline]
+    pub fn has(self, bit: u8) -> bool {
+        self.0 & bit != 0
+    }
+
+    pub fn put(&mut self, bit: u8, on: bool) {
+        self.0 = if on { self.0 | bit } else { self.0 & !bit };
+    }
+
+    #[inline]
+    pub fn is_silent(self) -> bool {
+        self.0 == 0
+    }
+}
+
+/// A SYN that asks for ECN (RFC 3168 section 6.1.1).
+pub(crate) fn asks(flags: TcpFlags) -> bool {
+    flags.contains(TcpFlags::ECE) && flags.contains(TcpFlags::CWR)
+}
+
+/// A SYN-ACK that grants it: ECE without CWR. A peer that only reflects our bits grants nothing.
+pub(crate) fn grants(flags: TcpFlags) -> bool {
+    flags.contains(TcpFlags::ECE) && !flags.contains(TcpFlags::CWR)
+}
+
+impl<B: RxBuf> Tcb<B> {
+    /// Both ends use ECN.
+    pub fn uses_ecn(&self) -> bool {
+        self.ecn.has(EcnState::USED)
+    }
+
+    /// Whether the ECN field of an arriving packet means anything to the connection: then
+    /// [`Self::mark`] is to be called before [`Self::segment`].
+    #[inline]
+    pub fn minds_mark(&self, ecn: u8) -> bool {
+        ecn == CE || self.ecn.has(EcnState::ECHO)
+    }
+
+    /// A segment with this ECN field in its IP header is about to be handed to [`Self::segment`].
+    #[cold]
+    pub fn mark(
+        &mut self,
+        cfg: &Config,
+        now_us: u64,
+        hdr: &TcpHeader,
+        ecn: u8,
+        out: &mut impl Output<B>,
+    ) {
+        // Marks on what is not within reach of the window are nobody's (as RFC 5961 has it).
+        let near = hdr.seq.le(self.rcv_adv) && hdr.seq.ge(self.rcv_nxt - self.rcv_wnd().max(1));
+        if !self.uses_ecn() || !self.handshake_done() || !near {
+            return;
+        }
+        let marked = ecn == CE;
+        if marked {
+            out.count(TcpCounter::CeReceived);
+        }
+        let echo = self.ecn.has(EcnState::ECHO);
+        if self.ecn.has(EcnState::EXACT) {
+            if marked != echo && self.flags.has(Flags::ACK_DELAYED) {
+                // What came before is acknowledged with the old mark (RFC 8257 section 3.2).
+                self.send_ack(cfg, now_us, out);
+            }
+            self.ecn.put(EcnState::ECHO, marked);
+        } else if marked || hdr.flags.contains(TcpFlags::CWR) {
+            self.ecn.put(EcnState::ECHO, marked);
+        }
+        if marked && !echo {
+            // The sender should hear of it soon.
+            self.flags.set(Flags::ACK_NOW);
+        }
+    }
+
+    /// The peer's SYN (`granted`: ECN is agreed on).
+    pub(crate) fn agree_on_ecn(&mut self, granted: bool) {
+        let exact = granted && self.cc.kind() == crate::cc::Kind::Dctcp;
+        self.ecn = EcnState::default();
+        self.ecn.put(EcnState::USED, granted);
+        self.ecn.put(EcnState::EXACT, exact);
+    }
+
+    /// ECN's part of a segment that goes out. Pure acknowledgements, probes and retransmissions are
+    /// not ECN-capable (RFC 3168 sections 6.1.4 to 6.1.6).
+    #[cold]
+    pub(crate) fn stamp_ecn(&mut self, seg: &mut SegmentOut) {
+        if self.ecn.has(EcnState::ECHO) {
+            seg.flags |= TcpFlags::ECE;
+        }
+        let probes = self.snd_wnd == 0;
+        if seg.payload_len > 0 && !seg.retransmission && !probes && self.uses_ecn() {
+            seg.ecn = ECT0;
+            if self.ecn.has(EcnState::REDUCED) {
+                seg.flags |= TcpFlags::CWR;
+                self.ecn.put(EcnState::REDUCED, false);
+            }
+        }
+    }
+
+    /// An acceptable acknowledgement with ECE has been digested, which came with `flight` bytes
+    /// under way: RFC 3168 section 6.1.2.
+    #[cold]
+    pub(crate) fn congestion_echoed(&mut self, flight: u32, out: &mut impl Output<B>) {
+        if !self.uses_ecn() || self.records.is_empty() && self.snd_buf_bytes == 0 {
+            return;
+        }
+        if self.ecn.has(EcnState::REACTED) && self.snd_una.lt(self.ecn_end) {
+            return;
+        }
+        self.ecn.put(EcnState::REACTED, true);
+        self.ecn.put(EcnState::REDUCED, true);
+        self.ecn_end = self.snd_nxt;
+        if self.phase != Phase::Open {
+            // The loss has reduced the window already.
+            return;
+        }
+        out.count(TcpCounter::EcnReductions);
+        self.cc.on_ecn(flight);
+        if let Some(loss) = &mut self.loss {
+            // What is proven spurious later was not this.
+            loss.undo = None;
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! A path with a bottleneck, loss and delay between two interfaces of a namespace, in user space.
+use crate::path::{Path, PathCounts, PathSpec};
+use crate::{Error, Namespace, PacketSocket};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+/// Frames taken from one side before the other has its turn.
+const BURST: usize = 64;
+/// Longest sleep, so that a stop is heard.
+const NAP_NS: u64 = 20_000_000;
+/// Room for frames that come while the thread waits for its processor.
+const RECEIVE_BYTES: i32 = 8 << 20;
+
+/// A running bridge; ends when dropped.
+pub struct Bridge {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<[PathCounts; 2]>>,
+}
+
+impl Bridge {
+    /// Carries frames from interface `left` to `right` along `there`, and back along `back`. Both
+    /// are in `namespace`, and up; segmentation offloads of what sends into them must be off, as on
+    /// a wire no frame is longer than the MTU.
+    pub fn start(
+        namespace: &Namespace,
+        [left, right]: [&str; 2],
+        [there, back]: [PathSpec; 2],
+        seed: u64,
+    ) -> Result<Bridge, Error> {
+        let sockets = [PacketSocket::open(namespace, left)?, PacketSocket::open(namespace, right)?];
+        for socket in &sockets {
+            socket.set_receive_buffer(RECEIVE_BYTES);
+        }
+        let paths = [Path::new(there, seed), Path::new(back, seed.wrapping_add(1))];
+        let stop = Arc::new(AtomicBool::new(false));
+        let told = Arc::clone(&stop);
+        let thread = std::thread::Builder::new()
+            .name("bridge".to_owned())
+            .spawn(move || carry(&sockets, paths, &told))
+            .map_err(|e| Error::new("cannot start a thread", e))?;
+        Ok(Bridge { stop, thread: Some(thread) })
+    }
+
+    /// Ends it; answers what became of the packets there and back.
+    pub fn finish(mut self) -> [PathCounts; 2] {
+        self.stop.store(true, Ordering::Relaxed);
+        self.thread.take().and_then(|thread| thread.join().ok()).unwrap_or_default()
+    }
+}
+
+impl Drop for Bridge {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            // A panic there has been printed; there is nothing to add.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn carry(sockets: &[PacketSocket; 2], mut paths: [Path; 2], stop: &AtomicBool) -> [PathCounts; 2] {
+    let start = Instant::now();
+    let now_ns = || start.elapsed().as_nanos() as u64;
+    let mut buffer = vec![0; 65_600];
+    while !stop.load(Ordering::Relaxed) {
+        let mut busy = false;
+        for side in [0, 1] {
+            for _ in 0..BURST {
+                let Ok(Some(len)) = sockets[side].try_receive(&mut buffer) else { break };
+                paths[side].enter(now_ns(), buffer[..len].to_vec());
+                busy = true;
+            }
+            while let Some(frame) = paths[side].leave(now_ns()) {
+                // A full interface loses packets, as they do.
+                let _ = sockets[1 - side].send(&frame);
+            }
+        }
+        if !busy {
+            let next_ns = paths.iter().filter_map(Path::next_ns).min();
+            let nap_ns = next_ns.map_or(NAP_NS, |at_ns| at_ns.saturating_sub(now_ns()).min(NAP_NS));
+            sleep(sockets, nap_ns);
+        }
+    }
+    [paths[0].counts(), paths[1].counts()]
+}
+
+/// Until a frame comes, at most so long.
+fn sleep(sockets: &[PacketSocket; 2], nap_ns: u64) {
+    let entry = |socket: &PacketSocket| libc::pollfd {
+        fd: socket.as_raw_fd(),
+        events: libc::POLLIN,
+        revents: 0,
+    };
+    let mut entries = [entry(&sockets[0]), entry(&sockets[1])];
+    let timeout = libc::timespec { tv_sec: 0, tv_nsec: nap_ns as libc::c_long };
+    // SAFETY: the entries and the time live across the call; no signal mask is given.
+    let ret = unsafe { libc::ppoll(entries.as_mut_ptr(), 2, &timeout, std::ptr::null()) };
+    debug_assert!(ret >= 0 || io::Error::last_os_error().kind() == io::ErrorKind::Interrupted);
+}
