@@ -1,0 +1,156 @@
+//! IX's TCP against TCPs that others wrote: every scenario with every peer, as a matrix.
+//!
+//! In virtual time and from seeds, so that what fails fails again. `--nocapture` prints the matrix.
+mod ours;
+mod play;
+mod side;
+mod smol;
+
+#[path = "../support/mod.rs"]
+mod support;
+
+use ix_tcp::Config;
+use ours::Ours;
+use play::{App, Played, Weather};
+use side::{Opening, Side};
+use smol::Smoltcp;
+
+/// What both ends offer.
+#[derive(Clone, Copy, Debug)]
+struct Offer {
+    sack: bool,
+    timestamps: bool,
+    window_scaling: bool,
+    /// Largest IP packet on each end.
+    mtu: [u16; 2],
+    /// Receive buffer of each end.
+    buffer_bytes: [u32; 2],
+}
+
+const USUAL: Offer = Offer {
+    sack: true,
+    timestamps: true,
+    window_scaling: true,
+    mtu: [1500; 2],
+    buffer_bytes: [512 << 10, 256 << 10],
+};
+
+/// One row of the matrix.
+struct Scenario {
+    name: &'static str,
+    offer: Offer,
+    apps: [App; 2],
+    weather: Weather,
+}
+
+const CLEAR: Weather = Weather { loss: 0, reorder: 0, duplicate: 0 };
+const RAIN: Weather = Weather { loss: 50, reorder: 0, duplicate: 0 };
+const STORM: Weather = Weather { loss: 100, reorder: 100, duplicate: 50 };
+const BULK: usize = 300_000;
+const STALL_US: u64 = 30_000_000;
+
+const ACTIVE: App = App::new(Opening::Active, 0);
+const PASSIVE: App = App::new(Opening::Passive, 0);
+
+fn sends(app: App, sends: usize) -> App {
+    App { sends, ..app }
+}
+
+fn scenarios() -> Vec<Scenario> {
+    let both = |bytes| [sends(ACTIVE, bytes), sends(PASSIVE, bytes)];
+    let plain = |name, apps| Scenario { name, offer: USUAL, apps, weather: CLEAR };
+    let bulk = |name, offer, weather| Scenario { name, offer, apps: both(BULK), weather };
+    let last = |app: App| App { waits_for_end: true, ..sends(app, BULK) };
+    vec![
+        plain("we connect, they close", [App { waits_for_end: true, ..ACTIVE }, PASSIVE]),
+        plain("they connect, we close", [PASSIVE, App { waits_for_end: true, ..ACTIVE }]),
+        plain("bulk both ways", both(BULK)),
+        bulk("bulk, 5 % loss", USUAL, RAIN),
+        bulk("bulk, loss, reordering, copies", USUAL, STORM),
+        plain("half close: they go on", [sends(ACTIVE, 10), last(PASSIVE)]),
+        plain("half close: we go on", [last(PASSIVE), sends(ACTIVE, 10)]),
+        plain(
+            "we reset",
+            [App { aborts_at: Some(50_000), ..sends(ACTIVE, BULK) }, sends(PASSIVE, BULK)],
+        ),
+        plain(
+            "they reset",
+            [sends(ACTIVE, BULK), App { aborts_at: Some(50_000), ..sends(PASSIVE, BULK) }],
+        ),
+        plain(
+            "our window stays closed",
+            [App { reads_from_us: STALL_US, ..ACTIVE }, sends(PASSIVE, 2_000_000)],
+        ),
+        plain(
+            "their window stays closed",
+            [sends(ACTIVE, 2_000_000), App { reads_from_us: STALL_US, ..PASSIVE }],
+        ),
+        plain("simultaneous open", [sends(ACTIVE, 10_000), App::new(Opening::Active, 10_000)]),
+        plain("simultaneous close", [sends(ACTIVE, 1), sends(PASSIVE, 1)]),
+        bulk("no SACK, loss", Offer { sack: false, ..USUAL }, RAIN),
+        bulk("no timestamps, loss", Offer { timestamps: false, ..USUAL }, RAIN),
+        bulk("no window scaling", Offer { window_scaling: false, ..USUAL }, CLEAR),
+        bulk(
+            "nothing but RFC 793, loss",
+            Offer { sack: false, timestamps: false, window_scaling: false, ..USUAL },
+            RAIN,
+        ),
+        bulk("we have an MTU of 296", Offer { mtu: [296, 1500], ..USUAL }, CLEAR),
+        bulk("they have an MTU of 296", Offer { mtu: [1500, 296], ..USUAL }, RAIN),
+        bulk(
+            "windows of 1 GB and 16 MB",
+            Offer { buffer_bytes: [1 << 30, 16 << 20], ..USUAL },
+            RAIN,
+        ),
+        bulk("windows of a few segments", Offer { buffer_bytes: [4_000, 3_000], ..USUAL }, RAIN),
+    ]
+}
+
+fn config(offer: &Offer) -> Config {
+    Config {
+        mss: offer.mtu[0] - ix_tcp::HEADER_BYTES,
+        sack: offer.sack,
+        timestamps: offer.timestamps,
+        window_scaling: offer.window_scaling,
+        rcv_buf_bytes: offer.buffer_bytes[0],
+        time_wait_us: 1_000_000,
+        // Nobody gives up because of a run of bad luck.
+        r2_us: u32::MAX,
+        ..Config::default()
+    }
+}
+
+/// Plays all scenarios with a peer that `make` makes; answers a line for each that failed.
+fn play_all(seeds: u64, make: impl Fn(&Offer) -> Box<dyn Side>) -> Vec<String> {
+    const LIMIT_US: u64 = 1_800_000_000;
+    let mut failures = Vec::new();
+    for scenario in scenarios() {
+        let mut verdict = Ok(());
+        for seed in 0..seeds {
+            let mut ours = Ours::new(config(&scenario.offer));
+            let mut theirs = make(&scenario.offer);
+            let (apps, weather) = (scenario.apps, scenario.weather);
+            let played = Played::new(&mut ours, &mut *theirs, apps, weather, seed);
+            verdict = played.run(LIMIT_US).map_err(|why| format!("seed {seed}: {why}"));
+            if verdict.is_err() {
+                break;
+            }
+        }
+        println!("  {:<32} {}", scenario.name, if verdict.is_ok() { "ok" } else { "FAILED" });
+        if let Err(why) = verdict {
+            failures.push(format!("{}: {why}", scenario.name));
+        }
+    }
+    failures
+}
+
+#[test]
+fn smoltcp_understands_us_and_we_it() {
+    println!("IX and smoltcp");
+    let failures = play_all(5, |offer| {
+        let buffer_bytes = offer.buffer_bytes[1] as usize;
+        let mtu = usize::from(offer.mtu[1]);
+        Box::new(Smoltcp::new(1_000_000, mtu, buffer_bytes, offer.timestamps))
+    });
+    assert!(failures.is_empty(), "{failures:#?}");
+}
