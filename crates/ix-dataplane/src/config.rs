@@ -43,6 +43,11 @@ pub struct Config {
     pub fd_base: i32,
     /// TCP's own.
     pub tcp: ix_tcp::Config,
+    /// Packets that wait in a thread's receive queue from which on ECN-capable ones count as marked,
+    /// and from which on some payload of others is dropped; 0: never.
+    pub mark_queue: usize,
+    /// See [`Self::mark_queue`].
+    pub drop_queue: usize,
 }
 
 /// How much of RFC 5227 is done when the dataplane starts.
@@ -94,6 +99,8 @@ impl Default for Config {
             backlog: 4096,
             fd_base: 0,
             tcp: ix_tcp::Config::default(),
+            mark_queue: 256,
+            drop_queue: 0,
         }
     }
 }
@@ -150,6 +157,8 @@ impl Config {
             "arena_mb" => self.arena_bytes = (number(value, 2, 1 << 16)? as usize) << 20,
             "flows_max" => self.flows_max = number(value, 1, 1 << 24)? as usize,
             "timers_max" => self.timers_max = number(value, 1, 1 << 24)? as usize,
+            "mark_queue" => self.mark_queue = number(value, 0, 1 << 16)? as usize,
+            "drop_queue" => self.drop_queue = number(value, 0, 1 << 16)? as usize,
             "backlog" => self.backlog = number(value, 1, 1 << 20)? as u32,
             _ => return set_tcp(&mut self.tcp, key, value),
         }

@@ -85,14 +85,17 @@ impl ElasticThread {
         let Some(flow) = flow_of(groups, id) else { return };
         let cfg = &shared.config.tcp;
         let now_us = io.now_us;
-        if flow.tcb.minds_mark(packet.ip.ecn) {
-            let ecn = packet.ip.ecn;
+        let (mut ecn, mut early) = (packet.ip.ecn, false);
+        if receive.edge.is_congested() {
+            (ecn, early) = receive.edge.signal(ecn);
+        }
+        if flow.tcb.minds_mark(ecn) {
             flow.tcb.mark(cfg, now_us, &packet.header, ecn, &mut io.of(&mut flow.side));
         }
         let payload = packet.payload;
         let in_order = packet.header.seq.le(flow.tcb.rcv_nxt());
-        if payload.len > 0 && receive.must_drop_payload(in_order) {
-            io.metrics.drop_local(LocalDrop::RxPressure);
+        if payload.len > 0 && (early || receive.must_drop_payload(in_order)) {
+            io.metrics.drop_local(if early { LocalDrop::Early } else { LocalDrop::RxPressure });
             io.rx_pool.put(mbuf);
             for _ in 0..work.tails {
                 receive.pop_tail().into_iter().for_each(|tail| io.rx_pool.put(tail));

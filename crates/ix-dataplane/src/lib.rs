@@ -14,6 +14,7 @@ mod clock;
 mod commands;
 pub mod config;
 mod connections;
+mod edge;
 mod events;
 mod flow;
 mod flow_group;

@@ -180,6 +180,8 @@ local_drops! {
     NoCookie = "no_cookie",
     /// Payload given up because receive frames ran short.
     RxPressure = "rx_pressure",
+    /// Payload given up early because very many packets waited (`drop_queue`).
+    Early = "early",
     /// A new flow beyond `flows_max`.
     FlowsMax = "flows_max",
     /// A datagram to a port that nobody has bound.

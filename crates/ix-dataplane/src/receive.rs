@@ -5,6 +5,7 @@
 //! packet meets its flow. Packets of flow groups that another thread owns are handed to it
 //! (`handover.rs`), or wait while their group moves (`migration/routes.rs`).
 use crate::config::Config;
+use crate::edge::Edge;
 use crate::flow_group::prefetch_flow;
 use crate::handover::{Forwarded, Forwarding, Taken};
 use crate::metrics::{LocalDrop, Stage, ThreadMetrics};
@@ -82,11 +83,18 @@ pub struct Receive {
     toeplitz: Vec<Option<Box<Toeplitz>>>,
     /// What this batch gives up.
     pub(crate) pressure: Pressure,
+    /// What it tells its senders.
+    pub(crate) edge: Edge,
 }
 
 impl Receive {
     /// For batches of at most `batch` packets.
-    pub fn new(batch: usize, forwarding: Forwarding, steering: &[Steering]) -> Receive {
+    pub(crate) fn new(
+        batch: usize,
+        forwarding: Forwarding,
+        steering: &[Steering],
+        edge: Edge,
+    ) -> Receive {
         let toeplitz = |steering: &Steering| match steering {
             Steering::Rss(key) => Some(Box::new(Toeplitz::new(key))),
             Steering::Software | Steering::Table => None,
@@ -102,6 +110,7 @@ impl Receive {
             forwarding,
             toeplitz: steering.iter().map(toeplitz).collect(),
             pressure: Pressure::None,
+            edge,
         }
     }
 
@@ -173,7 +182,7 @@ impl ElasticThread {
         }
         self.poll_threads();
         let keep_back = self.holds_too_many();
-        let Receive { batch, first_port, burst, origins, .. } = &mut self.receive;
+        let Receive { batch, first_port, burst, origins, edge, .. } = &mut self.receive;
         let ports = if keep_back { 0 } else { self.io.ports.len() };
         let forwarded = burst.len();
         let (mut left, mut blind) = (0, false);
@@ -200,6 +209,7 @@ impl ElasticThread {
         }
         if !burst.is_empty() {
             self.io.metrics.waited(burst.len(), left, blind);
+            edge.look(left);
         }
         *first_port = if *first_port + 1 < ports { *first_port + 1 } else { 0 };
         let mut bytes = 0;

@@ -4,6 +4,7 @@
 //! (`runner.rs` on Linux, the simulator in virtual time).
 use crate::app_timers::AppTimers;
 use crate::calls::CallArray;
+use crate::edge::Edge;
 use crate::flow::{Flow, Side};
 use crate::flow_group::FlowGroup;
 use crate::handle::FlowId;
@@ -82,6 +83,9 @@ impl ElasticThread {
             .collect();
         let steering: Vec<_> = io.ports.iter().map(|port| port.info.steering.clone()).collect();
         let timers_max = io.shared.config.timers_max;
+        let mut secrets = Secrets::new(&io.shared.config, io.index);
+        let seed = u64::from(secrets.random());
+        let edge = Edge::new(io.shared.config.mark_queue, io.shared.config.drop_queue, seed);
         ElasticThread {
             calls,
             groups,
@@ -89,10 +93,10 @@ impl ElasticThread {
             wheel: Wheel::new(now_us, 4096),
             app_timers: AppTimers::new(timers_max),
             listeners: Listeners::default(),
-            secrets: Secrets::new(&io.shared.config, io.index),
+            secrets,
             udp: UdpTable::new(),
             lent: LentFrames::new(&io.shared.memory),
-            receive: Receive::new(io.shared.config.batch, forwarding, &steering),
+            receive: Receive::new(io.shared.config.batch, forwarding, &steering, edge),
             touched: Vec::with_capacity(1024),
             to_announce: Default::default(),
             migrations: Migrations::new(&io.shared),

@@ -89,6 +89,60 @@ fn all_of_them_measure_something() {
     assert!(rows.iter().all(hits), "{memcached}");
 }
 
+/// The rows of a benchmark over a path with faults; `None`, loudly, where it cannot run.
+fn over_a_path(test: &str, bench: &str) -> Option<Vec<Value>> {
+    // SAFETY: cannot fail and touches no memory.
+    if unsafe { libc::geteuid() } != 0 {
+        eprintln!("SKIPPED {test}: AF_XDP needs root; run it as root (sudo -E cargo test)");
+        return None;
+    }
+    if !may_make_links(test) {
+        return None;
+    }
+    let output = ix(&["bench", bench, "--quick", "--seconds", "0.5", "--json", "-"]);
+    assert!(output.status.success(), "{}", errors(&output));
+    let value: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!(value["bench"], bench);
+    let rows = value["rows"].as_array().expect("rows").clone();
+    assert!(rows.iter().all(|row| row["mbit_per_s"].as_f64() > Some(0.0)), "{rows:?}");
+    Some(rows)
+}
+
+#[test]
+fn goodput_under_loss_is_measured_of_both_on_one_path() {
+    let Some(rows) = over_a_path("goodput_under_loss_is_measured_of_both_on_one_path", "loss")
+    else {
+        return;
+    };
+    let at = |system: &str, percent: f64| {
+        let is = |row: &&Value| row["system"] == system && row["loss_percent"] == percent;
+        rows.iter().find(is).unwrap_or_else(|| panic!("{system} at {percent} %: {rows:?}"))
+    };
+    for percent in [0.0, 1.0] {
+        assert_eq!(at("ix", percent)["congestion"], "cubic");
+        assert!(at("ix", percent)["client"] == "linux");
+    }
+    assert!(at("ix", 1.0)["lost_packets"].as_f64() > Some(0.0));
+    assert_eq!(at("ix", 0.0)["lost_packets"], 0.0);
+    if rows.iter().any(|row| row["system"] == "linux") {
+        assert!(at("ix", 1.0)["ratio_to_linux"].as_f64() > Some(0.0));
+    }
+}
+
+#[test]
+fn fairness_is_measured_among_ix_and_against_linux() {
+    let Some(rows) = over_a_path("fairness_is_measured_among_ix_and_against_linux", "fairness")
+    else {
+        return;
+    };
+    for row in &rows {
+        let index = row["jain_index"].as_f64().expect("an index");
+        assert!(index > 1.0 / row["connections"].as_f64().expect("flows") - 1e-9, "{row}");
+        assert!(index <= 1.0 + 1e-9, "{row}");
+    }
+    assert!(rows.iter().any(|row| row["system"] == "ix" && row["ix_flows"] == 4));
+}
+
 #[test]
 fn udp_echo_says_where_the_time_goes() {
     if !may_make_links("udp_echo_says_where_the_time_goes") {

@@ -36,13 +36,16 @@ pub struct Weather {
 const DELAY_US: u64 = 5_000;
 const BEGIN_US: u64 = 1_000_000;
 
+/// A packet on its way: when it arrives, which came first, to whom.
+type UnderWay = Reverse<(u64, u64, usize, Vec<u8>)>;
+
 pub struct Played<'a> {
     sides: [&'a mut dyn Side; 2],
     apps: [App; 2],
     weather: Weather,
     random: Random,
     now_us: u64,
-    under_way: BinaryHeap<Reverse<(u64, u64, usize, Vec<u8>)>>,
+    under_way: BinaryHeap<UnderWay>,
     order: u64,
     data: [Vec<u8>; 2],
     sent: [usize; 2],

@@ -46,7 +46,7 @@ const OFFERED: &[&str] =
 const CLOSED_LOOP: &str = "closed loop";
 use Kind::{Linear, Log};
 
-const BENCHES: [Bench; 13] = [
+const BENCHES: [Bench; 15] = [
     Bench {
         name: "echo",
         what: "Messages of one size, echoed, over the number of connections.",
@@ -221,6 +221,22 @@ const BENCHES: [Bench; 13] = [
     Bench {
         name: "bulk",
         what: "One flow of bulk data in each direction, with and without the offloads of Linux.",
+        figures: &[],
+    },
+    Bench {
+        name: "loss",
+        what: "One bulk flow to a Linux receiver over a path that loses or reorders packets.",
+        figures: &[figure(
+            "Goodput by loss",
+            ("loss_percent", Linear),
+            &[("mbit_per_s", "")],
+            Linear,
+        )],
+    },
+    Bench {
+        name: "fairness",
+        what: "Flows of IX and of Linux that share a bottleneck; Jain's index is 1 when all get \
+               the same.",
         figures: &[],
     },
 ];
