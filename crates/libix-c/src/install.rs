@@ -32,7 +32,7 @@ fn build() -> Result<std::path::PathBuf, String> {
     let target = program.ancestors().nth(2).ok_or("not in a target directory: use cargo run")?;
     let mut command = Command::new(cargo);
     command.current_dir(workspace).args(["build", "--release", "--quiet", "--lib"]);
-    command.args(["-p", "libix-c", "--target-dir"]).arg(target);
+    command.args(["-p", "libix-c", "-p", "libix-event", "--target-dir"]).arg(target);
     match command.status() {
         Ok(status) if status.success() => Ok(target.join("release")),
         Ok(status) => Err(format!("cannot build the libraries: cargo ended with {status}")),
@@ -41,16 +41,16 @@ fn build() -> Result<std::path::PathBuf, String> {
 }
 
 fn copy(built: &Path, prefix: &Path) -> Result<(), String> {
-    let library = format!("libix.so.{VERSION}");
     put(&prefix.join("include/ix.h"), HEADER.as_bytes())?;
-    for (from, to) in [("libix_c.so", library.as_str()), ("libix_c.a", "libix.a")] {
-        let from = built.join(from);
-        let bytes = fs::read(&from).map_err(|e| format!("cannot read {}: {e}", from.display()))?;
-        put(&prefix.join("lib").join(to), &bytes)?;
+    let about = "network services on the IX dataplane";
+    library(built, prefix, "libix_c", "libix", about)?;
+    library(built, prefix, "libix_event", "libix_event", "libevent's calls for programs on IX")?;
+    // Where a program that was linked with libevent finds ours under libevent's name.
+    let folder = prefix.join("lib/ix-libevent");
+    fs::create_dir_all(&folder).map_err(|e| format!("cannot make {}: {e}", folder.display()))?;
+    for name in ["libevent-2.1.so.7", "libevent_core-2.1.so.7", "libevent_pthreads-2.1.so.7"] {
+        link(&folder.join(name), "../libix_event.so.0")?;
     }
-    link(&prefix.join("lib/libix.so.0"), &library)?;
-    link(&prefix.join("lib/libix.so"), "libix.so.0")?;
-    put(&prefix.join("lib/pkgconfig/libix.pc"), package(prefix).as_bytes())?;
     for (name, section, page) in PAGES {
         put(&prefix.join(format!("share/man/man{section}/{name}.{section}")), page.as_bytes())?;
     }
@@ -61,12 +61,27 @@ fn copy(built: &Path, prefix: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// What `pkg-config libix` says.
-fn package(prefix: &Path) -> String {
+/// A library in both forms, and what `pkg-config` says of it.
+fn library(built: &Path, prefix: &Path, from: &str, name: &str, about: &str) -> Result<(), String> {
+    let (folder, shared) = (prefix.join("lib"), format!("{name}.so.{VERSION}"));
+    for (ending, to) in [("so", shared.clone()), ("a", format!("{name}.a"))] {
+        let from = built.join(format!("{from}.{ending}"));
+        let bytes = fs::read(&from).map_err(|e| format!("cannot read {}: {e}", from.display()))?;
+        put(&folder.join(to), &bytes)?;
+    }
+    link(&folder.join(format!("{name}.so.0")), &shared)?;
+    link(&folder.join(format!("{name}.so")), &format!("{name}.so.0"))?;
+    let package = package(prefix, name, about);
+    put(&folder.join(format!("pkgconfig/{name}.pc")), package.as_bytes())
+}
+
+/// What `pkg-config` says of a library.
+fn package(prefix: &Path, name: &str, about: &str) -> String {
+    let flag = name.trim_start_matches("lib");
     format!(
         "prefix={}\nincludedir=${{prefix}}/include\nlibdir=${{prefix}}/lib\n\n\
-         Name: libix\nDescription: network services on the IX dataplane\nVersion: {VERSION}\n\
-         Cflags: -I${{includedir}}\nLibs: -L${{libdir}} -lix\n\
+         Name: {name}\nDescription: {about}\nVersion: {VERSION}\n\
+         Cflags: -I${{includedir}}\nLibs: -L${{libdir}} -l{flag}\n\
          Libs.private: -lgcc_s -lutil -lrt -lpthread -lm -ldl -lc\n",
         prefix.display()
     )

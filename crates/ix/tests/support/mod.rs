@@ -116,8 +116,13 @@ impl Bed {
     }
 
     fn start_flags(&self, flags: &[&str], program: &[&str]) -> Service {
+        self.start_env(&[], flags, program)
+    }
+
+    /// The same with flags for `ix run`, and more variables in its environment and the program's.
+    pub fn start_env(&self, env: &[(&str, &str)], flags: &[&str], program: &[&str]) -> Service {
         let (namespace, link) = self.service_link();
-        let mut service = self.launch(&self.config(link), flags, program);
+        let mut service = self.launch(&self.config(link), env, flags, program);
         if self.nic == Nic::Tap {
             service.raise_tap(namespace, link, CLIENT, PREFIX);
         }
@@ -126,14 +131,21 @@ impl Bed {
 
     /// Starts a program under `ix run` with this configuration, where the service's link is.
     pub fn start_with(&self, config: &str, program: &[&str]) -> Service {
-        self.launch(config, &[], program)
+        self.launch(config, &[], &[], program)
     }
 
-    fn launch(&self, config: &str, flags: &[&str], program: &[&str]) -> Service {
+    fn launch(
+        &self,
+        config: &str,
+        env: &[(&str, &str)],
+        flags: &[&str],
+        program: &[&str],
+    ) -> Service {
         let (namespace, _) = self.service_link();
         let (control, file) = (self.file("control.sock"), self.file("ix.toml"));
         std::fs::write(&file, config).expect("write the configuration");
         let mut command = namespace.command(env!("CARGO_BIN_EXE_ix"), None);
+        command.envs(env.iter().copied());
         command.arg("run").arg("-c").arg(file).args(flags);
         command.arg("--control").arg(&control).arg("--").args(program);
         Service { process: Process::start(command), control }

@@ -1,0 +1,5 @@
+//! Names the shared library as it is installed.
+fn main() {
+    println!("cargo::rerun-if-changed=build.rs");
+    println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,libix_event.so.0");
+}

@@ -1,0 +1,26 @@
+//! What the library says, and to whom.
+use core::ffi::{c_char, c_int};
+use std::ffi::CString;
+use std::sync::Mutex;
+
+/// A program's function for messages.
+pub type Logger = unsafe extern "C" fn(severity: c_int, message: *const c_char);
+
+static LOGGER: Mutex<Option<Logger>> = Mutex::new(None);
+
+const WARN: c_int = 2;
+
+/// Says something that a programmer should know.
+pub fn warn(text: &str) {
+    let logger = *LOGGER.lock().unwrap_or_else(|e| e.into_inner());
+    match (logger, CString::new(text)) {
+        // SAFETY: a function of this type (`event_set_log_callback`), and a C string.
+        (Some(logger), Ok(text)) => unsafe { logger(WARN, text.as_ptr()) },
+        _ => eprintln!("[warn] {text}"),
+    }
+}
+
+/// Where messages go.
+pub fn set(logger: Option<Logger>) {
+    *LOGGER.lock().unwrap_or_else(|e| e.into_inner()) = logger;
+}
