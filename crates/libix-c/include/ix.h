@@ -96,6 +96,14 @@ extern "C" {
 #define IX_OPT_NAGLE 1
 /* Keepalive idle time in seconds, 0: off (RFC 9293 3.8.4). */
 #define IX_OPT_KEEPALIVE_S 2
+/* Congestion control: one of the three below. DCTCP needs a flow that uses ECN. */
+#define IX_OPT_CONGESTION 3
+/* RFC 9438. */
+#define IX_OPT_CUBIC 0
+/* RFC 5681 and RFC 6582. */
+#define IX_OPT_RENO 1
+/* RFC 8257. */
+#define IX_OPT_DCTCP 2
 
 /* Kinds of event conditions (kind). */
 /* A peer finished its handshake with a listener: cookie (of the listener), handle,
