@@ -186,6 +186,8 @@ impl ElasticThread {
             (Some(slot), f) if f == TcpFlags::ACK.0 => {
                 self.handle_cookie(slot, work, mbuf, packet, tuple)
             }
+            // Nothing that a listener could answer (RFC 9293 section 3.10.7.2, fourth).
+            (Some(_), 0) => self.give_back(work, mbuf),
             _ => self.refuse(work, mbuf, packet, tuple),
         }
     }

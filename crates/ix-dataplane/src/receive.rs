@@ -368,8 +368,10 @@ impl ElasticThread {
                 check_destination(&shared.config, &p.ip)?;
                 // An error goes to the thread of the flow it quotes; anything else stays here.
                 let Some(error) = IcmpError::parse(bytes, p) else { return Ok(None) };
-                let hash = shared.flow_hash.hash(&error.tuple);
-                return Ok(Some(group_of(&toeplitz[port], hash, &error.tuple)));
+                *hash = shared.flow_hash.hash(&error.tuple);
+                let found = group_of(&toeplitz[port], *hash, &error.tuple);
+                *group = found as u8;
+                return Ok(Some(found));
             }
         };
         *hash = shared.flow_hash.hash(&tuple);

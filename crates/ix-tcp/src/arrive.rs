@@ -106,8 +106,10 @@ impl<B: RxBuf> Tcb<B> {
         let syn = hdr.flags.contains(TcpFlags::SYN);
         if has_ack && !ack_acceptable {
             out.count(TcpCounter::BadAck);
-            self.refuse(hdr, out);
-            self.hurry_syn(now_us);
+            if !hdr.flags.contains(TcpFlags::RST) {
+                self.refuse(hdr, out);
+                self.hurry_syn(now_us);
+            }
         } else if hdr.flags.contains(TcpFlags::RST) {
             // Only a reset that acknowledges our SYN comes from the peer.
             if ack_acceptable {
@@ -179,7 +181,7 @@ impl<B: RxBuf> Tcb<B> {
             if let Some(buf) = payload {
                 out.discard(buf);
             }
-            self.send_reset(out);
+            self.send_reset(now_us, out);
             self.die(DeadReason::Closed, out);
             return None;
         }
