@@ -221,6 +221,12 @@ impl ElasticThread {
         Ok(0)
     }
 
+    /// What a flow knows about itself, whoever holds it: for simulators that look inside.
+    pub fn inspect(&mut self, handle: u64) -> Option<(ix_tcp::TcbInfo, ix_tcp::LossInfo)> {
+        let flow = named_flow(&mut self.groups, FlowId::from_handle(handle)).ok()?;
+        Some((flow.tcb.info(&self.shared.config.tcp), flow.tcb.loss_info()))
+    }
+
     fn call_get_info(&mut self, handle: u64, to: u64) -> Answer {
         let id = FlowId::from_handle(handle);
         let flow = own_flow(&mut self.groups, handle)?;

@@ -6,7 +6,7 @@ use crate::output::{DeadReason, Output, RxBuf, SegmentOut};
 use crate::state::State;
 use crate::stats::TcpCounter;
 use crate::tcb::{Flags, Tcb};
-use ix_wire::{Seq, TcpFlags, TcpHeader, TcpOptions};
+use ix_wire::{Seq, TcpFlags, TcpHeader};
 
 /// A `ts_recent` older than this many units of 2^20 µs proves nothing (RFC 7323 section 5.5:
 /// 24 days).
@@ -187,14 +187,15 @@ impl<B: RxBuf> Tcb<B> {
     }
 
     /// Tells the peer that the connection is gone.
-    pub(crate) fn send_reset(&mut self, out: &mut impl Output<B>) {
+    pub(crate) fn send_reset(&mut self, now_us: u64, out: &mut impl Output<B>) {
         let reset = SegmentOut {
             seq: self.snd_nxt,
             ack: self.rcv_nxt,
             flags: TcpFlags::RST | TcpFlags::ACK,
             window: 0,
             ecn: NOT_ECT,
-            options: TcpOptions::NONE,
+            // RFC 7323 section 3.2 wants it there too.
+            options: self.plain_options(now_us),
             payload_offset: 0,
             payload_len: 0,
             retransmission: false,

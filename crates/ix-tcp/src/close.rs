@@ -35,11 +35,11 @@ impl<B: RxBuf> Tcb<B> {
     }
 
     /// Resets the connection.
-    pub fn abort(&mut self, _cfg: &Config, _now_us: u64, out: &mut impl Output<B>) {
+    pub fn abort(&mut self, _cfg: &Config, now_us: u64, out: &mut impl Output<B>) {
         match self.state {
             State::Closed => return,
             State::SynSent | State::TimeWait => {}
-            _ => self.send_reset(out),
+            _ => self.send_reset(now_us, out),
         }
         self.bury(out);
     }

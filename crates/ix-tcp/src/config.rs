@@ -33,11 +33,17 @@ pub struct Config {
     pub initial_rto_us: u32,
     /// Lower bound of the tail loss probe's timeout.
     pub min_pto_us: u32,
-    /// Added to timeouts while less than two full-sized segments are outstanding, because the peer
-    /// may then delay its ACK (Linux: 40 ms and more).
+    /// Added to the retransmission timeout while less than two full-sized segments are outstanding,
+    /// because the peer may then delay its ACK (Linux: 40 ms and more).
     pub delayed_ack_allowance_us: u32,
+    /// Added to the probe timeout then, for the same reason (RACK.max_ack_delay of RFC 8985
+    /// section 7.2).
+    pub max_ack_delay_us: u32,
     /// How long we delay an ACK that found no data to ride on (RFC 9293 3.8.6.3: < 0.5 s).
     pub delack_us: u32,
+    /// Acknowledgements sent at once at the start of a connection, so that the peer's slow start is
+    /// not held up by our delays.
+    pub quick_acks: u8,
     /// Longest stretch of full-sized segments without an ACK, however long the batch.
     pub max_stretch_segments: u8,
     /// TIME-WAIT (2 MSL).
@@ -62,6 +68,9 @@ pub struct Config {
     pub timestamps: bool,
     /// Offer and accept window scaling.
     pub window_scaling: bool,
+    /// Smallest shift that we offer, though the buffer needs less: room to grow for a buffer that
+    /// changes, or the same windows on the wire as another stack's.
+    pub window_shift_min: u8,
     /// Congestion control.
     pub congestion: CongestionControl,
     /// Explicit congestion notification (RFC 3168). DCTCP asks for it unless it is off.
@@ -84,7 +93,9 @@ impl Default for Config {
             initial_rto_us: 1_000_000,
             min_pto_us: 2_000,
             delayed_ack_allowance_us: 45_000,
+            max_ack_delay_us: 45_000,
             delack_us: 1_000,
+            quick_acks: 16,
             max_stretch_segments: 16,
             time_wait_us: 60_000_000,
             fin_wait2_us: 60_000_000,
@@ -97,6 +108,7 @@ impl Default for Config {
             sack: true,
             timestamps: true,
             window_scaling: true,
+            window_shift_min: 0,
             congestion: CongestionControl::Cubic,
             ecn: EcnMode::Accept,
             initial_window_segments: 10,
@@ -110,6 +122,6 @@ impl Config {
     /// (RFC 7323 section 2.3: at most 14).
     pub fn window_shift(&self) -> u8 {
         let bits = 32 - self.rcv_buf_bytes.leading_zeros() as u8;
-        bits.saturating_sub(16).min(14)
+        bits.saturating_sub(16).max(self.window_shift_min).min(14)
     }
 }

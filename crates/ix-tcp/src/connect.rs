@@ -16,10 +16,6 @@ use ix_wire::{FlowTuple, SackBlocks, Seq, TcpFlags, TcpHeader, TcpOptions};
 /// (RFC 9293 section 3.7.1).
 pub(crate) const TIMESTAMP_BYTES: u16 = 12;
 
-/// Acknowledgements sent at once at the start of a connection, so that the peer's slow start is
-/// not held up by our delays.
-const QUICK_ACKS: u8 = 16;
-
 /// Largest window that a SYN can offer: its field is never scaled (RFC 7323 section 2.2).
 pub(crate) const SYN_WINDOW_MAX: u32 = 65_535;
 
@@ -110,7 +106,7 @@ impl<B: RxBuf> Tcb<B> {
             loss_timer: LossTimer::Idle,
             snd_shift: 0,
             rcv_shift: 0,
-            quick_acks: QUICK_ACKS,
+            quick_acks: cfg.quick_acks,
             mss: cfg.mss,
             rcv_mss: crate::MSS_DEFAULT.min(cfg.mss),
             ts_recent_age: 0,

@@ -44,4 +44,4 @@ pub use output::{DeadReason, Output, RxBuf, SegmentOut, TcpEvent};
 pub use pmtu::PathError;
 pub use state::State;
 pub use stats::{TcpCounter, TcpStats};
-pub use tcb::{Tcb, TcbInfo};
+pub use tcb::{LossInfo, Tcb, TcbInfo};

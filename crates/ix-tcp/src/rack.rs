@@ -151,17 +151,18 @@ impl<B: RxBuf> Tcb<B> {
         } else {
             cfg.initial_rto_us
         };
-        u64::from(base_us.max(cfg.min_pto_us)) + self.delayed_ack_allowance_us(cfg)
+        let allowance_us = if self.one_in_flight() { cfg.max_ack_delay_us } else { 0 };
+        u64::from(base_us.max(cfg.min_pto_us)) + u64::from(allowance_us)
     }
 
     /// The peer may sit on an acknowledgement while less than two full-sized segments are
     /// outstanding (RFC 9293 section 3.8.6.3).
     pub(crate) fn delayed_ack_allowance_us(&self, cfg: &Config) -> u64 {
-        if self.flight_bytes() < 2 * u32::from(self.mss) {
-            u64::from(cfg.delayed_ack_allowance_us)
-        } else {
-            0
-        }
+        if self.one_in_flight() { u64::from(cfg.delayed_ack_allowance_us) } else { 0 }
+    }
+
+    fn one_in_flight(&self) -> bool {
+        self.flight_bytes() < 2 * u32::from(self.mss)
     }
 
     /// RFC 8985 section 7.4.2: what the acknowledgement says about a tail loss probe.

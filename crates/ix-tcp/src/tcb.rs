@@ -213,6 +213,35 @@ pub struct TcbInfo {
     pub retransmits: u32,
 }
 
+/// How loss recovery stands, for tests and simulators that look inside.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LossInfo {
+    /// Segments sent and not cumulatively acknowledged.
+    pub unacked_segments: u32,
+    /// Of these, selectively acknowledged.
+    pub sacked_segments: u32,
+    /// Of these, taken for lost and not sent again.
+    pub lost_segments: u32,
+    /// Of these, sent more than once.
+    pub retransmitted_segments: u32,
+    /// In fast recovery.
+    pub recovering: bool,
+    /// After a retransmission timeout, until what was outstanding then is acknowledged.
+    pub timed_out: bool,
+    /// Times that the retransmission timeout has doubled.
+    pub backoff: u8,
+    /// Smallest round-trip time of late, µs.
+    pub min_rtt_us: u32,
+    /// Timestamps are in use.
+    pub timestamps: bool,
+    /// Selective acknowledgements are in use.
+    pub sack: bool,
+    /// Shifts of the peer's windows and of ours, when scaling is in use.
+    pub window_shifts: Option<(u8, u8)>,
+    /// Largest payload received in one segment, bytes.
+    pub rcv_mss_bytes: u16,
+}
+
 /// No timer.
 pub(crate) const NEVER: u64 = u64::MAX;
 
@@ -248,6 +277,28 @@ impl<B: RxBuf> Tcb<B> {
             in_flight_bytes: self.pipe_bytes(),
             mss_bytes: u32::from(self.mss),
             retransmits: self.retransmits,
+        }
+    }
+
+    /// How loss recovery stands. Walks what is outstanding.
+    pub fn loss_info(&self) -> LossInfo {
+        use crate::records::TxRecord;
+        let records = || (0..self.records.len()).filter_map(|index| self.records.get(index));
+        let marked = |mark| records().filter(|record| record.has(mark)).count() as u32;
+        let scaled = self.flags.has(Flags::WINDOW_SCALING);
+        LossInfo {
+            unacked_segments: self.records.len() as u32,
+            sacked_segments: marked(TxRecord::SACKED),
+            lost_segments: marked(TxRecord::LOST),
+            retransmitted_segments: marked(TxRecord::RETRANSMITTED),
+            recovering: self.phase == Phase::Recovery,
+            timed_out: self.phase == Phase::Timeout,
+            backoff: self.rtt.backoff(),
+            min_rtt_us: self.rtt.min_rtt_us(),
+            timestamps: self.flags.has(Flags::TIMESTAMPS),
+            sack: self.flags.has(Flags::SACK),
+            window_shifts: scaled.then_some((self.snd_shift, self.rcv_shift)),
+            rcv_mss_bytes: self.rcv_mss,
         }
     }
 
