@@ -85,6 +85,9 @@ pub enum Command {
     /// Run whole hosts in virtual time over a network with seeded faults
     #[command(disable_help_flag = true)]
     Sim(SimArgs),
+    /// Play packet scripts (packetdrill's language) against the stack, in virtual time
+    #[command(disable_help_flag = true)]
+    Packets(SimArgs),
     /// The echo program, as demo and benchmarks run it (also on its own: ix-echo)
     #[command(disable_help_flag = true, hide = true)]
     Echo(EchoArgs),
@@ -420,7 +423,7 @@ pub struct EchoArgs {
     pub args: Vec<OsString>,
 }
 
-/// Arguments of the simulator, which reads them itself.
+/// Arguments of the simulator and of the player of scripts, which read them themselves.
 #[derive(Args, Debug)]
 pub struct SimArgs {
     /// Passed on

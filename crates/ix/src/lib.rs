@@ -58,6 +58,7 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
         Command::Doctor(args) => doctor::main(&args).map(done),
         Command::Load(args) => load::main(args.args),
         Command::Sim(args) => Ok(ix_sim::cli(args.args)),
+        Command::Packets(args) => Ok(ix_packets::cli(args.args)),
         Command::Echo(args) => {
             let name = std::iter::once("ix-echo".into());
             Ok(ix_echo::command(name.chain(args.args)))
