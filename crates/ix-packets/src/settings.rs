@@ -1,5 +1,5 @@
 //! `sysctl` lines and socket options as the stack's configuration.
-use ix_tcp::{Config, CongestionControl};
+use ix_tcp::{Config, CongestionControl, EcnMode};
 
 /// What a script may set before its first packet or listening socket.
 #[derive(Clone, Debug)]
@@ -149,13 +149,17 @@ impl Settings {
             "net.inet.tcp.delacktime" => tcp.delack_us = millis(positive()?),
             "net.inet.tcp.rexmit_initial" => tcp.initial_rto_us = millis(positive()?),
             "net.ipv4.tcp_congestion_control" => {
-                tcp.congestion = match value {
-                    "cubic" => CongestionControl::Cubic,
-                    "reno" => CongestionControl::NewReno,
-                    _ => return Err(format!("{name}: `{value}` is not built (cubic, reno)")),
+                let unknown = || format!("{name}: `{value}` is not built (cubic, reno, dctcp)");
+                tcp.congestion = CongestionControl::named(value).ok_or_else(unknown)?;
+            }
+            "net.ipv4.tcp_ecn" | "net.inet.tcp.ecn.enable" => {
+                tcp.ecn = match last {
+                    "0" => EcnMode::Off,
+                    "1" => EcnMode::Ask,
+                    "2" => EcnMode::Accept,
+                    _ => return Err(format!("{name}: `{value}` is not built (0, 1, 2)")),
                 }
             }
-            "net.ipv4.tcp_ecn" | "net.inet.tcp.ecn.enable" if matches!(last, "0" | "2") => {}
             "net.ipv4.tcp_slow_start_after_idle" if last == "1" => {}
             "net.ipv4.tcp_syncookies" if matches!(last, "0" | "1") => {}
             "net.inet.tcp.syncookies_only" if last == "0" => {}
@@ -216,6 +220,7 @@ impl Settings {
         tcp.syn_retries = 5;
         tcp.syn_ack_retries = 5;
         tcp.congestion = CongestionControl::Cubic;
+        tcp.ecn = EcnMode::Off;
         self.send_buffer_bytes = 4 << 20;
     }
 }

@@ -111,7 +111,7 @@ pub fn tcp(way: Way, segment: &Segment, payload: &[u8]) -> Vec<u8> {
     bytes.extend(way.to_port.to_be_bytes());
     bytes.extend(segment.seq.to_be_bytes());
     bytes.extend(segment.ack.unwrap_or(0).to_be_bytes());
-    bytes.push(((20 + options.len()) / 4 << 4) as u8 | (segment.flags >> 8) as u8);
+    bytes.push((((20 + options.len()) / 4) << 4) as u8 | (segment.flags >> 8) as u8);
     bytes.push(segment.flags as u8);
     bytes.extend(segment.window.unwrap_or(0).to_be_bytes());
     bytes.extend([0, 0]);
