@@ -86,7 +86,8 @@ fn the_example_echoes_as_ix_echo_does() {
         let service = bed.start(&[program.to_str().expect("text"), "7"]);
         service.process.wait_for("ready", PATIENCE);
         let c = talk(&bed, &service);
-        for what in ["accepted", "rx_bytes"] {
+        // Not packets or bytes: how many acknowledgements Linux sends is a matter of time.
+        for what in ["knocks", "accepted", "closed"] {
             assert_eq!(c.total(what), rust.total(what), "{what}: {c}\n{rust}");
         }
         // Long messages, with back-pressure.
