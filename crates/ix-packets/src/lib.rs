@@ -16,6 +16,7 @@ mod cli;
 pub mod expect;
 pub mod parse;
 mod readme;
+pub mod requirements;
 pub mod run;
 mod scan;
 pub mod script;

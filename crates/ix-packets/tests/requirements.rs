@@ -1,0 +1,16 @@
+//! `docs/requirements.md` is what code, scripts and the list say, and every row has both.
+use std::path::Path;
+
+#[test]
+fn every_requirement_has_its_code_and_something_that_shows_it() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let (table, wrong) = ix_packets::requirements::requirements(&root).unwrap();
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    let page = root.join("docs/requirements.md");
+    if std::env::var_os("IX_WRITE").is_some() {
+        std::fs::write(&page, table).unwrap();
+        return;
+    }
+    let written = std::fs::read_to_string(&page).unwrap_or_default();
+    assert!(written == table, "docs/requirements.md is old: run this test with IX_WRITE=1");
+}
