@@ -12,5 +12,13 @@ fn every_requirement_has_its_code_and_something_that_shows_it() {
         return;
     }
     let written = std::fs::read_to_string(&page).unwrap_or_default();
-    assert!(written == table, "docs/requirements.md is old: run this test with IX_WRITE=1");
+    let same = without_places(&written) == without_places(&table);
+    assert!(same, "docs/requirements.md is old: run this test with IX_WRITE=1");
+}
+
+/// The table without files of code: a comment that moves is no reason to write the page anew.
+fn without_places(table: &str) -> String {
+    let place = |cell: &&str| !cell.starts_with(" crates/") && *cell != " — ";
+    let line = |line: &str| line.split('|').filter(place).collect::<Vec<_>>().join("|");
+    table.lines().map(line).collect::<Vec<_>>().join("\n")
 }
