@@ -1,6 +1,8 @@
 //! IX's TCP against TCPs that others wrote: every scenario with every peer, as a matrix.
 //!
-//! In virtual time and from seeds, so that what fails fails again. `--nocapture` prints the matrix.
+//! With libraries in virtual time and from seeds, so that what fails fails again; with programs in real
+//! time. `--nocapture` prints the matrix.
+mod external;
 mod ours;
 mod play;
 mod side;
@@ -14,6 +16,8 @@ use ours::Ours;
 use play::{App, Played, Weather};
 use side::{Opening, Side};
 use smol::Smoltcp;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 /// What both ends offer.
 #[derive(Clone, Copy, Debug)]
@@ -47,7 +51,14 @@ const CLEAR: Weather = Weather { loss: 0, reorder: 0, duplicate: 0 };
 const RAIN: Weather = Weather { loss: 50, reorder: 0, duplicate: 0 };
 const STORM: Weather = Weather { loss: 100, reorder: 100, duplicate: 50 };
 const BULK: usize = 300_000;
+/// Bulk in real time, where others wait for their timers.
+const SHORT_BULK: usize = 80_000;
+/// A reader that does not read; longer than probes of a closed window back off for the first times.
 const STALL_US: u64 = 30_000_000;
+/// The same in real time.
+const SHORT_STALL_US: u64 = 1_500_000;
+/// Conversations in real time that are held at once.
+const AT_ONCE: usize = 11;
 
 const ACTIVE: App = App::new(Opening::Active, 0);
 const PASSIVE: App = App::new(Opening::Passive, 0);
@@ -56,34 +67,40 @@ fn sends(app: App, sends: usize) -> App {
     App { sends, ..app }
 }
 
-fn scenarios() -> Vec<Scenario> {
+fn scenarios(stall_us: u64, bulk_bytes: usize) -> Vec<Scenario> {
     let both = |bytes| [sends(ACTIVE, bytes), sends(PASSIVE, bytes)];
     let plain = |name, apps| Scenario { name, offer: USUAL, apps, weather: CLEAR };
-    let bulk = |name, offer, weather| Scenario { name, offer, apps: both(BULK), weather };
-    let last = |app: App| App { waits_for_end: true, ..sends(app, BULK) };
+    let bulk = |name, offer, weather| Scenario { name, offer, apps: both(bulk_bytes), weather };
+    let last = |app: App| App { waits_for_end: true, ..sends(app, bulk_bytes) };
     vec![
         plain("we connect, they close", [App { waits_for_end: true, ..ACTIVE }, PASSIVE]),
         plain("they connect, we close", [PASSIVE, App { waits_for_end: true, ..ACTIVE }]),
-        plain("bulk both ways", both(BULK)),
+        plain("bulk both ways", both(bulk_bytes)),
         bulk("bulk, 5 % loss", USUAL, RAIN),
         bulk("bulk, loss, reordering, copies", USUAL, STORM),
         plain("half close: they go on", [sends(ACTIVE, 10), last(PASSIVE)]),
         plain("half close: we go on", [last(PASSIVE), sends(ACTIVE, 10)]),
         plain(
             "we reset",
-            [App { aborts_at: Some(50_000), ..sends(ACTIVE, BULK) }, sends(PASSIVE, BULK)],
+            [
+                App { aborts_at: Some(50_000), ..sends(ACTIVE, bulk_bytes) },
+                sends(PASSIVE, bulk_bytes),
+            ],
         ),
         plain(
             "they reset",
-            [sends(ACTIVE, BULK), App { aborts_at: Some(50_000), ..sends(PASSIVE, BULK) }],
+            [
+                sends(ACTIVE, bulk_bytes),
+                App { aborts_at: Some(50_000), ..sends(PASSIVE, bulk_bytes) },
+            ],
         ),
         plain(
             "our window stays closed",
-            [App { reads_from_us: STALL_US, ..ACTIVE }, sends(PASSIVE, 2_000_000)],
+            [App { reads_from_us: stall_us, ..ACTIVE }, sends(PASSIVE, 2_000_000)],
         ),
         plain(
             "their window stays closed",
-            [sends(ACTIVE, 2_000_000), App { reads_from_us: STALL_US, ..PASSIVE }],
+            [sends(ACTIVE, 2_000_000), App { reads_from_us: stall_us, ..PASSIVE }],
         ),
         plain("simultaneous open", [sends(ACTIVE, 10_000), App::new(Opening::Active, 10_000)]),
         plain("simultaneous close", [sends(ACTIVE, 1), sends(PASSIVE, 1)]),
@@ -124,7 +141,7 @@ fn config(offer: &Offer) -> Config {
 fn play_all(seeds: u64, make: impl Fn(&Offer) -> Box<dyn Side>) -> Vec<String> {
     const LIMIT_US: u64 = 1_800_000_000;
     let mut failures = Vec::new();
-    for scenario in scenarios() {
+    for scenario in scenarios(STALL_US, BULK) {
         let mut verdict = Ok(());
         for seed in 0..seeds {
             let mut ours = Ours::new(config(&scenario.offer));
@@ -152,5 +169,54 @@ fn smoltcp_understands_us_and_we_it() {
         let mtu = usize::from(offer.mtu[1]);
         Box::new(Smoltcp::new(1_000_000, mtu, buffer_bytes, offer.timestamps))
     });
+    assert!(failures.is_empty(), "{failures:#?}");
+}
+
+/// Plays all scenarios with a peer that is a program, some at once; answers what failed.
+fn play_all_with(program: &Path) -> Vec<String> {
+    let all = scenarios(SHORT_STALL_US, SHORT_BULK);
+    let mut failures = Vec::new();
+    for some in all.chunks(AT_ONCE) {
+        let verdicts: Vec<_> = std::thread::scope(|scope| {
+            let play = |scenario| move || external::Played::run(scenario, program, 1);
+            let played: Vec<_> = some.iter().map(|one| scope.spawn(play(one))).collect();
+            played.into_iter().map(|one| one.join().expect("plays")).collect()
+        });
+        for (scenario, verdict) in some.iter().zip(verdicts) {
+            println!("  {:<32} {}", scenario.name, if verdict.is_ok() { "ok" } else { "FAILED" });
+            failures.extend(verdict.err().map(|why| format!("{}: {why}", scenario.name)));
+        }
+    }
+    failures
+}
+
+/// Makes a peer by a command in the folder of its sources, which leaves a program in the file `out`;
+/// `None`, loudly, where that cannot be.
+fn made(test: &str, folder: &str, mut command: Command, out: &str, mend: &str) -> Option<PathBuf> {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/peers").join(folder);
+    let made = Path::new(env!("CARGO_TARGET_TMPDIR")).join(out);
+    match command.current_dir(here).arg("-o").arg(&made).output() {
+        Ok(output) if output.status.success() => Some(made),
+        Ok(output) => {
+            let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+            eprintln!("SKIPPED {test}: cannot make the peer; {mend}: {errors}");
+            None
+        }
+        Err(e) => {
+            eprintln!("SKIPPED {test}: {}: {e}; {mend}", command.get_program().display());
+            None
+        }
+    }
+}
+
+#[test]
+fn netstack_understands_us_and_we_it() {
+    let mut command = Command::new("go");
+    command.arg("build");
+    let mend = "install Go, and let it reach its module proxy";
+    let test = "netstack_understands_us_and_we_it";
+    let Some(program) = made(test, "netstack", command, "netstack", mend) else { return };
+    println!("IX and gVisor's netstack");
+    let failures = play_all_with(&program);
     assert!(failures.is_empty(), "{failures:#?}");
 }
