@@ -172,9 +172,19 @@ fn smoltcp_understands_us_and_we_it() {
     assert!(failures.is_empty(), "{failures:#?}");
 }
 
-/// Plays all scenarios with a peer that is a program, some at once; answers what failed.
-fn play_all_with(program: &Path) -> Vec<String> {
-    let all = scenarios(SHORT_STALL_US, SHORT_BULK);
+/// Plays all scenarios with a peer that is a program, some at once; answers what failed. `lacks`:
+/// scenarios that the peer does not know, and why; `rain`: those on a lossy link as well, where such
+/// peers wait for slow timers.
+fn play_all_with(program: &Path, lacks: &[(&str, &str)], rain: bool) -> Vec<String> {
+    let mut all = scenarios(SHORT_STALL_US, SHORT_BULK);
+    all.retain(|scenario| rain || scenario.weather.loss == 0);
+    all.retain(|scenario| {
+        let lack = lacks.iter().find(|(name, _)| *name == scenario.name);
+        if let Some((name, why)) = lack {
+            println!("  {name:<32} not played: {why}");
+        }
+        lack.is_none()
+    });
     let mut failures = Vec::new();
     for some in all.chunks(AT_ONCE) {
         let verdicts: Vec<_> = std::thread::scope(|scope| {
@@ -190,13 +200,25 @@ fn play_all_with(program: &Path) -> Vec<String> {
     failures
 }
 
+/// A program that was made for one test, and goes with it.
+struct Program(PathBuf);
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        // What is left is in the folder for such things.
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
 /// Makes a peer by a command in the folder of its sources, which leaves a program in the file `out`;
 /// `None`, loudly, where that cannot be.
-fn made(test: &str, folder: &str, mut command: Command, out: &str, mend: &str) -> Option<PathBuf> {
+fn made(test: &str, folder: &str, mut command: Command, out: &str, mend: &str) -> Option<Program> {
     let here = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/peers").join(folder);
-    let made = Path::new(env!("CARGO_TARGET_TMPDIR")).join(out);
+    // Tests run at once and in several processes: each has a program of its own.
+    let made =
+        Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{out}-{test}-{}", std::process::id()));
     match command.current_dir(here).arg("-o").arg(&made).output() {
-        Ok(output) if output.status.success() => Some(made),
+        Ok(output) if output.status.success() => Some(Program(made)),
         Ok(output) => {
             let errors = String::from_utf8_lossy(&output.stderr).into_owned();
             eprintln!("SKIPPED {test}: cannot make the peer; {mend}: {errors}");
@@ -209,14 +231,51 @@ fn made(test: &str, folder: &str, mut command: Command, out: &str, mend: &str) -
     }
 }
 
-#[test]
-fn netstack_understands_us_and_we_it() {
+/// netstack, unless it cannot be made.
+fn netstack(test: &str) -> Option<Program> {
     let mut command = Command::new("go");
     command.arg("build");
     let mend = "install Go, and let it reach its module proxy";
-    let test = "netstack_understands_us_and_we_it";
-    let Some(program) = made(test, "netstack", command, "netstack", mend) else { return };
+    made(test, "netstack", command, "netstack", mend)
+}
+
+/// lwIP, unless it cannot be made.
+fn lwip(test: &str) -> Option<Program> {
+    let mut command = Command::new("cc");
+    command.args(["-Wall", "-O1", "-I/usr/include/lwip", "main.c", "-llwip", "-lpthread"]);
+    made(test, "lwip", command, "lwip", "apt-get install gcc liblwip-dev")
+}
+
+const LWIP_LACKS: [(&str, &str); 1] = [("simultaneous open", "lwIP takes no SYN in SYN-SENT")];
+
+#[test]
+fn netstack_understands_us_and_we_it() {
+    let Some(program) = netstack("netstack_understands_us_and_we_it") else { return };
     println!("IX and gVisor's netstack");
-    let failures = play_all_with(&program);
+    let failures = play_all_with(&program.0, &[], false);
+    assert!(failures.is_empty(), "{failures:#?}");
+}
+
+#[test]
+fn lwip_understands_us_and_we_it() {
+    let Some(program) = lwip("lwip_understands_us_and_we_it") else { return };
+    println!("IX and lwIP");
+    let failures = play_all_with(&program.0, &LWIP_LACKS, false);
+    assert!(failures.is_empty(), "{failures:#?}");
+}
+
+#[test]
+#[ignore = "a minute or two: what programs do on a lossy link"]
+fn programs_understand_us_and_we_them_in_the_rain() {
+    let test = "programs_understand_us_and_we_them_in_the_rain";
+    let mut failures = Vec::new();
+    if let Some(program) = netstack(test) {
+        println!("IX and gVisor's netstack");
+        failures.extend(play_all_with(&program.0, &[], true));
+    }
+    if let Some(program) = lwip(test) {
+        println!("IX and lwIP");
+        failures.extend(play_all_with(&program.0, &LWIP_LACKS, true));
+    }
     assert!(failures.is_empty(), "{failures:#?}");
 }
