@@ -107,6 +107,9 @@ pub mod flow_opt {
     pub const NAGLE: u64 = 1;
     /// Keepalive idle time in seconds, 0: off (RFC 9293 3.8.4).
     pub const KEEPALIVE_S: u64 = 2;
+    /// How long data may stay unacknowledged before the connection is given up, ms, in steps of a
+    /// tenth of a second; 0: two minutes (RFC 5482).
+    pub const USER_TIMEOUT_MS: u64 = 4;
     /// Congestion control: one of the three below. DCTCP needs a flow that uses ECN.
     pub const CONGESTION: u64 = 3;
     /// RFC 9438.

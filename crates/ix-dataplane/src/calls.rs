@@ -208,6 +208,9 @@ impl ElasticThread {
                 flow.tcb.set_keepalive(value as u16, self.io.now_us);
                 self.touch(FlowId::from_handle(handle));
             }
+            (flow_opt::USER_TIMEOUT_MS, 0..=0xffff_ffff) => {
+                flow.tcb.set_user_timeout(value as u32);
+            }
             (flow_opt::CONGESTION, flow_opt::CUBIC) => flow.tcb.set_congestion(Kind::Cubic),
             (flow_opt::CONGESTION, flow_opt::RENO) => flow.tcb.set_congestion(Kind::NewReno),
             (flow_opt::CONGESTION, flow_opt::DCTCP) => flow.tcb.set_congestion(Kind::Dctcp),

@@ -20,7 +20,7 @@ pub struct Config {
     pub mss: u16,
     /// Bytes that a flow may have received and not given back by `recv_done`.
     pub rcv_buf_bytes: u32,
-    /// Buffers that a flow may hold, received and not given back.
+    /// Buffers that a flow may hold, received and not given back; less than 65,536.
     pub rcv_buffers_max: u32,
     /// Bytes that a flow may have accepted to send and not seen acknowledged.
     pub snd_buf_bytes: u32,

@@ -16,7 +16,7 @@ impl<B: RxBuf> Tcb<B> {
     /// Payload that begins exactly at `rcv_nxt` and lies within the window.
     #[inline]
     pub(crate) fn take_in_order(&mut self, cfg: &Config, buf: B, out: &mut impl Output<B>) {
-        if self.rcv_held_bufs >= cfg.rcv_buffers_max {
+        if u32::from(self.rcv_held_bufs) >= cfg.rcv_buffers_max {
             out.count(TcpCounter::RcvBufferLimit);
             self.flags.set(Flags::ACK_NOW);
             out.discard(buf);
@@ -45,7 +45,7 @@ impl<B: RxBuf> Tcb<B> {
     /// Delivers what a gap, or the limit of buffers, held back.
     pub(crate) fn drain_reassembly(&mut self, cfg: &Config, out: &mut impl Output<B>) {
         let Some(mut reassembly) = self.reassembly.take() else { return };
-        while self.rcv_held_bufs < cfg.rcv_buffers_max
+        while u32::from(self.rcv_held_bufs) < cfg.rcv_buffers_max
             && let Some(buf) = reassembly.pop(self.rcv_nxt, |buf| out.discard(buf))
         {
             self.hand_over(buf, out);
@@ -70,7 +70,7 @@ impl<B: RxBuf> Tcb<B> {
         out: &mut impl Output<B>,
     ) {
         self.flags.set(Flags::ACK_NOW);
-        let room = cfg.rcv_buffers_max.saturating_sub(self.rcv_held_bufs) as usize;
+        let room = cfg.rcv_buffers_max.saturating_sub(u32::from(self.rcv_held_bufs)) as usize;
         let mut reassembly = self.reassembly.take().unwrap_or_else(|| Box::new(Reassembly::new()));
         // Earlier data is worth more than later: it is delivered first (cf. gvisor#9153).
         while reassembly.len() >= room.max(1)

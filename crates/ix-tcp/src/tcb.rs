@@ -126,7 +126,9 @@ pub struct Tcb<B> {
     /// Bytes delivered and not given back.
     pub(crate) rcv_held_bytes: u32,
     /// Buffers delivered and not given back.
-    pub(crate) rcv_held_bufs: u32,
+    pub(crate) rcv_held_bufs: u16,
+    /// How long data may stay unacknowledged, in units of [`USER_TIMEOUT_UNIT_US`]; 0: as configured.
+    pub(crate) user_timeout: u16,
     pub(crate) flags: Flags,
     pub(crate) state: State,
     pub(crate) phase: Phase,
@@ -241,6 +243,9 @@ pub struct LossInfo {
     /// Largest payload received in one segment, bytes.
     pub rcv_mss_bytes: u16,
 }
+
+/// Unit of the user timeout; its longest is nearly two hours.
+pub(crate) const USER_TIMEOUT_UNIT_US: u64 = 100_000;
 
 /// No timer.
 pub(crate) const NEVER: u64 = u64::MAX;

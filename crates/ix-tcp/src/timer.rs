@@ -6,7 +6,7 @@ use crate::output::{DeadReason, Output, RxBuf};
 use crate::records::TxRecord;
 use crate::state::State;
 use crate::stats::TcpCounter;
-use crate::tcb::{Flags, LossTimer, NEVER, Phase, Tcb};
+use crate::tcb::{Flags, LossTimer, NEVER, Phase, Tcb, USER_TIMEOUT_UNIT_US};
 
 /// Override timeout of the sender's silly-window avoidance (RFC 9293 section 3.8.6.2.1: 0.1 to
 /// 1 s); also the pause before another try after there was no transmit buffer.
@@ -163,6 +163,9 @@ impl<B: RxBuf> Tcb<B> {
         }
         if self.loss_at_us == NEVER {
             self.arm_loss_timer(cfg, now_us);
+            if self.user_timeout > 0 && self.state != State::Closed {
+                self.within_user_timeout(cfg);
+            }
         }
     }
 
@@ -213,7 +216,33 @@ impl<B: RxBuf> Tcb<B> {
             // (RFC 9293 section 3.8.6.1), but not at the expense of an application that has left.
             loss.unanswered_since_us = last_rcv_us;
         }
-        now_us.saturating_sub(loss.unanswered_since_us) >= u64::from(cfg.r2_us)
+        now_us >= loss.unanswered_since_us.saturating_add(self.patience_us(cfg))
+    }
+
+    /// How long data, or a probe, may go unanswered: R2 of RFC 9293 section 3.8.3, or what the
+    /// application wants (RFC 5482).
+    fn patience_us(&self, cfg: &Config) -> u64 {
+        match self.user_timeout {
+            0 => u64::from(cfg.r2_us),
+            units => u64::from(units) * USER_TIMEOUT_UNIT_US,
+        }
+    }
+
+    /// The user timeout (RFC 9293 section 3.8.3, RFC 5482), in steps of a tenth of a second up to
+    /// 6553 s; 0: as configured. Counted from the first timeout of what is not acknowledged.
+    pub fn set_user_timeout(&mut self, ms: u32) {
+        let units = u64::from(ms) * 1000;
+        self.user_timeout = units.div_ceil(USER_TIMEOUT_UNIT_US).min(u64::from(u16::MAX)) as u16;
+    }
+
+    /// With a user timeout the loss timer looks no later than when that ends.
+    #[cold]
+    fn within_user_timeout(&mut self, cfg: &Config) {
+        let since_us = self.loss.as_ref().map_or(0, |loss| loss.unanswered_since_us);
+        if since_us > 0 {
+            let end_us = since_us.saturating_add(self.patience_us(cfg));
+            self.loss_at_us = self.loss_at_us.min(end_us);
+        }
     }
 
     fn die_unanswered(&mut self, out: &mut impl Output<B>) {

@@ -37,9 +37,10 @@ impl<B: RxBuf> Tcb<B> {
     /// When the peer should hear of it, [`Self::needs_output`] is true from now on: nothing else may
     /// ever happen on a connection whose peer waits for the window.
     pub fn recv_done(&mut self, cfg: &Config, bytes: u32, buffers_freed: u32) {
-        debug_assert!(bytes <= self.rcv_held_bytes && buffers_freed <= self.rcv_held_bufs);
+        debug_assert!(bytes <= self.rcv_held_bytes);
+        debug_assert!(buffers_freed <= u32::from(self.rcv_held_bufs));
         self.rcv_held_bytes = self.rcv_held_bytes.saturating_sub(bytes);
-        self.rcv_held_bufs = self.rcv_held_bufs.saturating_sub(buffers_freed);
+        self.rcv_held_bufs = self.rcv_held_bufs.saturating_sub(buffers_freed as u16);
         if self.state.receives() && self.window_update_due(cfg) {
             self.flags.set(Flags::ACK_NOW);
         }
@@ -49,7 +50,7 @@ impl<B: RxBuf> Tcb<B> {
     #[inline]
     pub(crate) fn rcv_space(&self, cfg: &Config) -> u32 {
         let bytes = cfg.rcv_buf_bytes.saturating_sub(self.rcv_held_bytes);
-        let buffers = cfg.rcv_buffers_max.saturating_sub(self.rcv_held_bufs);
+        let buffers = cfg.rcv_buffers_max.saturating_sub(u32::from(self.rcv_held_bufs));
         bytes.min(buffers.saturating_mul(u32::from(cfg.mss)))
     }
 

@@ -485,3 +485,37 @@ fn send_space_follows_the_window() {
     script.shutdown();
     assert_eq!(script.tcb.send_space(&cfg), 0, "nothing follows a FIN");
 }
+
+#[test]
+fn a_user_timeout_ends_what_nobody_acknowledges() {
+    // RFC 9293 section 3.8.3, RFC 5482: the application says how long, whatever backoff says.
+    for (ms, wanted_us) in [(500, 500_000), (30_000, 30_000_000)] {
+        let mut script = Script::settled(Config::default(), Offer::SACK);
+        script.tcb.set_user_timeout(ms);
+        script.send(b"nobody hears");
+        script.output();
+        let began_us = script.now_us;
+        while script.dead().is_none() {
+            assert!(script.now_us < began_us + 2 * wanted_us, "{ms} ms: not given up");
+            script.run_to_deadline();
+        }
+        assert_eq!(script.dead(), Some(DeadReason::TimedOut));
+        let took_us = script.now_us - began_us;
+        assert!((wanted_us..wanted_us + 300_000).contains(&took_us), "{ms} ms: {took_us} µs");
+    }
+}
+
+#[test]
+fn a_user_timeout_begins_anew_with_each_acknowledgement() {
+    let mut script = Script::settled(Config::default(), Offer::SACK);
+    script.tcb.set_user_timeout(1_000);
+    for _ in 0..10 {
+        script.send(b"slow");
+        script.output();
+        script.run_for(700_000);
+        script.out.sent.clear();
+        script.ack += 4;
+        script.give(ACK, b"");
+    }
+    assert_eq!(script.state(), State::Established);
+}
