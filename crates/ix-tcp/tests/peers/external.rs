@@ -87,6 +87,9 @@ pub struct Played {
     random: Random,
     start: Instant,
     under_way: BinaryHeap<UnderWay>,
+    /// Both connect: what we send waits until the peer has sent, so that the SYNs cross however late
+    /// the program begins.
+    held: Option<Vec<Vec<u8>>>,
     order: u64,
     data: Vec<u8>,
     sent: usize,
@@ -108,6 +111,7 @@ impl Played {
             random: Random::new(seed),
             start: Instant::now(),
             under_way: BinaryHeap::new(),
+            held: scenario.apps.iter().all(|app| app.opens == Opening::Active).then(Vec::new),
             order: 0,
             data: pattern(scenario.apps[0].sends),
             sent: 0,
@@ -150,6 +154,9 @@ impl Played {
         let mut buffer = vec![0; 65_536];
         while let Ok(n) = self.peer.packets.recv(&mut buffer) {
             self.under_way(true, &buffer[..n]);
+            for packet in self.held.take().unwrap_or_default() {
+                self.under_way(false, &packet);
+            }
         }
     }
 
@@ -208,7 +215,10 @@ impl Played {
 
     fn send_out(&mut self) {
         for packet in self.ours.output(self.now_us()) {
-            self.under_way(false, &packet);
+            match &mut self.held {
+                Some(held) => held.push(packet),
+                None => self.under_way(false, &packet),
+            }
         }
     }
 
