@@ -20,9 +20,8 @@ pub struct FlowGroup {
     pub time_wait: u32,
 }
 
-/// Its head says whether a timer means it, without the flow. On whole cache lines: eight, and no ninth
-/// that nobody fetches ahead.
-#[repr(C, align(64))]
+/// Its head says whether a timer means it, without the flow.
+#[repr(C)]
 struct Slot {
     generation: u32,
     /// When the wheel will look at the flow (µs; `u64::MAX`: not at all).
