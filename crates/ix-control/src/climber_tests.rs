@@ -184,7 +184,8 @@ fn bad_luck_is_forgiven_after_a_while_and_each_time_later() {
 
 proptest! {
     /// Whatever the rungs really give, and wherever it starts: with a steady load it settles, on a
-    /// rung that carries the load if there is one, and stays there.
+    /// rung that carries the load if there is one, and stays there. A rung that had bad luck is tried
+    /// again, each time after twice as long, from ten seconds on: five times in these five minutes.
     #[test]
     fn a_steady_load_means_a_steady_configuration(
         errors in proptest::collection::vec(-0.3f64..0.3, 1..16),
@@ -204,7 +205,7 @@ proptest! {
         for n in 0..3000 {
             moves += usize::from(run.tick(offered, noise[n % noise.len()]).is_some());
         }
-        prop_assert_eq!(moves, 0, "from rung {} to {}", settled, run.climber.rung());
+        prop_assert!(moves <= 10, "{moves} from rung {settled} to {}", run.climber.rung());
         let carries = run.server.truth[settled] >= offered * 1.02;
         prop_assert!(carries || settled == run.rungs.top(), "rung {}", settled);
     }

@@ -361,6 +361,42 @@ fn dataplanes_share_cores_by_weight_and_do_not_fight() {
     assert_eq!(host.ticks(3000), []);
 }
 
+/// As `ix run` starts them: with every thread running, here on the same cores.
+#[test]
+fn dataplanes_that_begin_on_the_same_cores_part() {
+    for cores in [2u32, 3, 4] {
+        let mut host = several(&[1.0, 1.0]);
+        host.machine = Machine { clocks_khz: Vec::new(), turbo: false, ..machine(cores, 1) };
+        host.controller = Controller::new(policy("energy"), host.machine.clone());
+        let (cpus, threads): (Vec<u32>, Vec<u16>) = (0..cores).map(|n| (n, n as u16)).unzip();
+        host.seen = vec![observation(1, &cpus, &threads), observation(2, &cpus, &threads)];
+        let groups = host.seen.iter_mut().flat_map(|seen| &mut seen.groups);
+        groups.for_each(|group| group.load = 1.0);
+        host.backlog = vec![vec![0.0; cores as usize]; 2];
+        host.checks = false;
+        host.offered = vec![10_000.0, 10_000.0];
+        host.ticks(50);
+        assert_eq!((host.running(0).len(), host.running(1).len()), (1, 1), "{cores} cores");
+        assert_ne!(host.running(0), host.running(1), "{cores} cores");
+        host.checks = true;
+        // Load that moves from one to the other takes its cores along, but for the last.
+        let all = cores as usize;
+        for (offered, wanted) in
+            [([1e6, 1e4], (all - 1, 1)), ([1e4, 1e6], (1, all - 1)), ([1e6, 1e4], (all - 1, 1))]
+        {
+            host.offered = offered.to_vec();
+            host.ticks(200);
+            let runs = (host.running(0).len(), host.running(1).len());
+            assert_eq!(runs, wanted, "{cores} cores, {offered:?}");
+            assert_eq!(host.ticks(500), [], "and there they stay");
+        }
+        // One ends, and the other has all.
+        (host.seen.remove(1), host.offered.remove(1), host.backlog.remove(1));
+        let said: Vec<String> = host.ticks(200).iter().map(Decision::to_string).collect();
+        assert_eq!(host.running(0).len(), all, "{cores} cores: {said:#?}");
+    }
+}
+
 #[test]
 fn one_that_does_not_answer_keeps_its_cores_for_a_while() {
     let mut host = several(&[1.0, 1.0]);

@@ -136,6 +136,10 @@ impl Seat {
             let steps = self.place(tick, seen, may_use, true);
             return Some(self.decision(seen, before, steps, why));
         }
+        if let Some(why) = self.displaced(tick, seen, may_use) {
+            let steps = self.place(tick, seen, may_use, true);
+            return Some(self.decision(seen, before, steps, why));
+        }
         if running(seen) != self.chosen {
             return self.strange(tick, seen, may_use);
         }
@@ -186,6 +190,19 @@ impl Seat {
         self.more_since_us = None;
         self.limits = limits;
         true
+    }
+
+    /// All cores that were chosen are another's, who came first, and there are free ones.
+    fn displaced(
+        &self,
+        tick: &Tick<'_>,
+        seen: &Observation,
+        may_use: &BTreeSet<usize>,
+    ) -> Option<String> {
+        let cores = self.cores(seen, tick.machine);
+        let others = !may_use.is_empty() && cores.is_disjoint(may_use);
+        let cores: Vec<u32> = cores.into_iter().map(|core| core as u32).collect();
+        others.then(|| format!("core {} belongs to another dataplane", crate::ranges(&cores)))
     }
 
     /// Other threads run than were chosen, and not only for a moment: somebody else has changed it,

@@ -37,14 +37,15 @@ impl Shares {
     ) -> Shares {
         let mut shares = Shares::default();
         let mut taken = reserved;
+        let mut displaced = Vec::new();
         for (seen, weight) in observations {
             let core = |thread: usize| machine.core_of(seen.threads[thread].cpu);
             let ours = (0..seen.threads.len()).filter(|thread| seen.threads[*thread].is_ours());
             let candidates: BTreeSet<usize> = ours.filter_map(core).collect();
             let runs: BTreeSet<usize> = seen.elastic().filter_map(core).collect();
-            let mut held: BTreeSet<usize> = runs.difference(&taken).copied().collect();
+            let held: BTreeSet<usize> = runs.difference(&taken).copied().collect();
             if held.is_empty() {
-                held = runs;
+                displaced.push((seen.dataplane, runs));
             }
             taken.extend(held.iter().copied());
             let share = Share { candidates, held, weight: *weight };
@@ -52,7 +53,23 @@ impl Shares {
         }
         let all = shares.shares.values().flat_map(|share| &share.candidates);
         shares.free = all.filter(|core| !taken.contains(core)).copied().collect();
+        shares.settle(displaced);
         shares
+    }
+
+    /// Who runs on cores of others alone gets a free one, as long as there are any; without one it
+    /// stays where it runs.
+    fn settle(&mut self, displaced: Vec<(DataplaneId, BTreeSet<usize>)>) {
+        for (id, runs) in displaced {
+            let Some(share) = self.shares.get_mut(&id) else { continue };
+            match share.candidates.intersection(&self.free).next().copied() {
+                Some(core) => {
+                    self.free.remove(&core);
+                    share.held = BTreeSet::from([core]);
+                }
+                None => share.held = runs,
+            }
+        }
     }
 
     /// Who decides first: least for its weight.
@@ -124,7 +141,11 @@ mod tests {
         assert_eq!(shares.usable(A, None), BTreeSet::from([0, 1, 3]));
         assert_eq!(shares.usable(B, None), BTreeSet::from([2, 3]));
         assert_eq!(shares.order(), [B, A], "who has less decides first");
-        // One that has nothing else stays where it is.
+        // One that runs on nothing of its own gets what is free, but stays where it is without.
+        let b = observation(2, &[0, 1, 2], &[0, 1]);
+        let shares = Shares::of(&[(&a, 1.0), (&b, 1.0)], &machine, BTreeSet::new());
+        assert_eq!(shares.usable(A, None), BTreeSet::from([0, 1, 3]));
+        assert_eq!(shares.usable(B, None), BTreeSet::from([2]));
         let b = observation(2, &[1], &[0]);
         let shares = Shares::of(&[(&a, 1.0), (&b, 1.0)], &machine, BTreeSet::new());
         assert_eq!(shares.usable(B, None), BTreeSet::from([1]));
