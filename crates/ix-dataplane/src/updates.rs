@@ -7,7 +7,7 @@
 //! then wait with the broker.
 use crate::commands::Outcome;
 use crate::io::Io;
-use ix_nic::{NEVER_RINGS, QueueUpdate};
+use ix_nic::{NEVER_RINGS, QueueUpdate, Steering};
 use std::os::fd::{OwnedFd, RawFd};
 use std::sync::atomic::{AtomicI32, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
@@ -232,7 +232,10 @@ impl Io {
             let (Some(part), Some(port)) = (part, self.ports.get_mut(device)) else { continue };
             port.nic.update(part.update, &shared.memory, &mut self.rx_pool, &mut self.tx_pool);
             port.info = port.nic.info().clone();
-            port.reta = None;
+            // The broker gives a network card that is back the table that it had.
+            if !matches!(port.info.steering, Steering::Rss(_)) {
+                port.reta = None;
+            }
             self.refresh_table(device);
             let (queue, serial) = (self.index, part.serial);
             shared.updates.tell(device, UpdateOutcome::Updated { queue, serial });

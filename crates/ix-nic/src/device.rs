@@ -2,7 +2,7 @@
 use crate::error::{AttachError, OpenError};
 use crate::steering::MappedReta;
 use crate::sys::check;
-use crate::{DeviceSpec, Nic, NicInfo, SetReta, afxdp, memif, tap};
+use crate::{DeviceSpec, Nic, NicInfo, SetReta, Steering, afxdp, memif, tap};
 use ix_mem::{PacketMemory, Pool, Sizes};
 use ix_wire::IpAddr;
 use std::fmt;
@@ -60,9 +60,11 @@ pub struct OpenedDevice {
     pub queue_fds: Vec<OwnedFd>,
     /// Where [`NicInfo::table_fd`] says so, the descriptor for [`attach_table`].
     pub table_fd: Option<OwnedFd>,
-    /// The device's redirection table, if it has one.
+    /// The device's redirection table, if it has one that this process writes without being asked.
     pub reta: Option<Box<dyn SetReta>>,
     xdp: Option<afxdp::Attachment>,
+    /// The redirection table that the dataplane asks to be written.
+    rss: Option<afxdp::RssTable>,
     memif: Option<memif::Control>,
     /// What `open` was called with, to do it again.
     again: Option<(DeviceSpec, OpenOptions)>,
@@ -76,8 +78,8 @@ impl OpenedDevice {
         queue_fds: Vec<OwnedFd>,
         reta: Option<Box<dyn SetReta>>,
     ) -> OpenedDevice {
-        let (table_fd, xdp, memif, again) = (None, None, None, None);
-        OpenedDevice { info, queue_fds, table_fd, reta, xdp, memif, again, _claim: None }
+        let (table_fd, xdp, rss, memif, again) = (None, None, None, None, None);
+        OpenedDevice { info, queue_fds, table_fd, reta, xdp, rss, memif, again, _claim: None }
     }
 
     /// The descriptors that the dataplane gets: one a queue, then the table's.
@@ -97,6 +99,10 @@ impl OpenedDevice {
 
     pub(crate) fn with_xdp(self, xdp: afxdp::Attachment) -> OpenedDevice {
         OpenedDevice { xdp: Some(xdp), ..self }
+    }
+
+    pub(crate) fn with_rss(self, rss: Option<afxdp::RssTable>) -> OpenedDevice {
+        OpenedDevice { rss, ..self }
     }
 
     pub(crate) fn with_memif(self, control: memif::Control) -> OpenedDevice {
@@ -120,7 +126,8 @@ impl OpenedDevice {
     /// Descriptors that the broker polls for reading on this device's behalf; they change with
     /// each [`OpenedDevice::service`].
     pub fn watch_fds(&self) -> Vec<RawFd> {
-        self.memif.as_ref().map(memif::Control::watch_fds).unwrap_or_default()
+        let memif = self.memif.as_ref().map(memif::Control::watch_fds).unwrap_or_default();
+        memif.into_iter().chain(self.rss.as_ref().map(afxdp::RssTable::fd)).collect()
     }
 
     /// In how many ms to call [`OpenedDevice::service`] though nothing is readable.
@@ -132,7 +139,9 @@ impl OpenedDevice {
     /// must hear, in order. To be called once when the dataplane stands, and then whenever one of
     /// [`OpenedDevice::watch_fds`] is readable or [`OpenedDevice::service_in_ms`] are over.
     pub fn service(&mut self) -> Vec<DeviceEvent> {
-        self.memif.as_mut().map(memif::Control::service).unwrap_or_default()
+        let events = self.memif.as_mut().map(memif::Control::service).unwrap_or_default();
+        let refused = self.rss.as_mut().and_then(afxdp::RssTable::service);
+        events.into_iter().chain(refused.map(DeviceEvent::Say)).collect()
     }
 
     /// Opens an interface anew that was removed and made again, or moved: the update has the new
@@ -147,6 +156,13 @@ impl OpenedDevice {
         let mut opened = opened?;
         let fds = std::mem::take(&mut opened.queue_fds);
         let line = format!("reopened {}", opened.info.to_line());
+        // The dataplane goes on asking through the socket that it has.
+        let mut rss = self.rss.take();
+        if let (Some(rss), Some(back)) = (&mut rss, opened.rss.take()) {
+            // Refused: its packets come in where they come in, and are handed over.
+            let _ = rss.again(back);
+        }
+        (opened.rss, opened.table_fd) = (rss, None);
         *self = opened;
         Ok(Some(DeviceUpdate { line, fds }))
     }
@@ -215,9 +231,13 @@ impl Default for RingSizes {
     }
 }
 
-/// Maps a redirection table which the broker has made ([`OpenedDevice::table_fd`]), so that it can be
-/// written without privilege and without a system call.
+/// The redirection table behind [`OpenedDevice::table_fd`], for a process without privilege: mapped, and
+/// then written without a system call, or where it is a network card's, asked of the broker, which
+/// writes it in [`OpenedDevice::service`].
 pub fn attach_table(info: &NicInfo, fd: OwnedFd) -> Result<Arc<dyn SetReta>, AttachError> {
+    if matches!(info.steering, Steering::Rss(_)) {
+        return Ok(Arc::new(afxdp::AskedTable::new(fd, info.queues)));
+    }
     let table = MappedReta::new(fd.as_fd(), info.queues).map_err(|source| AttachError::System {
         action: "map the redirection table of",
         name: info.name.clone(),

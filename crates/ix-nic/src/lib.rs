@@ -243,7 +243,7 @@ pub trait SetReta: Send + Sync {
     }
 
     /// Whether, once a packet of a moved flow group has come in on its new queue, none comes in on the
-    /// old one any more that is not there already: true of hardware, which has one pipe.
+    /// old one any more that is not there already: true of a device with one pipe into both.
     fn in_order(&self) -> bool {
         false
     }

@@ -6,21 +6,21 @@
 mod nic;
 mod program;
 mod ring;
+mod rss;
 mod socket;
 
 pub(crate) use nic::AfxdpNic;
+pub(crate) use rss::{AskedTable, RssTable};
 
 use crate::bpf::{Map, MapKind, PROGRAM_XDP_FRAGS, Program, ProgramKind};
 use crate::device::{OpenOptions, OpenedDevice};
 use crate::error::OpenError;
 use crate::netdev::{Interface, Rss};
 use crate::sys;
-use crate::{NicInfo, SetReta, Steering};
+use crate::{NicInfo, Steering};
 use ix_mem::ROOM_BYTES;
-use ix_wire::FLOW_GROUPS;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::sync::{Mutex, PoisonError};
 
 /// What the user insists on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -119,22 +119,24 @@ pub(crate) fn open(
     let copies = queue_fds.iter().map(|fd| fd.try_clone().map(Some)).collect::<io::Result<_>>();
     let waiting = copies.map_err(|e| OpenError::system("keep a socket of", name, e))?;
 
-    let (steering, reta) = steering(interface, queues);
+    let (steering, table, refused) = steering(interface, name, queues);
+    let (rss, table_fd) = table.unzip();
     let info = NicInfo {
         kind: "afxdp",
         name: name.to_owned(),
-        mode: attached.text,
+        mode: attached.text + &refused,
         queues,
         mac,
         mtu,
         steering,
         partial_checksums: partial_checksums(name),
         shared_frames: false,
-        table_fd: false,
+        table_fd: table_fd.is_some(),
         xdp: Some(XdpBind { ifindex, mode: attached.bind_mode, frags: attached.frags }),
     };
     let attachment = Attachment { _link: attached.link, sockets, waiting };
-    Ok(OpenedDevice::new(info, queue_fds, reta).with_xdp(attachment))
+    let opened = OpenedDevice::new(info, queue_fds, None).with_table_fd(table_fd);
+    Ok(opened.with_xdp(attachment).with_rss(rss))
 }
 
 /// The interface's number, if it is up and has exactly `queues` queues.
@@ -248,36 +250,22 @@ fn partial_checksums(name: &str) -> bool {
     matches!(driver.as_str(), "veth" | "virtio_net" | "tun")
 }
 
-fn steering(interface: Interface, queues: usize) -> (Steering, Option<Box<dyn SetReta>>) {
-    match interface.rss() {
-        // A table that our flow groups do not fit on is no table for us.
-        Some(rss) if queues > 1 && rss.table.len().is_multiple_of(FLOW_GROUPS) => {
-            let Rss { table, key } = rss;
-            let reta = RssReta { interface, queues, table: Mutex::new(table) };
-            (Steering::Rss(key), Some(Box::new(reta)))
-        }
-        _ => (Steering::Software, None),
-    }
-}
-
-/// The redirection table of an interface with receive-side scaling: flow group `g` is the entries
-/// whose number is `g` modulo [`FLOW_GROUPS`]. Linux's own packets follow the table as well.
-struct RssReta {
+/// Who steers, the broker's hold of the interface's redirection table and the dataplane's; or in
+/// software, where it has none that our flow groups fit on, and why that is where it refuses.
+fn steering(
     interface: Interface,
+    name: &str,
     queues: usize,
-    table: Mutex<Vec<u32>>,
-}
-
-impl SetReta for RssReta {
-    fn set(&self, flow_group: usize, queue: usize) -> io::Result<()> {
-        if flow_group >= FLOW_GROUPS || queue >= self.queues {
-            return Err(io::ErrorKind::InvalidInput.into());
+) -> (Steering, Option<(RssTable, OwnedFd)>, String) {
+    let software = |why| (Steering::Software, None, why);
+    match interface.rss() {
+        Some(rss) if RssTable::fits(&rss, queues) => {
+            let Rss { table, key } = rss;
+            match RssTable::open(name, Box::new(interface), table, queues) {
+                Ok(opened) => (Steering::Rss(key), Some(opened), String::new()),
+                Err(e) => software(format!(", redirection table refused: {e}")),
+            }
         }
-        let mut table = self.table.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut changed = table.clone();
-        changed.iter_mut().skip(flow_group).step_by(FLOW_GROUPS).for_each(|q| *q = queue as u32);
-        self.interface.set_rss_table(&changed)?;
-        *table = changed;
-        Ok(())
+        _ => software(String::new()),
     }
 }

@@ -58,7 +58,13 @@ fn interfaces() -> Check {
         let describe = |name: &str| {
             let driver = here.driver(name).unwrap_or_else(|_| "no driver".to_owned());
             let queues = here.channels(name).map_or(1, |c| c.rx.max(c.combined).max(1));
-            format!("{name} ({driver}, {queues} queues)")
+            let interface = ix_nic::netdev::Interface::new(name);
+            let rss = interface.ok().and_then(|interface| interface.rss());
+            let table = match rss {
+                Some(rss) => format!("redirection table of {} entries", rss.table.len()),
+                None => "no redirection table: flow groups are steered in software".to_owned(),
+            };
+            format!("{name} ({driver}, {queues} queues, {table})")
         };
         let names = links.iter().filter(|link| link.name != "lo");
         Ok(names.map(|link| describe(&link.name)).collect::<Vec<_>>())
