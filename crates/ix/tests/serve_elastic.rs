@@ -1,54 +1,21 @@
 //! Elastic threads that are parked, resumed and drained under connections from Linux.
 mod support;
 use ix_testbed::cpu;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use support::process::cpu_time_on;
-use support::traffic::{close, echo};
-use support::{Bed, Nic, PATIENCE, Service, connect};
+use support::traffic::{Crowd, close, echo};
+use support::{Bed, Nic, PATIENCE, SERVICE, Service};
 
-/// Connections of a client.
 const CONNECTIONS: usize = 8;
-const CLIENTS: usize = 4;
 const SIZE: usize = 512;
 
 fn state_of(service: &Service, thread: usize) -> String {
     service.stats().text(&format!("threads.{thread}.state"))
 }
 
-/// Echoes on many connections, old ones and new ones, while `work` runs. Every byte is compared; a
-/// broken connection is a panic.
+/// Echoes on many connections, old ones and new ones, while `work` runs.
 fn under_traffic(bed: &Bed, work: impl FnOnce() + Send) -> u64 {
-    let stop = AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        let stop = &stop;
-        let client = |number: usize| {
-            bed.client.run(|| {
-                let mut streams: Vec<_> = (0..CONNECTIONS).map(|_| connect()).collect();
-                let mut id = (number as u64) << 32;
-                while !stop.load(Ordering::Relaxed) {
-                    for stream in &mut streams {
-                        echo(stream, id, SIZE);
-                        id += 1;
-                    }
-                    // One goes and another comes: handshakes and TIME-WAIT move as well.
-                    close(streams.swap_remove(0));
-                    streams.push(connect());
-                }
-                streams.into_iter().for_each(close);
-                id & u64::from(u32::MAX)
-            })
-        };
-        let clients: Vec<_> =
-            (0..CLIENTS).map(|number| scope.spawn(move || client(number))).collect();
-        let worker = scope.spawn(work);
-        let worked = worker.join();
-        stop.store(true, Ordering::Relaxed);
-        let echoed =
-            clients.into_iter().map(|client| client.join().expect("no client fails")).sum();
-        worked.expect("no command fails");
-        echoed
-    })
+    Crowd { service: SERVICE, size: SIZE, turnover: true }.during(&bed.client, work)
 }
 
 fn parked_and_resumed(test: &str, nic: Nic) {

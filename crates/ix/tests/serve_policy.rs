@@ -5,14 +5,11 @@ use serde_json::Value;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
 use std::process::Command;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use support::process::Process;
-use support::traffic::{close, echo};
-use support::{Bed, Nic, PATIENCE, connect, eventually};
+use support::traffic::Crowd;
+use support::{Bed, Nic, PATIENCE, SERVICE, eventually};
 
-const CLIENTS: usize = 4;
-const CONNECTIONS: usize = 8;
 const SIZE: usize = 64;
 /// The machine may be busy with other work: a turn of the loop may come late.
 const SOON: Duration = Duration::from_secs(60);
@@ -72,29 +69,7 @@ fn runs(bed: &Bed, threads: usize) {
 
 /// As many messages as go, each compared, while `work` runs.
 fn loaded(bed: &Bed, work: impl FnOnce() + Send) {
-    let stop = AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        let stop = &stop;
-        let client = |number: usize| {
-            bed.client.run(|| {
-                let mut streams: Vec<_> = (0..CONNECTIONS).map(|_| connect()).collect();
-                let mut id = (number as u64) << 32;
-                while !stop.load(Ordering::Relaxed) {
-                    for stream in &mut streams {
-                        echo(stream, id, SIZE);
-                        id += 1;
-                    }
-                }
-                streams.into_iter().for_each(close);
-            })
-        };
-        let clients: Vec<_> =
-            (0..CLIENTS).map(|number| scope.spawn(move || client(number))).collect();
-        let worked = scope.spawn(work).join();
-        stop.store(true, Ordering::Relaxed);
-        clients.into_iter().for_each(|client| client.join().expect("no client fails"));
-        worked.expect("the work is done");
-    });
+    Crowd { service: SERVICE, size: SIZE, turnover: false }.during(&bed.client, work);
 }
 
 #[test]

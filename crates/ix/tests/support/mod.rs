@@ -26,6 +26,8 @@ use std::time::{Duration, Instant};
 pub const PATIENCE: Duration = Duration::from_secs(20);
 /// The service's address.
 pub const SERVICE: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 88, 0, 2), 7);
+/// The address of a second service on a tap.
+pub const SECOND: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 89, 0, 2), 7);
 /// The Linux end's address, which is the dataplane's gateway as well.
 pub const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 88, 0, 1);
 /// Length of both networks' prefix.
@@ -141,8 +143,21 @@ impl Bed {
         flags: &[&str],
         program: &[&str],
     ) -> Service {
+        self.launch_as("", config, env, flags, program)
+    }
+
+    /// `name` is part of its files' names.
+    fn launch_as(
+        &self,
+        name: &str,
+        config: &str,
+        env: &[(&str, &str)],
+        flags: &[&str],
+        program: &[&str],
+    ) -> Service {
         let (namespace, _) = self.service_link();
-        let (control, file) = (self.file("control.sock"), self.file("ix.toml"));
+        let control = self.file(&format!("{name}control.sock"));
+        let file = self.file(&format!("{name}ix.toml"));
         std::fs::write(&file, config).expect("write the configuration");
         let mut command = namespace.command(env!("CARGO_BIN_EXE_ix"), None);
         command.envs(env.iter().copied());
@@ -151,19 +166,36 @@ impl Bed {
         Service { process: Process::start(command), control }
     }
 
+    /// A second dataplane with `ix-echo`, on the same hardware threads, at [`SECOND`] on a tap.
+    pub fn serve_second(&self, arguments: &[&str]) -> Service {
+        let link = "ixt1";
+        let gateway = Ipv4Addr::new(10, 89, 0, 1);
+        let config = self.config_of("tap", link, *SECOND.ip(), gateway);
+        let echo = build_echo();
+        let mut program = vec![echo.to_str().expect("text")];
+        program.extend(arguments);
+        let mut service = self.launch_as("second-", &config, &[], &[], &program);
+        service.raise_tap(self.service_link().0, link, gateway, PREFIX);
+        service.process.wait_for("ready", PATIENCE);
+        service
+    }
+
     /// A place for a file of this test.
     pub fn file(&self, name: &str) -> PathBuf {
         self.folder.0.join(name)
     }
 
     fn config(&self, link: &str) -> String {
+        let kind = if self.nic == Nic::Tap { "tap" } else { "afxdp" };
+        self.config_of(kind, link, *SERVICE.ip(), CLIENT)
+    }
+
+    fn config_of(&self, kind: &str, link: &str, address: Ipv4Addr, gateway: Ipv4Addr) -> String {
         let cpus: Vec<_> = cpu::allowed().iter().take(self.queues).map(usize::to_string).collect();
         assert_eq!(cpus.len(), self.queues, "an elastic thread needs a CPU of its own");
-        let kind = if self.nic == Nic::Tap { "tap" } else { "afxdp" };
         format!(
-            "host_addr = \"{}/{PREFIX}\"\ngateway_addr = \"{CLIENT}\"\ncpu = [{}]\n\
+            "host_addr = \"{address}/{PREFIX}\"\ngateway_addr = \"{gateway}\"\ncpu = [{}]\n\
              devices = [\"{kind}:{link},queues={}\"]\n[tcp]\ntime_wait_us = {TIME_WAIT_US}\n",
-            SERVICE.ip(),
             cpus.join(", "),
             self.queues,
         )

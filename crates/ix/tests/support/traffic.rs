@@ -1,5 +1,6 @@
 //! What Linux clients do, every byte compared.
-use super::{PATIENCE, connect};
+use super::{PATIENCE, connect, connect_to};
+use ix_testbed::Namespace;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, SocketAddrV4, TcpStream};
 use std::os::fd::AsRawFd;
@@ -155,4 +156,57 @@ impl Drop for StopAtEnd<'_> {
 /// Makes the kernel take little more than this before it shuts the window.
 pub fn shrink_receive_buffer(stream: &TcpStream, bytes: i32) {
     set_option(stream, libc::SOL_SOCKET, libc::SO_RCVBUF, &bytes);
+}
+
+/// Linux clients that echo on many connections each, every byte compared.
+#[derive(Clone, Copy)]
+pub struct Crowd {
+    /// The service.
+    pub service: SocketAddrV4,
+    /// Bytes of a message.
+    pub size: usize,
+    /// After each round a connection goes and another comes: handshakes and TIME-WAIT as well.
+    pub turnover: bool,
+}
+
+/// Clients of a [`Crowd`], a thread each.
+const CLIENTS: usize = 4;
+/// Connections of each.
+const CONNECTIONS: usize = 8;
+
+impl Crowd {
+    /// As many messages as go, from there, while `work` runs; answers how many. A wrong byte or a
+    /// broken connection is a panic.
+    pub fn during(self, namespace: &Namespace, work: impl FnOnce() + Send) -> u64 {
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let stop = &stop;
+            let client = |number| move || namespace.run(|| self.client(number, stop));
+            let clients: Vec<_> =
+                (0..CLIENTS as u64).map(|number| scope.spawn(client(number))).collect();
+            let worked = scope.spawn(work).join();
+            stop.store(true, Ordering::Relaxed);
+            let echoed =
+                clients.into_iter().map(|client| client.join().expect("no client fails")).sum();
+            worked.expect("the work is done");
+            echoed
+        })
+    }
+
+    fn client(self, number: u64, stop: &AtomicBool) -> u64 {
+        let mut streams: Vec<_> = (0..CONNECTIONS).map(|_| connect_to(self.service)).collect();
+        let mut echoed = 0;
+        while !stop.load(Ordering::Relaxed) {
+            for stream in &mut streams {
+                echo(stream, number << 32 | echoed, self.size);
+                echoed += 1;
+            }
+            if self.turnover {
+                close(streams.swap_remove(0));
+                streams.push(connect_to(self.service));
+            }
+        }
+        streams.into_iter().for_each(close);
+        echoed
+    }
 }

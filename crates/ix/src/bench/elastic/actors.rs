@@ -1,5 +1,6 @@
 //! Those who take part besides server and load: the background job, the controller, and who watches.
 use super::super::process::Process;
+use super::machine::{Machine, give_weight};
 use crate::control::{Client, Request, View};
 use crate::problem::{Problem, Result};
 use serde_json::Value;
@@ -82,10 +83,15 @@ pub struct Controller {
 }
 
 impl Controller {
-    pub fn start(ix: &Path, dataplane: &Path, job: i32, cpu: usize) -> Result<Controller> {
+    pub fn start(
+        ix: &Path,
+        policy: &Path,
+        dataplane: &Path,
+        job: i32,
+        cpu: usize,
+    ) -> Result<Controller> {
         let mut command = Command::new(ix);
-        command.args(["cp", "--policy", "consolidation", "--json"]);
-        command.args(["--slo-us", &super::BOUND_US.to_string(), "--background", &job.to_string()]);
+        command.args(["cp", "--json", "--background", &job.to_string(), "--policy"]).arg(policy);
         command.args(["--background-cpus", &cpu.to_string(), "--control"]).arg(dataplane);
         Ok(Controller { process: Process::start(command, "controller")? })
     }
@@ -116,16 +122,26 @@ pub struct Seen {
     pub load_cpu: f64,
     /// What the background job got done, bytes a second.
     pub background_per_s: f64,
+    /// What the host and other programs took of the dataplane's time, ms.
+    pub taken_ms: f64,
 }
 
-/// Looks at the dataplane, the load and the job.
+/// Looks at the dataplane, the load, the job and the machine.
 pub struct Watch {
     client: Client,
+    machine: Machine,
+    /// How long the second thread took to wake, µs, each time it was resumed.
+    pub wakes_us: Vec<f64>,
+    /// Its last wake-up that is known.
+    wake_ns: u64,
 }
 
 impl Watch {
     pub fn new(path: &Path) -> Result<Watch> {
-        Ok(Watch { client: Client::connect(path)? })
+        let mut client = Client::connect(path)?;
+        let view = View::read(&client.ask(&Request::Status)?)?;
+        give_weight(&view);
+        Ok(Watch { client, machine: Machine::of(&view), wakes_us: Vec::new(), wake_ns: 0 })
     }
 
     pub fn park(&mut self, thread: usize) -> Result<()> {
@@ -143,6 +159,7 @@ impl Watch {
         let start = Instant::now() + Duration::from_secs_f64(before_s);
         std::thread::sleep(start.saturating_duration_since(Instant::now()));
         let (mut used, mut done) = (cpu_time_s(load), job.done());
+        let mut taken_ms = self.machine.taken_ms();
         let mut all = Vec::new();
         for second in 1..=seconds.round() as u32 {
             let end = start + Duration::from_secs(1) * second;
@@ -151,6 +168,8 @@ impl Watch {
             (seen.load_cpu, used) = ((now - used).max(0.0), now);
             let reported = job.done();
             (seen.background_per_s, done) = (reported - done, reported);
+            let taken = self.machine.taken_ms();
+            (seen.taken_ms, taken_ms) = ((taken - taken_ms).max(0.0), taken);
             all.push(seen);
         }
         all
@@ -161,9 +180,11 @@ impl Watch {
         let (mut looks, mut seen) = (0.0, Seen::default());
         while Instant::now() < end {
             if let Ok(view) = self.client.ask(&Request::Status).and_then(|v| View::read(&v)) {
+                let serving = view.serving().count();
                 looks += 1.0;
-                seen.threads += view.serving().count() as f64;
+                seen.threads += serving as f64;
                 seen.queueing_delay_us = seen.queueing_delay_us.max(view.queueing_delay_us());
+                self.note_wake(&view);
             }
             let next = Instant::now() + Duration::from_millis(100);
             std::thread::sleep(next.min(end).saturating_duration_since(Instant::now()));
@@ -171,21 +192,17 @@ impl Watch {
         seen.threads /= f64::max(looks, 1.0);
         seen
     }
-}
 
-/// Lets all threads of a process go before everything else that wants the same hardware thread: the
-/// load stands for other machines, which would not wait for ours.
-pub fn put_first(pid: i32) -> std::io::Result<()> {
-    let parameters = libc::sched_param { sched_priority: 1 };
-    for task in std::fs::read_dir(format!("/proc/{pid}/task"))? {
-        let name = task?.file_name();
-        let Some(task) = name.to_str().and_then(|name| name.parse().ok()) else { continue };
-        // SAFETY: a local structure.
-        if unsafe { libc::sched_setscheduler(task, libc::SCHED_RR, &parameters) } < 0 {
-            return Err(std::io::Error::last_os_error());
+    /// One wake-up is seen in many looks, and to be parked is one as well.
+    fn note_wake(&mut self, view: &View) {
+        let Some(second) = view.threads.last() else { return };
+        let wake_ns = second.counter("wake_ns");
+        let resumed = view.serving().count() == view.threads.len();
+        if resumed && wake_ns != self.wake_ns {
+            self.wakes_us.push(wake_ns as f64 / 1000.0);
         }
+        self.wake_ns = wake_ns;
     }
-    Ok(())
 }
 
 /// Processor time that a process has used so far, s; 0 when it is gone.

@@ -46,6 +46,21 @@ const OFFERED: &[&str] =
 const CLOSED_LOOP: &str = "closed loop";
 use Kind::{Linear, Log};
 
+/// What was measured second by second, whatever was offered in it.
+const fn over_time(
+    title: &'static str,
+    ys: &'static [(&'static str, &'static str)],
+    y_kind: Kind,
+) -> Figure {
+    Figure { ignored: OFFERED, ..figure(title, ("second", Linear), ys, y_kind) }
+}
+
+const ACHIEVED: Figure = over_time(
+    "Throughput over time",
+    &[("msgs_per_s", "achieved"), ("wanted_per_s", "wanted")],
+    Linear,
+);
+
 const BENCHES: [Bench; 15] = [
     Bench {
         name: "echo",
@@ -145,67 +160,29 @@ const BENCHES: [Bench; 15] = [
         what: "A load that goes up and down, a second thread that comes and goes, and what a \
                background job gets of it.",
         figures: &[
+            ACHIEVED,
             Figure {
-                ignored: OFFERED,
-                ..figure(
-                    "Throughput over time",
-                    ("second", Linear),
-                    &[("msgs_per_s", "achieved"), ("wanted_per_s", "wanted")],
-                    Linear,
-                )
+                mark: Some((5000.0, "5 ms")),
+                ..over_time("Latency over time", &[("p99_us", "99th percentile")], Log)
             },
-            Figure {
-                ignored: OFFERED,
-                mark: Some((1000.0, "1 ms")),
-                ..figure(
-                    "Latency over time",
-                    ("second", Linear),
-                    &[("p99_us", "99th percentile")],
-                    Log,
-                )
-            },
-            Figure {
-                ignored: OFFERED,
-                ..figure(
-                    "Elastic threads over time",
-                    ("second", Linear),
-                    &[("threads", "threads")],
-                    Linear,
-                )
-            },
-            Figure {
-                ignored: OFFERED,
-                ..figure(
-                    "Background job over time",
-                    ("second", Linear),
-                    &[("background_mb_per_s", "background job")],
-                    Linear,
-                )
-            },
+            over_time("Elastic threads over time", &[("threads", "threads")], Linear),
+            over_time(
+                "Background job over time",
+                &[("background_mb_per_s", "background job")],
+                Linear,
+            ),
         ],
     },
     Bench {
         name: "load",
         what: "One run of the load generator, second by second.",
         figures: &[
-            Figure {
-                ignored: OFFERED,
-                ..figure(
-                    "Throughput over time",
-                    ("second", Linear),
-                    &[("msgs_per_s", "achieved"), ("wanted_per_s", "wanted")],
-                    Linear,
-                )
-            },
-            Figure {
-                ignored: OFFERED,
-                ..figure(
-                    "Latency over time",
-                    ("second", Linear),
-                    &[("p50_us", "median"), ("p99_us", "99th percentile")],
-                    Log,
-                )
-            },
+            ACHIEVED,
+            over_time(
+                "Latency over time",
+                &[("p50_us", "median"), ("p99_us", "99th percentile")],
+                Log,
+            ),
         ],
     },
     Bench {
