@@ -391,7 +391,7 @@ fn dataplanes_that_begin_on_the_same_cores_part() {
             assert_eq!(host.ticks(500), [], "and there they stay");
         }
         // One ends, and the other has all.
-        (host.seen.remove(1), host.offered.remove(1), host.backlog.remove(1));
+        drop((host.seen.remove(1), host.offered.remove(1), host.backlog.remove(1)));
         let said: Vec<String> = host.ticks(200).iter().map(Decision::to_string).collect();
         assert_eq!(host.running(0).len(), all, "{cores} cores: {said:#?}");
     }
