@@ -96,6 +96,9 @@ extern "C" {
 #define IX_OPT_NAGLE 1
 /* Keepalive idle time in seconds, 0: off (RFC 9293 3.8.4). */
 #define IX_OPT_KEEPALIVE_S 2
+/* How long data may stay unacknowledged before the connection is given up, ms, in steps of a
+ * tenth of a second; 0: two minutes (RFC 5482). */
+#define IX_OPT_USER_TIMEOUT_MS 4
 /* Congestion control: one of the three below. DCTCP needs a flow that uses ECN. */
 #define IX_OPT_CONGESTION 3
 /* RFC 9438. */
