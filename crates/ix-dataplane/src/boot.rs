@@ -75,7 +75,8 @@ impl fmt::Display for BootError {
 
 impl std::error::Error for BootError {}
 
-/// The arrays that application and dataplane share for one elastic thread.
+/// The arrays that application and dataplane share for one elastic thread. The application writes
+/// the first one and only reads the others, so they begin on a page.
 #[repr(C)]
 struct Area {
     calls: [Call; CALLS_MAX],
@@ -83,11 +84,22 @@ struct Area {
     status: ThreadStatus,
 }
 
+const PAGE: usize = 4096;
+const _: () = assert!(core::mem::offset_of!(Area, events).is_multiple_of(PAGE));
+
+/// What the application may do with a range of the dataplane's memory; nothing with all others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AppAccess {
+    /// It writes there: call arrays, transmit memory.
+    Write,
+    /// It only reads: events, received packets, the header.
+    Read,
+}
+
 /// A dataplane, ready to be entered.
 pub struct Dataplane {
-    header: Box<ProcessHeader>,
-    /// What `header.thread_areas` points to.
-    _areas: Box<[ThreadArea]>,
+    /// On pages of its own, with what `thread_areas` points to behind it. Never unmapped.
+    header: *const ProcessHeader,
     status: Vec<*mut ThreadStatus>,
     runners: Box<[UnsafeCell<Runner>]>,
     claims: Claims,
@@ -147,7 +159,7 @@ impl Dataplane {
         let mut areas = Vec::new();
         let parts = nics.into_iter().zip(pools).zip(forwarding(threads));
         for (index, ((nics, pools), forwarding)) in parts.enumerate() {
-            let area = map_area()?;
+            let area = map_pages(size_of::<Area>())?.cast::<Area>();
             let metrics = ThreadMetrics::new(page, index);
             metrics.cpu.set(shared.config.cpus[index].into());
             // SAFETY: the area was mapped just now, is never unmapped, and only this writer and
@@ -162,7 +174,7 @@ impl Dataplane {
             runners.push(UnsafeCell::new(Runner::new(thread, Clock::new())));
             areas.push((area, shared.config.cpus[index]));
         }
-        Ok(Dataplane::new(shared, gate, runners, areas))
+        Dataplane::new(shared, gate, runners, areas)
     }
 
     fn new(
@@ -170,7 +182,7 @@ impl Dataplane {
         gate: u64,
         runners: Vec<UnsafeCell<Runner>>,
         areas: Vec<(*mut Area, u32)>,
-    ) -> Dataplane {
+    ) -> Result<Dataplane, BootError> {
         // SAFETY: only the fields' addresses are taken.
         let status = areas.iter().map(|(area, _)| unsafe { &raw mut (**area).status }).collect();
         let describe = |(area, cpu): &(*mut Area, u32)| {
@@ -183,15 +195,22 @@ impl Dataplane {
                 reserved: 0,
             }
         };
-        let areas: Box<[ThreadArea]> = areas.iter().map(describe).collect();
+        let areas: Vec<ThreadArea> = areas.iter().map(describe).collect();
+        let page = map_pages(HEADER_BYTES + size_of_val(&*areas))?;
+        // SAFETY: within the pages just mapped, aligned, and nobody else's.
+        let (header, thread_areas) = unsafe {
+            let behind = page.add(HEADER_BYTES).cast::<ThreadArea>();
+            behind.copy_from_nonoverlapping(areas.as_ptr(), areas.len());
+            (page.cast::<ProcessHeader>(), behind)
+        };
         let (rx_base, rx_len) = shared.memory.rx_area();
         let (tx_base, tx_len) = shared.memory.arena();
-        let header = Box::new(ProcessHeader {
+        let content = ProcessHeader {
             magic: ABI_MAGIC,
             version: ABI_VERSION,
             threads: areas.len() as u32,
             gate,
-            thread_areas: areas.as_ptr() as u64,
+            thread_areas: thread_areas as u64,
             rx_base: rx_base as u64,
             rx_len: rx_len as u64,
             tx_base: tx_base as u64,
@@ -199,14 +218,37 @@ impl Dataplane {
             local_addr: shared.config.host_addrs[0].0.0,
             mss_bytes: u32::from(shared.config.tcp.mss),
             batch_bound: shared.config.batch as u32,
-        });
+        };
+        // SAFETY: as above.
+        unsafe { header.write(content) };
         let claims = Claims::new(runners.len());
-        Dataplane { header, _areas: areas, status, runners: runners.into(), claims, shared }
+        Ok(Dataplane { header, status, runners: runners.into(), claims, shared })
     }
 
     /// What the application finds through `IX_ABI`.
     pub fn header(&self) -> *const ProcessHeader {
-        &*self.header
+        self.header
+    }
+
+    /// Every range that the application may use, as address, bytes (whole pages) and how. All other
+    /// memory of the dataplane is none of its business.
+    pub fn app_ranges(&self) -> Vec<(usize, usize, AppAccess)> {
+        let calls_bytes = core::mem::offset_of!(Area, events);
+        let read_bytes = (size_of::<Area>() - calls_bytes).next_multiple_of(PAGE);
+        let header_bytes = HEADER_BYTES + self.runners.len() * size_of::<ThreadArea>();
+        let header_bytes = header_bytes.next_multiple_of(PAGE);
+        let (rx, arena) = (self.shared.memory.rx_area(), self.shared.memory.arena());
+        let mut ranges = vec![
+            (self.header as usize, header_bytes, AppAccess::Read),
+            (rx.0, rx.1, AppAccess::Read),
+            (arena.0, arena.1, AppAccess::Write),
+        ];
+        for status in &self.status {
+            let area = *status as usize - core::mem::offset_of!(Area, status);
+            ranges.push((area, calls_bytes, AppAccess::Write));
+            ranges.push((area + calls_bytes, read_bytes, AppAccess::Read));
+        }
+        ranges
     }
 
     /// Elastic threads.
@@ -377,14 +419,17 @@ const LEAVE_US: u64 = 50_000;
 /// Largest payload that fits, with all headers, into one frame behind the headroom.
 const MSS_IN_FRAME: usize = ix_mem::ROOM_BYTES - ix_wire::frame::HEADERS_BYTES_MAX;
 
-fn map_area() -> Result<*mut Area, BootError> {
-    let bytes = size_of::<Area>();
+/// Where the thread areas begin behind the header.
+const HEADER_BYTES: usize = size_of::<ProcessHeader>().next_multiple_of(64);
+
+/// Pages of their own for what the application sees.
+fn map_pages(bytes: usize) -> Result<*mut u8, BootError> {
     let prot = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_POPULATE;
     // SAFETY: a new anonymous mapping at an address of the kernel's choice.
     let p = unsafe { libc::mmap(core::ptr::null_mut(), bytes, prot, flags, -1, 0) };
     if p == libc::MAP_FAILED {
-        return Err(BootError::System("cannot map the call array", last_error()));
+        return Err(BootError::System("cannot map the arrays for the application", last_error()));
     }
     Ok(p.cast())
 }

@@ -47,7 +47,7 @@ mod udp;
 mod updates;
 mod wheel;
 
-pub use boot::{BootError, Dataplane, Device};
+pub use boot::{AppAccess, BootError, Dataplane, Device};
 pub use calls::CallArray;
 pub use clock::{Clock, ticks};
 pub use commands::{Command, Outcome};

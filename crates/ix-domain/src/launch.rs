@@ -18,6 +18,16 @@ use std::process::Command;
 /// From the first sign of a process's end to its end, at most.
 const ENDING_MS: i32 = 100;
 
+/// What stands between application and dataplane.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Domain {
+    /// Nothing: the application can touch the dataplane's memory.
+    #[default]
+    None,
+    /// Protection keys and a filter for system calls.
+    Pku,
+}
+
 /// Which program, with which arguments.
 #[derive(Clone, Debug, Default)]
 pub struct LaunchConfig {
@@ -29,6 +39,10 @@ pub struct LaunchConfig {
     pub env: Vec<(OsString, OsString)>,
     /// Descriptors of the broker that the program inherits under the same numbers.
     pub inherited: Vec<RawFd>,
+    /// The wall.
+    pub domain: Domain,
+    /// User and group that the program runs as, without other groups; `None`: the broker's.
+    pub user: Option<(u32, u32)>,
 }
 
 /// A program with the dataplane planted into it. Dropping it kills the program if it still runs.
@@ -75,8 +89,16 @@ pub fn launch(image: &Image, config: &LaunchConfig) -> Result<Child, LaunchError
     }
     command.envs(config.env.iter().map(|(key, value)| (key, value)));
     command.env(ix_abi::ENV_HEADER, ABI_PLACEHOLDER);
+    if config.domain == Domain::Pku {
+        // Lazy binding saves registers with an instruction that could change rights.
+        command.env("LD_BIND_NOW", "1");
+    }
     let mut keep = config.inherited.clone();
     keep.extend([channel_fd, image_fd]);
+    if let Some((user, group)) = config.user {
+        // Other groups go with it: `Command` drops them when it changes the user as root.
+        command.gid(group).uid(user);
+    }
     // SAFETY: the function only makes system calls, as a child of a threaded process must.
     unsafe { command.pre_exec(move || before_exec(&keep)) };
     let child = command.spawn().map_err(|error| diagnose(&config.program, error))?;
@@ -91,7 +113,7 @@ pub fn launch(image: &Image, config: &LaunchConfig) -> Result<Child, LaunchError
     };
     let planted = Tracee::at_exec(pid).and_then(|tracee| {
         if tracee.is_64_bit() {
-            plant(tracee, image, image_fd, channel_fd)
+            plant(tracee, image, image_fd, channel_fd, config.domain)
         } else {
             Err(LaunchError::WrongMachine(config.program.clone()))
         }

@@ -28,7 +28,9 @@ mod fds;
 mod image;
 mod launch;
 mod plant;
+pub mod policy;
 mod program;
+pub mod scan;
 mod serve;
 mod signals;
 mod stack;
@@ -40,12 +42,13 @@ pub use error::LaunchError;
 pub use exit::Exit;
 pub use fds::{RESERVED_FDS, ReservedFds};
 pub use image::{Image, ImageError, memfd, seal_size};
-pub use launch::{Child, LaunchConfig, Occurrence, launch};
+pub use launch::{Child, Domain, LaunchConfig, Occurrence, launch};
 pub use serve::{ServeError, serve};
 pub use signals::SignalForwarding;
 
 /// The image's command line, between [`launch`] and the image's `main`:
-/// `ix-image ENTRY STACK CHANNEL`, the first two hexadecimal, the last a descriptor's number.
+/// `ix-image ENTRY STACK CHANNEL DOMAIN`: the first two hexadecimal, then a descriptor's number, then
+/// `none`, or `pku:` and the program's mappings as `START-END`, with commas between.
 pub const IMAGE_ARGV0: &str = "ix-image";
 
 /// What `IX_ABI` holds until the image writes the address of its header over the digits.

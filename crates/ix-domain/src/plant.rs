@@ -9,6 +9,7 @@ use crate::auxv::Auxv;
 use crate::elf::{Layout, PAGE, Segment, page_down, page_up};
 use crate::error::{LaunchError, system};
 use crate::image::Image;
+use crate::launch::Domain;
 use crate::stack::InitialStack;
 use crate::tracee::Tracee;
 use std::io;
@@ -28,8 +29,17 @@ pub fn plant(
     image: &Image,
     image_fd: RawFd,
     channel_fd: RawFd,
+    domain: Domain,
 ) -> Result<(), LaunchError> {
     let layout = image.layout();
+    let domain = match domain {
+        Domain::None => "none".to_owned(),
+        Domain::Pku => {
+            let maps = tracee.maps().map_err(system("/proc/PID/maps"))?;
+            let ranges = maps.lines().filter_map(|line| line.split(' ').next());
+            format!("pku:{}", ranges.collect::<Vec<_>>().join(","))
+        }
+    };
     tracee.borrow_code()?;
     let span_bytes = PAGE + STACK_BYTES + PAGE + layout.span_bytes;
     let span = reserve(&mut tracee, span_bytes)?;
@@ -41,7 +51,7 @@ pub fn plant(
     }
     tracee.syscall("close", libc::SYS_close, [image_fd as u64, 0, 0, 0, 0, 0])?;
     tracee.restore_code()?;
-    let (rsp, bytes) = first_stack(&tracee, layout, base, stack + STACK_BYTES, channel_fd)?;
+    let (rsp, bytes) = first_stack(&tracee, layout, base, stack + STACK_BYTES, channel_fd, &domain)?;
     tracee.write(rsp, &bytes).map_err(system("process_vm_writev"))?;
     tracee.detach(base + layout.entry, rsp)
 }
@@ -94,6 +104,7 @@ fn first_stack(
     base: u64,
     top: u64,
     channel_fd: RawFd,
+    domain: &str,
 ) -> Result<(u64, Vec<u8>), LaunchError> {
     let mut auxv = Auxv::from_bytes(&tracee.auxv().map_err(system("/proc/PID/auxv"))?);
     auxv.set(libc::AT_PHDR, base + layout.phdr);
@@ -105,7 +116,7 @@ fn first_stack(
     let stack = format!("{:x}", tracee.entry_rsp());
     let channel = channel_fd.to_string();
     let stack = InitialStack {
-        args: &[IMAGE_ARGV0, &entry, &stack, &channel],
+        args: &[IMAGE_ARGV0, &entry, &stack, &channel, domain],
         env: &IMAGE_ENV,
         auxv,
         random: random().map_err(system("getrandom"))?,

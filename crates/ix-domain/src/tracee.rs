@@ -57,6 +57,11 @@ impl Tracee {
         std::fs::read(format!("/proc/{}/auxv", self.pid))
     }
 
+    /// Its mappings, as Linux lists them.
+    pub fn maps(&self) -> io::Result<String> {
+        std::fs::read_to_string(format!("/proc/{}/maps", self.pid))
+    }
+
     /// Lets the process make system calls: for that the code at its entry point is replaced until
     /// [`Tracee::restore_code`].
     pub fn borrow_code(&mut self) -> Result<(), LaunchError> {

@@ -1,8 +1,31 @@
-//! The command line that the launcher has built: `ix-image ENTRY STACK CHANNEL`.
+//! The command line that the launcher has built: `ix-image ENTRY STACK CHANNEL DOMAIN`.
 use std::ffi::{CStr, c_char, c_int};
 
+/// What stands between application and dataplane.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Domain {
+    /// Nothing: `none`.
+    None,
+    /// Protection keys: `pku:START-END,…`, the program's mappings.
+    Pku(Vec<(usize, usize)>),
+}
+
+impl Domain {
+    fn parse(text: &str) -> Option<Domain> {
+        if text == "none" {
+            return Some(Domain::None);
+        }
+        let hex = |text: &str| usize::from_str_radix(text, 16).ok();
+        let range = |text: &str| {
+            let (start, end) = text.split_once('-')?;
+            Some((hex(start)?, hex(end)?))
+        };
+        text.strip_prefix("pku:")?.split(',').map(range).collect::<Option<_>>().map(Domain::Pku)
+    }
+}
+
 /// Where the program begins, and how to reach the broker.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Arguments {
     /// The program's first instruction (of its dynamic loader, if it has one).
     pub entry: usize,
@@ -10,6 +33,8 @@ pub struct Arguments {
     pub stack: usize,
     /// The channel's descriptor.
     pub channel: i32,
+    /// The wall.
+    pub domain: Domain,
 }
 
 impl Arguments {
@@ -18,24 +43,25 @@ impl Arguments {
     /// # Safety
     /// `argv` holds `argc` pointers to C strings.
     pub unsafe fn read(argc: c_int, argv: *const *const c_char) -> Option<Arguments> {
-        if argc != 4 {
+        if argc != 5 {
             return None;
         }
-        let texts: [Option<&str>; 4] = core::array::from_fn(|i| {
+        let texts: [Option<&str>; 5] = core::array::from_fn(|i| {
             // SAFETY: `i` is below argc.
             let text = unsafe { CStr::from_ptr(*argv.add(i)) };
             text.to_str().ok()
         });
-        Arguments::parse([texts[0]?, texts[1]?, texts[2]?, texts[3]?])
+        Arguments::parse([texts[0]?, texts[1]?, texts[2]?, texts[3]?, texts[4]?])
     }
 
-    fn parse([name, entry, stack, channel]: [&str; 4]) -> Option<Arguments> {
+    fn parse([name, entry, stack, channel, domain]: [&str; 5]) -> Option<Arguments> {
         if name != ix_domain::IMAGE_ARGV0 {
             return None;
         }
         let entry = usize::from_str_radix(entry, 16).ok()?;
         let stack = usize::from_str_radix(stack, 16).ok()?;
-        Some(Arguments { entry, stack, channel: channel.parse().ok()? })
+        let domain = Domain::parse(domain)?;
+        Some(Arguments { entry, stack, channel: channel.parse().ok()?, domain })
     }
 }
 
@@ -45,11 +71,15 @@ mod tests {
 
     #[test]
     fn reads_only_what_a_launcher_writes() {
-        let good = ["ix-image", "7f0012345678", "7ffee000", "960"];
-        let expected = Arguments { entry: 0x7f00_1234_5678, stack: 0x7ffe_e000, channel: 960 };
+        let good = ["ix-image", "7f0012345678", "7ffee000", "960", "pku:1000-3000,f000-10000"];
+        let domain = Domain::Pku(vec![(0x1000, 0x3000), (0xf000, 0x10000)]);
+        let expected =
+            Arguments { entry: 0x7f00_1234_5678, stack: 0x7ffe_e000, channel: 960, domain };
         assert_eq!(Arguments::parse(good), Some(expected));
-        assert_eq!(Arguments::parse(["/bin/ix-image", "1", "2", "3"]), None);
-        assert_eq!(Arguments::parse(["ix-image", "1", "x", "3"]), None);
+        assert_eq!(Arguments::parse(["/bin/ix-image", "1", "2", "3", "none"]), None);
+        assert_eq!(Arguments::parse(["ix-image", "1", "x", "3", "none"]), None);
+        assert_eq!(Domain::parse("none"), Some(Domain::None));
+        assert_eq!(Domain::parse("pku:"), None);
         // SAFETY: no pointer is followed when argc is wrong.
         assert_eq!(unsafe { Arguments::read(1, core::ptr::null()) }, None);
     }

@@ -1,9 +1,11 @@
 //! From the broker's messages to a dataplane that the gate can enter.
+use crate::arguments::Domain;
 use crate::elastic;
 use crate::gate;
 use crate::signals::SignalWatch;
 use crate::sys;
 use crate::updates::ChannelUpdates;
+use crate::wall;
 use ix_abi::{CALLS_MAX, ProcessHeader, error};
 use ix_dataplane::metrics::ControlPage;
 use ix_dataplane::{Clock, Config, Dataplane, Device};
@@ -28,8 +30,11 @@ static RUNNING: AtomicPtr<Running> = AtomicPtr::new(core::ptr::null_mut());
 const HWCAP2_FSGSBASE: u64 = 1 << 1;
 
 /// Starts the dataplane as the broker says. On failure the channel comes back with the reason.
-pub fn start(channel: Channel) -> Result<*const ProcessHeader, (Channel, String)> {
-    let started = prepare(&channel).and_then(|parts| {
+pub fn start(
+    channel: Channel,
+    domain: &Domain,
+) -> Result<*const ProcessHeader, (Channel, String)> {
+    let started = prepare(&channel, domain).and_then(|parts| {
         channel.send(&FromImage::Ready.encode(), &[]).map_err(broken)?;
         Ok(parts)
     });
@@ -118,7 +123,7 @@ pub unsafe fn entered(thread: usize, signal_mask: u64) -> i64 {
 
 type Prepared = (Dataplane, Vec<SignalWatch>, ReservedFds);
 
-fn prepare(channel: &Channel) -> Result<Prepared, String> {
+fn prepare(channel: &Channel, domain: &Domain) -> Result<Prepared, String> {
     // SAFETY: only reads what the launcher has passed on from the kernel.
     if unsafe { libc::getauxval(libc::AT_HWCAP2) } & HWCAP2_FSGSBASE == 0 {
         return Err("the processor or kernel lacks FSGSBASE, which the gate needs; use Linux 5.9 \
@@ -153,10 +158,14 @@ fn prepare(channel: &Channel) -> Result<Prepared, String> {
         ControlPage::create(page_fd.as_fd(), threads, ticks_per_us).map_err(|e| e.to_string())?;
     let attached = |device, queue| finish_attachment(channel, device, queue);
     let page = Arc::new(page);
-    let dataplane = Dataplane::boot_in(memory, config, devices, &page, gate::address(), attached)
+    let dataplane = Dataplane::boot_in(memory, config, devices, &page, gate::address(*domain != Domain::None), attached)
         .map_err(|e| e.to_string())?;
     let signals = open_gate(&dataplane, reserved)?;
     reserved.fence().map_err(|e| text("setrlimit", e))?;
+    if let Domain::Pku(program) = domain {
+        drop(page_fd);
+        wall::raise(program, &dataplane.app_ranges(), reserved.base())?;
+    }
     Ok((dataplane, signals, reserved))
 }
 

@@ -7,7 +7,7 @@ use core::ffi::c_void;
 use core::ptr::null_mut;
 
 #[global_allocator]
-static HEAP: Heap = Heap::new();
+pub static HEAP: Heap = Heap::new();
 
 const PAGE: usize = 4096;
 
@@ -123,4 +123,63 @@ extern "C" fn __sbrk(_increment: isize) -> *mut c_void {
 #[unsafe(no_mangle)]
 extern "C" fn sbrk(increment: isize) -> *mut c_void {
     __sbrk(increment)
+}
+
+/// What is mapped behind the wall belongs behind it: devices that change bring new memory.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn mmap(
+    addr: *mut c_void,
+    bytes: usize,
+    prot: i32,
+    flags: i32,
+    fd: i32,
+    offset: i64,
+) -> *mut c_void {
+    let args = [addr as u64, bytes as u64, prot as u64, flags as u64, fd as u64, offset as u64];
+    // SAFETY: the caller's promise.
+    let answer = unsafe { sys::syscall(libc::SYS_mmap, args) };
+    if answer < 0 {
+        // SAFETY: errno of this thread.
+        unsafe { *libc::__errno_location() = -answer as i32 };
+        return libc::MAP_FAILED;
+    }
+    if crate::wall::is_raised() && !crate::wall::adopt(answer as usize, bytes, prot) {
+        // SAFETY: mapped just now; and errno of this thread.
+        unsafe {
+            sys::syscall(libc::SYS_munmap, [answer as u64, bytes as u64, 0, 0, 0, 0]);
+            *libc::__errno_location() = libc::ENOMEM;
+        }
+        return libc::MAP_FAILED;
+    }
+    answer as *mut c_void
+}
+
+/// As [`mmap`].
+#[unsafe(no_mangle)]
+unsafe extern "C" fn mmap64(
+    addr: *mut c_void,
+    bytes: usize,
+    prot: i32,
+    flags: i32,
+    fd: i32,
+    offset: i64,
+) -> *mut c_void {
+    // SAFETY: the caller's promise.
+    unsafe { mmap(addr, bytes, prot, flags, fd, offset) }
+}
+
+/// As [`mmap`].
+#[unsafe(no_mangle)]
+unsafe extern "C" fn munmap(addr: *mut c_void, bytes: usize) -> i32 {
+    // SAFETY: the caller's promise.
+    let answer = unsafe { sys::syscall(libc::SYS_munmap, [addr as u64, bytes as u64, 0, 0, 0, 0]) };
+    if answer < 0 {
+        // SAFETY: errno of this thread.
+        unsafe { *libc::__errno_location() = -answer as i32 };
+        return -1;
+    }
+    if crate::wall::is_raised() {
+        crate::wall::memory::forget(addr as usize);
+    }
+    0
 }

@@ -95,8 +95,8 @@ pub fn open(threads: &[(Context, u32)]) -> bool {
 }
 
 /// The gate's address, for `ProcessHeader::gate`.
-pub fn address() -> u64 {
-    gate as *const () as u64
+pub fn address(walled: bool) -> u64 {
+    if walled { crate::wall::asm::gate as *const () as u64 } else { gate as *const () as u64 }
 }
 
 /// `extern "C" fn(op, a, b, c) -> i64`, see [`gate_op`]; a is always the elastic thread's index.
@@ -165,7 +165,7 @@ extern "C" fn cross(op: u64, index: u64, b: u64, c: u64, slot: *const Slot, app_
 }
 
 /// The dataplane's side: its own stack, its own thread-local storage.
-extern "C" fn dispatch(op: u64, index: u64, b: u64, c: u64) -> i64 {
+pub extern "C" fn dispatch(op: u64, index: u64, b: u64, c: u64) -> i64 {
     match op {
         // SAFETY: the gate lets only the owner of the elastic thread pass.
         gate_op::RUN_IO => unsafe { boot::run_io(index as usize, b, c) },
@@ -264,12 +264,83 @@ fn enter(index: u64, slot: &Slot, app_fs: u64) -> i64 {
 
 /// The owner leaves: it gets its affinity and its signal mask back.
 fn give_back(slot: &Slot) {
+    let before = free(slot);
+    sys::set_signal_mask(before.signal_mask);
+}
+
+/// Elastic threads.
+pub fn threads() -> usize {
+    let table = TABLE.load(Ordering::Acquire);
+    // SAFETY: null, or a table that is never unmapped.
+    if table.is_null() { 0 } else { unsafe { (*table).threads as usize } }
+}
+
+fn slot(index: u64) -> Option<&'static Slot> {
+    // SAFETY: never unmapped; `threads` is 0 while it is null.
+    let slots = (threads() > 0).then(|| unsafe { &(*TABLE.load(Ordering::Acquire)).slots })?;
+    slots[..threads()].get(usize::try_from(index).ok()?)
+}
+
+/// `ENTER` behind the wall, where `owner` cannot be forged and the caller's signals wait already;
+/// `mask` is given back by [`leave_walled`]. Runs with fs base `fs`.
+pub fn enter_walled(
+    index: u64,
+    owner: u64,
+    tid: u64,
+    mask: u64,
+    fs: u64,
+) -> Result<Context, i64> {
+    let slot = slot(index).ok_or(error::INVALID)?;
+    let nobody = 0;
+    let taken = slot.owner.compare_exchange(nobody, owner, Ordering::Acquire, Ordering::Relaxed);
+    if let Err(before) = taken {
+        let gone = !is_alive(slot.owner_id.load(Ordering::Acquire));
+        let succeed =
+            || slot.owner.compare_exchange(before, owner, Ordering::Acquire, Ordering::Relaxed);
+        if before == owner || !gone || succeed().is_err() {
+            return Err(error::IN_USE);
+        }
+    }
+    slot.owner_id.store(tid as u32, Ordering::Release);
+    // SAFETY: we are the owner now.
+    let before = unsafe { &mut *slot.before.get() };
+    before.signal_mask = mask;
+    before.affinity = [0; CPUS_MAX / 64];
+    let bytes = size_of_val(&before.affinity) as u64;
+    let at = &raw mut before.affinity as u64;
+    // SAFETY: fills an array of ours.
+    unsafe { sys::syscall(libc::SYS_sched_getaffinity, [0, bytes, at, 0, 0, 0]) };
+    let result = match pin(slot.cpu) {
+        true => cross(gate_op::ENTER, index, mask, 0, slot, fs),
+        false => -error::NO_RESOURCE,
+    };
+    if result < 0 {
+        free(slot);
+        return Err(-result);
+    }
+    Ok(Context { stack_top: slot.stack_top, fs_base: slot.fs_base })
+}
+
+/// `LEAVE` behind the wall, by the owner; answers the signal mask from before.
+pub fn leave_walled(index: u64, fs: u64) -> u64 {
+    let Some(slot) = slot(index) else { return 0 };
+    cross(gate_op::LEAVE, index, 0, 0, slot, fs);
+    free(slot).signal_mask
+}
+
+/// `WATCH` behind the wall, by the owner.
+pub fn watch_walled(index: u64, b: u64, c: u64, fs: u64) -> i64 {
+    slot(index).map_or(-error::INVALID, |slot| cross(gate_op::WATCH, index, b, c, slot, fs))
+}
+
+/// The owner gives its elastic thread up, and gets its affinity back.
+fn free(slot: &Slot) -> Before {
     // SAFETY: called by the owner. It is a copy, for the next owner may come at once.
     let before = unsafe { *slot.before.get() };
     slot.owner_id.store(0, Ordering::Relaxed);
     slot.owner.store(0, Ordering::Release);
     set_affinity(&before.affinity);
-    sys::set_signal_mask(before.signal_mask);
+    before
 }
 
 fn own_id() -> u32 {

@@ -134,6 +134,18 @@ impl Blocks {
     }
 }
 
+/// Commits all of its address space: sealed memory cannot be committed later. Linux still only gives
+/// pages as they are used.
+pub fn commit_all() {
+    #[cfg(not(test))]
+    crate::c_symbols::HEAP.with(|blocks| {
+        // A failure leaves what is committed already, and later ones answer null.
+        if blocks.end != 0 {
+            let _ = blocks.commit(blocks.end & !(COMMIT_BYTES - 1));
+        }
+    });
+}
+
 /// A heap: what the Rust allocator and `malloc` of the image stand on.
 pub struct Heap {
     locked: AtomicBool,

@@ -26,6 +26,7 @@ mod resume;
 mod signals;
 mod sys;
 mod updates;
+mod wall;
 
 use arguments::Arguments;
 use ix_domain::{Channel, FromImage};
@@ -49,7 +50,7 @@ extern "C" fn main(argc: c_int, argv: *const *const c_char, _env: *const *const 
     // SAFETY: no pointers.
     unsafe { libc::fcntl(arguments.channel, libc::F_SETFD, libc::FD_CLOEXEC) };
     let channel = Channel::from_fd(fd);
-    match boot::start(channel) {
+    match boot::start(channel, &arguments.domain) {
         // SAFETY: the launcher has read both from the stopped process, and no code of the program
         // has run since.
         Ok(header) => unsafe { resume::program(&arguments, header) },

@@ -1,7 +1,7 @@
 //! From the image to the program: tell it where the dataplane is, and start it as the kernel would
 //! have.
-use crate::arguments::Arguments;
-use crate::sys;
+use crate::arguments::{Arguments, Domain};
+use crate::{sys, wall};
 use core::arch::asm;
 use core::ffi::{CStr, c_char};
 use ix_abi::{ENV_HEADER, ProcessHeader};
@@ -24,6 +24,10 @@ pub unsafe fn program(arguments: &Arguments, header: *const ProcessHeader) -> ! 
     unsafe {
         sys::syscall(libc::SYS_set_robust_list, [0, 24, 0, 0, 0, 0]);
         sys::syscall(libc::SYS_set_tid_address, [0; 6]);
+    }
+    if arguments.domain != Domain::None {
+        // SAFETY: the wall was raised, the caller's promise is the same.
+        unsafe { wall::start(arguments.entry as u64, arguments.stack as u64) }
     }
     // SAFETY: a single thread. The jump leaves this code for good, with the registers as the kernel
     // sets them for a new program: rdx = 0 above all, for a function in it would be called at exit.

@@ -1,0 +1,159 @@
+//! Looks for instructions that change protection-key rights in code that the application may run:
+//! `wrpkru` (`0F 01 EF`) and `xrstor` (`0F AE /5` with a memory operand), at every offset, because a
+//! jump may go anywhere.
+
+/// What was found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Instruction {
+    /// `wrpkru`.
+    Wrpkru,
+    /// `xrstor`, or `xrstor64`.
+    Xrstor,
+}
+
+/// The longest of them, as far as it is looked at.
+pub const BYTES_MAX: usize = 3;
+
+/// Every place in `code` where one begins.
+pub fn scan(code: &[u8]) -> impl Iterator<Item = (usize, Instruction)> {
+    code.windows(BYTES_MAX).enumerate().filter_map(|(at, bytes)| match *bytes {
+        [0x0f, 0x01, 0xef] => Some((at, Instruction::Wrpkru)),
+        // mod is not 3, reg is 5.
+        [0x0f, 0xae, modrm] if modrm < 0xc0 && modrm >> 3 & 7 == 5 => {
+            Some((at, Instruction::Xrstor))
+        }
+        _ => None,
+    })
+}
+
+/// Whether one could begin in the last bytes of `code` and end in what is mapped behind it.
+pub fn may_go_on(code: &[u8]) -> bool {
+    matches!(code, [.., 0x0f] | [.., 0x0f, 0x01] | [.., 0x0f, 0xae])
+}
+
+/// Makes the instruction at `at` harmless, an illegal one, if it is a known one that no program
+/// needs: that of glibc's `pkey_set`, and those of its lazy binding (`LD_BIND_NOW` does without).
+/// The bytes around it prove that it stands there as an instruction and is not part of others.
+pub fn disarm(code: &mut [u8], at: usize) -> bool {
+    /// not eax; and eax, r9d; or eax, esi
+    const PKEY_SET: [u8; 7] = [0xf7, 0xd0, 0x44, 0x21, 0xc8, 0x09, 0xf0];
+    /// mov eax, STATE_SAVE_MASK; xor edx, edx
+    const BIND: [u8; 7] = [0xb8, 0xee, 0x00, 0x00, 0x00, 0x31, 0xd2];
+    /// Of xrstor [rsp + 0x40], as far as it is replaced.
+    const FROM_STACK: [u8; 5] = [0x0f, 0xae, 0x6c, 0x24, 0x40];
+    let Some(before) = at.checked_sub(PKEY_SET.len()).and_then(|start| code.get(start..at)) else {
+        return false;
+    };
+    let known = match code.get(at..at + BYTES_MAX) {
+        Some([0x0f, 0x01, 0xef]) => before == PKEY_SET,
+        Some([0x0f, 0xae, _]) => {
+            before == BIND && code.get(at..at + FROM_STACK.len()) == Some(&FROM_STACK)
+        }
+        _ => false,
+    };
+    if known {
+        // ud2
+        code[at..at + 2].copy_from_slice(&[0x0f, 0x0b]);
+    }
+    known
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// As slow and plain as can be.
+    fn naive(code: &[u8]) -> Vec<usize> {
+        let mut found = Vec::new();
+        for at in 0..code.len().saturating_sub(2) {
+            let wrpkru = code[at] == 0x0f && code[at + 1] == 1 && code[at + 2] == 0xef;
+            let modrm = code[at + 2];
+            let xrstor = code[at] == 0x0f
+                && code[at + 1] == 0xae
+                && modrm & 0x38 == 0x28
+                && modrm & 0xc0 != 0xc0;
+            if wrpkru || xrstor {
+                found.push(at);
+            }
+        }
+        found
+    }
+
+    /// Bytes of which many are parts of what is looked for.
+    fn code() -> impl Strategy<Value = Vec<u8>> {
+        let byte = prop_oneof![
+            3 => Just(0x0f), 2 => Just(0x01), 2 => Just(0xae), 2 => Just(0xef),
+            1 => Just(0x6c), 3 => any::<u8>(),
+        ];
+        proptest::collection::vec(byte, 0..200)
+    }
+
+    proptest! {
+        #[test]
+        fn finds_what_a_naive_search_finds(code in code()) {
+            let found: Vec<usize> = scan(&code).map(|(at, _)| at).collect();
+            prop_assert_eq!(found, naive(&code));
+        }
+
+        #[test]
+        fn finds_it_at_every_offset(mut code in code(), at in 0usize..200, which in any::<bool>()) {
+            let bytes = if which { [0x0f, 0x01, 0xef] } else { [0x0f, 0xae, 0x2f] };
+            let at = at % (code.len() + 1);
+            code.splice(at..at, bytes);
+            prop_assert!(scan(&code).any(|(found, _)| found == at));
+        }
+
+        /// Cut anywhere: either half has it, or the first one ends suspiciously.
+        #[test]
+        fn nothing_hides_on_a_border(code in code(), cut in 0usize..200) {
+            let cut = cut % (code.len() + 1);
+            let (first, second) = code.split_at(cut);
+            let across = naive(&code).iter().any(|&at| at < cut && at + BYTES_MAX > cut);
+            if across {
+                prop_assert!(may_go_on(first) || second.is_empty());
+            }
+        }
+
+        #[test]
+        fn disarming_removes_one_and_makes_none(mut code in code(), at in 0usize..200) {
+            let before: Vec<usize> = naive(&code);
+            let at = at % (code.len() + 1);
+            if disarm(&mut code, at) {
+                let mut left = before.clone();
+                left.retain(|&found| found != at);
+                prop_assert_eq!(naive(&code), left);
+            } else {
+                prop_assert_eq!(naive(&code), before);
+            }
+        }
+    }
+
+    #[test]
+    fn glibcs_own_are_known() {
+        let mut pkey_set = [0xf7, 0xd0, 0x44, 0x21, 0xc8, 0x09, 0xf0, 0x0f, 0x01, 0xef, 0x31, 0xc0];
+        assert!(disarm(&mut pkey_set, 7));
+        assert_eq!(scan(&pkey_set).count(), 0);
+        let mut bind =
+            [0xb8, 0xee, 0, 0, 0, 0x31, 0xd2, 0x0f, 0xae, 0x6c, 0x24, 0x40, 0x4c, 0x8b];
+        assert!(disarm(&mut bind, 7));
+        assert_eq!(scan(&bind).count(), 0);
+        // Inside of `call ERR_set_mark`, as in Debian's libcrypto: not an instruction.
+        let mut call = [0x90, 0x90, 0x90, 0x90, 0x90, 0x90, 0xe8, 0x0f, 0x01, 0xef, 0xff];
+        assert!(!disarm(&mut call, 7));
+    }
+
+    /// Not only invented bytes: the C library of this machine has `pkey_set`, and nothing else.
+    #[test]
+    fn the_c_library_can_be_disarmed() {
+        let Ok(mut library) = std::fs::read("/lib/x86_64-linux-gnu/libc.so.6") else {
+            eprintln!("skipped: no /lib/x86_64-linux-gnu/libc.so.6; use Debian or Ubuntu");
+            return;
+        };
+        let found: Vec<usize> = scan(&library)
+            .filter(|(_, instruction)| *instruction == Instruction::Wrpkru)
+            .map(|(at, _)| at)
+            .collect();
+        assert_eq!(found.iter().filter(|&&at| disarm(&mut library, at)).count(), 1);
+    }
+}

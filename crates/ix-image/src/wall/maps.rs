@@ -1,0 +1,69 @@
+//! The mappings of this process, as Linux lists them.
+
+/// A line of `/proc/self/maps`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mapping {
+    pub start: usize,
+    pub end: usize,
+    pub read: bool,
+    pub write: bool,
+    pub execute: bool,
+    pub shared: bool,
+    pub name: String,
+}
+
+impl Mapping {
+    /// `PROT_…`.
+    pub fn prot(&self) -> i32 {
+        let bit = |on: bool, bit: i32| if on { bit } else { 0 };
+        bit(self.read, libc::PROT_READ)
+            | bit(self.write, libc::PROT_WRITE)
+            | bit(self.execute, libc::PROT_EXEC)
+    }
+
+    fn parse(line: &str) -> Option<Mapping> {
+        let mut words = line.split_ascii_whitespace();
+        let (start, end) = words.next()?.split_once('-')?;
+        let rights = words.next()?.as_bytes();
+        let name = words.skip(3).collect::<Vec<_>>().join(" ");
+        let address = |text| usize::from_str_radix(text, 16).ok();
+        Some(Mapping {
+            start: address(start)?,
+            end: address(end)?,
+            read: *rights.first()? == b'r',
+            write: *rights.get(1)? == b'w',
+            execute: *rights.get(2)? == b'x',
+            shared: *rights.get(3)? == b's',
+            name,
+        })
+    }
+}
+
+/// All of them.
+pub fn mappings() -> std::io::Result<Vec<Mapping>> {
+    let text = std::fs::read_to_string("/proc/self/maps")?;
+    Ok(text.lines().filter_map(Mapping::parse).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_what_linux_writes() {
+        let line = "7f12a000-7f12c000 r-xs 00001000 fe:01 1234    /lib/a b.so";
+        let expected = Mapping {
+            start: 0x7f12_a000,
+            end: 0x7f12_c000,
+            read: true,
+            write: false,
+            execute: true,
+            shared: true,
+            name: "/lib/a b.so".to_owned(),
+        };
+        assert_eq!(Mapping::parse(line), Some(expected));
+        let own = mappings().expect("own mappings");
+        let here = reads_what_linux_writes as *const () as usize;
+        assert!(own.iter().any(|m| m.execute && (m.start..m.end).contains(&here)));
+    }
+}

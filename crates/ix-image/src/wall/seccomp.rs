@@ -1,0 +1,101 @@
+//! The second line behind Syscall User Dispatch: what neither side ever needs, the kernel refuses
+//! whoever asks, in this process and all that it starts.
+use std::io;
+
+/// System calls that get `EPERM`.
+const DENIED: [i64; 32] = [
+    libc::SYS_ptrace,
+    libc::SYS_process_vm_readv,
+    libc::SYS_process_vm_writev,
+    libc::SYS_process_madvise,
+    libc::SYS_pkey_alloc,
+    libc::SYS_pkey_free,
+    libc::SYS_io_uring_setup,
+    libc::SYS_io_uring_enter,
+    libc::SYS_io_uring_register,
+    libc::SYS_io_setup,
+    libc::SYS_userfaultfd,
+    libc::SYS_bpf,
+    libc::SYS_perf_event_open,
+    libc::SYS_modify_ldt,
+    libc::SYS_remap_file_pages,
+    libc::SYS_rseq,
+    libc::SYS_set_robust_list,
+    libc::SYS_unshare,
+    libc::SYS_setns,
+    libc::SYS_mount,
+    libc::SYS_umount2,
+    libc::SYS_pivot_root,
+    libc::SYS_chroot,
+    libc::SYS_kcmp,
+    libc::SYS_pidfd_getfd,
+    libc::SYS_keyctl,
+    libc::SYS_add_key,
+    libc::SYS_request_key,
+    libc::SYS_init_module,
+    libc::SYS_finit_module,
+    libc::SYS_kexec_load,
+    libc::SYS_move_pages,
+];
+
+const ARCH_X86_64: u32 = 0xc000_003e;
+const ARCH_I386: u32 = 0x4000_0003;
+/// The one 32-bit call: a thread's identity.
+const I386_SET_THREAD_AREA: u32 = 243;
+/// Numbers from here on are the x32 interface's.
+const X32: u32 = 0x4000_0000;
+
+fn program() -> Vec<libc::sock_filter> {
+    let load = |offset: u32| libc::sock_filter {
+        code: (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16,
+        jt: 0,
+        jf: 0,
+        k: offset,
+    };
+    let jump = |test: u32, k: u32, jt: u8, jf: u8| libc::sock_filter {
+        code: (libc::BPF_JMP | test | libc::BPF_K) as u16,
+        jt,
+        jf,
+        k,
+    };
+    let answer = |k: u32| libc::sock_filter {
+        code: (libc::BPF_RET | libc::BPF_K) as u16,
+        jt: 0,
+        jf: 0,
+        k,
+    };
+    let allow = answer(libc::SECCOMP_RET_ALLOW);
+    let deny = answer(libc::SECCOMP_RET_ERRNO | libc::EPERM as u32);
+    const NUMBER: u32 = 0;
+    const ARCH: u32 = 4;
+    let mut program = vec![
+        load(ARCH),
+        jump(libc::BPF_JEQ, ARCH_X86_64, 5, 0),
+        jump(libc::BPF_JEQ, ARCH_I386, 0, 3),
+        load(NUMBER),
+        jump(libc::BPF_JEQ, I386_SET_THREAD_AREA, 0, 1),
+        allow,
+        deny,
+        load(NUMBER),
+        jump(libc::BPF_JGE, X32, 0, 1),
+        deny,
+    ];
+    for number in DENIED {
+        program.push(jump(libc::BPF_JEQ, number as u32, 0, 1));
+        program.push(deny);
+    }
+    program.push(allow);
+    program
+}
+
+/// Puts the filter on the calling thread, which is the only one.
+pub fn install() -> io::Result<()> {
+    let mut program = program();
+    let filter =
+        libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
+    // SAFETY: the program outlives the call.
+    let answer = unsafe {
+        libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const filter)
+    };
+    if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}

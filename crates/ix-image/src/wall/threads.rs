@@ -1,0 +1,134 @@
+//! Threads and processes that the application makes. Syscall User Dispatch, the stack for signals
+//! and the thread's identity are not inherited, so a new one starts in the dataplane, which gives it
+//! all three before it runs an instruction of the application.
+use super::asm::{app_clone, exit_thread};
+use super::deliver::{FAULTS, finish, lock_actions, own, unlock_actions};
+use super::handler::{FP_BYTES, refuse, set_mask};
+use super::memory;
+use super::record::{self, FP_MAX, FREE, NOBODY, Record};
+use crate::sys;
+use core::sync::atomic::Ordering;
+
+const PR_SET_SYSCALL_USER_DISPATCH: u64 = 59;
+const PR_SYS_DISPATCH_ON: u64 = 1;
+const SIGNAL_MASK: u64 = 0xff;
+const USER_TOP: u64 = 1 << 47;
+const EPERM: i64 = libc::EPERM as i64;
+const EAGAIN: i64 = libc::EAGAIN as i64;
+
+/// A new user namespace would bring capabilities, others mounts.
+const NAMESPACES: u64 = 0x7e02_0000 | 0x80;
+
+/// `clone`, `fork` and `vfork`, as `clone`'s arguments.
+pub fn clone(record: &mut Record, mut args: [u64; 6]) -> i64 {
+    const VM: u64 = libc::CLONE_VM as u64;
+    const THREAD: u64 = libc::CLONE_THREAD as u64;
+    if args[0] & (NAMESPACES | libc::CLONE_PTRACE as u64) != 0 {
+        return refuse();
+    }
+    if args[0] & libc::CLONE_SETTLS as u64 != 0 && args[4] >= USER_TOP {
+        return -EPERM;
+    }
+    if args[0] & VM != 0 && args[0] & THREAD == 0 {
+        // `vfork`: the parent's memory would be ours and the child's at once. A copy does.
+        args[0] &= !(VM | libc::CLONE_VFORK as u64);
+    }
+    let Some(child) = record::take() else { return -EAGAIN };
+    // SAFETY: just taken, so nobody else uses it.
+    let new = unsafe { &mut *record::at(child) };
+    new.registers = record.registers;
+    new.registers.rax = 0;
+    if args[1] != 0 {
+        new.registers.rsp = args[1];
+    }
+    new.app_fs = if args[0] & libc::CLONE_SETTLS as u64 != 0 { args[4] } else { record.app_fs };
+    new.app_mask = record.app_mask;
+    new.elastic = NOBODY;
+    (new.in_handler, new.in_forward, new.inside, new.pending) = (1, 0, 0, 0);
+    new.app_stack = if args[0] & VM != 0 { record::AltStack { flags: 2, ..Default::default() } } else { record.app_stack };
+    let bytes = FP_BYTES.load(Ordering::Relaxed).min(FP_MAX);
+    new.fp.0[..bytes].copy_from_slice(&record.fp.0[..bytes]);
+    new.tid = 0;
+    // A signal between the two would find the new thread half made.
+    set_mask(record, !0);
+    let call = [libc::SYS_clone as u64, args[0], args[1], args[2], args[3], args[4], args[5]];
+    let is_process = args[0] & VM == 0;
+    new.is_process = u8::from(is_process);
+    if is_process {
+        // A copy of a lock that another thread holds would never be opened.
+        memory::lock();
+        lock_actions();
+    }
+    // SAFETY: the record of this thread; the child's was prepared.
+    let result = unsafe { app_clone(record, &call, child as u64) };
+    if is_process {
+        unlock_actions();
+        memory::unlock();
+    }
+    if result < 0 || is_process {
+        // Nobody here will be it. (If somebody has forged its way to it, it is that thread's.)
+        let new = record::at(child);
+        // SAFETY: `state` is atomic.
+        let state = unsafe { &(*new).state };
+        let _ = state.compare_exchange(record::STARTING, FREE, Ordering::AcqRel, Ordering::Relaxed);
+    }
+    result
+}
+
+/// The first code of a new thread or process, with all signals blocked.
+///
+/// # Safety
+/// The record was taken for the calling thread.
+pub unsafe extern "C" fn child_start(record: *mut Record) {
+    // SAFETY: the caller's promise.
+    let record = unsafe { &mut *record };
+    record.kernel_mask = !0;
+    if record.is_process != 0 {
+        unlock_actions();
+        memory::unlock();
+        super::forked();
+    }
+    if arm(record).is_err() {
+        // Without them it must not run.
+        exit_thread(record, 1);
+    }
+    finish(record);
+}
+
+/// Identity, stack for signals, Syscall User Dispatch for the calling thread.
+pub fn arm(record: &mut Record) -> Result<(), i64> {
+    let index = (&raw const *record as usize - record::at(0) as usize) >> record::SHIFT;
+    record::claim(index)?;
+    let check = |answer: i64| if answer < 0 { Err(answer) } else { Ok(answer) };
+    let stack = [record.stack.0, 0, record.stack.1];
+    // SAFETY: reads a local; the stack is the record's own.
+    unsafe {
+        record.tid = check(sys::syscall(libc::SYS_gettid, [0; 6]))? as u64;
+        let at = &raw const stack as u64;
+        check(sys::syscall(libc::SYS_sigaltstack, [at, 0, 0, 0, 0, 0]))?;
+        let selector = &raw mut (*record.shown).selector;
+        selector.write_volatile(0);
+        let args =
+            [PR_SET_SYSCALL_USER_DISPATCH, PR_SYS_DISPATCH_ON, 0, 0, selector as u64, 0];
+        check(sys::syscall(libc::SYS_prctl, args))?;
+    }
+    Ok(())
+}
+
+/// `exit`: of the calling thread alone.
+pub fn exit(record: &mut Record, status: u64) -> ! {
+    set_mask(record, !0);
+    super::leave(record);
+    exit_thread(record, status & SIGNAL_MASK)
+}
+
+/// Handlers for faults and for stopped system calls, for the whole process.
+pub fn own_faults() -> Result<(), i64> {
+    for signal in FAULTS {
+        match own(signal, 0) {
+            0 => {}
+            error => return Err(error),
+        }
+    }
+    Ok(())
+}
