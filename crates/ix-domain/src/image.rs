@@ -1,5 +1,6 @@
 //! The dataplane image as the launcher holds it: a descriptor to map from, and its layout.
 use crate::elf::{ElfError, Layout};
+use crate::scan::{BYTES_MAX, Instruction, disarm, scan};
 use std::ffi::CStr;
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -12,6 +13,9 @@ pub enum ImageError {
     /// The bytes are not an image.
     #[error("the dataplane image is damaged: {0}; build ix again")]
     Elf(#[from] ElfError),
+    /// Its code changes memory rights where nothing looks at it afterwards.
+    #[error("the dataplane image has unchecked code at offset {0:#x}; build ix again")]
+    Code(usize),
     /// A system call failed.
     #[error("cannot hold the dataplane image in memory: {0}")]
     System(#[from] io::Error),
@@ -28,8 +32,10 @@ impl Image {
     /// From the bytes that the `ix` command carries; they go to a sealed memfd.
     pub fn from_bytes(bytes: &[u8]) -> Result<Image, ImageError> {
         let layout = Layout::parse(bytes)?;
+        let mut bytes = bytes.to_vec();
+        check_code(&mut bytes, &layout)?;
         let mut file = File::from(memfd(c"ix-image")?);
-        file.write_all(bytes)?;
+        file.write_all(&bytes)?;
         // Nobody has it mapped for writing, so this is as good as F_SEAL_WRITE, which fails while
         // the kernel holds one of the pages for a moment (reclaim, DAMON).
         seal(file.as_fd(), libc::F_SEAL_FUTURE_WRITE | libc::F_SEAL_GROW | libc::F_SEAL_SHRINK)?;
@@ -37,7 +43,7 @@ impl Image {
     }
 
     /// From a file, so that perf and gdb find its symbols by name. The file must not change
-    /// while programs run on it.
+    /// while programs run on it. Its code is not looked at: not for use behind a wall.
     pub fn from_file(path: &Path) -> Result<Image, ImageError> {
         let mut file = File::open(path)?;
         let mut bytes = Vec::new();
@@ -51,6 +57,37 @@ impl Image {
 
     pub(crate) fn layout(&self) -> &Layout {
         &self.layout
+    }
+}
+
+/// Makes sure that the application cannot use the image's own code to get more rights: what changes
+/// rights is followed by a look at what it did, and lazy binding, which a static program never does,
+/// is made harmless.
+fn check_code(bytes: &mut [u8], layout: &Layout) -> Result<(), ImageError> {
+    for segment in layout.segments.iter().filter(|s| s.prot & libc::PROT_EXEC != 0) {
+        let start = segment.offset as usize;
+        let range = start..start + segment.file_bytes as usize;
+        let Some(code) = bytes.get_mut(range) else { return Err(ImageError::Code(start)) };
+        let found: Vec<_> = scan(code).collect();
+        for (at, instruction) in found {
+            if !is_checked(code, at, instruction) && !disarm(code, at) {
+                return Err(ImageError::Code(start + at));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Whether a comparison and a jump follow at once.
+fn is_checked(code: &[u8], at: usize, instruction: Instruction) -> bool {
+    let after = &code[at + BYTES_MAX..];
+    match (instruction, after) {
+        // cmp eax, imm32; jne
+        (Instruction::Wrpkru, [0x3d, _, _, _, _, 0x0f, 0x85, ..]) => true,
+        (Instruction::Wrpkru, [0x3d, _, _, _, _, 0x75, ..]) => true,
+        // cmp eax, [rip + disp32]; jne
+        (Instruction::Xrstor, [0x3b, 0x05, _, _, _, _, 0x0f, 0x85, ..]) => true,
+        _ => false,
     }
 }
 

@@ -51,7 +51,8 @@ pub fn plant(
     }
     tracee.syscall("close", libc::SYS_close, [image_fd as u64, 0, 0, 0, 0, 0])?;
     tracee.restore_code()?;
-    let (rsp, bytes) = first_stack(&tracee, layout, base, stack + STACK_BYTES, channel_fd, &domain)?;
+    let (rsp, bytes) =
+        first_stack(&tracee, layout, base, stack + STACK_BYTES, channel_fd, &domain)?;
     tracee.write(rsp, &bytes).map_err(system("process_vm_writev"))?;
     tracee.detach(base + layout.entry, rsp)
 }

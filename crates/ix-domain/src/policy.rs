@@ -126,20 +126,81 @@ fn look(number: i64) -> Option<Kind> {
 fn descriptors(number: i64) -> Option<&'static [usize]> {
     use libc::*;
     Some(match number {
-        SYS_read | SYS_write | SYS_readv | SYS_writev | SYS_pread64 | SYS_pwrite64
-        | SYS_preadv | SYS_pwritev | SYS_preadv2 | SYS_pwritev2 | SYS_close | SYS_fstat
-        | SYS_lseek | SYS_ioctl | SYS_flock | SYS_ftruncate | SYS_getdents64 | SYS_fchdir
-        | SYS_fchmod | SYS_fchown | SYS_fsync | SYS_fdatasync | SYS_fadvise64 | SYS_fallocate
-        | SYS_sync_file_range | SYS_syncfs | SYS_readahead | SYS_fstatfs | SYS_vmsplice
-        | SYS_connect | SYS_accept | SYS_accept4 | SYS_bind | SYS_listen | SYS_getsockname
-        | SYS_getpeername | SYS_setsockopt | SYS_getsockopt | SYS_shutdown | SYS_sendto
-        | SYS_recvfrom | SYS_recvmsg | SYS_recvmmsg | SYS_sendmsg | SYS_sendmmsg | SYS_openat
-        | SYS_openat2 | SYS_newfstatat | SYS_statx | SYS_unlinkat | SYS_mkdirat | SYS_readlinkat
-        | SYS_fchmodat | SYS_fchmodat2 | SYS_fchownat | SYS_futimesat | SYS_utimensat
-        | SYS_faccessat | SYS_faccessat2 | SYS_mknodat | SYS_dup | SYS_fcntl | SYS_epoll_wait
-        | SYS_epoll_pwait | SYS_epoll_pwait2 | SYS_signalfd4 | SYS_signalfd
-        | SYS_timerfd_settime | SYS_timerfd_gettime | SYS_inotify_add_watch
-        | SYS_inotify_rm_watch | SYS_execveat | SYS_fgetxattr | SYS_fsetxattr | SYS_flistxattr
+        SYS_read
+        | SYS_write
+        | SYS_readv
+        | SYS_writev
+        | SYS_pread64
+        | SYS_pwrite64
+        | SYS_preadv
+        | SYS_pwritev
+        | SYS_preadv2
+        | SYS_pwritev2
+        | SYS_close
+        | SYS_fstat
+        | SYS_lseek
+        | SYS_ioctl
+        | SYS_flock
+        | SYS_ftruncate
+        | SYS_getdents64
+        | SYS_fchdir
+        | SYS_fchmod
+        | SYS_fchown
+        | SYS_fsync
+        | SYS_fdatasync
+        | SYS_fadvise64
+        | SYS_fallocate
+        | SYS_sync_file_range
+        | SYS_syncfs
+        | SYS_readahead
+        | SYS_fstatfs
+        | SYS_vmsplice
+        | SYS_connect
+        | SYS_accept
+        | SYS_accept4
+        | SYS_bind
+        | SYS_listen
+        | SYS_getsockname
+        | SYS_getpeername
+        | SYS_setsockopt
+        | SYS_getsockopt
+        | SYS_shutdown
+        | SYS_sendto
+        | SYS_recvfrom
+        | SYS_recvmsg
+        | SYS_recvmmsg
+        | SYS_sendmsg
+        | SYS_sendmmsg
+        | SYS_openat
+        | SYS_openat2
+        | SYS_newfstatat
+        | SYS_statx
+        | SYS_unlinkat
+        | SYS_mkdirat
+        | SYS_readlinkat
+        | SYS_fchmodat
+        | SYS_fchmodat2
+        | SYS_fchownat
+        | SYS_futimesat
+        | SYS_utimensat
+        | SYS_faccessat
+        | SYS_faccessat2
+        | SYS_mknodat
+        | SYS_dup
+        | SYS_fcntl
+        | SYS_epoll_wait
+        | SYS_epoll_pwait
+        | SYS_epoll_pwait2
+        | SYS_signalfd4
+        | SYS_signalfd
+        | SYS_timerfd_settime
+        | SYS_timerfd_gettime
+        | SYS_inotify_add_watch
+        | SYS_inotify_rm_watch
+        | SYS_execveat
+        | SYS_fgetxattr
+        | SYS_fsetxattr
+        | SYS_flistxattr
         | SYS_pidfd_send_signal => &[0],
         SYS_dup2 | SYS_dup3 | SYS_sendfile | SYS_tee => &[0, 1],
         SYS_splice | SYS_copy_file_range | SYS_renameat | SYS_renameat2 | SYS_linkat
@@ -150,20 +211,48 @@ fn descriptors(number: i64) -> Option<&'static [usize]> {
         SYS_munmap | SYS_mprotect | SYS_mremap | SYS_madvise | SYS_brk | SYS_shmdt | SYS_msync
         | SYS_mincore | SYS_mlock | SYS_mlock2 | SYS_munlock | SYS_mlockall | SYS_munlockall
         | SYS_membarrier => &[],
-        SYS_rt_sigaction | SYS_rt_sigprocmask | SYS_rt_sigreturn | SYS_sigaltstack
-        | SYS_rt_sigpending | SYS_rt_sigtimedwait | SYS_rt_sigsuspend | SYS_pause | SYS_kill
-        | SYS_tkill | SYS_tgkill | SYS_rt_sigqueueinfo | SYS_rt_tgsigqueueinfo => &[],
-        SYS_clone | SYS_fork | SYS_vfork | SYS_execve | SYS_exit | SYS_exit_group | SYS_wait4
-        | SYS_set_tid_address | SYS_futex | SYS_futex_waitv | SYS_arch_prctl | SYS_sched_yield
-        | SYS_sched_setaffinity | SYS_sched_getaffinity | SYS_sched_setparam
-        | SYS_sched_getparam | SYS_sched_setscheduler | SYS_sched_getscheduler
-        | SYS_sched_get_priority_max | SYS_sched_get_priority_min | SYS_sched_rr_get_interval
-        | SYS_getpriority | SYS_setpriority | SYS_getcpu => &[],
+        SYS_rt_sigaction
+        | SYS_rt_sigprocmask
+        | SYS_rt_sigreturn
+        | SYS_sigaltstack
+        | SYS_rt_sigpending
+        | SYS_rt_sigtimedwait
+        | SYS_rt_sigsuspend
+        | SYS_pause
+        | SYS_kill
+        | SYS_tkill
+        | SYS_tgkill
+        | SYS_rt_sigqueueinfo
+        | SYS_rt_tgsigqueueinfo => &[],
+        SYS_clone
+        | SYS_fork
+        | SYS_vfork
+        | SYS_execve
+        | SYS_exit
+        | SYS_exit_group
+        | SYS_wait4
+        | SYS_set_tid_address
+        | SYS_futex
+        | SYS_futex_waitv
+        | SYS_arch_prctl
+        | SYS_sched_yield
+        | SYS_sched_setaffinity
+        | SYS_sched_getaffinity
+        | SYS_sched_setparam
+        | SYS_sched_getparam
+        | SYS_sched_setscheduler
+        | SYS_sched_getscheduler
+        | SYS_sched_get_priority_max
+        | SYS_sched_get_priority_min
+        | SYS_sched_rr_get_interval
+        | SYS_getpriority
+        | SYS_setpriority
+        | SYS_getcpu => &[],
         SYS_open | SYS_creat | SYS_access | SYS_stat | SYS_lstat | SYS_unlink | SYS_mkdir
-        | SYS_rmdir | SYS_rename | SYS_link | SYS_symlink | SYS_readlink | SYS_chmod | SYS_chown
-        | SYS_lchown | SYS_chdir | SYS_getcwd | SYS_truncate | SYS_utime | SYS_utimes
-        | SYS_statfs | SYS_mknod | SYS_getxattr | SYS_lgetxattr | SYS_listxattr | SYS_umask
-        | SYS_sync => &[],
+        | SYS_rmdir | SYS_rename | SYS_link | SYS_symlink | SYS_readlink | SYS_chmod
+        | SYS_chown | SYS_lchown | SYS_chdir | SYS_getcwd | SYS_truncate | SYS_utime
+        | SYS_utimes | SYS_statfs | SYS_mknod | SYS_getxattr | SYS_lgetxattr | SYS_listxattr
+        | SYS_umask | SYS_sync => &[],
         SYS_poll | SYS_ppoll | SYS_select | SYS_pselect6 | SYS_epoll_create | SYS_epoll_create1
         | SYS_eventfd | SYS_eventfd2 | SYS_timerfd_create | SYS_inotify_init
         | SYS_inotify_init1 | SYS_pipe | SYS_pipe2 | SYS_memfd_create | SYS_socket

@@ -30,10 +30,7 @@ static RUNNING: AtomicPtr<Running> = AtomicPtr::new(core::ptr::null_mut());
 const HWCAP2_FSGSBASE: u64 = 1 << 1;
 
 /// Starts the dataplane as the broker says. On failure the channel comes back with the reason.
-pub fn start(
-    channel: Channel,
-    domain: &Domain,
-) -> Result<*const ProcessHeader, (Channel, String)> {
+pub fn start(channel: Channel, domain: &Domain) -> Result<*const ProcessHeader, (Channel, String)> {
     let started = prepare(&channel, domain).and_then(|parts| {
         channel.send(&FromImage::Ready.encode(), &[]).map_err(broken)?;
         Ok(parts)
@@ -158,8 +155,15 @@ fn prepare(channel: &Channel, domain: &Domain) -> Result<Prepared, String> {
         ControlPage::create(page_fd.as_fd(), threads, ticks_per_us).map_err(|e| e.to_string())?;
     let attached = |device, queue| finish_attachment(channel, device, queue);
     let page = Arc::new(page);
-    let dataplane = Dataplane::boot_in(memory, config, devices, &page, gate::address(*domain != Domain::None), attached)
-        .map_err(|e| e.to_string())?;
+    let dataplane = Dataplane::boot_in(
+        memory,
+        config,
+        devices,
+        &page,
+        gate::address(*domain != Domain::None),
+        attached,
+    )
+    .map_err(|e| e.to_string())?;
     let signals = open_gate(&dataplane, reserved)?;
     reserved.fence().map_err(|e| text("setrlimit", e))?;
     if let Domain::Pku(program) = domain {

@@ -283,13 +283,7 @@ fn slot(index: u64) -> Option<&'static Slot> {
 
 /// `ENTER` behind the wall, where `owner` cannot be forged and the caller's signals wait already;
 /// `mask` is given back by [`leave_walled`]. Runs with fs base `fs`.
-pub fn enter_walled(
-    index: u64,
-    owner: u64,
-    tid: u64,
-    mask: u64,
-    fs: u64,
-) -> Result<Context, i64> {
+pub fn enter_walled(index: u64, owner: u64, tid: u64, mask: u64, fs: u64) -> Result<Context, i64> {
     let slot = slot(index).ok_or(error::INVALID)?;
     let nobody = 0;
     let taken = slot.owner.compare_exchange(nobody, owner, Ordering::Acquire, Ordering::Relaxed);

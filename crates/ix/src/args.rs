@@ -79,6 +79,8 @@ pub enum Command {
     /// Say what this machine can do, what it cannot, why, and what mends it
     #[command(long_about = DOCTOR_HELP)]
     Doctor(DoctorArgs),
+    /// Attack the wall from inside a program, with and without it
+    Attack(AttackArgs),
     /// Put load on a server and measure its latency, from Linux sockets or from a dataplane
     #[command(disable_help_flag = true)]
     Load(EchoArgs),
@@ -108,7 +110,7 @@ pub enum Domain {
     /// Nothing: the program can touch the dataplane's memory
     #[default]
     None,
-    /// Memory protection keys of the processor (not built yet)
+    /// Memory protection keys of the processor, and a filter for system calls
     Pku,
 }
 
@@ -146,6 +148,9 @@ pub struct RunArgs {
     /// What keeps the program out of the dataplane's memory
     #[arg(long, value_enum)]
     pub domain: Option<Domain>,
+    /// As whom the program runs with `--domain pku`, a number (default: 65534, nobody)
+    #[arg(long, value_name = "UID")]
+    pub user: Option<u32>,
     /// Whether an unmodified program gets sockets on IX
     #[arg(long, value_enum, default_value_t = Posix::Auto)]
     pub posix: Posix,
@@ -405,6 +410,23 @@ pub struct BenchArgs {
     /// Write the results to this file as well, as JSON (`-`: standard output)
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
+}
+
+/// Flags of `ix attack`.
+#[derive(Args, Debug)]
+pub struct AttackArgs {
+    /// Print JSON: a row an attack
+    #[arg(long)]
+    pub json: bool,
+    /// Random system calls that the fuzzer makes
+    #[arg(long, default_value_t = 20_000)]
+    pub fuzz: u32,
+    /// Seed of the fuzzer
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// The attacks themselves, in the program that `ix attack` starts
+    #[arg(long, hide = true)]
+    pub inside: bool,
 }
 
 /// Flags of `ix doctor`.

@@ -21,6 +21,11 @@ use std::time::Instant;
 /// The dataplane as an executable of its own, that is planted into the program's process.
 static IMAGE: &[u8] = include_bytes!(env!("IX_IMAGE"));
 
+/// Its bytes.
+pub fn image_bytes() -> &'static [u8] {
+    IMAGE
+}
+
 /// From the first sign of a process's end to its end, at most.
 const ENDING_MS: i32 = 100;
 
@@ -42,6 +47,10 @@ pub struct Broker {
     pub access: Access,
     /// What makes an unmodified program load the library for sockets.
     pub preload: Preload,
+    /// What stands between the two.
+    pub domain: ix_domain::Domain,
+    /// Whom the program runs as, when not as ourselves.
+    pub user: Option<(u32, u32)>,
 }
 
 /// A program that runs.
@@ -75,6 +84,8 @@ impl Broker {
             args: self.args,
             env: std::mem::take(&mut self.preload.env),
             inherited: self.preload.inherited.iter().map(AsRawFd::as_raw_fd).collect(),
+            domain: self.domain,
+            user: self.user,
         };
         let mut child = ix_domain::launch(&image, &config).map_err(launch_problem)?;
         let pid = child.pid();

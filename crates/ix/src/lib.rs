@@ -4,6 +4,7 @@
 //! benchmarks, the doctor. Errors are a [`problem::Problem`]: one line that says what, why, and
 //! what to do.
 pub mod args;
+mod attack;
 pub mod bench;
 mod broker;
 pub mod commands;
@@ -56,6 +57,7 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
         Command::Cp(args) => cp::main(&args).map(done),
         Command::Top(args) => top::main(&args),
         Command::Doctor(args) => doctor::main(&args).map(done),
+        Command::Attack(args) => attack::main(&args).map(done),
         Command::Load(args) => load::main(args.args),
         Command::Sim(args) => Ok(ix_sim::cli(args.args)),
         Command::Packets(args) => Ok(ix_packets::cli(args.args)),

@@ -17,8 +17,9 @@ use std::sync::Arc;
 
 /// Runs it; answers the program's exit status.
 pub fn main(args: &RunArgs) -> Result<u8> {
-    if args.domain == Some(Domain::Pku) {
-        return Err(pku_not_built());
+    let walled = args.domain == Some(Domain::Pku);
+    if walled {
+        crate::attack::has_keys()?;
     }
     let settings = Settings::from_args(args)?;
     if let Some(policy) = &args.policy {
@@ -27,20 +28,37 @@ pub fn main(args: &RunArgs) -> Result<u8> {
     let specs = device_specs(&settings)?;
     let program = find_program(args.program.first().map_or(OsStr::new(""), |p| p))?;
     let preload = crate::posix::preload(args.posix, &program, &settings)?;
+    if walled && !preload.env.is_empty() {
+        let why = "unmodified programs with sockets on IX are not built for the wall yet";
+        return Err(Problem::new(
+            format!("cannot run {} with --domain pku", program.display()),
+            why,
+        )
+        .mend("say --domain none, or --posix off: its sockets are Linux's then"));
+    }
     let mut keys = Keys::random()?;
     let kept = crate::control::folder().ok();
     keys.isn_secret =
         isn_key::of_addresses(kept.as_deref(), &settings.addresses(), keys.isn_secret);
     let memory = shared_memory(&specs, &settings)?;
     let devices = open_devices(&specs, &settings, &keys, &memory)?;
-    eprintln!("ix: domain none: the program can touch the dataplane's memory");
+    let domain = if walled { ix_domain::Domain::Pku } else { ix_domain::Domain::None };
+    let user = if walled { user_of(args.user)? } else { None };
+    match user {
+        _ if !walled => eprintln!("ix: domain none: the program can touch the dataplane's memory"),
+        Some((user, _)) => {
+            eprintln!("ix: domain pku (new, little used): the program runs as user {user}")
+        }
+        None => eprintln!("ix: domain pku (new, little used)"),
+    }
     let text = dataplane_text(&settings, &keys, &devices);
     let name = program.display().to_string();
     let (cpus, access) = (settings.cpus(), settings.access.clone());
     let shares = devices.iter().any(OpenedDevice::shares_memory);
     let memory = memory.map(|memory| memory.fd).filter(|_| shares);
     let argv = args.program.clone();
-    let broker = Broker { program, args: argv, text, cpus, devices, memory, access, preload };
+    let broker =
+        Broker { program, args: argv, text, cpus, devices, memory, access, preload, domain, user };
     let mut running = broker.start(args.control.as_deref())?;
     let controller = args
         .policy
@@ -58,10 +76,19 @@ pub fn main(args: &RunArgs) -> Result<u8> {
     Ok(exit.status())
 }
 
-/// The answer to `--domain pku`.
-pub fn pku_not_built() -> Problem {
-    Problem::new("cannot use --domain pku", "protection by memory keys is not built yet")
-        .mend("say --domain none, with which the program can touch the dataplane's memory")
+/// Whom a program behind the wall runs as: never root, and never with what root leaves it.
+fn user_of(wanted: Option<u32>) -> Result<Option<(u32, u32)>> {
+    const NOBODY: u32 = 65534;
+    // SAFETY: no arguments.
+    let own = unsafe { libc::geteuid() };
+    match wanted.unwrap_or(NOBODY) {
+        0 => {
+            Err(Problem::new("cannot run it as root with --domain pku", "root owns its processes")
+                .mend("name another user with --user"))
+        }
+        user if own == 0 => Ok(Some((user, user))),
+        _ => Ok(None),
+    }
 }
 
 /// Reads the device specifications. Where one does not say how many queues, it gets one for each

@@ -6,8 +6,8 @@
 //! and takes stack and everything else from that thread's record, before it does anything.
 //! Whoever comes with wrong rights gets the application's, and an illegal instruction.
 //!
-//! There are five: [`gate`], [`signal_entry`], the end of [`app_syscall`] and of [`app_copy`], and
-//! the begin of a new thread in [`app_clone`]. `xrstor` can write the rights too; [`resume`] has the
+//! There are four: [`gate`], [`signal_entry`], the way [`back`] from a call for the application, and
+//! the begin of a new thread in [`app_clone`]. A fifth, [`raise_rights`], is shut when it was used. `xrstor` can write the rights too; [`resume`] has the
 //! only one, with a constant mask that is compared afterwards.
 use super::deliver::deliver_pending;
 use super::handler::handle_signal;
@@ -16,7 +16,7 @@ use super::threads::child_start;
 use core::arch::naked_asm;
 use core::mem::offset_of;
 use core::sync::atomic::{AtomicU64, Ordering};
-use ix_abi::{error, gate_op};
+use ix_abi::gate_op;
 
 /// Protection key of what the application must not touch.
 pub const KEY_OWN: u64 = 1;
@@ -97,12 +97,16 @@ pub extern "C" fn gate(op: u64, index: u64, b: u64, c: u64) -> i64 {
         "mov r10, rdx",
         "mov r11, rcx",
         raise!(),
+        "cmp rsi, {nobody}",
+        "je 2f",
         "cmp rsi, [r8 + {elastic}]",
         "je 3f",
-        // Not this thread's: the answer is given with the application's rights.
+        // Not this thread's: the handler says why.
+        "2:",
         lower!(),
-        "mov rax, -{state}",
-        "ret",
+        "mov rdx, r10",
+        "mov rcx, r11",
+        "jmp {other}",
         "3: mov rax, [r8 + {shown}]",
         "mov byte ptr [rax + {syscalls}], 0",
         "mov byte ptr [r8 + {inside}], 1",
@@ -167,7 +171,6 @@ pub extern "C" fn gate(op: u64, index: u64, b: u64, c: u64) -> i64 {
         "jne {pending_call}",
         "ret",
         run_io = const gate_op::RUN_IO,
-        state = const error::STATE,
         other = sym gate_other,
         pending_call = sym gate_pending,
         dataplane = const PKRU_DATAPLANE,
@@ -177,6 +180,7 @@ pub extern "C" fn gate(op: u64, index: u64, b: u64, c: u64) -> i64 {
         shift = const SHIFT,
         table = sym TABLE,
         bad = sym bad,
+        nobody = const record::NOBODY as i64,
         elastic = const offset_of!(Record, elastic),
         shown = const offset_of!(Record, shown),
         syscalls = const offset_of!(Shown, selector),
@@ -651,16 +655,27 @@ pub extern "C" fn exit_thread(record: *mut Record, status: u64) -> ! {
     )
 }
 
-/// Gives the calling thread the dataplane's rights: once, before there is an application.
-pub fn raise_rights() {
-    // SAFETY: nobody else runs in the process yet; the new rights are more than those before.
-    unsafe {
-        core::arch::asm!(
-            "wrpkru", "cmp eax, {dataplane}", "jne {bad}",
-            in("eax") PKRU_DATAPLANE, in("ecx") 0, in("edx") 0,
-            dataplane = const PKRU_DATAPLANE, bad = sym bad,
-        );
-    }
+/// Not zero from the moment on at which there is an application.
+pub static STANDS: AtomicU64 = AtomicU64::new(0);
+
+/// Gives the calling thread the dataplane's rights: once, before there is an application. Who jumps
+/// here later finds that the wall stands.
+#[unsafe(naked)]
+pub extern "C" fn raise_rights() {
+    naked_asm!(
+        "xor ecx, ecx",
+        "xor edx, edx",
+        "mov eax, {dataplane}",
+        "wrpkru",
+        "cmp eax, {dataplane}",
+        "jne {bad}",
+        "cmp qword ptr [rip + {stands}], 0",
+        "jne {bad}",
+        "ret",
+        dataplane = const PKRU_DATAPLANE,
+        stands = sym STANDS,
+        bad = sym bad,
+    )
 }
 
 /// What the processor's vector state has.

@@ -157,8 +157,7 @@ fn dataplane_fault(record: &mut Record, frame: &Frame, info: &Siginfo) -> ! {
 fn take_context(record: &mut Record, frame: &Frame, fs: u64) {
     let g = &frame.general;
     let r = &mut record.registers;
-    [r.r8, r.r9, r.r10, r.r11, r.r12, r.r13, r.r14, r.r15] =
-        core::array::from_fn(|i| g[R8 + i]);
+    [r.r8, r.r9, r.r10, r.r11, r.r12, r.r13, r.r14, r.r15] = core::array::from_fn(|i| g[R8 + i]);
     [r.rdi, r.rsi, r.rbp, r.rbx, r.rdx, r.rax, r.rcx, r.rsp, r.rip] =
         core::array::from_fn(|i| g[8 + i]);
     r.rflags = frame.rflags;

@@ -131,7 +131,9 @@ pub fn replace(record: &mut Record, addr: u64, bytes: u64) -> Result<(), i64> {
             .and_then(|()| {
                 check(sys::syscall(libc::SYS_pkey_mprotect, [copy, bytes, code, 0, 0, 0]))
             })
-            .and_then(|_| check(sys::syscall(libc::SYS_mremap, [copy, bytes, bytes, fixed, addr, 0])))
+            .and_then(|_| {
+                check(sys::syscall(libc::SYS_mremap, [copy, bytes, bytes, fixed, addr, 0]))
+            })
             .and_then(|_| check(sys::syscall(SYS_MSEAL, [addr, bytes, 0, 0, 0, 0])))
     };
     done.map(drop).inspect_err(|_| {

@@ -43,6 +43,7 @@ pub fn raise(
     fd_base: i32,
 ) -> Result<(), String> {
     refuse_privilege()?;
+    refuse_open_memory(fd_base)?;
     allocate_keys()?;
     asm::raise_rights();
     asm::measure_vectors();
@@ -72,6 +73,7 @@ pub fn raise(
     first.app_mask = sys::set_signal_mask(!0);
     first.kernel_mask = !0;
     RAISED.store(true, Ordering::Release);
+    asm::STANDS.store(1, Ordering::Release);
     Ok(())
 }
 
@@ -107,7 +109,9 @@ fn last(what: &str) -> String {
 /// Files of the dataplane's process are closed to the application only if it is not their owner.
 fn refuse_privilege() -> Result<(), String> {
     let status = std::fs::read_to_string("/proc/self/status").map_err(|e| text("/proc", e))?;
-    let none = |line: &str| line.trim_start_matches(char::is_alphabetic).trim_matches([':', '\t', ' ', '0']).is_empty();
+    let none = |line: &str| {
+        line.trim_start_matches(char::is_alphabetic).trim_matches([':', '\t', ' ', '0']).is_empty()
+    };
     let capable = status
         .lines()
         .filter(|line| ["CapEff", "CapPrm", "CapInh", "CapAmb"].iter().any(|c| line.starts_with(c)))
@@ -115,6 +119,22 @@ fn refuse_privilege() -> Result<(), String> {
     // SAFETY: no arguments.
     if capable || unsafe { libc::geteuid() } == 0 {
         return Err("the program would run with privileges; say --user NAME".to_owned());
+    }
+    Ok(())
+}
+
+/// Memory that has a descriptor could be mapped a second time, without a key: by the descriptor's
+/// name in `/proc`, even if no system call may use its number.
+fn refuse_open_memory(fd_base: i32) -> Result<(), String> {
+    for fd in fd_base..fd_base + ix_domain::RESERVED_FDS {
+        // SAFETY: all zero is a valid `stat`, which is only filled.
+        let is_file = unsafe {
+            let mut stat: libc::stat = core::mem::zeroed();
+            libc::fstat(fd, &mut stat) == 0 && stat.st_mode & libc::S_IFMT == libc::S_IFREG
+        };
+        if is_file {
+            return Err("cannot raise the wall: a descriptor of memory is still open".to_owned());
+        }
     }
     Ok(())
 }
@@ -148,7 +168,6 @@ fn prepare_records(ranges: &mut Vec<(usize, usize, AppAccess)>) -> Result<(), i6
             record.incoming = incoming.cast::<Incoming>().add(index);
             let stack = stacks.add(index * STACK_BYTES) as u64;
             record.stack = (stack, STACK_BYTES as u64);
-            record.stack_top = stack + STACK_BYTES as u64 - 64;
         }
     }
     Ok(())
@@ -204,11 +223,15 @@ fn learn_frame(first: &mut Record) -> Result<(), String> {
     if frame == 0 || bytes <= EXTENDED || bytes > FP_MAX || rights == 0 || rights + 4 > bytes {
         return Err("cannot raise the wall: signal frames look unlike any known".to_owned());
     }
+    // SAFETY: the frame on the first record's stack. No frame stays there unused.
+    unsafe { (*(frame as *mut handler::Frame)).info.number = 0 };
     let below = first.stack.0 + first.stack.1 - frame;
     for index in 0..RECORDS {
         // SAFETY: as in `prepare_records`.
         let record = unsafe { &mut *record::at(index) };
         record.frame_top = record.stack.0 + record.stack.1 - below;
+        // What runs there must leave no bytes where a frame is expected.
+        record.stack_top = (record.frame_top - 64) & !63;
     }
     // The application starts with vector registers as the kernel gives them to a new program.
     first.fp.0[24..28].copy_from_slice(&0x1f80u32.to_le_bytes());
@@ -334,6 +357,7 @@ fn gate_call(record: &mut Record, args: [u64; 6]) -> i64 {
         gate_op::LEAVE => -error::STATE,
         gate_op::WATCH if record.elastic == index => gate::watch_walled(index, b, c, fs),
         gate_op::KICK if (index as usize) < gate::threads() => boot::kick(index as usize),
+        gate_op::RUN_IO | gate_op::WATCH if (index as usize) < gate::threads() => -error::STATE,
         gate_op::KICK | gate_op::RUN_IO | gate_op::WATCH => -error::INVALID,
         _ => -error::NO_SYS,
     }

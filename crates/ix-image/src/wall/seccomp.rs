@@ -58,12 +58,8 @@ fn program() -> Vec<libc::sock_filter> {
         jf,
         k,
     };
-    let answer = |k: u32| libc::sock_filter {
-        code: (libc::BPF_RET | libc::BPF_K) as u16,
-        jt: 0,
-        jf: 0,
-        k,
-    };
+    let answer =
+        |k: u32| libc::sock_filter { code: (libc::BPF_RET | libc::BPF_K) as u16, jt: 0, jf: 0, k };
     let allow = answer(libc::SECCOMP_RET_ALLOW);
     let deny = answer(libc::SECCOMP_RET_ERRNO | libc::EPERM as u32);
     const NUMBER: u32 = 0;
@@ -91,11 +87,9 @@ fn program() -> Vec<libc::sock_filter> {
 /// Puts the filter on the calling thread, which is the only one.
 pub fn install() -> io::Result<()> {
     let mut program = program();
-    let filter =
-        libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
+    let filter = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
     // SAFETY: the program outlives the call.
-    let answer = unsafe {
-        libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const filter)
-    };
+    let answer =
+        unsafe { libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const filter) };
     if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }

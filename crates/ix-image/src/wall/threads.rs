@@ -45,7 +45,11 @@ pub fn clone(record: &mut Record, mut args: [u64; 6]) -> i64 {
     new.app_mask = record.app_mask;
     new.elastic = NOBODY;
     (new.in_handler, new.in_forward, new.inside, new.pending) = (1, 0, 0, 0);
-    new.app_stack = if args[0] & VM != 0 { record::AltStack { flags: 2, ..Default::default() } } else { record.app_stack };
+    new.app_stack = if args[0] & VM != 0 {
+        record::AltStack { flags: 2, ..Default::default() }
+    } else {
+        record.app_stack
+    };
     let bytes = FP_BYTES.load(Ordering::Relaxed).min(FP_MAX);
     new.fp.0[..bytes].copy_from_slice(&record.fp.0[..bytes]);
     new.tid = 0;
@@ -108,8 +112,7 @@ pub fn arm(record: &mut Record) -> Result<(), i64> {
         check(sys::syscall(libc::SYS_sigaltstack, [at, 0, 0, 0, 0, 0]))?;
         let selector = &raw mut (*record.shown).selector;
         selector.write_volatile(0);
-        let args =
-            [PR_SET_SYSCALL_USER_DISPATCH, PR_SYS_DISPATCH_ON, 0, 0, selector as u64, 0];
+        let args = [PR_SET_SYSCALL_USER_DISPATCH, PR_SYS_DISPATCH_ON, 0, 0, selector as u64, 0];
         check(sys::syscall(libc::SYS_prctl, args))?;
     }
     Ok(())

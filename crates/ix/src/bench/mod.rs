@@ -47,7 +47,8 @@ pub fn main(command: &BenchCommand) -> Result<()> {
         BenchCommand::All(args) => return all::main(args),
     };
     if args.domain == Domain::Pku {
-        return Err(crate::run::pku_not_built());
+        return Err(Problem::new("cannot measure with --domain pku", "that is not built yet")
+            .mend("say --domain none"));
     }
     // The link whose ends lose nothing by themselves shows best what migrations do.
     let usual = (name == "migration").then_some(Device::Memif);

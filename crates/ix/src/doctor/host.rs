@@ -78,7 +78,13 @@ fn pku() -> Check {
     if key >= 0 {
         // SAFETY: frees the key from above, which nothing uses.
         unsafe { libc::syscall(libc::SYS_pkey_free, key) };
-        return Check::ok("pku", "memory protection keys can be had (--domain pku comes later)");
+        const SYS_MSEAL: i64 = 462;
+        // SAFETY: seals nothing.
+        if unsafe { libc::syscall(SYS_MSEAL, 0, 0, 0) } != 0 {
+            let why = "memory protection keys can be had, but mappings cannot be sealed";
+            return Check::limited("pku", why).mend("use Linux 6.12 or later");
+        }
+        return Check::ok("pku", "memory protection keys and sealed mappings for --domain pku");
     }
     let why = format!("no memory protection keys: {}", io::Error::last_os_error());
     Check::limited("pku", why).mend("use a processor with protection keys")

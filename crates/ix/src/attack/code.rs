@@ -1,0 +1,124 @@
+//! Attacks with code: instructions that change rights, brought in, or found in the dataplane.
+use super::inside::{Attack, Targets, call};
+
+/// Name and attack.
+pub const ATTACKS: &[(&str, Attack)] = &[
+    ("executable anonymous memory", |_| executable(7, 0x22, u64::MAX)),
+    ("make own memory executable", make_executable),
+    ("wrpkru in a mapped file", |_| from_file(&[0x0f, 0x01, 0xef])),
+    ("unaligned wrpkru in a mapped file", |_| from_file(&[0xe8, 0x0f, 0x01, 0xef, 0xff])),
+    ("xrstor in a mapped file", |_| from_file(&[0x0f, 0xae, 0x2f])),
+    ("a file changed after it was mapped", changed_file),
+    ("jump to the dataplane's system call", jump_to_syscall),
+    ("jump to the dataplane's first key switch", jump_to_wrpkru),
+];
+
+const PAGE: u64 = 4096;
+
+fn executable(prot: u64, flags: u64, fd: u64) -> Result<String, String> {
+    call(libc::SYS_mmap, [0, PAGE, prot, flags, fd, 0]).map(|_| "mapped".to_owned())
+}
+
+fn make_executable(_: &Targets) -> Result<String, String> {
+    let own = call(libc::SYS_mmap, [0, PAGE, 3, 0x22, u64::MAX, 0])?;
+    call(libc::SYS_mprotect, [own, PAGE, 5, 0, 0, 0]).map(|_| "changed".to_owned())
+}
+
+fn file_of(code: &[u8]) -> Result<u64, String> {
+    let fd = call(libc::SYS_memfd_create, [c"attack".as_ptr() as u64, 0, 0, 0, 0, 0])?;
+    call(libc::SYS_ftruncate, [fd, PAGE, 0, 0, 0, 0])?;
+    call(libc::SYS_pwrite64, [fd, code.as_ptr() as u64, code.len() as u64, 100, 0, 0])?;
+    Ok(fd)
+}
+
+fn from_file(code: &[u8]) -> Result<String, String> {
+    const PRIVATE: u64 = 2;
+    executable(5, PRIVATE, file_of(code)?)
+}
+
+/// What was looked at is not what runs.
+fn changed_file(_: &Targets) -> Result<String, String> {
+    const SHARED: u64 = 1;
+    const RET: u8 = 0xc3;
+    let fd = file_of(&[0x90, 0x90, 0x90, RET])?;
+    let code = call(libc::SYS_mmap, [0, PAGE, 5, SHARED, fd, 0])?;
+    let new = [0x0fu8, 0x01, 0xef];
+    call(libc::SYS_pwrite64, [fd, new.as_ptr() as u64, 3, 100, 0, 0])?;
+    // SAFETY: the page was mapped readable just now.
+    let now = unsafe { std::slice::from_raw_parts((code + 100) as *const u8, 3) };
+    if now == new { Ok("the code has changed".to_owned()) } else { Err("it has not".to_owned()) }
+}
+
+/// Where the dataplane's code has these bytes; `None` stands for any. The code itself cannot be
+/// read, but the `ix` command carries it.
+fn find(t: &Targets, wanted: &[Option<u8>]) -> Result<usize, String> {
+    let image = crate::broker::image_bytes();
+    let (file_offset, vaddr, bytes) = code_segment(image).ok_or("no code in the image")?;
+    let code = &image[file_offset..file_offset + bytes];
+    let maps = std::fs::read_to_string("/proc/self/maps").map_err(|e| e.to_string())?;
+    let start = maps
+        .lines()
+        .filter_map(|line| {
+            let (start, end) = line.split(' ').next()?.split_once('-')?;
+            let hex = |text| usize::from_str_radix(text, 16).ok();
+            Some((hex(start)?, hex(end)?))
+        })
+        .find(|&(start, end)| (start..end).contains(&t.code))
+        .map(|(start, _)| start + vaddr % PAGE as usize)
+        .ok_or("no code of the dataplane is mapped")?;
+    let is_it = |bytes: &[u8]| {
+        bytes.iter().zip(wanted).all(|(byte, wanted)| wanted.is_none_or(|wanted| wanted == *byte))
+    };
+    let at = code.windows(wanted.len()).position(is_it).ok_or("no such instruction")?;
+    Ok(start + at)
+}
+
+/// Calls a system call instruction of the dataplane, for what it would refuse us.
+fn jump_to_syscall(t: &Targets) -> Result<String, String> {
+    // syscall; ret
+    let at = find(t, &[0x0f, 0x05, 0xc3].map(Some))?;
+    let mut answer = libc::SYS_pkey_alloc as u64;
+    // SAFETY: an attack: the instructions are `syscall` and `ret`, whatever comes of it.
+    unsafe {
+        std::arch::asm!("call {at}", at = in(reg) at, inout("rax") answer,
+            in("rdi") 0u64, in("rsi") 0u64, out("rcx") _, out("r11") _);
+    }
+    match answer as i64 {
+        key @ 0.. => Ok(format!("answered {key}")),
+        errno => Err(std::io::Error::from_raw_os_error(-errno as i32).to_string()),
+    }
+}
+
+/// The one key switch that returns to its caller, from before there was a program.
+fn jump_to_wrpkru(t: &Targets) -> Result<String, String> {
+    const RIGHTS: u32 = 0x5555_5540;
+    let mut wanted =
+        [0x0f, 0x01, 0xef, 0x3d, 0x40, 0x55, 0x55, 0x55, 0x0f, 0x85].map(Some).to_vec();
+    // A jump's distance; cmp qword ptr [rip + _], 0.
+    wanted.extend([None; 4]);
+    wanted.extend([0x48, 0x83, 0x3d].map(Some));
+    let at = find(t, &wanted)?;
+    // SAFETY: an attack: the instructions are a change of rights, comparisons and `ret`.
+    unsafe {
+        std::arch::asm!("call {at}", at = in(reg) at, inout("eax") RIGHTS => _,
+            inout("ecx") 0 => _, inout("edx") 0 => _);
+        let data = t.data as *mut u8;
+        data.write_volatile(data.read_volatile());
+    }
+    Ok("came back with rights".to_owned())
+}
+
+/// Offset in the file, address and bytes of the executable segment of a 64-bit ELF file.
+fn code_segment(file: &[u8]) -> Option<(usize, usize, usize)> {
+    let word =
+        |at: usize| Some(u64::from_le_bytes(file.get(at..at + 8)?.try_into().ok()?) as usize);
+    let half =
+        |at: usize| Some(usize::from(u16::from_le_bytes(file.get(at..at + 2)?.try_into().ok()?)));
+    let (table, count) = (word(32)?, half(56)?);
+    (0..count).map(|i| table + i * 56).find_map(|at| {
+        let kind = u32::from_le_bytes(file.get(at..at + 4)?.try_into().ok()?);
+        let flags = u32::from_le_bytes(file.get(at + 4..at + 8)?.try_into().ok()?);
+        (kind == 1 && flags & 1 != 0).then_some(())?;
+        Some((word(at + 8)?, word(at + 16)?, word(at + 32)?))
+    })
+}

@@ -1,0 +1,202 @@
+//! The attacker: a program on IX. Each attack is made by a forked copy of it, so that one that ends
+//! in a crash does not end the others; the copy stands behind the same wall. The dataplane runs on
+//! another thread all the while and must go on.
+use super::{code, fuzz, memory, system};
+use crate::args::AttackArgs;
+use ix_abi::{ENV_HEADER, ProcessHeader, ThreadArea, ThreadStatus, error, gate_op};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+
+/// What an attack can aim at.
+#[derive(Clone, Copy)]
+pub struct Targets {
+    /// Code of the dataplane.
+    pub code: usize,
+    /// Its data: a page that nobody else uses much.
+    pub data: usize,
+    /// What the application may only read: the header.
+    pub shown: usize,
+    /// Received packets.
+    pub received: usize,
+    /// The lowest of its descriptors.
+    pub descriptor: i32,
+}
+
+/// An attack: `Ok` when it got what it wanted, else what stopped it.
+pub type Attack = fn(&Targets) -> Result<String, String>;
+
+type Gate = extern "C" fn(u64, u64, u64, u64) -> i64;
+
+pub fn main(args: &AttackArgs) {
+    let Some(header) = header() else {
+        println!("none\tsucceeded\tno dataplane here");
+        std::process::exit(1);
+    };
+    let targets = targets(header);
+    // SAFETY: the dataplane's own description of itself.
+    let (gate, areas) = unsafe {
+        let gate: Gate = std::mem::transmute((*header).gate);
+        (gate, (*header).thread_areas as *const ThreadArea)
+    };
+    // SAFETY: as above.
+    let status = unsafe { (*areas).status } as usize;
+    static STOP: AtomicBool = AtomicBool::new(false);
+    static ROUNDS: AtomicU64 = AtomicU64::new(0);
+    let elastic = std::thread::spawn(move || {
+        if gate(gate_op::ENTER, 0, 0, 0) != 0 {
+            return -1;
+        }
+        while !STOP.load(Ordering::Relaxed) {
+            let result = gate(gate_op::RUN_IO, 0, 0, 1000);
+            if result < 0 {
+                return result;
+            }
+            ROUNDS.fetch_add(1, Ordering::Relaxed);
+        }
+        gate(gate_op::LEAVE, 0, 0, 0)
+    });
+    while ROUNDS.load(Ordering::Relaxed) == 0 && !elastic.is_finished() {
+        std::thread::yield_now();
+    }
+    let all = memory::ATTACKS.iter().chain(system::ATTACKS).chain(code::ATTACKS);
+    for (name, attack) in all {
+        print(name, in_a_copy(|| attack(&targets)));
+    }
+    let made = shared_counter();
+    let outcome = in_a_copy(|| fuzz::run(&targets, args.fuzz, args.seed, made));
+    let made = made.load(Ordering::Relaxed);
+    // SAFETY: no arguments.
+    let is_control = unsafe { libc::geteuid() } == 0;
+    print(
+        "random system calls",
+        match outcome {
+            // A quarter is not made: it would end the fuzzer itself.
+            Err(_) if !is_control && made < args.fuzz / 2 => {
+                Ok(format!("the fuzzer ended after {made} calls"))
+            }
+            Err(detail) => Err(format!("{made} calls, then {detail}")),
+            Ok(detail) => Ok(format!("{made} calls, then {detail}")),
+        },
+    );
+    let before = ROUNDS.load(Ordering::Relaxed);
+    // SAFETY: the status is mapped for ever.
+    let now_us =
+        || unsafe { (&raw const (*(status as *const ThreadStatus)).now_us).read_volatile() };
+    let (since, start) = (std::time::Instant::now(), now_us());
+    while (ROUNDS.load(Ordering::Relaxed) == before || now_us() == start)
+        && since.elapsed().as_secs() < 20
+    {
+        std::thread::yield_now();
+    }
+    let goes_on = ROUNDS.load(Ordering::Relaxed) > before;
+    STOP.store(true, Ordering::Relaxed);
+    let left = elastic.join().unwrap_or(-error::STATE);
+    if !goes_on || left != 0 {
+        println!("the dataplane stands still\tsucceeded\tRUN_IO answered {left}");
+        std::process::exit(1);
+    }
+}
+
+fn print(name: &str, outcome: Result<String, String>) {
+    match outcome {
+        Ok(detail) => println!("{name}\tsucceeded\t{detail}"),
+        Err(detail) => println!("{name}\trefused\t{detail}"),
+    }
+}
+
+fn header() -> Option<*const ProcessHeader> {
+    let text = std::env::var(ENV_HEADER).ok()?;
+    let header = usize::from_str_radix(&text, 16).ok()? as *const ProcessHeader;
+    (!header.is_null()).then_some(header)
+}
+
+fn targets(header: *const ProcessHeader) -> Targets {
+    // SAFETY: the dataplane's own description of itself.
+    let (gate, received) = unsafe { ((*header).gate as usize, (*header).rx_base as usize) };
+    // The image's data follows its code.
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
+    let data = maps
+        .lines()
+        .filter(|line| line.split(' ').nth(1) == Some("rw-p"))
+        .filter_map(|line| usize::from_str_radix(line.split('-').next()?, 16).ok())
+        .find(|&start| start > gate)
+        .unwrap_or(gate);
+    let descriptor = descriptors().into_iter().filter(|&fd| fd >= 900).min().unwrap_or(-1);
+    Targets { code: gate, data, shown: header as usize, received, descriptor }
+}
+
+/// A word that copies of this process share with it.
+fn shared_counter() -> &'static AtomicU32 {
+    let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS;
+    let prot = libc::PROT_READ | libc::PROT_WRITE;
+    // SAFETY: a new mapping of a page, zeroed, never unmapped.
+    let at = unsafe { libc::mmap(std::ptr::null_mut(), 4096, prot, flags, -1, 0) };
+    static NONE: AtomicU32 = AtomicU32::new(0);
+    // SAFETY: as above.
+    if at == libc::MAP_FAILED { &NONE } else { unsafe { &*at.cast() } }
+}
+
+/// Open descriptors of this process; the list is Linux's.
+fn descriptors() -> Vec<i32> {
+    let Ok(folder) = std::fs::read_dir("/proc/self/fd") else { return Vec::new() };
+    folder.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
+}
+
+/// Makes an attack in a forked copy of this process.
+fn in_a_copy(attack: impl FnOnce() -> Result<String, String>) -> Result<String, String> {
+    const LONGEST_S: u32 = 60;
+    let mut ends = [0; 2];
+    // SAFETY: fills a local.
+    if unsafe { libc::pipe(ends.as_mut_ptr()) } < 0 {
+        return Ok("cannot make a pipe".to_owned());
+    }
+    // SAFETY: the copy only makes the attack and ends; it takes no lock that the other thread,
+    // which only calls the gate, could hold.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        // SAFETY: no pointers.
+        unsafe { libc::alarm(LONGEST_S) };
+        // A crash is what is expected: no file of it.
+        let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        // SAFETY: reads a local.
+        unsafe { libc::setrlimit(libc::RLIMIT_CORE, &none) };
+        let text = match attack() {
+            Ok(detail) => format!("+{detail}"),
+            Err(detail) => format!("-{detail}"),
+        };
+        // SAFETY: writes a local; the copy ends at once.
+        unsafe {
+            libc::write(ends[1], text.as_ptr().cast(), text.len());
+            libc::_exit(0);
+        }
+    }
+    let mut status = 0;
+    let mut text = [0u8; 512];
+    // SAFETY: closes our end, fills locals.
+    let n = unsafe {
+        libc::close(ends[1]);
+        let n = libc::read(ends[0], text.as_mut_ptr().cast(), text.len());
+        libc::close(ends[0]);
+        libc::waitpid(child, &mut status, 0);
+        n
+    };
+    let text = String::from_utf8_lossy(&text[..n.max(0) as usize]);
+    match text.split_at_checked(1) {
+        Some(("+", detail)) => Ok(detail.to_owned()),
+        Some((_, detail)) => Err(detail.to_owned()),
+        None if libc::WIFSIGNALED(status) => {
+            Err(format!("killed by signal {}", libc::WTERMSIG(status)))
+        }
+        None => Err(format!("ended with status {}", libc::WEXITSTATUS(status))),
+    }
+}
+
+/// A system call; `Ok` with its answer, or the error's name.
+pub fn call(number: i64, args: [u64; 6]) -> Result<u64, String> {
+    let [a, b, c, d, e, f] = args;
+    // SAFETY: an attack: whatever it does, it does to the copy, or is refused.
+    let answer = unsafe { libc::syscall(number, a, b, c, d, e, f) };
+    if answer == -1 {
+        return Err(std::io::Error::last_os_error().to_string());
+    }
+    Ok(answer as u64)
+}

@@ -1,0 +1,106 @@
+//! Attacks through system calls that change what a process is, or that name what is the dataplane's.
+use super::inside::{Attack, Targets, call};
+
+/// Name and attack.
+pub const ATTACKS: &[(&str, Attack)] = &[
+    ("ptrace", |_| done(libc::SYS_ptrace, [libc::PTRACE_TRACEME as u64, 0, 0, 0, 0, 0])),
+    ("pkey_alloc", |_| done(libc::SYS_pkey_alloc, [0; 6])),
+    ("pkey_free of the dataplane's key", pkey_free),
+    ("Syscall User Dispatch off", |_| done(libc::SYS_prctl, [59, 0, 0, 0, 0, 0])),
+    ("dumpable again", |_| done(libc::SYS_prctl, [libc::PR_SET_DUMPABLE as u64, 1, 0, 0, 0, 0])),
+    ("personality: readable is executable", |_| {
+        done(libc::SYS_personality, [0x0040_0000, 0, 0, 0, 0, 0])
+    }),
+    ("set_robust_list", |t| done(libc::SYS_set_robust_list, [t.data as u64, 24, 0, 0, 0, 0])),
+    ("io_uring", io_uring),
+    ("userfaultfd", |_| done(libc::SYS_userfaultfd, [1, 0, 0, 0, 0, 0])),
+    ("perf_event_open", perf),
+    ("modify_ldt", modify_ldt),
+    ("a namespace of users", |_| {
+        done(libc::SYS_unshare, [libc::CLONE_NEWUSER as u64, 0, 0, 0, 0, 0])
+    }),
+    ("remap_file_pages", remap),
+    ("close the dataplane's descriptors", |t| {
+        done(libc::SYS_close_range, [t.descriptor as u64, u64::MAX, 0, 0, 0, 0])
+    }),
+    ("close one of them", |t| done(libc::SYS_close, [t.descriptor as u64, 0, 0, 0, 0, 0])),
+    ("dup of one of them", |t| done(libc::SYS_dup, [t.descriptor as u64, 0, 0, 0, 0, 0])),
+    ("fcntl of one of them", |t| {
+        done(libc::SYS_fcntl, [t.descriptor as u64, libc::F_DUPFD as u64, 0, 0, 0, 0])
+    }),
+    ("a number with its upper half set", |t| {
+        done(libc::SYS_dup, [t.descriptor as u64 | 1 << 40, 0, 0, 0, 0, 0])
+    }),
+    ("more descriptors than below them", more_descriptors),
+    ("send one of them over a socket", send),
+    ("32-bit system call", |_| int80()),
+];
+
+fn done(number: i64, args: [u64; 6]) -> Result<String, String> {
+    call(number, args).map(|answer| format!("answered {answer}"))
+}
+
+fn pkey_free(_: &Targets) -> Result<String, String> {
+    // Without the wall nobody has a key yet.
+    let _ = call(libc::SYS_pkey_alloc, [0; 6]);
+    done(libc::SYS_pkey_free, [1, 0, 0, 0, 0, 0])
+}
+
+fn more_descriptors(t: &Targets) -> Result<String, String> {
+    let limit = [t.descriptor as u64 + 64, t.descriptor as u64 + 64];
+    let at = &raw const limit as u64;
+    done(libc::SYS_prlimit64, [0, libc::RLIMIT_NOFILE as u64, at, 0, 0, 0])
+}
+
+fn io_uring(_: &Targets) -> Result<String, String> {
+    let parameters = [0u64; 16];
+    done(libc::SYS_io_uring_setup, [1, parameters.as_ptr() as u64, 0, 0, 0, 0])
+}
+
+fn perf(_: &Targets) -> Result<String, String> {
+    // A software clock of this process (type 1, size 64, config 0).
+    let mut attributes = [0u32; 32];
+    (attributes[0], attributes[1]) = (1, 64);
+    done(libc::SYS_perf_event_open, [attributes.as_ptr() as u64, 0, u64::MAX, u64::MAX, 0, 0])
+}
+
+fn modify_ldt(_: &Targets) -> Result<String, String> {
+    let description = [0u32, 0, 0xfff, 0x51];
+    done(libc::SYS_modify_ldt, [1, description.as_ptr() as u64, 16, 0, 0, 0])
+}
+
+fn remap(_: &Targets) -> Result<String, String> {
+    const SHARED_ANONYMOUS: u64 = 0x21;
+    let own = call(libc::SYS_mmap, [0, 8192, 3, SHARED_ANONYMOUS, u64::MAX, 0])?;
+    done(libc::SYS_remap_file_pages, [own, 4096, 0, 1, 0, 0])
+}
+
+fn send(t: &Targets) -> Result<String, String> {
+    let mut ends = [0i32; 2];
+    call(libc::SYS_socketpair, [1, 1, 0, ends.as_mut_ptr() as u64, 0, 0])?;
+    let control = [20u64, 1 | 1 << 32, t.descriptor as u64];
+    let byte = [0u8];
+    let part = libc::iovec { iov_base: byte.as_ptr() as *mut _, iov_len: 1 };
+    let message = [
+        0u64,
+        0,
+        &raw const part as u64,
+        1,
+        control.as_ptr() as u64,
+        size_of_val(&control) as u64,
+        0,
+    ];
+    done(libc::SYS_sendmsg, [ends[0] as u64, message.as_ptr() as u64, 0, 0, 0, 0])
+}
+
+fn int80() -> Result<String, String> {
+    const GETPID: u32 = 20;
+    let mut answer = u64::from(GETPID);
+    // SAFETY: a system call without pointers.
+    unsafe {
+        std::arch::asm!("int 0x80", inout("rax") answer,
+            out("r8") _, out("r9") _, out("r10") _, out("r11") _);
+    }
+    let answer = answer as i32;
+    if answer > 0 { Ok(format!("answered {answer}")) } else { Err(format!("error {}", -answer)) }
+}
