@@ -2,6 +2,8 @@
 //! `wrpkru` (`0F 01 EF`) and `xrstor` (`0F AE /5` with a memory operand), at every offset, because a
 //! jump may go anywhere.
 
+use core::hint::black_box;
+
 /// What was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Instruction {
@@ -14,15 +16,28 @@ pub enum Instruction {
 /// The longest of them, as far as it is looked at.
 pub const BYTES_MAX: usize = 3;
 
+/// What they begin with, inverted: as constants in our own code, they would be what is looked for.
+const WRPKRU_INVERTED: [u8; 3] = [0xf0, 0xfe, 0x10];
+const XRSTOR_INVERTED: [u8; 2] = [0xf0, 0x51];
+
+/// Constants in which no compiler sees through the inversion.
+fn patterns() -> ([u8; 3], [u8; 2]) {
+    let (wrpkru, xrstor) = black_box((WRPKRU_INVERTED, XRSTOR_INVERTED));
+    (wrpkru.map(|byte| !byte), xrstor.map(|byte| !byte))
+}
+
 /// Every place in `code` where one begins.
 pub fn scan(code: &[u8]) -> impl Iterator<Item = (usize, Instruction)> {
-    code.windows(BYTES_MAX).enumerate().filter_map(|(at, bytes)| match *bytes {
-        [0x0f, 0x01, 0xef] => Some((at, Instruction::Wrpkru)),
-        // mod is not 3, reg is 5.
-        [0x0f, 0xae, modrm] if modrm < 0xc0 && modrm >> 3 & 7 == 5 => {
+    let (wrpkru, xrstor) = patterns();
+    code.windows(BYTES_MAX).enumerate().filter_map(move |(at, bytes)| {
+        // Of xrstor's last byte, mod is not 3 and reg is 5.
+        if bytes == wrpkru {
+            Some((at, Instruction::Wrpkru))
+        } else if bytes[..2] == xrstor && bytes[2] < 0xc0 && bytes[2] >> 3 & 7 == 5 {
             Some((at, Instruction::Xrstor))
+        } else {
+            None
         }
-        _ => None,
     })
 }
 
@@ -39,15 +54,16 @@ pub fn disarm(code: &mut [u8], at: usize) -> bool {
     const PKEY_SET: [u8; 7] = [0xf7, 0xd0, 0x44, 0x21, 0xc8, 0x09, 0xf0];
     /// mov eax, STATE_SAVE_MASK; xor edx, edx
     const BIND: [u8; 7] = [0xb8, 0xee, 0x00, 0x00, 0x00, 0x31, 0xd2];
-    /// Of xrstor [rsp + 0x40], as far as it is replaced.
-    const FROM_STACK: [u8; 5] = [0x0f, 0xae, 0x6c, 0x24, 0x40];
+    /// Of xrstor [rsp + 0x40], what follows the opcode.
+    const FROM_STACK: [u8; 3] = [0x6c, 0x24, 0x40];
+    let (wrpkru, xrstor) = patterns();
     let Some(before) = at.checked_sub(PKEY_SET.len()).and_then(|start| code.get(start..at)) else {
         return false;
     };
     let known = match code.get(at..at + BYTES_MAX) {
-        Some([0x0f, 0x01, 0xef]) => before == PKEY_SET,
-        Some([0x0f, 0xae, _]) => {
-            before == BIND && code.get(at..at + FROM_STACK.len()) == Some(&FROM_STACK)
+        Some(bytes) if bytes == wrpkru => before == PKEY_SET,
+        Some(bytes) if bytes[..2] == xrstor => {
+            before == BIND && code.get(at + 2..at + 2 + FROM_STACK.len()) == Some(&FROM_STACK)
         }
         _ => false,
     };

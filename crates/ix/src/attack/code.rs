@@ -1,19 +1,35 @@
 //! Attacks with code: instructions that change rights, brought in, or found in the dataplane.
 use super::inside::{Attack, Targets, call};
+use std::hint::black_box;
 
 /// Name and attack.
 pub const ATTACKS: &[(&str, Attack)] = &[
     ("executable anonymous memory", |_| executable(7, 0x22, u64::MAX)),
     ("make own memory executable", make_executable),
-    ("wrpkru in a mapped file", |_| from_file(&[0x0f, 0x01, 0xef])),
-    ("unaligned wrpkru in a mapped file", |_| from_file(&[0xe8, 0x0f, 0x01, 0xef, 0xff])),
-    ("xrstor in a mapped file", |_| from_file(&[0x0f, 0xae, 0x2f])),
+    ("wrpkru in a mapped file", |_| from_file(&wrpkru())),
+    ("unaligned wrpkru in a mapped file", unaligned),
+    ("xrstor in a mapped file", |_| from_file(&xrstor())),
     ("a file changed after it was mapped", changed_file),
     ("jump to the dataplane's system call", jump_to_syscall),
     ("jump to the dataplane's first key switch", jump_to_wrpkru),
 ];
 
 const PAGE: u64 = 4096;
+
+/// As constants they would stand in our own code, and keep this program from starting.
+fn wrpkru() -> [u8; 3] {
+    black_box([0xf0u8, 0xfe, 0x10]).map(|byte| !byte)
+}
+
+fn xrstor() -> [u8; 3] {
+    black_box([0xf0u8, 0x51, 0xd0]).map(|byte| !byte)
+}
+
+/// Inside of a call's distance.
+fn unaligned(_: &Targets) -> Result<String, String> {
+    let [a, b, c] = wrpkru();
+    from_file(&[0xe8, a, b, c, 0xff])
+}
 
 fn executable(prot: u64, flags: u64, fd: u64) -> Result<String, String> {
     call(libc::SYS_mmap, [0, PAGE, prot, flags, fd, 0]).map(|_| "mapped".to_owned())
@@ -42,7 +58,7 @@ fn changed_file(_: &Targets) -> Result<String, String> {
     const RET: u8 = 0xc3;
     let fd = file_of(&[0x90, 0x90, 0x90, RET])?;
     let code = call(libc::SYS_mmap, [0, PAGE, 5, SHARED, fd, 0])?;
-    let new = [0x0fu8, 0x01, 0xef];
+    let new = wrpkru();
     call(libc::SYS_pwrite64, [fd, new.as_ptr() as u64, 3, 100, 0, 0])?;
     // SAFETY: the page was mapped readable just now.
     let now = unsafe { std::slice::from_raw_parts((code + 100) as *const u8, 3) };
@@ -92,8 +108,8 @@ fn jump_to_syscall(t: &Targets) -> Result<String, String> {
 /// The one key switch that returns to its caller, from before there was a program.
 fn jump_to_wrpkru(t: &Targets) -> Result<String, String> {
     const RIGHTS: u32 = 0x5555_5540;
-    let mut wanted =
-        [0x0f, 0x01, 0xef, 0x3d, 0x40, 0x55, 0x55, 0x55, 0x0f, 0x85].map(Some).to_vec();
+    let mut wanted = wrpkru().map(Some).to_vec();
+    wanted.extend([0x3d, 0x40, 0x55, 0x55, 0x55, 0x0f, 0x85].map(Some));
     // A jump's distance; cmp qword ptr [rip + _], 0.
     wanted.extend([None; 4]);
     wanted.extend([0x48, 0x83, 0x3d].map(Some));
