@@ -90,7 +90,7 @@ fn limit(record: &mut Record, number: u64, args: [u64; 6]) -> i64 {
         libc::SYS_prlimit64 => (args[1], args[2]),
         _ => (args[0], args[1]),
     };
-    if new == 0 || resource as u32 != libc::RLIMIT_NOFILE as u32 {
+    if new == 0 || resource as u32 != libc::RLIMIT_NOFILE {
         return forward(record, number, args);
     }
     let Some(wanted) = from_app::<[u64; 2]>(record, new) else { return -EFAULT };
