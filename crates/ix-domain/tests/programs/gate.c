@@ -65,8 +65,9 @@ static void *elastic(void *argument)
     CHECK(gate(ENTER, index, 0, 0) == 0);
     CHECK(sched_getcpu() == (int)ix->areas[index].cpu);
     inside++;
+    /* Events only tell of flow groups, which move when a thread comes late. */
     while (inside < (int)ix->threads)
-        CHECK(gate(RUN_IO, index, 0, 0) == 0);
+        CHECK(gate(RUN_IO, index, 0, 0) >= 0);
     /* Somebody else's, and our own a second time. */
     CHECK(gate(ENTER, (index + 1) % ix->threads, 0, 0) == -IN_USE);
     CHECK(gate(ENTER, index, 0, 0) == -IN_USE);
@@ -77,7 +78,7 @@ static void *elastic(void *argument)
     errno = 1000 + index;
     for (int i = 0; i < 20000; i++) {
         /* Now and then long enough to sleep. */
-        CHECK(gate(RUN_IO, index, 0, i % 2000 == 0 ? 3000 : 0) == 0);
+        CHECK(gate(RUN_IO, index, 0, i % 2000 == 0 ? 3000 : 0) >= 0);
         CHECK(ix->areas[index].status->now_us >= last_us);
         last_us = ix->areas[index].status->now_us;
         CHECK(errno == 1000 + index && own == index);
