@@ -4,6 +4,7 @@ use crate::calls::CallArray;
 use crate::clock::Clock;
 use crate::config::{Config, ConfigError};
 use crate::events::EventWriter;
+use crate::guard::Door;
 use crate::handover::forwarding;
 use crate::io::Io;
 use crate::life::Claims;
@@ -101,13 +102,17 @@ pub struct Dataplane {
     /// On pages of its own, with what `thread_areas` points to behind it. Never unmapped.
     header: *const ProcessHeader,
     status: Vec<*mut ThreadStatus>,
-    runners: Box<[UnsafeCell<Runner>]>,
-    claims: Claims,
-    shared: Arc<Shared>,
+    pub(crate) runners: Box<[UnsafeCell<Runner>]>,
+    pub(crate) claims: Claims,
+    /// Between each thread's owner and the guard.
+    pub(crate) doors: Box<[Door]>,
+    pub(crate) page: Arc<ControlPage>,
+    pub(crate) shared: Arc<Shared>,
 }
 
 // SAFETY: each runner and status is used only by the Linux thread that has entered its elastic
-// thread (`run_io`'s contract), or by who looks after one that nobody has entered (`Claims`);
+// thread (`run_io`'s contract), by who looks after one that nobody has entered (`Claims`), or by the
+// guard while the owner is outside (`Door`);
 // everything else is read-only.
 unsafe impl Sync for Dataplane {}
 // SAFETY: nothing in it is bound to a Linux thread.
@@ -174,11 +179,14 @@ impl Dataplane {
             runners.push(UnsafeCell::new(Runner::new(thread, Clock::new())));
             areas.push((area, shared.config.cpus[index]));
         }
-        Dataplane::new(shared, gate, runners, areas)
+        shared.guard.set_fd(eventfd(shared.config.fd_base)?);
+        page.set_nonresponsive_us(shared.config.nonresponsive_us);
+        Dataplane::new(shared, page.clone(), gate, runners, areas)
     }
 
     fn new(
         shared: Arc<Shared>,
+        page: Arc<ControlPage>,
         gate: u64,
         runners: Vec<UnsafeCell<Runner>>,
         areas: Vec<(*mut Area, u32)>,
@@ -222,7 +230,9 @@ impl Dataplane {
         // SAFETY: as above.
         unsafe { header.write(content) };
         let claims = Claims::new(runners.len());
-        Ok(Dataplane { header, status, runners: runners.into(), claims, shared })
+        let doors = runners.iter().map(|_| Door::default()).collect();
+        let runners = runners.into();
+        Ok(Dataplane { header, status, runners, claims, doors, page, shared })
     }
 
     /// What the application finds through `IX_ABI`.
@@ -301,8 +311,10 @@ impl Dataplane {
         if !entered {
             self.claims.enter(thread);
         }
+        self.doors[thread].enter();
         // SAFETY: the caller's promise, and nobody looks after a thread that was claimed.
         unsafe { (*self.runners[thread].get()).watch(fd) }
+        self.doors[thread].leave();
         if !entered {
             self.claims.leave(thread);
         }
@@ -326,9 +338,11 @@ impl Dataplane {
     /// As [`Dataplane::run_io`].
     pub unsafe fn leave(&self, thread: usize) {
         if self.claims.is_entered(thread) {
-            // SAFETY: the caller's promise.
+            self.doors[thread].enter();
+            // SAFETY: the caller's promise, and the guard is outside.
             unsafe { (*self.runners[thread].get()).leave(LEAVE_US) };
             self.claims.leave(thread);
+            self.doors[thread].leave();
         }
     }
 
@@ -341,8 +355,11 @@ impl Dataplane {
         if !self.claims.is_entered(thread) {
             self.claims.enter(thread);
         }
+        let door = &self.doors[thread];
+        door.enter();
         let care = |now_us| self.claims.care(&self.runners, now_us);
-        // SAFETY: the caller's promise, and nobody looks after a thread that was claimed.
+        // SAFETY: the caller's promise, nobody looks after a thread that was claimed, and the guard is
+        // outside.
         let outcome = unsafe { (*self.runners[thread].get()).run_io(calls, wait_us, &care) };
         let status = self.status[thread];
         // SAFETY: mapped for the life of the process; the application only reads it.
@@ -350,6 +367,7 @@ impl Dataplane {
             (&raw mut (*status).now_us).write_volatile(outcome.now_us);
             (&raw mut (*status).signal_pending).write_volatile(u32::from(outcome.signal));
         }
+        door.leave();
         outcome.events
     }
 }

@@ -27,6 +27,9 @@ pub struct Config {
     pub address_check: AddressCheck,
     /// Time without work before an elastic thread sleeps, µs.
     pub idle_spin_us: u64,
+    /// So long may an application keep an elastic thread before the guard serves the network in its
+    /// place; 0: for ever.
+    pub nonresponsive_us: u64,
     /// Receive frames of each elastic thread.
     pub rx_frames: usize,
     /// Frames for built packets of each elastic thread.
@@ -91,6 +94,7 @@ impl Default for Config {
             arp: Vec::new(),
             address_check: AddressCheck::Announce,
             idle_spin_us: 100,
+            nonresponsive_us: 10_000,
             rx_frames: 16384,
             tx_frames: 8192,
             arena_bytes: 64 << 20,
@@ -151,6 +155,7 @@ impl Config {
                     _ => return Err("not one of off, announce, probe"),
                 }
             }
+            "nonresponsive_us" => self.nonresponsive_us = nonresponsive(value)?,
             "idle_spin_us" => self.idle_spin_us = number(value, 0, 10_000_000)?,
             "rx_frames" => self.rx_frames = number(value, 256, 1 << 22)? as usize,
             "tx_frames" => self.tx_frames = number(value, 256, 1 << 22)? as usize,
@@ -223,6 +228,11 @@ fn number(text: &str, low: u64, high: u64) -> Result<u64, &'static str> {
         Ok(_) => Err("out of range"),
         Err(_) => Err("not a number"),
     }
+}
+
+/// An idle elastic thread comes back every millisecond; who does not has something to do.
+fn nonresponsive(text: &str) -> Result<u64, &'static str> {
+    if text == "0" { Ok(0) } else { number(text, 1_000, 3_600_000_000) }
 }
 
 fn hex16(text: &str) -> Result<[u8; 16], &'static str> {

@@ -72,7 +72,7 @@ impl ElasticThread {
         self.touch(id);
     }
 
-    /// Tells the application of data that came before it accepted the flow.
+    /// Tells the application of data that came before it accepted the flow, or while it was away.
     pub(crate) fn announce_early_data(&mut self) {
         while self.io.events.has_room() {
             let Some(id) = self.to_announce.pop_front() else { return };
@@ -88,6 +88,11 @@ impl ElasticThread {
             side.held = held;
             if side.eof_pending {
                 io.announce_eof(side);
+            }
+            if std::mem::take(&mut side.announce_later)
+                && (side.acked_bytes > 0 || side.window_opened)
+            {
+                io.announce_sent(side, flow.tcb.send_space(&shared.config.tcp));
             }
         }
     }
@@ -144,7 +149,7 @@ impl ElasticThread {
         let device = self.shared.config.device_of(local, self.io.ports.len());
         let (tuple, group, hash) = self.choose_port(tuple, device)?;
         let tcb = self.new_active(&tuple);
-        let mut flow = Flow::new(tcb, hash, device, Holder::Connecting);
+        let mut flow = Flow::new(tcb, hash, device, Holder::Connecting, self.io.now_us);
         flow.side.cookie = args[0];
         let id = self.insert_flow(group, flow).ok_or(error::NO_RESOURCE)?;
         self.touch(id);

@@ -10,6 +10,10 @@ pub const RESERVE: usize = 640;
 pub struct EventWriter {
     array: *mut Event,
     count: usize,
+    /// The application reads the array: nothing may be written.
+    muted: bool,
+    /// What had to be said all the same.
+    late: Vec<Event>,
 }
 
 // SAFETY: the pointer is to memory that one elastic thread writes; the writer moves with it.
@@ -19,7 +23,7 @@ impl EventWriter {
     /// # Safety
     /// `array` points to [`EVENTS_MAX`] events that outlive the writer and that nobody else writes.
     pub unsafe fn new(array: *mut Event) -> EventWriter {
-        EventWriter { array, count: 0 }
+        EventWriter { array, count: 0, muted: false, late: Vec::new() }
     }
 
     /// Events since the last [`EventWriter::reset`].
@@ -37,11 +41,33 @@ impl EventWriter {
         self.count = 0;
     }
 
+    /// Whether nothing may be said now.
+    #[inline]
+    pub fn is_muted(&self) -> bool {
+        self.muted
+    }
+
+    /// From now on nothing may be said, or may again.
+    pub fn set_muted(&mut self, muted: bool) {
+        self.muted = muted;
+    }
+
+    /// Says what nobody could hear.
+    pub fn unmute_all(&mut self) {
+        self.muted = false;
+        for event in std::mem::take(&mut self.late) {
+            self.push(event);
+        }
+    }
+
     /// Appends. Callers keep [`EventWriter::has_room`], which makes an overflow impossible; were it
     /// to happen all the same, the last slot is kept and the fault is visible in debug builds.
     #[inline]
     pub fn push(&mut self, event: Event) {
         debug_assert!(self.count < EVENTS_MAX, "event array overflow");
+        if self.muted {
+            return self.late.push(event);
+        }
         if self.count < EVENTS_MAX {
             // SAFETY: the index is below EVENTS_MAX, and the array is ours to write (`new`).
             unsafe { self.array.add(self.count).write(event) };

@@ -73,6 +73,12 @@ pub struct Side {
     pub front_done: u32,
     /// The application's name.
     pub cookie: u64,
+    /// Payload that came in order, and payload that the peer has acknowledged, bytes.
+    pub bytes_in: u64,
+    /// As `bytes_in`.
+    pub bytes_out: u64,
+    /// When its first segment came or went, in units of 2^16 µs.
+    pub born: u32,
     /// Hash under which the flow table knows it.
     pub hash: u64,
     /// Next hop's Ethernet address, as of `mac_version`.
@@ -91,6 +97,8 @@ pub struct Side {
     pub in_time_wait: bool,
     /// In this cycle's list of flows that need `output`.
     pub touched: bool,
+    /// Waits to be announced since the application was away.
+    pub announce_later: bool,
     /// The peer's stream has ended, and the application was not told.
     pub eof_pending: bool,
     /// The send window opened, and the application was not told.
@@ -99,7 +107,7 @@ pub struct Side {
 
 impl Flow {
     /// A flow that nobody has touched yet.
-    pub fn new(tcb: Tcb<Payload>, hash: u64, port: u8, holder: Holder) -> Flow {
+    pub fn new(tcb: Tcb<Payload>, hash: u64, port: u8, holder: Holder, now_us: u64) -> Flow {
         let side = Side {
             id: FlowId { group: 0, slot: 0, generation: 0 },
             sendq: SendQueue::default(),
@@ -109,6 +117,9 @@ impl Flow {
             front_done: 0,
             acked_bytes: 0,
             cookie: 0,
+            bytes_in: 0,
+            bytes_out: 0,
+            born: (now_us >> BORN_SHIFT) as u32,
             hash,
             mac: [0; 6],
             mac_version: 0,
@@ -118,6 +129,7 @@ impl Flow {
             waits: Waits::Nowhere,
             in_time_wait: false,
             touched: false,
+            announce_later: false,
             eof_pending: false,
             window_opened: false,
         };
@@ -125,10 +137,24 @@ impl Flow {
     }
 }
 
+/// A unit of `Side::born` is 2^16 µs: enough for eight years.
+const BORN_SHIFT: u32 = 16;
+
 impl Side {
+    /// Time since its first segment.
+    pub fn age_us(&self, now_us: u64) -> u64 {
+        let units = ((now_us >> BORN_SHIFT) as u32).wrapping_sub(self.born);
+        u64::from(units) << BORN_SHIFT
+    }
+
     /// Whether something came in that the application was not told of.
     pub fn unannounced(&self) -> bool {
         self.held.count() > self.announced as usize || self.eof_pending
+    }
+
+    /// The same, or something was sent that the application was not told of.
+    pub fn has_news(&self) -> bool {
+        self.unannounced() || self.acked_bytes > 0 || self.window_opened
     }
 
     /// Gives back the oldest `bytes` announced bytes; answers how many mbufs became free (they go

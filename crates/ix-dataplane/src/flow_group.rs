@@ -149,6 +149,11 @@ impl FlowGroup {
         FlowId { group: self.id, slot, generation: self.slot(slot).generation }
     }
 
+    /// The flow in a slot, to look at.
+    pub fn peek(&self, slot: u32) -> Option<&Flow> {
+        self.slot_if_any(slot)?.flow.as_ref()
+    }
+
     /// The flow in a slot.
     #[inline]
     pub fn at(&mut self, slot: u32) -> Option<&mut Flow> {

@@ -206,7 +206,8 @@ impl ElasticThread {
         match if floor.is_some() { backlog.on_syn_again() } else { backlog.on_syn() } {
             SynVerdict::Accept => {
                 let tcb = self.new_passive(&packet.header, tuple, floor);
-                let mut flow = Flow::new(tcb, work.hash, work.port, Holder::Embryonic);
+                let (hash, now_us) = (work.hash, self.io.now_us);
+                let mut flow = Flow::new(tcb, hash, work.port, Holder::Embryonic, now_us);
                 flow.side.listener = slot;
                 flow.side.waits = Waits::HalfOpen;
                 match self.insert_flow(work.group as usize, flow) {
@@ -252,7 +253,8 @@ impl ElasticThread {
             self.io.metrics.drop_local(LocalDrop::Backlog);
             return self.give_back(work, mbuf);
         }
-        let mut flow = Flow::new(tcb, work.hash, work.port, Holder::Knocking);
+        let now_us = self.io.now_us;
+        let mut flow = Flow::new(tcb, work.hash, work.port, Holder::Knocking, now_us);
         flow.side.listener = slot;
         match self.insert_flow(work.group as usize, flow) {
             Some(id) => self.segment(id, work, mbuf, packet),

@@ -26,7 +26,7 @@ use ix_wire::{DropReason, FLOW_GROUPS};
 
 /// Layout of the control page; a change of any list in this module, or of what one of its numbers
 /// means, is a new version.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 
 /// Buckets of the batch histogram: 0, 1, 2..4, 4..8, … the last is open-ended.
 pub const BATCH_BUCKETS: usize = 12;
@@ -113,6 +113,8 @@ counters! {
     accepted,
     /// Flows that ended, for whatever reason.
     closed,
+    /// Turns of the guard while the application was away.
+    away_turns,
     /// Flows now, in all states.
     flows,
     /// Most flows at one time.

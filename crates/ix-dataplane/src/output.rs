@@ -65,6 +65,7 @@ impl Output<Payload> for FlowOutput<'_> {
     fn deliver(&mut self, buf: Payload) {
         let FlowOutput { io, side } = self;
         let (addr, len) = (io.shared.memory.addr_of(&buf.0), buf.0.len() as u32);
+        side.bytes_in += u64::from(len);
         side.held.push(&io.shared.memory, buf.0);
         if side.holder == Holder::Application {
             io.announce(side, addr, len);
@@ -79,6 +80,7 @@ impl Output<Payload> for FlowOutput<'_> {
     fn acked(&mut self, bytes: u32) {
         self.side.sendq.pop(bytes);
         self.side.acked_bytes += bytes;
+        self.side.bytes_out += u64::from(bytes);
     }
 
     fn event(&mut self, event: TcpEvent) {
@@ -137,6 +139,9 @@ fn copy_payload(
 impl Io {
     /// Tells the application of received data; it is in `held` already.
     pub(crate) fn announce(&mut self, side: &mut Side, addr: u64, len: u32) {
+        if self.events.is_muted() {
+            return;
+        }
         side.announced += 1;
         side.announced_bytes += len;
         let (kind, cookie, handle) = (event_kind::RECV, side.cookie, side.id.handle());
@@ -144,6 +149,9 @@ impl Io {
     }
 
     pub(crate) fn announce_eof(&mut self, side: &mut Side) {
+        if self.events.is_muted() {
+            return;
+        }
         side.eof_pending = false;
         let (kind, cookie, handle) = (event_kind::EOF, side.cookie, side.id.handle());
         self.events.push(Event { kind, cookie, handle, ..Event::default() });
@@ -151,6 +159,9 @@ impl Io {
 
     /// Tells the application what was acknowledged, and how much it may send now.
     pub(crate) fn announce_sent(&mut self, side: &mut Side, send_space: u32) {
+        if self.events.is_muted() {
+            return;
+        }
         let kind = event_kind::SENT;
         let (cookie, handle, len) = (side.cookie, side.id.handle(), side.acked_bytes);
         side.acked_bytes = 0;

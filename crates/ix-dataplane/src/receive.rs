@@ -134,6 +134,16 @@ impl Receive {
         group_of(&self.toeplitz[port], flow_hash, tuple)
     }
 
+    /// What was parsed, to be handled and given back.
+    pub(crate) fn take_batch(&mut self) -> (Vec<Work>, Vec<Mbuf>) {
+        (std::mem::take(&mut self.work), std::mem::take(&mut self.mbufs))
+    }
+
+    /// The room for the next batch.
+    pub(crate) fn give_batch_back(&mut self, work: Vec<Work>, mbufs: Vec<Mbuf>) {
+        (self.work, self.mbufs) = (work, mbufs);
+    }
+
     /// The next continuation mbuf of the packet being handled.
     pub fn pop_tail(&mut self) -> Option<Mbuf> {
         self.tails.pop_front()
@@ -180,7 +190,16 @@ impl ElasticThread {
         if self.migrations.is_active() {
             self.poll_replay();
         }
+        if self.away.has_kept() {
+            self.poll_kept();
+        }
         self.poll_threads();
+        self.poll_devices()
+    }
+
+    /// Polls the devices in turn for what is left of a batch; answers what there is then.
+    #[inline]
+    pub(crate) fn poll_devices(&mut self) -> usize {
         let keep_back = self.holds_too_many();
         let Receive { batch, first_port, burst, origins, edge, .. } = &mut self.receive;
         let ports = if keep_back { 0 } else { self.io.ports.len() };
@@ -268,8 +287,21 @@ impl ElasticThread {
         }
     }
 
+    /// Packets that came while the application was away.
+    #[cold]
+    fn poll_kept(&mut self) {
+        let Receive { batch, burst, origins, .. } = &mut self.receive;
+        let mut more = false;
+        while burst.len() < *batch || more {
+            let Some((port, packet)) = self.away.pop() else { break };
+            more = packet.more;
+            burst.push(packet);
+            origins.push(Origin { port, from: Origin::DEVICE });
+        }
+    }
+
     /// First pass: parses the burst into work, hands foreign packets over, drops what is wrong.
-    fn parse_burst(&mut self) {
+    pub(crate) fn parse_burst(&mut self) {
         let mut burst = std::mem::take(&mut self.receive.burst);
         let mut origins = std::mem::take(&mut self.receive.origins);
         let mut packets = burst.drain(..).zip(origins.drain(..));

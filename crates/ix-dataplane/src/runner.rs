@@ -2,6 +2,7 @@
 //! spinning and then sleep on the doorbells.
 use crate::clock::{Clock, ticks};
 use crate::metrics::{Place, ThreadState};
+use crate::survey::SLICE;
 use crate::thread::ElasticThread;
 use std::os::fd::RawFd;
 
@@ -132,6 +133,12 @@ impl Runner {
         self.thread.io.metrics.whereabouts.set(Place::Dataplane);
     }
 
+    /// The application keeps this thread: the network is served meanwhile.
+    pub(crate) fn serve_away(&mut self) {
+        let now_us = self.clock.now_us();
+        self.thread.turn_while_away(now_us);
+    }
+
     /// A cycle without an application: whatever it is told, it has heard.
     pub(crate) fn turn_alone(&mut self, now_us: u64) {
         self.run += 1;
@@ -237,6 +244,9 @@ impl Runner {
         if self.thread.shared.updates.is_ordered(index) {
             self.attend_life(now_us);
         }
+        if self.thread.shared.updates.is_surveyed(index) {
+            self.thread.attend_survey(SLICE, now_us);
+        }
     }
 
     #[cold]
@@ -304,6 +314,9 @@ impl Runner {
             thread.io.metrics.sleeps(now_us);
             poll(&mut self.polls, wake_us.saturating_sub(now_us));
             thread.io.metrics.slept(since);
+            if thread.shared.guard.must_ring() {
+                ring(thread.shared.guard.fd());
+            }
             if thread.shared.updates.is_ordered(index) {
                 let called = thread.shared.updates.ordered_at(index).max(since);
                 thread.io.metrics.wake_ticks.set(ticks().saturating_sub(called));
@@ -349,7 +362,7 @@ fn poll(polls: &mut [libc::pollfd], wait_us: u64) {
 }
 
 /// Empties an eventfd.
-fn drain(fd: RawFd) {
+pub(crate) fn drain(fd: RawFd) {
     let mut count = 0u64;
     // SAFETY: reads eight bytes into a local; the descriptor is non-blocking.
     unsafe { libc::read(fd, (&raw mut count).cast(), 8) };

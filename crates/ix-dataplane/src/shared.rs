@@ -27,6 +27,8 @@ pub struct Shared {
     pub spare: Spare,
     /// Sleeping elastic threads and how to wake them.
     pub wakers: Vec<Waker>,
+    /// Wakes the guard.
+    pub guard: Waker,
     /// Devices that change.
     pub updates: Updates,
     /// What each thread is, and where flow groups belong.
@@ -51,6 +53,11 @@ impl Waker {
             kicked: AtomicBool::new(false),
             fd: std::sync::atomic::AtomicI32::new(fd),
         }
+    }
+
+    /// Rings this eventfd from now on.
+    pub(crate) fn set_fd(&self, fd: i32) {
+        self.fd.store(fd, Ordering::Relaxed);
     }
 
     /// Asks for the thread's `run_io` to come back; answers the eventfd that must be rung for it.
@@ -103,7 +110,8 @@ impl Shared {
             flow_hash: FlowHash::new(config.flow_hash_key),
             neighbors: Neighbors::new(&config, macs, now_us),
             owners: std::array::from_fn(|group| AtomicU16::new(group as u16 % threads)),
-            spare: Spare::default(),
+            spare: Spare::new(wakers.len(), config.rx_frames),
+            guard: Waker::new(-1),
             updates: Updates::new(wakers.len()),
             lives: crate::life::Lives::new(wakers.len(), |group| group % usize::from(threads)),
             config,

@@ -5,24 +5,35 @@ use ix_mem::{Mbuf, Pool};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Frames moved at a time.
-const BATCH: usize = 256;
+/// Frames that a pool may have too many of, or too few, at most.
+const SLACK_MAX: usize = 256;
 
 /// The shared pool behind the threads' own.
-#[derive(Default)]
 pub struct Spare {
     frames: Mutex<Vec<Mbuf>>,
     count: AtomicUsize,
+    /// Frames that each pool was made with.
+    made: usize,
+    /// So many more or less are left alone.
+    slack: usize,
 }
 
 impl Spare {
-    /// Brings a pool that was made with `made` frames back towards that number.
+    /// Behind so many pools of `made` frames each. All that the others may have too many of is no more
+    /// than a quarter of what one needs: a device that gives all packets to one thread must not take
+    /// all its frames away.
+    pub fn new(threads: usize, made: usize) -> Spare {
+        let slack = (made / (4 * threads.max(1))).clamp(1, SLACK_MAX);
+        Spare { frames: Mutex::default(), count: AtomicUsize::new(0), made, slack }
+    }
+
+    /// Brings a pool back towards the number that it was made with.
     #[inline]
-    pub fn balance(&self, pool: &mut Pool, made: usize) {
+    pub fn balance(&self, pool: &mut Pool) {
         let owned = pool.owned();
-        if owned > made + BATCH && pool.free() > BATCH {
+        if owned > self.made + self.slack && pool.free() > self.slack {
             self.give(pool);
-        } else if owned + BATCH < made && self.count.load(Ordering::Relaxed) > 0 {
+        } else if owned + self.slack < self.made && self.count.load(Ordering::Relaxed) > 0 {
             self.take(pool);
         }
     }
@@ -30,7 +41,8 @@ impl Spare {
     #[cold]
     fn give(&self, pool: &mut Pool) {
         let Ok(mut frames) = self.frames.lock() else { return };
-        for _ in 0..BATCH {
+        let surplus = pool.owned().saturating_sub(self.made).min(SLACK_MAX);
+        for _ in 0..surplus {
             let Some(mbuf) = pool.take() else { break };
             pool.disown(&mbuf);
             frames.push(mbuf);
@@ -41,7 +53,8 @@ impl Spare {
     #[cold]
     fn take(&self, pool: &mut Pool) {
         let Ok(mut frames) = self.frames.lock() else { return };
-        let from = frames.len().saturating_sub(BATCH);
+        let missing = self.made.saturating_sub(pool.owned()).min(SLACK_MAX);
+        let from = frames.len().saturating_sub(missing);
         for mbuf in frames.drain(from..) {
             pool.adopt(&mbuf);
             pool.put(mbuf);
@@ -54,22 +67,39 @@ impl Spare {
 mod tests {
     use super::*;
 
+    /// Everything that comes in at the first pool is handed over to the others in turn.
+    fn handed_over(threads: u32, made: u32) {
+        let pool = |index: u32| {
+            // SAFETY: no memory behind the numbers; they are only counted.
+            unsafe { Pool::new(index * made..(index + 1) * made) }
+        };
+        let mut pools: Vec<Pool> = (0..threads).map(pool).collect();
+        let spare = Spare::new(threads as usize, made as usize);
+        for round in 0..100_000 {
+            let mbuf = pools[0].take().unwrap_or_else(|| panic!("starved in round {round}"));
+            pools[0].disown(&mbuf);
+            let to = &mut pools[1 + round % (threads as usize - 1)];
+            to.adopt(&mbuf);
+            to.put(mbuf);
+            spare.balance(to);
+            spare.balance(&mut pools[0]);
+        }
+        assert!(pools.iter().all(|pool| pool.in_use() == 0));
+        let owned: usize = pools.iter().map(Pool::owned).sum();
+        assert_eq!(owned + spare.count.load(Ordering::Relaxed), (threads * made) as usize);
+        assert!(pools[0].owned() >= made as usize / 2, "{}", pools[0].owned());
+    }
+
     #[test]
     fn frames_find_their_way_home() {
-        // SAFETY: no memory behind the numbers; they are only counted.
-        let (mut a, mut b) = unsafe { (Pool::new(0..2000), Pool::new(2000..4000)) };
-        let spare = Spare::default();
-        // Everything that comes in at `a` is handed over to `b`.
-        for round in 0..100_000 {
-            let mbuf = a.take().unwrap_or_else(|| panic!("starved in round {round}"));
-            a.disown(&mbuf);
-            b.adopt(&mbuf);
-            b.put(mbuf);
-            spare.balance(&mut a, 2000);
-            spare.balance(&mut b, 2000);
-        }
-        assert_eq!((a.in_use(), b.in_use()), (0, 0));
-        let all = a.owned() + b.owned() + spare.count.load(Ordering::Relaxed);
-        assert_eq!(all, 4000);
+        handed_over(2, 2000);
+    }
+
+    /// Each of the others has few too many; all of them together had all.
+    #[test]
+    fn many_threads_do_not_keep_all_frames_of_one() {
+        handed_over(16, 1024);
+        handed_over(16, 256);
+        handed_over(64, 256);
     }
 }

@@ -3,6 +3,7 @@
 //! Nothing here reads a clock or waits: the caller brings the time and decides about sleeping
 //! (`runner.rs` on Linux, the simulator in virtual time).
 use crate::app_timers::AppTimers;
+use crate::away::Away;
 use crate::calls::CallArray;
 use crate::edge::Edge;
 use crate::flow::{Flow, Side};
@@ -61,6 +62,7 @@ pub struct ElasticThread {
     /// Accepted flows whose early data is not announced yet.
     pub(crate) to_announce: std::collections::VecDeque<FlowId>,
     pub(crate) migrations: Migrations,
+    pub(crate) away: Away,
     due: Vec<u64>,
     housekeeping_us: u64,
 }
@@ -100,6 +102,7 @@ impl ElasticThread {
             touched: Vec::with_capacity(1024),
             to_announce: Default::default(),
             migrations: Migrations::new(&io.shared),
+            away: Away::default(),
             due: Vec::with_capacity(TIMERS_PER_CYCLE),
             housekeeping_us: 0,
             shared: io.shared.clone(),
@@ -121,6 +124,9 @@ impl ElasticThread {
         self.io.begin_cycle(now_us);
         self.io.metrics.enter(Stage::Calls);
         self.run_calls(calls);
+        if self.away.was {
+            self.end_away();
+        }
         if self.migrations.is_active() {
             self.application_returned();
         }
@@ -136,7 +142,7 @@ impl ElasticThread {
         self.flush_touched();
         self.io.metrics.enter(Stage::Transmit);
         let sent = self.io.transmit();
-        self.shared.spare.balance(&mut self.io.rx_pool, self.shared.config.rx_frames);
+        self.shared.spare.balance(&mut self.io.rx_pool);
         self.io.metrics.counters.tx_packets.add(sent as u64);
         self.receive_and_report(sent, fired)
     }
@@ -225,6 +231,27 @@ impl ElasticThread {
         fired
     }
 
+    /// Entries of the wheel that are due and mean something, for [`Self::give_due_back`].
+    pub(crate) fn take_due(&mut self, now_us: u64) -> Vec<u64> {
+        let mut due = std::mem::take(&mut self.due);
+        self.wheel.advance(now_us, TIMERS_PER_CYCLE, |token| due.push(token));
+        self.drop_replaced(&mut due, now_us);
+        due
+    }
+
+    /// The list, for the next time.
+    pub(crate) fn give_due_back(&mut self, due: Vec<u64>) {
+        self.due = due;
+    }
+
+    /// The wheel looks at a flow again at this time.
+    pub(crate) fn put_off(&mut self, id: FlowId, until_us: u64) {
+        if let Some((_, alarm_us)) = flow_and_alarm(&mut self.groups, id) {
+            *alarm_us = until_us;
+            self.wheel.insert(until_us, id.handle());
+        }
+    }
+
     /// Of entries that have fired, drops those that mean nothing any more: most, where timers guard
     /// against what seldom happens. Of very many flows only the heads are fetched for that.
     fn drop_replaced(&self, due: &mut Vec<u64>, now_us: u64) {
@@ -259,7 +286,7 @@ impl ElasticThread {
         }
     }
 
-    fn fire_flow_timer(&mut self, id: FlowId, now_us: u64) {
+    pub(crate) fn fire_flow_timer(&mut self, id: FlowId, now_us: u64) {
         let ElasticThread { shared, groups, io, wheel, .. } = self;
         let Some((flow, alarm_us)) = flow_and_alarm(groups, id) else { return };
         // Another entry of this cycle may have seen to it.
@@ -320,6 +347,7 @@ impl ElasticThread {
     pub fn has_work(&self) -> bool {
         self.io.ports.iter().any(|port| port.nic.pending() || !port.queue.is_empty())
             || self.receive.has_backlog()
+            || self.away.has_kept()
             || !self.to_announce.is_empty()
             || self.migrations.is_busy()
             || self.io.neighbors_changed()
@@ -337,7 +365,7 @@ impl ElasticThread {
     /// Whether nothing waits that no doorbell will ring for. Arms the devices' doorbells.
     pub fn may_sleep(&mut self) -> bool {
         let unsent = self.io.ports.iter().any(|port| !port.queue.is_empty());
-        let waits = self.receive.has_backlog() || self.migrations.is_busy();
+        let waits = self.receive.has_backlog() || self.migrations.is_busy() || self.away.has_kept();
         if unsent || waits || !self.to_announce.is_empty() {
             return false;
         }

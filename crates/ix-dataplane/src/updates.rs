@@ -7,10 +7,11 @@
 //! then wait with the broker.
 use crate::commands::Outcome;
 use crate::io::Io;
+use crate::survey::{Survey, SurveyArea, Surveys};
 use ix_nic::{NEVER_RINGS, QueueUpdate, Steering};
-use std::os::fd::{OwnedFd, RawFd};
+use std::os::fd::{AsFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicI32, AtomicU8, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 /// A change of one device.
 #[derive(Debug)]
@@ -57,6 +58,15 @@ pub enum FromBroker {
     Update(Update),
     /// The control plane wants something.
     Command(CommandMessage),
+    /// The control plane wants to know all connections.
+    Survey {
+        /// The survey's number.
+        serial: u64,
+        /// After this time nobody waits for it, µs of the monotonic clock.
+        until_us: u64,
+        /// Its memory, for [`SurveyArea::map`].
+        memory: OwnedFd,
+    },
 }
 
 /// Where updates and commands come from: the channel to the broker. Nothing here may block.
@@ -72,6 +82,9 @@ pub trait UpdateSource: Send {
 
     /// Tells what became of the command of this number.
     fn tell_outcome(&mut self, serial: u64, outcome: &Outcome);
+
+    /// Tells that the survey of this number is complete.
+    fn tell_surveyed(&mut self, serial: u64);
 }
 
 /// A queue's part of an update, on its way to the elastic thread that owns the queue.
@@ -84,7 +97,7 @@ struct Part {
 /// at the directory ([`crate::life`]).
 #[derive(Default)]
 struct Slot {
-    /// [`PARTS`] and [`ORDER`].
+    /// [`PARTS`], [`ORDER`] and [`SURVEY`].
     waits: AtomicU8,
     parts: Mutex<Vec<Option<Part>>>,
     /// When it was last told to look, ticks.
@@ -93,23 +106,30 @@ struct Slot {
 
 const PARTS: u8 = 1;
 const ORDER: u8 = 2;
+const SURVEY: u8 = 4;
 
 /// Updates on their way.
 pub struct Updates {
     slots: Box<[Slot]>,
     source: Mutex<Option<Box<dyn UpdateSource>>>,
     source_fd: AtomicI32,
+    pub(crate) surveys: Surveys,
 }
 
 impl Updates {
     /// For so many elastic threads; without a source.
     pub(crate) fn new(threads: usize) -> Updates {
         let slots = (0..threads).map(|_| Slot::default()).collect();
-        Updates { slots, source: Mutex::new(None), source_fd: AtomicI32::new(NEVER_RINGS) }
+        Updates {
+            slots,
+            source: Mutex::new(None),
+            source_fd: AtomicI32::new(NEVER_RINGS),
+            surveys: Surveys::default(),
+        }
     }
 
     /// From now on updates come from there.
-    pub(crate) fn set_source(&self, source: Box<dyn UpdateSource>) {
+    pub fn set_source(&self, source: Box<dyn UpdateSource>) {
         let mut place = lock(&self.source);
         self.source_fd.store(source.fd(), Ordering::Relaxed);
         *place = Some(source);
@@ -152,6 +172,28 @@ impl Updates {
     /// It has looked. Called with the directory's lock, as whoever orders has had it.
     pub(crate) fn order_done(&self, thread: usize) {
         self.slots[thread].waits.fetch_and(!ORDER, Ordering::Relaxed);
+    }
+
+    /// Whether an elastic thread has to do with a survey.
+    pub(crate) fn is_surveyed(&self, thread: usize) -> bool {
+        self.slots[thread].waits.load(Ordering::Relaxed) & SURVEY != 0
+    }
+
+    /// An elastic thread is to do its part in a survey.
+    pub(crate) fn order_survey(&self, thread: usize) {
+        self.slots[thread].waits.fetch_or(SURVEY, Ordering::Relaxed);
+    }
+
+    /// It is about to.
+    pub(crate) fn survey_done(&self, thread: usize) {
+        self.slots[thread].waits.fetch_and(!SURVEY, Ordering::Relaxed);
+    }
+
+    /// Tells that a survey is complete.
+    pub(crate) fn tell_surveyed(&self, serial: u64) {
+        if let Some(source) = lock(&self.source).as_mut() {
+            source.tell_surveyed(serial);
+        }
     }
 
     /// Lays a part down; an older one of the device that was not taken is closed.
@@ -204,6 +246,16 @@ impl Io {
                 FromBroker::Command(command) => {
                     if let Some(refused) = self.begin_command(&command, now_us) {
                         source.tell_outcome(command.serial, &refused);
+                    }
+                    continue;
+                }
+                FromBroker::Survey { serial, until_us, memory } => {
+                    // Without memory nobody can be told; the broker sees that by itself.
+                    if let Ok(area) = SurveyArea::map(memory.as_fd()) {
+                        let survey = Survey { serial, until_us, area: Arc::new(area) };
+                        shared.updates.begin_survey(survey, shared.threads());
+                        let others = (0..shared.threads()).filter(|thread| *thread != self.index);
+                        others.for_each(|thread| self.ring_thread(thread));
                     }
                     continue;
                 }

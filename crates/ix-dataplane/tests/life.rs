@@ -55,6 +55,10 @@ impl UpdateSource for Source {
         // The test may be over.
         let _ = self.outcomes.send((serial, outcome.clone()));
     }
+
+    fn tell_surveyed(&mut self, serial: u64) {
+        panic!("nobody has asked for survey {serial}");
+    }
 }
 
 impl Control {

@@ -39,6 +39,10 @@ impl UpdateSource for Queue {
     fn tell_outcome(&mut self, serial: u64, outcome: &Outcome) {
         panic!("nobody has sent command {serial}: {outcome:?}");
     }
+
+    fn tell_surveyed(&mut self, serial: u64) {
+        panic!("nobody has asked for survey {serial}");
+    }
 }
 
 /// One end: the dataplane, and its broker's part.

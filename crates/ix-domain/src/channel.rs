@@ -57,6 +57,11 @@ pub enum FromImage {
         /// For `ix_dataplane::Outcome`.
         line: String,
     },
+    /// The survey of this number is complete.
+    Surveyed {
+        /// The survey's number.
+        serial: u64,
+    },
 }
 
 /// What the broker says.
@@ -90,6 +95,14 @@ pub enum ToImage {
         /// What, for `ix_dataplane::Command`.
         line: String,
     },
+    /// All connections are to be told; the memory for it comes along. Answered by
+    /// [`FromImage::Surveyed`] unless time is over before.
+    Survey {
+        /// Grows with each survey.
+        serial: u64,
+        /// Then nobody waits for it any more, µs of the monotonic clock.
+        until_us: u64,
+    },
 }
 
 impl FromImage {
@@ -106,6 +119,7 @@ impl FromImage {
             }
             FromImage::UpdateFailed { device, why } => format!("update-failed {device} {why}"),
             FromImage::Outcome { serial, line } => format!("outcome {serial} {line}"),
+            FromImage::Surveyed { serial } => format!("surveyed {serial}"),
         }
     }
 
@@ -136,6 +150,7 @@ impl FromImage {
                 let (device, why) = number(rest)?;
                 Some(FromImage::UpdateFailed { device, why: why.to_owned() })
             }
+            "surveyed" => Some(FromImage::Surveyed { serial: rest.parse().ok()? }),
             "outcome" => {
                 let (serial, line) = number(rest)?;
                 Some(FromImage::Outcome { serial, line: line.to_owned() })
@@ -156,6 +171,7 @@ impl ToImage {
             ToImage::Command { serial, until_us, line } => {
                 format!("command {serial} {until_us} {line}")
             }
+            ToImage::Survey { serial, until_us } => format!("survey {serial} {until_us}"),
         }
     }
 
@@ -172,6 +188,10 @@ impl ToImage {
                 let (device, rest) = number(rest)?;
                 let (serial, line) = number(rest)?;
                 Some(ToImage::Update { device, serial, line: line.to_owned() })
+            }
+            "survey" => {
+                let (serial, until_us) = number(rest)?;
+                Some(ToImage::Survey { serial, until_us: until_us.parse().ok()? })
             }
             "command" => {
                 let (serial, rest) = number(rest)?;

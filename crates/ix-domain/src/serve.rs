@@ -55,7 +55,8 @@ pub fn serve(
             FromImage::Taken { .. }
             | FromImage::Updated { .. }
             | FromImage::UpdateFailed { .. }
-            | FromImage::Outcome { .. } => return Err(ServeError::Protocol),
+            | FromImage::Outcome { .. }
+            | FromImage::Surveyed { .. } => return Err(ServeError::Protocol),
         };
         let channel = child.channel().ok_or(ServeError::Protocol)?;
         channel.send(&answer.encode(), fds)?;

@@ -15,7 +15,7 @@ use ix_nic::NicInfo;
 use std::fmt::Display;
 use std::os::fd::{AsFd, OwnedFd, RawFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
 /// Everything the image keeps for the life of the process.
 struct Running {
@@ -112,10 +112,39 @@ pub fn share(thread: usize) {
 pub unsafe fn entered(thread: usize, signal_mask: u64) -> i64 {
     // SAFETY: as in `run_io`.
     let running = unsafe { &*RUNNING.load(Ordering::Relaxed) };
+    start_guard(&running.dataplane);
     match running.signals[thread].set_application_mask(signal_mask) {
         Ok(()) => 0,
         Err(_) => -error::NO_RESOURCE,
     }
+}
+
+/// Starts the guard with the first thread that enters; programs that know nothing of elastic threads
+/// have a helper of their own. It has all signals but faults blocked, as who enters has.
+fn start_guard(dataplane: &'static Dataplane) {
+    static STARTED: AtomicBool = AtomicBool::new(false);
+    if STARTED.swap(true, Ordering::Relaxed) {
+        return;
+    }
+    let builder = std::thread::Builder::new().name("ix-guard".to_owned()).stack_size(GUARD_STACK);
+    let started = builder.spawn(|| {
+        drop_capabilities();
+        dataplane.guard();
+    });
+    if let Err(e) = started {
+        eprintln!("ix: nobody serves the network while the program computes: no guard thread: {e}");
+    }
+}
+
+const GUARD_STACK: usize = 256 << 10;
+
+/// The program may give up its privileges later, and does not know of this thread. It needs none.
+fn drop_capabilities() {
+    const VERSION_3: u32 = 0x2008_0522;
+    let (header, none) = ([VERSION_3, 0], [0u32; 6]);
+    let args = [header.as_ptr() as u64, none.as_ptr() as u64, 0, 0, 0, 0];
+    // SAFETY: both are arrays of the sizes that this version has; it changes this thread only.
+    unsafe { sys::syscall(libc::SYS_capset, args) };
 }
 
 type Prepared = (Dataplane, Vec<SignalWatch>, ReservedFds);

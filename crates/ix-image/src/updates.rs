@@ -65,6 +65,11 @@ impl UpdateSource for ChannelUpdates {
                 Some(ToImage::Command { serial, until_us, line }) => {
                     return Some(FromBroker::Command(CommandMessage { serial, until_us, line }));
                 }
+                Some(ToImage::Survey { serial, until_us }) => {
+                    if let Some(memory) = fds.into_iter().next() {
+                        return Some(FromBroker::Survey { serial, until_us, memory });
+                    }
+                }
                 // Nothing else is said to a running dataplane.
                 _ => {}
             }
@@ -82,5 +87,9 @@ impl UpdateSource for ChannelUpdates {
 
     fn tell_outcome(&mut self, serial: u64, outcome: &Outcome) {
         self.say(&FromImage::Outcome { serial, line: outcome.to_string() });
+    }
+
+    fn tell_surveyed(&mut self, serial: u64) {
+        self.say(&FromImage::Surveyed { serial });
     }
 }

@@ -21,7 +21,8 @@ struct Args {
     /// As many seeds as take so long
     #[arg(long)]
     minutes: Option<u64>,
-    /// What the connections do: bulk, echo, churn, all; migration: all, on hosts that move flow groups
+    /// What the connections do: bulk, echo, churn, all; migration: all, on hosts that move flow
+    /// groups; life: all, on hosts that the control plane parks and resumes threads of
     #[arg(long, default_value = "all", value_parser = scenario)]
     scenario: Scenario,
     /// Lose frames with this probability, and have no other faults
@@ -45,7 +46,8 @@ fn scenario(text: &str) -> Result<Scenario, &'static str> {
         "churn" => Ok(Scenario::Churn),
         "all" => Ok(Scenario::All),
         "migration" => Ok(Scenario::Migration),
-        _ => Err("not one of bulk, echo, churn, migration, all"),
+        "life" => Ok(Scenario::Life),
+        _ => Err("not one of bulk, echo, churn, migration, life, all"),
     }
 }
 

@@ -2,6 +2,7 @@
 use crate::audit::{Audit, Wall};
 use crate::ledger::Ledger;
 use crate::nic::{Port, PortConfig, Spread};
+use crate::orders::{Broker, Order};
 use crate::peer::{PORT, Peer, Talk};
 use crate::plan::{HostPlan, SpreadPlan};
 use crate::rng::Rng;
@@ -9,8 +10,8 @@ use ix_abi::{CALLS_MAX, Call, EVENTS_MAX, Event, ThreadArea, ThreadStatus, gate_
 use ix_dataplane::config::AddressCheck;
 use ix_dataplane::metrics::{ControlPage, Snapshot, ThreadMetrics};
 use ix_dataplane::{
-    CallArray, Config, CycleReport, ElasticThread, EventWriter, GroupSet, Io, MigrationEnd,
-    MigrationRecord, Shared, Waker, forwarding,
+    CallArray, Command, Config, CycleReport, ElasticThread, EventWriter, GroupSet, Io,
+    MigrationEnd, MigrationRecord, Outcome, Shared, Waker, forwarding,
 };
 use ix_mem::{PacketMemory, Pool, Sizes};
 use ix_wire::{FLOW_GROUPS, FlowHash, IpAddr};
@@ -91,17 +92,61 @@ struct Core {
     wait_us: u64,
     /// Migrations that ended here.
     records: Vec<MigrationRecord>,
+    life: Option<Life>,
 }
+
+/// What the control plane's commands are to a thread that may be parked.
+struct Life {
+    broker: Broker,
+    /// The application's returns.
+    run: u64,
+    /// When to hear the broker again.
+    look_us: u64,
+}
+
+/// Between two looks at the broker while there is work.
+const LOOK_US: u64 = 1_000;
+/// So long may an application stay away before the guard comes, then it comes so often, µs.
+const AWAY_US: u64 = 10_000;
+const TURN_US: usize = 1_000;
+/// Turns of the guard in a row: those after them would show nothing new.
+const TURNS_MAX: usize = 100;
+/// Longest sleep while somebody must look after commands.
+const CARE_US: u64 = 2_000;
 
 impl Core {
     /// When the thread has something to do again, not before `ready_us`; `u64::MAX`: not by itself.
     fn next_run_us(&mut self, ready_us: u64) -> u64 {
         let CycleReport { events, busy } = self.report;
-        if events > 0 || busy || !self.elastic.may_sleep() {
+        if events > 0 || busy || !self.elastic.may_sleep() || self.elastic.is_called() {
             return ready_us;
         }
-        let due_us = self.elastic.next_deadline_us().unwrap_or(u64::MAX);
+        let mut due_us = self.elastic.next_deadline_us().unwrap_or(u64::MAX);
+        if self.life.is_some() && self.elastic.needs_care() {
+            due_us = due_us.min(self.now_us + CARE_US);
+        }
         due_us.min(self.now_us.saturating_add(self.wait_us)).max(ready_us)
+    }
+
+    fn cycle(&mut self, calls: usize) -> CycleReport {
+        let (elastic, now_us) = (&mut self.elastic, self.now_us);
+        let Some(life) = &mut self.life else {
+            let report = elastic.run_cycle(calls, now_us);
+            self.records.extend(std::iter::from_fn(|| elastic.take_migration()));
+            return report;
+        };
+        if life.run == 0 {
+            elastic.enter(now_us);
+        }
+        life.run += 1;
+        // One that was woken looks at once; one that is busy, now and then.
+        let look = now_us >= life.look_us || life.broker.waits() && !self.report.busy;
+        if look {
+            life.look_us = now_us + LOOK_US;
+        }
+        let report = elastic.run_cycle_and_attend(calls, life.run, look, now_us);
+        // A call that was refused may have made the application say something new.
+        CycleReport { busy: report.busy || calls > 0, ..report }
     }
 }
 
@@ -118,8 +163,7 @@ impl Gate for SimGate {
         // SAFETY: the status lives as long as the core; the library reads it between gate calls.
         unsafe { (*core.arrays.status).now_us = core.now_us };
         core.wait_us = wait_us;
-        core.report = core.elastic.run_cycle(calls, core.now_us);
-        core.records.extend(std::iter::from_fn(|| core.elastic.take_migration()));
+        core.report = core.cycle(calls);
         core.audit.calls(core.arrays.first_calls(calls).iter());
         core.audit.events(core.arrays.first_events(core.report.events).iter());
         core.report.events as i64
@@ -145,6 +189,13 @@ pub struct Host {
     shared: Arc<Shared>,
     /// Migrations that were begun.
     commands: u64,
+    broker: Broker,
+    /// Outcomes of commands that were looked at.
+    heard: usize,
+    /// What was wrong when a command was over.
+    broken: Vec<String>,
+    /// When the guard looks after threads whose applications stay away.
+    guard: Vec<Next>,
 }
 
 /// When a thread wants to run again.
@@ -199,7 +250,12 @@ impl Host {
             wall,
             shared: shared.clone(),
             commands: 0,
+            broker: Broker::default(),
+            heard: 0,
+            broken: Vec::new(),
+            guard: Vec::new(),
         };
+        shared.updates.set_source(Box::new(host.broker.clone()));
         for (thread, rings) in forwarding(plan.threads).into_iter().enumerate() {
             let core = host.core(&shared, thread, rings, now_us);
             let peer = Peer::new(ledger.clone(), servers.clone(), host.rng.fork());
@@ -249,6 +305,11 @@ impl Host {
             report: CycleReport { events: 0, busy: false },
             wait_us: 0,
             records: Vec::new(),
+            life: self.plan.takes_orders.then(|| Life {
+                broker: self.broker.clone(),
+                run: 0,
+                look_us: 0,
+            }),
         }
     }
 
@@ -300,13 +361,39 @@ impl Host {
         }
         let ready_us = now_us + cost_us;
         running.ready_us = ready_us;
+        if self.plan.is_guarded {
+            let turns = (now_us + AWAY_US..ready_us).step_by(TURN_US);
+            self.guard.extend(turns.take(TURNS_MAX).map(|at_us| Next { thread, at_us }));
+        }
         let at_us = running.core.borrow_mut().next_run_us(ready_us);
         if at_us < u64::MAX {
             next(Next { thread, at_us });
         }
+        self.wake_others(thread, ready_us, next);
+    }
+
+    /// The guard does a thread's work if its application is still away.
+    pub fn serve_away(&mut self, thread: usize, now_us: u64, mut next: impl FnMut(Next)) {
+        let ready_us = self.threads[thread].ready_us;
+        if ready_us <= now_us {
+            return;
+        }
+        next(Next { thread, at_us: ready_us });
+        self.port.set_now(now_us);
+        self.threads[thread].core.borrow_mut().elastic.turn_while_away(now_us);
+        self.wake_others(thread, now_us, next);
+    }
+
+    /// When the guard looks again, since the last time.
+    pub fn take_guard_turns(&mut self) -> Vec<Next> {
+        std::mem::take(&mut self.guard)
+    }
+
+    fn wake_others(&self, thread: usize, ready_us: u64, mut next: impl FnMut(Next)) {
         for (other, sibling) in self.threads.iter().enumerate() {
             // A packet was handed over: what an eventfd does on Linux.
-            if other != thread && !sibling.core.borrow_mut().elastic.may_sleep() {
+            let elastic = &mut sibling.core.borrow_mut().elastic;
+            if other != thread && (!elastic.may_sleep() || elastic.is_called()) {
                 next(Next { thread: other, at_us: sibling.ready_us.max(ready_us) });
             }
         }
@@ -325,6 +412,59 @@ impl Host {
             }
         }
         begun
+    }
+
+    /// The control plane gives a command; answers which thread hears of it first.
+    pub fn command(&mut self, order: &Order) -> usize {
+        self.broker.say(order);
+        // All that sleep are woken, and one is there first.
+        self.rng.below(self.threads.len() as u64) as usize
+    }
+
+    /// What a command must have done when it is over: looked at by somebody who knows no protocol.
+    fn check_orders(&mut self) {
+        for (command, outcome) in self.broker.heard_since(self.heard) {
+            self.heard += 1;
+            let groups = |thread: usize| self.threads[thread].core.borrow().elastic.groups_here();
+            let wrong = match (command, &outcome) {
+                (None, _) => Some("an answer to no command".to_owned()),
+                (Some(Command::Park { thread }), Outcome::Done) if !groups(thread).is_empty() => {
+                    Some(format!("thread {thread} is parked with flow groups {}", groups(thread)))
+                }
+                (Some(Command::Resume { thread }), Outcome::Done) if groups(thread).is_empty() => {
+                    Some(format!("thread {thread} was resumed and has no flow groups"))
+                }
+                _ => None,
+            };
+            self.broken.extend(wrong);
+        }
+    }
+
+    /// What became of commands, by name.
+    pub fn orders_ended(&self) -> Vec<&'static str> {
+        let name = |(command, outcome): (Option<Command>, Outcome)| match (outcome, command) {
+            (Outcome::Refused(_), _) => "orders.refused",
+            (Outcome::TimedOut(_), _) => "orders.undone",
+            (Outcome::Done, Some(Command::Park { .. })) => "orders.parked",
+            (Outcome::Done, Some(Command::Resume { .. })) => "orders.resumed",
+            (Outcome::Done, Some(Command::Drain { .. })) => "orders.drained",
+            (Outcome::Done, _) => "orders.migrated",
+        };
+        self.broker.heard_since(0).into_iter().map(name).collect()
+    }
+
+    /// What is left of commands.
+    pub fn unfinished_orders(&self) -> impl Iterator<Item = String> {
+        let (said, heard) = (self.broker.said(), self.broker.heard_since(0).len());
+        let twice = self.broker.answered_twice();
+        let cares = self.threads[0].core.borrow().elastic.needs_care();
+        [
+            (heard != said).then(|| format!("{heard} answers to {said} commands")),
+            (twice > 0).then(|| format!("{twice} commands were answered twice")),
+            cares.then(|| "commands are not settled".to_owned()),
+        ]
+        .into_iter()
+        .flatten()
     }
 
     /// What is left of migrations.
@@ -361,8 +501,11 @@ impl Host {
     }
 
     /// What was wrong at the wall since the last time.
-    pub fn take_violations(&self) -> Vec<String> {
-        self.threads.iter().flat_map(|t| t.core.borrow_mut().audit.take_violations()).collect()
+    pub fn take_violations(&mut self) -> Vec<String> {
+        self.check_orders();
+        let audits = self.threads.iter();
+        let audits = audits.flat_map(|t| t.core.borrow_mut().audit.take_violations());
+        audits.chain(std::mem::take(&mut self.broken)).collect()
     }
 
     /// Flows that applications hold.

@@ -6,7 +6,7 @@
 //!
 //! [`plan`] turns a seed into a run, [`world`] runs it: [`agenda`] orders what happens, [`wire`] and
 //! [`network`] carry frames and spoil them, [`nic`] is the device, [`host`] the dataplane with its
-//! application ([`peer`]). [`audit`] watches the wall between the two, [`ledger`] what the
+//! application ([`peer`]), [`orders`] its control plane. [`audit`] watches the wall between the two, [`ledger`] what the
 //! applications saw.
 pub mod agenda;
 pub mod audit;
@@ -16,6 +16,7 @@ pub mod host;
 pub mod ledger;
 pub mod network;
 pub mod nic;
+pub mod orders;
 pub mod peer;
 pub mod plan;
 pub mod rng;

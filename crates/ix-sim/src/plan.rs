@@ -1,5 +1,6 @@
 //! What a seed stands for: hosts, what goes wrong and when, and which connections are made.
 use crate::nic::Promise;
+use crate::orders::{Order, orders};
 use crate::rng::Rng;
 use crate::wire::Faults;
 use ix_dataplane::GroupSet;
@@ -17,6 +18,8 @@ pub enum Scenario {
     /// All of it, on hosts with 2 to 16 elastic threads that stall, and whose flow groups move all the
     /// time.
     Migration,
+    /// The same, moved by the control plane's commands, which park and resume threads as well.
+    Life,
     /// All of it at once.
     All,
 }
@@ -45,6 +48,8 @@ pub struct Plan {
     pub changes: Vec<Change>,
     /// Flow groups that are sent to other threads, ordered by time.
     pub moves: Vec<Move>,
+    /// Commands of the control plane, ordered by time. A run has these or moves.
+    pub orders: Vec<Order>,
     /// The connections.
     pub connections: Vec<ConnectionPlan>,
 }
@@ -109,6 +114,10 @@ pub struct HostPlan {
     pub stall: f64,
     /// For how long at most, µs.
     pub stall_us: u64,
+    /// Whether the control plane's commands come, and threads look for them.
+    pub takes_orders: bool,
+    /// Whether the guard serves threads whose applications stay away.
+    pub is_guarded: bool,
     /// TCP's parameters.
     pub tcp: ix_tcp::Config,
     /// Bound of a listener's backlog.
@@ -213,21 +222,33 @@ impl Plan {
         for host in &mut hosts {
             let promises = [Promise::Settled, Promise::InOrder, Promise::Silent];
             host.promise = (moving.pick(&promises), moving.pick(&[0, 5, 100, 900]));
-            if scenario == Scenario::Migration {
+            if matches!(scenario, Scenario::Migration | Scenario::Life) {
                 make_elastic(&mut moving, host);
+            }
+            if scenario == Scenario::Life {
+                (host.takes_orders, host.is_guarded) = (true, moving.chance(0.7));
+                // Now and then longer than a command may take.
+                host.stall_us = moving.pick(&[1_000, 10_000, 300_000, 300_000, 2_500_000]);
+                if host.stall_us > 1_000_000 {
+                    host.stall = host.stall.min(0.0005);
+                }
             }
         }
         let hosts = hosts;
         let changes = changes(&mut rng, &hosts, start_us, heal_us, options.loss.is_some());
         let connections = connections(&mut rng, scenario, &hosts, heal_us - start_us, options);
+        let often = scenario == Scenario::Migration;
+        let (moves, orders) = match scenario {
+            Scenario::Life => (Vec::new(), orders(&mut moving, &hosts, start_us, heal_us)),
+            _ => (moves(&mut moving, &hosts, start_us, heal_us, often), Vec::new()),
+        };
         let bytes: u64 = connections.iter().map(|c| c.up() + c.down()).sum();
         let slowest = hosts.iter().map(|h| h.faults.rate_mbit_s.max(1)).min().unwrap_or(1);
         let unlimited = hosts.iter().all(|h| h.faults.rate_mbit_s == 0);
         let transfer_us = if unlimited { bytes } else { bytes * 8 / slowest * 4 + bytes };
-        let deadline_us = heal_us + PATIENCE_US + transfer_us;
-        let often = scenario == Scenario::Migration;
-        let moves = moves(&mut moving, &hosts, start_us, heal_us, often);
-        Plan { start_us, heal_us, deadline_us, hosts, changes, moves, connections }
+        let last_us = orders.last().map_or(0, |order| order.at_us.saturating_sub(heal_us));
+        let deadline_us = heal_us + last_us + PATIENCE_US + transfer_us;
+        Plan { start_us, heal_us, deadline_us, hosts, changes, moves, orders, connections }
     }
 }
 
@@ -309,6 +330,8 @@ fn host(rng: &mut Rng, kinds: [bool; 6], loss: Option<f64>) -> HostPlan {
         cycle_us: rng.pick(&[3, 3, 3, 10, 200, 3_000]),
         stall: if rng.chance(0.3) { 0.001 } else { 0.0 },
         stall_us: 50_000,
+        takes_orders: false,
+        is_guarded: false,
         tcp: tcp(rng),
         backlog: rng.pick(&[0, 0, 32, 128]),
         faults,
@@ -407,7 +430,9 @@ fn connections(
         Scenario::Bulk => (rng.between(1, 4), 0, 0),
         Scenario::Echo => (0, rng.spread(1, 60), 0),
         Scenario::Churn => (0, 0, rng.spread(20, 400)),
-        Scenario::All | Scenario::Migration => (rng.below(3), rng.below(10), rng.spread(1, 100)),
+        Scenario::All | Scenario::Migration | Scenario::Life => {
+            (rng.below(3), rng.below(10), rng.spread(1, 100))
+        }
     };
     // Now and then everybody begins at once: floods of SYNs, full backlogs.
     let span_us = if rng.chance(0.2) { 0 } else { span_us };

@@ -26,6 +26,10 @@ enum Happening {
     Change(usize),
     /// Flow groups are sent elsewhere; the number of the move.
     Move(usize),
+    /// The control plane wants something; the number of the order.
+    Order(usize),
+    /// The guard looks after a thread.
+    Guard { host: usize, thread: usize },
 }
 
 /// Hosts on a network.
@@ -85,6 +89,9 @@ impl World {
         }
         for (number, moved) in plan.moves.iter().enumerate() {
             agenda.at(moved.at_us, Happening::Move(number));
+        }
+        for (number, order) in plan.orders.iter().enumerate() {
+            agenda.at(order.at_us, Happening::Order(number));
         }
         let mut hosts = Vec::new();
         for (index, host_plan) in plan.hosts.iter().enumerate() {
@@ -170,6 +177,18 @@ impl World {
                     self.wake(host, Next { thread, at_us });
                 }
             }
+            Happening::Guard { host, thread } => {
+                let mut wakes = Vec::new();
+                self.hosts[host].serve_away(thread, now_us, |next| wakes.push(next));
+                wakes.into_iter().for_each(|next| self.wake(host, next));
+                self.collect(host, now_us);
+            }
+            Happening::Order(number) => {
+                let order = self.plan.orders[number];
+                let thread = self.hosts[order.host].command(&order);
+                let at_us = self.hosts[order.host].earliest(thread, now_us);
+                self.wake(order.host, Next { thread, at_us });
+            }
         }
         true
     }
@@ -184,6 +203,14 @@ impl World {
         for what in self.hosts[host].take_violations() {
             self.ledger.borrow_mut().violation(format!("host {host} thread {thread}: {what}"));
         }
+        for Next { thread, at_us } in self.hosts[host].take_guard_turns() {
+            self.agenda.at(at_us, Happening::Guard { host, thread });
+        }
+        self.collect(host, now_us);
+    }
+
+    /// What a host has sent is on its way.
+    fn collect(&mut self, host: usize, now_us: u64) {
         let agenda = &mut self.agenda;
         self.network.collect(host, now_us, |at_us, frame| {
             agenda.at(at_us, Happening::Arrival(frame));
@@ -231,6 +258,7 @@ impl World {
                 }
             }
             left.extend(host.unfinished_moves().map(|what| format!("host {index}: {what}")));
+            left.extend(host.unfinished_orders().map(|what| format!("host {index}: {what}")));
             let held =
                 [(host.live_flows(), "flows of applications"), (host.connections(), "connections")];
             for (count, what) in held {
@@ -260,7 +288,12 @@ impl World {
         }
         let moved = |end| self.hosts.iter().map(|host| host.moved(end)).sum();
         let ends = MOVES.iter().map(|&(name, end)| (name, moved(end)));
-        let counters = COUNTERS.iter().map(|&name| (name, total(name))).chain(ends).collect();
+        let orders = self.hosts.iter().flat_map(|host| host.orders_ended()).collect::<Vec<_>>();
+        let ended =
+            ORDERS.iter().map(|&name| (name, orders.iter().filter(|o| **o == name).count()));
+        let ended = ended.map(|(name, count)| (name, count as u64));
+        let counters = COUNTERS.iter().map(|&name| (name, total(name)));
+        let counters = counters.chain(ends).chain(ended).collect();
         let (connections, bytes) = (ledger.plans.len(), ledger.bytes());
         Outcome { violations, connections, bytes, took_us, frames, counters }
     }
@@ -272,6 +305,16 @@ const MOVES: [(&str, MigrationEnd); 4] = [
     ("moves.bound", MigrationEnd::Bound),
     ("moves.overdue", MigrationEnd::Overdue),
     ("moves.refused", MigrationEnd::Refused),
+];
+
+/// How commands end.
+const ORDERS: [&str; 6] = [
+    "orders.parked",
+    "orders.resumed",
+    "orders.drained",
+    "orders.migrated",
+    "orders.refused",
+    "orders.undone",
 ];
 
 /// Gauges that return to zero, and counters that stay there.
@@ -289,6 +332,7 @@ const GAUGES: &[&str] = &[
 /// Counters that tell what a run has exercised.
 const COUNTERS: &[&str] = &[
     "cycles",
+    "away_turns",
     "rx_packets",
     "forwarded",
     "drops.forward_full",

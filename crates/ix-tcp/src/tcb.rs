@@ -6,6 +6,7 @@
 use crate::ack_limit::ChallengeSpacing;
 use crate::cc::{Control, Kind};
 use crate::config::Config;
+use crate::connect::ms_of;
 use crate::ecn::EcnState;
 use crate::loss::LossState;
 use crate::output::{DeadReason, Output, RxBuf, TcpEvent};
@@ -213,6 +214,12 @@ pub struct TcbInfo {
     pub mss_bytes: u32,
     /// Segments sent again.
     pub retransmits: u32,
+    /// The window that we offer.
+    pub rcv_wnd_bytes: u32,
+    /// Given to send and not acknowledged.
+    pub snd_queued_bytes: u32,
+    /// Delivered in order and not given back.
+    pub rcv_queued_bytes: u32,
 }
 
 /// How loss recovery stands, for tests and simulators that look inside.
@@ -282,6 +289,9 @@ impl<B: RxBuf> Tcb<B> {
             in_flight_bytes: self.pipe_bytes(),
             mss_bytes: u32::from(self.mss),
             retransmits: self.retransmits,
+            rcv_wnd_bytes: (self.rcv_adv - self.rcv_nxt).max(0) as u32,
+            snd_queued_bytes: self.snd_buf_bytes,
+            rcv_queued_bytes: self.rcv_held_bytes,
         }
     }
 
@@ -305,6 +315,17 @@ impl<B: RxBuf> Tcb<B> {
             window_shifts: scaled.then_some((self.snd_shift, self.rcv_shift)),
             rcv_mss_bytes: self.rcv_mss,
         }
+    }
+
+    /// Time since a segment came in or data went out.
+    pub fn idle_us(&self, now_us: u64) -> u64 {
+        let sent_ago_ms = ms_of(now_us).wrapping_sub(self.last_snd_ms);
+        now_us.saturating_sub(self.last_rcv_us).min(u64::from(sent_ago_ms) << 10)
+    }
+
+    /// Whether the timer may soon find the peer gone: it has not answered lately.
+    pub fn may_give_up(&self) -> bool {
+        self.rtt.backoff() >= 3 || self.keepalives > 0
     }
 
     /// Nagle's algorithm on or off (RFC 9293 section 3.7.4).

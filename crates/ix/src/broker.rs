@@ -6,6 +6,7 @@ use crate::counters::Counters;
 use crate::devices::Devices;
 use crate::posix::Preload;
 use crate::problem::{Problem, Result, STATUS_NOT_EXECUTABLE, STATUS_NOT_FOUND};
+use crate::surveys::Surveys;
 use ix_domain::{
     Child, Exit, FromImage, Image, LaunchConfig, LaunchError, Occurrence, SignalForwarding,
 };
@@ -65,6 +66,7 @@ pub struct Running {
     counters: Counters,
     devices: Devices,
     commands: Commands,
+    surveys: Surveys,
     name: String,
     _signals: SignalForwarding,
 }
@@ -129,6 +131,7 @@ impl Broker {
             counters,
             devices,
             commands,
+            surveys: Surveys::default(),
             name,
             _signals: signals,
         })
@@ -163,6 +166,7 @@ impl Running {
                 Occurrence::Nothing => {
                     self.serve_devices();
                     self.serve_control();
+                    self.serve_surveys();
                 }
                 Occurrence::Left => {
                     let line = format!("{} executed another program, outside of IX", self.name);
@@ -180,18 +184,38 @@ impl Running {
 
     /// Clients of the control socket.
     fn serve_control(&mut self) {
-        let Running { child, control, answers, charge, counters, devices, commands, name, .. } =
-            self;
+        let Running {
+            child,
+            control,
+            answers,
+            charge,
+            counters,
+            devices,
+            commands,
+            surveys,
+            name,
+            ..
+        } = self;
         let mut dataplane = Dataplane {
             name: json!({ "program": name, "pid": child.pid() }),
             threads: counters.threads(),
             snapshot: &|| snapshot(child, counters, devices, name),
             commands,
+            surveys,
             answers,
             charge,
         };
         control.serve(&mut dataplane, Instant::now());
         self.commands.service(self.child.channel());
+        self.serve_surveys();
+    }
+
+    fn serve_surveys(&mut self) {
+        let is_due = |due: Instant| due <= Instant::now();
+        if self.surveys.due().is_some_and(is_due) {
+            let flows = self.counters.flows();
+            self.surveys.service(self.child.channel(), flows, &self.answers);
+        }
     }
 
     fn serve_devices(&mut self) {
@@ -203,7 +227,8 @@ impl Running {
     /// How long to wait for somebody to say something; negative: for ever.
     fn service_in_ms(&self) -> i32 {
         let devices = u64::try_from(self.devices.service_in_ms()).ok();
-        let control = self.control.due().map(|due| {
+        let due = self.control.due().into_iter().chain(self.surveys.due()).min();
+        let control = due.map(|due| {
             // Rounded up: not awake a moment too early, again and again.
             due.saturating_duration_since(Instant::now()).as_millis() as u64 + 1
         });
@@ -212,6 +237,9 @@ impl Running {
     }
 
     fn heard(&mut self, message: &FromImage) {
+        if self.surveys.heard(message) {
+            return self.serve_surveys();
+        }
         if self.commands.heard(message, self.child.channel()) {
             return;
         }

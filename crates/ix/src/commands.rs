@@ -110,7 +110,7 @@ impl Drop for Commands {
 }
 
 /// The dataplane's clock.
-fn monotonic_us() -> u64 {
+pub fn monotonic_us() -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: writes to a local structure; this clock always exists.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut time) };

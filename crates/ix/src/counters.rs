@@ -50,6 +50,12 @@ impl Counters {
         self.file.as_fd()
     }
 
+    /// Flows on all threads.
+    pub fn flows(&self) -> usize {
+        let Ok(page) = ControlPage::open(self.fd()) else { return 0 };
+        (0..page.threads()).map(|thread| page.thread(thread).counters.flows.get() as usize).sum()
+    }
+
     /// The counters, or why there are none. Hardware counters that cannot be had are left out, and
     /// `hardware_missing` says why.
     pub fn snapshot(&self) -> Value {

@@ -25,6 +25,7 @@ pub mod report;
 mod run;
 pub mod settings;
 mod stats;
+mod surveys;
 pub mod top;
 
 use args::{Cli, Command};

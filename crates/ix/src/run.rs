@@ -54,6 +54,7 @@ pub fn main(args: &RunArgs) -> Result<u8> {
     let text = dataplane_text(&settings, &keys, &devices);
     let name = program.display().to_string();
     let (cpus, access) = (settings.cpus(), settings.access.clone());
+    shared_cpus(&cpus).iter().for_each(|line| eprintln!("ix: {line}"));
     let shares = devices.iter().any(OpenedDevice::shares_memory);
     let memory = memory.map(|memory| memory.fd).filter(|_| shares);
     let argv = args.program.clone();
@@ -89,6 +90,21 @@ fn user_of(wanted: Option<u32>) -> Result<Option<(u32, u32)>> {
         user if own == 0 => Ok(Some((user, user))),
         _ => Ok(None),
     }
+}
+
+/// A line for each hardware thread that several elastic threads are to share.
+fn shared_cpus(cpus: &[usize]) -> Vec<String> {
+    let count = |cpu: usize| cpus.iter().filter(|other| **other == cpu).count();
+    let mut shared: Vec<usize> = cpus.iter().copied().filter(|cpu| count(*cpu) > 1).collect();
+    shared.sort_unstable();
+    shared.dedup();
+    let line = |cpu: usize| {
+        let threads = count(cpu);
+        format!(
+            "hardware thread {cpu} is shared by {threads} elastic threads: they take turns, and wait"
+        )
+    };
+    shared.into_iter().map(line).collect()
 }
 
 /// Reads the device specifications. Where one does not say how many queues, it gets one for each

@@ -183,7 +183,8 @@ impl Settings {
         }
     }
 
-    /// Every elastic thread needs a hardware thread of its own that we may run on.
+    /// Every elastic thread needs a hardware thread that we may run on. One of its own is better: who
+    /// names one twice is warned by `ix run`.
     fn check_cpus(&mut self) -> Result<()> {
         let allowed = cpu::allowed();
         let cpus = match self.first("cpu") {
@@ -195,15 +196,11 @@ impl Settings {
                 })?
             }
         };
-        for (i, cpu) in cpus.iter().enumerate() {
+        for cpu in &cpus {
             if !allowed.contains(cpu) {
                 let why = format!("this process may run on {}", list(&allowed));
                 return Err(Problem::new(format!("cannot use hardware thread {cpu}"), why)
                     .mend("choose others with --cpus"));
-            }
-            if cpus[..i].contains(cpu) {
-                let why = "it stands twice, and an elastic thread needs one of its own";
-                return Err(Problem::new(format!("cannot use hardware thread {cpu} twice"), why));
             }
         }
         self.replace("cpu", list(&cpus));

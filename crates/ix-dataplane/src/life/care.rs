@@ -6,6 +6,7 @@
 //! enters it must, and for that moment is it: hands its packets over and sends its flow groups away.
 //! There is no application to hear of it.
 use crate::runner::Runner;
+use crate::survey::SLICE;
 use core::cell::UnsafeCell;
 use std::sync::atomic::{AtomicU8, Ordering};
 
@@ -68,6 +69,9 @@ const CYCLES_MAX: usize = 16;
 impl Runner {
     /// Does what this thread, which nobody is, has to do.
     fn care(&mut self, now_us: u64) {
+        if self.thread.shared.updates.is_surveyed(self.thread.io.index) {
+            self.thread.attend_survey(CYCLES_MAX * SLICE, now_us);
+        }
         let groups = !self.thread.groups_here().is_empty();
         let strays = self.thread.io.ports.iter().any(|port| port.reta.is_none());
         let unsettled = self.thread.shared.lives.is_unsettled();

@@ -17,6 +17,7 @@
 //! out in time gives the directory back its old plan.
 mod care;
 mod directory;
+mod hosted;
 mod plan;
 
 pub(crate) use care::Claims;

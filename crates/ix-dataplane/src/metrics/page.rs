@@ -1,5 +1,5 @@
 //! The control page: versioned shared memory with one block for each elastic thread.
-use super::{Metric, ThreadBlock, VERSION};
+use super::{Metric, NONRESPONSIVE_US, ThreadBlock, VERSION};
 use core::fmt;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Release};
@@ -18,6 +18,7 @@ struct Header {
     reserved: u32,
     ticks_per_us: u64,
     batch_bound: Metric,
+    nonresponsive_us: Metric,
     commands: CommandBlock,
 }
 
@@ -142,6 +143,7 @@ impl ControlPage {
             reserved: 0,
             ticks_per_us,
             batch_bound: Metric::default(),
+            nonresponsive_us: Metric::default(),
             commands: CommandBlock::default(),
         };
         // SAFETY: the mapping begins with room for a header (the caller's promise).
@@ -189,6 +191,19 @@ impl ControlPage {
     /// Says what the batch bound is.
     pub(crate) fn set_batch_bound(&self, batch: usize) {
         self.header().batch_bound.set(batch as u64);
+    }
+
+    /// So long may an application keep an elastic thread before it counts as non-responsive, µs.
+    pub fn nonresponsive_us(&self) -> u64 {
+        match self.header().nonresponsive_us.get() {
+            0 => NONRESPONSIVE_US,
+            us => us,
+        }
+    }
+
+    /// Says how long that is; 0: as usual.
+    pub(crate) fn set_nonresponsive_us(&self, us: u64) {
+        self.header().nonresponsive_us.set(us);
     }
 
     /// What became of commands.

@@ -1,7 +1,6 @@
 //! A copy of the control page at one time, in plain numbers, and its JSON.
 use super::{
-    BATCH_BUCKETS, ControlPage, LocalDrop, Metric, NONRESPONSIVE_US, Place, Stage, ThreadBlock,
-    ThreadState, WindowMetrics,
+    BATCH_BUCKETS, ControlPage, LocalDrop, Metric, Place, Stage, ThreadState, WindowMetrics,
 };
 use crate::histogram::Histogram;
 use crate::{GroupSet, MigrationRecord};
@@ -96,7 +95,7 @@ impl Snapshot {
     pub fn at(page: &ControlPage, now_us: u64) -> Snapshot {
         let blocks = || (0..page.threads()).map(|i| page.thread(i));
         let threads: Vec<_> =
-            blocks().map(|block| ThreadSnapshot::at(block, now_us, page.ticks_per_us())).collect();
+            (0..page.threads()).map(|thread| ThreadSnapshot::at(page, thread, now_us)).collect();
         let group = |group: usize| GroupSnapshot {
             owner: threads.iter().position(|thread| thread.owned.contains(group)),
             packets: blocks().map(|block| block.group_packets[group].get()).sum(),
@@ -129,7 +128,8 @@ impl Snapshot {
 }
 
 impl ThreadSnapshot {
-    fn at(block: &ThreadBlock, now_us: u64, ticks_per_us: u64) -> ThreadSnapshot {
+    fn at(page: &ControlPage, thread: usize, now_us: u64) -> ThreadSnapshot {
+        let (block, ticks_per_us) = (page.thread(thread), page.ticks_per_us());
         let place = block.whereabouts.get();
         let window = block.window.read().unwrap_or_default();
         let since_us = |time_us: u64| now_us.saturating_sub(time_us);
@@ -137,7 +137,7 @@ impl ThreadSnapshot {
         let (state, window) = match place {
             Place::Asleep { since_us: asleep } => (life, window.after_idle_us(since_us(asleep))),
             Place::Application { since_us: left }
-                if life == ThreadState::Active && since_us(left) > NONRESPONSIVE_US =>
+                if life == ThreadState::Active && since_us(left) > page.nonresponsive_us() =>
             {
                 (ThreadState::NonResponsive, window)
             }

@@ -235,7 +235,7 @@ impl ElasticThread {
 
     /// Whether nothing comes here or leaves: with no groups here either, the thread may be parked.
     pub fn at_rest(&self) -> bool {
-        !self.migrations.active && !self.receive.has_backlog()
+        !self.migrations.active && !self.receive.has_backlog() && !self.away.has_kept()
     }
 
     /// Whether this thread agrees to take flow groups; at first it does. A thread that is to be parked

@@ -92,6 +92,9 @@ impl ElasticThread {
             }
             self.groups[number] = Some(group);
         }
+        if self.shared.updates.surveys.is_running() {
+            self.shared.updates.order_survey(self.io.index);
+        }
         self.join_listeners(&ship.waiting);
         for (addr, port, until_us) in ship.cookies {
             if let Some(slot) = self.listeners.find_exact(addr, port)

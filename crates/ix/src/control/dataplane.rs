@@ -2,6 +2,7 @@
 //! commands to the dataplane, which are answered later.
 use super::{Answer, Backend, Charge, Refusal, Request, Ticket, Topic};
 use crate::commands::Commands;
+use crate::surveys::Surveys;
 use ix_dataplane::{Command, Outcome};
 use serde_json::{Value, json};
 use std::cell::RefCell;
@@ -17,6 +18,11 @@ impl Answers {
     pub fn take(&self) -> Vec<(Ticket, Answer)> {
         self.0.take()
     }
+
+    /// One more.
+    pub fn push(&self, answer: (Ticket, Answer)) {
+        self.0.borrow_mut().push(answer);
+    }
 }
 
 /// The dataplane for the time of a look at the control socket.
@@ -29,6 +35,8 @@ pub struct Dataplane<'a> {
     pub snapshot: &'a dyn Fn() -> Value,
     /// Where commands go.
     pub commands: &'a mut Commands,
+    /// Where requests for connections go.
+    pub surveys: &'a mut Surveys,
     /// Where their outcomes come.
     pub answers: &'a Answers,
     /// Its controller.
@@ -54,6 +62,11 @@ impl Backend for Dataplane<'_> {
             Request::Control { report } => {
                 return Some(self.charge.report(report, Instant::now()));
             }
+            Request::Connections(query) => {
+                let known = query.thread.map_or(Ok(0), |thread| self.thread(thread));
+                let asked = known.and_then(|_| self.surveys.ask(query, ticket));
+                return asked.err().map(Err);
+            }
             _ => {}
         }
         let command = match self.command(request) {
@@ -68,7 +81,7 @@ impl Backend for Dataplane<'_> {
                     Err(Refusal::Dataplane(why.clone()))
                 }
             };
-            answers.0.borrow_mut().push((ticket, answer));
+            answers.push((ticket, answer));
         };
         self.commands.submit(command, Box::new(reply));
         None
@@ -85,11 +98,11 @@ impl Dataplane<'_> {
             Request::Park { thread } => Ok(Command::Park { thread: self.thread(*thread)? }),
             Request::Resume { thread } => Ok(Command::Resume { thread: self.thread(*thread)? }),
             Request::Drain { thread } => Ok(Command::Drain { thread: self.thread(*thread)? }),
-            Request::Connections { .. } => Err(Refusal::Unsupported("list its connections yet")),
             Request::Status
             | Request::Stats
             | Request::Subscribe { .. }
             | Request::Unsubscribe
+            | Request::Connections(_)
             | Request::Policy { .. }
             | Request::Control { .. } => Err(Refusal::Unsupported("do that")),
         }

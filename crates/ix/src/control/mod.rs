@@ -12,7 +12,7 @@
 //! one of another version is refused.
 //!
 //! * `place`: where the sockets are.
-//! * `request`: what may be asked, and the errors.
+//! * `request`: what may be asked, and the errors; `query`: which connections.
 //! * `server`: the broker's end. It never waits for a client.
 //! * `client`: the other end.
 //! * `charge`: the controller of a dataplane, if it has one, and what it shall do.
@@ -22,6 +22,7 @@ mod dataplane;
 mod peer;
 mod place;
 mod poller;
+mod query;
 mod request;
 mod scrape;
 mod server;
@@ -33,6 +34,7 @@ pub use charge::{Charge, Report, Wish};
 pub use client::{Client, ask};
 pub use dataplane::{Answers, Dataplane};
 pub use place::{Access, Found, all, find, folder, read_only};
+pub use query::{INTERVAL_MAX_MS, PeerFilter, Query, Sort, StateFilter, address, state_name};
 pub use request::{Refusal, Request, Role, Topic};
 pub use server::{Answer, Backend, Server, Ticket};
 pub use view::{Change, ControllerView, GroupView, Shares, ThreadView, View, WindowView};

@@ -1,5 +1,5 @@
 //! Requests, who may make them, and why they are refused.
-use super::{PROTOCOL, Report};
+use super::{PROTOCOL, Query, Report};
 use ix_dataplane::GroupSet;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -43,11 +43,7 @@ pub enum Request {
     /// No more of them.
     Unsubscribe,
     /// TCP connections with what is known of each.
-    Connections {
-        /// So many at most.
-        #[serde(default = "connections_max")]
-        max: usize,
-    },
+    Connections(Query),
     /// Moves flow groups to a thread.
     Migrate {
         /// These.
@@ -98,10 +94,6 @@ pub enum Topic {
     Stats,
 }
 
-fn connections_max() -> usize {
-    1000
-}
-
 /// Bounds of a subscription's interval, ms.
 const INTERVALS_MS: std::ops::RangeInclusive<u64> = 10..=3_600_000;
 
@@ -125,6 +117,10 @@ impl Request {
             Request::Subscribe { interval_ms, .. } if !INTERVALS_MS.contains(&interval_ms) => {
                 Err(nonsense(format!("interval_ms {interval_ms} is not 10 to 3600000")))
             }
+            Request::Connections(query) => {
+                query.check().map_err(nonsense)?;
+                Ok(Request::Connections(query))
+            }
             fine => Ok(fine),
         }
     }
@@ -137,7 +133,7 @@ impl Request {
                 | Request::Stats
                 | Request::Subscribe { .. }
                 | Request::Unsubscribe
-                | Request::Connections { .. }
+                | Request::Connections(_)
         );
         looks || role == Role::Operator
     }

@@ -1,4 +1,5 @@
 //! The command line of `ix ctl` and `ix top`.
+use crate::control::{INTERVAL_MAX_MS, PeerFilter, Query, Sort, StateFilter};
 use clap::{Args, Subcommand};
 use ix_dataplane::GroupSet;
 use std::path::PathBuf;
@@ -37,6 +38,18 @@ const FLOW_GROUPS_HELP: &str = "Prints which elastic thread owns which flow grou
     Examples:\n  \
     ix ctl flow-groups\n  \
     ix ctl flow-groups --all --interval 5";
+
+const CONNECTIONS_HELP: &str = "Prints a line for each TCP connection: peer, local port, state, elastic \
+    thread and flow group, congestion window and slow-start threshold, round-trip time with its \
+    variation, retransmission timeout, both windows, payload in and out, segments sent again, bytes \
+    that wait (given to send and not acknowledged, received and not given back), age and time without \
+    segments. The dataplane is asked when you ask; it tells a few connections between two of its \
+    cycles. The most stand first, by --sort.\n\n\
+    Examples:\n  \
+    ix ctl connections\n  \
+    ix ctl connections --sort rate --limit 20\n  \
+    ix ctl connections --peer 10.1.0.0/16 --state established --json\n  \
+    ix ctl connections --thread 1 --flow-group 0-31 --sort retransmits";
 
 const MIGRATE_HELP: &str = "Moves flow groups, with all their flows, to another elastic thread; no \
     packet is lost or reordered. GROUPS are numbers and ranges.\n\n\
@@ -101,6 +114,9 @@ pub enum CtlCommand {
     /// List flow groups: who owns them, which carry the load
     #[command(long_about = FLOW_GROUPS_HELP)]
     FlowGroups(FlowGroupsArgs),
+    /// List TCP connections with what TCP knows of them
+    #[command(long_about = CONNECTIONS_HELP)]
+    Connections(ConnectionsArgs),
     /// Move flow groups to another elastic thread
     #[command(long_about = MIGRATE_HELP)]
     Migrate(MigrateArgs),
@@ -161,6 +177,62 @@ pub struct FlowGroupsArgs {
     /// Count packets for so many seconds
     #[arg(long, value_name = "T", value_parser = interval, default_value = "0.5")]
     pub interval: f64,
+}
+
+/// Flags of `ix ctl connections`.
+#[derive(Args, Debug)]
+pub struct ConnectionsArgs {
+    /// Which dataplane, and how to print
+    #[command(flatten)]
+    pub look: LookArgs,
+    /// Only those of this elastic thread
+    #[arg(long, value_name = "N")]
+    pub thread: Option<usize>,
+    /// Only those of these flow groups: `0-15,32`
+    #[arg(long, value_name = "GROUPS")]
+    pub flow_group: Option<GroupSet>,
+    /// Only those to this peer: an address, address:port, or a network as 10.0.0.0/8
+    #[arg(long)]
+    pub peer: Option<PeerFilter>,
+    /// Only those in this state: established, time-wait, ...
+    #[arg(long)]
+    pub state: Option<StateFilter>,
+    /// What comes first
+    #[arg(long, value_name = "BY", default_value_t)]
+    pub sort: Sort,
+    /// So many at most
+    #[arg(long, value_name = "N", default_value_t = 100)]
+    pub limit: usize,
+    /// Count bytes for so many seconds, for rates (with --sort rate 0.5)
+    #[arg(long, value_name = "T", value_parser = rate_interval)]
+    pub interval: Option<f64>,
+}
+
+impl ConnectionsArgs {
+    /// As it is asked for.
+    pub fn query(&self) -> Query {
+        let usual = if self.sort == Sort::Rate { RATE_INTERVAL_S } else { 0.0 };
+        Query {
+            max: self.limit,
+            thread: self.thread,
+            groups: self.flow_group,
+            peer: self.peer,
+            state: self.state,
+            sort: self.sort,
+            interval_ms: (self.interval.unwrap_or(usual) * 1000.0) as u64,
+        }
+    }
+}
+
+/// Time between the two looks of a rate.
+const RATE_INTERVAL_S: f64 = 0.5;
+
+fn rate_interval(text: &str) -> Result<f64, String> {
+    let most = INTERVAL_MAX_MS as f64 / 1000.0;
+    match text.parse() {
+        Ok(seconds) if (0.01..=most).contains(&seconds) => Ok(seconds),
+        _ => Err(format!("not seconds between 0.01 and {most}")),
+    }
 }
 
 /// Flags of `ix ctl migrate`.

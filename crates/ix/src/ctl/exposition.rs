@@ -11,7 +11,7 @@ use std::fmt::{Display, Write};
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// Counters of elastic threads: the page's name, ours without its ends, and what it is.
-const COUNTERS: [(&str, &str, &str); 21] = [
+const COUNTERS: [(&str, &str, &str); 22] = [
     ("rx_packets", "received_packets", "Packets that devices handed over"),
     ("rx_bytes", "received_bytes", "Bytes of received packets, Ethernet headers included"),
     ("tx_packets", "sent_packets", "Packets handed to devices"),
@@ -27,6 +27,7 @@ const COUNTERS: [(&str, &str, &str); 21] = [
     ("connects", "connects", "Connections opened by the application"),
     ("accepted", "accepted_connections", "Connections accepted by the application"),
     ("closed", "closed_flows", "Flows that ended"),
+    ("away_turns", "away_turns", "Turns of the guard while the application stayed away"),
     ("misrouted", "misrouted_packets", "Packets handled by another thread than the owner"),
     ("forwarded", "forwarded_packets", "Packets handed to the owner of their flow group"),
     ("event_back_pressure", "event_back_pressure", "Turns that left packets in the device"),

@@ -10,7 +10,7 @@ pub use look::controller_line;
 use crate::control::{Change, Client, Request, View, find};
 use crate::problem::{Problem, Result};
 use crate::stats;
-use args::{CtlArgs, CtlCommand, FlowGroupsArgs, LookArgs, PolicyArgs};
+use args::{ConnectionsArgs, CtlArgs, CtlCommand, FlowGroupsArgs, LookArgs, PolicyArgs};
 use ix_control::policy::BUILT_IN;
 use serde_json::{Value, json};
 use std::time::Duration;
@@ -21,6 +21,7 @@ pub fn main(command: &CtlCommand) -> Result<()> {
         CtlCommand::Status(args) => look(args, look::status),
         CtlCommand::Threads(args) => look(args, look::threads),
         CtlCommand::FlowGroups(args) => flow_groups(args),
+        CtlCommand::Connections(args) => list_connections(args),
         CtlCommand::Migrate(args) => {
             let request = Request::Migrate { groups: args.groups, to: args.to };
             order(&args.look, &request, |after| {
@@ -67,6 +68,17 @@ fn look(args: &LookArgs, text: impl Fn(&View) -> String) -> Result<()> {
     } else {
         print!("{}", text(&view))
     }
+    Ok(())
+}
+
+fn list_connections(args: &ConnectionsArgs) -> Result<()> {
+    let answer = connect(&args.look.dataplane)?.ask(&Request::Connections(args.query()))?;
+    if args.look.json {
+        println!("{answer:#}");
+    } else {
+        print!("{}", connections::table(&answer));
+    }
+    connections::remarks(&answer).iter().for_each(|line| eprintln!("ix: {line}"));
     Ok(())
 }
 

@@ -98,7 +98,9 @@ fn footer_line(state: &State) -> Line<'static> {
     }
     match state.page {
         Page::Overview => keys.extend([("c", "connections"), ("+ -", "interval"), ("?", "help")]),
-        Page::Connections => keys.extend([("c", "again"), ("↑ ↓", "scroll"), ("esc", "back")]),
+        Page::Connections => {
+            keys.extend([("c", "again"), ("s", "sort"), ("↑ ↓", "scroll"), ("esc", "back")])
+        }
         Page::Help => keys.push(("esc", "back")),
     }
     let mut spans = Vec::new();

@@ -1,5 +1,5 @@
 //! News of one dataplane, gathered by a thread of its own.
-use crate::control::{Client, Found, Request, Topic, View};
+use crate::control::{Client, Found, Query, Request, Topic, View};
 use crate::problem::Result;
 use serde_json::Value;
 use std::path::Path;
@@ -58,10 +58,10 @@ impl Feed {
     }
 
     /// The connections will be among the news.
-    pub fn want_connections(&self) {
+    pub fn want_connections(&self, query: Query) {
         let (path, sender) = (self.path.clone(), self.sender.clone());
         std::thread::spawn(move || {
-            let ask = || Client::connect(&path)?.ask(&Request::Connections { max: 1000 });
+            let ask = || Client::connect(&path)?.ask(&Request::Connections(query));
             let answer = ask().map_err(|problem| problem.to_string());
             let sender = sender.lock().unwrap_or_else(PoisonError::into_inner);
             // Nobody may be there any more to hear it.

@@ -27,7 +27,7 @@ pub const HELP: &str = "Shows what a running dataplane does, live: rate, queuein
     estimate of its tail ⌈Q/B⌉·τ, each elastic thread with its averages of the last windows of \
     10 ms and where its time goes, the load of each flow group in the colour of the thread that \
     owns it, drops by reason, and migrations with their phases.\n\n\
-    Keys: q ends, space halts, tab goes to the next dataplane, c lists TCP connections, + and - \
+    Keys: q ends, space halts, tab goes to the next dataplane, c lists TCP connections and s sorts them, + and - \
     change the interval, ? explains.\n\n\
     Examples:\n  \
     ix top\n  \
@@ -125,7 +125,7 @@ fn live(mut state: State) -> Result<ExitCode> {
             match state.key(key) {
                 Action::Nothing => {}
                 Action::Quit => return Ok(ExitCode::SUCCESS),
-                Action::Connections => feed.want_connections(),
+                Action::Connections => feed.want_connections(state.query()),
                 Action::Restart => feed = Feed::start(state.selected(), state.interval),
             }
         }

@@ -282,16 +282,17 @@ pub fn connections(state: &State, width: usize, room: usize) -> Vec<Line<'static
         Some(Err(why)) => return vec![Line::styled(format!(" {why}"), WARN)],
         Some(Ok(answer)) => answer,
     };
-    let list = answer.get("connections").and_then(Value::as_array);
-    let text = crate::ctl::connections::table(list.map_or(&[], Vec::as_slice));
+    let text = crate::ctl::connections::table(answer);
     let mut lines = text.lines().map(|line| line.chars().take(width.saturating_sub(1)).collect());
     let mut out: Vec<Line<'static>> = Vec::new();
     let title: Option<String> = lines.next();
     out.extend(title.map(|t| Line::styled(format!(" {t}"), DIM.add_modifier(Modifier::BOLD))));
     let rest: Vec<String> = lines.collect();
     let scroll = state.scroll.min(rest.len().saturating_sub(1));
-    let shown = rest.into_iter().skip(scroll).take(room.saturating_sub(1));
+    let remarks = crate::ctl::connections::remarks(answer);
+    let shown = rest.into_iter().skip(scroll).take(room.saturating_sub(1 + remarks.len()));
     out.extend(shown.map(|line| Line::raw(format!(" {line}"))));
+    out.extend(remarks.into_iter().map(|line| Line::styled(format!(" {line}"), DIM)));
     out
 }
 
@@ -313,7 +314,7 @@ pub fn help() -> Vec<Line<'static>> {
         ("flow groups", "load against that of the busiest, in the owner's colour;"),
         ("", "· nothing came, ↔ on the way to another thread"),
         ("", ""),
-        ("keys", "q: end   space: halt   tab: next dataplane   c: connections"),
+        ("keys", "q: end   space: halt   tab: next dataplane   c: connections   s: sort them"),
         ("", "+ -: shorter and longer interval   ↑ ↓: scroll   esc: back"),
         ("averages", "of windows of 10 ms, the newest counting half"),
     ];

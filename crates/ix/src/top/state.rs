@@ -1,6 +1,6 @@
 //! What the live view knows, and what keys do to it.
 use super::feed::News;
-use crate::control::{Change, Found, View};
+use crate::control::{Change, Found, Query, Sort, View};
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use serde_json::Value;
 use std::collections::VecDeque;
@@ -66,6 +66,8 @@ pub struct State {
     pub halted: bool,
     /// Its connections, or why they are not known.
     pub connections: Option<Result<Value, String>>,
+    /// Their order.
+    pub sort: Sort,
     /// First connection that is shown.
     pub scroll: usize,
 }
@@ -84,6 +86,7 @@ impl State {
             page: Page::Overview,
             halted: false,
             connections: None,
+            sort: Sort::Rate,
             scroll: 0,
         }
     }
@@ -144,6 +147,11 @@ impl State {
                 self.turn_to(Page::Connections);
                 return Action::Connections;
             }
+            KeyCode::Char('s') if self.page == Page::Connections => {
+                let at = Sort::ALL.iter().position(|sort| *sort == self.sort).unwrap_or(0);
+                self.sort = Sort::ALL[(at + 1) % Sort::ALL.len()];
+                return Action::Connections;
+            }
             KeyCode::Tab | KeyCode::Right => return self.go(1),
             KeyCode::BackTab | KeyCode::Left => return self.go(self.found.len() - 1),
             KeyCode::Char('+' | '=') => return self.faster(),
@@ -155,6 +163,11 @@ impl State {
             _ => {}
         }
         Action::Nothing
+    }
+
+    /// Which connections are asked for.
+    pub fn query(&self) -> Query {
+        Query { max: 500, sort: self.sort, interval_ms: 500, ..Query::default() }
     }
 
     fn turn_to(&mut self, page: Page) {

@@ -1,0 +1,244 @@
+//! The guard: serves elastic threads whose applications keep them for too long.
+//!
+//! It is a Linux thread of its own, so that it does not matter what the application does: it may
+//! compute, or wait in a system call of Linux. Who is in the dataplane, the elastic thread's owner or
+//! the guard, is agreed on through two words. The owner says that it is inside and then looks whether
+//! the guard holds the door; the guard says that it holds the door and then looks whether the owner is
+//! inside. That both see each other takes a full barrier on both sides; the owner, who comes by in each
+//! cycle, has none: the guard makes the kernel execute one on every processor (`membarrier`).
+use crate::boot::Dataplane;
+use crate::metrics::Place;
+use core::sync::atomic::{AtomicBool, Ordering, compiler_fence};
+
+/// Between two turns for a thread whose application stays away, µs: as a delayed acknowledgement.
+const TURN_US: u64 = 1_000;
+/// Between two looks, as a part of the time that an application may stay away.
+const LOOKS: u64 = 2;
+/// After this time without any thread awake the guard sleeps until one is, µs.
+const REST_US: u64 = 200_000;
+
+/// The door of one elastic thread.
+#[derive(Default)]
+#[repr(align(64))]
+pub(crate) struct Door {
+    inside: AtomicBool,
+    held: AtomicBool,
+}
+
+impl Door {
+    /// The owner goes in. Waits while the guard is inside, which is soon over.
+    #[inline]
+    pub fn enter(&self) {
+        self.inside.store(true, Ordering::Relaxed);
+        // The processor may still look before it stores; the guard's `membarrier` is for that.
+        compiler_fence(Ordering::SeqCst);
+        if self.held.load(Ordering::Acquire) {
+            self.wait();
+        }
+    }
+
+    /// The owner goes out.
+    #[inline]
+    pub fn leave(&self) {
+        self.inside.store(false, Ordering::Release);
+    }
+
+    #[cold]
+    fn wait(&self) {
+        loop {
+            self.inside.store(false, Ordering::Release);
+            while self.held.load(Ordering::Acquire) {
+                // SAFETY: a plain system call without arguments.
+                unsafe { libc::sched_yield() };
+            }
+            self.inside.store(true, Ordering::Relaxed);
+            compiler_fence(Ordering::SeqCst);
+            if !self.held.load(Ordering::Acquire) {
+                return;
+            }
+        }
+    }
+
+    /// The guard goes in; answers false when the owner is inside.
+    fn hold(&self) -> bool {
+        self.held.store(true, Ordering::SeqCst);
+        if barrier() && !self.inside.load(Ordering::Acquire) {
+            return true;
+        }
+        self.release();
+        false
+    }
+
+    /// The guard goes out.
+    fn release(&self) {
+        self.held.store(false, Ordering::Release);
+    }
+}
+
+const PRIVATE_EXPEDITED: i32 = 1 << 3;
+const REGISTER_PRIVATE_EXPEDITED: i32 = 1 << 4;
+
+fn membarrier(command: i32) -> bool {
+    // SAFETY: a system call without pointers.
+    unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) == 0 }
+}
+
+/// A full barrier on all processors that run this process.
+fn barrier() -> bool {
+    membarrier(PRIVATE_EXPEDITED)
+}
+
+impl Dataplane {
+    /// Serves elastic threads whose applications stay away, for ever. Called on a Linux thread that
+    /// has nothing else to do, with all signals blocked. Returns where the system has no
+    /// `membarrier`, or the configuration wants no guard.
+    pub fn guard(&self) {
+        let limit_us = self.shared.config.nonresponsive_us;
+        if limit_us == 0 || !membarrier(REGISTER_PRIVATE_EXPEDITED) {
+            return;
+        }
+        let mut clock = crate::clock::Clock::new();
+        let mut awake_us = clock.now_us();
+        loop {
+            let now_us = clock.now_us();
+            let (served, all_asleep) = self.look_after_all(now_us, limit_us);
+            if !all_asleep {
+                awake_us = now_us;
+            }
+            let pause_us = if served { TURN_US } else { limit_us / LOOKS };
+            match now_us - awake_us >= REST_US {
+                true => self.rest(),
+                false => std::thread::sleep(std::time::Duration::from_micros(pause_us)),
+            }
+        }
+    }
+
+    /// Whether a thread was served, and whether all of them are asleep in the dataplane.
+    fn look_after_all(&self, now_us: u64, limit_us: u64) -> (bool, bool) {
+        let (mut served, mut all_asleep) = (false, true);
+        for thread in 0..self.threads() {
+            if !self.claims.is_entered(thread) {
+                continue;
+            }
+            match self.page.thread(thread).whereabouts.get() {
+                Place::Asleep { .. } => continue,
+                Place::Application { since_us } if now_us > since_us.saturating_add(limit_us) => {
+                    served |= self.serve(thread);
+                }
+                Place::Application { .. } | Place::Dataplane => {}
+            }
+            all_asleep = false;
+        }
+        (served, all_asleep)
+    }
+
+    /// A turn for a thread whose application is away; answers false when it has just come back.
+    fn serve(&self, thread: usize) -> bool {
+        let door = &self.doors[thread];
+        let holds = door.hold();
+        if holds {
+            // It may have left before the door was held, and somebody else look after it.
+            if self.claims.is_entered(thread) {
+                run_on(self.cpu(thread));
+                // SAFETY: the owner is outside and waits until the door is released; nobody else
+                // looks after a thread that is entered.
+                unsafe { (*self.runners[thread].get()).serve_away() };
+            }
+            door.release();
+        }
+        holds
+    }
+
+    /// Sleeps until an elastic thread wakes.
+    fn rest(&self) {
+        let waker = &self.shared.guard;
+        waker.set_sleeping(true);
+        let asleep = |thread| {
+            let place = self.page.thread(thread).whereabouts.get();
+            !self.claims.is_entered(thread) || matches!(place, Place::Asleep { .. })
+        };
+        if (0..self.threads()).all(asleep) {
+            let mut poll = libc::pollfd { fd: waker.fd(), events: libc::POLLIN, revents: 0 };
+            // SAFETY: one struct; -1: for ever.
+            unsafe { libc::poll(&mut poll, 1, -1) };
+            crate::runner::drain(waker.fd());
+        }
+        waker.set_sleeping(false);
+    }
+}
+
+/// The guard works where the elastic thread does: its memory is in the cache there, and no other
+/// elastic thread is disturbed.
+fn run_on(cpu: u32) {
+    // SAFETY: all zero is an empty set.
+    let mut set: libc::cpu_set_t = unsafe { core::mem::zeroed() };
+    if (cpu as usize) < libc::CPU_SETSIZE as usize {
+        // SAFETY: the number is within the set, which lives across the call; 0 is the calling thread.
+        // Where it may not run there it works where it is.
+        unsafe {
+            libc::CPU_SET(cpu as usize, &mut set);
+            libc::sched_setaffinity(0, size_of_val(&set), &set);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::UnsafeCell;
+    use std::sync::atomic::AtomicU64;
+
+    /// Two numbers that only who is inside may touch, and must be equal.
+    struct Room {
+        door: Door,
+        pair: UnsafeCell<(u64, u64)>,
+    }
+
+    // SAFETY: the pair is touched behind the door only.
+    unsafe impl Sync for Room {}
+
+    impl Room {
+        fn work(&self) {
+            // SAFETY: called by who is inside.
+            let pair = unsafe { &mut *self.pair.get() };
+            assert_eq!(pair.0, pair.1, "two were inside");
+            pair.0 += 1;
+            std::hint::black_box(&mut *pair);
+            pair.1 += 1;
+        }
+    }
+
+    #[test]
+    fn owner_and_guard_are_never_inside_together() {
+        if !membarrier(REGISTER_PRIVATE_EXPEDITED) {
+            eprintln!("SKIPPED owner_and_guard_are_never_inside_together: no membarrier here");
+            return;
+        }
+        let room = Room { door: Door::default(), pair: UnsafeCell::new((0, 0)) };
+        let (done, held) = (AtomicBool::new(false), AtomicU64::new(0));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !done.load(Ordering::Relaxed) {
+                    if room.door.hold() {
+                        room.work();
+                        room.door.release();
+                        held.fetch_add(1, Ordering::Relaxed);
+                    }
+                    std::thread::yield_now();
+                }
+            });
+            // Until the guard was inside often enough between the owner's visits.
+            let end = std::time::Instant::now() + std::time::Duration::from_secs(20);
+            while held.load(Ordering::Relaxed) < 1000 && std::time::Instant::now() < end {
+                for _ in 0..100 {
+                    room.door.enter();
+                    room.work();
+                    room.door.leave();
+                }
+                std::thread::yield_now();
+            }
+            done.store(true, Ordering::Relaxed);
+        });
+        assert!(held.into_inner() >= 1000, "the guard never came in");
+    }
+}

@@ -1,0 +1,27 @@
+//! The control plane parks, resumes and drains elastic threads and moves flow groups, at any moment,
+//! while threads stand still and networks lose: `ix sim --scenario life --seed S -v` repeats one seed.
+use ix_sim::plan::{Options, Plan, Scenario};
+use ix_sim::world::{Outcome, World};
+
+fn well(seed: u64, plan: Plan) -> Outcome {
+    let outcome = World::new(seed, plan).run();
+    assert!(outcome.violations.is_empty(), "seed {seed}: {outcome:#?}");
+    outcome
+}
+
+fn total(outcomes: &[Outcome], name: &str) -> u64 {
+    outcomes.iter().map(|outcome| outcome.counter(name)).sum()
+}
+
+#[test]
+fn threads_are_parked_whatever_else_happens() {
+    let plan = |seed| Plan::new(seed, Scenario::Life, &Options::default());
+    let outcomes: Vec<Outcome> = (7000..7016).map(|seed| well(seed, plan(seed))).collect();
+    for name in ["parked", "resumed", "drained", "migrated", "refused"] {
+        let name = format!("orders.{name}");
+        assert!(total(&outcomes, &name) > 20, "{name} {}", total(&outcomes, &name));
+    }
+    for name in ["orders.undone", "away_turns"] {
+        assert!(total(&outcomes, name) > 0, "{name} never happened");
+    }
+}
