@@ -4,7 +4,7 @@ use crate::calls::CallArray;
 use crate::clock::Clock;
 use crate::config::{Config, ConfigError};
 use crate::events::EventWriter;
-use crate::guard::Door;
+use crate::guard::{Door, home};
 use crate::handover::forwarding;
 use crate::io::Io;
 use crate::life::Claims;
@@ -107,6 +107,8 @@ pub struct Dataplane {
     /// Between each thread's owner and the guard.
     pub(crate) doors: Box<[Door]>,
     pub(crate) page: Arc<ControlPage>,
+    /// Where the process may run.
+    pub(crate) home: libc::cpu_set_t,
     pub(crate) shared: Arc<Shared>,
 }
 
@@ -232,7 +234,8 @@ impl Dataplane {
         let claims = Claims::new(runners.len());
         let doors = runners.iter().map(|_| Door::default()).collect();
         let runners = runners.into();
-        Ok(Dataplane { header, status, runners, claims, doors, page, shared })
+        let home = home();
+        Ok(Dataplane { header, status, runners, claims, doors, page, home, shared })
     }
 
     /// What the application finds through `IX_ABI`.

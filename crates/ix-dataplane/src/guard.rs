@@ -99,9 +99,16 @@ impl Dataplane {
         }
         let mut clock = crate::clock::Clock::new();
         let mut awake_us = clock.now_us();
+        // Who has started it is pinned to a hardware thread of its own.
+        run_on(&self.home);
+        let mut served = false;
         loop {
             let now_us = clock.now_us();
-            let (served, all_asleep) = self.look_after_all(now_us, limit_us);
+            let (serves, all_asleep) = self.look_after_all(now_us, limit_us);
+            if served && !serves {
+                run_on(&self.home);
+            }
+            served = serves;
             if !all_asleep {
                 awake_us = now_us;
             }
@@ -139,7 +146,7 @@ impl Dataplane {
         if holds {
             // It may have left before the door was held, and somebody else look after it.
             if self.claims.is_entered(thread) {
-                run_on(self.cpu(thread));
+                run_on(&only(self.cpu(thread)));
                 // SAFETY: the owner is outside and waits until the door is released; nobody else
                 // looks after a thread that is entered.
                 unsafe { (*self.runners[thread].get()).serve_away() };
@@ -167,19 +174,31 @@ impl Dataplane {
     }
 }
 
-/// The guard works where the elastic thread does: its memory is in the cache there, and no other
-/// elastic thread is disturbed.
-fn run_on(cpu: u32) {
+/// Where the calling thread may run.
+pub(crate) fn home() -> libc::cpu_set_t {
+    // SAFETY: all zero is an empty set.
+    let mut set: libc::cpu_set_t = unsafe { core::mem::zeroed() };
+    // SAFETY: fills a local of this size; 0 is the calling thread.
+    unsafe { libc::sched_getaffinity(0, size_of_val(&set), &mut set) };
+    set
+}
+
+/// One hardware thread. The guard works where the elastic thread does: its memory is in the cache there,
+/// and no other elastic thread is disturbed.
+fn only(cpu: u32) -> libc::cpu_set_t {
     // SAFETY: all zero is an empty set.
     let mut set: libc::cpu_set_t = unsafe { core::mem::zeroed() };
     if (cpu as usize) < libc::CPU_SETSIZE as usize {
-        // SAFETY: the number is within the set, which lives across the call; 0 is the calling thread.
-        // Where it may not run there it works where it is.
-        unsafe {
-            libc::CPU_SET(cpu as usize, &mut set);
-            libc::sched_setaffinity(0, size_of_val(&set), &set);
-        }
+        // SAFETY: the number is within the set.
+        unsafe { libc::CPU_SET(cpu as usize, &mut set) };
     }
+    set
+}
+
+/// From now on the calling thread runs there; where it may not, it stays where it is.
+fn run_on(set: &libc::cpu_set_t) {
+    // SAFETY: reads the set; 0 is the calling thread.
+    unsafe { libc::sched_setaffinity(0, size_of_val(set), set) };
 }
 
 #[cfg(test)]

@@ -70,7 +70,8 @@ fn serves_while_away(test: &str, nic: Nic) {
     let mut sender = bulk.try_clone().expect("a second handle");
     std::thread::scope(|scope| {
         scope.spawn(move || {
-            (0..MESSAGES).for_each(|id| sender.write_all(&message(id, SIZE)).expect("it takes all"));
+            (0..MESSAGES)
+                .for_each(|id| sender.write_all(&message(id, SIZE)).expect("it takes all"));
         });
         let reader = scope.spawn(move || {
             (0..MESSAGES).for_each(|id| expect(&mut bulk, &message(id, SIZE)));
@@ -116,7 +117,9 @@ fn the_network_is_served_while_the_application_computes_on_afxdp() {
 /// Somebody who comes while the application is away is let in when it is back.
 #[test]
 fn who_comes_meanwhile_is_served_afterwards() {
-    let Some(bed) = Bed::new("who_comes_meanwhile_is_served_afterwards", Nic::Tap, 1) else { return };
+    let Some(bed) = Bed::new("who_comes_meanwhile_is_served_afterwards", Nic::Tap, 1) else {
+        return;
+    };
     let service = bed.serve(&[&SIZE.to_string(), "--work-us", WORK_US]);
     let mut first = bed.connect();
     first.write_all(&message(1, SIZE)).expect("it takes all");

@@ -28,6 +28,33 @@ fn ping_is_answered() {
     }
 }
 
+#[test]
+fn two_elastic_threads_may_share_a_hardware_thread() {
+    let test = "two_elastic_threads_may_share_a_hardware_thread";
+    let Some(bed) = Bed::new(test, Nic::Tap, 1) else { return };
+    let (namespace, link) = bed.service_link();
+    let cpu = ix_testbed::cpu::allowed()[0];
+    let config = format!(
+        "host_addr = \"{}/16\"\ncpu = [{cpu}, {cpu}]\ndevices = [\"tap:{link},queues=2\"]\n\
+         [tcp]\ntime_wait_us = 300000\n",
+        SERVICE.ip()
+    );
+    let program = support::build_echo();
+    let mut service = bed.start_with(&config, &[program.to_str().expect("text"), "64"]);
+    service.raise_tap(namespace, link, CLIENT, 16);
+    let said = service.process.wait_for("ix: hardware thread", PATIENCE);
+    assert!(said.contains(&format!("{cpu} is shared by 2 elastic threads")), "{said}");
+    service.process.wait_for("ready", PATIENCE);
+    let mut streams: Vec<TcpStream> = (0..20).map(|_| bed.connect()).collect();
+    for id in 0..20 {
+        streams.iter_mut().for_each(|stream| echo(stream, id, 64));
+    }
+    let stats = service.stats();
+    assert!(stats.each("flows").iter().all(|flows| *flows > 0), "{stats}");
+    streams.into_iter().for_each(close);
+    service.finish(PATIENCE);
+}
+
 /// As `nc` has it: everything is sent before anything is read.
 #[test]
 fn small_transfers_of_every_size() {
