@@ -8,7 +8,7 @@
 //! cycle, has none: the guard makes the kernel execute one on every processor (`membarrier`).
 use crate::boot::Dataplane;
 use crate::metrics::Place;
-use core::sync::atomic::{AtomicBool, Ordering, compiler_fence};
+use core::sync::atomic::{AtomicBool, Ordering, compiler_fence, fence};
 
 /// Between two turns for a thread whose application stays away, µs: as a delayed acknowledgement.
 const TURN_US: u64 = 1_000;
@@ -160,6 +160,8 @@ impl Dataplane {
     fn rest(&self) {
         let waker = &self.shared.guard;
         waker.set_sleeping(true);
+        // A thread says that it is awake and then looks whether the guard sleeps.
+        fence(Ordering::SeqCst);
         let asleep = |thread| {
             let place = self.page.thread(thread).whereabouts.get();
             !self.claims.is_entered(thread) || matches!(place, Place::Asleep { .. })

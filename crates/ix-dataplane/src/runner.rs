@@ -100,6 +100,7 @@ impl Runner {
             self.entered = true;
             let now_us = self.clock.now_us();
             self.thread.io.enter(now_us);
+            self.ring_guard();
         }
         let outcome = self.cycle(calls, wait_us, care);
         let place = Place::Application { since_us: outcome.now_us };
@@ -131,6 +132,14 @@ impl Runner {
         self.thread.run_housekeeping(now_us, true);
         self.thread.publish_groups();
         self.thread.io.metrics.whereabouts.set(Place::Dataplane);
+    }
+
+    /// The guard sleeps while all threads do; this one is awake.
+    fn ring_guard(&self) {
+        let guard = &self.thread.shared.guard;
+        if guard.must_ring() {
+            ring(guard.fd());
+        }
     }
 
     /// The application keeps this thread: the network is served meanwhile.
@@ -314,9 +323,6 @@ impl Runner {
             thread.io.metrics.sleeps(now_us);
             poll(&mut self.polls, wake_us.saturating_sub(now_us));
             thread.io.metrics.slept(since);
-            if thread.shared.guard.must_ring() {
-                ring(thread.shared.guard.fd());
-            }
             if thread.shared.updates.is_ordered(index) {
                 let called = thread.shared.updates.ordered_at(index).max(since);
                 thread.io.metrics.wake_ticks.set(ticks().saturating_sub(called));
@@ -326,6 +332,7 @@ impl Runner {
             watched = last.is_some_and(|poll| poll.revents != 0);
         }
         thread.shared.wakers[index].set_sleeping(false);
+        self.ring_guard();
         watched
     }
 

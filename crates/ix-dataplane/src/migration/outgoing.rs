@@ -239,6 +239,10 @@ impl ElasticThread {
     fn settle(&mut self, at: usize, now_us: u64) -> bool {
         let Some(outgoing) = self.migrations.outgoing.get_mut(at) else { return true };
         let State::Shipped { queues, bounded } = &mut outgoing.state else { return false };
+        // What came while the application was away is no longer in a queue, and not handed over yet.
+        if self.away.has_kept() {
+            return false;
+        }
         let waited_us = now_us.saturating_sub(outgoing.held_us);
         for (queue, port) in queues.iter_mut().zip(&self.io.ports) {
             if *queue != Queue::Open {
