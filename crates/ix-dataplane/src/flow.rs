@@ -47,7 +47,7 @@ pub enum Waits {
     Knocking,
 }
 
-/// One flow. At rest a connection costs this and one table entry; a test keeps it within eight cache lines.
+/// One flow. At rest a connection costs this and one table entry; a test keeps it below 512 bytes.
 pub struct Flow {
     /// The state machine.
     pub tcb: Tcb<Payload>,
