@@ -7,6 +7,7 @@
 //! inside. That both see each other takes a full barrier on both sides; the owner, who comes by in each
 //! cycle, has none: the guard makes the kernel execute one on every processor (`membarrier`).
 use crate::boot::Dataplane;
+use crate::clock::monotonic_ns;
 use crate::metrics::Place;
 use core::sync::atomic::{AtomicBool, Ordering, compiler_fence, fence};
 
@@ -97,13 +98,14 @@ impl Dataplane {
         if limit_us == 0 || !membarrier(REGISTER_PRIVATE_EXPEDITED) {
             return;
         }
-        let mut clock = crate::clock::Clock::new();
-        let mut awake_us = clock.now_us();
         // Who has started it is pinned to a hardware thread of its own.
         run_on(&self.home);
+        // Not the time stamp counter, whose rate would have to be measured first: no hurry here.
+        let now_us = || monotonic_ns() / 1000;
+        let mut awake_us = now_us();
         let mut served = false;
         loop {
-            let now_us = clock.now_us();
+            let now_us = now_us();
             let (serves, all_asleep) = self.look_after_all(now_us, limit_us);
             if served && !serves {
                 run_on(&self.home);
