@@ -120,10 +120,11 @@ pub unsafe fn entered(thread: usize, signal_mask: u64) -> i64 {
 }
 
 /// Starts the guard with the first thread that enters; programs that know nothing of elastic threads
-/// have a helper of their own. It has all signals but faults blocked, as who enters has.
+/// have a helper of their own. It has all signals but faults blocked, as who enters has. Behind the wall
+/// there is none yet: every thread there has a record, and is known to the system call filter.
 fn start_guard(dataplane: &'static Dataplane) {
     static STARTED: AtomicBool = AtomicBool::new(false);
-    if STARTED.swap(true, Ordering::Relaxed) {
+    if wall::is_raised() || STARTED.swap(true, Ordering::Relaxed) {
         return;
     }
     let builder = std::thread::Builder::new().name("ix-guard".to_owned()).stack_size(GUARD_STACK);
