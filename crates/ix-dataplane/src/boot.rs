@@ -206,12 +206,12 @@ impl Dataplane {
             }
         };
         let areas: Vec<ThreadArea> = areas.iter().map(describe).collect();
-        let page = map_pages(HEADER_BYTES + size_of_val(&*areas))?;
+        let pages = map_pages(HEADER_BYTES + size_of_val(&*areas))?;
         // SAFETY: within the pages just mapped, aligned, and nobody else's.
         let (header, thread_areas) = unsafe {
-            let behind = page.add(HEADER_BYTES).cast::<ThreadArea>();
+            let behind = pages.add(HEADER_BYTES).cast::<ThreadArea>();
             behind.copy_from_nonoverlapping(areas.as_ptr(), areas.len());
-            (page.cast::<ProcessHeader>(), behind)
+            (pages.cast::<ProcessHeader>(), behind)
         };
         let (rx_base, rx_len) = shared.memory.rx_area();
         let (tx_base, tx_len) = shared.memory.arena();
