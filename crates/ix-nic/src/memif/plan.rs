@@ -181,6 +181,7 @@ fn place(text: &str) -> Option<RingPlace> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::page::PAGE_BYTES;
     use super::*;
     use proptest::prelude::*;
 
@@ -201,7 +202,7 @@ mod tests {
                     queues,
                     peer_queues,
                     steering: mesh.then_some(1),
-                    regions: vec![2 * count as u64 * u64::from(bytes), 4096],
+                    regions: vec![2 * count as u64 * u64::from(bytes), PAGE_BYTES as u64],
                     rx: rings(0),
                     tx: rings(count),
                 }
