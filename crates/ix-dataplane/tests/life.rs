@@ -446,7 +446,7 @@ fn a_program_that_does_not_come_back_undoes_a_command_and_is_named() {
         control.serial += 1;
         let (serial, line) = (control.serial, "park 1".to_owned());
         let now_us = world.snapshot().now_us;
-        let message = CommandMessage { serial, until_us: now_us + 1_000, line };
+        let message = CommandMessage { serial, until_us: now_us + 500_000, line };
         control.commands.send(message).unwrap();
         control.bell.write_all(&[1]).unwrap();
         let busy = control.outcomes.recv_timeout(Duration::from_millis(20));
