@@ -14,7 +14,7 @@ use ix_dataplane::{
     MigrationEnd, MigrationRecord, Outcome, Shared, Waker, forwarding,
 };
 use ix_mem::{PacketMemory, Pool, Sizes};
-use ix_wire::{FLOW_GROUPS, FlowHash, IpAddr};
+use ix_wire::{FLOW_GROUPS, FlowHash, IpAddr, Toeplitz, flow_group};
 use libix::event::{EventLoop, Team};
 use libix::raw::{Gate, Thread, Wait};
 use std::cell::RefCell;
@@ -548,8 +548,19 @@ fn spread(plan: SpreadPlan, hash: FlowHash, rng: &mut Rng) -> Spread {
         SpreadPlan::Table => Spread::Table(hash),
         SpreadPlan::Rss => {
             let mut key = [0; 40];
-            key.fill_with(|| rng.next() as u8);
+            while !reaches_all(&key) {
+                key.fill_with(|| rng.next() as u8);
+            }
             Spread::Rss(key)
         }
     }
+}
+
+/// Whether a client's choice of a port decides about the flow group. Of a few keys it does not, and then
+/// some threads cannot connect to some servers.
+fn reaches_all(key: &[u8; 40]) -> bool {
+    let toeplitz = Toeplitz::new(key);
+    let hash = |port| toeplitz.hash_v4([10, 0, 0, 1], [10, 0, 0, 2], PORT, port);
+    let groups: GroupSet = (0x8000..0x9000).map(|port| flow_group(hash(port).into())).collect();
+    groups.len() == FLOW_GROUPS
 }
