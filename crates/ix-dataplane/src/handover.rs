@@ -2,6 +2,7 @@
 //! the messages by which flow groups move.
 use crate::metrics::LocalDrop;
 use crate::migration::Message;
+use crate::receive::Refusal;
 use crate::thread::ElasticThread;
 use ix_mem::{Pool, spsc};
 use ix_nic::RxPacket;
@@ -181,6 +182,10 @@ impl ElasticThread {
             }
             Err(Forwarded::Packet { packet, .. }) => {
                 self.io.metrics.drop_local(LocalDrop::ForwardFull);
+                if self.capture.is_some() {
+                    let reason = Refusal::Local(LocalDrop::ForwardFull);
+                    self.capture_refused(port, &packet.mbuf, 0, reason);
+                }
                 self.io.rx_pool.adopt(&packet.mbuf);
                 self.io.rx_pool.put(packet.mbuf);
             }

@@ -11,6 +11,7 @@ mod arena;
 mod away;
 mod boot;
 mod calls;
+pub mod capture;
 mod clock;
 mod commands;
 pub mod config;

@@ -40,6 +40,8 @@ pub(crate) struct Work {
     pub tails: usize,
     pub port: u8,
     pub group: u8,
+    /// As [`Origin::from`].
+    pub from: u8,
     pub hash: u64,
     /// The slot in which its flow was seen when the batch began.
     pub guess: u32,
@@ -149,6 +151,16 @@ impl Receive {
         self.tails.pop_front()
     }
 
+    /// Continuation mbufs of all packets that are not handled yet.
+    pub fn tails_waiting(&self) -> usize {
+        self.tails.len()
+    }
+
+    /// So many continuation mbufs from `first` on.
+    pub fn peek_tails(&self, first: usize, count: usize) -> impl Iterator<Item = &Mbuf> {
+        self.tails.iter().skip(first).take(count)
+    }
+
     /// The same, cut to what is left of the payload.
     pub fn take_tail(&mut self, left: &mut usize) -> Option<Mbuf> {
         let mut mbuf = self.tails.pop_front()?;
@@ -175,9 +187,13 @@ impl ElasticThread {
         self.prefetch_flows();
         let mut work = std::mem::take(&mut self.receive.work);
         let mut mbufs = std::mem::take(&mut self.receive.mbufs);
+        let captures = self.capture.is_some();
         for (work, mbuf) in work.iter().zip(mbufs.drain(..)) {
             self.io.metrics.group_packets[usize::from(work.group)].add(1);
-            self.handle(work, mbuf);
+            match captures {
+                false => self.handle(work, mbuf),
+                true => self.handle_captured(work, mbuf),
+            }
         }
         work.clear();
         (self.receive.work, self.receive.mbufs) = (work, mbufs);
@@ -320,8 +336,8 @@ impl ElasticThread {
             }
             let first_tail = self.receive.tails.len() - tails;
             let (parsed, guess) = (Parsed::NONE, u32::MAX);
-            let port = origin.port;
-            self.receive.work.push(Work { parsed, tails, port, group: 0, hash: 0, guess });
+            let Origin { port, from } = origin;
+            self.receive.work.push(Work { parsed, tails, port, group: 0, from, hash: 0, guess });
             match self.classify_packet(&packet.mbuf, total_len) {
                 Ok(group) if group.is_none_or(|g| self.migrations.is_home(g, self.io.index)) => {
                     self.receive.mbufs.push(packet.mbuf);
@@ -329,6 +345,9 @@ impl ElasticThread {
                 Ok(group) => self.divert(group.unwrap_or(0), origin, packet.mbuf, tails),
                 Err(reason) => {
                     self.receive.work.pop();
+                    if self.capture.is_some() {
+                        self.capture_refused(port, &packet.mbuf, tails, reason);
+                    }
                     self.refuse_packet(port, &packet.mbuf, reason);
                     self.io.rx_pool.put(packet.mbuf);
                     for mbuf in self.receive.tails.drain(first_tail..) {

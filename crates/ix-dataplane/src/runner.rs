@@ -250,6 +250,9 @@ impl Runner {
     fn attend(&mut self, now_us: u64) {
         self.take_updates(now_us);
         let index = self.thread.io.index;
+        if self.thread.shared.updates.is_capture(index) {
+            self.thread.look_at_capture();
+        }
         if self.thread.shared.updates.is_ordered(index) {
             self.attend_life(now_us);
         }

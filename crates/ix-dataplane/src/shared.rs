@@ -31,6 +31,8 @@ pub struct Shared {
     pub guard: Waker,
     /// Devices that change.
     pub updates: Updates,
+    /// What is captured.
+    pub captures: crate::capture::Captures,
     /// What each thread is, and where flow groups belong.
     pub lives: crate::life::Lives,
 }
@@ -113,6 +115,7 @@ impl Shared {
             spare: Spare::new(wakers.len(), config.rx_frames),
             guard: Waker::new(-1),
             updates: Updates::new(wakers.len()),
+            captures: Default::default(),
             lives: crate::life::Lives::new(wakers.len(), |group| group % usize::from(threads)),
             config,
             memory,

@@ -132,7 +132,7 @@ fn misrouting_on_purpose_is_counted() {
     let Parsed::Tcp(packet) = &parsed else { panic!("a SYN") };
     let hash = thread.shared.flow_hash.hash(&packet.tuple());
     thread.handle(
-        &Work { parsed, tails: 0, port: 0, group: group as u8, hash, guess: u32::MAX },
+        &Work { parsed, tails: 0, port: 0, group: group as u8, from: 0, hash, guess: u32::MAX },
         mbuf,
     );
     assert_eq!(host.count(0, "misrouted"), 1);

@@ -5,6 +5,7 @@
 use crate::app_timers::AppTimers;
 use crate::away::Away;
 use crate::calls::CallArray;
+use crate::capture::Capture;
 use crate::edge::Edge;
 use crate::flow::{Flow, Side};
 use crate::flow_group::FlowGroup;
@@ -63,6 +64,8 @@ pub struct ElasticThread {
     pub(crate) to_announce: std::collections::VecDeque<FlowId>,
     pub(crate) migrations: Migrations,
     pub(crate) away: Away,
+    /// Its part of a capture, if there is one.
+    pub(crate) capture: Option<Box<Capture>>,
     due: Vec<u64>,
     housekeeping_us: u64,
 }
@@ -103,6 +106,7 @@ impl ElasticThread {
             to_announce: Default::default(),
             migrations: Migrations::new(&io.shared),
             away: Away::default(),
+            capture: None,
             due: Vec::with_capacity(TIMERS_PER_CYCLE),
             housekeeping_us: 0,
             shared: io.shared.clone(),
@@ -141,7 +145,10 @@ impl ElasticThread {
         let fired = self.run_timers(now_us);
         self.flush_touched();
         self.io.metrics.enter(Stage::Transmit);
-        let sent = self.io.transmit();
+        let sent = match self.capture {
+            None => self.io.transmit(),
+            Some(_) => self.transmit_captured(),
+        };
         self.shared.spare.balance(&mut self.io.rx_pool);
         self.io.metrics.counters.tx_packets.add(sent as u64);
         self.receive_and_report(sent, fired)
@@ -412,6 +419,10 @@ pub(crate) fn schedule(wheel: &mut Wheel, flow: &Flow, alarm_us: &mut u64) {
     let deadline_us = flow.tcb.deadline();
     if deadline_us < *alarm_us {
         *alarm_us = deadline_us;
+        #[cfg(feature = "planted")]
+        if deadline_us % 16 == 0 && ix_tcp::planted::is(ix_tcp::planted::Bug::LostTimer) {
+            return;
+        }
         wheel.insert(deadline_us, flow.side.id.handle());
     }
 }

@@ -5,6 +5,7 @@
 //! reads it and lays each queue's part into the slot of the thread that owns the queue; that thread
 //! takes it over between two cycles. Nothing happens while no thread is inside `run_io`: updates
 //! then wait with the broker.
+use crate::capture::CaptureMessage;
 use crate::commands::Outcome;
 use crate::io::Io;
 use crate::survey::{Survey, SurveyArea, Surveys};
@@ -67,6 +68,8 @@ pub enum FromBroker {
         /// Its memory, for [`SurveyArea::map`].
         memory: OwnedFd,
     },
+    /// A capture begins or ends.
+    Capture(CaptureMessage),
 }
 
 /// Where updates and commands come from: the channel to the broker. Nothing here may block.
@@ -97,7 +100,7 @@ struct Part {
 /// at the directory ([`crate::life`]).
 #[derive(Default)]
 struct Slot {
-    /// [`PARTS`], [`ORDER`] and [`SURVEY`].
+    /// [`PARTS`], [`ORDER`], [`SURVEY`] and [`CAPTURE`].
     waits: AtomicU8,
     parts: Mutex<Vec<Option<Part>>>,
     /// When it was last told to look, ticks.
@@ -107,6 +110,7 @@ struct Slot {
 const PARTS: u8 = 1;
 const ORDER: u8 = 2;
 const SURVEY: u8 = 4;
+const CAPTURE: u8 = 8;
 
 /// Updates on their way.
 pub struct Updates {
@@ -155,6 +159,21 @@ impl Updates {
     /// Whether an elastic thread is to look at the directory.
     pub(crate) fn is_ordered(&self, thread: usize) -> bool {
         self.slots[thread].waits.load(Ordering::Relaxed) & ORDER != 0
+    }
+
+    /// Whether a capture begins or ends.
+    pub(crate) fn is_capture(&self, thread: usize) -> bool {
+        self.slots[thread].waits.load(Ordering::Relaxed) & CAPTURE != 0
+    }
+
+    /// A capture begins or ends. Whoever says so rings the thread.
+    fn order_capture(&self, thread: usize) {
+        self.slots[thread].waits.fetch_or(CAPTURE, Ordering::Relaxed);
+    }
+
+    /// It looks now. What it looks at is behind a lock.
+    pub(crate) fn capture_done(&self, thread: usize) {
+        self.slots[thread].waits.fetch_and(!CAPTURE, Ordering::Relaxed);
     }
 
     /// When it was told so last, ticks.
@@ -256,6 +275,16 @@ impl Io {
                         shared.updates.begin_survey(survey, shared.threads());
                         let others = (0..shared.threads()).filter(|thread| *thread != self.index);
                         others.for_each(|thread| self.ring_thread(thread));
+                    }
+                    continue;
+                }
+                FromBroker::Capture(message) => {
+                    let serial = message.serial;
+                    let outcome = shared.captures.obey(message, shared.threads());
+                    source.tell_outcome(serial, &outcome);
+                    for thread in 0..shared.threads() {
+                        shared.updates.order_capture(thread);
+                        self.ring_thread(thread);
                     }
                     continue;
                 }

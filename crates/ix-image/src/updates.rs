@@ -1,4 +1,5 @@
 //! Devices that change and commands of the control plane: the broker's word of it, and our answers.
+use ix_dataplane::capture::CaptureMessage;
 use ix_dataplane::{CommandMessage, FromBroker, Outcome, Update, UpdateOutcome, UpdateSource};
 use ix_domain::{Channel, FromImage, ReservedFds, ToImage};
 use std::io;
@@ -61,6 +62,9 @@ impl UpdateSource for ChannelUpdates {
                 Some(ToImage::Update { device, serial, line }) => {
                     self.say(&FromImage::Taken { device, serial });
                     return Some(FromBroker::Update(Update { device, serial, line, fds }));
+                }
+                Some(ToImage::Command { serial, line, .. }) if line.starts_with("capture ") => {
+                    return Some(FromBroker::Capture(CaptureMessage { serial, line, fds }));
                 }
                 Some(ToImage::Command { serial, until_us, line }) => {
                     return Some(FromBroker::Command(CommandMessage { serial, until_us, line }));

@@ -4,7 +4,7 @@
 //! with their groups from thread to thread, so all threads of a host share one [`Wall`].
 use ix_abi::{Call, Event, call_op, error, event_kind, group_of, migrated};
 use std::cell::RefCell;
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
 use std::rc::Rc;
 
@@ -24,9 +24,14 @@ struct Flow {
     eof: bool,
 }
 
+/// So many handles are remembered.
+const GONE_MAX: usize = 256;
+
 /// What passed the wall of one host.
 pub struct Wall {
     flows: HashMap<u64, Flow>,
+    /// Handles of flows that have ended, the latest at the end.
+    gone: VecDeque<u64>,
     /// On which thread the application hears of a flow group; `None` while it moves.
     homes: Vec<Option<usize>>,
 }
@@ -35,7 +40,23 @@ impl Wall {
     /// With flow groups where they are at first.
     pub fn new(homes: impl Iterator<Item = usize>) -> Rc<RefCell<Wall>> {
         let homes = homes.map(Some).collect();
-        Rc::new(RefCell::new(Wall { flows: HashMap::new(), homes }))
+        let (flows, gone) = (HashMap::new(), VecDeque::new());
+        Rc::new(RefCell::new(Wall { flows, gone, homes }))
+    }
+
+    /// A flow has ended; whether there was one.
+    fn bury(&mut self, handle: u64) -> bool {
+        if self.gone.len() >= GONE_MAX {
+            self.gone.pop_front();
+        }
+        self.gone.push_back(handle);
+        self.flows.remove(&handle).is_some()
+    }
+
+    /// A handle that means nothing any more; `pick` chooses one below its argument.
+    pub fn stale(&self, pick: impl FnOnce(u64) -> u64) -> Option<u64> {
+        let index = pick(self.gone.len().max(1) as u64);
+        self.gone.get(index as usize).copied().filter(|handle| !self.flows.contains_key(handle))
     }
 
     /// Flows that the application holds.
@@ -58,6 +79,11 @@ impl Audit {
     /// A guard of this thread's; received data lies within `rx_area`.
     pub fn new(rx_area: Range<u64>, wall: Rc<RefCell<Wall>>, thread: usize) -> Audit {
         Audit { wall, thread, leaving: Vec::new(), rx_area, violations: Vec::new() }
+    }
+
+    /// As [`Wall::stale`].
+    pub fn stale(&self, pick: impl FnOnce(u64) -> u64) -> Option<u64> {
+        self.wall.borrow().stale(pick)
     }
 
     /// What was wrong since the last time.
@@ -108,9 +134,7 @@ impl Audit {
                 Some(flow) if flow.knocking => flow.knocking = false,
                 _ => self.wrong(format!("accepted {handle:#x}, which does not knock")),
             },
-            call_op::REJECT | call_op::CLOSE | call_op::ABORT
-                if wall.flows.remove(&handle).is_none() =>
-            {
+            call_op::REJECT | call_op::CLOSE | call_op::ABORT if !wall.bury(handle) => {
                 self.wrong(format!("ended {handle:#x} (call {}), which is gone", call.op));
             }
             call_op::SENDV => match wall.flows.get_mut(&handle) {
@@ -144,7 +168,7 @@ impl Audit {
         let forgivable = match code {
             error::NO_RESOURCE | error::UNREACHABLE => true,
             // Only for a flow that has died.
-            error::BAD_HANDLE => !on_flow || !wall.flows.contains_key(&handle),
+            error::BAD_HANDLE | error::MOVED => !on_flow || !wall.flows.contains_key(&handle),
             error::STATE => on_flow,
             error::IN_USE => call.op == call_op::CONNECT,
             _ => false,
@@ -216,7 +240,7 @@ impl Audit {
                 return Err("it was connected already");
             }
             if event.code != 0 {
-                wall.flows.remove(&handle);
+                wall.bury(handle);
             }
             return Ok(());
         }
@@ -246,7 +270,7 @@ impl Audit {
                 }
             }
             _ => {
-                wall.flows.remove(&handle);
+                wall.bury(handle);
             }
         }
         Ok(())

@@ -1,4 +1,5 @@
 //! `ix sim`: runs seeds, and says of a bad one how to see it again.
+use crate::lifetimes;
 use crate::plan::{Options, Plan, Scenario};
 use crate::trace;
 use crate::world::{Outcome, World};
@@ -21,10 +22,16 @@ struct Args {
     /// As many seeds as take so long
     #[arg(long)]
     minutes: Option<u64>,
-    /// What the connections do: bulk, echo, churn, all; migration: all, on hosts that move flow
-    /// groups; life: all, on hosts that the control plane parks and resumes threads of
+    /// What the connections do: bulk, echo, churn, lives, all; migration: all, on hosts that move
+    /// flow groups; life: all, on hosts that the control plane parks and resumes threads of
     #[arg(long, default_value = "all", value_parser = scenario)]
     scenario: Scenario,
+    /// Until so many connections have lived, each with many faults; prints what their lives were
+    #[arg(long, conflicts_with_all = ["runs", "minutes", "loss", "bytes", "trace"])]
+    lifetimes: Option<u64>,
+    /// So many runs at a time, for --lifetimes
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=256))]
+    jobs: u64,
     /// Lose frames with this probability, and have no other faults
     #[arg(long, value_parser = probability)]
     loss: Option<f64>,
@@ -44,10 +51,11 @@ fn scenario(text: &str) -> Result<Scenario, &'static str> {
         "bulk" => Ok(Scenario::Bulk),
         "echo" => Ok(Scenario::Echo),
         "churn" => Ok(Scenario::Churn),
+        "lives" => Ok(Scenario::Lives),
         "all" => Ok(Scenario::All),
         "migration" => Ok(Scenario::Migration),
         "life" => Ok(Scenario::Life),
-        _ => Err("not one of bulk, echo, churn, migration, life, all"),
+        _ => Err("not one of bulk, echo, churn, lives, migration, life, all"),
     }
 }
 
@@ -73,6 +81,9 @@ pub fn cli(args: impl IntoIterator<Item = OsString>) -> ExitCode {
 
 fn run(args: &Args) -> ExitCode {
     let first = args.seed.unwrap_or_else(any_seed);
+    if let Some(lifetimes) = args.lifetimes {
+        return run_lives(first, lifetimes, args);
+    }
     let end = args.minutes.map(|m| Instant::now() + Duration::from_secs(60 * m));
     let default_runs = if args.seed.is_some() { 1 } else { 100 };
     let runs = args.runs.unwrap_or(if end.is_some() { u64::MAX } else { default_runs });
@@ -104,6 +115,29 @@ fn run(args: &Args) -> ExitCode {
          arrived, every flow, buffer and timer came back"
     );
     ExitCode::SUCCESS
+}
+
+/// Very many short lives.
+fn run_lives(first: u64, lifetimes: u64, args: &Args) -> ExitCode {
+    println!("seed {first}, {lifetimes} lifetimes, {} runs at a time", args.jobs);
+    let begin = Instant::now();
+    let lived = lifetimes::run(first, lifetimes, args.jobs, |lives, total| {
+        println!("{lives} of {total} lives: all well");
+    });
+    match lived {
+        Ok(lives) => {
+            println!("{lives}in {:.1} s, without a violation", begin.elapsed().as_secs_f64());
+            for (from, to) in lives.missing() {
+                println!("never seen: {from:?} → {to:?}");
+            }
+            ExitCode::SUCCESS
+        }
+        Err((seed, outcome)) => {
+            let args = Args { scenario: Scenario::Lives, ..args.clone() };
+            report_failure(seed, &args, &outcome);
+            ExitCode::FAILURE
+        }
+    }
 }
 
 /// One run. A panic within it says how to repeat it, also where panics abort.

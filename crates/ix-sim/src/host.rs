@@ -6,7 +6,7 @@ use crate::orders::{Broker, Order};
 use crate::peer::{PORT, Peer, Talk};
 use crate::plan::{HostPlan, SpreadPlan};
 use crate::rng::Rng;
-use ix_abi::{CALLS_MAX, Call, EVENTS_MAX, Event, ThreadArea, ThreadStatus, gate_op};
+use ix_abi::{CALLS_MAX, Call, EVENTS_MAX, Event, ThreadArea, ThreadStatus, call_op, gate_op};
 use ix_dataplane::config::AddressCheck;
 use ix_dataplane::metrics::{ControlPage, Snapshot, ThreadMetrics};
 use ix_dataplane::{
@@ -93,6 +93,8 @@ struct Core {
     /// Migrations that ended here.
     records: Vec<MigrationRecord>,
     life: Option<Life>,
+    /// For calls that no library makes.
+    rng: Rng,
 }
 
 /// What the control plane's commands are to a thread that may be parked.
@@ -150,6 +152,26 @@ impl Core {
     }
 }
 
+/// How often an application names a flow that is gone.
+const STALE: f64 = 0.02;
+
+impl Core {
+    /// Now and then adds a call on a handle of yesterday to the application's; answers how many
+    /// calls there are now. It must be refused ([`Audit`]).
+    fn add_stale_call(&mut self, calls: usize) -> usize {
+        if calls >= CALLS_MAX || !self.rng.chance(STALE) {
+            return calls;
+        }
+        let Core { rng, audit, .. } = self;
+        let Some(handle) = audit.stale(|n| rng.below(n)) else { return calls };
+        let op = rng.pick(&[call_op::ABORT, call_op::CLOSE, call_op::SHUTDOWN]);
+        // SAFETY: the array lives as long as the core; nobody else writes it during a gate call.
+        let slot = unsafe { &mut (&mut *self.arrays.calls)[calls] };
+        *slot = Call { op, args: [handle, 0, 0, 0, 0, 0], ..Call::default() };
+        calls + 1
+    }
+}
+
 /// The wall: a gate that runs one cycle in virtual time.
 struct SimGate(Rc<RefCell<Core>>);
 
@@ -159,7 +181,7 @@ impl Gate for SimGate {
             return 0;
         }
         let core = &mut *self.0.borrow_mut();
-        let calls = calls as usize;
+        let calls = core.add_stale_call(calls as usize);
         // SAFETY: the status lives as long as the core; the library reads it between gate calls.
         unsafe { (*core.arrays.status).now_us = core.now_us };
         core.wait_us = wait_us;
@@ -310,6 +332,7 @@ impl Host {
                 run: 0,
                 look_us: 0,
             }),
+            rng: Rng::new(now_us ^ u64::from(self.port.config().mac[5]) << 8 ^ thread as u64),
         }
     }
 

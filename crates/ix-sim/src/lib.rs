@@ -6,16 +6,18 @@
 //!
 //! [`plan`] turns a seed into a run, [`world`] runs it: [`agenda`] orders what happens, [`wire`] and
 //! [`network`] carry frames and spoil them, [`nic`] is the device, [`host`] the dataplane with its
-//! application ([`peer`]), [`orders`] its control plane. [`audit`] watches the wall between the two, [`ledger`] what the
-//! applications saw.
+//! application ([`peer`]), [`orders`] its control plane. [`audit`] watches the wall between the two,
+//! [`ledger`] what the applications saw, [`observer`] every segment on the wire.
 pub mod agenda;
 pub mod audit;
 mod cli;
 pub mod content;
 pub mod host;
 pub mod ledger;
+pub mod lifetimes;
 pub mod network;
 pub mod nic;
+pub mod observer;
 pub mod orders;
 pub mod peer;
 pub mod plan;

@@ -62,16 +62,26 @@ impl Network {
         self.cables[port].wire.stats()
     }
 
-    /// Takes what a device has sent; `arrive` gets each frame with time and place of its arrival.
-    pub fn collect(&mut self, port: usize, now_us: u64, mut arrive: impl FnMut(u64, InFlight)) {
+    /// Takes what a device has sent; `sent` gets each frame with the number of faults that it meets,
+    /// `arrive` what comes of it with time and place.
+    pub fn collect(
+        &mut self,
+        port: usize,
+        now_us: u64,
+        mut sent: impl FnMut(&[u8], u64),
+        mut arrive: impl FnMut(u64, InFlight),
+    ) {
         while let Some(frame) = self.cables[port].port.take_sent() {
             let targets = self.targets(port, &frame);
             let wire = &mut self.cables[port].wire;
+            let before = wire.stats().faults();
+            let whole = frame.clone();
             wire.send(now_us, frame, |at_us, frame| {
                 for &port in &targets {
                     arrive(at_us, InFlight { port, frame: frame.clone() });
                 }
             });
+            sent(&whole, wire.stats().faults() - before);
         }
     }
 
@@ -126,7 +136,7 @@ mod tests {
         ] {
             send(network.port(from), to);
             let mut got = Vec::new();
-            network.collect(from, 100, |at, frame| got.push((at, frame.port)));
+            network.collect(from, 100, |_, _| {}, |at, frame| got.push((at, frame.port)));
             assert_eq!(got, expected);
         }
     }

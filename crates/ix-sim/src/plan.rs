@@ -20,6 +20,8 @@ pub enum Scenario {
     Migration,
     /// The same, moved by the control plane's commands, which park and resume threads as well.
     Life,
+    /// Very many short lives, each of them troubled.
+    Lives,
     /// All of it at once.
     All,
 }
@@ -50,6 +52,8 @@ pub struct Plan {
     pub moves: Vec<Move>,
     /// Commands of the control plane, ordered by time. A run has these or moves.
     pub orders: Vec<Order>,
+    /// Changes of devices' redirection tables that nobody asked for, ordered by time.
+    pub tables: Vec<TableChange>,
     /// The connections.
     pub connections: Vec<ConnectionPlan>,
 }
@@ -65,6 +69,19 @@ pub struct Move {
     pub groups: GroupSet,
     /// To which thread.
     pub to: usize,
+}
+
+/// A device's redirection table changes by itself: an administrator, a reset of the device.
+#[derive(Clone, Copy, Debug)]
+pub struct TableChange {
+    /// When.
+    pub at_us: u64,
+    /// Of which host.
+    pub host: usize,
+    /// This flow group's packets
+    pub group: usize,
+    /// come in on this queue.
+    pub queue: usize,
 }
 
 /// The wire from a host changes.
@@ -225,6 +242,9 @@ impl Plan {
             if matches!(scenario, Scenario::Migration | Scenario::Life) {
                 make_elastic(&mut moving, host);
             }
+            if scenario == Scenario::Lives {
+                make_hard(&mut moving, host);
+            }
             if scenario == Scenario::Life {
                 (host.takes_orders, host.is_guarded) = (true, moving.chance(0.7));
                 // Now and then longer than a command may take.
@@ -248,7 +268,57 @@ impl Plan {
         let transfer_us = if unlimited { bytes } else { bytes * 8 / slowest * 4 + bytes };
         let last_us = orders.last().map_or(0, |order| order.at_us.saturating_sub(heal_us));
         let deadline_us = heal_us + last_us + PATIENCE_US + transfer_us;
-        Plan { start_us, heal_us, deadline_us, hosts, changes, moves, orders, connections }
+        // Where a device promises what its table does, nobody else changes it.
+        let tables = match hosts.iter().all(|host| host.promise.0 == Promise::Silent) {
+            true => tables(&mut moving, &hosts, start_us, heal_us),
+            false => Vec::new(),
+        };
+        Plan { start_us, heal_us, deadline_us, hosts, changes, moves, orders, tables, connections }
+    }
+}
+
+/// Every kind of fault, on every wire; little memory, short queues and slow hosts now and then.
+fn make_hard(rng: &mut Rng, host: &mut HostPlan) {
+    let percent = |rng: &mut Rng, most: u64| rng.between(1, most) as f64 / 100.0;
+    let faults = &mut host.faults;
+    faults.loss = percent(rng, 6);
+    (faults.burst, faults.burst_frames) = (percent(rng, 2) / 2.0, 3.0);
+    (faults.reorder, faults.reorder_us) = (percent(rng, 20), rng.spread(10, 5_000));
+    faults.duplicate = percent(rng, 10);
+    faults.corrupt = percent(rng, 4);
+    (host.stall, host.stall_us) = rng.pick(&[(0.0, 1), (0.001, 50_000), (0.01, 5_000)]);
+    if rng.chance(0.2) {
+        (host.rx_frames, host.tx_frames) = (256, 256);
+        host.tcp.rcv_buffers_max = 16;
+        host.ring = 64;
+        host.batch = host.batch.min(16);
+    }
+}
+
+/// A few, on hosts where they make a difference.
+fn tables(rng: &mut Rng, hosts: &[HostPlan], start_us: u64, heal_us: u64) -> Vec<TableChange> {
+    let mut tables = Vec::new();
+    for (host, plan) in hosts.iter().enumerate().filter(|(_, plan)| plan.threads > 1) {
+        for _ in 0..rng.pick(&[0, 5, 100]) {
+            let at_us = rng.between(start_us, heal_us);
+            let group = rng.below(FLOW_GROUPS as u64) as usize;
+            let queue = rng.below(plan.threads as u64) as usize;
+            tables.push(TableChange { at_us, host, group, queue });
+        }
+    }
+    tables.sort_by_key(|change| change.at_us);
+    tables
+}
+
+impl Plan {
+    /// The same at another time: clocks, and with them initial sequence numbers, differ.
+    pub fn begin_at(&mut self, start_us: u64) {
+        let old_us = std::mem::replace(&mut self.start_us, start_us);
+        let times = [&mut self.heal_us, &mut self.deadline_us].into_iter();
+        let times = times.chain(self.changes.iter_mut().map(|change| &mut change.at_us));
+        let times = times.chain(self.moves.iter_mut().map(|moved| &mut moved.at_us));
+        let times = times.chain(self.tables.iter_mut().map(|table| &mut table.at_us));
+        times.for_each(|at_us| *at_us = *at_us - old_us + start_us);
     }
 }
 
@@ -430,6 +500,7 @@ fn connections(
         Scenario::Bulk => (rng.between(1, 4), 0, 0),
         Scenario::Echo => (0, rng.spread(1, 60), 0),
         Scenario::Churn => (0, 0, rng.spread(20, 400)),
+        Scenario::Lives => (0, 0, rng.between(300, 600)),
         Scenario::All | Scenario::Migration | Scenario::Life => {
             (rng.below(3), rng.below(10), rng.spread(1, 100))
         }
@@ -449,7 +520,10 @@ fn connections(
         all.push(connection(rng, hosts, Exchange::Echo { size, count }, span_us / 2, false));
     }
     for _ in 0..churn {
-        let exchange = if rng.chance(0.5) {
+        let lives = scenario == Scenario::Lives;
+        let exchange = if lives && rng.chance(0.5) {
+            Exchange::Echo { size: rng.between(1, 2_000), count: rng.between(5, 9) }
+        } else if rng.chance(0.5) || lives {
             Exchange::Bulk { up: rng.below(20_000), down: rng.below(20_000) }
         } else {
             Exchange::Echo { size: rng.between(1, 2_000), count: rng.between(1, 3) }

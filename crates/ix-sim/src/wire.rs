@@ -74,6 +74,11 @@ pub struct WireStats {
 }
 
 impl WireStats {
+    /// Frames that something happened to; one may count several times.
+    pub fn faults(&self) -> u64 {
+        self.lost + self.overflowed + self.reordered + self.duplicated + self.corrupted
+    }
+
     /// Adds those of another wire.
     pub fn add(&mut self, other: WireStats) {
         self.frames += other.frames;

@@ -3,10 +3,12 @@ use crate::agenda::Agenda;
 use crate::host::{Host, Next, address};
 use crate::ledger::Ledger;
 use crate::network::{InFlight, Network};
-use crate::plan::{Move, Plan};
+use crate::observer::{Lives, Observer};
+use crate::plan::{Move, Plan, TableChange};
 use crate::rng::Rng;
 use crate::wire::WireStats;
 use ix_dataplane::MigrationEnd;
+use ix_nic::SetReta;
 use std::cell::RefCell;
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -30,6 +32,8 @@ enum Happening {
     Order(usize),
     /// The guard looks after a thread.
     Guard { host: usize, thread: usize },
+    /// A device's table changes by itself; the number of the change.
+    Table(usize),
 }
 
 /// Hosts on a network.
@@ -41,6 +45,7 @@ pub struct World {
     /// When each thread of each host will run; `u64::MAX`: when it is told to.
     wake_us: Vec<Vec<u64>>,
     ledger: Rc<RefCell<Ledger>>,
+    observer: Observer,
     trace: Option<Trace>,
     tamper: Option<Tamper>,
 }
@@ -73,6 +78,8 @@ pub struct Outcome {
     pub frames: WireStats,
     /// Totals of some counters over all hosts, by name.
     pub counters: Vec<(&'static str, u64)>,
+    /// What was seen of connections on the wire.
+    pub lives: Lives,
 }
 
 impl World {
@@ -93,6 +100,9 @@ impl World {
         for (number, order) in plan.orders.iter().enumerate() {
             agenda.at(order.at_us, Happening::Order(number));
         }
+        for (number, change) in plan.tables.iter().enumerate() {
+            agenda.at(change.at_us, Happening::Table(number));
+        }
         let mut hosts = Vec::new();
         for (index, host_plan) in plan.hosts.iter().enumerate() {
             let host = Host::new(index, host_plan, &ledger, &servers, plan.start_us, &mut rng);
@@ -100,8 +110,17 @@ impl World {
             hosts.push(host);
         }
         let wake_us = hosts.iter().map(|host| vec![u64::MAX; host.threads()]).collect();
-        let mut world =
-            World { plan, agenda, network, hosts, wake_us, ledger, trace: None, tamper: None };
+        let mut world = World {
+            plan,
+            agenda,
+            network,
+            hosts,
+            wake_us,
+            ledger,
+            observer: Observer::new(),
+            trace: None,
+            tamper: None,
+        };
         for host in 0..world.hosts.len() {
             for thread in 0..world.hosts[host].threads() {
                 world.wake(host, Next { thread, at_us: world.plan.start_us });
@@ -155,6 +174,7 @@ impl World {
                 if let Some(trace) = &mut self.trace {
                     trace(now_us - self.plan.start_us, port, &frame);
                 }
+                self.observer.arrives(&frame);
                 let host = &self.hosts[port];
                 host.port().set_now(now_us);
                 let thread = host.port().deliver(frame);
@@ -169,6 +189,13 @@ impl World {
             Happening::Change(number) => {
                 let change = &self.plan.changes[number];
                 self.network.set_faults(change.host, change.faults.clone());
+            }
+            Happening::Table(number) => {
+                let TableChange { host, group, queue, .. } = self.plan.tables[number];
+                let port = self.hosts[host].port();
+                port.set_now(now_us);
+                // Queues beyond the last there are none: the plan knows how many.
+                let _ = port.set(group, queue);
             }
             Happening::Move(number) => {
                 let Move { host, groups, to, .. } = self.plan.moves[number];
@@ -211,10 +238,16 @@ impl World {
 
     /// What a host has sent is on its way.
     fn collect(&mut self, host: usize, now_us: u64) {
-        let agenda = &mut self.agenda;
-        self.network.collect(host, now_us, |at_us, frame| {
-            agenda.at(at_us, Happening::Arrival(frame));
-        });
+        let (agenda, observer) = (&mut self.agenda, &mut self.observer);
+        self.network.collect(
+            host,
+            now_us,
+            |frame, faults| observer.sent(frame, faults as u32),
+            |at_us, frame| agenda.at(at_us, Happening::Arrival(frame)),
+        );
+        for what in self.observer.take_violations() {
+            self.ledger.borrow_mut().violation(format!("host {host}: {what}"));
+        }
     }
 
     /// A thread will run at this time, unless it runs earlier.
@@ -295,7 +328,8 @@ impl World {
         let counters = COUNTERS.iter().map(|&name| (name, total(name)));
         let counters = counters.chain(ends).chain(ended).collect();
         let (connections, bytes) = (ledger.plans.len(), ledger.bytes());
-        Outcome { violations, connections, bytes, took_us, frames, counters }
+        let lives = self.observer.into_lives();
+        Outcome { violations, connections, bytes, took_us, frames, counters, lives }
     }
 }
 

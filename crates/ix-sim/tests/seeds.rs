@@ -1,5 +1,7 @@
 //! Fixed seeds: whole hosts under every fault, each byte checked, everything given back.
 //! `ix sim --seed S --scenario NAME -v` repeats one by itself.
+#[path = "support/wrap.rs"]
+mod wrap;
 use ix_sim::plan::{End, Exchange, Options, Plan, Scenario};
 use ix_sim::wire::Faults;
 use ix_sim::world::{Outcome, World};
@@ -156,5 +158,23 @@ fn a_seed_repeats_to_the_last_counter() {
         let first = run(seed, Scenario::All, &Options::default());
         assert_eq!(first, run(seed, Scenario::All, &Options::default()));
         assert_ne!(first, run(seed + 100, Scenario::All, &Options::default()));
+    }
+}
+
+/// Small pools of receive frames: what one thread received for the others left its own pool empty,
+/// and the others kept it.
+#[test]
+fn regression_a_thread_that_receives_for_others_keeps_frames() {
+    all_well(70_000..70_001, Scenario::Lives, &Options::default());
+}
+
+/// Sequence numbers go over the top in the middle of transfers.
+#[test]
+fn sequence_numbers_wrap() {
+    for seed in 1500..1510 {
+        let (plan, begins) = wrap::about_to_wrap(seed);
+        // A SYN may have been sent again some time later.
+        assert!(begins >= u32::MAX - 25_000, "begins with {begins}");
+        well(seed, plan);
     }
 }

@@ -21,6 +21,8 @@ pub mod isn;
 mod listen;
 mod loss;
 mod output;
+#[cfg(feature = "planted")]
+pub mod planted;
 mod pmtu;
 pub mod ports;
 mod rack;

@@ -142,6 +142,13 @@ impl<B: RxBuf> Tcb<B> {
 
     fn loss_expired(&mut self, cfg: &Config, now_us: u64, out: &mut impl Output<B>) {
         self.loss_at_us = NEVER;
+        #[cfg(feature = "planted")]
+        if self.loss_timer == LossTimer::Rto
+            && crate::planted::is(crate::planted::Bug::SkippedRetransmission)
+        {
+            self.rto_base_us = now_us;
+            return self.arm_loss_timer(cfg, now_us);
+        }
         match self.loss_timer {
             LossTimer::Rto => self.rto_expired(cfg, now_us, out),
             LossTimer::Tlp => self.probe_tail(cfg, now_us, out),

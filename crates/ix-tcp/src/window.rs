@@ -98,6 +98,10 @@ impl<B: RxBuf> Tcb<B> {
     /// How much the peer's window lets us send beyond `snd_nxt`; negative after it shrank.
     #[inline]
     pub(crate) fn snd_room(&self) -> i32 {
+        #[cfg(feature = "planted")]
+        if crate::planted::is(crate::planted::Bug::WindowOffByOne) {
+            return (self.snd_una + self.snd_wnd + 1) - self.snd_nxt;
+        }
         (self.snd_una + self.snd_wnd) - self.snd_nxt
     }
 

@@ -76,6 +76,9 @@ pub enum Command {
     /// Watch a running dataplane, live on the terminal
     #[command(long_about = crate::top::HELP)]
     Top(crate::top::TopArgs),
+    /// Capture the packets that a running dataplane sees and sends, with what it made of them
+    #[command(long_about = crate::pcap::HELP)]
+    Pcap(crate::pcap::PcapArgs),
     /// Say what this machine can do, what it cannot, why, and what mends it
     #[command(long_about = DOCTOR_HELP)]
     Doctor(DoctorArgs),

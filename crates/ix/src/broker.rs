@@ -1,7 +1,7 @@
 //! The broker: starts the program with the dataplane in it, and stays until it ends, to answer
 //! `ix ctl` and to serve the devices: links that go down and come back, peers that come and go.
 use crate::commands::Commands;
-use crate::control::{Access, Answers, Charge, Dataplane, Server};
+use crate::control::{Access, Answers, Captures, Charge, Dataplane, Server};
 use crate::counters::Counters;
 use crate::devices::Devices;
 use crate::posix::Preload;
@@ -62,6 +62,8 @@ pub struct Running {
     answers: Answers,
     /// The controller, if there is one.
     charge: Charge,
+    /// The capture, if there is one.
+    captures: Captures,
     watch: LinkWatch,
     counters: Counters,
     devices: Devices,
@@ -127,6 +129,7 @@ impl Broker {
             control,
             answers,
             charge: Charge::default(),
+            captures: Captures::default(),
             watch,
             counters,
             devices,
@@ -189,6 +192,7 @@ impl Running {
             control,
             answers,
             charge,
+            captures,
             counters,
             devices,
             commands,
@@ -196,6 +200,7 @@ impl Running {
             name,
             ..
         } = self;
+        captures.look(commands, Instant::now());
         let mut dataplane = Dataplane {
             name: json!({ "program": name, "pid": child.pid() }),
             threads: counters.threads(),
@@ -204,6 +209,7 @@ impl Running {
             surveys,
             answers,
             charge,
+            captures,
         };
         control.serve(&mut dataplane, Instant::now());
         self.commands.service(self.child.channel());
@@ -227,8 +233,9 @@ impl Running {
     /// How long to wait for somebody to say something; negative: for ever.
     fn service_in_ms(&self) -> i32 {
         let devices = u64::try_from(self.devices.service_in_ms()).ok();
-        let due = self.control.due().into_iter().chain(self.surveys.due()).min();
-        let control = due.map(|due| {
+        let due = self.control.due().into_iter().chain(self.surveys.due());
+        let control = due.chain(self.captures.due()).min();
+        let control = control.map(|due| {
             // Rounded up: not awake a moment too early, again and again.
             due.saturating_duration_since(Instant::now()).as_millis() as u64 + 1
         });

@@ -4,6 +4,7 @@ use ix_dataplane::{Command, Outcome};
 use ix_domain::{Channel, FromImage, ToImage};
 use std::collections::VecDeque;
 use std::io;
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 /// What is done with the outcome; it owns whatever it takes to answer who asked.
@@ -21,9 +22,17 @@ const RETRY_MS: u64 = 10;
 /// Commands on their way.
 #[derive(Default)]
 pub struct Commands {
-    queue: VecDeque<(Command, Reply)>,
+    queue: VecDeque<Order>,
     sent: Option<Sent>,
     serial: u64,
+}
+
+/// A command on its way.
+struct Order {
+    line: String,
+    /// What travels with it.
+    fd: Option<OwnedFd>,
+    reply: Reply,
 }
 
 /// The command that the dataplane has.
@@ -38,11 +47,16 @@ impl Commands {
     /// Has the dataplane carry out a command. `reply` is called once, at the earliest in the next
     /// [`Commands::service`]: it must not wait.
     pub fn submit(&mut self, command: Command, reply: Reply) {
+        self.submit_line(command.to_string(), None, reply);
+    }
+
+    /// The same with a command's text, and perhaps with a descriptor.
+    pub fn submit_line(&mut self, line: String, fd: Option<OwnedFd>, reply: Reply) {
         if self.queue.len() >= QUEUE_MAX {
             let why = format!("{QUEUE_MAX} commands are waiting already");
             return reply(&Outcome::Refused(why));
         }
-        self.queue.push_back((command, reply));
+        self.queue.push_back(Order { line, fd, reply });
     }
 
     /// Sends what waits, and gives up what took too long. To be called after
@@ -51,7 +65,7 @@ impl Commands {
     pub fn service(&mut self, channel: Option<&Channel>) {
         let Some(channel) = channel else {
             let gone = Outcome::Refused("the dataplane is gone".to_owned());
-            let replies = self.queue.drain(..).map(|(_, reply)| reply);
+            let replies = self.queue.drain(..).map(|order| order.reply);
             let sent = self.sent.take().map(|sent| sent.reply);
             sent.into_iter().chain(replies).for_each(|reply| reply(&gone));
             return;
@@ -61,19 +75,20 @@ impl Commands {
             (late.reply)(&Outcome::TimedOut(why.to_owned()));
         }
         while self.sent.is_none()
-            && let Some((command, reply)) = self.queue.pop_front()
+            && let Some(Order { line, fd, reply }) = self.queue.pop_front()
         {
             let serial = self.serial + 1;
             let until_us = monotonic_us() + BEGIN_MS * 1000;
-            let message = ToImage::Command { serial, until_us, line: command.to_string() };
-            match channel.try_send(&message.encode(), &[]) {
+            let message = ToImage::Command { serial, until_us, line: line.clone() };
+            let fds: Vec<_> = fd.iter().map(AsFd::as_fd).collect();
+            match channel.try_send(&message.encode(), &fds) {
                 Ok(()) => {
                     self.serial = serial;
                     let until = Instant::now() + Duration::from_millis(BEGIN_MS + FINISH_MS);
                     self.sent = Some(Sent { serial, reply, until });
                 }
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
-                    self.queue.push_front((command, reply));
+                    self.queue.push_front(Order { line, fd, reply });
                     return;
                 }
                 Err(e) => reply(&Outcome::Refused(format!("the dataplane is gone: {e}"))),

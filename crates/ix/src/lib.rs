@@ -19,6 +19,7 @@ pub mod doctor;
 mod isn_key;
 mod load;
 pub mod machine;
+pub mod pcap;
 mod posix;
 pub mod problem;
 pub mod report;
@@ -56,6 +57,7 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
         Command::Bench(command) => bench::main(&command).map(done),
         Command::Ctl(command) => ctl::main(&command).map(done),
         Command::Cp(args) => cp::main(&args).map(done),
+        Command::Pcap(args) => pcap::main(&args).map(done),
         Command::Top(args) => top::main(&args),
         Command::Doctor(args) => doctor::main(&args).map(done),
         Command::Attack(args) => attack::main(&args).map(done),

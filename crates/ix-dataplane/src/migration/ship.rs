@@ -59,7 +59,10 @@ impl ElasticThread {
                 self.io.rx_pool.disown(&packet.mbuf);
             }
         }
-        self.io.transmit();
+        match self.capture {
+            None => self.io.transmit(),
+            Some(_) => self.transmit_captured(),
+        };
         let fences = self.io.ports.iter_mut().filter_map(|port| port.nic.fence()).collect();
         let now_us = self.io.now_us;
         let cookies = self.listeners.cookies(now_us);

@@ -1,6 +1,6 @@
 //! What stands behind the control socket of `ix run`: the control page, which is only read, and
 //! commands to the dataplane, which are answered later.
-use super::{Answer, Backend, Charge, Refusal, Request, Ticket, Topic};
+use super::{Answer, Backend, Captures, Charge, Refusal, Request, Ticket, Topic};
 use crate::commands::Commands;
 use crate::surveys::Surveys;
 use ix_dataplane::{Command, Outcome};
@@ -41,6 +41,8 @@ pub struct Dataplane<'a> {
     pub answers: &'a Answers,
     /// Its controller.
     pub charge: &'a mut Charge,
+    /// Its capture.
+    pub captures: &'a Captures,
 }
 
 impl Backend for Dataplane<'_> {
@@ -67,6 +69,12 @@ impl Backend for Dataplane<'_> {
                 let asked = known.and_then(|_| self.surveys.ask(query, ticket));
                 return asked.err().map(Err);
             }
+            Request::Capture { wish } => {
+                let (answers, now) = (self.answers.clone(), Instant::now());
+                let reply = move |answer| answers.0.borrow_mut().push((ticket, answer));
+                return self.captures.wish(wish, self.threads, self.commands, now, reply);
+            }
+            Request::CaptureStop { pid } => return Some(self.captures.stop(*pid, self.commands)),
             _ => {}
         }
         let command = match self.command(request) {
@@ -104,6 +112,8 @@ impl Dataplane<'_> {
             | Request::Unsubscribe
             | Request::Connections(_)
             | Request::Policy { .. }
+            | Request::Capture { .. }
+            | Request::CaptureStop { .. }
             | Request::Control { .. } => Err(Refusal::Unsupported("do that")),
         }
     }

@@ -15,7 +15,9 @@
 //! * `request`: what may be asked, and the errors; `query`: which connections.
 //! * `server`: the broker's end. It never waits for a client.
 //! * `client`: the other end.
+//! * `captures`: the capture that it writes, if there is one.
 //! * `charge`: the controller of a dataplane, if it has one, and what it shall do.
+mod captures;
 mod charge;
 mod client;
 mod dataplane;
@@ -30,6 +32,7 @@ mod server;
 mod tests;
 mod view;
 
+pub use captures::{CaptureWish, Captures};
 pub use charge::{Charge, Report, Wish};
 pub use client::{Client, ask};
 pub use dataplane::{Answers, Dataplane};

@@ -1,5 +1,5 @@
 //! Requests, who may make them, and why they are refused.
-use super::{PROTOCOL, Query, Report};
+use super::{CaptureWish, PROTOCOL, Query, Report};
 use ix_dataplane::GroupSet;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -76,6 +76,16 @@ pub enum Request {
         #[serde(default)]
         slo_us: Option<f64>,
     },
+    /// Captures packets, or goes on capturing them: to be said again every second.
+    Capture {
+        /// Which, and how.
+        wish: CaptureWish,
+    },
+    /// Captures no more.
+    CaptureStop {
+        /// The process that wanted it.
+        pid: u32,
+    },
     /// A controller says that it is in charge, and hears what it shall do.
     Control {
         /// What it says of itself.
@@ -121,6 +131,10 @@ impl Request {
                 query.check().map_err(nonsense)?;
                 Ok(Request::Connections(query))
             }
+            Request::Capture { wish } => {
+                wish.check().map_err(nonsense)?;
+                Ok(Request::Capture { wish })
+            }
             fine => Ok(fine),
         }
     }
@@ -165,6 +179,8 @@ pub enum Refusal {
     NoController,
     /// Another controller is in charge: its process.
     Controlled(u32),
+    /// Another process captures: its number.
+    Captured(u32),
     /// The dataplane did not answer in time.
     NoAnswer,
     /// The dataplane refuses, and why.
@@ -185,6 +201,7 @@ impl Refusal {
             Refusal::NoSuchThread(..) => "no-such-thread",
             Refusal::NoController => "no-controller",
             Refusal::Controlled(_) => "controlled",
+            Refusal::Captured(_) => "captured",
             Refusal::NoAnswer => "no-answer",
             Refusal::Dataplane(_) => "refused",
             Refusal::Unsupported(_) => "unsupported",
@@ -205,6 +222,7 @@ impl Refusal {
                 n => format!("its threads are 0 to {}", n - 1),
             },
             Refusal::NoController => "start one with `ix run --policy …` or `ix cp`".into(),
+            Refusal::Captured(pid) => format!("end process {pid}, or share its file"),
             Refusal::Controlled(pid) => format!("end process {pid} first"),
             Refusal::NoAnswer => {
                 "the program may have stayed away from the dataplane; look with `ix ctl status`"
@@ -235,6 +253,7 @@ impl fmt::Display for Refusal {
             Refusal::Controlled(pid) => {
                 write!(f, "another controller is in charge of it: process {pid}")
             }
+            Refusal::Captured(pid) => write!(f, "process {pid} captures already"),
             Refusal::NoAnswer => write!(f, "the dataplane did not answer in time"),
             Refusal::Dataplane(why) => write!(f, "{why}"),
             Refusal::Unsupported(what) => write!(f, "this dataplane cannot {what}"),

@@ -1,0 +1,89 @@
+//! What a filter looks at: read leniently, for packets that the parser refused are captured, too.
+use ix_wire::{FlowTuple, IpAddr};
+
+/// Protocols that filters know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Protocol {
+    /// TCP.
+    Tcp,
+    /// UDP.
+    Udp,
+    /// ICMP.
+    Icmp,
+    /// ARP.
+    Arp,
+}
+
+/// A packet as a filter sees it. What a packet does not say, or says wrongly, is missing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Subject {
+    /// What it carries.
+    pub protocol: Option<Protocol>,
+    /// The sender's address.
+    pub src: Option<IpAddr>,
+    /// The receiver's address.
+    pub dst: Option<IpAddr>,
+    /// The sender's and the receiver's port.
+    pub ports: Option<(u16, u16)>,
+    /// Its flow group.
+    pub group: Option<u8>,
+    /// The elastic thread.
+    pub thread: u8,
+    /// It went no further.
+    pub dropped: bool,
+    /// Sent by us; else received.
+    pub sent: bool,
+}
+
+impl Subject {
+    /// What a frame says by itself.
+    pub fn of(frame: &[u8], sent: bool) -> Subject {
+        let mut subject = Subject { sent, ..Subject::default() };
+        let address = |at: usize| {
+            let octets: [u8; 4] = frame.get(at..at + 4)?.try_into().ok()?;
+            Some(IpAddr::v4(octets))
+        };
+        let number = |at: usize| {
+            let octets: [u8; 2] = frame.get(at..at + 2)?.try_into().ok()?;
+            Some(u16::from_be_bytes(octets))
+        };
+        match number(12) {
+            Some(0x0806) => {
+                subject.protocol = Some(Protocol::Arp);
+                (subject.src, subject.dst) = (address(28), address(38));
+            }
+            Some(0x0800) => {
+                (subject.src, subject.dst) = (address(26), address(30));
+                subject.protocol = match frame.get(23) {
+                    Some(1) => Some(Protocol::Icmp),
+                    Some(6) => Some(Protocol::Tcp),
+                    Some(17) => Some(Protocol::Udp),
+                    _ => None,
+                };
+                let first = number(20).is_some_and(|fragment| fragment & 0x1fff == 0);
+                let ported = matches!(subject.protocol, Some(Protocol::Tcp | Protocol::Udp));
+                if first && ported {
+                    let at = 14 + usize::from(frame[14] & 15) * 4;
+                    subject.ports = number(at).zip(number(at + 2));
+                }
+            }
+            _ => {}
+        }
+        subject
+    }
+
+    /// Address and port of the other end.
+    pub fn peer(&self) -> Option<(IpAddr, u16)> {
+        let (from, to) = self.ports?;
+        let (address, port) = if self.sent { (self.dst?, to) } else { (self.src?, from) };
+        Some((address, port))
+    }
+
+    /// The flow that it belongs to, as we name it.
+    pub fn tuple(&self) -> Option<FlowTuple> {
+        let (src, dst, (from, to)) = (self.src?, self.dst?, self.ports?);
+        let (local, local_port, remote, remote_port) =
+            if self.sent { (src, from, dst, to) } else { (dst, to, src, from) };
+        Some(FlowTuple { local, remote, local_port, remote_port })
+    }
+}

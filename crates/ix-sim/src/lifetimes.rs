@@ -1,0 +1,62 @@
+//! Very many connection lifetimes under faults, on as many Linux threads as one likes.
+use crate::observer::Lives;
+use crate::plan::{Options, Plan, Scenario};
+use crate::world::{Outcome, World};
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+/// Between two words of progress.
+const SAY_EVERY: Duration = Duration::from_secs(10);
+
+/// One run of a seed.
+pub fn run_seed(seed: u64) -> Outcome {
+    World::new(seed, Plan::new(seed, Scenario::Lives, &Options::default())).run()
+}
+
+/// What the threads share.
+struct Progress {
+    next_seed: u64,
+    lives: Lives,
+    failed: Option<(u64, Box<Outcome>)>,
+    said: Instant,
+}
+
+/// Runs seeds from `first` on, `jobs` at a time, until so many connections have lived, or one run
+/// has failed: then that seed. `say` hears of progress.
+pub fn run(
+    first: u64,
+    lifetimes: u64,
+    jobs: u64,
+    say: impl Fn(u64, u64) + Sync,
+) -> Result<Lives, (u64, Box<Outcome>)> {
+    let progress =
+        Progress { next_seed: first, lives: Lives::default(), failed: None, said: Instant::now() };
+    let progress = Mutex::new(progress);
+    let lock = || progress.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let work = || loop {
+        let seed = {
+            let mut progress = lock();
+            if progress.lives.count >= lifetimes || progress.failed.is_some() {
+                return;
+            }
+            progress.next_seed += 1;
+            progress.next_seed - 1
+        };
+        let outcome = run_seed(seed);
+        let mut progress = lock();
+        progress.lives.add(&outcome.lives);
+        if !outcome.violations.is_empty() {
+            progress.failed.get_or_insert((seed, Box::new(outcome)));
+        }
+        if progress.said.elapsed() > SAY_EVERY {
+            progress.said = Instant::now();
+            say(progress.lives.count, lifetimes);
+        }
+    };
+    std::thread::scope(|scope| (0..jobs).for_each(|_| drop(scope.spawn(work))));
+    let progress = progress.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+    match progress.failed {
+        Some(failed) => Err(failed),
+        None => Ok(progress.lives),
+    }
+}

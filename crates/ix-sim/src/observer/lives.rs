@@ -1,0 +1,166 @@
+//! What was seen of connections' lives: how long, how troubled, and through which states.
+use std::fmt;
+
+/// States of RFC 9293 section 3.3.2, as far as they can be told from outside (LISTEN is CLOSED).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum State {
+    /// No connection.
+    #[default]
+    Closed,
+    /// SYN-SENT.
+    SynSent,
+    /// SYN-RECEIVED.
+    SynReceived,
+    /// ESTABLISHED.
+    Established,
+    /// FIN-WAIT-1.
+    FinWait1,
+    /// FIN-WAIT-2.
+    FinWait2,
+    /// CLOSE-WAIT.
+    CloseWait,
+    /// CLOSING.
+    Closing,
+    /// LAST-ACK.
+    LastAck,
+    /// TIME-WAIT.
+    TimeWait,
+}
+
+/// The transitions of RFC 9293 figure 5, and the reset of an open connection; but for the
+/// simultaneous open, which applications on these hosts do not make.
+pub const TRANSITIONS: [(State, State); 14] = {
+    use State::*;
+    [
+        (Closed, SynSent),
+        (Closed, SynReceived),
+        (SynSent, Established),
+        (SynReceived, Established),
+        (Established, FinWait1),
+        (Established, CloseWait),
+        (Established, Closed),
+        (FinWait1, FinWait2),
+        (FinWait1, Closing),
+        (FinWait1, TimeWait),
+        (FinWait2, TimeWait),
+        (Closing, TimeWait),
+        (CloseWait, LastAck),
+        (LastAck, Closed),
+    ]
+};
+
+const STATES: usize = 10;
+/// Buckets of the histograms: the last is open-ended.
+const SEGMENTS_MAX: usize = 512;
+const FAULTS_MAX: usize = 64;
+
+/// What was seen of many lives.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lives {
+    /// Connections that had a beginning.
+    pub count: u64,
+    segments: Vec<u64>,
+    faults: Vec<u64>,
+    transitions: [[u64; STATES]; STATES],
+}
+
+impl Default for Lives {
+    fn default() -> Lives {
+        Lives {
+            count: 0,
+            segments: vec![0; SEGMENTS_MAX],
+            faults: vec![0; FAULTS_MAX],
+            transitions: Default::default(),
+        }
+    }
+}
+
+impl Lives {
+    /// A life of so many segments, of which so many met a fault.
+    pub fn ended(&mut self, segments: u32, faults: u32) {
+        self.count += 1;
+        self.segments[(segments as usize).min(SEGMENTS_MAX - 1)] += 1;
+        self.faults[(faults as usize).min(FAULTS_MAX - 1)] += 1;
+    }
+
+    /// One end went from a state to another.
+    pub fn went(&mut self, from: State, to: State) {
+        self.transitions[from as usize][to as usize] += 1;
+    }
+
+    /// Adds those of another run.
+    pub fn add(&mut self, other: &Lives) {
+        let sum = |to: &mut [u64], from: &[u64]| to.iter_mut().zip(from).for_each(|(t, f)| *t += f);
+        self.count += other.count;
+        sum(&mut self.segments, &other.segments);
+        sum(&mut self.faults, &other.faults);
+        for (to, from) in self.transitions.iter_mut().zip(&other.transitions) {
+            sum(to, from);
+        }
+    }
+
+    /// Half of all lives had so many segments or more.
+    pub fn median_segments(&self) -> usize {
+        median(&self.segments, self.count)
+    }
+
+    /// Half of all lives had so many faults or more.
+    pub fn median_faults(&self) -> usize {
+        median(&self.faults, self.count)
+    }
+
+    /// How often one end went from a state to another.
+    pub fn transitions(&self, (from, to): (State, State)) -> u64 {
+        self.transitions[from as usize][to as usize]
+    }
+
+    /// Transitions that should have been seen and were not.
+    pub fn missing(&self) -> Vec<(State, State)> {
+        TRANSITIONS.into_iter().filter(|&pair| self.transitions(pair) == 0).collect()
+    }
+}
+
+fn median(counts: &[u64], total: u64) -> usize {
+    let mut left = total / 2;
+    counts
+        .iter()
+        .position(|&count| {
+            left < count || {
+                left -= count;
+                false
+            }
+        })
+        .unwrap_or(0)
+}
+
+impl fmt::Display for Lives {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "{} connection lifetimes; median {} segments and {} faults a life",
+            self.count,
+            self.median_segments(),
+            self.median_faults()
+        )?;
+        let mut histogram = |name: &str, counts: &[u64], bounds: &[usize]| {
+            write!(f, "{name:>9} a life:")?;
+            for (i, &low) in bounds.iter().enumerate() {
+                let high = bounds.get(i + 1).copied().unwrap_or(counts.len());
+                let count: u64 = counts[low..high].iter().sum();
+                let end = if i + 1 == bounds.len() {
+                    "…".to_owned()
+                } else {
+                    format!("–{}", high - 1)
+                };
+                write!(f, "  {low}{end}: {count}")?;
+            }
+            writeln!(f)
+        };
+        histogram("segments", &self.segments, &[0, 5, 10, 20, 30, 50, 100, 200])?;
+        histogram("faults", &self.faults, &[0, 1, 2, 3, 5, 8, 12, 20])?;
+        for pair in TRANSITIONS {
+            writeln!(f, "{:>12?} → {:<12?} {:>12}", pair.0, pair.1, self.transitions(pair))?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,142 @@
+//! Watches the wire: every segment that a host sends must be one that TCP may send, given all that
+//! has reached that host.
+//!
+//! The observer knows no stack. It reads frames by itself, sees what each host sends before the
+//! network spoils it, and what arrives afterwards; from that it knows what a host can know. RFC 9293
+//! (sequence numbers, windows, FIN), RFC 7323 (scaling, timestamps), RFC 2018 and RFC 2883 (SACK).
+mod lives;
+mod segment;
+mod side;
+#[cfg(test)]
+mod tests;
+
+pub use lives::{Lives, State, TRANSITIONS};
+
+use segment::{ACK, End, FIN, RST, SYN, Segment};
+use side::Side;
+use std::collections::HashMap;
+
+/// A connection, from its first SYN until another one takes its name.
+#[derive(Debug, Default)]
+struct Flow {
+    sides: [Side; 2],
+    segments: u32,
+    faults: u32,
+}
+
+/// Who watches.
+#[derive(Default)]
+pub struct Observer {
+    flows: HashMap<(End, End), Flow>,
+    lives: Lives,
+    violations: Vec<String>,
+}
+
+/// The connection's name, and which of its ends is the sender.
+fn name(segment: &Segment) -> Option<((End, End), usize)> {
+    let (from, to) = (segment.from?, segment.to?);
+    Some(if from <= to { ((from, to), 0) } else { ((to, from), 1) })
+}
+
+impl Observer {
+    /// Nothing was seen yet.
+    pub fn new() -> Observer {
+        Observer::default()
+    }
+
+    /// A host sends a frame, which meets so many faults on its way.
+    pub fn sent(&mut self, frame: &[u8], faults: u32) {
+        let segment = match Segment::read(frame) {
+            None => return,
+            Some(Ok(segment)) => segment,
+            Some(Err(what)) => return self.violations.push(format!("a host sends a wrong {what}")),
+        };
+        let Some((name, from)) = name(&segment) else { return };
+        let opens = segment.has(SYN) && !segment.has(ACK);
+        let another = |flow: &Flow| flow.sides[from].iss != Some(segment.seq);
+        if opens
+            && self.flows.get(&name).is_none_or(another)
+            && let Some(old) = self.flows.insert(name, Flow::default())
+        {
+            self.lives.ended(old.segments, old.faults);
+        }
+        let Some(flow) = self.flows.get_mut(&name) else {
+            if !segment.has(RST) {
+                self.violations.push(format!("a segment without a connection: {segment:?}"));
+            }
+            return;
+        };
+        flow.segments += 1;
+        flow.faults += faults;
+        let [first, second] = &mut flow.sides;
+        let (side, peer) = if from == 0 { (first, second) } else { (second, first) };
+        if let Err(what) = judge(side, peer, &segment) {
+            let short = Segment { payload: &[], ..segment.clone() };
+            let len = segment.payload.len();
+            self.violations.push(format!("on the wire: {what}; {len} octets, {short:?}"));
+        }
+        self.look(name);
+    }
+
+    /// A frame arrives at a host.
+    pub fn arrives(&mut self, frame: &[u8]) {
+        // What was damaged on the way is dropped there.
+        let Some(Ok(segment)) = Segment::read(frame) else { return };
+        let Some((name, from)) = name(&segment) else { return };
+        let Some(flow) = self.flows.get_mut(&name) else { return };
+        let [first, second] = &mut flow.sides;
+        let (to, peer) = if from == 0 { (second, first) } else { (first, second) };
+        to.receives(peer, &segment);
+        self.look(name);
+    }
+
+    /// Counts what has changed.
+    fn look(&mut self, name: (End, End)) {
+        let Some(flow) = self.flows.get_mut(&name) else { return };
+        for side in &mut flow.sides {
+            let now = side.state_now();
+            if now != side.state {
+                self.lives.went(side.state, now);
+                side.state = now;
+            }
+        }
+    }
+
+    /// What was wrong since the last time.
+    pub fn take_violations(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.violations)
+    }
+
+    /// What was seen of all lives.
+    pub fn into_lives(mut self) -> Lives {
+        for flow in self.flows.values() {
+            self.lives.ended(flow.segments, flow.faults);
+        }
+        self.lives
+    }
+}
+
+/// What an end sends, by what is known of both.
+fn judge(side: &mut Side, peer: &mut Side, segment: &Segment) -> Result<(), String> {
+    if segment.has(SYN) && segment.flags & (FIN | RST) != 0 {
+        return Err("SYN together with FIN or RST".into());
+    }
+    if segment.has(RST) {
+        side.resets();
+        return Ok(());
+    }
+    if segment.has(SYN) && !segment.has(ACK) {
+        side.opens(segment);
+        return Ok(());
+    }
+    if segment.has(SYN) {
+        side.offers(segment);
+        return match peer.iss {
+            Some(iss) if segment.ack == iss.wrapping_add(1) => Ok(()),
+            _ => Err("a SYN-ACK that answers no SYN".into()),
+        };
+    }
+    // Of several SYN-ACKs the opener takes one.
+    peer.settles(segment.ack.wrapping_sub(1));
+    side.sends(peer, segment)
+}
