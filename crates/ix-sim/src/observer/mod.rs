@@ -20,6 +20,8 @@ use std::collections::HashMap;
 #[derive(Debug, Default)]
 struct Flow {
     sides: [Side; 2],
+    /// Where earlier connections of this name began: late SYNs of theirs may still be answered.
+    earlier: Vec<u32>,
     segments: u32,
     faults: u32,
 }
@@ -56,9 +58,11 @@ impl Observer {
         let another = |flow: &Flow| flow.sides[from].iss != Some(segment.seq);
         if opens
             && self.flows.get(&name).is_none_or(another)
-            && let Some(old) = self.flows.insert(name, Flow::default())
+            && let Some(mut old) = self.flows.insert(name, Flow::default())
         {
             self.lives.ended(old.segments, old.faults);
+            old.earlier.extend(old.sides.iter().filter_map(|side| side.iss));
+            self.flows.entry(name).or_default().earlier = old.earlier;
         }
         let Some(flow) = self.flows.get_mut(&name) else {
             if !segment.has(RST) {
@@ -68,6 +72,10 @@ impl Observer {
         };
         flow.segments += 1;
         flow.faults += faults;
+        let answers = segment.ack.wrapping_sub(1);
+        if segment.has(SYN | ACK) && flow.earlier.contains(&answers) {
+            return;
+        }
         let [first, second] = &mut flow.sides;
         let (side, peer) = if from == 0 { (first, second) } else { (second, first) };
         if let Err(what) = judge(side, peer, &segment) {
