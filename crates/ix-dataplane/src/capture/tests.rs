@@ -83,7 +83,7 @@ fn no_record_is_torn() {
         let mut expected = 0;
         loop {
             let over = written.is_finished();
-            while let Some(got) = reader.next() {
+            for got in reader.by_ref() {
                 expected += got.lost_before;
                 assert_eq!(got.mark, mark(expected));
                 assert_eq!(got.bytes, vec![expected as u8; (expected % 1500) as usize]);
