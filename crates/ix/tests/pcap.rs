@@ -88,7 +88,9 @@ fn a_capture_is_what_linux_saw() {
     service.comes_to_rest(PATIENCE);
     let capture = pcap(&service, &ours, &[]);
     let mut linux = bed.client.command("tcpdump", None);
-    linux.args(["-U", "--immediate-mode", "-Z", "root", "-i", "ixt0", "-w"]).arg(&theirs);
+    // Room for all packets: with its usual snapshot length its buffer has a handful of slots.
+    linux.args(["-s", "2000", "-B", "16384", "-U", "--immediate-mode", "-Z", "root"]);
+    linux.args(["-i", "ixt0", "-w"]).arg(&theirs);
     let linux = Process::start(linux);
     linux.wait_for("tcpdump: listening", PATIENCE);
     bed.client.run(|| {

@@ -37,7 +37,7 @@ const ATTACKS: &[Attack] = &[
     Attack { name: "nmap -sX", tool: "nmap", arguments: "-Pn -n -sX -T4 -p 1-2000 10.88.0.2" },
     Attack { name: "nmap -sU", tool: "nmap", arguments: "-Pn -n -sU -T4 -p 1-500 10.88.0.2" },
     Attack { name: "nmap -sO", tool: "nmap", arguments: "-Pn -n -sO -T4 10.88.0.2" },
-    Attack { name: "scapy's garbage", tool: "python3", arguments: "-c" },
+    Attack { name: "scapy's garbage", tool: "/usr/bin/python3", arguments: "-c" },
 ];
 
 /// Every layer of a packet with random fields, some of them valid.
@@ -72,7 +72,7 @@ impl Attack {
     fn begin(&self, bed: &Bed) -> Running {
         let mut command = bed.client.command(self.tool, None);
         command.args(self.arguments.split(' '));
-        if self.tool == "python3" {
+        if self.tool == "/usr/bin/python3" {
             let mac = bed.service_mac().map(|byte| format!("{byte:02x}")).join(":");
             command.arg(SCAPY.replace("MAC", &mac));
         }
@@ -82,16 +82,16 @@ impl Attack {
 
     /// Whether the tool is there; says so, loudly, when not.
     fn is_there(&self) -> bool {
-        let probe = if self.tool == "python3" { "import scapy.all" } else { "" };
+        let probe = if self.tool == "/usr/bin/python3" { "import scapy.all" } else { "" };
         let mut command = Command::new(self.tool);
         let command = match self.tool {
-            "python3" => command.args(["-c", probe]),
+            "/usr/bin/python3" => command.args(["-c", probe]),
             _ => command.arg("--version"),
         };
         let there = command.stderr(Stdio::null()).stdout(Stdio::null()).status();
-        let there = there.is_ok_and(|status| self.tool != "python3" || status.success());
+        let there = there.is_ok_and(|status| self.tool != "/usr/bin/python3" || status.success());
         if !there {
-            let package = if self.tool == "python3" { "python3-scapy" } else { self.tool };
+            let package = if self.tool == "/usr/bin/python3" { "python3-scapy" } else { self.tool };
             eprintln!("SKIPPED {}: apt-get install {package}", self.name);
         }
         there
