@@ -62,7 +62,10 @@ impl ElasticThread {
             let polled = self.receive_away();
             self.flush_touched();
             self.flush_handover();
-            let sent = self.io.transmit();
+            let sent = match self.capture {
+                None => self.io.transmit(),
+                Some(_) => self.transmit_captured(),
+            };
             self.io.metrics.counters.tx_packets.add(sent as u64);
             self.shared.spare.balance(&mut self.io.rx_pool);
             if polled == 0 {
@@ -134,16 +137,16 @@ impl ElasticThread {
 
     fn handle_away(&mut self, work: &Work, mbuf: Mbuf) {
         match &work.parsed {
-            Parsed::Arp(_) => return self.handle(work, mbuf),
+            Parsed::Arp(_) => return self.handle_and_capture(work, mbuf),
             Parsed::Icmp(packet) => {
                 let is_error = IcmpError::parse(mbuf.bytes(&self.shared.memory), packet).is_some();
                 if !is_error {
-                    return self.handle(work, mbuf);
+                    return self.handle_and_capture(work, mbuf);
                 }
             }
             Parsed::Tcp(packet) => {
                 if let Some(id) = self.goes_on_with(work, packet) {
-                    self.handle(work, mbuf);
+                    self.handle_and_capture(work, mbuf);
                     self.announce_later(id);
                     return;
                 }
@@ -151,6 +154,14 @@ impl ElasticThread {
             Parsed::Udp(_) => {}
         }
         self.keep(work, mbuf);
+    }
+
+    /// What is kept is captured when it is handled.
+    fn handle_and_capture(&mut self, work: &Work, mbuf: Mbuf) {
+        match self.capture {
+            None => self.handle(work, mbuf),
+            Some(_) => self.handle_captured(work, mbuf),
+        }
     }
 
     /// The connection that a segment neither opens nor ends, if it is the application's.

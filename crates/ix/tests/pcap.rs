@@ -115,7 +115,12 @@ fn a_capture_is_what_linux_saw() {
     let mut theirs = packets(&theirs, FILTER);
     ours.sort();
     theirs.sort();
-    assert!(ours == theirs, "{} packets here, {} there", ours.len(), theirs.len());
+    let only = |these: &[String], those: &[String]| -> Vec<String> {
+        these.iter().filter(|packet| those.binary_search(packet).is_err()).cloned().collect()
+    };
+    let counts = (ours.len(), theirs.len());
+    let differ = (only(&ours, &theirs), only(&theirs, &ours));
+    assert!(ours == theirs, "{counts:?} packets here and there; only on one side: {differ:?}");
     service.finish(PATIENCE);
 }
 
