@@ -110,6 +110,10 @@ pub mod flow_opt {
     /// How long data may stay unacknowledged before the connection is given up, ms, in steps of a
     /// tenth of a second; 0: two minutes (RFC 5482).
     pub const USER_TIMEOUT_MS: u64 = 4;
+    /// Differentiated services code point of the packets, 0 (default) to 63 (RFC 9293 3.9.1.9).
+    pub const DSCP: u64 = 5;
+    /// Hop limit of the packets, 1 to 255; as configured, 64, by default (RFC 9293 3.9.2).
+    pub const HOP_LIMIT: u64 = 6;
     /// Congestion control: one of the three below. DCTCP needs a flow that uses ECN.
     pub const CONGESTION: u64 = 3;
     /// RFC 9438.

@@ -51,6 +51,8 @@ pub struct Config {
     pub mark_queue: usize,
     /// See [`Self::mark_queue`].
     pub drop_queue: usize,
+    /// Hop limit of packets, unless a flow has its own (RFC 1122 section 3.2.1.7).
+    pub ttl: u8,
 }
 
 /// How much of RFC 5227 is done when the dataplane starts.
@@ -105,6 +107,7 @@ impl Default for Config {
             tcp: ix_tcp::Config::default(),
             mark_queue: 256,
             drop_queue: 0,
+            ttl: ix_wire::ipv4::DEFAULT_TTL,
         }
     }
 }
@@ -164,6 +167,7 @@ impl Config {
             "timers_max" => self.timers_max = number(value, 1, 1 << 24)? as usize,
             "mark_queue" => self.mark_queue = number(value, 0, 1 << 16)? as usize,
             "drop_queue" => self.drop_queue = number(value, 0, 1 << 16)? as usize,
+            "ttl" => self.ttl = number(value, 1, 255)? as u8,
             "backlog" => self.backlog = number(value, 1, 1 << 20)? as u32,
             _ => return set_tcp(&mut self.tcp, key, value),
         }
@@ -190,6 +194,14 @@ impl Config {
     /// Whether an address is one of ours.
     pub fn is_local(&self, addr: IpAddr) -> bool {
         self.host_addrs.iter().any(|(own, _)| *own == addr)
+    }
+
+    /// Whether an address names more than one host: multicast, or a broadcast, also of a network of
+    /// ours. Nobody connects to one (RFC 9293 section 3.9.1.1, MUST-46).
+    pub fn is_group(&self, addr: IpAddr) -> bool {
+        let broadcast =
+            |(own, prefix): &(IpAddr, u8)| *own != addr && addr.is_broadcast_of(*own, *prefix);
+        addr.is_multicast() || addr.is_broadcast() || self.host_addrs.iter().any(broadcast)
     }
 
     /// Our address and the next hop for packets to `remote`; `None` without a route.
@@ -286,6 +298,25 @@ mod tests {
     }
 
     #[test]
+    fn a_hop_limit_is_taken() {
+        let ttl = |text: &str| Config::parse(text).map(|config| config.ttl);
+        assert_eq!(ttl("host_addr=10.0.0.1/24"), Ok(64));
+        assert_eq!(ttl("host_addr=10.0.0.1/24\nttl=17"), Ok(17));
+    }
+
+    #[test]
+    fn routes_by_mask_then_gateway() {
+        let ip = |s: &str| s.parse::<IpAddr>().unwrap();
+        let mut config = Config::parse("host_addr=10.1.2.3/24\nhost_addr=10.9.0.3/16").unwrap();
+        let by = |own: &str, hop: &str| Some((ip(own), ip(hop)));
+        assert_eq!(config.route(ip("10.1.2.200")), by("10.1.2.3", "10.1.2.200"));
+        assert_eq!(config.route(ip("10.9.200.1")), by("10.9.0.3", "10.9.200.1"));
+        assert_eq!(config.route(ip("10.1.3.1")), None);
+        config.set("gateway_addr", "10.9.0.1").unwrap();
+        assert_eq!(config.route(ip("10.1.3.1")), by("10.9.0.3", "10.9.0.1"));
+    }
+
+    #[test]
     fn refuses_what_makes_no_sense() {
         for text in [
             "",
@@ -295,6 +326,9 @@ mod tests {
             "host_addr=10.0.0.1/33",
             "host_addr=10.0.0.1/24\nbatch=0",
             "host_addr=10.0.0.1/24\nfoo=1",
+            "host_addr=10.0.0.1/24\nttl=0",
+            "host_addr=10.0.0.1/24\nttl=256",
+            "host_addr=255.255.255.255/24",
             "host_addr=10.0.0.1/24\ncpu=a",
             "host_addr=10.0.0.1/24\narp=10.0.0.2 1:2:3",
         ] {

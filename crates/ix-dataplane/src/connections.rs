@@ -19,10 +19,11 @@ pub(crate) enum End {
 
 impl ElasticThread {
     /// Takes a new flow in; `None` when there are too many.
-    pub(crate) fn insert_flow(&mut self, group: usize, flow: Flow) -> Option<FlowId> {
+    pub(crate) fn insert_flow(&mut self, group: usize, mut flow: Flow) -> Option<FlowId> {
         if self.flows >= self.shared.config.flows_max {
             return None;
         }
+        flow.side.ttl = self.shared.config.ttl;
         let id = self.groups[group].as_mut()?.insert(flow)?;
         self.flows += 1;
         let counters = &self.io.metrics.counters;
@@ -138,7 +139,8 @@ impl ElasticThread {
         let remote = addr_of(args[1], args[2]);
         let remote_port = port_of(args[3])?;
         let wanted = port_of(args[4])?;
-        if remote_port == 0 || remote.is_unspecified() || remote.is_multicast() {
+        let group = self.shared.config.is_group(remote);
+        if remote_port == 0 || remote.is_unspecified() || group {
             return Err(error::INVALID);
         }
         let (local, _) = self.shared.config.route(remote).ok_or(error::UNREACHABLE)?;

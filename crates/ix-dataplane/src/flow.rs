@@ -3,7 +3,7 @@ use crate::handle::FlowId;
 use crate::sendq::SendQueue;
 use ix_mem::{Mbuf, MbufList, PacketMemory};
 use ix_tcp::{RxBuf, Tcb};
-use ix_wire::MacAddr;
+use ix_wire::{MacAddr, ipv4};
 
 /// An mbuf trimmed to the payload of one segment.
 #[derive(Debug)]
@@ -89,6 +89,10 @@ pub struct Side {
     pub listener: u16,
     /// Device.
     pub port: u8,
+    /// Hop limit of its packets.
+    pub ttl: u8,
+    /// Differentiated services code point of its packets, 0 to 63.
+    pub dscp: u8,
     /// Who answers for it.
     pub holder: Holder,
     /// Where it counts in the listener's backlog.
@@ -125,6 +129,8 @@ impl Flow {
             mac_version: 0,
             listener: 0,
             port,
+            ttl: ipv4::DEFAULT_TTL,
+            dscp: 0,
             holder,
             waits: Waits::Nowhere,
             in_time_wait: false,

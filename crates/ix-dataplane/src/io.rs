@@ -201,8 +201,8 @@ impl Io {
             eth_dst,
             src: tuple.local,
             dst: tuple.remote,
-            ttl: ipv4::DEFAULT_TTL,
-            ecn: 0,
+            ttl: self.shared.config.ttl,
+            tos: 0,
             ident: self.ip_ident,
         }
     }

@@ -80,7 +80,7 @@ impl Host {
             src: PEER,
             dst: OURS,
             ttl: ipv4::DEFAULT_TTL,
-            ecn: 0,
+            tos: 0,
             ident: 1,
         };
         let header = TcpHeader {

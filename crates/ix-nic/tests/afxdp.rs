@@ -209,7 +209,7 @@ fn syn_ack(frame: &[u8], mac: [u8; 6], syn: &TcpPacket) -> Vec<u8> {
         src: syn.ip.dst,
         dst: syn.ip.src,
         ttl: 64,
-        ecn: 0,
+        tos: 0,
         ident: 0,
     };
     let tcp = TcpHeader {

@@ -84,7 +84,7 @@ impl Peer {
             src: IpAddr::v4(OUR_IP),
             dst: IpAddr::v4(LINUX_IP),
             ttl: 64,
-            ecn: 0,
+            tos: 0,
             ident: self.ident,
         };
         let mut bytes = [0; 2048];

@@ -129,19 +129,23 @@ fn what(scan: &mut Scan) -> Parsed<What> {
 
 fn packet(scan: &mut Scan) -> Parsed<Packet> {
     let body = Body::Udp(0);
-    let mut packet = Packet { conversation: 1, ecn: None, ttl: None, body };
+    let mut packet = Packet { conversation: 1, ecn: None, dscp: None, ttl: None, body };
     if scan.eat(":")? {
         packet.conversation = scan.fit("the number of a conversation")?;
     }
     while matches!(scan.peek()?, Some('[' | '(')) {
         let close = if scan.rest().starts_with('[') { "]" } else { ")" };
         scan.skip(1);
-        let word = scan.word("noecn, ect0, ect1, ce or ttl")?;
+        let word = scan.word("noecn, ect0, ect1, ce, tos or ttl")?;
         match word {
             "noecn" => packet.ecn = Some(0),
             "ect1" => packet.ecn = Some(1),
             "ect0" => packet.ecn = Some(2),
             "ce" => packet.ecn = Some(3),
+            "tos" => {
+                let tos: u8 = scan.fit("a type of service")?;
+                (packet.dscp, packet.ecn) = (Some(tos >> 2), Some(tos & 3));
+            }
             "ttl" => packet.ttl = Some(scan.fit("a TTL")?),
             other => return scan.error(format!("`{other}` is not understood in an IP header")),
         }

@@ -32,7 +32,8 @@ pub fn requirements(root: &Path) -> io::Result<(String, Vec<String>)> {
     let claims = rows(&root.join("tests/packets"))?;
     let mut wrong = Vec::new();
     let mut text = String::from(HEAD);
-    numbered(root, &cited, &claims, &mut text, &mut wrong)?;
+    let numbers = numbered(root, &cited, &claims, &mut text, &mut wrong)?;
+    listed(root, &cited, &numbers, &mut text, &mut wrong)?;
     text.push_str("\n## What scripts show beyond that\n\n");
     text.push_str("| requirement | where | code | shown by |\n|---|---|---|---|\n");
     for row in claims.iter().filter(|row| number_of(&row.what).is_none()) {
@@ -51,8 +52,7 @@ const HEAD: &str = "# Requirements
 Made of `docs/requirements/*.txt`, of the claims of [scripts](../tests/packets/README.md) and of the sections
 that comments in the code name, by `IX_WRITE=1 cargo test -p ix-packets --test requirements`. The test fails
 when a row has lost what shows it, or when no code names its RFC any more; a dash: no comment names that very
-section. Of RFC 9293 the list lacks MUST-50 to 53 (IP options), SHLD-13, SHLD-20 to 24 and SHLD-27; of the
-other RFCs there is what scripts show, and no list yet of what they do not.
+section. *Waived*: not done, and why; *open*: not done yet.
 
 ## RFC 9293, by number
 
@@ -60,23 +60,18 @@ other RFCs there is what scripts show, and no list yet of what they do not.
 |---|---|---|---|---|
 ";
 
-/// The rows of `docs/requirements/rfc9293.txt`.
+/// The rows of `docs/requirements/rfc9293.txt`, and their numbers.
 fn numbered(
     root: &Path,
     cited: &Citations,
     claims: &[Row],
     text: &mut String,
     wrong: &mut Vec<String>,
-) -> io::Result<()> {
+) -> io::Result<Vec<String>> {
     let list = fs::read_to_string(root.join("docs/requirements/rfc9293.txt"))?;
-    let lines = list.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
     let mut known = Vec::new();
-    for line in lines {
-        let (what, note) = line.split_once(" | ").unwrap_or((line, ""));
-        let mut words = what.splitn(3, ' ');
-        let mut word = || words.next().unwrap_or("");
-        let (number, section, what) = (word(), word(), word());
-        known.push(number);
+    for Requirement { number, section, what, note } in requirements_of(&list) {
+        known.push(number.to_string());
         let shows = |row: &&Row| number_of(&row.what) == Some(number);
         let scripts: Vec<String> = claims
             .iter()
@@ -84,31 +79,124 @@ fn numbered(
             .map(|row| format!("tests/packets/{}", row.script))
             .collect();
         let code = code_of(cited, &format!("rfc9293#{section}"));
-        let mut shown = scripts.join(", ");
-        if let Some(test) = note.strip_prefix("test: ") {
-            let (file, inside) = test.split_once(' ').unwrap_or((test, ""));
-            let there = fs::read_to_string(root.join(file)).is_ok_and(|t| t.contains(inside));
-            if !there {
-                wrong.push(format!("{number}: {file} has no `{inside}`"));
-            }
-            shown = file.to_string();
-        } else if !note.is_empty() {
-            let also = if shown.is_empty() { String::new() } else { format!("; {shown}") };
-            shown = format!("*{note}*{also}");
-        }
+        let noted = evidence(root, note, &[]).unwrap_or_else(|why| {
+            wrong.push(format!("{number}: {why}"));
+            String::new()
+        });
+        let shown = match (noted.is_empty(), noted.starts_with('*'), scripts.is_empty()) {
+            (true, ..) => scripts.join(", "),
+            (false, true, false) => format!("{noted}; {}", scripts.join(", ")),
+            _ => noted,
+        };
         if shown.is_empty() {
             wrong.push(format!("{number}: nothing shows it"));
         }
-        if code.is_empty() && !note.starts_with("open: ") && !note.starts_with("waived: ") {
+        if code.is_empty() && !is_excused(note) {
             wrong.push(format!("{number}: no code names section {section}"));
         }
         let _ = writeln!(text, "| {number} | {what} | {section} | {code} | {shown} |");
     }
     let unknown = claims.iter().filter_map(|row| Some((row, number_of(&row.what)?)));
-    for (row, number) in unknown.filter(|(_, number)| !known.contains(number)) {
+    for (row, number) in unknown.filter(|(_, number)| !known.iter().any(|it| it == number)) {
         wrong.push(format!("{}: {number} is no number of RFC 9293", row.script));
     }
+    Ok(known)
+}
+
+/// The rows of the other lists, one table each. `numbers`: those of RFC 9293, which has taken over
+/// some.
+fn listed(
+    root: &Path,
+    cited: &Citations,
+    numbers: &[String],
+    text: &mut String,
+    wrong: &mut Vec<String>,
+) -> io::Result<()> {
+    let mut lists = files(&root.join("docs/requirements"), "txt")?;
+    let rfc = |path: &Path| -> u32 {
+        let name = path.file_stem().unwrap_or_default().to_string_lossy();
+        name.trim_start_matches("rfc").parse().unwrap_or(0)
+    };
+    lists.retain(|path| rfc(path) != 9293);
+    lists.sort_by_key(|path| rfc(path));
+    for path in lists {
+        let (rfc, list) = (rfc(&path), fs::read_to_string(&path)?);
+        let title = list.lines().next().unwrap_or("").trim_start_matches("# ");
+        let _ = writeln!(text, "\n## {title}\n\n| | requirement | section | code | shown by |");
+        text.push_str("|---|---|---|---|---|\n");
+        for Requirement { number: level, section, what, note } in requirements_of(&list) {
+            let code = code_of(cited, &format!("rfc{rfc}#{section}"));
+            let shown = evidence(root, note, numbers).unwrap_or_else(|why| {
+                wrong.push(format!("rfc{rfc} {section}, {what}: {why}"));
+                String::new()
+            });
+            if note.is_empty() {
+                wrong.push(format!("rfc{rfc} {section}, {what}: nothing shows it"));
+            }
+            if code.is_empty() && !is_excused(note) {
+                wrong.push(format!("rfc{rfc} {section}, {what}: no code names the RFC"));
+            }
+            let _ = writeln!(text, "| {level} | {what} | {section} | {code} | {shown} |");
+        }
+    }
     Ok(())
+}
+
+/// A line of a list.
+struct Requirement<'a> {
+    /// Its number in RFC 9293, or how binding it is.
+    number: &'a str,
+    section: &'a str,
+    what: &'a str,
+    /// What shows it.
+    note: &'a str,
+}
+
+fn requirements_of(list: &str) -> impl Iterator<Item = Requirement<'_>> {
+    let lines = list.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
+    lines.map(|line| {
+        let (what, note) = line.split_once(" | ").unwrap_or((line, ""));
+        // `MUST NOT` is two words.
+        let end = if what.split(' ').nth(1) == Some("NOT") { 2 } else { 1 };
+        let end = what.match_indices(' ').nth(end - 1).map_or(what.len(), |(at, _)| at);
+        let (number, rest) = what.split_at(end);
+        let (section, what) = rest.trim_start().split_once(' ').unwrap_or((rest, ""));
+        Requirement { number, section, what, note }
+    })
+}
+
+/// What a note says shows the requirement: `test: FILE WORDS` (which the file must have), `script:`
+/// with scripts, `as:` with a number of RFC 9293, or a reason in words.
+fn evidence(root: &Path, note: &str, numbers: &[String]) -> Result<String, String> {
+    if let Some(test) = note.strip_prefix("test: ") {
+        let (file, inside) = test.split_once(' ').unwrap_or((test, ""));
+        let there = fs::read_to_string(root.join(file)).is_ok_and(|t| t.contains(inside));
+        return if there { Ok(file.into()) } else { Err(format!("{file} has no `{inside}`")) };
+    }
+    if let Some(scripts) = note.strip_prefix("script: ") {
+        let paths = scripts.split(", ").map(|script| format!("tests/packets/{script}"));
+        let paths: Vec<String> = paths.collect();
+        return match paths.iter().find(|path| !root.join(path).is_file()) {
+            Some(missing) => Err(format!("there is no {missing}")),
+            None => Ok(paths.join(", ")),
+        };
+    }
+    if let Some(number) = note.strip_prefix("as: ") {
+        let known = numbers.iter().any(|it| it == number);
+        return match known {
+            true => Ok(format!("{number} of RFC 9293")),
+            false => Err(format!("{number} is no number of RFC 9293")),
+        };
+    }
+    match note.is_empty() || is_excused(note) {
+        true if note.is_empty() => Ok(String::new()),
+        true => Ok(format!("*{note}*")),
+        false => Err(format!("`{note}` is no test, script, reason or number")),
+    }
+}
+
+fn is_excused(note: &str) -> bool {
+    note.starts_with("open: ") || note.starts_with("waived: ") || note.starts_with("as: ")
 }
 
 /// `MUST-4` of `MUST-4: …`
@@ -125,8 +213,10 @@ fn code_of(cited: &Citations, place: &str) -> String {
     let rfc: u32 = rfc.trim_start_matches("rfc").parse().unwrap_or(0);
     let within = |a: &str, b: &str| a == b || a.starts_with(b) && a[b.len()..].starts_with('.');
     let of_rfc = || cited.iter().filter(|((number, _), _)| *number == rfc);
-    let named = of_rfc().filter(|((_, named), _)| {
-        !named.is_empty() && (within(section, named) || within(named, section))
+    // An RFC without numbered sections is named as a whole.
+    let named = of_rfc().filter(|((_, named), _)| match section {
+        "-" => true,
+        _ => !named.is_empty() && (within(section, named) || within(named, section)),
     });
     let mut files: Vec<&str> = named.flat_map(|(_, files)| files).map(String::as_str).collect();
     files.sort_unstable();

@@ -59,7 +59,9 @@ pub struct Packet {
     pub conversation: u8,
     /// ECN field: a value; `None`: not said.
     pub ecn: Option<u8>,
-    /// The rest of the DS field, when it is said.
+    /// Differentiated services code point, if it is said.
+    pub dscp: Option<u8>,
+    /// Hop limit, if it is said.
     pub ttl: Option<u8>,
     /// What it carries.
     pub body: Body,

@@ -10,6 +10,8 @@ pub struct Settings {
     pub send_buffer_bytes: usize,
     /// MTU of the device.
     pub mtu: u16,
+    /// Hop limit of what is sent.
+    pub ttl: u8,
 }
 
 impl Default for Settings {
@@ -26,7 +28,7 @@ impl Default for Settings {
             nagle: true,
             ..Config::default()
         };
-        Settings { tcp, send_buffer_bytes: 1 << 20, mtu: 1500 }
+        Settings { tcp, send_buffer_bytes: 1 << 20, mtu: 1500, ttl: 64 }
     }
 }
 
@@ -159,6 +161,9 @@ impl Settings {
                     "2" => EcnMode::Accept,
                     _ => return Err(format!("{name}: `{value}` is not built (0, 1, 2)")),
                 }
+            }
+            "net.ipv4.ip_default_ttl" => {
+                self.ttl = positive()?.try_into().map_err(|_| format!("{name}: {value}?"))?;
             }
             "net.ipv4.tcp_slow_start_after_idle" if last == "1" => {}
             "net.ipv4.tcp_syncookies" if matches!(last, "0" | "1") => {}

@@ -1,4 +1,5 @@
 //! One elastic thread on a simulated device and clock, with a raw IP link to the script.
+use crate::settings::Settings;
 use ix_abi::{CALLS_MAX, Call, EVENTS_MAX, Event as RawEvent, ThreadArea, ThreadStatus, gate_op};
 use ix_dataplane::config::AddressCheck;
 use ix_dataplane::metrics::{ControlPage, ThreadMetrics};
@@ -122,12 +123,12 @@ pub struct Addresses {
 }
 
 impl Stack {
-    /// A fresh elastic thread at `now_us`. `mtu` is that of its device.
-    pub fn new(tcp: ix_tcp::Config, backlog: u32, at: Addresses, mtu: usize, now_us: u64) -> Stack {
-        let config = configuration(tcp, backlog, at);
+    /// A fresh elastic thread at `now_us`.
+    pub fn new(settings: &Settings, backlog: u32, at: Addresses, now_us: u64) -> Stack {
+        let config = configuration(settings, backlog, at);
         let port = Port::new(PortConfig {
             mac: OWN_MAC,
-            mtu,
+            mtu: settings.mtu.into(),
             queues: 1,
             ring: FRAMES,
             spread: Spread::First,
@@ -295,7 +296,7 @@ impl Stack {
     }
 }
 
-fn configuration(tcp: ix_tcp::Config, backlog: u32, at: Addresses) -> Config {
+fn configuration(settings: &Settings, backlog: u32, at: Addresses) -> Config {
     let [a, b, _, _] = at.local.octets();
     let router = IpAddr::v4([a, b, 255, 254]);
     Config {
@@ -309,7 +310,8 @@ fn configuration(tcp: ix_tcp::Config, backlog: u32, at: Addresses) -> Config {
         tx_frames: FRAMES,
         arena_bytes: ARENA_BYTES,
         backlog,
-        tcp,
+        tcp: settings.tcp.clone(),
+        ttl: settings.ttl,
         ..Config::default()
     }
 }

@@ -54,8 +54,8 @@ fn pseudo_header(way: Way, protocol: u8, len: usize) -> [u8; 12] {
 }
 
 /// An IPv4 packet with DF.
-pub fn ipv4(way: Way, protocol: u8, ecn: u8, ttl: u8, payload: &[u8]) -> Vec<u8> {
-    let mut packet = vec![0x45, ecn & 3];
+pub fn ipv4(way: Way, protocol: u8, tos: u8, ttl: u8, payload: &[u8]) -> Vec<u8> {
+    let mut packet = vec![0x45, tos];
     packet.extend(((20 + payload.len()) as u16).to_be_bytes());
     packet.extend([0, 0, 0x40, 0, ttl, protocol, 0, 0]);
     packet.extend(way.from.octets());
@@ -155,6 +155,10 @@ pub struct Read {
     pub way: Way,
     /// ECN field.
     pub ecn: u8,
+    /// Differentiated services code point.
+    pub dscp: u8,
+    /// Hop limit.
+    pub ttl: u8,
     /// Its protocol's part.
     pub body: ReadBody,
 }
@@ -219,7 +223,8 @@ pub fn read(packet: &[u8]) -> Result<Read, String> {
     if packet[9] != ICMP {
         (way.from_port, way.to_port) = (be16(bytes, 0), be16(bytes, 2));
     }
-    Ok(Read { way, ecn: packet[1] & 3, body })
+    let (dscp, ecn, ttl) = (packet[1] >> 2, packet[1] & 3, packet[8]);
+    Ok(Read { way, dscp, ecn, ttl, body })
 }
 
 fn read_tcp(bytes: &[u8]) -> Result<ReadBody, String> {

@@ -133,3 +133,23 @@ fn failures_show_both_packets() {
     let errno = play(&format!("{OPEN}+0 close(9) = 0")).unwrap_err();
     assert!(errno.contains("`close` answered -1 EBADF, not 0"), "{errno}");
 }
+
+/// RFC 1122 section 3.2.1.3.
+#[test]
+fn packets_for_others_are_nothing() {
+    use ix_packets::wire::{UDP, Way, ipv4, udp};
+    use ix_packets::{settings::Settings, sockets::Sockets, stack::Addresses};
+    use std::net::Ipv4Addr;
+    let local = Ipv4Addr::new(192, 168, 0, 1);
+    let at = Addresses { local, remote: Ipv4Addr::new(192, 0, 2, 1) };
+    let mut sockets = Sockets::new(Settings::default(), at, 1_000_000);
+    let mut answers = |to: Ipv4Addr| {
+        let way = Way { from: at.remote, to, from_port: 9, to_port: 9 };
+        sockets.deliver(&ipv4(way, UDP, 0, 64, &udp(way, &[1])));
+        std::mem::take(&mut sockets.stack().sent).len()
+    };
+    for other in [[192, 168, 0, 2], [192, 168, 255, 255], [255; 4], [224, 0, 0, 1], [10, 0, 0, 1]] {
+        assert_eq!(answers(other.into()), 0, "{other:?}");
+    }
+    assert_eq!(answers(local), 1);
+}

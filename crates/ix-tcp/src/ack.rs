@@ -233,7 +233,7 @@ impl<B: RxBuf> Tcb<B> {
     fn grow_window(&mut self, report: &AckReport, echo: bool, now_us: u64) {
         let mut acked_bytes = report.acked;
         if self.records.is_large() && self.cc.in_first_slow_start() {
-            acked_bytes = self.watch_slow_start(acked_bytes);
+            acked_bytes = self.watch_slow_start(acked_bytes, now_us);
         }
         let ack = Ack {
             acked_bytes,
@@ -246,10 +246,10 @@ impl<B: RxBuf> Tcb<B> {
     }
 
     /// HyStart++ (RFC 9406 section 4.2). Answers the octets by which slow start may grow.
-    fn watch_slow_start(&mut self, acked: u32) -> u32 {
+    fn watch_slow_start(&mut self, acked: u32, now_us: u64) -> u32 {
         let (una, nxt, rtt_us) = (self.snd_una, self.snd_nxt, self.rack_rtt_us);
         let Some(watch) = self.records.slow_start_mut() else { return acked };
-        match watch.on_ack(rtt_us, una, nxt) {
+        match watch.on_ack(rtt_us, una, nxt, now_us) {
             Growth::Slow => acked,
             Growth::Conservative => acked / CSS_GROWTH_DIVISOR,
             Growth::Leave => {

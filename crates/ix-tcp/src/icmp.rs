@@ -125,7 +125,7 @@ impl ErrorMessage {
             src: self.about.dst,
             dst: self.about.src,
             ttl: ipv4::DEFAULT_TTL,
-            ecn: 0,
+            tos: 0,
             ident,
         };
         link.emit_icmp(frame, &self.header, quote.len(), Checksum::of(quote));
@@ -264,7 +264,7 @@ mod tests {
 
     fn link() -> FrameHeader {
         let (eth_src, eth_dst, src, dst) = (PEER, OURS, PEER_IP, OUR_IP);
-        FrameHeader { eth_src, eth_dst, src, dst, ttl: 3, ecn: 0, ident: 77 }
+        FrameHeader { eth_src, eth_dst, src, dst, ttl: 3, tos: 0, ident: 77 }
     }
 
     fn icmp_frame(link: FrameHeader, header: IcmpHeader, body: &[u8]) -> Vec<u8> {
@@ -428,6 +428,22 @@ mod tests {
     fn read(kind: u8, code: u8, rest: [u8; 4], quote: &[u8]) -> Option<IcmpError> {
         let frame = icmp_frame(link(), IcmpHeader { kind, code, rest }, quote);
         IcmpError::parse(&frame, &icmp_of(&frame))
+    }
+
+    /// Also requests that only agents, or nobody, should answer: information, address mask,
+    /// timestamp (RFC 1122 sections 3.2.2.7 to 3.2.2.9).
+    #[test]
+    fn unknown_types_are_nothing() {
+        let quote = &our_segment()[..28];
+        for kind in (0..=255).filter(|kind| !matches!(kind, 3 | 8 | 11 | 12)) {
+            for code in [0, 1, 255] {
+                let header = IcmpHeader { kind, code, rest: [0; 4] };
+                let mut frame = icmp_frame(link(), header, quote);
+                let packet = icmp_of(&frame);
+                assert_eq!(IcmpError::parse(&frame, &packet), None, "type {kind}");
+                assert_eq!(reply_to_echo(&mut frame, &packet), None, "type {kind}");
+            }
+        }
     }
 
     #[test]

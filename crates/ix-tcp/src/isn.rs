@@ -73,6 +73,22 @@ pub(crate) mod tests {
     }
 
     #[test]
+    fn timestamps_begin_elsewhere_on_each_connection() {
+        let offset = |local, remote| timestamp_offset(&KEY, &tuple(local, remote));
+        let offsets: std::collections::HashSet<u32> =
+            (5000..6000).map(|port| offset(80, port)).collect();
+        assert_eq!(offsets.len(), 1000);
+        // No step from one to the next that could be guessed.
+        let steps: std::collections::HashSet<u32> =
+            (5000..6000).map(|port| offset(80, port + 1).wrapping_sub(offset(80, port))).collect();
+        assert!(steps.len() > 990);
+        // A later incarnation goes on where the clock is (RFC 6191).
+        assert_eq!(offset(80, 5000), offset(80, 5000));
+        let other = Key([KEY.0[0], KEY.0[1] ^ 1]);
+        assert_ne!(timestamp_offset(&other, &tuple(80, 5000)), offset(80, 5000));
+    }
+
+    #[test]
     fn ticks_every_four_microseconds_and_wraps() {
         let first = isn(&KEY, &tuple(80, 5000), 0);
         assert_eq!(isn(&KEY, &tuple(80, 5000), 3), first);

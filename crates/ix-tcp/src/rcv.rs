@@ -23,12 +23,18 @@ impl<B: RxBuf> Tcb<B> {
             return;
         }
         self.rcv_mss = self.rcv_mss.max((buf.len() as u32).min(u32::from(cfg.mss)) as u16);
-        self.hand_over(buf, out);
-        if self.reassembly.is_some() {
+        if let Some(reassembly) = &mut self.reassembly {
+            // What of a segment was trimmed off its front is reported already, and came first.
+            let (left, right) = (self.rcv_nxt, self.rcv_nxt + buf.len() as u32);
+            if self.flags.has(Flags::SACK) && !reassembly.has_duplicate_until(left) {
+                reassembly.note_overlap(left, right);
+            }
+            self.hand_over(buf, out);
             self.drain_reassembly(cfg, out);
             // RFC 5681 section 4.2: at once when a segment fills all or part of a gap.
             self.flags.set(Flags::ACK_NOW);
         } else {
+            self.hand_over(buf, out);
             self.flags.set(Flags::ACK_DELAYED);
         }
     }

@@ -73,6 +73,11 @@ impl<B: RxBuf> Reassembly<B> {
         self.duplicate.is_some()
     }
 
+    /// Octets up to `edge` are to be reported.
+    pub fn has_duplicate_until(&self, edge: Seq) -> bool {
+        self.duplicate.is_some_and(|(_, right)| right == edge)
+    }
+
     pub fn clear_duplicate(&mut self) {
         self.duplicate = None;
     }
@@ -106,17 +111,16 @@ impl<B: RxBuf> Reassembly<B> {
     ) -> Inserted {
         let whole = (seq, seq + buf.len() as u32);
         let mut end = whole.1;
+        self.note_overlap(whole.0, whole.1);
         let mut at = self.pieces.partition_point(|piece| piece.end().le(seq));
         if let Some(piece) = self.pieces.get(at)
             && piece.seq.le(seq)
         {
             if piece.end().ge(end) {
-                self.duplicate = Some(whole);
                 self.note_recent(seq);
                 free(buf);
                 return Inserted::Duplicate;
             }
-            self.duplicate = Some((seq, piece.end()));
             buf.trim_front((piece.end() - seq) as usize);
             seq = piece.end();
             at += 1;
@@ -124,8 +128,6 @@ impl<B: RxBuf> Reassembly<B> {
         while let Some(piece) = self.pieces.get(at)
             && piece.seq.lt(end)
         {
-            let covered = (piece.seq, piece.end().min(end));
-            self.duplicate = Some(covered);
             if piece.end().gt(end) {
                 buf.truncate((piece.seq - seq) as usize);
                 end = piece.seq;
@@ -147,6 +149,21 @@ impl<B: RxBuf> Reassembly<B> {
         self.pieces.insert(at, Piece { seq, len: (end - seq) as u32, buf });
         self.note_recent(seq);
         Inserted::Queued
+    }
+
+    /// Of octets that just came, remembers the first run that was queued already, to be reported: of
+    /// several duplicates in one segment RFC 2883 (section 4) reports the first.
+    pub fn note_overlap(&mut self, left: Seq, right: Seq) {
+        let at = self.pieces.partition_point(|piece| piece.end().le(left));
+        let Some(first) = self.pieces.get(at).filter(|piece| piece.seq.lt(right)) else { return };
+        let mut end = first.end();
+        for piece in self.pieces.range(at + 1..) {
+            if piece.seq != end || end.ge(right) {
+                break;
+            }
+            end = piece.end();
+        }
+        self.duplicate = Some((first.seq.max(left), end.min(right)));
     }
 
     /// The next piece if it begins at or before `rcv_nxt`, trimmed to begin there; `free` takes
@@ -281,6 +298,7 @@ mod tests {
             let (mut given, mut freed) = (0, 0);
             for &(from, len) in &inserts {
                 let fresh = have[from..from + len].iter().filter(|it| !**it).count();
+                let again = runs(&have[from..from + len]).first().map(|r| (from + r.0, from + r.1));
                 have[from..from + len].fill(true);
                 let buf: Vec<u8> = (from..from + len).map(|offset| offset as u8).collect();
                 given += 1;
@@ -288,6 +306,7 @@ mod tests {
                 let whole = runs(&have);
                 let latest = whole.iter().find(|run| run.0 <= from && from < run.1).copied();
                 prop_assert!(fresh == 0 || done == Inserted::Queued);
+                prop_assert_eq!(queue.duplicate, again.map(|(l, r)| (at(l), at(r))));
                 prop_assert_eq!(queue.duplicate.is_some(), fresh < len);
                 queue.clear_duplicate();
                 let blocks: Vec<_> = queue.sack_blocks(base, 4).as_slice().iter()

@@ -106,6 +106,34 @@ fn fills_a_bottleneck() {
     }
 }
 
+/// The path of `ix bench loss`, a faster and a longer one, each with a queue of one round trip: slow
+/// start finds the bandwidth and does not overflow the queue.
+#[test]
+fn slow_start_leaves_room_in_the_queue() {
+    for (delay_us, bytes_per_ms) in [(5_000, 12_500), (5_000, 125_000), (25_000, 12_500)] {
+        let cfg = Config {
+            rcv_buf_bytes: 8 << 20,
+            rcv_buffers_max: 60_000,
+            snd_buf_bytes: 8 << 20,
+            ..Config::default()
+        };
+        let rtt_us = 2 * delay_us;
+        let link = Link { delay_us, bytes_per_ms, queue_us: rtt_us, ..Link::GOOD };
+        let mut net = Net::connect([cfg.clone(), cfg], link, 5, [Seq(1), Seq(2)], START_US);
+        net.transfer([pattern(8_000_000), vec![]], 60 * SECOND_US);
+        let ideal_us = 8_000_000 * 1520 / 1448 * 1000 / bytes_per_ms;
+        let (overflows, took_us) = (net.overflows[0], net.now_us - START_US);
+        let told = format!("{overflows} overflows, {took_us} µs, ideally {ideal_us}");
+        // A tenth of what the path holds; one more doubling would be all of it and more.
+        let most = rtt_us * bytes_per_ms / 1_520_000 / 10 + 5;
+        assert!(overflows <= most, "{rtt_us} µs, {bytes_per_ms} B/ms: {told}");
+        assert!(
+            took_us < ideal_us * 5 / 4 + 10 * rtt_us,
+            "{rtt_us} µs, {bytes_per_ms} B/ms: {told}"
+        );
+    }
+}
+
 /// tcp.md 3.1, gvisor#6113: the smallest round-trip time stops nothing.
 #[test]
 fn round_trip_of_one_microsecond() {

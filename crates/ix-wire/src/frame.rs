@@ -22,8 +22,8 @@ pub struct FrameHeader {
     pub dst: IpAddr,
     /// Hop limit; [`ipv4::DEFAULT_TTL`] unless there is a reason.
     pub ttl: u8,
-    /// The ECN bits, 0 to 3.
-    pub ecn: u8,
+    /// Type of service: differentiated services (RFC 2474) above, the ECN bits below.
+    pub tos: u8,
     /// Identification of the datagram; sent with DF set, any value will do (RFC 6864).
     pub ident: u16,
 }
@@ -69,7 +69,7 @@ impl FrameHeader {
             dst: self.dst,
             protocol,
             ttl: self.ttl,
-            ecn: self.ecn,
+            tos: self.tos,
             dont_fragment: true,
             ident: self.ident,
             payload_len,
@@ -111,7 +111,7 @@ impl FrameHeader {
         let (src, dst) = (be32(&self.src.0, 12), be32(&self.dst.0, 12));
         let addresses = u64::from(src) + u64::from(dst);
         let mut ip = [
-            0x45 << 24 | u32::from(self.ecn & 3) << 16 | (ipv4::HEADER_BYTES as u32 + tcp_len),
+            0x45 << 24 | u32::from(self.tos) << 16 | (ipv4::HEADER_BYTES as u32 + tcp_len),
             u32::from(self.ident) << 16 | u32::from(ipv4::FLAG_DONT_FRAGMENT),
             u32::from(self.ttl) << 24 | u32::from(ipv4::PROTOCOL_TCP) << 16,
             src,

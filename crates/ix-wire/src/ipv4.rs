@@ -131,8 +131,8 @@ pub struct Ipv4Emit {
     pub protocol: u8,
     /// Hop limit.
     pub ttl: u8,
-    /// The ECN bits, 0 to 3.
-    pub ecn: u8,
+    /// Type of service: differentiated services (RFC 2474) above, the ECN bits below.
+    pub tos: u8,
     /// Set the DF flag (RFC 1191: always, for TCP).
     pub dont_fragment: bool,
     /// Identification; any value will do for an atomic datagram (RFC 6864 section 4.1).
@@ -154,7 +154,7 @@ impl Ipv4Emit {
         let total_len = (HEADER_BYTES + self.payload_len) as u32;
         let flags = if self.dont_fragment { FLAG_DONT_FRAGMENT } else { 0 };
         let mut words = [
-            0x45 << 24 | u32::from(self.ecn & 3) << 16 | total_len,
+            0x45 << 24 | u32::from(self.tos) << 16 | total_len,
             u32::from(self.ident) << 16 | u32::from(flags),
             u32::from(self.ttl) << 24 | u32::from(self.protocol) << 16,
             be32(&self.src.0, 12),

@@ -11,7 +11,7 @@ fn link() -> FrameHeader {
         src: IpAddr::v4([10, 0, 0, 1]),
         dst: IpAddr::v4([10, 0, 0, 2]),
         ttl: 64,
-        ecn: 2,
+        tos: 2,
         ident: 0x1234,
     }
 }

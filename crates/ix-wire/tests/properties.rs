@@ -20,14 +20,14 @@ fn unicast() -> impl Strategy<Value = [u8; 4]> {
 fn link() -> impl Strategy<Value = FrameHeader> {
     let macs = (mac(), mac());
     let ips = (unicast(), unicast());
-    (macs, ips, any::<u8>(), 0u8..4, any::<u16>()).prop_map(|(macs, ips, ttl, ecn, ident)| {
+    (macs, ips, any::<u8>(), any::<u8>(), any::<u16>()).prop_map(|(macs, ips, ttl, tos, ident)| {
         FrameHeader {
             eth_src: macs.0,
             eth_dst: macs.1,
             src: IpAddr::v4(ips.0),
             dst: IpAddr::v4(ips.1),
             ttl,
-            ecn,
+            tos,
             ident,
         }
     })
@@ -204,7 +204,7 @@ proptest! {
         prop_assert_eq!(packet.header, expected);
         prop_assert_eq!((packet.ip.src, packet.ip.dst), (link.src, link.dst));
         prop_assert_eq!((packet.ip.eth_src, packet.ip.eth_dst), (link.eth_src, link.eth_dst));
-        prop_assert_eq!((packet.ip.ttl, packet.ip.ecn), (link.ttl, link.ecn));
+        prop_assert_eq!((packet.ip.ttl, packet.ip.ecn), (link.ttl, link.tos & 3));
 
         // The same checksum when all lies in one piece.
         let mut whole = frame[34..34 + header.len() + payload.len()].to_vec();

@@ -99,6 +99,10 @@ extern "C" {
 /* How long data may stay unacknowledged before the connection is given up, ms, in steps of a
  * tenth of a second; 0: two minutes (RFC 5482). */
 #define IX_OPT_USER_TIMEOUT_MS 4
+/* Differentiated services code point of the packets, 0 (default) to 63 (RFC 9293 3.9.1.9). */
+#define IX_OPT_DSCP 5
+/* Hop limit of the packets, 1 to 255; as configured, 64, by default (RFC 9293 3.9.2). */
+#define IX_OPT_HOP_LIMIT 6
 /* Congestion control: one of the three below. DCTCP needs a flow that uses ECN. */
 #define IX_OPT_CONGESTION 3
 /* RFC 9438. */

@@ -32,7 +32,7 @@ fn frame(segment: &Segment) -> Vec<u8> {
         src: IpAddr::v4([10, 0, 0, 1]),
         dst: IpAddr::v4([10, 0, 0, 2]),
         ttl: 64,
-        ecn: 0,
+        tos: 0,
         ident: segment.ident,
     };
     let mut bytes = vec![0; 200];

@@ -1,5 +1,12 @@
 //! HyStart++ (RFC 9406): leaves the first slow start when round trips grow, before the queue
 //! overflows.
+//!
+//! Round trips alone tell too late where the queue is as long as the path (or shorter): the first
+//! segment of a round still finds it empty, and the round after, which would tell, is twice what fits.
+//! So the other half of HyStart (Ha and Rhee, "Taming the elephants", 2011) is here, too, as a first
+//! witness: acknowledgements that come without a pause for half of a round trip mean that half of the
+//! path is full. From then on the window grows conservatively; when the round trips grow as well, it
+//! was enough.
 use ix_wire::Seq;
 
 /// Round trips of fewer samples say nothing.
@@ -11,6 +18,10 @@ const RTT_DIVISOR: u32 = 8;
 /// Conservative slow start grows by this much less, for so many rounds.
 pub(crate) const CSS_GROWTH_DIVISOR: u32 = 4;
 const CSS_ROUNDS: u8 = 5;
+/// A pause between acknowledgements that ends a train.
+const TRAIN_PAUSE_US: u64 = 2_000;
+/// Below this round-trip time a train says nothing, as growth does.
+const TRAIN_RTT_MIN_US: u32 = THRESHOLD_MIN_US;
 const NONE_US: u32 = u32::MAX;
 
 /// How the window may grow.
@@ -34,7 +45,12 @@ pub(crate) struct HyStart {
     samples: u8,
     /// Rounds of conservative slow start, the present one included; 0: slow start.
     css_rounds: u8,
+    /// A train began conservative slow start.
+    by_train: bool,
     css_baseline_us: u32,
+    /// When the round began, and the last acknowledgement of its train.
+    began_us: u64,
+    train_us: u64,
 }
 
 impl HyStart {
@@ -45,15 +61,21 @@ impl HyStart {
             min_us: NONE_US,
             samples: 0,
             css_rounds: 0,
+            by_train: false,
             css_baseline_us: NONE_US,
+            began_us: 0,
+            train_us: 0,
         }
     }
 
     /// An acknowledgement of new data up to `snd_una` measured `rtt_us`.
-    pub fn on_ack(&mut self, rtt_us: u32, snd_una: Seq, snd_nxt: Seq) -> Growth {
-        if self.round_end.is_none_or(|end| snd_una.ge(end)) {
+    pub fn on_ack(&mut self, rtt_us: u32, snd_una: Seq, snd_nxt: Seq, now_us: u64) -> Growth {
+        // SND.NXT itself is acknowledged, so a round begins with the first acknowledgement of what
+        // was sent in the one before, and not with the last one of the train before that.
+        if self.round_end.is_none_or(|end| snd_una.gt(end)) {
             self.round_end = Some(snd_nxt);
             (self.last_min_us, self.min_us, self.samples) = (self.min_us, NONE_US, 0);
+            (self.began_us, self.train_us) = (now_us, now_us);
             if self.css_rounds > 0 {
                 self.css_rounds += 1;
             }
@@ -63,25 +85,45 @@ impl HyStart {
         }
         self.min_us = self.min_us.min(rtt_us);
         self.samples = self.samples.saturating_add(1);
-        if self.samples >= SAMPLES_MIN {
-            self.judge();
+        let grown = self.samples >= SAMPLES_MIN && self.have_round_trips_grown();
+        if self.css_rounds == 0 {
+            if grown {
+                (self.css_rounds, self.css_baseline_us) = (1, self.min_us);
+            } else if self.is_long_train(now_us) {
+                (self.css_rounds, self.css_baseline_us) = (1, self.last_min_us);
+                self.by_train = true;
+            }
+        } else if self.by_train && grown {
+            return Growth::Leave;
+        } else if !self.by_train
+            && self.samples >= SAMPLES_MIN
+            && self.min_us < self.css_baseline_us
+        {
+            // It was a mistake: round trips are short again.
+            (self.css_rounds, self.css_baseline_us) = (0, NONE_US);
         }
         if self.css_rounds > 0 { Growth::Conservative } else { Growth::Slow }
     }
 
-    fn judge(&mut self) {
-        if self.css_rounds > 0 {
-            if self.min_us < self.css_baseline_us {
-                // It was a mistake: round trips are short again.
-                (self.css_rounds, self.css_baseline_us) = (0, NONE_US);
-            }
-        } else if self.last_min_us != NONE_US {
-            let threshold_us =
-                (self.last_min_us / RTT_DIVISOR).clamp(THRESHOLD_MIN_US, THRESHOLD_MAX_US);
-            if self.min_us >= self.last_min_us.saturating_add(threshold_us) {
-                (self.css_rounds, self.css_baseline_us) = (1, self.min_us);
-            }
+    /// Against the round before, or against the one before the train.
+    fn have_round_trips_grown(&self) -> bool {
+        let before_us = if self.by_train { self.css_baseline_us } else { self.last_min_us };
+        let threshold_us = (before_us / RTT_DIVISOR).clamp(THRESHOLD_MIN_US, THRESHOLD_MAX_US);
+        before_us != NONE_US && self.min_us >= before_us.saturating_add(threshold_us)
+    }
+
+    /// Acknowledgements have come since the round's begin, for half of the last round's smallest
+    /// round trip, without a pause.
+    fn is_long_train(&mut self, now_us: u64) -> bool {
+        if now_us.saturating_sub(self.train_us) > TRAIN_PAUSE_US {
+            return false;
         }
+        self.train_us = now_us;
+        let rtt_us = self.last_min_us;
+        let measured = rtt_us != NONE_US && rtt_us >= TRAIN_RTT_MIN_US;
+        measured
+            && self.samples >= SAMPLES_MIN
+            && now_us.saturating_sub(self.began_us) >= u64::from(rtt_us / 2)
     }
 }
 
@@ -89,16 +131,29 @@ impl HyStart {
 mod tests {
     use super::*;
 
-    /// Rounds of `samples` acknowledgements each; answers the growth after each round.
+    /// Rounds of `samples` acknowledgements at once each; answers the growth after each round.
     fn rounds(hystart: &mut HyStart, rtts_us: &[u32], samples: u32) -> Vec<Growth> {
-        let mut una = 0;
+        spaced_rounds(hystart, rtts_us, samples, 0)
+    }
+
+    /// The same with so much time between acknowledgements.
+    fn spaced_rounds(
+        hystart: &mut HyStart,
+        rtts_us: &[u32],
+        samples: u32,
+        space_us: u64,
+    ) -> Vec<Growth> {
+        let (mut una, mut now_us) = (0, 1_000_000);
         let mut after = Vec::new();
         for &rtt_us in rtts_us {
             let mut growth = Growth::Slow;
             for _ in 0..samples {
                 una += 1;
-                growth = hystart.on_ack(rtt_us, Seq(una), Seq(una + samples));
+                // One is acknowledged, and nothing was sent in its place yet.
+                growth = hystart.on_ack(rtt_us, Seq(una), Seq(una + samples - 1), now_us);
+                now_us += space_us;
             }
+            now_us += 100_000;
             after.push(growth);
         }
         after
@@ -139,5 +194,33 @@ mod tests {
     fn few_samples_say_nothing() {
         let got = rounds(&mut HyStart::new(), &[20_000, 90_000, 200_000], 7);
         assert!(got.iter().all(|growth| *growth == Growth::Slow));
+    }
+
+    #[test]
+    fn a_train_of_half_a_round_trip_is_the_first_witness_and_growth_the_second() {
+        use Growth::{Conservative, Leave, Slow};
+        // 16 acknowledgements, 15 pauses: 4.5 ms, then 5.25 ms of a round trip of 10 ms.
+        assert_eq!(spaced_rounds(&mut HyStart::new(), &[10_000; 3], 16, 300), [Slow; 3]);
+        let mut hystart = HyStart::new();
+        let got = spaced_rounds(&mut hystart, &[10_000, 10_000, 13_900, 14_000], 16, 350);
+        assert_eq!(got, [Slow, Conservative, Conservative, Leave]);
+    }
+
+    #[test]
+    fn a_train_without_growth_ends_slow_start_after_five_rounds() {
+        use Growth::{Conservative, Leave, Slow};
+        let got = spaced_rounds(&mut HyStart::new(), &[10_000; 8], 16, 350);
+        let conservative = [Conservative; 5];
+        assert_eq!(got[..1], [Slow]);
+        assert_eq!(got[1..6], conservative);
+        assert_eq!(got[6], Leave);
+    }
+
+    #[test]
+    fn pauses_and_short_round_trips_make_no_train() {
+        for (rtt_us, samples, space_us) in [(40_000, 16, 2_001), (3_900, 16, 1_000)] {
+            let got = spaced_rounds(&mut HyStart::new(), &[rtt_us; 6], samples, space_us);
+            assert!(got.iter().all(|growth| *growth == Growth::Slow), "{rtt_us}");
+        }
     }
 }

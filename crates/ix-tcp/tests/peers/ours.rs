@@ -83,7 +83,7 @@ impl Side for Ours {
                 src: IpAddr::v4(ADDRS[0]),
                 dst: IpAddr::v4(ADDRS[1]),
                 ttl: 64,
-                ecn: sent.seg.ecn,
+                tos: sent.seg.ecn,
                 ident: self.ident,
             };
             let mut frame = vec![0; 200 + sent.payload.len()];

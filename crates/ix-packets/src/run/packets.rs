@@ -1,0 +1,205 @@
+//! Packets of a script: those that come in, those that must go out.
+use super::*;
+
+impl Runner<'_> {
+    pub(super) fn inject(&mut self, line: usize, packet: &Packet) -> Result<(), Failure> {
+        self.packets += 1;
+        let at = self.sockets.at;
+        let number = packet.conversation;
+        let default =
+            Way { from: at.remote, to: at.local, from_port: remote_port(number), to_port: 8080 };
+        let conversation = self.conversation(number);
+        let way = *conversation.way.get_or_insert(default);
+        let (protocol, bytes) = match &packet.body {
+            Body::Tcp(segment) => {
+                let (live, payload) = conversation.live(segment);
+                (wire::TCP, wire::tcp(way, &live, &payload))
+            }
+            Body::Udp(len) => (wire::UDP, wire::udp(way, &octets(0, *len as usize))),
+            Body::Icmp { kind, mtu, quoted } => {
+                let quoted = match quoted {
+                    Quoted::Segment(seq, len) => {
+                        let seq = seq.wrapping_add(conversation.local_base.unwrap_or(0));
+                        let segment = Segment { seq, flags: ACK, ..Segment::default() };
+                        let payload = vec![0; (*len).min(65_000) as usize];
+                        let tcp = wire::tcp(way.back(), &segment, &payload);
+                        wire::ipv4(way.back(), wire::TCP, 0, 63, &tcp)
+                    }
+                    Quoted::Datagram(len) => {
+                        let udp = wire::udp(way.back(), &octets(0, *len as usize));
+                        wire::ipv4(way.back(), wire::UDP, 0, 63, &udp)
+                    }
+                };
+                let quoted = &quoted[..quoted.len().min(28)];
+                (wire::ICMP, wire::icmp_error(*kind, mtu.unwrap_or(0), quoted))
+            }
+        };
+        if bytes.len() > 65_515 {
+            return Err(self.fail(line, format!("a packet of {} bytes", bytes.len())));
+        }
+        let (tos, ttl) = (packet.dscp.unwrap_or(0) << 2, packet.ttl.unwrap_or(64));
+        let tos = tos | packet.ecn.unwrap_or(0);
+        let bytes = wire::ipv4(way, protocol, tos, ttl, &bytes);
+        self.sockets.deliver(&bytes);
+        self.collect();
+        self.try_pending()
+    }
+
+    /// The next packet that was sent, if one is by `until_us`.
+    pub(super) fn next_sent(&mut self, until_us: i64) -> Result<Option<(u64, Vec<u8>)>, Failure> {
+        self.try_pending()?;
+        self.collect();
+        loop {
+            if let Some(sent) = self.sent.pop_front() {
+                return Ok(Some(sent));
+            }
+            if !self.sockets.started() {
+                return Ok(None);
+            }
+            let give_up = self.pending.as_ref().and_then(|pending| pending.gives_up_us);
+            let due = self.sockets.stack().next_deadline_us().unwrap_or(u64::MAX);
+            let next = due.min(give_up.unwrap_or(u64::MAX));
+            let limit = START_US + until_us.max(0) as u64;
+            if next > limit {
+                return Ok(None);
+            }
+            self.advance(next.max(self.sockets.now_us() + 1) as i64 - START_US as i64)?;
+        }
+    }
+
+    pub(super) fn expect(
+        &mut self,
+        line: usize,
+        packet: &Packet,
+        span: (i64, i64),
+    ) -> Result<(), Failure> {
+        let tolerance = self.tolerance_us as i64;
+        let expected = match &packet.body {
+            Body::Tcp(segment) => text(segment),
+            Body::Udp(len) => format!("udp ({len})"),
+            Body::Icmp { kind, .. } => format!("icmp type {} code {}", kind.0, kind.1),
+        };
+        let wrong = |this: &Self, why: String, actual: Option<String>| Failure {
+            expected: Some(expected.clone()),
+            actual,
+            ..this.fail(line, why)
+        };
+        let Some((at, bytes)) = self.next_sent(span.1 + tolerance)? else {
+            let by = seconds(span.1 + tolerance);
+            return Err(wrong(self, format!("nothing was sent until {by} s"), None));
+        };
+        self.packets += 1;
+        let at_us = (at - START_US) as i64;
+        let read = match wire::read(&bytes) {
+            Ok(read) => read,
+            Err(why) => return Err(wrong(self, format!("a broken packet was sent: {why}"), None)),
+        };
+        let mut actual = format!("{:?}", read.body);
+        let differs = match (&packet.body, &read.body) {
+            (Body::Tcp(wanted), ReadBody::Tcp(live, payload)) => {
+                let (segment, why) = self.compare(packet, wanted, live, payload, read.way, at)?;
+                actual = text(&segment);
+                why
+            }
+            (Body::Udp(len), ReadBody::Udp(payload)) => (payload.len() != *len as usize)
+                .then(|| format!("{} bytes not {len}", payload.len())),
+            (Body::Icmp { kind, .. }, ReadBody::Icmp(actual_kind, code)) => {
+                (*kind != (*actual_kind, *code)).then(|| "another kind of ICMP".into())
+            }
+            _ => Some("a packet of another protocol".to_string()),
+        };
+        let actual = format!("{actual}  at {} s", seconds(at_us));
+        if let Some(why) = differs {
+            return Err(wrong(self, why, Some(actual)));
+        }
+        if packet.ecn.is_some_and(|ecn| ecn != read.ecn) {
+            let why = format!("ECN field {} not {}", read.ecn, packet.ecn.unwrap_or(0));
+            return Err(wrong(self, why, Some(actual)));
+        }
+        let fields = [("DSCP", packet.dscp, read.dscp), ("TTL", packet.ttl, read.ttl)];
+        for (name, wanted, actual_value) in fields {
+            if let Some(wanted) = wanted
+                && wanted != actual_value
+            {
+                let why = format!("{name} {actual_value} not {wanted}");
+                return Err(wrong(self, why, Some(actual)));
+            }
+        }
+        if at_us < span.0 - tolerance || at_us > span.1 + tolerance {
+            let (first, last) = (seconds(span.0), seconds(span.1));
+            let due = if first == last { first } else { format!("{first} to {last}") };
+            let why = format!("sent at {} s, expected at {due} s", seconds(at_us));
+            return Err(wrong(self, why, Some(actual)));
+        }
+        Ok(())
+    }
+
+    /// Compares a segment; what the script has as one may be sent as several.
+    pub(super) fn compare(
+        &mut self,
+        packet: &Packet,
+        wanted: &Segment,
+        live: &Segment,
+        payload: &[u8],
+        way: Way,
+        at: u64,
+    ) -> Result<(Segment, Option<String>), Failure> {
+        let lenient = self.options.lenient;
+        let how = Strictness {
+            push: !lenient,
+            windows: !lenient,
+            ts_tick_us: self.ts_tick_us,
+            tolerance_us: self.tolerance_us,
+        };
+        let taken = self.conversations.values().any(|other| other.way == Some(way.back()));
+        let conversation = self.conversation(packet.conversation);
+        let opens = live.flags & (SYN | ACK) == SYN;
+        if conversation.way.is_none() || opens && conversation.fresh && !taken {
+            conversation.way = Some(way.back());
+        }
+        if conversation.way != Some(way.back()) {
+            let segment = conversation.in_script(live);
+            return Ok((segment, Some("a segment of another conversation".into())));
+        }
+        let mut segment = conversation.script(live, wanted, at);
+        if !conversation.payload_is_right(&segment, payload) {
+            return Ok((segment, Some("payload that is not the stream's".into())));
+        }
+        while segment.len < wanted.len
+            && let Some((_, bytes)) = self.sent.front()
+            && let Ok(read) = wire::read(bytes)
+            && let ReadBody::Tcp(next, more) = &read.body
+            && Some(read.way.back()) == self.conversation(packet.conversation).way
+        {
+            let conversation = self.conversation(packet.conversation);
+            let next = conversation.script(next, wanted, at);
+            if next.seq != segment.seq.wrapping_add(segment.len) || next.len == 0 {
+                break;
+            }
+            if !conversation.payload_is_right(&next, more) {
+                return Ok((next, Some("payload that is not the stream's".into())));
+            }
+            segment.flags |= next.flags;
+            segment.len += next.len;
+            self.sent.pop_front();
+        }
+        let why = differs(wanted, &segment, how);
+        Ok((segment, why))
+    }
+
+    pub(super) fn describe(&self, bytes: &[u8]) -> String {
+        match wire::read(bytes) {
+            Err(why) => why,
+            Ok(read) => match &read.body {
+                ReadBody::Tcp(live, _) => {
+                    let back = Some(read.way.back());
+                    match self.conversations.values().find(|other| other.way == back) {
+                        Some(conversation) => text(&conversation.in_script(live)),
+                        None => text(live),
+                    }
+                }
+                other => format!("{other:?}"),
+            },
+        }
+    }
+}

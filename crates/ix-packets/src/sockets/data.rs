@@ -1,0 +1,130 @@
+//! Octets and datagrams: written, on their way, read.
+use super::{Answer, Role, Sockets, errno_of, octets};
+use libc::c_int;
+use libix::raw::call;
+use std::net::{IpAddr, SocketAddr};
+
+/// Bytes given to the stack at once.
+const PIECE_BYTES: usize = 16 << 10;
+
+impl Sockets {
+    /// `write` of the next `len` octets of the stream; answers how many were taken.
+    pub fn write(&mut self, fd: c_int, len: usize) -> Answer {
+        let socket = self.get_mut(fd)?;
+        if socket.error != 0 {
+            return Err(std::mem::take(&mut socket.error));
+        }
+        match socket.role {
+            _ if socket.shut_write || socket.dead.is_some() => return Err(libc::EPIPE),
+            Role::Connection => {}
+            Role::Connecting => return Err(libc::EAGAIN),
+            _ => return Err(libc::ENOTCONN),
+        }
+        let buffered = socket.unsent.len() + socket.in_flight_bytes;
+        let taken = len.min(socket.send_buffer.saturating_sub(buffered));
+        if taken == 0 && len > 0 {
+            return Err(libc::EAGAIN);
+        }
+        socket.unsent.extend(octets(socket.written, taken));
+        socket.written += taken as u64;
+        self.push(fd);
+        self.settle();
+        Ok(taken as i64)
+    }
+
+    /// `recv`: takes (or looks at) up to `len` octets.
+    pub fn receive(&mut self, fd: c_int, len: usize, peek: bool) -> Result<Vec<u8>, c_int> {
+        let socket = self.get_mut(fd)?;
+        match socket.role {
+            Role::Connection => {}
+            Role::Connecting => return Err(libc::EAGAIN),
+            _ if socket.error != 0 => return Err(std::mem::take(&mut socket.error)),
+            _ => return Err(libc::ENOTCONN),
+        }
+        if !socket.received.is_empty() {
+            let n = len.min(socket.received.len());
+            if peek {
+                return Ok(socket.received.iter().take(n).copied().collect());
+            }
+            let bytes: Vec<u8> = socket.received.drain(..n).collect();
+            let handle = socket.handle;
+            socket.read += n as u64;
+            if socket.dead.is_none() {
+                self.stack().call(call::recv_done(handle, n as u64)).ok();
+                self.settle();
+            }
+            return Ok(bytes);
+        }
+        if socket.error != 0 {
+            return Err(std::mem::take(&mut socket.error));
+        }
+        if socket.eof || socket.shut_read || socket.dead.is_some() {
+            return Ok(Vec::new());
+        }
+        Err(libc::EAGAIN)
+    }
+
+    /// `recvfrom` on a UDP socket.
+    pub fn receive_datagram(&mut self, fd: c_int) -> Result<Vec<u8>, c_int> {
+        let socket = self.get_mut(fd)?;
+        socket.datagrams_in.pop_front().map(|(bytes, _)| bytes).ok_or(libc::EAGAIN)
+    }
+
+    /// `sendto` on a UDP socket.
+    pub fn send_datagram(&mut self, fd: c_int, len: usize, port: u16) -> Answer {
+        let socket = self.get_mut(fd)?;
+        let Role::Datagrams(id) = socket.role else { return Err(libc::ENOTCONN) };
+        let to = SocketAddr::new(IpAddr::V4(self.at.remote), port);
+        let buffer = self.stack().buffer(&octets(0, len)).ok_or(libc::ENOBUFS)?;
+        let sent = self.stack().send_datagram((id, port), to, &buffer, 0).map_err(errno_of);
+        self.settle();
+        sent.map(|n| n as i64)
+    }
+
+    /// Gives the stack what a socket still has to send, and the end of its stream after it.
+    pub(super) fn push(&mut self, fd: c_int) {
+        loop {
+            let Some(socket) = self.sockets.get_mut(&fd) else { return };
+            if socket.role != Role::Connection || socket.dead.is_some() {
+                return;
+            }
+            let handle = socket.handle;
+            if socket.unsent.is_empty() {
+                if socket.shut_write && !socket.closing && !socket.fin_given {
+                    socket.fin_given = true;
+                    self.stack().call(call::shutdown(handle)).ok();
+                }
+                break;
+            }
+            let piece: Vec<u8> = socket.unsent.iter().take(PIECE_BYTES).copied().collect();
+            let Some(buffer) = self.stack().buffer(&piece) else { break };
+            let offered = buffer.len();
+            let taken = self.stack().send(handle, &buffer).unwrap_or(0) as usize;
+            let Some(socket) = self.sockets.get_mut(&fd) else { return };
+            if taken > 0 {
+                socket.unsent.drain(..taken);
+                socket.in_flight.push_back((buffer, taken));
+                socket.in_flight_bytes += taken;
+            }
+            if taken < offered {
+                break;
+            }
+        }
+        self.finish_close(fd);
+    }
+
+    /// The last word on a socket that was closed: all is given to the stack.
+    pub(super) fn finish_close(&mut self, fd: c_int) {
+        let Some(socket) = self.sockets.get_mut(&fd) else { return };
+        if socket.closing && socket.unsent.is_empty() && socket.dead.is_none() && !socket.fin_given
+        {
+            socket.fin_given = true;
+            let handle = socket.handle;
+            self.stack().call(call::close(handle)).ok();
+            // Its memory stays with the process until the flow is gone; nobody hears when.
+            if let Some(socket) = self.sockets.remove(&fd) {
+                self.buried.extend(socket.in_flight.into_iter().map(|(buffer, _)| buffer));
+            }
+        }
+    }
+}

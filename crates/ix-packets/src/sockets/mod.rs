@@ -1,0 +1,424 @@
+//! A program's sockets on top of the dataplane's batched calls: what a script, or packetdrill through
+//! its plug-in interface, calls. No call waits here: one that would answers `EAGAIN`, and its caller
+//! lets time pass.
+mod data;
+mod options;
+mod ready;
+mod told;
+
+use crate::settings::Settings;
+use crate::stack::{Addresses, Stack};
+use libc::c_int;
+use libix::raw::{TxBuf, call};
+use libix::{Dead, Error};
+use std::collections::{BTreeMap, VecDeque};
+use std::net::{IpAddr, SocketAddr};
+
+/// What a call answers: a number, or an errno.
+pub type Answer = Result<i64, c_int>;
+
+/// What a socket is at the moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// Neither connected nor listening.
+    Fresh,
+    /// Listening.
+    Listener,
+    /// A connection attempt is under way.
+    Connecting,
+    /// A connection, perhaps one that has ended.
+    Connection,
+    /// A UDP socket with its id.
+    Datagrams(u64),
+}
+
+/// One socket.
+pub struct Socket {
+    /// What it is.
+    pub role: Role,
+    /// `O_NONBLOCK`.
+    pub nonblocking: bool,
+    datagrams: bool,
+    /// The dataplane's name of the flow.
+    pub handle: u64,
+    listener: u64,
+    port: u16,
+    knocking: VecDeque<(u64, SocketAddr)>,
+    received: VecDeque<u8>,
+    datagrams_in: VecDeque<(Vec<u8>, SocketAddr)>,
+    unsent: VecDeque<u8>,
+    in_flight: VecDeque<(TxBuf, usize)>,
+    in_flight_bytes: usize,
+    /// Octets of the stream written so far: the place of the next one.
+    pub written: u64,
+    /// Octets of the stream read so far.
+    pub read: u64,
+    send_buffer: usize,
+    eof: bool,
+    dead: Option<Dead>,
+    error: c_int,
+    shut_write: bool,
+    shut_read: bool,
+    fin_given: bool,
+    closing: bool,
+    linger: Option<u32>,
+    nodelay: bool,
+    dscp: u8,
+    ttl: u8,
+    keepalive: bool,
+    keepalive_idle_s: u16,
+    /// Counts what edge-triggered waiting has to notice.
+    news: u64,
+}
+
+/// The payload octet at a place of a stream.
+pub fn octet(place: u64) -> u8 {
+    ((place as u32).wrapping_mul(2_654_435_761) >> 24) as u8
+}
+
+/// So many octets from a place on.
+pub fn octets(place: u64, len: usize) -> Vec<u8> {
+    (place..place + len as u64).map(octet).collect()
+}
+
+/// The sockets of one program.
+pub struct Sockets {
+    /// Parameters; changes count until the stack starts.
+    pub settings: Settings,
+    /// The two ends.
+    pub at: Addresses,
+    start_us: u64,
+    sockets: BTreeMap<c_int, Socket>,
+    epolls: BTreeMap<c_int, Vec<Watch>>,
+    /// Transmit memory of flows that end without a socket.
+    buried: Vec<TxBuf>,
+    next: c_int,
+    /// After everything that holds memory of it: fields are dropped in order.
+    stack: Option<Stack>,
+}
+
+struct Watch {
+    fd: c_int,
+    events: u32,
+    data: u64,
+    seen: Option<(u32, u64)>,
+    spent: bool,
+}
+
+impl Sockets {
+    /// No sockets yet; the stack starts when it is first needed.
+    pub fn new(settings: Settings, at: Addresses, start_us: u64) -> Sockets {
+        let (sockets, epolls) = (BTreeMap::new(), BTreeMap::new());
+        let buried = Vec::new();
+        Sockets { settings, at, start_us, sockets, epolls, buried, next: 3, stack: None }
+    }
+
+    /// Whether settings are fixed.
+    pub fn started(&self) -> bool {
+        self.stack.is_some()
+    }
+
+    /// The stack, started now if it was not.
+    pub fn stack(&mut self) -> &mut Stack {
+        let Sockets { settings, at, start_us, stack, .. } = self;
+        stack.get_or_insert_with(|| Stack::new(settings, 128, *at, *start_us))
+    }
+
+    /// Virtual time, µs.
+    pub fn now_us(&self) -> u64 {
+        self.stack.as_ref().map_or(self.start_us, Stack::now_us)
+    }
+
+    /// Lets time pass: timers fire, each at its time.
+    pub fn advance(&mut self, until_us: u64) {
+        if self.stack.is_none() {
+            self.start_us = self.start_us.max(until_us);
+            return;
+        }
+        self.settle();
+        while let Some(due_us) = self.stack().next_deadline_us()
+            && due_us <= until_us
+        {
+            let after_us = self.now_us() + 1;
+            self.stack().set_now(due_us.max(after_us));
+            self.settle();
+        }
+        self.stack().set_now(until_us);
+        self.settle();
+    }
+
+    /// A packet arrives.
+    pub fn deliver(&mut self, packet: &[u8]) {
+        self.stack().deliver(packet);
+        self.settle();
+    }
+
+    /// Runs cycles, and does in between what a program would, until nothing is left to do now.
+    fn settle(&mut self) {
+        for _ in 0..100_000 {
+            self.stack().cycle();
+            self.digest();
+            if self.stack().is_at_rest() {
+                return;
+            }
+        }
+        panic!("the elastic thread does not come to rest");
+    }
+
+    /// The socket of a descriptor.
+    pub fn get(&self, fd: c_int) -> Result<&Socket, c_int> {
+        self.sockets.get(&fd).ok_or(libc::EBADF)
+    }
+
+    fn get_mut(&mut self, fd: c_int) -> Result<&mut Socket, c_int> {
+        self.sockets.get_mut(&fd).filter(|socket| !socket.closing).ok_or(libc::EBADF)
+    }
+
+    fn insert(&mut self, datagrams: bool) -> c_int {
+        let fd = self.next;
+        self.next += 1;
+        let socket = Socket {
+            role: Role::Fresh,
+            nonblocking: false,
+            datagrams,
+            handle: 0,
+            listener: 0,
+            port: 0,
+            knocking: VecDeque::new(),
+            received: VecDeque::new(),
+            datagrams_in: VecDeque::new(),
+            unsent: VecDeque::new(),
+            in_flight: VecDeque::new(),
+            in_flight_bytes: 0,
+            written: 0,
+            read: 0,
+            send_buffer: self.settings.send_buffer_bytes,
+            eof: false,
+            dead: None,
+            error: 0,
+            shut_write: false,
+            shut_read: false,
+            fin_given: false,
+            closing: false,
+            linger: None,
+            nodelay: !self.settings.tcp.nagle,
+            dscp: 0,
+            ttl: self.settings.ttl,
+            keepalive: false,
+            keepalive_idle_s: 7200,
+            news: 0,
+        };
+        self.sockets.insert(fd, socket);
+        fd
+    }
+
+    /// `socket`
+    pub fn socket(&mut self, kind: c_int) -> Answer {
+        let datagrams = match kind & 0xf {
+            libc::SOCK_STREAM => false,
+            libc::SOCK_DGRAM => true,
+            _ => return Err(libc::EPROTONOSUPPORT),
+        };
+        let fd = self.insert(datagrams);
+        if let Ok(socket) = self.get_mut(fd) {
+            socket.nonblocking = kind & libc::SOCK_NONBLOCK != 0;
+        }
+        Ok(fd.into())
+    }
+
+    /// `bind`
+    pub fn bind(&mut self, fd: c_int, port: u16) -> Answer {
+        let socket = self.get_mut(fd)?;
+        if socket.port != 0 || socket.role != Role::Fresh {
+            return Err(libc::EINVAL);
+        }
+        socket.port = port;
+        if socket.datagrams {
+            let at = SocketAddr::new(IpAddr::V4(self.at.local), port);
+            let id = self.stack().call(call::udp_bind(at, cookie(fd))).map_err(errno_of)?;
+            self.get_mut(fd)?.role = Role::Datagrams(id);
+        }
+        Ok(0)
+    }
+
+    /// `listen`
+    pub fn listen(&mut self, fd: c_int, backlog: i32) -> Answer {
+        let socket = self.get_mut(fd)?;
+        match socket.role {
+            Role::Fresh if !socket.datagrams => {}
+            Role::Listener => return Ok(0),
+            _ => return Err(libc::EINVAL),
+        }
+        let port = if socket.port == 0 { 8080 } else { socket.port };
+        let at = SocketAddr::new(IpAddr::V4(self.at.local), port);
+        let backlog = backlog.clamp(1, 4096) as u32;
+        let id = self.stack().call(call::listen(at, backlog, cookie(fd))).map_err(errno_of)?;
+        let socket = self.get_mut(fd)?;
+        (socket.role, socket.listener) = (Role::Listener, id);
+        Ok(0)
+    }
+
+    /// `accept`: the new descriptor.
+    pub fn accept(&mut self, fd: c_int) -> Answer {
+        let socket = self.get_mut(fd)?;
+        if socket.role != Role::Listener {
+            return Err(libc::EINVAL);
+        }
+        let (nodelay, dscp, ttl) = (socket.nodelay, socket.dscp, socket.ttl);
+        let (keepalive, idle_s) = (socket.keepalive, socket.keepalive_idle_s);
+        loop {
+            let (handle, _) = self.get_mut(fd)?.knocking.pop_front().ok_or(libc::EAGAIN)?;
+            let new = self.insert(false);
+            if self.stack().call(call::accept(handle, cookie(new))).is_err() {
+                // It died while it waited.
+                self.sockets.remove(&new);
+                self.next -= 1;
+                continue;
+            }
+            let socket = self.get_mut(new)?;
+            (socket.role, socket.handle) = (Role::Connection, handle);
+            (socket.dscp, socket.ttl) = (dscp, ttl);
+            let same = nodelay == socket.nodelay;
+            self.mark_packets(new)?;
+            if !same {
+                self.set_nodelay(new, nodelay)?;
+            }
+            if keepalive {
+                self.set_keepalive(new, true, idle_s)?;
+            }
+            self.settle();
+            return Ok(new.into());
+        }
+    }
+
+    /// `connect`. `EINPROGRESS` when it begins, `EALREADY` while it lasts.
+    pub fn connect(&mut self, fd: c_int, port: u16) -> Answer {
+        let socket = self.get_mut(fd)?;
+        match socket.role {
+            Role::Fresh if socket.error != 0 => return Err(std::mem::take(&mut socket.error)),
+            Role::Fresh if !socket.datagrams => {}
+            Role::Connecting => return Err(libc::EALREADY),
+            Role::Connection => return Err(libc::EISCONN),
+            _ => return Err(libc::EOPNOTSUPP),
+        }
+        let local_port = socket.port;
+        let to = SocketAddr::new(IpAddr::V4(self.at.remote), port);
+        let connect = call::connect(cookie(fd), to, local_port);
+        let handle = self.stack().call(connect).map_err(errno_of)?;
+        let socket = self.get_mut(fd)?;
+        (socket.role, socket.handle) = (Role::Connecting, handle);
+        let (nodelay, keepalive, idle_s) =
+            (socket.nodelay, socket.keepalive, socket.keepalive_idle_s);
+        self.mark_packets(fd)?;
+        if nodelay == self.settings.tcp.nagle {
+            self.set_nodelay(fd, nodelay)?;
+        }
+        if keepalive {
+            self.set_keepalive(fd, true, idle_s)?;
+        }
+        self.settle();
+        Err(libc::EINPROGRESS)
+    }
+
+    /// How a connection attempt stands: `EALREADY`, 0, or why it failed.
+    pub fn connected(&mut self, fd: c_int) -> Answer {
+        let socket = self.get_mut(fd)?;
+        match (socket.role, socket.error) {
+            (Role::Connecting, _) => Err(libc::EALREADY),
+            (Role::Connection, 0) => Ok(0),
+            _ => Err(std::mem::take(&mut socket.error)),
+        }
+    }
+
+    /// Whether a descriptor is a UDP socket.
+    pub fn is_datagrams(&self, fd: c_int) -> bool {
+        self.get(fd).is_ok_and(|socket| socket.datagrams)
+    }
+
+    /// `shutdown`
+    pub fn shutdown(&mut self, fd: c_int, how: c_int) -> Answer {
+        let socket = self.get_mut(fd)?;
+        if socket.role == Role::Connecting && how != libc::SHUT_RD {
+            // Before the handshake is done this gives up (Linux does so too).
+            let handle = socket.handle;
+            socket.role = Role::Fresh;
+            self.stack().call(call::abort(handle)).ok();
+            return Ok(0);
+        }
+        if socket.role != Role::Connection || socket.dead.is_some() {
+            return Err(libc::ENOTCONN);
+        }
+        socket.shut_read |= how != libc::SHUT_WR;
+        if how != libc::SHUT_RD && !socket.shut_write {
+            socket.shut_write = true;
+            self.push(fd);
+        }
+        self.settle();
+        Ok(0)
+    }
+
+    /// `close`. With received octets that nobody has read, or without lingering, by a reset
+    /// (RFC 2525 section 2.17).
+    pub fn close(&mut self, fd: c_int) -> Answer {
+        if self.epolls.remove(&fd).is_some() {
+            return Ok(0);
+        }
+        let socket = self.get_mut(fd)?;
+        let handle = socket.handle;
+        let abort = !socket.received.is_empty() || socket.linger == Some(0);
+        match socket.role {
+            Role::Connection if socket.dead.is_none() => {
+                if abort {
+                    self.stack().call(call::abort(handle)).ok();
+                } else {
+                    socket.closing = true;
+                    socket.shut_write = true;
+                    self.push(fd);
+                    self.finish_close(fd);
+                }
+            }
+            Role::Connecting => drop(self.stack().call(call::close(handle))),
+            Role::Listener => self.close_listener(fd),
+            Role::Datagrams(id) => drop(self.stack().call(call::udp_unbind(id))),
+            Role::Fresh | Role::Connection => {}
+        }
+        if self.get(fd).is_ok_and(|socket| !socket.closing) {
+            self.sockets.remove(&fd);
+        }
+        for watches in self.epolls.values_mut() {
+            watches.retain(|watch| watch.fd != fd);
+        }
+        if self.started() {
+            self.settle();
+        }
+        Ok(0)
+    }
+
+    fn close_listener(&mut self, fd: c_int) {
+        let knocking = self.sockets.get_mut(&fd).map(|s| std::mem::take(&mut s.knocking));
+        for (handle, _) in knocking.unwrap_or_default() {
+            self.stack().call(call::reject(handle)).ok();
+        }
+        if let Some(id) = self.sockets.get(&fd).map(|socket| socket.listener) {
+            self.stack().call(call::unlisten(id)).ok();
+        }
+    }
+}
+
+fn cookie(fd: c_int) -> u64 {
+    fd as u64
+}
+
+fn errno_of(error: Error) -> c_int {
+    match error {
+        Error::Refused => libc::ECONNREFUSED,
+        Error::TimedOut => libc::ETIMEDOUT,
+        Error::Unreachable => libc::EHOSTUNREACH,
+        Error::Reset => libc::ECONNRESET,
+        Error::InUse => libc::EADDRINUSE,
+        Error::NotLocal => libc::EADDRNOTAVAIL,
+        Error::TooLong => libc::EMSGSIZE,
+        Error::NoResource => libc::ENOBUFS,
+        _ => libc::EINVAL,
+    }
+}

@@ -1,0 +1,94 @@
+//! What the dataplane tells, and what it means to a socket.
+use super::{Role, Socket, Sockets, errno_of};
+use crate::stack::Told;
+use libc::c_int;
+use libix::Dead;
+use libix::raw::{Event, call};
+
+impl Sockets {
+    /// Takes in what the dataplane has told.
+    pub fn digest(&mut self) {
+        while let Some(told) = self.stack.as_mut().and_then(|stack| stack.told.pop_front()) {
+            match told {
+                Told::Knock(listener, handle, peer) => {
+                    if let Some(socket) = self.sockets.get_mut(&(listener as c_int)) {
+                        socket.knocking.push_back((handle, peer));
+                        socket.news += 1;
+                    }
+                }
+                Told::Received(cookie, bytes) => self.received(cookie as c_int, bytes),
+                Told::Datagram(cookie, bytes, peer) => {
+                    if let Some(socket) = self.sockets.get_mut(&(cookie as c_int)) {
+                        socket.datagrams_in.push_back((bytes, peer));
+                        socket.news += 1;
+                    }
+                }
+                Told::Other(event) => self.event(event),
+            }
+        }
+    }
+
+    pub(super) fn received(&mut self, fd: c_int, bytes: Vec<u8>) {
+        let Some(socket) = self.sockets.get_mut(&fd) else { return };
+        let handle = socket.handle;
+        socket.news += 1;
+        if socket.shut_read {
+            self.stack().call(call::recv_done(handle, bytes.len() as u64)).ok();
+        } else {
+            socket.received.extend(bytes);
+        }
+    }
+
+    pub(super) fn event(&mut self, event: Event) {
+        let (Event::Connected { cookie, .. }
+        | Event::Eof { cookie }
+        | Event::Sent { cookie, .. }
+        | Event::Dead { cookie, .. }) = event
+        else {
+            return;
+        };
+        let fd = cookie as c_int;
+        let Some(socket) = self.sockets.get_mut(&fd) else { return };
+        socket.news += 1;
+        match event {
+            Event::Connected { outcome: Ok(()), .. } => socket.role = Role::Connection,
+            Event::Connected { outcome: Err(error), .. } => {
+                socket.role = Role::Fresh;
+                socket.error = errno_of(error);
+            }
+            Event::Eof { .. } => socket.eof = true,
+            Event::Sent { bytes, .. } => {
+                socket.acknowledged(bytes as usize);
+                self.push(fd);
+            }
+            Event::Dead { reason, .. } => {
+                socket.dead = Some(reason);
+                socket.error = match reason {
+                    Dead::Closed => 0,
+                    Dead::Reset if socket.eof => libc::EPIPE,
+                    Dead::Reset | Dead::Failed(_) => libc::ECONNRESET,
+                    Dead::TimedOut => libc::ETIMEDOUT,
+                    Dead::Unreachable => libc::EHOSTUNREACH,
+                    Dead::NotConnected(error) => errno_of(error),
+                };
+                socket.unsent.clear();
+            }
+            _ => {}
+        }
+    }
+}
+
+impl Socket {
+    pub(super) fn acknowledged(&mut self, mut bytes: usize) {
+        self.in_flight_bytes -= bytes.min(self.in_flight_bytes);
+        while bytes > 0
+            && let Some((_, left)) = self.in_flight.front_mut()
+        {
+            let n = bytes.min(*left);
+            (*left, bytes) = (*left - n, bytes - n);
+            if *left == 0 {
+                self.in_flight.pop_front();
+            }
+        }
+    }
+}
