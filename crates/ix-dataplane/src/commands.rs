@@ -2,6 +2,10 @@
 use crate::group_set::GroupSet;
 use core::fmt;
 
+/// The broker gives a dataplane so long to begin a command, µs: what it must not be begun after is so
+/// much later than it was sent.
+pub const BEGIN_US: u64 = 1_000_000;
+
 /// One request. As text: a verb and its operands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Command {

@@ -54,7 +54,7 @@ mod wheel;
 pub use boot::{AppAccess, BootError, Dataplane, Device};
 pub use calls::CallArray;
 pub use clock::{Clock, ticks};
-pub use commands::{Command, Outcome};
+pub use commands::{BEGIN_US, Command, Outcome};
 pub use config::Config;
 pub use events::EventWriter;
 pub use group_set::{GroupSet, GroupSetError};

@@ -254,7 +254,8 @@ pub struct ThreadBlock {
     pub whereabouts: Whereabouts,
     /// The hardware thread that it is pinned to when entered.
     pub cpu: Metric,
-    /// From the last call to look at a command to the end of the sleep that it ended, ticks.
+    /// From the last call to look at a command, or its being sent, to the end of the sleep that it
+    /// ended, ticks.
     pub wake_ticks: Metric,
     /// Averages of the last windows.
     pub window: WindowBlock,

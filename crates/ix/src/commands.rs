@@ -1,6 +1,6 @@
 //! Commands of the control plane to the running dataplane, as its broker keeps them: sent one after
 //! the other, each answered exactly once, whatever becomes of who asked and of the dataplane.
-use ix_dataplane::{Command, Outcome};
+use ix_dataplane::{BEGIN_US, Command, Outcome};
 use ix_domain::{Channel, FromImage, ToImage};
 use std::collections::VecDeque;
 use std::io;
@@ -13,7 +13,7 @@ pub type Reply = Box<dyn FnOnce(&Outcome)>;
 /// Commands that wait behind the one that runs, at most.
 const QUEUE_MAX: usize = 64;
 /// A command that the dataplane did not begin by then has timed out.
-const BEGIN_MS: u64 = 1_000;
+const BEGIN_MS: u64 = BEGIN_US / 1000;
 /// What was begun ends, or is undone, within this time after that.
 const FINISH_MS: u64 = 1_000;
 /// Between tries to hand a command over while the channel is full.
@@ -78,7 +78,7 @@ impl Commands {
             && let Some(Order { line, fd, reply }) = self.queue.pop_front()
         {
             let serial = self.serial + 1;
-            let until_us = monotonic_us() + BEGIN_MS * 1000;
+            let until_us = monotonic_us() + BEGIN_US;
             let message = ToImage::Command { serial, until_us, line: line.clone() };
             let fds: Vec<_> = fd.iter().map(AsFd::as_fd).collect();
             match channel.try_send(&message.encode(), &fds) {

@@ -22,7 +22,7 @@ mod plan;
 
 pub(crate) use care::Claims;
 
-use crate::commands::{Command, Outcome};
+use crate::commands::{BEGIN_US, Command, Outcome};
 use crate::io::Io;
 use crate::metrics::{ControlPage, ThreadState};
 use crate::migration::MigrationRecord;
@@ -190,6 +190,11 @@ impl Io {
         let lives = shared.lives.shared.iter().enumerate();
         for (thread, _) in lives.filter(|(_, shared)| shared.load(Ordering::Relaxed)) {
             directory.share(thread);
+        }
+        if directory.state(self.index) == ThreadState::Parked {
+            // The message itself has woken it; nobody else has called.
+            let sent_us = message.until_us.saturating_sub(BEGIN_US);
+            self.metrics.woke_after_us(now_us.saturating_sub(sent_us));
         }
         match directory.begin(message.serial, command, message.until_us, now_us) {
             Ok(involved) => {

@@ -221,6 +221,11 @@ impl ThreadMetrics {
         self.end_window(now);
     }
 
+    /// It was awake so long after it was called, µs.
+    pub fn woke_after_us(&self, us: u64) {
+        self.wake_ticks.set(us.saturating_mul(self.page().ticks_per_us()));
+    }
+
     /// Charges the time up to `now` to idleness at once.
     fn charge_idle(&mut self, now: u64) {
         let idle = now.wrapping_sub(self.stage_since);
