@@ -1,12 +1,12 @@
 //! The broker: starts the program with the dataplane in it, and stays until it ends, to answer
 //! `ix ctl` and to serve the devices: links that go down and come back, peers that come and go.
-use crate::commands::Commands;
-use crate::control::{Access, Answers, Captures, Charge, Dataplane, Server};
 use crate::counters::Counters;
 use crate::devices::Devices;
 use crate::posix::Preload;
-use crate::problem::{Problem, Result, STATUS_NOT_EXECUTABLE, STATUS_NOT_FOUND};
-use crate::surveys::Surveys;
+use ix_cli::problem::{Problem, Result, STATUS_NOT_EXECUTABLE, STATUS_NOT_FOUND};
+use ix_ctl::commands::Commands;
+use ix_ctl::control::{Access, Answers, Captures, Charge, Dataplane, Server};
+use ix_ctl::surveys::Surveys;
 use ix_domain::{
     Child, Exit, FromImage, Image, LaunchConfig, LaunchError, Occurrence, SignalForwarding,
 };

@@ -2,7 +2,7 @@
 //!
 //! The hardware's are counted for the elastic threads' hardware threads as a whole, dataplane,
 //! application and kernel together, and read when somebody asks: the packet path pays nothing.
-use crate::bench::meter::{Count, Meter};
+use ix_cli::meter::{Count, Meter};
 use ix_dataplane::metrics::{ControlPage, Snapshot};
 use serde_json::{Value, json};
 use std::fs::File;

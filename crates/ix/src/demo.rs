@@ -1,10 +1,10 @@
 //! `ix demo`: the whole tour on one machine.
 use crate::args::DemoArgs;
-use crate::bench::lab::Lab;
-use crate::bench::{Plan, all_setups, choose_device, common_notes, measure};
-use crate::machine::Machine;
-use crate::problem::Result;
-use crate::report::{Report, own_command};
+use ix_bench::lab::Lab;
+use ix_bench::{Plan, all_setups, choose_device, common_notes, measure};
+use ix_cli::machine::Machine;
+use ix_cli::problem::Result;
+use ix_cli::report::{Report, own_command};
 
 /// Points of the tour.
 const CONNECTIONS: [usize; 2] = [1, 64];

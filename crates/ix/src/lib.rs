@@ -1,37 +1,24 @@
 //! The `ix` command, as a library so that tests can use its pieces.
 //!
 //! Everything here runs in ordinary Linux processes: the broker of `ix run`, the demo, the
-//! benchmarks, the doctor. Errors are a [`problem::Problem`]: one line that says what, why, and
+//! benchmarks, the doctor. Errors are a [`ix_cli::problem::Problem`]: one line that says what, why, and
 //! what to do.
 pub mod args;
 mod attack;
-pub mod bench;
 mod broker;
-pub mod commands;
-pub mod control;
-pub mod cost;
 mod counters;
-pub mod cp;
-pub mod ctl;
 mod demo;
 mod devices;
 pub mod doctor;
 mod isn_key;
 mod load;
-pub mod machine;
-pub mod pcap;
 mod posix;
-pub mod problem;
-pub mod report;
 mod run;
 pub mod settings;
-mod stats;
-mod surveys;
-pub mod top;
 
 use args::{Cli, Command};
 use clap::Parser;
-use problem::Result;
+use ix_cli::problem::Result;
 use std::process::ExitCode;
 
 /// Reads the command line and does what it says.
@@ -54,11 +41,11 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
     match cli.command {
         Command::Run(args) => run::main(&args).map(ExitCode::from),
         Command::Demo(args) => demo::main(&args).map(done),
-        Command::Bench(command) => bench::main(&command).map(done),
-        Command::Ctl(command) => ctl::main(&command).map(done),
-        Command::Cp(args) => cp::main(&args).map(done),
-        Command::Pcap(args) => pcap::main(&args).map(done),
-        Command::Top(args) => top::main(&args),
+        Command::Bench(command) => ix_bench::main(&command).map(done),
+        Command::Ctl(command) => ix_ctl::ctl::main(&command).map(done),
+        Command::Cp(args) => ix_ctl::cp::main(&args).map(done),
+        Command::Pcap(args) => ix_ctl::pcap::main(&args).map(done),
+        Command::Top(args) => ix_ctl::top::main(&args),
         Command::Doctor(args) => doctor::main(&args).map(done),
         Command::Attack(args) => attack::main(&args).map(done),
         Command::Load(args) => load::main(args.args),

@@ -1,7 +1,8 @@
 //! `ix load`: the load generator, here or under a dataplane of its own.
-use crate::args::{Domain, RunArgs};
-use crate::machine::Machine;
-use crate::problem::{Problem, Result};
+use crate::args::RunArgs;
+use ix_cli::domain::Domain;
+use ix_cli::machine::Machine;
+use ix_cli::problem::{Problem, Result};
 use std::ffi::OsString;
 use std::process::ExitCode;
 

@@ -1,7 +1,7 @@
 //! The library that gives unmodified programs sockets on IX, and when they get it.
 use crate::args::Posix;
-use crate::problem::{Problem, Result, STATUS_NOT_EXECUTABLE};
 use crate::settings::Settings;
+use ix_cli::problem::{Problem, Result, STATUS_NOT_EXECUTABLE};
 use ix_domain::{ReservedFds, memfd};
 use std::ffi::OsString;
 use std::fs::File;

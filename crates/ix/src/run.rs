@@ -2,13 +2,14 @@
 //!
 //! Checks everything before it touches anything, opens the devices (which needs privilege), and
 //! becomes the program's broker; ends as the program ends.
-use crate::args::{Domain, RunArgs};
+use crate::args::RunArgs;
 use crate::broker::Broker;
-use crate::cp::Embedded;
 use crate::isn_key;
-use crate::problem::{Problem, Result, STATUS_NOT_EXECUTABLE, STATUS_NOT_FOUND};
-use crate::report::write_json;
 use crate::settings::Settings;
+use ix_cli::domain::Domain;
+use ix_cli::problem::{Problem, Result, STATUS_NOT_EXECUTABLE, STATUS_NOT_FOUND};
+use ix_cli::report::write_json;
+use ix_ctl::cp::Embedded;
 use ix_nic::{DeviceSpec, OpenOptions, OpenedDevice, SharedMemory};
 use std::ffi::OsStr;
 use std::os::unix::fs::PermissionsExt;
@@ -37,7 +38,7 @@ pub fn main(args: &RunArgs) -> Result<u8> {
         .mend("say --domain none, or --posix off: its sockets are Linux's then"));
     }
     let mut keys = Keys::random()?;
-    let kept = crate::control::folder().ok();
+    let kept = ix_ctl::control::folder().ok();
     keys.isn_secret =
         isn_key::of_addresses(kept.as_deref(), &settings.addresses(), keys.isn_secret);
     let memory = shared_memory(&specs, &settings)?;

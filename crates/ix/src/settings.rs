@@ -3,8 +3,8 @@
 //! The result is the text that the dataplane reads: `key=value` lines with the keys of
 //! `ix_dataplane::Config`.
 use crate::args::RunArgs;
-use crate::control::Access;
-use crate::problem::{Problem, Result};
+use ix_cli::problem::{Problem, Result};
+use ix_ctl::control::Access;
 use ix_dataplane::Config;
 use ix_testbed::cpu;
 use std::fmt::Write;

@@ -1,7 +1,7 @@
 //! The benchmarks' private link with Linux sockets at both ends.
 mod support;
-use ix::args::Device;
-use ix::bench::lab::Host;
+use ix_bench::args::Device;
+use ix_bench::lab::Host;
 use support::PATIENCE;
 use support::command::may_make_links;
 use support::lab::Service;

@@ -1,8 +1,8 @@
 //! A service on IX, end to end: `ix run` with the image in the program's process, a private link,
 //! and Linux's own sockets at the other end.
 mod support;
-use ix::args::Device;
-use ix::bench::lab::Host;
+use ix_bench::args::Device;
+use ix_bench::lab::Host;
 use support::command::{errors, ix, may_make_links};
 use support::lab::Service;
 use support::traffic::echo;

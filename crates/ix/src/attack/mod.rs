@@ -7,7 +7,7 @@ mod memory;
 mod system;
 
 use crate::args::AttackArgs;
-use crate::problem::{Problem, Result};
+use ix_cli::problem::{Problem, Result};
 use serde_json::{Value, json};
 use std::process::{Command, Stdio};
 

@@ -1,7 +1,7 @@
 //! Kernel, processor, memory, power, counters.
 use super::Check;
-use crate::bench::meter::Meter;
-use crate::machine::{governor, read};
+use ix_cli::machine::{governor, read};
+use ix_cli::meter::Meter;
 use ix_testbed::cpu;
 use std::io;
 use std::path::Path;

@@ -3,8 +3,8 @@ mod host;
 mod network;
 
 use crate::args::DoctorArgs;
-use crate::machine::Machine;
-use crate::problem::{Problem, Result};
+use ix_cli::machine::Machine;
+use ix_cli::problem::{Problem, Result};
 use serde_json::{Value, json};
 
 /// How a thing is.

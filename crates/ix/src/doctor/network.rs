@@ -1,7 +1,7 @@
 //! Namespaces, TAP and AF_XDP, each opened for real in a network namespace of its own.
 use super::{Check, State};
-use crate::bench::lab::can_open_tap;
-use crate::machine::read;
+use ix_bench::lab::can_open_tap;
+use ix_cli::machine::read;
 use ix_mem::{PacketMemory, Pool, Sizes};
 use ix_nic::{DeviceSpec, OpenOptions, OpenedDevice, RingSizes, Steering};
 use ix_testbed::{Namespace, VethEnd};

@@ -1,7 +1,7 @@
 //! The benchmarks' private link with a server behind it.
 use super::{connect_to, stats::Stats};
-use ix::args::Device;
-use ix::bench::lab::{Host, Lab, Server};
+use ix_bench::args::Device;
+use ix_bench::lab::{Host, Lab, Server};
 use std::net::TcpStream;
 
 /// A private link with a server behind it.

@@ -1,0 +1,143 @@
+//! Servers at the link's end.
+use super::{Host, IX_SERVER, LINUX_SERVER, Lab, PORT, PREFIX, START, TAP, TAP_IX, TAP_LINUX};
+use crate::args::Device;
+use crate::process::Process;
+use crate::serve::{Program, Serve};
+use ix_cli::problem::{Problem, Result};
+use ix_testbed::Namespace;
+use std::net::{Ipv4Addr, SocketAddrV4, TcpStream};
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+/// A running server.
+pub struct Server {
+    pub(super) process: Process,
+    host: Host,
+    address: Ipv4Addr,
+    control: PathBuf,
+}
+
+impl Lab {
+    /// Starts `ix-echo` with `arguments` as a server, and waits until it listens.
+    pub fn start_server(&self, host: Host, arguments: &[String]) -> Result<Server> {
+        self.start(host, &Serve::echo(arguments))
+    }
+
+    /// Starts a server, and waits until it listens.
+    pub fn start(&self, host: Host, serve: &Serve) -> Result<Server> {
+        let cpus = self.cpus_for(serve.threads());
+        self.set_queues(cpus.len())?;
+        let (command, address, on_tap) = match (host, self.device) {
+            (Host::Linux { .. }, _) if serve.program == Program::Memcached => {
+                let mut command = self.server.command("memcached", Some(cpus[0]));
+                command.args(serve.of_memcached(LINUX_SERVER, PORT));
+                (command, LINUX_SERVER, false)
+            }
+            (Host::Linux { spin }, _) => {
+                let mut command = self.server.command(&self.ix, Some(cpus[0]));
+                command.args(serve.of_linux(PORT, spin, &cpus));
+                (command, LINUX_SERVER, false)
+            }
+            (Host::Ix, Device::Tap) => {
+                (self.serve_ix(&self.client, TAP_IX, &cpus, serve), TAP_IX, true)
+            }
+            (Host::Ix, _) => {
+                (self.serve_ix(&self.server, IX_SERVER, &cpus, serve), IX_SERVER, false)
+            }
+        };
+        let mut process = Process::start(command, &format!("{} server", host.system()))?;
+        if on_tap {
+            self.raise_tap(&mut process)?;
+        }
+        match serve.program {
+            Program::Memcached => self.wait_for_listener(&mut process, address)?,
+            _ => drop(process.wait_for_line("ready", START)?),
+        }
+        Ok(Server { process, host, address, control: self.control_of(address) })
+    }
+
+    /// Waits for a server that does not say when it is ready.
+    fn wait_for_listener(&self, server: &mut Process, address: Ipv4Addr) -> Result<()> {
+        let end = Instant::now() + START;
+        let listens = || TcpStream::connect((address, PORT)).is_ok();
+        while !self.client.run(listens) {
+            server.check()?;
+            if Instant::now() > end {
+                return Err(Problem::new("the linux server hangs", "it does not listen"));
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Ok(())
+    }
+
+    /// The tap exists once `ix run` has opened it; its Linux side is ours to set up.
+    fn raise_tap(&self, server: &mut Process) -> Result<()> {
+        let problem = |e: ix_testbed::Error| Problem::new("cannot set up the TAP device", e);
+        let end = Instant::now() + START;
+        while self.client.link(TAP).map_err(problem)?.is_none() {
+            server.check()?;
+            if Instant::now() > end {
+                return Err(Problem::new("the ix server hangs", "it has not opened its device"));
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        let raised = self
+            .client
+            .add_address(TAP, TAP_LINUX, PREFIX)
+            .and_then(|()| match self.offloads.load(Ordering::Relaxed) {
+                true => Ok(()),
+                false => self.client.set_offloads(TAP, false),
+            })
+            .and_then(|()| self.client.set_up(TAP, true));
+        raised.map_err(problem)
+    }
+
+    /// `ix run` with a server under it.
+    fn serve_ix(
+        &self,
+        namespace: &Namespace,
+        address: Ipv4Addr,
+        cpus: &[usize],
+        serve: &Serve,
+    ) -> Command {
+        let batch = serve.batch.map(|b| vec!["--batch".into(), b.to_string().into()]);
+        let args = serve.of_ix(PORT);
+        let mut flags = batch.unwrap_or_default();
+        flags.extend(serve.run_flags.iter().map(std::ffi::OsString::from));
+        self.ix_command(namespace, &self.nic(true), address, cpus, &flags, &args)
+    }
+}
+
+impl Server {
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddrV4 {
+        SocketAddrV4::new(self.address, PORT)
+    }
+
+    /// Where to ask the dataplane for its counters; `None` on Linux.
+    pub fn control(&self) -> Option<PathBuf> {
+        (self.host == Host::Ix).then(|| self.control.clone())
+    }
+
+    /// What the dataplane runs on, as `ix run` said it.
+    pub fn mode(&self) -> Option<String> {
+        self.process.said("ix: device ")
+    }
+
+    /// Whether its standard error has a line that starts so.
+    pub fn has_said(&self, start: &str) -> bool {
+        self.process.said(start).is_some()
+    }
+
+    /// Its process: `ix run`, or `ix-echo` on Linux.
+    pub fn pid(&self) -> i32 {
+        self.process.pid()
+    }
+
+    /// Stops it, and waits until it is gone.
+    pub fn stop(self) {
+        self.process.stop();
+    }
+}
