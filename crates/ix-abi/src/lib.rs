@@ -10,6 +10,10 @@
 //! * Addresses are 128 bits wide, IPv4 mapped (`::ffff:a.b.c.d`), in network byte order.
 #![no_std]
 
+mod starter;
+
+pub use starter::{STARTER_MAGIC, Starter};
+
 /// Version of every layout in this crate.
 pub const ABI_VERSION: u32 = 2;
 

@@ -70,6 +70,7 @@ fn choose(only: &[String]) -> Result<Vec<(&'static str, f64)>> {
 
 fn bench_args(args: &AllArgs) -> BenchArgs {
     BenchArgs {
+        server: None,
         device: args.device,
         client: args.client,
         seconds: args.seconds,

@@ -41,6 +41,15 @@ pub enum Client {
     Ix,
 }
 
+/// How a server on IX calls it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ServerKind {
+    /// Written for IX: ix-kv
+    Native,
+    /// Unmodified, through sockets: Debian's memcached
+    Posix,
+}
+
 impl Client {
     /// Its name on the command line.
     pub fn name(self) -> &'static str {
@@ -189,6 +198,9 @@ pub struct BenchArgs {
     /// Only this kind of load generator (default: linux, and ix where the device allows it)
     #[arg(long, value_enum)]
     pub client: Option<Client>,
+    /// Only this kind of server on IX, beside those on Linux (memcached only; default: both)
+    #[arg(long, value_enum)]
+    pub server: Option<ServerKind>,
     /// Numbers of connections: `1,16,64`
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub connections: Vec<usize>,

@@ -8,7 +8,7 @@ use super::lab::{Host, Lab, Server};
 use super::plan::{length, or};
 use super::runner::{Setup, mode};
 use super::serve::{Program, Serve};
-use crate::args::{BenchArgs, Client};
+use crate::args::{BenchArgs, Client, ServerKind};
 use ix_cli::problem::{Problem, Result};
 use ix_cli::report::Row;
 use serde_json::{Value, json};
@@ -97,7 +97,7 @@ fn usual<T>(args: &BenchArgs, quick: T, full: T) -> T {
     if args.quick { quick } else { full }
 }
 
-/// Who is measured: our server on Linux and on IX, and memcached on Linux where it is installed.
+/// Who is measured: our server on Linux and on IX, and where it is installed memcached on both.
 fn contestants(
     lab: &Lab,
     args: &BenchArgs,
@@ -117,11 +117,21 @@ fn contestants(
         }
     }
     let wanted = |client| args.client.is_none_or(|asked| asked == client);
-    if lab.has_linux_client() && wanted(Client::Linux) {
-        all.push((Program::Kv, Setup { server: Host::Ix, client: Host::BLOCKING }));
+    let asked = |kind| args.server.is_none_or(|asked| asked == kind);
+    let mut on_ix = Vec::new();
+    if asked(ServerKind::Native) {
+        on_ix.push(Program::Kv);
     }
-    if lab.has_ix_client() && wanted(Client::Ix) {
-        all.push((Program::Kv, Setup { server: Host::Ix, client: Host::Ix }));
+    if asked(ServerKind::Posix) && installed("memcached") {
+        on_ix.push(Program::Memcached);
+    }
+    for program in on_ix {
+        if lab.has_linux_client() && wanted(Client::Linux) {
+            all.push((program, Setup { server: Host::Ix, client: Host::BLOCKING }));
+        }
+        if lab.has_ix_client() && wanted(Client::Ix) {
+            all.push((program, Setup { server: Host::Ix, client: Host::Ix }));
+        }
     }
     if all.iter().any(|(_, setup)| setup.server == Host::Ix) {
         return Ok(all);
@@ -146,8 +156,9 @@ impl Series {
         value_bytes: u64,
     ) -> Series {
         let row = |kind: &str, share: Option<u32>| Row {
-            system: match program {
-                Program::Memcached => "memcached".to_owned(),
+            system: match (program, setup.server) {
+                (Program::Memcached, Host::Ix) => "memcached on ix".to_owned(),
+                (Program::Memcached, _) => "memcached".to_owned(),
                 _ => setup.server.system().to_owned(),
             },
             mode: mode(setup.server).to_owned(),

@@ -10,7 +10,7 @@ pub enum Program {
     Echo,
     /// `ix kv`, the key-value server.
     Kv,
-    /// Debian's memcached, on Linux only.
+    /// Debian's memcached, on IX by its sockets.
     Memcached,
 }
 

@@ -43,6 +43,6 @@ fn run(
     };
     let mut child = launch(&image, &config)?;
     let page = memfd(c"ix-control")?;
-    serve(&mut child, CONFIG, &[page.as_fd()], |_, _| Ok(()))?;
+    serve(&mut child, CONFIG, &[page.as_fd()], &mut |_, _| Ok(()))?;
     Ok(child.wait()?)
 }

@@ -13,8 +13,11 @@ const CMSG_WORDS: usize = (MESSAGE_FDS_MAX * 4 + 64) / 8;
 /// What the image says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FromImage {
-    /// I am here: tell me what to be. Answered by [`ToImage::Config`].
-    Hello,
+    /// I am here, in this process: tell me what to be. Answered by [`ToImage::Config`].
+    Hello {
+        /// The process, as it knows itself.
+        pid: u32,
+    },
     /// A queue is attached: do now what needs privilege. Answered by [`ToImage::Ok`] or
     /// [`ToImage::Refused`].
     Attached {
@@ -109,7 +112,7 @@ impl FromImage {
     /// As text.
     pub fn encode(&self) -> String {
         match self {
-            FromImage::Hello => "hello".to_owned(),
+            FromImage::Hello { pid } => format!("hello {pid}"),
             FromImage::Attached { device, queue } => format!("attached {device} {queue}"),
             FromImage::Ready => "ready".to_owned(),
             FromImage::Failed(why) => format!("failed {why}"),
@@ -125,10 +128,8 @@ impl FromImage {
 
     /// From text; `None` when it is not one of these.
     pub fn decode(text: &str) -> Option<FromImage> {
-        match text {
-            "hello" => return Some(FromImage::Hello),
-            "ready" => return Some(FromImage::Ready),
-            _ => {}
+        if text == "ready" {
+            return Some(FromImage::Ready);
         }
         let (verb, rest) = text.split_once(' ')?;
         match verb {
@@ -136,6 +137,7 @@ impl FromImage {
                 let (device, queue) = number(rest)?;
                 Some(FromImage::Attached { device, queue: queue.parse().ok()? })
             }
+            "hello" => Some(FromImage::Hello { pid: rest.parse().ok()? }),
             "failed" => Some(FromImage::Failed(rest.to_owned())),
             "taken" => {
                 let (device, serial) = number(rest)?;
@@ -279,6 +281,13 @@ impl Channel {
         .map(drop)
     }
 
+    /// Whether nobody has the other end any more.
+    pub fn is_closed(&self) -> bool {
+        let mut poll = libc::pollfd { fd: self.fd.as_raw_fd(), events: 0, revents: 0 };
+        // SAFETY: one struct.
+        unsafe { libc::poll(&mut poll, 1, 0) > 0 && poll.revents & libc::POLLHUP != 0 }
+    }
+
     /// Waits for one message and its descriptors; `None` when the other end is closed.
     pub fn receive(&self) -> io::Result<Option<(String, Vec<OwnedFd>)>> {
         self.receive_with(0)
@@ -420,7 +429,7 @@ mod tests {
         let why = "`eth1` is down; `ip link set eth1 up`".to_owned();
         let unusable = FromImage::UpdateFailed { device: 1, why };
         let outcome = FromImage::Outcome { serial: 4, line: "refused no such thread".to_owned() };
-        let begin = [FromImage::Hello, attached, FromImage::Ready, failed];
+        let begin = [FromImage::Hello { pid: 77 }, attached, FromImage::Ready, failed];
         for message in begin.into_iter().chain([taken, updated, unusable, outcome]) {
             assert_eq!(FromImage::decode(&message.encode()), Some(message));
         }

@@ -43,6 +43,9 @@ pub struct LaunchConfig {
     pub domain: Domain,
     /// User and group that the program runs as, without other groups; `None`: the broker's.
     pub user: Option<(u32, u32)>,
+    /// The dataplane begins when the program first needs it, in whichever of its processes does: they
+    /// may fork before, and again when that one has ended.
+    pub later: bool,
 }
 
 /// A program with the dataplane planted into it. Dropping it kills the program if it still runs.
@@ -51,7 +54,14 @@ pub struct Child {
     pid: libc::pid_t,
     pidfd: OwnedFd,
     channel: Option<Channel>,
+    /// Of the process that was started.
     exit: Option<Exit>,
+    /// Its descendants may have the dataplane after it.
+    later: bool,
+    /// The process that has the dataplane, if it is another one.
+    heir: Option<libc::pid_t>,
+    /// All is over, and was said.
+    over: Option<Exit>,
 }
 
 /// What [`Child::next`] saw.
@@ -77,6 +87,14 @@ pub enum Occurrence {
 pub fn launch(image: &Image, config: &LaunchConfig) -> Result<Child, LaunchError> {
     check(&config.program)?;
     let reserved = ReservedFds::of_this_process().map_err(system("getrlimit"))?;
+    if config.later {
+        // Whoever forks a daemon and ends leaves it to us.
+        // SAFETY: no pointers.
+        let set = unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1) };
+        if set < 0 {
+            return Err(system("prctl")(io::Error::last_os_error()));
+        }
+    }
     let (ours, theirs) = Channel::pair().map_err(system("socketpair"))?;
     // Copies at the numbers they will have in the child; there they lose close-on-exec.
     let theirs = reserved.copy(theirs.as_fd()).map_err(system("dup"))?;
@@ -110,10 +128,13 @@ pub fn launch(image: &Image, config: &LaunchConfig) -> Result<Child, LaunchError
         pidfd: pidfd(pid).map_err(system("pidfd_open"))?,
         channel: Some(ours),
         exit: None,
+        later: config.later,
+        heir: None,
+        over: None,
     };
     let planted = Tracee::at_exec(pid).and_then(|tracee| {
         if tracee.is_64_bit() {
-            plant(tracee, image, image_fd, channel_fd, config.domain)
+            plant(tracee, image, image_fd, channel_fd, config)
         } else {
             Err(LaunchError::WrongMachine(config.program.clone()))
         }
@@ -121,7 +142,7 @@ pub fn launch(image: &Image, config: &LaunchConfig) -> Result<Child, LaunchError
     match planted {
         Ok(()) => Ok(child),
         Err(LaunchError::Died(exit)) => {
-            child.exit = Some(exit);
+            (child.exit, child.over) = (Some(exit), Some(exit));
             Err(LaunchError::Died(exit))
         }
         Err(error) => Err(error),
@@ -157,21 +178,48 @@ impl Child {
         self.pid as u32
     }
 
+    /// Whether the dataplane begins when the program needs it.
+    pub(crate) fn begins_later(&self) -> bool {
+        self.later
+    }
+
     /// The channel to the image; `None` when the image is gone.
     pub fn channel(&self) -> Option<&Channel> {
         self.channel.as_ref()
     }
 
+    /// The process that signals are for: the one that was started, or the one that has the dataplane
+    /// after it.
+    pub fn leader(&self) -> u32 {
+        match self.exit {
+            Some(_) => self.heir.unwrap_or(self.pid) as u32,
+            None => self.pid as u32,
+        }
+    }
+
+    /// The process that has the dataplane.
+    pub fn heir(&self) -> u32 {
+        self.heir.unwrap_or(self.pid) as u32
+    }
+
+    /// The dataplane begins in this process.
+    pub fn inherited_by(&mut self, pid: u32) {
+        self.heir = Some(pid as libc::pid_t).filter(|pid| *pid != self.pid);
+    }
+
     /// Waits for whatever comes first: a message of the image, the program's end, one of `also`, or
     /// `timeout_ms` (negative: none).
+    ///
+    /// A program whose dataplane begins later ends with the last process that could have it.
     pub fn next(&mut self, also: &[BorrowedFd<'_>], timeout_ms: i32) -> io::Result<Occurrence> {
-        if let Some(exit) = self.exit {
+        if let Some(exit) = self.over {
             return Ok(Occurrence::Exited(exit));
         }
         let poll = |fd: RawFd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
         // A negative descriptor is one that poll passes over.
         let channel = self.channel.as_ref().map_or(-1, |channel| channel.as_fd().as_raw_fd());
-        let mut polls = vec![poll(channel), poll(self.pidfd.as_raw_fd())];
+        let process = if self.exit.is_none() { self.pidfd.as_raw_fd() } else { -1 };
+        let mut polls = vec![poll(channel), poll(process)];
         polls.extend(also.iter().map(|fd| poll(fd.as_raw_fd())));
         // SAFETY: a slice with its length.
         let n = unsafe { libc::poll(polls.as_mut_ptr(), polls.len() as libc::nfds_t, timeout_ms) };
@@ -191,13 +239,13 @@ impl Child {
                 };
             }
             self.channel = None;
-            if !self.ends_soon() {
+            if self.exit.is_none() && !self.ends_soon() {
                 return Ok(Occurrence::Left);
             }
-            return self.reap().map(Occurrence::Exited);
+            return self.reap();
         }
         if polls[1].revents != 0 {
-            return self.reap().map(Occurrence::Exited);
+            return self.reap();
         }
         let ready = polls[2..].iter().position(|poll| poll.revents != 0);
         Ok(ready.map_or(Occurrence::Nothing, Occurrence::Readable))
@@ -228,32 +276,51 @@ impl Child {
             // SAFETY: no pointers; the child is not reaped, so the pid is its.
             unsafe { libc::kill(self.pid, libc::SIGKILL) };
         }
+        if let Some(heir) = self.heir.filter(|_| self.channel.is_some() && self.over.is_none()) {
+            // SAFETY: no pointers. It lives, or nobody has reaped it but us: it holds the channel.
+            unsafe { libc::kill(heir, libc::SIGKILL) };
+        }
     }
 
-    fn reap(&mut self) -> io::Result<Exit> {
-        loop {
-            let mut status = 0;
-            // SAFETY: fills a local.
-            let pid = unsafe { libc::waitpid(self.pid, &mut status, 0) };
-            if pid < 0 {
-                let error = io::Error::last_os_error();
-                if error.kind() != io::ErrorKind::Interrupted {
-                    return Err(error);
-                }
-            } else if let Some(exit) = Exit::from_wait_status(status) {
-                self.exit = Some(exit);
-                return Ok(exit);
+    /// The process that was started has ended, and perhaps was the last.
+    fn reap(&mut self) -> io::Result<Occurrence> {
+        let exit = match self.exit {
+            Some(exit) => exit,
+            None => *self.exit.insert(wait_for(self.pid)?),
+        };
+        // Who could have the dataplane after it has the channel.
+        if self.later && self.channel.as_ref().is_some_and(|channel| !channel.is_closed()) {
+            return Ok(Occurrence::Nothing);
+        }
+        // An heir that is not our child has a parent of its own, which is told how it ended.
+        let exit = self.heir.and_then(|heir| wait_for(heir).ok()).unwrap_or(exit);
+        self.over = Some(exit);
+        Ok(Occurrence::Exited(exit))
+    }
+}
+
+/// Waits for the end of a child.
+fn wait_for(pid: libc::pid_t) -> io::Result<Exit> {
+    loop {
+        let mut status = 0;
+        // SAFETY: fills a local.
+        if unsafe { libc::waitpid(pid, &mut status, 0) } < 0 {
+            let error = io::Error::last_os_error();
+            if error.kind() != io::ErrorKind::Interrupted {
+                return Err(error);
             }
+        } else if let Some(exit) = Exit::from_wait_status(status) {
+            return Ok(exit);
         }
     }
 }
 
 impl Drop for Child {
     fn drop(&mut self) {
+        self.kill();
         if self.exit.is_none() {
-            self.kill();
             // Nothing is to be done about an error: the child is not ours any more.
-            let _ = self.reap();
+            let _ = wait_for(self.pid);
         }
     }
 }

@@ -43,12 +43,13 @@ pub use exit::Exit;
 pub use fds::{RESERVED_FDS, ReservedFds};
 pub use image::{Image, ImageError, memfd, seal_size};
 pub use launch::{Child, Domain, LaunchConfig, Occurrence, launch};
-pub use serve::{ServeError, serve};
+pub use serve::{ServeError, equip, serve};
 pub use signals::SignalForwarding;
 
 /// The image's command line, between [`launch`] and the image's `main`:
-/// `ix-image ENTRY STACK CHANNEL DOMAIN`: the first two hexadecimal, then a descriptor's number, then
-/// `none`, or `pku:` and the program's mappings as `START-END`, with commas between.
+/// `ix-image ENTRY STACK CHANNEL now|later DOMAIN`: the first two hexadecimal, then a descriptor's
+/// number, then whether the dataplane begins at once or when the program first needs it, then `none`, or
+/// `pku:` and the program's mappings as `START-END`, with commas between.
 pub const IMAGE_ARGV0: &str = "ix-image";
 
 /// What `IX_ABI` holds until the image writes the address of its header over the digits.

@@ -9,7 +9,7 @@ use crate::auxv::Auxv;
 use crate::elf::{Layout, PAGE, Segment, page_down, page_up};
 use crate::error::{LaunchError, system};
 use crate::image::Image;
-use crate::launch::Domain;
+use crate::launch::{Domain, LaunchConfig};
 use crate::stack::InitialStack;
 use crate::tracee::Tracee;
 use std::io;
@@ -29,10 +29,10 @@ pub fn plant(
     image: &Image,
     image_fd: RawFd,
     channel_fd: RawFd,
-    domain: Domain,
+    config: &LaunchConfig,
 ) -> Result<(), LaunchError> {
     let layout = image.layout();
-    let domain = match domain {
+    let domain = match config.domain {
         Domain::None => "none".to_owned(),
         Domain::Pku => {
             let maps = tracee.maps().map_err(system("/proc/PID/maps"))?;
@@ -51,8 +51,8 @@ pub fn plant(
     }
     tracee.syscall("close", libc::SYS_close, [image_fd as u64, 0, 0, 0, 0, 0])?;
     tracee.restore_code()?;
-    let (rsp, bytes) =
-        first_stack(&tracee, layout, base, stack + STACK_BYTES, channel_fd, &domain)?;
+    let arguments = arguments(&tracee, channel_fd, config.later, domain);
+    let (rsp, bytes) = first_stack(&tracee, layout, base, stack + STACK_BYTES, &arguments)?;
     tracee.write(rsp, &bytes).map_err(system("process_vm_writev"))?;
     tracee.detach(base + layout.entry, rsp)
 }
@@ -104,8 +104,7 @@ fn first_stack(
     layout: &Layout,
     base: u64,
     top: u64,
-    channel_fd: RawFd,
-    domain: &str,
+    arguments: &[String],
 ) -> Result<(u64, Vec<u8>), LaunchError> {
     let mut auxv = Auxv::from_bytes(&tracee.auxv().map_err(system("/proc/PID/auxv"))?);
     auxv.set(libc::AT_PHDR, base + layout.phdr);
@@ -113,16 +112,26 @@ fn first_stack(
     auxv.set(libc::AT_PHNUM, layout.phnum);
     auxv.set(libc::AT_BASE, 0);
     auxv.set(libc::AT_ENTRY, base + layout.entry);
-    let entry = format!("{:x}", tracee.entry_rip());
-    let stack = format!("{:x}", tracee.entry_rsp());
-    let channel = channel_fd.to_string();
+    let args: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let stack = InitialStack {
-        args: &[IMAGE_ARGV0, &entry, &stack, &channel, domain],
+        args: &args,
         env: &IMAGE_ENV,
         auxv,
         random: random().map_err(system("getrandom"))?,
     };
     Ok(stack.build(top))
+}
+
+/// See [`IMAGE_ARGV0`].
+fn arguments(tracee: &Tracee, channel_fd: RawFd, later: bool, domain: String) -> [String; 6] {
+    [
+        IMAGE_ARGV0.to_owned(),
+        format!("{:x}", tracee.entry_rip()),
+        format!("{:x}", tracee.entry_rsp()),
+        channel_fd.to_string(),
+        (if later { "later" } else { "now" }).to_owned(),
+        domain,
+    ]
 }
 
 fn random() -> io::Result<[u8; 16]> {

@@ -22,43 +22,69 @@ pub enum ServeError {
     System(#[from] io::Error),
 }
 
-/// Gives the image its configuration (`key=value` lines) and descriptors (an empty memfd for the
-/// control page; packet memory if a device shares its frames with a peer; then the queues of each
-/// `nic=` line, one for each elastic thread), calls `attached(device, queue)` after each queue — that
-/// is the time for what needs privilege — and returns when the dataplane stands and the program
-/// starts.
+/// Waits until the image asks, and answers as [`equip`] does.
 pub fn serve(
     child: &mut Child,
     config: &str,
     fds: &[BorrowedFd<'_>],
-    mut attached: impl FnMut(usize, usize) -> Result<(), String>,
+    attached: &mut dyn FnMut(usize, usize) -> Result<(), String>,
 ) -> Result<(), ServeError> {
+    match next_message(child)? {
+        FromImage::Hello { .. } => equip(child, config, fds, attached),
+        FromImage::Failed(why) => refused(child, why),
+        _ => Err(ServeError::Protocol),
+    }
+}
+
+/// The image has said hello: gives it its configuration (`key=value` lines) and descriptors (an empty
+/// memfd for the control page; packet memory if a device shares its frames with a peer; then the
+/// queues of each `nic=` line, one for each elastic thread), calls `attached(device, queue)` after each
+/// queue — that is the time for what needs privilege — and returns when the dataplane stands.
+pub fn equip(
+    child: &mut Child,
+    config: &str,
+    fds: &[BorrowedFd<'_>],
+    attached: &mut dyn FnMut(usize, usize) -> Result<(), String>,
+) -> Result<(), ServeError> {
+    let answer = |child: &Child, answer: ToImage, fds: &[BorrowedFd<'_>]| {
+        let channel = child.channel().ok_or(ServeError::Protocol)?;
+        channel.send(&answer.encode(), fds).map_err(ServeError::from)
+    };
+    answer(child, ToImage::Config(config.to_owned()), fds)?;
     loop {
-        let message = match child.next(&[], -1)? {
-            Occurrence::Said(message) => message,
-            Occurrence::Exited(exit) => return Err(ServeError::Died(exit)),
-            Occurrence::Left => return Err(ServeError::Died(child.wait()?)),
-            Occurrence::Readable(_) | Occurrence::Nothing => continue,
-        };
-        let (answer, fds) = match message {
-            FromImage::Hello => (ToImage::Config(config.to_owned()), fds),
-            FromImage::Attached { device, queue } => match attached(device, queue) {
-                Ok(()) => (ToImage::Ok, &[][..]),
-                Err(why) => (ToImage::Refused(why), &[][..]),
-            },
-            FromImage::Ready => return Ok(()),
-            FromImage::Failed(why) => {
-                child.wait()?;
-                return Err(ServeError::Refused(why));
+        match next_message(child)? {
+            FromImage::Attached { device, queue } => {
+                let done = attached(device, queue).map_or_else(ToImage::Refused, |()| ToImage::Ok);
+                answer(child, done, &[])?;
             }
-            // Nothing was updated or asked for yet.
+            FromImage::Ready => return Ok(()),
+            FromImage::Failed(why) => return refused(child, why),
+            // Said by the dataplane of a process that has ended since, if there was one.
             FromImage::Taken { .. }
             | FromImage::Updated { .. }
             | FromImage::UpdateFailed { .. }
             | FromImage::Outcome { .. }
-            | FromImage::Surveyed { .. } => return Err(ServeError::Protocol),
-        };
-        let channel = child.channel().ok_or(ServeError::Protocol)?;
-        channel.send(&answer.encode(), fds)?;
+            | FromImage::Surveyed { .. } => {}
+            FromImage::Hello { .. } => return Err(ServeError::Protocol),
+        }
     }
+}
+
+fn next_message(child: &mut Child) -> Result<FromImage, ServeError> {
+    loop {
+        match child.next(&[], -1)? {
+            Occurrence::Said(message) => return Ok(message),
+            Occurrence::Exited(exit) => return Err(ServeError::Died(exit)),
+            Occurrence::Left => return Err(ServeError::Died(child.wait()?)),
+            Occurrence::Readable(_) | Occurrence::Nothing => {}
+        }
+    }
+}
+
+/// The image ends its process after these words, unless the program runs in it already.
+fn refused(child: &mut Child, why: String) -> Result<(), ServeError> {
+    if !child.begins_later() {
+        child.wait()?;
+    }
+    Err(ServeError::Refused(why))
 }

@@ -1,6 +1,6 @@
 //! Signals that ask the broker to end go on to the program, which decides.
 use std::io;
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
 /// Signals that are passed on.
 const FORWARDED: [i32; 6] =
@@ -8,6 +8,9 @@ const FORWARDED: [i32; 6] =
 
 /// The process that gets them; 0: none.
 static TARGET: AtomicI32 = AtomicI32::new(0);
+
+/// Signals that ask for an end, and were passed on: a bit for each.
+static ENDING: AtomicU64 = AtomicU64::new(0);
 
 /// While this lives, the signals go to a child; one at a time in a process.
 #[derive(Debug)]
@@ -39,6 +42,21 @@ impl SignalForwarding {
     }
 }
 
+impl SignalForwarding {
+    /// From now on to this process. Who was asked to end before it has perhaps not heard it any more:
+    /// so this one is asked as well.
+    pub fn turn_to(&self, pid: u32) {
+        if TARGET.swap(pid as i32, Ordering::SeqCst) == pid as i32 {
+            return;
+        }
+        let asked = ENDING.load(Ordering::SeqCst);
+        for signal in (1..64).filter(|signal| asked >> signal & 1 != 0) {
+            // SAFETY: no pointers; the process is a descendant that nobody but us reaps.
+            unsafe { libc::kill(pid as i32, signal) };
+        }
+    }
+}
+
 impl Drop for SignalForwarding {
     fn drop(&mut self) {
         for (signal, old) in &self.before {
@@ -46,6 +64,7 @@ impl Drop for SignalForwarding {
             unsafe { libc::sigaction(*signal, old, core::ptr::null_mut()) };
         }
         TARGET.store(0, Ordering::SeqCst);
+        ENDING.store(0, Ordering::SeqCst);
     }
 }
 
@@ -55,6 +74,9 @@ extern "C" fn forward(signal: i32, info: *mut libc::siginfo_t, _context: *mut li
     // A key press at the terminal (SI_KERNEL) reaches the whole process group, the child included.
     let target = TARGET.load(Ordering::SeqCst);
     if target > 0 && code <= 0 {
+        if [libc::SIGINT, libc::SIGTERM, libc::SIGQUIT].contains(&signal) {
+            ENDING.fetch_or(1 << signal, Ordering::SeqCst);
+        }
         // SAFETY: errno is put back, kill is safe in a handler.
         unsafe {
             let errno = *libc::__errno_location();

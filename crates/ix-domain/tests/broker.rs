@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 fn a_configuration_that_makes_no_sense_is_one_line() {
     let mut child = start("/bin/true", &[]).expect("starts");
     let page = memfd(c"ix-control").expect("memfd");
-    let error = serve(&mut child, "cpu=zero\n", &[page.as_fd()], |_, _| Ok(())).expect_err("no");
+    let error =
+        serve(&mut child, "cpu=zero\n", &[page.as_fd()], &mut |_, _| Ok(())).expect_err("no");
     assert!(matches!(error, ServeError::Refused(_)));
     let text = error.to_string();
     assert!(text.contains("cpu=zero") && !text.contains('\n'), "{text}");
@@ -21,7 +22,7 @@ fn a_configuration_that_makes_no_sense_is_one_line() {
 #[test]
 fn missing_descriptors_are_told() {
     let mut child = start("/bin/true", &[]).expect("starts");
-    let error = serve(&mut child, CONFIG, &[], |_, _| Ok(())).expect_err("no page");
+    let error = serve(&mut child, CONFIG, &[], &mut |_, _| Ok(())).expect_err("no page");
     assert!(error.to_string().contains("control page"), "{error}");
 }
 

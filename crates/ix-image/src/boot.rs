@@ -2,6 +2,7 @@
 use crate::arguments::Domain;
 use crate::elastic;
 use crate::gate;
+use crate::later;
 use crate::signals::SignalWatch;
 use crate::sys;
 use crate::updates::ChannelUpdates;
@@ -13,7 +14,8 @@ use ix_domain::{Channel, FromImage, ReservedFds, ToImage};
 use ix_mem::PacketMemory;
 use ix_nic::NicInfo;
 use std::fmt::Display;
-use std::os::fd::{AsFd, OwnedFd, RawFd};
+use std::mem::ManuallyDrop;
+use std::os::fd::{AsFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
@@ -29,21 +31,60 @@ static RUNNING: AtomicPtr<Running> = AtomicPtr::new(core::ptr::null_mut());
 /// The processor and the kernel let user code read and write fs base (`HWCAP2_FSGSBASE`).
 const HWCAP2_FSGSBASE: u64 = 1 << 1;
 
-/// Starts the dataplane as the broker says. On failure the channel comes back with the reason.
-pub fn start(channel: Channel, domain: &Domain) -> Result<*const ProcessHeader, (Channel, String)> {
-    let started = prepare(&channel, domain).and_then(|parts| {
-        channel.send(&FromImage::Ready.encode(), &[]).map_err(broken)?;
-        Ok(parts)
-    });
-    match started {
-        Ok((dataplane, signals, reserved)) => {
-            let header = dataplane.header();
-            dataplane.set_update_source(Box::new(ChannelUpdates::new(channel, reserved)));
-            let running = Running { dataplane, signals };
-            RUNNING.store(Box::into_raw(Box::new(running)), Ordering::Release);
-            Ok(header)
+/// Whether the dataplane can run on this machine at all.
+pub fn can_start() -> Result<(), String> {
+    // SAFETY: only reads what the launcher has passed on from the kernel.
+    if unsafe { libc::getauxval(libc::AT_HWCAP2) } & HWCAP2_FSGSBASE == 0 {
+        return Err("the processor or kernel lacks FSGSBASE, which the gate needs; use Linux 5.9 \
+                    or later on a processor of 2012 or later, without `nofsgsbase`"
+            .to_owned());
+    }
+    Ok(())
+}
+
+/// Starts the dataplane as the broker says. `reserved` is what the process's limit allowed at its
+/// beginning; `later`: the program has run since then.
+pub fn start(
+    channel: &Channel,
+    reserved: ReservedFds,
+    domain: &Domain,
+    later: bool,
+) -> Result<*const ProcessHeader, String> {
+    let (dataplane, signals, own) = reserved.unfenced(|| {
+        let (dataplane, signals) = prepare(channel, reserved, domain)?;
+        // A forked child goes on to use the channel itself.
+        let own = reserved.copy(channel.as_fd()).map_err(|e| text("cannot copy the channel", e))?;
+        Ok::<_, String>((dataplane, signals, own))
+    })?;
+    reserved.fence().map_err(|e| text("setrlimit", e))?;
+    if let Domain::Pku(program) = domain {
+        wall::raise(program, &dataplane.app_ranges(), reserved.base())?;
+    }
+    channel.send(&FromImage::Ready.encode(), &[]).map_err(broken)?;
+    let header = dataplane.header();
+    dataplane.set_update_source(Box::new(ChannelUpdates::new(
+        Channel::from_fd(own),
+        reserved,
+        later,
+    )));
+    let running = Running { dataplane, signals };
+    // The one before, if there is one, was the parent's: it lies in memory that is not here any more.
+    RUNNING.store(Box::into_raw(Box::new(running)), Ordering::Release);
+    Ok(header)
+}
+
+/// Starts the dataplane of a program that has run for a while. Answers the header's address, 0 when it
+/// could not; then the broker was told why.
+pub fn start_later() -> i64 {
+    // SAFETY: the number is reserved for it as long as the process lives.
+    let fd = unsafe { OwnedFd::from_raw_fd(later::channel()) };
+    let channel = ManuallyDrop::new(Channel::from_fd(fd));
+    match start(&channel, later::reserved(), &Domain::None, true) {
+        Ok(header) => header.expose_provenance() as i64,
+        Err(why) => {
+            let _ = channel.send(&FromImage::Failed(why).encode(), &[]);
+            0
         }
-        Err(why) => Err((channel, why)),
     }
 }
 
@@ -148,16 +189,9 @@ fn drop_capabilities() {
     unsafe { sys::syscall(libc::SYS_capset, args) };
 }
 
-type Prepared = (Dataplane, Vec<SignalWatch>, ReservedFds);
+type Prepared = (Dataplane, Vec<SignalWatch>);
 
-fn prepare(channel: &Channel, domain: &Domain) -> Result<Prepared, String> {
-    // SAFETY: only reads what the launcher has passed on from the kernel.
-    if unsafe { libc::getauxval(libc::AT_HWCAP2) } & HWCAP2_FSGSBASE == 0 {
-        return Err("the processor or kernel lacks FSGSBASE, which the gate needs; use Linux 5.9 \
-                    or later on a processor of 2012 or later, without `nofsgsbase`"
-            .to_owned());
-    }
-    let reserved = ReservedFds::of_this_process().map_err(|e| text("getrlimit", e))?;
+fn prepare(channel: &Channel, reserved: ReservedFds, domain: &Domain) -> Result<Prepared, String> {
     let (text_of_config, fds) = ask_for_config(channel)?;
     let mut config = Config::parse(&text_of_config).map_err(|e| e.to_string())?;
     config.fd_base = reserved.base();
@@ -195,20 +229,21 @@ fn prepare(channel: &Channel, domain: &Domain) -> Result<Prepared, String> {
     )
     .map_err(|e| e.to_string())?;
     let signals = open_gate(&dataplane, reserved)?;
-    reserved.fence().map_err(|e| text("setrlimit", e))?;
-    if let Domain::Pku(program) = domain {
-        drop(page_fd);
-        wall::raise(program, &dataplane.app_ranges(), reserved.base())?;
-    }
-    Ok((dataplane, signals, reserved))
+    Ok((dataplane, signals))
 }
 
 fn ask_for_config(channel: &Channel) -> Result<(String, Vec<OwnedFd>), String> {
-    channel.send(&FromImage::Hello.encode(), &[]).map_err(broken)?;
-    let (message, fds) = channel.receive().map_err(broken)?.ok_or("the broker is gone")?;
-    match ToImage::decode(&message) {
-        Some(ToImage::Config(text)) => Ok((text, fds)),
-        _ => Err("the broker speaks another language; build ix again".to_owned()),
+    // SAFETY: no arguments. The bare call: the C library may answer for the parent.
+    let pid = unsafe { sys::syscall(libc::SYS_getpid, [0; 6]) } as u32;
+    channel.send(&FromImage::Hello { pid }.encode(), &[]).map_err(broken)?;
+    loop {
+        let (message, fds) = channel.receive().map_err(broken)?.ok_or("the broker is gone")?;
+        match ToImage::decode(&message) {
+            Some(ToImage::Config(text)) => return Ok((text, fds)),
+            // Said to the dataplane of a process that has ended.
+            Some(_) => {}
+            None => return Err("the broker speaks another language; build ix again".to_owned()),
+        }
     }
 }
 

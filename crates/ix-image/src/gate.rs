@@ -18,6 +18,7 @@
 //! gate refuses every thread.
 use crate::boot;
 use crate::elastic::Context;
+use crate::later;
 use crate::signals::BLOCKED;
 use crate::sys;
 use core::arch::naked_asm;
@@ -33,6 +34,8 @@ const CPUS_MAX: usize = 1024;
 const SLOT_BYTES: usize = 256;
 /// Stands for the owner of a shared elastic thread while nobody is inside; it is no fs base.
 const SHARED: u64 = 1;
+/// What [`start`] asks of [`dispatch`]; no number of [`gate_op`].
+const START: u64 = u64::MAX;
 const SLOT_SHIFT: u32 = SLOT_BYTES.trailing_zeros();
 
 /// An elastic thread, as the gate sees it.
@@ -164,9 +167,32 @@ extern "C" fn cross(op: u64, index: u64, b: u64, c: u64, slot: *const Slot, app_
     )
 }
 
+/// `Starter::start`: begins on the image's first stack, with the first thread's storage. Signals are
+/// blocked meanwhile, for the threads that the beginning makes and ends would take them.
+pub extern "C" fn start() -> u64 {
+    let before = sys::set_signal_mask(BLOCKED);
+    let (stack_top, fs_base) = later::context();
+    let slot = Slot {
+        owner: AtomicU64::new(0),
+        stack_top,
+        fs_base,
+        cpu: 0,
+        owner_id: AtomicU32::new(0),
+        is_shared: AtomicBool::new(false),
+        before: UnsafeCell::new(Before { signal_mask: 0, affinity: [0; CPUS_MAX / 64] }),
+    };
+    let app_fs: u64;
+    // SAFETY: reads a register; `main` has seen to it that the processor lets it.
+    unsafe { core::arch::asm!("rdfsbase {}", out(reg) app_fs) };
+    let header = cross(START, 0, 0, 0, &slot, app_fs);
+    sys::set_signal_mask(before);
+    header as u64
+}
+
 /// The dataplane's side: its own stack, its own thread-local storage.
 pub extern "C" fn dispatch(op: u64, index: u64, b: u64, c: u64) -> i64 {
     match op {
+        START => boot::start_later(),
         // SAFETY: the gate lets only the owner of the elastic thread pass.
         gate_op::RUN_IO => unsafe { boot::run_io(index as usize, b, c) },
         // SAFETY: as above. b is the application's signal mask.

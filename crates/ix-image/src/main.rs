@@ -3,8 +3,9 @@
 //! `ix_domain::launch` maps it into a process that has not run an instruction yet and lets it run
 //! first. It has a C library, a heap and thread-local storage of its own. What it does:
 //!
-//! 1. `main`: read the command line, say hello to the broker, get configuration and descriptors;
-//! 2. [`boot`]: start the dataplane;
+//! 1. `main`: read the command line;
+//! 2. [`boot`]: say hello to the broker, get configuration and descriptors, start the dataplane, at once
+//!    or [`later`];
 //! 3. [`elastic`]: make a stack and thread-local storage for each elastic thread;
 //! 4. [`resume`]: write the header's address into `IX_ABI`, and jump to the program's entry.
 //!
@@ -22,6 +23,7 @@ mod c_symbols;
 mod elastic;
 mod gate;
 mod heap;
+mod later;
 mod resume;
 mod signals;
 mod sys;
@@ -29,7 +31,7 @@ mod updates;
 mod wall;
 
 use arguments::Arguments;
-use ix_domain::{Channel, FromImage};
+use ix_domain::{Channel, FromImage, ReservedFds};
 use std::ffi::{c_char, c_int};
 use std::os::fd::{FromRawFd, OwnedFd};
 
@@ -50,14 +52,28 @@ extern "C" fn main(argc: c_int, argv: *const *const c_char, _env: *const *const 
     // SAFETY: no pointers.
     unsafe { libc::fcntl(arguments.channel, libc::F_SETFD, libc::FD_CLOEXEC) };
     let channel = Channel::from_fd(fd);
-    match boot::start(channel, &arguments.domain) {
+    let started = boot::can_start().and_then(|()| reserved());
+    let started = started.and_then(|reserved| match arguments.later {
+        true => {
+            later::prepare(arguments.channel, reserved);
+            reserved.fence().map_err(|e| format!("setrlimit: {e}"))?;
+            Ok((&raw const later::STARTER).addr())
+        }
+        false => boot::start(&channel, reserved, &arguments.domain, false)
+            .map(|header| header.expose_provenance()),
+    });
+    match started {
         // SAFETY: the launcher has read both from the stopped process, and no code of the program
-        // has run since.
-        Ok(header) => unsafe { resume::program(&arguments, header) },
-        Err((channel, why)) => {
+        // has run since. The channel stays open.
+        Ok(address) => unsafe { resume::program(&arguments, address) },
+        Err(why) => {
             // When the broker is gone too, there is nobody to tell.
             let _ = channel.send(&FromImage::Failed(why).encode(), &[]);
             1
         }
     }
+}
+
+fn reserved() -> Result<ReservedFds, String> {
+    ReservedFds::of_this_process().map_err(|e| format!("getrlimit: {e}"))
 }

@@ -4,20 +4,20 @@ use crate::arguments::{Arguments, Domain};
 use crate::{sys, wall};
 use core::arch::asm;
 use core::ffi::{CStr, c_char};
-use ix_abi::{ENV_HEADER, ProcessHeader};
+use ix_abi::ENV_HEADER;
 use ix_domain::ABI_PLACEHOLDER;
 
 /// Where to jump. In memory, because a new program starts with all registers zero.
 static mut ENTRY: usize = 0;
 
-/// Starts the program.
+/// Starts the program, whose `IX_ABI` names the header (or the starter) at this address.
 ///
 /// # Safety
 /// The arguments are the entry point and the stack pointer of a program that the kernel has just
 /// loaded into this process, and no code of it has run.
-pub unsafe fn program(arguments: &Arguments, header: *const ProcessHeader) -> ! {
+pub unsafe fn program(arguments: &Arguments, header: usize) -> ! {
     // SAFETY: the caller's promise.
-    unsafe { patch_environment(arguments.stack as *mut usize, header as usize) };
+    unsafe { patch_environment(arguments.stack as *mut usize, header) };
     // What our C library has registered for this Linux thread points to our memory; the program's
     // library will register its own, but a program without one would not.
     // SAFETY: null is allowed for both. 24 is the size of a `robust_list_head`.

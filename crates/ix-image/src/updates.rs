@@ -1,4 +1,5 @@
 //! Devices that change and commands of the control plane: the broker's word of it, and our answers.
+use crate::sys;
 use ix_dataplane::capture::CaptureMessage;
 use ix_dataplane::{CommandMessage, FromBroker, Outcome, Update, UpdateOutcome, UpdateSource};
 use ix_domain::{Channel, FromImage, ReservedFds, ToImage};
@@ -10,12 +11,14 @@ pub struct ChannelUpdates {
     /// `None` once it broke: the dataplane goes on with the devices it has.
     channel: Option<Channel>,
     reserved: ReservedFds,
+    /// The program had begun before the dataplane.
+    later: bool,
 }
 
 impl ChannelUpdates {
     /// Of this channel; descriptors go where the dataplane's are.
-    pub fn new(channel: Channel, reserved: ReservedFds) -> ChannelUpdates {
-        ChannelUpdates { channel: Some(channel), reserved }
+    pub fn new(channel: Channel, reserved: ReservedFds, later: bool) -> ChannelUpdates {
+        ChannelUpdates { channel: Some(channel), reserved, later }
     }
 
     /// The next message, its descriptors out of the program's way; `None` when nothing waits.
@@ -33,7 +36,20 @@ impl ChannelUpdates {
             Ok(Some(message)) => Ok(Some(message)),
             Ok(None) | Err(_) => {
                 self.channel = None;
+                self.end_with_the_broker();
                 Ok(None)
+            }
+        }
+    }
+
+    /// The process that the broker has started dies with it. One of its children that has the dataplane
+    /// does here: nobody would be left to end it.
+    fn end_with_the_broker(&self) {
+        if self.later {
+            // SAFETY: no pointers. The bare call, for the C library may answer for the parent.
+            unsafe {
+                let own = sys::syscall(libc::SYS_getpid, [0; 6]) as u64;
+                sys::syscall(libc::SYS_kill, [own, libc::SIGKILL as u64, 0, 0, 0, 0]);
             }
         }
     }

@@ -314,7 +314,13 @@ fn map(at: *mut u8, bytes: usize, flags: i32, fd: RawFd) -> Option<*mut u8> {
     // SAFETY: a new mapping at an address of the kernel's choice, or with MAP_FIXED over a range
     // that the caller has reserved and uses for nothing yet.
     let p = unsafe { libc::mmap(at.cast(), bytes, prot, flags, fd, 0) };
-    (p != libc::MAP_FAILED).then_some(p.cast())
+    if p == libc::MAP_FAILED {
+        return None;
+    }
+    // SAFETY: the mapping just made. A forked child has none of it: neither is the memory copied at
+    // its first write, nor do devices stay open there. Where it fails, fork is only slower.
+    unsafe { libc::madvise(p, bytes, libc::MADV_DONTFORK) };
+    Some(p.cast())
 }
 
 fn errno() -> i32 {

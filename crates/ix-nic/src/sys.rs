@@ -41,6 +41,9 @@ impl Mapping {
         if p == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
+        // SAFETY: the mapping just made. A forked child must not keep a device open that its parent
+        // has closed; where it fails, the child does.
+        unsafe { libc::madvise(p, bytes, libc::MADV_DONTFORK) };
         Ok(Mapping { addr: p.cast(), bytes })
     }
 

@@ -8,7 +8,8 @@ use ix_ctl::commands::Commands;
 use ix_ctl::control::{Access, Answers, Captures, Charge, Dataplane, Server};
 use ix_ctl::surveys::Surveys;
 use ix_domain::{
-    Child, Exit, FromImage, Image, LaunchConfig, LaunchError, Occurrence, SignalForwarding,
+    Child, Exit, FromImage, Image, LaunchConfig, LaunchError, Occurrence, ServeError,
+    SignalForwarding,
 };
 use ix_nic::OpenedDevice;
 use ix_testbed::{LinkWatch, Namespace};
@@ -17,7 +18,7 @@ use std::ffi::OsString;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// The dataplane as an executable of its own, that is planted into the program's process.
 static IMAGE: &[u8] = include_bytes!(env!("IX_IMAGE"));
@@ -27,6 +28,8 @@ pub fn image_bytes() -> &'static [u8] {
     IMAGE
 }
 
+/// How long devices may take to be free again.
+const REOPEN: Duration = Duration::from_secs(3);
 /// From the first sign of a process's end to its end, at most.
 const ENDING_MS: i32 = 100;
 
@@ -36,14 +39,12 @@ pub struct Broker {
     pub program: PathBuf,
     /// Its arguments, `argv[0]` included.
     pub args: Vec<OsString>,
-    /// The dataplane's configuration.
-    pub text: String,
     /// Hardware threads, one for each elastic thread.
     pub cpus: Vec<usize>,
-    /// Its devices, in the order of the configuration.
-    pub devices: Vec<OpenedDevice>,
-    /// Packet memory, if one of them shares it with a peer.
-    pub memory: Option<Arc<OwnedFd>>,
+    /// What its dataplane begins with.
+    pub outfit: Outfit,
+    /// Makes another one, for a dataplane that begins after the first has ended.
+    pub again: Box<dyn Fn() -> Result<Outfit>>,
     /// Who may ask it, and whether metrics are served.
     pub access: Access,
     /// What makes an unmodified program load the library for sockets.
@@ -52,6 +53,16 @@ pub struct Broker {
     pub domain: ix_domain::Domain,
     /// Whom the program runs as, when not as ourselves.
     pub user: Option<(u32, u32)>,
+}
+
+/// What a dataplane begins with.
+pub struct Outfit {
+    /// Its configuration.
+    pub text: String,
+    /// Its devices, in the order of the configuration.
+    pub devices: Vec<OpenedDevice>,
+    /// Packet memory, if one of them shares it with a peer.
+    pub memory: Option<Arc<OwnedFd>>,
 }
 
 /// A program that runs.
@@ -70,11 +81,14 @@ pub struct Running {
     commands: Commands,
     surveys: Surveys,
     name: String,
-    _signals: SignalForwarding,
+    signals: SignalForwarding,
+    /// For the first beginning.
+    outfit: Option<Outfit>,
+    again: Box<dyn Fn() -> Result<Outfit>>,
 }
 
 impl Broker {
-    /// Starts the program; answers when its dataplane stands.
+    /// Starts the program; answers when its dataplane stands, or waits until the program needs it.
     pub fn start(mut self, control: Option<&Path>) -> Result<Running> {
         raise_memlock();
         let name = self.program.display().to_string();
@@ -83,15 +97,17 @@ impl Broker {
         let watch = watch_links()?;
         let image = Image::from_bytes(IMAGE).map_err(|e| problem(&e))?;
         let counters = Counters::new(&self.cpus).map_err(|e| problem(&e))?;
+        let later = self.preload.is_wanted();
         let config = LaunchConfig {
             program: self.program.clone(),
             args: self.args,
             env: std::mem::take(&mut self.preload.env),
             inherited: self.preload.inherited.iter().map(AsRawFd::as_raw_fd).collect(),
+            later,
             domain: self.domain,
             user: self.user,
         };
-        let mut child = ix_domain::launch(&image, &config).map_err(launch_problem)?;
+        let child = ix_domain::launch(&image, &config).map_err(launch_problem)?;
         let pid = child.pid();
         let signals = SignalForwarding::to(pid).map_err(|e| problem(&e))?;
         let mut control = Server::listen(control, pid as i32, &self.access)?;
@@ -99,49 +115,85 @@ impl Broker {
             eprintln!("ix: metrics at http://{address}/metrics");
         }
         metrics.map_or(Ok(()), |metrics| control.expose(metrics)).map_err(|e| problem(&e))?;
+        let mut running = Running {
+            child,
+            control,
+            answers: Answers::default(),
+            charge: Charge::default(),
+            captures: Captures::default(),
+            watch,
+            counters,
+            devices: Devices::new(Vec::new()),
+            commands: Commands::default(),
+            surveys: Surveys::default(),
+            name,
+            signals,
+            outfit: Some(self.outfit),
+            again: self.again,
+        };
+        if !later {
+            running.equip(ix_domain::serve)?;
+        }
+        Ok(running)
+    }
+}
+
+/// What answers the image's questions: [`ix_domain::serve`], or [`ix_domain::equip`] after its hello.
+type Serve = fn(
+    &mut Child,
+    &str,
+    &[BorrowedFd<'_>],
+    &mut dyn FnMut(usize, usize) -> std::result::Result<(), String>,
+) -> std::result::Result<(), ServeError>;
+
+impl Running {
+    /// Gives a dataplane that begins what it asks for.
+    fn equip(&mut self, serve: Serve) -> Result<()> {
+        let outfit = match self.outfit.take() {
+            Some(outfit) => outfit,
+            None => self.outfit_again()?,
+        };
         // The control page comes first, then packet memory, then every device's queues.
-        let mut fds: Vec<BorrowedFd<'_>> = vec![counters.fd()];
-        fds.extend(self.memory.as_deref().map(AsFd::as_fd));
-        let mut devices = std::mem::take(&mut self.devices);
+        let mut fds: Vec<BorrowedFd<'_>> = vec![self.counters.fd()];
+        fds.extend(outfit.memory.as_deref().map(AsFd::as_fd));
+        let mut devices = outfit.devices;
         let queues: Vec<_> = devices.iter_mut().map(|d| d.take_fds()).collect();
         fds.extend(queues.iter().flatten().map(|fd| fd.as_fd()));
-        ix_domain::serve(&mut child, &self.text, &fds, |device, queue| {
+        let mut attached = |device: usize, queue: usize| {
             let sockets = queues.get(device).ok_or("no such device")?;
             let device = devices.get_mut(device).ok_or("no such device")?;
             if let Some(mode) = sockets.get(queue).filter(|_| queue == 0).and_then(bound_mode) {
                 device.info.mode.push_str(mode);
             }
             device.finish(queue).map_err(|e| e.to_string())
-        })
-        .map_err(|e| problem(&e))?;
+        };
+        serve(&mut self.child, &outfit.text, &fds, &mut attached)
+            .map_err(|e| Problem::new(format!("cannot run {}", self.name), e))?;
         for device in &devices {
             let info = &device.info;
             eprintln!("ix: device {}:{}: {}", info.kind, info.name, info.mode);
         }
-        eprintln!("ix: packet memory: {}", pages_of(pid));
+        eprintln!("ix: packet memory: {}", pages_of(self.child.heir()));
         // A queue lives as long as any copy of its descriptor: let the dataplane have the only one.
         drop(queues);
-        let devices = Devices::new(devices);
-        let commands = Commands::default();
-        let answers = Answers::default();
-        Ok(Running {
-            child,
-            control,
-            answers,
-            charge: Charge::default(),
-            captures: Captures::default(),
-            watch,
-            counters,
-            devices,
-            commands,
-            surveys: Surveys::default(),
-            name,
-            _signals: signals,
-        })
+        self.devices = Devices::new(devices);
+        self.commands = Commands::default();
+        Ok(())
     }
-}
 
-impl Running {
+    /// For a dataplane in another process, after the first one's has ended. Linux may take a moment to
+    /// take the devices from that.
+    fn outfit_again(&mut self) -> Result<Outfit> {
+        self.devices = Devices::new(Vec::new());
+        let end = Instant::now() + REOPEN;
+        loop {
+            match (self.again)() {
+                Err(_) if Instant::now() < end => std::thread::sleep(REOPEN / 100),
+                outfit => return outfit,
+            }
+        }
+    }
+
     /// Waits for the program's end.
     pub fn wait(&mut self) -> Result<Exit> {
         self.serve_devices();
@@ -177,8 +229,13 @@ impl Running {
                         return Ok(exit);
                     }
                 }
+                Occurrence::Said(FromImage::Hello { pid }) => {
+                    self.child.inherited_by(pid);
+                    self.equip(ix_domain::equip)?;
+                }
                 Occurrence::Said(message) => self.heard(&message),
             }
+            self.signals.turn_to(self.child.leader());
             for (ticket, answer) in self.answers.take() {
                 self.control.answer(ticket, answer);
             }

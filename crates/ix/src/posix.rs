@@ -3,10 +3,11 @@ use crate::args::Posix;
 use crate::settings::Settings;
 use ix_cli::problem::{Problem, Result, STATUS_NOT_EXECUTABLE};
 use ix_domain::{ReservedFds, memfd};
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
@@ -23,6 +24,13 @@ pub struct Preload {
     pub env: Vec<(OsString, OsString)>,
     /// Descriptors that it inherits under these numbers.
     pub inherited: Vec<OwnedFd>,
+}
+
+impl Preload {
+    /// Whether the program is an unmodified one, whose dataplane begins when it first needs it.
+    pub fn is_wanted(&self) -> bool {
+        !self.env.is_empty()
+    }
 }
 
 /// What a program's file says about itself.
@@ -85,7 +93,8 @@ fn prepare(settings: &Settings) -> std::io::Result<Preload> {
     let mut file = File::from(memfd(c"libix-posix.so")?);
     file.write_all(LIBRARY)?;
     // Under the number that it will have in the program, which closes it.
-    let fd = ReservedFds::of_this_process()?.copy(file.as_fd())?;
+    let reserved = ReservedFds::of_this_process()?;
+    let fd = reserved.copy(file.as_fd())?;
     let number = fd.as_raw_fd();
     let mut libraries = OsString::from(format!("/proc/self/fd/{number}"));
     if let Some(others) = std::env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()) {
@@ -94,7 +103,7 @@ fn prepare(settings: &Settings) -> std::io::Result<Preload> {
     }
     let addresses = settings.networks().join(",");
     let gateway = settings.gateway().unwrap_or_default();
-    let told = format!("{addresses};{gateway};{number}");
+    let told = format!("{addresses};{gateway};{number};{}", reserved.base());
     let env = vec![("LD_PRELOAD".into(), libraries), ("IX_POSIX".into(), told.into())];
     Ok(Preload { env, inherited: vec![fd] })
 }
@@ -103,9 +112,25 @@ fn look_at(program: &Path) -> Program {
     let mut head = Vec::new();
     let read = File::open(program).and_then(|file| file.take(HEAD_BYTES).read_to_end(&mut head));
     match read {
+        // The kernel runs its interpreter, with the same environment.
+        Ok(_) if head.starts_with(b"#!") => {
+            interpreter(&head).map_or(Program::Unknown, |program| {
+                let mut head = Vec::new();
+                let read =
+                    File::open(program).and_then(|f| f.take(HEAD_BYTES).read_to_end(&mut head));
+                read.ok().and_then(|_| judge(&head)).unwrap_or(Program::Unknown)
+            })
+        }
         Ok(_) => judge(&head).unwrap_or(Program::Unknown),
         Err(_) => Program::Unknown,
     }
+}
+
+/// The first word of a script's first line, behind `#!`.
+fn interpreter(script: &[u8]) -> Option<&Path> {
+    let line = script.get(2..)?.split(|byte| *byte == b'\n').next()?;
+    let word = line.split(u8::is_ascii_whitespace).find(|word| !word.is_empty())?;
+    Some(Path::new(OsStr::from_bytes(word)))
 }
 
 /// Judges by an ELF file's program headers.
@@ -161,6 +186,17 @@ mod tests {
         assert_eq!(look_at(Path::new("/bin/sh")), Program::Dynamic);
         assert_eq!(look_at(Path::new("/etc/passwd")), Program::Unknown);
         assert_eq!(look_at(Path::new("/no/such")), Program::Unknown);
+        for (script, expected) in [
+            (&b"#!/bin/sh -e\nexit 0\n"[..], Program::Dynamic),
+            (b"#! /bin/sh", Program::Dynamic),
+            (b"#!/no/such\n", Program::Unknown),
+            (b"#!\n", Program::Unknown),
+        ] {
+            let path = std::env::temp_dir().join(format!("ix-script-{}", std::process::id()));
+            std::fs::write(&path, script).expect("a file");
+            assert_eq!(look_at(&path), expected);
+            std::fs::remove_file(path).expect("its end");
+        }
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! Checks everything before it touches anything, opens the devices (which needs privilege), and
 //! becomes the program's broker; ends as the program ends.
 use crate::args::RunArgs;
-use crate::broker::Broker;
+use crate::broker::{Broker, Outfit};
 use crate::isn_key;
 use crate::settings::Settings;
 use ix_cli::domain::Domain;
@@ -41,10 +41,18 @@ pub fn main(args: &RunArgs) -> Result<u8> {
     let kept = ix_ctl::control::folder().ok();
     keys.isn_secret =
         isn_key::of_addresses(kept.as_deref(), &settings.addresses(), keys.isn_secret);
-    let memory = shared_memory(&specs, &settings)?;
-    let devices = open_devices(&specs, &settings, &keys, &memory)?;
     let domain = if walled { ix_domain::Domain::Pku } else { ix_domain::Domain::None };
     let user = if walled { user_of(args.user)? } else { None };
+    let (cpus, access) = (settings.cpus(), settings.access.clone());
+    let again: Box<dyn Fn() -> Result<Outfit>> = Box::new(move || {
+        let memory = shared_memory(&specs, &settings)?;
+        let devices = open_devices(&specs, &settings, &keys, &memory)?;
+        let text = dataplane_text(&settings, &keys, &devices);
+        let shares = devices.iter().any(OpenedDevice::shares_memory);
+        let memory = memory.map(|memory| memory.fd).filter(|_| shares);
+        Ok(Outfit { text, devices, memory })
+    });
+    let outfit = again()?;
     match user {
         _ if !walled => eprintln!("ix: domain none: the program can touch the dataplane's memory"),
         Some((user, _)) => {
@@ -52,15 +60,10 @@ pub fn main(args: &RunArgs) -> Result<u8> {
         }
         None => eprintln!("ix: domain pku (new, little used)"),
     }
-    let text = dataplane_text(&settings, &keys, &devices);
     let name = program.display().to_string();
-    let (cpus, access) = (settings.cpus(), settings.access.clone());
     shared_cpus(&cpus).iter().for_each(|line| eprintln!("ix: {line}"));
-    let shares = devices.iter().any(OpenedDevice::shares_memory);
-    let memory = memory.map(|memory| memory.fd).filter(|_| shares);
     let argv = args.program.clone();
-    let broker =
-        Broker { program, args: argv, text, cpus, devices, memory, access, preload, domain, user };
+    let broker = Broker { program, args: argv, cpus, outfit, again, access, preload, domain, user };
     let mut running = broker.start(args.control.as_deref())?;
     let controller = args
         .policy

@@ -138,9 +138,10 @@ fn memcached(bed: &Bed, workers: &str) -> Option<Service> {
     let program =
         ["memcached", "-u", "nobody", "-l", &at, "-U", "11211", "-m", "64", "-t", workers];
     let mut service = bed.start(&program);
-    let ready = || bed.client.run(|| TcpStream::connect(MEMCACHED)).is_ok();
-    support::eventually("memcached listens", ready);
-    service.process.check();
+    support::eventually("memcached listens", || {
+        service.process.check();
+        bed.client.run(|| TcpStream::connect_timeout(&MEMCACHED.into(), PATIENCE)).is_ok()
+    });
     Some(service)
 }
 
@@ -249,21 +250,70 @@ fn programs_that_cannot_be_are_refused_in_one_line() {
     assert!(said.contains("linked statically") && said.lines().count() == 1, "{said}");
 }
 
-/// A forked child has no dataplane: it is told so, and its parent goes on.
+/// The greeting of whoever accepts; asked for until somebody does.
+fn greeting(bed: &Bed) -> String {
+    let mut said = String::new();
+    support::eventually("somebody greets", || {
+        said.clear();
+        let stream = bed.client.run(|| TcpStream::connect_timeout(&SERVICE.into(), PATIENCE));
+        let Ok(mut stream) = stream else { return false };
+        stream.set_read_timeout(Some(PATIENCE)).expect("timeout");
+        stream.read_to_string(&mut said).is_ok() && !said.is_empty()
+    });
+    said
+}
+
+/// `listen` was called in another process: the one that waits for connections has the dataplane.
 #[test]
-fn forked_children_leave_ix_to_their_parent() {
-    let test = "forked_children_leave_ix_to_their_parent";
+fn a_daemon_serves_on_ix_and_ends_with_ix_run() {
+    let test = "a_daemon_serves_on_ix_and_ends_with_ix_run";
+    let Some(program) = compile(test, "forks") else { return };
+    for nic in Nic::ALL {
+        let Some(bed) = Bed::new(test, nic, 1) else { return };
+        let service = bed.start(&[program.to_str().expect("text"), "daemon", "7"]);
+        service.process.wait_for("ready", PATIENCE);
+        for _ in 0..3 {
+            assert_eq!(greeting(&bed), "daemon");
+        }
+        // `ix run` lives as long as the daemon, and passes signals on to it.
+        service.process.signal(libc::SIGTERM);
+        let (status, said) = service.process.wait(PATIENCE);
+        assert_eq!(status.code(), Some(128 + libc::SIGTERM), "{said:#?}");
+    }
+}
+
+/// One process after the other has the dataplane.
+#[test]
+fn children_serve_and_after_them_their_parent() {
+    let test = "children_serve_and_after_them_their_parent";
+    let Some(program) = compile(test, "forks") else { return };
+    // A tap that nobody keeps goes with the process that has it.
+    let Some(bed) = Bed::new(test, Nic::Afxdp, 1) else { return };
+    let service = bed.start(&[program.to_str().expect("text"), "master", "7"]);
+    service.process.wait_for("ready", PATIENCE);
+    for name in ["child", "other", "parent"] {
+        assert_eq!(greeting(&bed), name);
+    }
+    let (status, said) = service.process.wait(PATIENCE);
+    assert!(status.success(), "{said:#?}");
+}
+
+/// Connections do not go to children, who are told so; the parent goes on.
+#[test]
+fn connections_stay_with_the_process_that_accepted_them() {
+    let test = "connections_stay_with_the_process_that_accepted_them";
     let Some(program) = compile(test, "forks") else { return };
     let Some(bed) = Bed::new(test, Nic::Tap, 1) else { return };
-    let service = bed.start(&[program.to_str().expect("text"), "7"]);
+    let service = bed.start(&[program.to_str().expect("text"), "connection", "7"]);
     service.process.wait_for("ready", PATIENCE);
     let mut stream = bed.client.run(|| connect_to(SERVICE));
+    service.process.wait_for("child: EBADF", PATIENCE);
+    stream.write_all(b"x").expect("a byte");
     let mut said = String::new();
     stream.read_to_string(&mut said).expect("the parent speaks, and closes");
     assert_eq!(said, "parent");
     let (status, said) = service.process.wait(PATIENCE);
     assert!(status.success(), "{said:#?}");
-    assert!(said.iter().any(|line| line == "child: accept: EBADF"), "{said:#?}");
-    let told = said.iter().filter(|line| line.contains("a forked child uses a socket")).count();
+    let told = said.iter().filter(|line| line.contains("a forked child uses a connection")).count();
     assert_eq!(told, 1, "{said:#?}");
 }

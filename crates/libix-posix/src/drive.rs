@@ -12,11 +12,12 @@ use crate::log;
 use crate::signals;
 use crate::slab::Id;
 use crate::state::{Core, Role};
-use crate::sync::{ELASTIC, Guard, Locked, hush, lock, new_bell};
+use crate::stream::CORK_US;
+use crate::sync::{ELASTIC, Guard, hush, lock, new_bell};
 use ix_abi::gate_op;
-use libix::raw::{Gate, Process, Thread, Wait};
+use libix::raw::{Gate, Wait};
+use std::cell::RefCell;
 use std::os::fd::RawFd;
-use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 /// How long no cycle may have run before the helper runs one.
@@ -24,9 +25,6 @@ const TICK: Duration = Duration::from_millis(1);
 
 /// Longest wait of a driver while a sender found no transmit memory.
 const STARVED_US: u64 = 1_000;
-
-/// The dataplane of this process; empty where there is none.
-pub static PROCESS: OnceLock<Process> = OnceLock::new();
 
 /// What somebody waits for, to be told of changes.
 #[derive(Clone, Copy)]
@@ -108,10 +106,11 @@ pub fn wait<T>(
         }
         let left = how.until.map(|until| until.saturating_duration_since(Instant::now()));
         let late = left.is_some_and(|left| left.is_zero());
-        if late && (turned || !how.drives || core.role != Role::Free) {
+        let can_drive = how.drives && core.role == Role::Free && crate::seat::take(&mut core);
+        if late && (turned || !can_drive) {
             return (core, Err(Stop::TimedOut));
         }
-        if how.drives && core.role == Role::Free {
+        if can_drive {
             let (back, events) = turn(core, patience(left), how.linux, Role::Program);
             core = back;
             turned = true;
@@ -125,7 +124,7 @@ pub fn wait<T>(
         }
         let bell = own_bell();
         how.interest.each(&mut core, |waiters| waiters.push(bell));
-        if how.drives && core.role == Role::Helper {
+        if how.drives && (core.role == Role::Helper || core.tx.is_none()) {
             core.wants_role.push(bell);
         }
         drop(core);
@@ -159,13 +158,10 @@ pub fn turn(mut core: Guard, wait: Wait, linux: Option<RawFd>, role: Role) -> (G
         return (core, 0);
     };
     let left = core.emit(thread);
-    let wait = match wait {
-        // Memory comes back with acknowledgements, or from the dataplane without an event.
-        Wait::Forever if core.starved => Wait::Us(STARVED_US),
-        Wait::Us(us) if core.starved => Wait::Us(us.min(STARVED_US)),
-        wait => wait,
-    };
+    // Memory comes back with acknowledgements, or from the dataplane without an event.
+    let wait = if core.starved { at_most(wait, STARVED_US) } else { wait };
     core.starved = false;
+    let wait = if core.corked.is_empty() { wait } else { at_most(wait, CORK_US) };
     let rewatch = core.watched != linux;
     core.watched = linux;
     drop(core);
@@ -193,14 +189,26 @@ pub fn turn(mut core: Guard, wait: Wait, linux: Option<RawFd>, role: Role) -> (G
     (core, events)
 }
 
+fn at_most(wait: Wait, limit_us: u64) -> Wait {
+    match wait {
+        Wait::Forever => Wait::Us(limit_us),
+        Wait::Us(us) => Wait::Us(us.min(limit_us)),
+        Wait::Poll => Wait::Poll,
+    }
+}
+
 /// One cycle without waiting, if nobody else runs one.
-pub fn poll(core: Guard) -> Guard {
-    if core.role == Role::Free { turn(core, Wait::Poll, None, Role::Program).0 } else { core }
+pub fn poll(mut core: Guard) -> Guard {
+    if core.role == Role::Free && crate::seat::take(&mut core) {
+        turn(core, Wait::Poll, None, Role::Program).0
+    } else {
+        core
+    }
 }
 
 /// Makes the driver come out of the dataplane. Signal handlers call it, even inside.
 pub fn kick() {
-    if let Some(process) = PROCESS.get() {
+    if let Some(process) = crate::seat::process() {
         process.gate().call(gate_op::KICK, 0, 0, 0);
     }
 }
@@ -232,45 +240,24 @@ impl Drop for Bell {
     }
 }
 
-/// The calling thread's bell.
+/// The calling thread's bell. A forked child's threads need others than their parent's.
 fn own_bell() -> RawFd {
-    thread_local! { static BELL: Bell = Bell(new_bell()); }
-    BELL.with(|bell| bell.0)
+    thread_local! { static BELL: RefCell<Option<(i32, Bell)>> = const { RefCell::new(None) }; }
+    let pid = crate::process::own_pid();
+    BELL.with_borrow_mut(|bell| match bell {
+        Some((owner, bell)) if *owner == pid => bell.0,
+        _ => bell.insert((pid, Bell(new_bell()))).1.0,
+    })
 }
 
-/// Enters the dataplane, once. `Err`: why not, already said.
+/// The dataplane, begun if need be. `Err`: another process has it.
 pub fn enter(core: &mut Core) -> Result<(), i32> {
-    if core.tx.is_some() {
-        return Ok(());
-    }
-    let Some(process) = PROCESS.get() else { return Err(libc::ENETDOWN) };
-    // Handlers wait anyway: the lock is held.
-    let entered = signals::inside(|_| Thread::share(process, 0));
-    let thread = entered.map_err(|error| {
-        log::line(&format!("the program cannot use the dataplane: {error}"));
-        libc::ENETDOWN
-    })?;
-    core.tx = Some(Locked(*thread.tx()));
-    core.address = Some(process.local_addr());
-    // SAFETY: the lock is held, and nobody could drive before there was an elastic thread.
-    unsafe { ELASTIC.set(thread) };
-    start_helper();
-    Ok(())
+    if crate::seat::take(core) { Ok(()) } else { Err(libc::ENETDOWN) }
 }
 
-/// Starts the helper, with all signals blocked: the program's handlers run on its own threads.
-fn start_helper() {
-    // SAFETY: sets of ours; the call cannot fail with these arguments.
-    unsafe {
-        let (mut all, mut before) = core::mem::zeroed::<(libc::sigset_t, libc::sigset_t)>();
-        libc::sigfillset(&mut all);
-        libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut before);
-        let started = std::thread::Builder::new().name("ix-helper".to_owned()).spawn(help);
-        libc::pthread_sigmask(libc::SIG_SETMASK, &before, core::ptr::null_mut());
-        if let Err(error) = started {
-            log::line(&format!("no helper thread ({error}): connections stall while you compute"));
-        }
-    }
+/// Starts the helper.
+pub fn start_helper() {
+    crate::sync::spawn("ix-helper", help);
 }
 
 /// The helper's life.

@@ -2,7 +2,7 @@
 use crate::slab::Id;
 use crate::socket::{Kind, Socket};
 use crate::state::{Core, Pending, cookie};
-use crate::stream::{Ending, Phase, Stream};
+use crate::stream::{CORK_US, Ending, Phase, Stream};
 use ix_abi::{SgEntry, flow_opt};
 use libix::Error;
 use libix::raw::{Thread, call};
@@ -30,6 +30,35 @@ impl Core {
     pub fn emit(&mut self, thread: &mut Thread) -> bool {
         self.pending.clear();
         self.ask_for_memory(thread);
+        self.touch_corked();
+        self.emit_waiting(thread)
+    }
+
+    /// The same for the first batch, behind a call that is not ours: listeners and UDP sockets that
+    /// were noted so far.
+    pub fn emit_first(&mut self, thread: &mut Thread) {
+        self.pending.clear();
+        self.pending.push(Pending::Nothing);
+        self.emit_waiting(thread);
+    }
+
+    /// Connections that hold bytes back look whether it is time.
+    fn touch_corked(&mut self) {
+        if self.corked.is_empty() {
+            return;
+        }
+        let now_us = crate::drive::now_us();
+        for id in core::mem::take(&mut self.corked) {
+            let stream = self.sockets.get_mut(id).and_then(Socket::stream);
+            match stream.and_then(|stream| stream.held_us) {
+                Some(since_us) if now_us < since_us + CORK_US => self.corked.push(id),
+                Some(_) => self.touch(id),
+                None => {}
+            }
+        }
+    }
+
+    fn emit_waiting(&mut self, thread: &mut Thread) -> bool {
         for id in core::mem::take(&mut self.new_ports) {
             if let Some(port) = self.ports.get(id) {
                 let listen = call::listen(port.at, port.backlog, id | cookie::PORT);
@@ -67,7 +96,7 @@ impl Core {
                     return false;
                 };
                 let ends = stream.write_shut || stream.ending != Ending::No;
-                ends || stream.outbox.unsent() > *offered
+                ends || (stream.outbox.unsent() > *offered && stream.held_us.is_none())
             }
             _ => false,
         }
@@ -88,7 +117,7 @@ impl Core {
     }
 
     fn emit_socket(&mut self, thread: &mut Thread, id: Id) -> Left {
-        let Core { sockets, pending, datagrams, tx, .. } = self;
+        let Core { sockets, pending, datagrams, tx, corked: held, mss, .. } = self;
         let Some(socket) = sockets.get_mut(id) else { return Left::Nothing };
         let mut batch = Batch { thread, pending };
         let (keepalive, idle_s) = (socket.options.keepalive, socket.options.keep_idle_s);
@@ -106,7 +135,12 @@ impl Core {
                     let ask = call::get_info(stream.handle, &mut memory);
                     batch.push(ask, Pending::Info(id, memory));
                 }
-                batch.stream(id, stream, local_port, corked, keepalive_s)
+                let unheld = stream.held_us.is_none();
+                let limit = stream.sendable(corked, *mss, crate::drive::now_us);
+                if unheld && stream.held_us.is_some() {
+                    held.push(id);
+                }
+                batch.stream(id, stream, local_port, limit, keepalive_s)
             }
             Kind::Datagrams(udp) => {
                 if udp.closing {
@@ -145,7 +179,7 @@ impl Core {
                 let left = !udp.outbox.is_empty() || !udp.done.is_empty();
                 if left { Left::More } else { Left::Nothing }
             }
-            Kind::Linux | Kind::Idle { .. } | Kind::Listener(_) => Left::Nothing,
+            Kind::Linux | Kind::Idle { .. } | Kind::Listener(_) | Kind::Lost => Left::Nothing,
         }
     }
 
@@ -206,7 +240,8 @@ impl Core {
             Ok(taken) => {
                 stream.outbox.taken(taken);
                 stream.blocked = taken < offered;
-                let more = stream.outbox.unsent() > 0 && !stream.blocked;
+                let held = stream.held_us.is_some();
+                let more = stream.outbox.unsent() > 0 && !stream.blocked && !held;
                 let ends = stream.ending != Ending::No || stream.write_shut;
                 if more || (ends && stream.outbox.unsent() == 0) {
                     self.touch(id);
@@ -221,6 +256,9 @@ impl Core {
     fn listen_answered(&mut self, id: Id, answer: Result<u64, Error>) {
         let Some(port) = self.ports.get_mut(id) else { return };
         port.listener = Some(answer);
+        if let Err(error) = answer {
+            crate::log::line(&format!("cannot listen at {}: {error}", port.at));
+        }
         let members = port.members.clone();
         if members.is_empty() {
             if let Ok(listener) = answer {
@@ -277,7 +315,7 @@ impl Batch<'_> {
         id: Id,
         stream: &mut Stream,
         local_port: u16,
-        corked: bool,
+        limit: u64,
         keepalive_s: u32,
     ) -> Left {
         match stream.phase {
@@ -316,8 +354,9 @@ impl Batch<'_> {
             self.push(call::recv_done(handle, stream.inbox.take_done()), Pending::Nothing);
         }
         let ends = stream.write_shut || stream.ending == Ending::Close;
-        if stream.outbox.unsent() > 0 && !stream.blocked && (ends || !corked) {
-            if let Some((_, offered)) = self.thread.push_sendv(handle, stream.outbox.pieces()) {
+        if limit > 0 && !stream.blocked {
+            let pieces = stream.outbox.pieces(limit);
+            if let Some((_, offered)) = self.thread.push_sendv(handle, pieces) {
                 self.pending.push(Pending::Sendv(id, offered));
             }
             // What follows depends on how much the window takes.

@@ -8,6 +8,7 @@
 //!   under its descriptor, so that numbers, `dup`, `fcntl`, close-on-exec, `fstat` and `select` are
 //!   as ever.
 //! * `ops`, `transfer`, `options` and `ready` are the calls, in safe code, on what `state` holds.
+//! * `seat` says which process of the program has the dataplane, and begins it.
 //! * `drive` runs the dataplane on whichever thread has to wait; `emit` and `dispatch` are its two
 //!   ends: calls in, events out.
 //! * `signals` keeps the program's handlers out of the dataplane.
@@ -32,6 +33,7 @@ mod process;
 mod ready;
 mod real;
 mod route;
+mod seat;
 mod signals;
 mod slab;
 mod socket;

@@ -6,8 +6,8 @@ use core::sync::atomic::{AtomicU64, Ordering};
 pub enum Once {
     /// A forked child uses a socket of its parent.
     ChildUses,
-    /// A forked child makes sockets of its own.
-    ChildMakes,
+    /// Another process of the program has the dataplane.
+    Waits,
     /// splice, tee.
     Splice,
     /// Signals for input and output.

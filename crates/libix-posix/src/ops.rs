@@ -45,10 +45,11 @@ const BACKLOG_MAX: i32 = 4096;
 pub fn socket_of(core: &Core, fd: RawFd) -> Outcome<Id> {
     match fds::get(fd) {
         Entry::Socket(index) => {
-            if core.is_child {
-                return Err(crate::process::in_child().into());
+            let id = core.sockets.id_at(index).ok_or(Instead::Errno(libc::EBADF))?;
+            match core.sockets.get(id).map(|socket| &socket.kind) {
+                Some(Kind::Lost) => Err(crate::process::in_child().into()),
+                _ => Ok(id),
             }
-            core.sockets.id_at(index).ok_or(Instead::Errno(libc::EBADF))
         }
         _ => Err(Instead::Linux),
     }
@@ -63,10 +64,6 @@ pub fn made(fd: RawFd, domain: i32, kind: i32) {
         return crate::log::once(crate::log::Once::Descriptors, &text);
     }
     let mut core = lock();
-    if core.is_child {
-        let text = "sockets that a forked child makes are Linux's: the dataplane is its parent's";
-        return crate::log::once(crate::log::Once::ChildMakes, text);
-    }
     let idle = Kind::Idle { stream, ix: false, both: false };
     put(&mut core, fd, Socket::new(idle, domain == AF_INET6, nonblocking));
 }
@@ -78,7 +75,7 @@ pub fn may_be_ours(domain: i32, kind: i32, protocol: i32) -> bool {
         SOCK_DGRAM => protocol == 0 || protocol == libc::IPPROTO_UDP,
         _ => false,
     };
-    drive::PROCESS.get().is_some() && plain && (domain == AF_INET || domain == AF_INET6)
+    crate::seat::is_offered() && plain && (domain == AF_INET || domain == AF_INET6)
 }
 
 fn put(core: &mut Core, fd: RawFd, mut socket: Socket) -> Id {
@@ -91,9 +88,6 @@ fn put(core: &mut Core, fd: RawFd, mut socket: Socket) -> Id {
 
 /// One descriptor less for what stood there.
 pub fn drop_entry(core: &mut Core, entry: Entry) {
-    if core.is_child {
-        return;
-    }
     match entry {
         Entry::Linux | Entry::Private => {}
         Entry::Socket(index) => {
@@ -119,22 +113,20 @@ pub fn drop_entry(core: &mut Core, entry: Entry) {
 pub fn duplicated(from: RawFd, to: RawFd) {
     let mut core = lock();
     let entry = fds::get(from);
-    if !core.is_child {
-        match entry {
-            Entry::Linux | Entry::Private => {}
-            Entry::Socket(index) => {
-                if let Some(id) = core.sockets.id_at(index)
-                    && let Some(socket) = core.sockets.get_mut(id)
-                {
-                    socket.fds += 1;
-                }
+    match entry {
+        Entry::Linux | Entry::Private => {}
+        Entry::Socket(index) => {
+            if let Some(id) = core.sockets.id_at(index)
+                && let Some(socket) = core.sockets.get_mut(id)
+            {
+                socket.fds += 1;
             }
-            Entry::Epoll(index) => {
-                if let Some(id) = core.sets.id_at(index)
-                    && let Some(set) = core.sets.get_mut(id)
-                {
-                    set.fds += 1;
-                }
+        }
+        Entry::Epoll(index) => {
+            if let Some(id) = core.sets.id_at(index)
+                && let Some(set) = core.sets.get_mut(id)
+            {
+                set.fds += 1;
             }
         }
     }
@@ -239,7 +231,7 @@ fn in_use(
         let other_stream = match other.kind {
             Kind::Idle { stream, .. } => stream,
             Kind::Datagrams(_) => false,
-            Kind::Linux => return false,
+            Kind::Linux | Kind::Lost => return false,
             _ => true,
         };
         let listens = matches!(other.kind, Kind::Listener(_));
@@ -263,7 +255,6 @@ fn free_port(core: &Core, id: Id, ip: IpAddr, stream: bool) -> Result<u16, i32> 
 
 /// From now on it is a UDP socket of IX.
 pub fn become_datagrams(mut core: Guard, id: Id) -> Outcome<()> {
-    drive::enter(&mut core)?;
     let Some(socket) = core.sockets.get(id) else { return Err(libc::EBADF.into()) };
     if socket.bound.is_none() {
         let any = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
@@ -277,6 +268,10 @@ pub fn become_datagrams(mut core: Guard, id: Id) -> Outcome<()> {
     }
     move_watches(&mut core, id);
     core.touch(id);
+    if core.tx.is_none() {
+        // Noted: it begins in the process that waits or sends.
+        return Ok(());
+    }
     let (_core, result) = soon(core, Interest::Socket(id), |core| {
         let socket = core.sockets.get_mut(id)?;
         match socket.take_error() {
@@ -327,7 +322,7 @@ pub fn listen(fd: RawFd, backlog: i32, on_linux: impl FnOnce() -> i32) -> Outcom
     let Some(socket) = core.sockets.get_mut(id) else { return Err(libc::EBADF.into()) };
     let reuse_port = socket.options.reuse_port;
     let (at, both) = match &mut socket.kind {
-        Kind::Linux => return Err(Instead::Linux),
+        Kind::Linux | Kind::Lost => return Err(Instead::Linux),
         Kind::Listener(listener) => {
             listener.backlog = backlog as usize;
             return Ok(());
@@ -339,7 +334,6 @@ pub fn listen(fd: RawFd, backlog: i32, on_linux: impl FnOnce() -> i32) -> Outcom
         Kind::Stream(_) => return Err(libc::EINVAL.into()),
         Kind::Datagrams(_) => return Err(libc::EOPNOTSUPP.into()),
     };
-    drive::enter(&mut core)?;
     if both {
         // It must not block: connections come from two sides.
         // SAFETY: no pointers.
@@ -366,6 +360,10 @@ pub fn listen(fd: RawFd, backlog: i32, on_linux: impl FnOnce() -> i32) -> Outcom
         if let Some(set) = core.sets.get_mut(watch.set) {
             if both { set.becomes_both(watch.fd) } else { set.becomes_ours(watch.fd) }
         }
+    }
+    if core.tx.is_none() {
+        // Noted: it begins in the process that waits for connections.
+        return Ok(());
     }
     let (mut core, result) = soon(core, Interest::Socket(id), |core| {
         core.ports.get(port)?.listener.map(|answer| answer.map(drop).map_err(crate::emit::errno_of))
@@ -413,7 +411,7 @@ pub fn connect(fd: RawFd, to: SocketAddr) -> Outcome<()> {
     let nonblocking = socket.nonblocking;
     let timeout = socket.options.send_timeout;
     match &mut socket.kind {
-        Kind::Linux => return Err(Instead::Linux),
+        Kind::Linux | Kind::Lost => return Err(Instead::Linux),
         Kind::Listener(_) => return Err(libc::EISCONN.into()),
         Kind::Datagrams(udp) => {
             udp.peer = Some(to);
@@ -517,7 +515,7 @@ pub fn accept(
     let Some(socket) = core.sockets.get_mut(id) else { return Err(libc::EBADF.into()) };
     let (nonblocking, timeout) = (socket.nonblocking, socket.options.receive_timeout);
     let both = match &socket.kind {
-        Kind::Linux | Kind::Idle { .. } => return Err(Instead::Linux),
+        Kind::Linux | Kind::Idle { .. } | Kind::Lost => return Err(Instead::Linux),
         Kind::Listener(listener) => listener.both,
         Kind::Stream(_) => return Err(libc::EINVAL.into()),
         Kind::Datagrams(_) => return Err(libc::EOPNOTSUPP.into()),
@@ -622,7 +620,7 @@ pub fn shutdown(fd: RawFd, how: i32) -> Outcome<()> {
     let id = socket_of(&core, fd)?;
     let Some(socket) = core.sockets.get_mut(id) else { return Err(libc::EBADF.into()) };
     match &mut socket.kind {
-        Kind::Linux | Kind::Idle { .. } => return Err(Instead::Linux),
+        Kind::Linux | Kind::Idle { .. } | Kind::Lost => return Err(Instead::Linux),
         Kind::Listener(listener) => {
             listener.shut |= read;
             if listener.both && read {
@@ -661,7 +659,7 @@ pub fn own_name(fd: RawFd) -> Outcome<(SocketAddr, bool)> {
     let (ipv6, bound) = (socket.ipv6, socket.bound);
     let any = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0);
     match &mut socket.kind {
-        Kind::Linux => return Err(Instead::Linux),
+        Kind::Linux | Kind::Lost => return Err(Instead::Linux),
         Kind::Idle { both: false, ix: true, .. } => return Ok((bound.unwrap_or(any), ipv6)),
         Kind::Idle { .. } => return Err(Instead::Linux),
         Kind::Listener(_) => return Ok((bound.unwrap_or(any), ipv6)),
@@ -698,7 +696,7 @@ pub fn peer_name(fd: RawFd) -> Outcome<(SocketAddr, bool)> {
     let Some(socket) = core.sockets.get_mut(id) else { return Err(libc::EBADF.into()) };
     let ipv6 = socket.ipv6;
     match &mut socket.kind {
-        Kind::Linux | Kind::Idle { .. } => Err(Instead::Linux),
+        Kind::Linux | Kind::Idle { .. } | Kind::Lost => Err(Instead::Linux),
         Kind::Listener(_) => Err(libc::ENOTCONN.into()),
         Kind::Datagrams(udp) => Ok((udp.peer.ok_or(libc::ENOTCONN)?, ipv6)),
         Kind::Stream(stream) => {
@@ -734,7 +732,7 @@ pub fn disconnect(fd: RawFd) -> Outcome<()> {
     let id = socket_of(&core, fd)?;
     let Some(socket) = core.sockets.get_mut(id) else { return Err(libc::EBADF.into()) };
     match &mut socket.kind {
-        Kind::Linux | Kind::Idle { .. } => Err(Instead::Linux),
+        Kind::Linux | Kind::Idle { .. } | Kind::Lost => Err(Instead::Linux),
         Kind::Datagrams(udp) => {
             udp.peer = None;
             Ok(())

@@ -1,26 +1,29 @@
 //! The library's beginning and end in a process, and forked children.
-use crate::drive::{self, PROCESS};
+use crate::drive;
 use crate::fds;
 use crate::log::{self, Once};
 use crate::route::{self, Network, Routes};
+use crate::seat;
 use crate::signals;
 use crate::socket::Kind;
 use crate::state::Role;
-use crate::sync::{Guard, lock};
+use crate::sync::{Guard, lock, out_of_the_way};
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicI32, Ordering};
-use libix::raw::{Process, Wait};
+use libix::raw::{Starter, Wait};
 use std::net::Ipv4Addr;
 use std::os::fd::RawFd;
 use std::time::{Duration, Instant};
 
 /// How long the end of the program waits until the peers have what it has sent.
 const LEAVE: Duration = Duration::from_secs(2);
-/// Numbers that the dataplane's own descriptors have, above the program's limit.
+/// How many numbers the dataplane's own descriptors have.
 const RESERVED_FDS: i32 = 64;
 
 /// The process that this library was loaded into.
 static PID: AtomicI32 = AtomicI32::new(0);
+/// See [`reserved_end`].
+static RESERVED_END: AtomicI32 = AtomicI32::new(0);
 
 #[used]
 #[cfg(not(test))]
@@ -36,48 +39,54 @@ static END: extern "C" fn() = end;
 extern "C" fn begin() {
     PID.store(pid(), Ordering::Relaxed);
     let Ok(text) = std::env::var(route::ENV) else { return };
-    let (Some(routes), Ok(process)) = (Routes::parse(&text), Process::find()) else {
+    let number = |nth| text.split(';').nth(nth).and_then(|fd| fd.parse().ok());
+    let (Some(routes), Ok(starter), Some(library), Some(base)) =
+        (Routes::parse(&text), Starter::find(), number(2), number(3))
+    else {
         return log::line("no dataplane for this program's sockets: they are Linux's");
     };
-    hide(text.split(';').nth(2).and_then(|fd| fd.parse().ok()));
-    reserve();
-    let mut core = lock();
-    core.routes = routes.with_linux(linux_networks());
-    let _ = PROCESS.set(process);
-    drop(core);
+    hide(library);
+    reserve(base);
+    lock().routes = routes.with_linux(linux_networks());
+    // The library's file goes on as the one that is locked.
+    let Some(file) = out_of_the_way(library) else {
+        return log::line("no descriptor for the dataplane: raise `ulimit -n`");
+    };
+    // SAFETY: ours alone.
+    unsafe { libc::syscall(libc::SYS_close, library) };
+    seat::offer(starter, file);
     // SAFETY: functions without arguments.
     unsafe { libc::pthread_atfork(Some(before_fork), Some(after_fork), Some(in_forked)) };
 }
 
 /// The program's children are not ours: they get neither the library nor its variables.
-fn hide(library: Option<RawFd>) {
+fn hide(library: RawFd) {
     let preload = std::env::var("LD_PRELOAD").unwrap_or_default();
-    if let Some(fd) = library {
-        let own = format!("/proc/self/fd/{fd}");
-        let rest: Vec<_> = preload.split([':', ' ']).filter(|part| *part != own).collect();
-        // SAFETY: the program has one thread yet.
-        unsafe {
-            if rest.iter().all(|part| part.is_empty()) {
-                std::env::remove_var("LD_PRELOAD");
-            } else {
-                std::env::set_var("LD_PRELOAD", rest.join(":"));
-            }
-            libc::syscall(libc::SYS_close, fd);
+    let own = format!("/proc/self/fd/{library}");
+    let rest: Vec<_> = preload.split([':', ' ']).filter(|part| *part != own).collect();
+    // SAFETY: the program has one thread yet.
+    unsafe {
+        if rest.iter().all(|part| part.is_empty()) {
+            std::env::remove_var("LD_PRELOAD");
+        } else {
+            std::env::set_var("LD_PRELOAD", rest.join(":"));
         }
+        std::env::remove_var(route::ENV);
     }
-    // SAFETY: as above.
-    unsafe { std::env::remove_var(route::ENV) };
 }
 
-/// The dataplane's descriptors lie above the program's limit; what closes "all" must leave them.
-fn reserve() {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: fills a local.
-    unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) };
-    let base = i32::try_from(limit.rlim_cur).unwrap_or(i32::MAX - RESERVED_FDS);
-    (base..base + RESERVED_FDS).for_each(|fd| {
+/// The dataplane's descriptors lie from this number on; what closes "all" must leave them.
+fn reserve(base: RawFd) {
+    let end = base.saturating_add(RESERVED_FDS);
+    RESERVED_END.store(end, Ordering::Relaxed);
+    (base..end).for_each(|fd| {
         fds::replace(fd, fds::Entry::Private);
     });
+}
+
+/// Below which number the dataplane's descriptors are; 0: there are none.
+pub fn reserved_end() -> u64 {
+    RESERVED_END.load(Ordering::Relaxed) as u64
 }
 
 /// The networks that Linux's interfaces are on.
@@ -132,24 +141,30 @@ extern "C" fn after_fork() {
     drop(unsafe { (*HELD.0.get()).take() });
 }
 
-/// Rings and pools are not inherited: the child has no dataplane.
+/// Rings and pools are not inherited: the child has what it has noted of its sockets, and may take the
+/// dataplane when it is free.
 extern "C" fn in_forked() {
     signals::forked();
     PID.store(pid(), Ordering::Relaxed);
     // SAFETY: `Held`.
     let guard = unsafe { (*HELD.0.get()).take() };
     if let Some(mut core) = guard {
-        core.is_child = true;
-        core.role = Role::Free;
+        core.forked();
+        seat::forked();
     }
 }
 
-/// A forked child uses a socket of its parent: the errno for it.
+/// A forked child uses a connection of its parent: the errno for it.
 pub fn in_child() -> i32 {
-    let text = "a forked child uses a socket of its parent: sockets of IX do not go to children, \
-                and answer EBADF there; let the child make its own, or use threads";
+    let text = "a forked child uses a connection of its parent: those of IX do not go to children, \
+                and answer EBADF there; let the child accept it itself, or use threads";
     log::once(Once::ChildUses, text);
     libc::EBADF
+}
+
+/// The number of this process.
+pub fn own_pid() -> i32 {
+    PID.load(Ordering::Relaxed)
 }
 
 /// At the program's end: what it has sent shall arrive, and its peers shall hear that it ends.
@@ -163,7 +178,7 @@ pub fn leave() {
         return;
     }
     let mut core = lock();
-    if core.tx.is_none() || core.is_child || core.leaving {
+    if core.tx.is_none() || core.leaving {
         return;
     }
     core.leaving = true;

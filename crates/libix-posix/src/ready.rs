@@ -18,14 +18,11 @@ const LOOK_US: u64 = 100;
 
 /// A new epoll set of the program, real under its descriptor.
 pub fn set_made(fd: RawFd) {
-    if drive::PROCESS.get().is_none() || fd as usize >= fds::FDS_MAX {
+    if !crate::seat::is_offered() || fd as usize >= fds::FDS_MAX {
         return;
     }
     let Some(real) = out_of_the_way(fd) else { return };
     let mut core = lock();
-    if core.is_child {
-        return;
-    }
     let id = core.sets.insert(Set::new(real));
     let before = fds::replace(fd, Entry::Epoll(fds::index_of(id)));
     crate::ops::drop_entry(&mut core, before);
@@ -34,7 +31,7 @@ pub fn set_made(fd: RawFd) {
 /// The set behind a descriptor.
 fn set_of(core: &Core, fd: RawFd) -> Outcome<Id> {
     match fds::get(fd) {
-        Entry::Epoll(index) if !core.is_child => core.sets.id_at(index).ok_or(Instead::Linux),
+        Entry::Epoll(index) => core.sets.id_at(index).ok_or(Instead::Linux),
         _ => Err(Instead::Linux),
     }
 }
@@ -256,7 +253,7 @@ fn parts(core: &Core, fds: &[pollfd]) -> Parts {
     let mut parts = Parts::default();
     for (index, poll) in fds.iter().enumerate() {
         match fds::get(poll.fd) {
-            Entry::Socket(socket) if !core.is_child => {
+            Entry::Socket(socket) => {
                 let Some(id) = core.sockets.id_at(socket) else { continue };
                 let Some(socket) = core.sockets.get(id) else { continue };
                 let both = matches!(&socket.kind, Kind::Listener(listener) if listener.both);

@@ -101,6 +101,10 @@ next! {
     fork() -> pid_t;
     _exit(status: c_int) -> c_int;
     sigaction(signal: c_int, new: *const libc::sigaction, old: *mut libc::sigaction) -> c_int;
+    setrlimit(resource: c_int, limit: *const libc::rlimit) -> c_int;
+    prlimit(
+        pid: pid_t, resource: c_int, new: *const libc::rlimit, old: *mut libc::rlimit
+    ) -> c_int;
     setuid(id: libc::uid_t) -> c_int;
     setgid(id: libc::gid_t) -> c_int;
     seteuid(id: libc::uid_t) -> c_int;

@@ -7,7 +7,8 @@
 use std::net::{IpAddr, Ipv4Addr};
 
 /// Environment variable by which `ix run` tells: `10.0.0.2/24,10.1.0.2/16;10.0.0.1` (addresses with
-/// prefix lengths; the gateway, or nothing). A third part may follow, see [`crate::process`].
+/// prefix lengths; the gateway, or nothing), then `;` and numbers for [`crate::process`]: the library's
+/// descriptor, and the first of those that are the dataplane's.
 pub const ENV: &str = "IX_POSIX";
 
 /// Whose a socket is.

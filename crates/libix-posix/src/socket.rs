@@ -129,6 +129,8 @@ pub enum Kind {
     Stream(Box<Stream>),
     /// UDP.
     Datagrams(Box<Datagrams>),
+    /// A connection of the process that has forked this one.
+    Lost,
 }
 
 /// A place in an epoll set.
@@ -228,6 +230,7 @@ impl Socket {
         let mut bits = when(self.error != 0, EPOLLERR);
         match &self.kind {
             Kind::Linux => {}
+            Kind::Lost => bits |= EPOLLERR | EPOLLHUP,
             Kind::Idle { .. } => bits |= OUT | EPOLLHUP,
             Kind::Listener(listener) => {
                 bits |= when(!listener.queue.is_empty(), IN);

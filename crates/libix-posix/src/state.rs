@@ -2,7 +2,7 @@
 use crate::epoll::Set;
 use crate::route::Routes;
 use crate::slab::{Id, Slab};
-use crate::socket::{Kind, Socket};
+use crate::socket::{Datagrams, Kind, Socket};
 use crate::stream::{Ending, Phase};
 use crate::sync::Locked;
 use libix::raw::{TxArena, TxBuf};
@@ -82,6 +82,10 @@ pub struct Core {
     pub address: Option<std::net::IpAddr>,
     /// Sockets with calls to make.
     pub dirty: VecDeque<Id>,
+    /// Connections that hold the end of what is unsent back (`TCP_CORK`).
+    pub corked: Vec<Id>,
+    /// Largest TCP payload of one packet, bytes.
+    pub mss: u64,
     /// Ports to be opened.
     pub new_ports: Vec<Id>,
     /// Listeners to be closed, by the dataplane's names.
@@ -109,8 +113,8 @@ pub struct Core {
     pub watched: Option<RawFd>,
     /// The program ends.
     pub leaving: bool,
-    /// This process is a forked child: the dataplane is its parent's.
-    pub is_child: bool,
+    /// A thread of ours waits until the process that has the dataplane ends.
+    pub waits_for_seat: bool,
 }
 
 impl Core {
@@ -125,6 +129,8 @@ impl Core {
             routes: Routes::none(),
             address: None,
             dirty: VecDeque::new(),
+            corked: Vec::new(),
+            mss: 1,
             new_ports: Vec::new(),
             old_ports: Vec::new(),
             pending: Vec::new(),
@@ -139,7 +145,7 @@ impl Core {
             bells: Vec::new(),
             watched: None,
             leaving: false,
-            is_child: false,
+            waits_for_seat: false,
         }
     }
 
@@ -208,11 +214,13 @@ impl Core {
         let Some(socket) = self.sockets.get_mut(id) else { return };
         let linger = socket.options.linger;
         match &mut socket.kind {
-            Kind::Linux | Kind::Idle { .. } => drop(self.sockets.remove(id)),
+            Kind::Linux | Kind::Idle { .. } | Kind::Lost => drop(self.sockets.remove(id)),
             Kind::Listener(_) => {
                 self.end_listener(id);
                 self.sockets.remove(id);
             }
+            // Nobody has heard of it yet.
+            Kind::Datagrams(_) if self.tx.is_none() => drop(self.sockets.remove(id)),
             Kind::Datagrams(datagrams) => {
                 datagrams.closing = true;
                 self.touch(id);
@@ -251,7 +259,9 @@ impl Core {
             if let Some(Ok(listener)) = port.listener {
                 self.old_ports.push(listener);
             }
-            if port.listener.is_some() {
+            let unheard = self.new_ports.len();
+            self.new_ports.retain(|port| *port != port_id);
+            if port.listener.is_some() || self.new_ports.len() < unheard {
                 self.ports.remove(port_id);
             }
         }
@@ -263,6 +273,60 @@ impl Core {
             self.sockets.remove(id);
         } else {
             self.touch(id);
+        }
+    }
+
+    /// The dataplane has begun: whoever waits looks again.
+    pub fn everybody_looks(&mut self) {
+        for bell in core::mem::take(&mut self.wants_role) {
+            self.ring(bell);
+        }
+    }
+
+    /// In a forked child. Listeners and UDP sockets are records that a dataplane of its own can begin
+    /// with; connections are its parent's. Whatever lies in the parent's packet memory is forgotten:
+    /// that memory is not here.
+    pub fn forked(&mut self) {
+        use core::mem::{forget, take};
+        (self.role, self.kicked, self.watched, self.starved) = (Role::Free, false, None, false);
+        (self.memory_asked, self.memory_refused, self.waits_for_seat) = (false, false, false);
+        (self.tx, self.helper_sleeps) = (None, None);
+        (self.wants_role, self.bells) = (Vec::new(), Vec::new());
+        self.dirty.clear();
+        self.corked.clear();
+        self.old_ports.clear();
+        forget(take(&mut self.pending));
+        forget(core::mem::replace(&mut self.datagrams, Slab::new()));
+        for id in self.sockets.ids() {
+            let Some(socket) = self.sockets.get_mut(id) else { continue };
+            socket.waiters.clear();
+            socket.dirty = false;
+            if socket.fds == 0 {
+                forget(self.sockets.remove(id));
+                continue;
+            }
+            match &mut socket.kind {
+                Kind::Listener(listener) => listener.queue.clear(),
+                Kind::Stream(_) => forget(core::mem::replace(&mut socket.kind, Kind::Lost)),
+                Kind::Datagrams(udp) => {
+                    let (peer, read_shut) = (udp.peer, udp.read_shut);
+                    let fresh = Datagrams { peer, read_shut, ..Datagrams::default() };
+                    forget(core::mem::replace(udp.as_mut(), fresh));
+                    self.touch(id);
+                }
+                Kind::Linux | Kind::Idle { .. } | Kind::Lost => {}
+            }
+        }
+        for id in self.sets.ids() {
+            if let Some(set) = self.sets.get_mut(id) {
+                set.waiters.clear();
+            }
+        }
+        self.new_ports = self.ports.ids();
+        for id in self.new_ports.clone() {
+            if let Some(port) = self.ports.get_mut(id) {
+                port.listener = None;
+            }
         }
     }
 

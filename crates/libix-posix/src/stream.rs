@@ -6,6 +6,9 @@ use libix::raw::{Received, TxArena, TxBuf};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 
+/// How long `TCP_CORK` holds a short segment back, as on Linux.
+pub const CORK_US: u64 = 200_000;
+
 /// Received bytes that the program has not read, in the buffers they came in.
 #[derive(Default)]
 pub struct Inbox {
@@ -151,14 +154,16 @@ impl Outbox {
         all - left
     }
 
-    /// What is unsent, as a scatter-gather array.
-    pub fn pieces(&self) -> impl Iterator<Item = SgEntry> {
+    /// The first `limit` unsent bytes, as a scatter-gather array.
+    pub fn pieces(&self, limit: u64) -> impl Iterator<Item = SgEntry> {
         let mut skip = self.front_acked as u64 + self.flying;
+        let mut left = limit;
         self.blocks.iter().filter_map(move |block| {
-            let len = block.len() as u64;
-            let from = skip.min(len);
+            let from = skip.min(block.len() as u64);
             skip -= from;
-            (len > from).then(|| SgEntry { base: block.base() + from, len: len - from })
+            let len = (block.len() as u64 - from).min(left);
+            left -= len;
+            (len > 0).then(|| SgEntry { base: block.base() + from, len })
         })
     }
 
@@ -243,6 +248,8 @@ pub struct Stream {
     pub ending: Ending,
     /// It waits in the accept queue of this listener.
     pub queued_at: Option<Id>,
+    /// Since when `TCP_CORK` holds the end of what is unsent back, µs.
+    pub held_us: Option<u64>,
     /// Options that the dataplane has not heard of.
     pub options_changed: bool,
     /// It was open once.
@@ -277,12 +284,31 @@ impl Stream {
             fin: false,
             ending: Ending::No,
             queued_at: None,
+            held_us: None,
             options_changed: false,
             was_open: phase == Phase::ToAccept,
             announced: phase == Phase::ToAccept,
             wants_info: false,
             info: None,
         }
+    }
+
+    /// How many unsent bytes go out now: with `TCP_CORK` whole segments only, until what is left has
+    /// waited for [`CORK_US`] (tcp(7)).
+    pub fn sendable(&mut self, corked: bool, mss: u64, now_us: impl FnOnce() -> u64) -> u64 {
+        let unsent = self.outbox.unsent();
+        let rest = unsent % mss.max(1);
+        if !corked || rest == 0 || self.write_shut || self.ending != Ending::No {
+            self.held_us = None;
+            return unsent;
+        }
+        let now_us = now_us();
+        let since_us = *self.held_us.get_or_insert(now_us);
+        if now_us.saturating_sub(since_us) >= CORK_US {
+            self.held_us = None;
+            return unsent;
+        }
+        unsent - rest
     }
 
     /// Whether the connection attempt goes on.
@@ -325,6 +351,22 @@ mod tests {
         assert_eq!(inbox.read(&mut unsafe { Scatter::new(&list) }, false), 4);
         assert_eq!((&room, inbox.len()), (b"bcde", 1));
         assert_eq!((inbox.discard(9), inbox.len(), inbox.take_done()), (1, 0, 0));
+    }
+
+    #[test]
+    fn a_cork_holds_the_last_short_segment_for_its_time() {
+        let mut stream = Stream::new(Phase::Open, 1, "10.0.0.1:1".parse().unwrap(), None);
+        stream.outbox.unsent = 3000;
+        assert_eq!(stream.sendable(false, 1448, || 0), 3000);
+        assert_eq!(stream.sendable(true, 1448, || 10), 2896);
+        stream.outbox.taken(2896);
+        assert_eq!(stream.sendable(true, 1448, || CORK_US + 9), 0);
+        assert_eq!(stream.sendable(true, 1448, || CORK_US + 10), 104);
+        stream.outbox.taken(104);
+        stream.outbox.unsent = 5;
+        assert_eq!(stream.sendable(true, 1448, || CORK_US + 20), 0);
+        stream.write_shut = true;
+        assert_eq!((stream.sendable(true, 1448, || 0), stream.held_us), (5, None));
     }
 
     proptest! {

@@ -92,6 +92,23 @@ pub fn new_bell() -> RawFd {
     }
 }
 
+/// Starts a thread of ours, with all signals blocked: the program's handlers run on its own threads.
+pub fn spawn(name: &str, life: fn()) {
+    // SAFETY: sets of ours; the call cannot fail with these arguments.
+    unsafe {
+        let (mut all, mut before) = core::mem::zeroed::<(libc::sigset_t, libc::sigset_t)>();
+        libc::sigfillset(&mut all);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut before);
+        let started = std::thread::Builder::new().name(name.to_owned()).spawn(life);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &before, core::ptr::null_mut());
+        if let Err(error) = started {
+            crate::log::line(&format!(
+                "no thread {name} ({error}): connections stall while you compute"
+            ));
+        }
+    }
+}
+
 /// A copy of a descriptor at a high number, where the program's next one will not be.
 pub fn out_of_the_way(fd: RawFd) -> Option<RawFd> {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
@@ -132,6 +149,15 @@ impl Elastic {
     pub unsafe fn set(&self, thread: Thread) {
         // SAFETY: the caller's promise.
         unsafe { *self.0.get() = Some(thread) };
+    }
+
+    /// Forgets it, in a forked child.
+    ///
+    /// # Safety
+    /// As `set`.
+    pub unsafe fn forget(&self) {
+        // SAFETY: the caller's promise.
+        core::mem::forget(unsafe { (*self.0.get()).take() });
     }
 
     /// Uses it.

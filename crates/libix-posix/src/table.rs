@@ -53,7 +53,7 @@ pub const TABLE: &[Row] = &[
     (
         "setsockopt",
         "asked of the Linux socket, which knows what there is. In force on IX: SO_REUSEADDR, SO_REUSEPORT, SO_KEEPALIVE, SO_RCVTIMEO, SO_SNDTIMEO, SO_LINGER, SO_SNDBUF, SO_RCVBUF (UDP), SO_RCVLOWAT, IPV6_V6ONLY, TCP_CORK, TCP_KEEPIDLE. TCP_NODELAY is always on",
-        "corners options",
+        "corners options, corks",
     ),
     (
         "getsockopt",
@@ -73,14 +73,19 @@ pub const TABLE: &[Row] = &[
         "corners interrupts",
     ),
     (
-        "fork, vfork",
-        "the child has no dataplane: sockets of IX answer EBADF there, said once in the log; new ones are Linux's",
-        "forked_children_leave_ix_to_their_parent",
+        "fork, vfork, daemon",
+        "the dataplane begins in the process that first waits or connects, and after its end in the next; listeners and UDP sockets go to children, connections do not (EBADF, said once in the log). One process at a time serves, the others wait",
+        "a_daemon_serves_on_ix_and_ends_with_ix_run, children_serve_and_after_them_their_parent, connections_stay_with_the_process_that_accepted_them",
     ),
     (
         "exec",
         "sockets of IX are not inherited: the new program finds an unconnected Linux socket",
         "none",
+    ),
+    (
+        "setrlimit, prlimit",
+        "a hard limit of descriptors keeps room for the dataplane's",
+        "memcached_passes_its_clients_tests",
     ),
     (
         "exit, _exit",

@@ -65,7 +65,7 @@ pub fn receive(fd: RawFd, mut to: Scatter<'_>, flags: i32) -> Outcome<Received> 
     let (ipv6, timeout) = (socket.ipv6, socket.options.receive_timeout);
     let nonblocking = socket.nonblocking || flags & MSG_DONTWAIT != 0;
     let is_stream = match &socket.kind {
-        Kind::Linux => return Err(Instead::Linux),
+        Kind::Linux | Kind::Lost => return Err(Instead::Linux),
         Kind::Idle { stream: false, both: true, .. } => {
             // A UDP socket that is bound and waits: it waits for IX, too.
             ops::become_datagrams(core, id)?;
@@ -208,7 +208,7 @@ pub fn send(fd: RawFd, mut from: Gather<'_>, flags: i32, to: Option<SocketAddr>)
     let timeout = socket.options.send_timeout;
     let nonblocking = socket.nonblocking || flags & MSG_DONTWAIT != 0;
     match &socket.kind {
-        Kind::Linux => return Err(Instead::Linux),
+        Kind::Linux | Kind::Lost => return Err(Instead::Linux),
         Kind::Idle { stream: false, .. } => return first_datagram(core, fd, id, from, flags, to),
         Kind::Idle { .. } => return Err(Instead::Linux),
         Kind::Listener(_) => return Err(libc::EPIPE.into()),
@@ -309,6 +309,7 @@ fn send_datagram(
         crate::log::once(crate::log::Once::Datagram, text);
         return Err(libc::ENETUNREACH.into());
     }
+    drive::enter(&mut core)?;
     let mut attempt = |core: &mut Core| give_datagram(core, id, from, len, to);
     if let Some(done) = attempt(&mut core) {
         return Ok(done?);
@@ -364,7 +365,7 @@ pub fn queued(fd: RawFd) -> Outcome<(usize, usize)> {
     let mut core = lock();
     let id = socket_of(&core, fd)?;
     match &core.sockets.get_mut(id).ok_or(libc::EBADF)?.kind {
-        Kind::Linux | Kind::Idle { .. } => Err(Instead::Linux),
+        Kind::Linux | Kind::Idle { .. } | Kind::Lost => Err(Instead::Linux),
         Kind::Listener(_) => Err(libc::EINVAL.into()),
         Kind::Stream(stream) => Ok((stream.inbox.len(), stream.outbox.len() as usize)),
         Kind::Datagrams(udp) => {

@@ -49,7 +49,8 @@ impl Lab {
                 command
             }
             Host::Ix => {
-                self.ix_command(&self.client, &self.nic(false), IX_CLIENT, &[cpu], &[], args)
+                let args = [&[self.ix.clone().into_os_string()], args].concat();
+                self.ix_command(&self.client, &self.nic(false), IX_CLIENT, &[cpu], &[], &args)
             }
         };
         Ok(Load { process: Process::start(command, &format!("{} client", host.system()))? })

@@ -231,7 +231,7 @@ impl Lab {
         all.cycle().take(threads.max(1)).collect()
     }
 
-    /// `ix run` with `flags`, and under it the `ix` command with `args`.
+    /// `ix run` with `flags`, and under it the program and its arguments in `args`.
     fn ix_command(
         &self,
         namespace: &Namespace,
@@ -247,7 +247,7 @@ impl Lab {
         command.args(["run", "--domain", "none", "--nic", nic, "--addr"]);
         command.arg(format!("{address}/{PREFIX}")).args(["--cpus", &list(cpus)]);
         command.arg("--control").arg(self.control_of(address)).args(flags);
-        command.arg("--").arg(&self.ix).args(args);
+        command.arg("--").args(args);
         command
     }
 

@@ -52,6 +52,7 @@ impl Lab {
             self.raise_tap(&mut process)?;
         }
         match serve.program {
+            Program::Memcached if host == Host::Ix => wait_for_dataplane(&mut process)?,
             Program::Memcached => self.wait_for_listener(&mut process, address)?,
             _ => drop(process.wait_for_line("ready", START)?),
         }
@@ -103,11 +104,29 @@ impl Lab {
         serve: &Serve,
     ) -> Command {
         let batch = serve.batch.map(|b| vec!["--batch".into(), b.to_string().into()]);
-        let args = serve.of_ix(PORT);
+        let args = match serve.program {
+            Program::Memcached => {
+                [vec!["memcached".into()], serve.of_memcached(address, PORT)].concat()
+            }
+            _ => [vec![self.ix.clone().into_os_string()], serve.of_ix(PORT)].concat(),
+        };
         let mut flags = batch.unwrap_or_default();
         flags.extend(serve.run_flags.iter().map(std::ffi::OsString::from));
         self.ix_command(namespace, &self.nic(true), address, cpus, &flags, &args)
     }
+}
+
+/// An unmodified program listens when its dataplane has begun: with its first wait for connections.
+fn wait_for_dataplane(server: &mut Process) -> Result<()> {
+    let end = Instant::now() + START;
+    while server.said("ix: device ").is_none() {
+        server.check()?;
+        if Instant::now() > end {
+            return Err(Problem::new("the ix server hangs", "it waits for no connections"));
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    Ok(())
 }
 
 impl Server {

@@ -70,7 +70,7 @@ pub fn boot(child: &mut Child) {
 /// Boots the dataplane with this configuration.
 pub fn boot_with(child: &mut Child, config: &str) {
     let page = memfd(c"ix-control").expect("memfd");
-    serve(child, config, &[page.as_fd()], |_, _| Ok(())).expect("boots");
+    serve(child, config, &[page.as_fd()], &mut |_, _| Ok(())).expect("boots");
 }
 
 /// Runs a program on IX to its end.

@@ -12,7 +12,7 @@ const F_SETSIG: c_int = 10;
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn close(fd: c_int) -> c_int {
     match fds::get(fd) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the C library's `close` gets the program's own arguments.
         Entry::Linux => return unsafe { real::close(fd) },
         Entry::Private => return fail(libc::EBADF) as c_int,
         _ => {}
@@ -20,7 +20,7 @@ pub unsafe extern "C" fn close(fd: c_int) -> c_int {
     ops::linger(fd);
     // From here on a new descriptor of this number is Linux's.
     let entry = fds::replace(fd, Entry::Linux);
-    // SAFETY: the caller's promise.
+    // SAFETY: the C library's `close` gets the program's own arguments.
     let result = unsafe { real::close(fd) };
     ops::drop_entry(&mut lock(), entry);
     result
@@ -29,11 +29,11 @@ pub unsafe extern "C" fn close(fd: c_int) -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
     let on_linux = |from: c_uint, to: c_uint| {
-        // SAFETY: the caller's promise.
+        // SAFETY: the C library's `close_range` gets the program's own arguments.
         if from > to { 0 } else { unsafe { real::close_range(from, to, flags) } }
     };
     if flags & libc::CLOSE_RANGE_CLOEXEC as c_int != 0 || first > last {
-        // SAFETY: the caller's promise.
+        // SAFETY: the C library's `close_range` gets the program's own arguments.
         return unsafe { real::close_range(first, last, flags) };
     }
     let mut from = first;
@@ -45,7 +45,7 @@ pub unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) 
             }
             from = fd as c_uint + 1;
         } else {
-            // SAFETY: the caller's promise.
+            // SAFETY: `close` demands no more than this function does.
             unsafe { close(fd) };
         }
     }
@@ -54,13 +54,13 @@ pub unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) 
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn closefrom(first: c_int) {
-    // SAFETY: the caller's promise.
+    // SAFETY: `close_range` demands no more than this function does.
     unsafe { close_range(first.max(0) as c_uint, c_uint::MAX, 0) };
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dup(fd: c_int) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the C library's `dup` gets the program's own arguments.
     let new = unsafe { real::dup(fd) };
     if new >= 0 && fds::is_ours(fd) {
         ops::duplicated(fd, new);
@@ -73,7 +73,7 @@ pub unsafe extern "C" fn dup2(fd: c_int, to: c_int) -> c_int {
     if fds::get(to) == Entry::Private {
         return fail(libc::EBADF) as c_int;
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: the C library's `dup2` gets the program's own arguments.
     let new = unsafe { real::dup2(fd, to) };
     if new >= 0 && fd != to && (fds::is_ours(fd) || fds::is_ours(to)) {
         ops::duplicated(fd, to);
@@ -86,7 +86,7 @@ pub unsafe extern "C" fn dup3(fd: c_int, to: c_int, flags: c_int) -> c_int {
     if fds::get(to) == Entry::Private {
         return fail(libc::EBADF) as c_int;
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: the C library's `dup3` gets the program's own arguments.
     let new = unsafe { real::dup3(fd, to, flags) };
     if new >= 0 && (fds::is_ours(fd) || fds::is_ours(to)) {
         ops::duplicated(fd, to);
@@ -97,10 +97,10 @@ pub unsafe extern "C" fn dup3(fd: c_int, to: c_int, flags: c_int) -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_int {
     if !fds::is_ours(fd) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the C library's `fcntl` gets the program's own arguments.
         return unsafe { real::fcntl(fd, command, argument) };
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: the C library's `fcntl` gets the program's own arguments.
     let result = unsafe { real::fcntl(fd, command, argument) };
     if result < 0 {
         return result;
@@ -131,13 +131,13 @@ pub unsafe extern "C" fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fcntl64(fd: c_int, command: c_int, argument: usize) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: `fcntl` demands no more than this function does.
     unsafe { fcntl(fd, command, argument) }
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the C library's `ioctl` gets the program's own arguments.
     let on_linux = || unsafe { real::ioctl(fd, request, argument) as isize };
     if !fds::is_ours(fd) {
         return on_linux() as c_int;
@@ -146,7 +146,7 @@ pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> 
         libc::FIONBIO => {
             let result = on_linux();
             if result == 0 {
-                // SAFETY: the caller's promise.
+                // SAFETY: for this request the argument is a pointer to an int.
                 let on = unsafe { *(argument as *const c_int) } != 0;
                 transfer::set_nonblocking(fd, on);
                 ops::keep_nonblocking(fd);
@@ -156,7 +156,7 @@ pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> 
         libc::FIONREAD | libc::TIOCOUTQ => {
             let queued = transfer::queued(fd).map(|(unread, unsent)| {
                 let bytes = if request == libc::FIONREAD { unread } else { unsent };
-                // SAFETY: the caller's promise.
+                // SAFETY: for this request the argument is a pointer to an int.
                 unsafe { *(argument as *mut c_int) = bytes.min(c_int::MAX as usize) as c_int };
                 0
             });
@@ -164,7 +164,7 @@ pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> 
         }
         // `SIOCATMARK`: urgent data comes in line, so nothing is before a mark.
         0x8905 if transfer::queued(fd) != Err(Instead::Linux) => {
-            // SAFETY: the caller's promise.
+            // SAFETY: for this request the argument is a pointer to an int.
             unsafe { *(argument as *mut c_int) = 0 };
             0
         }

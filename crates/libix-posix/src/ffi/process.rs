@@ -1,25 +1,25 @@
 //! Processes, users and signals.
-use crate::{drive, process, real, signals};
-use libc::{c_int, gid_t, pid_t, sighandler_t, size_t, uid_t};
+use crate::{drive, process, real, seat, signals};
+use libc::{c_int, gid_t, pid_t, rlimit, sighandler_t, size_t, uid_t};
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn vfork() -> pid_t {
     // A child that shares our memory would close its parent's sockets.
-    // SAFETY: the caller's promise.
+    // SAFETY: no arguments.
     unsafe { real::fork() }
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn _exit(status: c_int) -> ! {
     process::leave();
-    // SAFETY: the caller's promise.
+    // SAFETY: the C library's `_exit` gets the program's own arguments.
     unsafe { real::_exit(status) };
     std::process::abort()
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn _Exit(status: c_int) -> ! {
-    // SAFETY: the caller's promise.
+    // SAFETY: `_exit` demands no more than this function does.
     unsafe { _exit(status) }
 }
 
@@ -29,42 +29,43 @@ pub unsafe extern "C" fn sigaction(
     new: *const libc::sigaction,
     old: *mut libc::sigaction,
 ) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: `sigaction` demands no more than this function does.
     unsafe { signals::sigaction(signal, new, old) }
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn signal(number: c_int, handler: sighandler_t) -> sighandler_t {
-    // SAFETY: the caller's promise.
+    // SAFETY: `set` demands no more than this function does.
     unsafe { set(number, handler, signals::BSD_FLAGS) }
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bsd_signal(number: c_int, handler: sighandler_t) -> sighandler_t {
-    // SAFETY: the caller's promise.
+    // SAFETY: `set` demands no more than this function does.
     unsafe { set(number, handler, signals::BSD_FLAGS) }
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ssignal(number: c_int, handler: sighandler_t) -> sighandler_t {
-    // SAFETY: the caller's promise.
+    // SAFETY: `set` demands no more than this function does.
     unsafe { set(number, handler, signals::BSD_FLAGS) }
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sysv_signal(number: c_int, handler: sighandler_t) -> sighandler_t {
-    // SAFETY: the caller's promise.
+    // SAFETY: `set` demands no more than this function does.
     unsafe { set(number, handler, signals::SYSV_FLAGS) }
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn __sysv_signal(number: c_int, handler: sighandler_t) -> sighandler_t {
-    // SAFETY: the caller's promise.
+    // SAFETY: `set` demands no more than this function does.
     unsafe { set(number, handler, signals::SYSV_FLAGS) }
 }
 
 unsafe fn set(number: c_int, handler: sighandler_t, flags: c_int) -> sighandler_t {
-    // SAFETY: the caller's promise.
+    // SAFETY: all zero is a valid action; `sigaddset` refuses what is no signal. The handler is the
+    // program's, as `sigaction` wants it.
     unsafe {
         let mut new: libc::sigaction = core::mem::zeroed();
         let mut old: libc::sigaction = core::mem::zeroed();
@@ -79,14 +80,77 @@ unsafe fn set(number: c_int, handler: sighandler_t, flags: c_int) -> sighandler_
     }
 }
 
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn setrlimit(resource: c_int, limit: *const rlimit) -> c_int {
+    // SAFETY: the caller passes a limit, or null, which Linux refuses.
+    unsafe { real::setrlimit(resource, with_room(resource, limit).as_ptr_or(limit)) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn setrlimit64(resource: c_int, limit: *const rlimit) -> c_int {
+    // SAFETY: on x86-64 it is the same function.
+    unsafe { setrlimit(resource, limit) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn prlimit(
+    pid: pid_t,
+    resource: c_int,
+    new: *const rlimit,
+    old: *mut rlimit,
+) -> c_int {
+    let own = pid == 0 || pid == process::own_pid();
+    // SAFETY: the caller passes limits, or null for what it does not want.
+    unsafe {
+        let room = if own { with_room(resource, new) } else { Room(None) };
+        real::prlimit(pid, resource, room.as_ptr_or(new), old)
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn prlimit64(
+    pid: pid_t,
+    resource: c_int,
+    new: *const rlimit,
+    old: *mut rlimit,
+) -> c_int {
+    // SAFETY: on x86-64 it is the same function.
+    unsafe { prlimit(pid, resource, new, old) }
+}
+
+/// A limit in place of the program's.
+struct Room(Option<rlimit>);
+
+impl Room {
+    fn as_ptr_or(&self, given: *const rlimit) -> *const rlimit {
+        self.0.as_ref().map_or(given, core::ptr::from_ref)
+    }
+}
+
+/// A program that lowers the hard limit of descriptors keeps room for the dataplane's.
+///
+/// # Safety
+/// `limit` is null or can be read.
+unsafe fn with_room(resource: c_int, limit: *const rlimit) -> Room {
+    // SAFETY: null, or a structure of the program's, which waits for this call.
+    let limit = unsafe { limit.as_ref() }.filter(|_| resource == libc::RLIMIT_NOFILE as c_int);
+    let needed = process::reserved_end();
+    Room(
+        limit
+            .filter(|limit| limit.rlim_max < needed)
+            .map(|limit| rlimit { rlim_max: needed, ..*limit }),
+    )
+}
+
 /// The C library tells all threads of a change of user by a signal, whose handler must not run
 /// inside the dataplane.
 macro_rules! outside {
     ($($name:ident($($argument:ident: $type:ty),*);)*) => { $(
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name($($argument: $type),*) -> c_int {
-            let _nobody_inside = drive::everyone_outside();
-            // SAFETY: the caller's promise.
+            let mut nobody_inside = drive::everyone_outside();
+            seat::before_rights_go(&mut nobody_inside);
+            // SAFETY: the C library's function of this name gets the program's own arguments.
             unsafe { real::$name($($argument),*) }
         }
     )* };

@@ -6,7 +6,7 @@ use libc::{AF_UNSPEC, c_int, c_void, sockaddr, socklen_t};
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the C library's `socket` gets the program's own arguments.
     let fd = unsafe { real::socket(domain, kind, protocol) };
     if fd >= 0 && ops::may_be_ours(domain, kind, protocol) {
         ops::made(fd, domain, kind);
@@ -16,20 +16,20 @@ pub unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> 
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bind(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the C library's `bind` gets the program's own arguments.
     let on_linux = || unsafe { real::bind(fd, address, len) };
     if !fds::is_ours(fd) {
         return on_linux();
     }
     // What is no Internet address has Linux's errno.
-    // SAFETY: the caller's promise.
+    // SAFETY: the program passes an address and its length, or null.
     let Ok(at) = (unsafe { mem::read_address(address, len) }) else { return on_linux() };
     answer(ops::bind(fd, at, on_linux).map(|()| 0), || on_linux() as isize) as c_int
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the C library's `listen` gets the program's own arguments.
     let on_linux = || unsafe { real::listen(fd, backlog) };
     if !fds::is_ours(fd) {
         return on_linux();
@@ -39,24 +39,24 @@ pub unsafe extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn connect(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the C library's `connect` gets the program's own arguments.
     let on_linux = || unsafe { real::connect(fd, address, len) };
     if !fds::is_ours(fd) {
         return on_linux();
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: the program passes an address and its length, or null.
     if unsafe { mem::family(address, len) } == Some(AF_UNSPEC) {
         let outcome = ops::disconnect(fd).map(|()| 0);
         return answer(outcome, || on_linux() as isize) as c_int;
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: the program passes an address and its length, or null.
     let Ok(to) = (unsafe { mem::read_address(address, len) }) else { return on_linux() };
     answer(ops::connect(fd, to).map(|()| 0), || on_linux() as isize) as c_int
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn accept(fd: c_int, address: *mut sockaddr, len: *mut socklen_t) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: `accept4` demands no more than this function does.
     unsafe { accept4(fd, address, len, 0) }
 }
 
@@ -67,14 +67,14 @@ pub unsafe extern "C" fn accept4(
     len: *mut socklen_t,
     flags: c_int,
 ) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the C library's `accept4` gets the program's own arguments.
     let on_linux = || unsafe { real::accept4(fd, address, len, flags) };
     if !fds::is_ours(fd) {
         return on_linux();
     }
     match ops::accept(fd, flags, on_linux) {
         Ok((new, Some((peer, ipv6)))) => {
-            // SAFETY: the caller's promise.
+            // SAFETY: the program has room for an address there, or passes null.
             unsafe { mem::write_address(peer, ipv6, address, len) };
             new
         }
@@ -86,7 +86,7 @@ pub unsafe extern "C" fn accept4(
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn shutdown(fd: c_int, how: c_int) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the C library's `shutdown` gets the program's own arguments.
     let on_linux = || unsafe { real::shutdown(fd, how) as isize };
     if !fds::is_ours(fd) {
         return on_linux() as c_int;
@@ -100,13 +100,13 @@ pub unsafe extern "C" fn getsockname(
     address: *mut sockaddr,
     len: *mut socklen_t,
 ) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the C library's `getsockname` gets the program's own arguments.
     let on_linux = || unsafe { real::getsockname(fd, address, len) as isize };
     if !fds::is_ours(fd) {
         return on_linux() as c_int;
     }
     let write = |(at, ipv6)| {
-        // SAFETY: the caller's promise.
+        // SAFETY: the program has room for an address there, or passes null.
         unsafe { mem::write_address(at, ipv6, address, len) };
         0
     };
@@ -119,13 +119,13 @@ pub unsafe extern "C" fn getpeername(
     address: *mut sockaddr,
     len: *mut socklen_t,
 ) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the C library's `getpeername` gets the program's own arguments.
     let on_linux = || unsafe { real::getpeername(fd, address, len) as isize };
     if !fds::is_ours(fd) {
         return on_linux() as c_int;
     }
     let write = |(at, ipv6)| {
-        // SAFETY: the caller's promise.
+        // SAFETY: the program has room for an address there, or passes null.
         unsafe { mem::write_address(at, ipv6, address, len) };
         0
     };
@@ -140,7 +140,7 @@ pub unsafe extern "C" fn setsockopt(
     value: *const c_void,
     len: socklen_t,
 ) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the C library's `setsockopt` gets the program's own arguments.
     let result = unsafe { real::setsockopt(fd, level, name, value, len) };
     if result == 0 && fds::is_ours(fd) {
         options::changed(fd, level, name);
@@ -156,7 +156,7 @@ pub unsafe extern "C" fn getsockopt(
     value: *mut c_void,
     len: *mut socklen_t,
 ) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the C library's `getsockopt` gets the program's own arguments.
     let on_linux = || unsafe { real::getsockopt(fd, level, name, value, len) };
     if !fds::is_ours(fd) {
         return on_linux();
@@ -169,7 +169,7 @@ pub unsafe extern "C" fn getsockopt(
     if value.is_null() || len.is_null() {
         return fail(libc::EFAULT) as c_int;
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: the program's own length, which waits for this call.
     unsafe {
         let n = (*len as usize).min(bytes.len());
         value.cast::<u8>().copy_from_nonoverlapping(bytes.as_ptr(), n);

@@ -24,13 +24,13 @@ fn sent(outcome: Outcome<usize>, flags: c_int, on_linux: impl FnOnce() -> isize)
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn read(fd: c_int, to: *mut c_void, len: size_t) -> ssize_t {
-    // SAFETY: the caller's promise.
+    // SAFETY: the C library's `read` gets the program's own arguments.
     let on_linux = || unsafe { real::read(fd, to, len) };
     if !fds::is_ours(fd) || len == 0 {
         return on_linux();
     }
     let piece = piece(to, len);
-    // SAFETY: the caller's promise.
+    // SAFETY: the program lets this call write to its pieces.
     let received = transfer::receive(fd, unsafe { Scatter::new(&piece) }, 0);
     answer(received.map(|received| received.bytes), on_linux)
 }
@@ -45,22 +45,22 @@ pub unsafe extern "C" fn __read_chk(
     if len > room {
         log::fatal("a program reads beyond its buffer");
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: `read` demands no more than this function does.
     unsafe { read(fd, to, len) }
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn readv(fd: c_int, to: *const iovec, count: c_int) -> ssize_t {
-    // SAFETY: the caller's promise.
+    // SAFETY: the C library's `readv` gets the program's own arguments.
     let on_linux = || unsafe { real::readv(fd, to, count) };
     if !fds::is_ours(fd) {
         return on_linux();
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: the program passes an array of so many pieces.
     let Some(pieces) = (unsafe { mem::pieces(to, count as usize) }) else {
         return fail(libc::EINVAL);
     };
-    // SAFETY: the caller's promise.
+    // SAFETY: the program lets this call write to its pieces.
     let scatter = unsafe { Scatter::new(pieces) };
     if scatter.left() == 0 {
         return 0;
@@ -70,13 +70,13 @@ pub unsafe extern "C" fn readv(fd: c_int, to: *const iovec, count: c_int) -> ssi
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn recv(fd: c_int, to: *mut c_void, len: size_t, flags: c_int) -> ssize_t {
-    // SAFETY: the caller's promise.
+    // SAFETY: the C library's `recv` gets the program's own arguments.
     let on_linux = || unsafe { real::recv(fd, to, len, flags) };
     if !fds::is_ours(fd) {
         return on_linux();
     }
     let piece = piece(to, len);
-    // SAFETY: the caller's promise.
+    // SAFETY: the program lets this call write to its pieces.
     let received = transfer::receive(fd, unsafe { Scatter::new(&piece) }, flags);
     answer(received.map(|received| received.bytes), on_linux)
 }
@@ -92,7 +92,7 @@ pub unsafe extern "C" fn __recv_chk(
     if len > room {
         log::fatal("a program receives beyond its buffer");
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: `recv` demands no more than this function does.
     unsafe { recv(fd, to, len, flags) }
 }
 
@@ -105,16 +105,16 @@ pub unsafe extern "C" fn recvfrom(
     from: *mut sockaddr,
     from_len: *mut socklen_t,
 ) -> ssize_t {
-    // SAFETY: the caller's promise.
+    // SAFETY: the C library's `recvfrom` gets the program's own arguments.
     let on_linux = || unsafe { real::recvfrom(fd, to, len, flags, from, from_len) };
     if !fds::is_ours(fd) {
         return on_linux();
     }
     let piece = piece(to, len);
-    // SAFETY: the caller's promise.
+    // SAFETY: the program lets this call write to its pieces.
     let received = transfer::receive(fd, unsafe { Scatter::new(&piece) }, flags);
     if let Ok(Received { from: sender, ipv6, .. }) = received {
-        // SAFETY: the caller's promise.
+        // SAFETY: the program has room for an address there, or passes null.
         unsafe { write_sender(sender, ipv6, from, from_len) };
     }
     answer(received.map(|received| received.bytes), on_linux)
@@ -129,10 +129,10 @@ unsafe fn write_sender(
     len: *mut socklen_t,
 ) {
     match sender {
-        // SAFETY: the caller's promise.
+        // SAFETY: the program has room for an address there, or passes null.
         Some(sender) => unsafe { mem::write_address(sender, ipv6, to, len) },
         // A connection's peer is known anyway.
-        // SAFETY: the caller's promise.
+        // SAFETY: the program's own length, which waits for this call.
         None if !len.is_null() => unsafe { *len = 0 },
         None => {}
     }
@@ -151,28 +151,28 @@ pub unsafe extern "C" fn __recvfrom_chk(
     if len > room {
         log::fatal("a program receives beyond its buffer");
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: `recvfrom` demands no more than this function does.
     unsafe { recvfrom(fd, to, len, flags, from, from_len) }
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
-    // SAFETY: the caller's promise.
+    // SAFETY: the C library's `recvmsg` gets the program's own arguments.
     let on_linux = || unsafe { real::recvmsg(fd, message, flags) };
     if !fds::is_ours(fd) {
         return on_linux();
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: null, or a structure of the program's, which waits for this call.
     let Some(header) = (unsafe { message.as_mut() }) else { return fail(libc::EFAULT) };
-    // SAFETY: the caller's promise.
+    // SAFETY: the program passes an array of so many pieces.
     let Some(pieces) = (unsafe { mem::pieces(header.msg_iov, header.msg_iovlen) }) else {
         return fail(libc::EMSGSIZE);
     };
-    // SAFETY: the caller's promise.
+    // SAFETY: the program lets this call write to its pieces.
     let received = transfer::receive(fd, unsafe { Scatter::new(pieces) }, flags);
     if let Ok(received) = received {
         let len = &raw mut header.msg_namelen;
-        // SAFETY: the caller's promise.
+        // SAFETY: the program has room for an address there, or passes null.
         unsafe { write_sender(received.from, received.ipv6, header.msg_name.cast(), len) };
         header.msg_controllen = 0;
         header.msg_flags = received.flags | flags & libc::MSG_CMSG_CLOEXEC;
@@ -189,16 +189,16 @@ pub unsafe extern "C" fn recvmmsg(
     timeout: *mut timespec,
 ) -> c_int {
     if !fds::is_ours(fd) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the C library's `recvmmsg` gets the program's own arguments.
         return unsafe { real::recvmmsg(fd, messages, count, flags, timeout) };
     }
     let mut flags = flags;
     let wait_for_one = flags & MSG_WAITFORONE != 0;
     flags &= !MSG_WAITFORONE;
     for index in 0..count {
-        // SAFETY: the caller's promise.
+        // SAFETY: below `count`, which says how many messages there are.
         let message = unsafe { &mut *messages.add(index as usize) };
-        // SAFETY: the caller's promise.
+        // SAFETY: `recvmsg` demands no more than this function does.
         let received = unsafe { recvmsg(fd, &mut message.msg_hdr, flags) };
         if received < 0 {
             return if index > 0 { index as c_int } else { -1 };
@@ -213,28 +213,28 @@ pub unsafe extern "C" fn recvmmsg(
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn write(fd: c_int, from: *const c_void, len: size_t) -> ssize_t {
-    // SAFETY: the caller's promise.
+    // SAFETY: the C library's `write` gets the program's own arguments.
     let on_linux = || unsafe { real::write(fd, from, len) };
     if !fds::is_ours(fd) {
         return on_linux();
     }
     let piece = piece(from, len);
-    // SAFETY: the caller's promise.
+    // SAFETY: the program leaves its pieces alone during this call.
     sent(transfer::send(fd, unsafe { Gather::new(&piece) }, 0, None), 0, on_linux)
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn writev(fd: c_int, from: *const iovec, count: c_int) -> ssize_t {
-    // SAFETY: the caller's promise.
+    // SAFETY: the C library's `writev` gets the program's own arguments.
     let on_linux = || unsafe { real::writev(fd, from, count) };
     if !fds::is_ours(fd) {
         return on_linux();
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: the program passes an array of so many pieces.
     let Some(pieces) = (unsafe { mem::pieces(from, count as usize) }) else {
         return fail(libc::EINVAL);
     };
-    // SAFETY: the caller's promise.
+    // SAFETY: the program leaves its pieces alone during this call.
     sent(transfer::send(fd, unsafe { Gather::new(pieces) }, 0, None), 0, on_linux)
 }
 
@@ -245,13 +245,13 @@ pub unsafe extern "C" fn send(
     len: size_t,
     flags: c_int,
 ) -> ssize_t {
-    // SAFETY: the caller's promise.
+    // SAFETY: the C library's `send` gets the program's own arguments.
     let on_linux = || unsafe { real::send(fd, from, len, flags) };
     if !fds::is_ours(fd) {
         return on_linux();
     }
     let piece = piece(from, len);
-    // SAFETY: the caller's promise.
+    // SAFETY: the program leaves its pieces alone during this call.
     sent(transfer::send(fd, unsafe { Gather::new(&piece) }, flags, None), flags, on_linux)
 }
 
@@ -264,18 +264,18 @@ pub unsafe extern "C" fn sendto(
     to: *const sockaddr,
     to_len: socklen_t,
 ) -> ssize_t {
-    // SAFETY: the caller's promise.
+    // SAFETY: the C library's `sendto` gets the program's own arguments.
     let on_linux = || unsafe { real::sendto(fd, from, len, flags, to, to_len) };
     if !fds::is_ours(fd) {
         return on_linux();
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: the program passes an address and its length, or null.
     let to = match unsafe { destination(to, to_len) } {
         Ok(to) => to,
         Err(errno) => return fail(errno),
     };
     let piece = piece(from, len);
-    // SAFETY: the caller's promise.
+    // SAFETY: the program leaves its pieces alone during this call.
     sent(transfer::send(fd, unsafe { Gather::new(&piece) }, flags, to), flags, on_linux)
 }
 
@@ -285,33 +285,33 @@ unsafe fn destination(
     to: *const sockaddr,
     len: socklen_t,
 ) -> Result<Option<std::net::SocketAddr>, i32> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the program passes an address and its length, or null.
     match unsafe { mem::family(to, len) } {
         None | Some(libc::AF_UNSPEC) => Ok(None),
-        // SAFETY: the caller's promise.
+        // SAFETY: the program passes an address and its length, or null.
         Some(_) => unsafe { mem::read_address(to, len) }.map(Some),
     }
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
-    // SAFETY: the caller's promise.
+    // SAFETY: the C library's `sendmsg` gets the program's own arguments.
     let on_linux = || unsafe { real::sendmsg(fd, message, flags) };
     if !fds::is_ours(fd) {
         return on_linux();
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: null, or a structure of the program's, which waits for this call.
     let Some(header) = (unsafe { message.as_ref() }) else { return fail(libc::EFAULT) };
-    // SAFETY: the caller's promise.
+    // SAFETY: the program passes an array of so many pieces.
     let Some(pieces) = (unsafe { mem::pieces(header.msg_iov, header.msg_iovlen) }) else {
         return fail(libc::EMSGSIZE);
     };
-    // SAFETY: the caller's promise.
+    // SAFETY: the program passes an address and its length, or null.
     let to = match unsafe { destination(header.msg_name.cast(), header.msg_namelen) } {
         Ok(to) => to,
         Err(errno) => return fail(errno),
     };
-    // SAFETY: the caller's promise.
+    // SAFETY: the program leaves its pieces alone during this call.
     sent(transfer::send(fd, unsafe { Gather::new(pieces) }, flags, to), flags, on_linux)
 }
 
@@ -323,14 +323,14 @@ pub unsafe extern "C" fn sendmmsg(
     flags: c_int,
 ) -> c_int {
     if !fds::is_ours(fd) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the C library's `sendmmsg` gets the program's own arguments.
         return unsafe { real::sendmmsg(fd, messages, count, flags) };
     }
     let count = count.min(libc::UIO_MAXIOV as c_uint);
     for index in 0..count {
-        // SAFETY: the caller's promise.
+        // SAFETY: below `count`, which says how many messages there are.
         let message = unsafe { &mut *messages.add(index as usize) };
-        // SAFETY: the caller's promise.
+        // SAFETY: `sendmsg` demands no more than this function does.
         let sent = unsafe { sendmsg(fd, &message.msg_hdr, flags) };
         if sent < 0 {
             return if index > 0 { index as c_int } else { -1 };
@@ -347,7 +347,7 @@ pub unsafe extern "C" fn sendfile(
     offset: *mut off_t,
     count: size_t,
 ) -> ssize_t {
-    // SAFETY: the caller's promise.
+    // SAFETY: the C library's `sendfile` gets the program's own arguments.
     let on_linux = || unsafe { real::sendfile(out, input, offset, count) };
     if !fds::is_ours(out) || transfer::queued(out) == Err(Instead::Linux) {
         return on_linux();
@@ -356,9 +356,9 @@ pub unsafe extern "C" fn sendfile(
     let mut buffer = vec![0u8; count.min(128 << 10)];
     while total < count {
         let len = buffer.len().min(count - total);
-        // SAFETY: the caller's promise.
+        // SAFETY: null, or an offset of the program's, which waits for this call.
         let at = unsafe { offset.as_ref() }.copied();
-        // SAFETY: the caller's promise.
+        // SAFETY: the C library's `read` gets the program's own arguments.
         let n = unsafe {
             match at {
                 Some(at) => libc::pread(input, buffer.as_mut_ptr().cast(), len, at),
@@ -369,16 +369,16 @@ pub unsafe extern "C" fn sendfile(
             return if total > 0 || n == 0 { total as ssize_t } else { -1 };
         }
         let piece = piece(buffer.as_ptr().cast(), n as usize);
-        // SAFETY: the caller's promise.
+        // SAFETY: the program leaves its pieces alone during this call.
         let gather = unsafe { Gather::new(&piece) };
         let result = sent(transfer::send(out, gather, 0, None), 0, || -1);
         let taken = result.max(0);
-        // SAFETY: the caller's promise.
+        // SAFETY: null, or an offset of the program's, which waits for this call.
         match unsafe { offset.as_mut() } {
             Some(offset) => *offset += taken as off_t,
             // What did not go is read again.
             None if taken < n => {
-                // SAFETY: the caller's promise.
+                // SAFETY: no pointer, or our own buffer with its length.
                 unsafe { libc::lseek(input, (taken - n) as off_t, libc::SEEK_CUR) };
             }
             None => {}
@@ -398,7 +398,7 @@ pub unsafe extern "C" fn sendfile64(
     offset: *mut off_t,
     count: size_t,
 ) -> ssize_t {
-    // SAFETY: the caller's promise.
+    // SAFETY: `sendfile` demands no more than this function does.
     unsafe { sendfile(out, input, offset, count) }
 }
 
@@ -418,6 +418,6 @@ pub unsafe extern "C" fn splice(
         log::once(log::Once::Splice, text);
         return fail(libc::EINVAL);
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: the C library's `splice` gets the program's own arguments.
     unsafe { real::splice(input, in_offset, out, out_offset, len, flags) }
 }

@@ -16,11 +16,11 @@ unsafe fn with_mask<R>(mask: *const sigset_t, call: impl FnOnce() -> R) -> R {
     }
     let mut before = core::mem::MaybeUninit::<sigset_t>::zeroed();
     // A handler that waits for its turn runs in the first of these, and ends the call.
-    // SAFETY: the caller's promise.
+    // SAFETY: the program's mask, or the one that was in force before.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, mask, before.as_mut_ptr()) };
     let result = call();
     let errno = real::errno();
-    // SAFETY: the caller's promise.
+    // SAFETY: the program's mask, or the one that was in force before.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), null_mut()) };
     real::set_errno(errno);
     result
@@ -31,7 +31,7 @@ unsafe fn with_mask<R>(mask: *const sigset_t, call: impl FnOnce() -> R) -> R {
 /// # Safety
 /// `time` is null or can be read.
 unsafe fn until(time: *const timespec) -> Result<Option<Instant>, i32> {
-    // SAFETY: the caller's promise.
+    // SAFETY: null, or a structure of the program's, which waits for this call.
     let Some(time) = (unsafe { time.as_ref() }) else { return Ok(None) };
     if time.tv_sec < 0 || !(0..1_000_000_000).contains(&time.tv_nsec) {
         return Err(libc::EINVAL);
@@ -45,13 +45,13 @@ pub unsafe extern "C" fn epoll_create(size: c_int) -> c_int {
     if size <= 0 {
         return super::fail(libc::EINVAL) as c_int;
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: `epoll_create1` demands no more than this function does.
     unsafe { epoll_create1(0) }
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn epoll_create1(flags: c_int) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the C library's `epoll_create1` gets the program's own arguments.
     let fd = unsafe { real::epoll_create1(flags) };
     if fd >= 0 {
         ready::set_made(fd);
@@ -66,12 +66,12 @@ pub unsafe extern "C" fn epoll_ctl(
     fd: c_int,
     event: *mut epoll_event,
 ) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the C library's `epoll_ctl` gets the program's own arguments.
     let on_linux = || unsafe { real::epoll_ctl(set, op, fd, event) };
     if !fds::is_ours(set) {
         return on_linux();
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: null, or a structure of the program's, which waits for this call.
     let event = unsafe { event.as_ref() }.copied();
     answer(ready::control(set, op, fd, event, on_linux).map(|n| n as isize), || on_linux() as isize)
         as c_int
@@ -84,7 +84,7 @@ pub unsafe extern "C" fn epoll_wait(
     count: c_int,
     timeout_ms: c_int,
 ) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: `epoll_pwait` demands no more than this function does.
     unsafe { epoll_pwait(set, events, count, timeout_ms, core::ptr::null()) }
 }
 
@@ -96,15 +96,15 @@ pub unsafe extern "C" fn epoll_pwait(
     timeout_ms: c_int,
     mask: *const sigset_t,
 ) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the C library's `epoll_pwait` gets the program's own arguments.
     let on_linux = || unsafe { real::epoll_pwait(set, events, count, timeout_ms, mask) as isize };
     if !fds::is_ours(set) || count <= 0 || events.is_null() {
         return on_linux() as c_int;
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: the program has room for so many events there.
     let slice = unsafe { core::slice::from_raw_parts_mut(events, count as usize) };
     let until = ready::until_ms(timeout_ms);
-    // SAFETY: the caller's promise.
+    // SAFETY: null, or a mask of the program's.
     let outcome = unsafe { with_mask(mask, || ready::wait_set(set, slice, until)) };
     answer(outcome, on_linux) as c_int
 }
@@ -117,34 +117,34 @@ pub unsafe extern "C" fn epoll_pwait2(
     timeout: *const timespec,
     mask: *const sigset_t,
 ) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the program's own arguments, by the bare call.
     let on_linux = || unsafe {
         libc::syscall(libc::SYS_epoll_pwait2, set, events, count, timeout, mask, 8) as isize
     };
     if !fds::is_ours(set) || count <= 0 || events.is_null() {
         return on_linux() as c_int;
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: null, or a time of the program's.
     let until = match unsafe { until(timeout) } {
         Ok(until) => until,
         Err(errno) => return super::fail(errno) as c_int,
     };
-    // SAFETY: the caller's promise.
+    // SAFETY: the program has room for so many events there.
     let slice = unsafe { core::slice::from_raw_parts_mut(events, count as usize) };
-    // SAFETY: the caller's promise.
+    // SAFETY: null, or a mask of the program's.
     let outcome = unsafe { with_mask(mask, || ready::wait_set(set, slice, until)) };
     answer(outcome, on_linux) as c_int
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn poll(fds: *mut pollfd, count: nfds_t, timeout_ms: c_int) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the C library's `poll` gets the program's own arguments.
     let on_linux = || unsafe { real::poll(fds, count, timeout_ms) as isize };
     if count == 0 || fds.is_null() {
         return on_linux() as c_int;
     }
     signals::reset();
-    // SAFETY: the caller's promise.
+    // SAFETY: the program passes an array of so many descriptors.
     let slice = unsafe { core::slice::from_raw_parts_mut(fds, count as usize) };
     answer(ready::poll(slice, ready::until_ms(timeout_ms)), on_linux) as c_int
 }
@@ -159,7 +159,7 @@ pub unsafe extern "C" fn __poll_chk(
     if count as usize * size_of::<pollfd>() > room {
         log::fatal("a program polls beyond its array");
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: `poll` demands no more than this function does.
     unsafe { poll(fds, count, timeout_ms) }
 }
 
@@ -170,19 +170,19 @@ pub unsafe extern "C" fn ppoll(
     timeout: *const timespec,
     mask: *const sigset_t,
 ) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the C library's `ppoll` gets the program's own arguments.
     let on_linux = || unsafe { real::ppoll(fds, count, timeout, mask) as isize };
     if count == 0 || fds.is_null() {
         return on_linux() as c_int;
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: null, or a time of the program's.
     let until = match unsafe { until(timeout) } {
         Ok(until) => until,
         Err(errno) => return super::fail(errno) as c_int,
     };
-    // SAFETY: the caller's promise.
+    // SAFETY: the program passes an array of so many descriptors.
     let slice = unsafe { core::slice::from_raw_parts_mut(fds, count as usize) };
-    // SAFETY: the caller's promise.
+    // SAFETY: null, or a mask of the program's.
     let outcome = unsafe { with_mask(mask, || ready::poll(slice, until)) };
     answer(outcome, on_linux) as c_int
 }
@@ -198,7 +198,7 @@ pub unsafe extern "C" fn __ppoll_chk(
     if count as usize * size_of::<pollfd>() > room {
         log::fatal("a program polls beyond its array");
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: `ppoll` demands no more than this function does.
     unsafe { ppoll(fds, count, timeout, mask) }
 }
 
@@ -211,7 +211,7 @@ unsafe fn words<'a>(set: *mut fd_set, count: c_int) -> &'a mut [u64] {
         return &mut [];
     }
     let words = (count.max(0) as usize).div_ceil(64);
-    // SAFETY: the caller's promise.
+    // SAFETY: a set has a bit for each descriptor below `count`.
     unsafe { core::slice::from_raw_parts_mut(set.cast(), words) }
 }
 
@@ -223,13 +223,13 @@ pub unsafe extern "C" fn select(
     except: *mut fd_set,
     timeout: *mut timeval,
 ) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the C library's `select` gets the program's own arguments.
     let on_linux = || unsafe { real::select(count, read, write, except, timeout) as isize };
     if count <= 0 {
         return on_linux() as c_int;
     }
     let start = Instant::now();
-    // SAFETY: the caller's promise.
+    // SAFETY: null, or a time of the program's.
     let limit = match unsafe { timeout.as_ref() } {
         None => None,
         Some(time) if time.tv_sec < 0 || time.tv_usec < 0 => return on_linux() as c_int,
@@ -238,12 +238,12 @@ pub unsafe extern "C" fn select(
         ),
     };
     let until = limit.and_then(|limit| start.checked_add(limit));
-    // SAFETY: the caller's promise.
+    // SAFETY: each is null, or a set of `count` bits.
     let sets = unsafe { (words(read, count), words(write, count), words(except, count)) };
     let outcome = ready::select(count, sets.0, sets.1, sets.2, until);
     // Linux writes down how much time is left.
     if let (Some(limit), Some(timeout), true) =
-        // SAFETY: the caller's promise.
+        // SAFETY: null, or a time of the program's.
         (limit, unsafe { timeout.as_mut() }, outcome != Err(crate::ops::Instead::Linux))
     {
         let left = limit.saturating_sub(start.elapsed());
@@ -262,20 +262,20 @@ pub unsafe extern "C" fn pselect(
     timeout: *const timespec,
     mask: *const sigset_t,
 ) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the C library's `pselect` gets the program's own arguments.
     let on_linux = || unsafe { real::pselect(count, read, write, except, timeout, mask) as isize };
     if count <= 0 {
         return on_linux() as c_int;
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: null, or a time of the program's.
     let until = match unsafe { until(timeout) } {
         Ok(until) => until,
         Err(errno) => return super::fail(errno) as c_int,
     };
-    // SAFETY: the caller's promise.
+    // SAFETY: each is null, or a set of `count` bits.
     let sets = unsafe { (words(read, count), words(write, count), words(except, count)) };
     let outcome =
-        // SAFETY: the caller's promise.
+        // SAFETY: null, or a mask of the program's.
         unsafe { with_mask(mask, || ready::select(count, sets.0, sets.1, sets.2, until)) };
     answer(outcome, on_linux) as c_int
 }

@@ -231,6 +231,29 @@ static void writing(void)
     SAY(close(fd));
 }
 
+static void corks(void)
+{
+    int fd = dialled(), on = 1, off = 0;
+    SAY(setsockopt(fd, IPPROTO_TCP, TCP_CORK, &on, sizeof on));
+    /* A short segment waits, but not for ever. */
+    SAY(write(fd, "hello", 5));
+    SAY(tell("recv 5"));
+    SAY(write(fd, "abc", 3));
+    SAY(setsockopt(fd, IPPROTO_TCP, TCP_CORK, &off, sizeof off));
+    SAY(tell("recv 3"));
+    /* Whole segments do not wait: a full buffer empties. */
+    SAY(setsockopt(fd, IPPROTO_TCP, TCP_CORK, &on, sizeof on));
+    nonblocking(fd);
+    long total = 0, n;
+    while ((n = write(fd, buffer, sizeof buffer)) > 0)
+        total += n;
+    SAY(n);
+    SAY(tell("recv %ld", total) == total);
+    SAY(soon(fd, POLLOUT));
+    tell("close");
+    SAY(close(fd));
+}
+
 static void broken_pipe(void)
 {
     handle(SIGPIPE, 0);
@@ -939,7 +962,7 @@ int main(int argc, char **argv)
         {"half_close", half_close},   {"connecting", connecting}, {"accepting", accepting},
         {"epolls", epolls},           {"selects", selects},       {"descriptors", descriptors},
         {"options", options},         {"datagrams", datagrams},   {"interrupts", interrupts},
-        {"exhaustion", exhaustion},
+        {"exhaustion", exhaustion},   {"corks", corks},
     };
     for (unsigned i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         if (argc > 5 && strcmp(argv[5], cases[i].name))

@@ -1,40 +1,86 @@
-/* Listens, forks, and serves one connection in the parent; the child tries the same. forks PORT */
+/* Servers that fork. forks daemon|master|connection PORT
+ *   daemon      listens, forks, and the parent ends; the child greets whoever connects, for ever
+ *   master      listens and forks; two children greet, the parent waits for them and then greets itself
+ *   connection  accepts, and forks a child that tries to use the connection
+ * A greeting is who it comes from. */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+static int listener;
+
+static void say(const char *line)
+{
+    printf("%s\n", line);
+    fflush(stdout);
+}
+
+static void greet(const char *name)
+{
+    int fd = accept(listener, NULL, NULL);
+    if (fd < 0 || write(fd, name, strlen(name)) < 0) {
+        perror("accept");
+        _exit(1);
+    }
+    close(fd);
+}
+
+static pid_t child(const char *name, int greetings)
+{
+    pid_t pid = fork();
+    if (pid == 0) {
+        while (greetings--)
+            greet(name);
+        _exit(0);
+    }
+    return pid;
+}
+
+static int connection(void)
+{
+    int fd = accept(listener, NULL, NULL), status;
+    char byte;
+    pid_t pid = fork();
+    if (pid == 0) {
+        for (int tries = 0; tries < 2; tries++)
+            if (read(fd, &byte, 1) < 0 && errno == EBADF && tries == 0)
+                say("child: EBADF");
+        close(fd);
+        _exit(0);
+    }
+    waitpid(pid, &status, 0);
+    if (read(fd, &byte, 1) != 1 || write(fd, "parent", 6) != 6) {
+        perror("connection");
+        return 1;
+    }
+    return status;
+}
+
 int main(int argc, char **argv)
 {
-    int listener = socket(AF_INET, SOCK_STREAM, 0);
+    const char *mode = argv[1];
     struct sockaddr_in at = {.sin_family = AF_INET, .sin_port = htons(atoi(argv[argc - 1]))};
     inet_pton(AF_INET, "10.88.0.2", &at.sin_addr);
+    listener = socket(AF_INET, SOCK_STREAM, 0);
     if (bind(listener, (struct sockaddr *)&at, sizeof at) < 0 || listen(listener, 8) < 0) {
         perror("listen");
         return 1;
     }
-    pid_t child = fork();
-    if (child == 0) {
-        for (int tries = 0; tries < 2; tries++)
-            if (accept(listener, NULL, NULL) < 0 && errno == EBADF && tries == 0)
-                printf("child: accept: EBADF\n");
-        close(listener);
-        fflush(stdout);
-        _exit(0);
-    }
-    int status;
-    waitpid(child, &status, 0);
-    printf("ready\n");
-    fflush(stdout);
-    int fd = accept(listener, NULL, NULL);
-    if (fd < 0 || write(fd, "parent", 6) != 6) {
-        perror("accept");
-        return 1;
-    }
-    close(fd);
-    return status;
+    say("ready");
+    if (!strcmp(mode, "daemon"))
+        return child("daemon", 1000000) < 0;
+    if (!strcmp(mode, "connection"))
+        return connection();
+    child("child", 1);
+    wait(NULL);
+    child("other", 1);
+    wait(NULL);
+    greet("parent");
+    return 0;
 }

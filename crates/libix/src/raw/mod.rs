@@ -21,7 +21,7 @@ mod tx_buf;
 
 pub use event::{Event, Received};
 pub use huge::prefetch;
-pub use process::{FindError, Process, ProcessGate};
+pub use process::{FindError, Process, ProcessGate, Starter};
 pub use thread::{EnterError, Thread, Wait};
 pub use tx::TxArena;
 pub use tx_buf::{TxBuf, TxShared};

@@ -2,7 +2,9 @@
 use super::Gate;
 use core::fmt;
 use core::ptr::with_exposed_provenance;
-use ix_abi::{ABI_MAGIC, ABI_VERSION, ENV_HEADER, ProcessHeader, ThreadArea};
+use ix_abi::{
+    ABI_MAGIC, ABI_VERSION, ENV_HEADER, ProcessHeader, STARTER_MAGIC, Starter as Words, ThreadArea,
+};
 use std::net::IpAddr;
 
 /// Says in the program's file that it was written for IX (ELF note of owner `IX`, type 1, version of
@@ -15,6 +17,12 @@ static NOTE: [u32; 5] = [3, 4, 1, u32::from_le_bytes(*b"IX\0\0"), ABI_VERSION];
 #[derive(Clone, Copy)]
 pub struct Process {
     header: &'static ProcessHeader,
+}
+
+/// A dataplane that begins when this process asks for it, for programs that fork before they serve.
+#[derive(Clone, Copy)]
+pub struct Starter {
+    words: &'static Words,
 }
 
 /// Why there is no dataplane to talk to.
@@ -57,11 +65,7 @@ impl Process {
     pub fn find() -> Result<Process, FindError> {
         // Whoever calls this carries the note.
         core::hint::black_box(&NOTE);
-        let value = std::env::var(ENV_HEADER).map_err(|_| FindError::NotUnderIx)?;
-        let address = usize::from_str_radix(&value, 16).map_err(|_| FindError::Stale)?;
-        if !is_mapped(address) {
-            return Err(FindError::Stale);
-        }
+        let address = address()?;
         let header = with_exposed_provenance::<ProcessHeader>(address);
         // SAFETY: the memory is mapped and aligned (`is_mapped`). `ix run` puts the address of a
         // header into the variable; were it anything else, the magic number tells before any other
@@ -120,6 +124,51 @@ impl Process {
         // SAFETY: the header promises an array of `threads` areas, and `index` is below that.
         Some(unsafe { areas.add(index as usize).read() })
     }
+}
+
+impl Starter {
+    /// Finds it through the environment variable `IX_ABI`.
+    pub fn find() -> Result<Starter, FindError> {
+        let words = with_exposed_provenance::<Words>(address()?);
+        // SAFETY: the memory is mapped and aligned (`is_mapped`), and is that of a header or of a
+        // starter; the magic number, the first field of both, tells which before others are believed.
+        let words = unsafe { &*words };
+        match (words.magic, words.version) {
+            (STARTER_MAGIC, ABI_VERSION) => Ok(Starter { words }),
+            (STARTER_MAGIC, dataplane) => Err(FindError::Version { dataplane }),
+            _ => Err(FindError::Stale),
+        }
+    }
+
+    /// Begins, in this process. `None`: it could not, and `ix run` has been told why.
+    ///
+    /// # Safety
+    /// One thread at a time, in one process of the program at a time; none of the program's signal
+    /// handlers may run meanwhile.
+    pub unsafe fn start(&self) -> Option<Process> {
+        let address = (self.words.start)();
+        let header = with_exposed_provenance::<ProcessHeader>(address as usize);
+        if header.is_null() {
+            return None;
+        }
+        // SAFETY: the starter answers the address of the header, for the rest of the process's life.
+        unsafe { Process::at(header) }.ok()
+    }
+
+    /// In a forked child: lets go of the parent's dataplane.
+    ///
+    /// # Safety
+    /// Nothing of the parent's dataplane is used any more in this process.
+    pub unsafe fn forked(&self) {
+        (self.words.forked)();
+    }
+}
+
+/// The address in the environment variable, where a header can be.
+fn address() -> Result<usize, FindError> {
+    let value = std::env::var(ENV_HEADER).map_err(|_| FindError::NotUnderIx)?;
+    let address = usize::from_str_radix(&value, 16).map_err(|_| FindError::Stale)?;
+    if is_mapped(address) { Ok(address) } else { Err(FindError::Stale) }
 }
 
 /// The gate of the dataplane in this process: a function across the wall.

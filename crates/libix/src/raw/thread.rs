@@ -89,12 +89,19 @@ impl Thread {
     /// Elastic thread `index` without a Linux thread of its own: whichever thread of the process has
     /// this value may run a cycle. It is neither pinned nor are its signals blocked; no handler of
     /// the program may run within [`Thread::run_io`].
-    pub fn share(process: &Process, index: u32) -> Result<Thread, EnterError> {
+    ///
+    /// `first` appends calls to the first batch, behind one of ours in slot 0: listeners that are there
+    /// before a packet is looked at. Answers the events of that cycle as well.
+    pub fn share(
+        process: &Process,
+        index: u32,
+        first: impl FnOnce(&mut Thread),
+    ) -> Result<(Thread, usize), EnterError> {
         let threads = process.threads();
         let area = process.area(index).ok_or(EnterError::NoSuchThread { threads })?;
         let gate: ProcessGate = process.gate();
         // SAFETY: area and gate are the dataplane's own, of the same thread.
-        unsafe { Thread::begin(Box::new(gate), area, index, gate_op::SHARE) }
+        unsafe { Thread::begin(Box::new(gate), area, index, gate_op::SHARE, first) }
     }
 
     /// Waits end also when this descriptor is readable.
@@ -115,8 +122,10 @@ impl Thread {
         area: ThreadArea,
         index: u32,
     ) -> Result<Thread, EnterError> {
+        // A fresh elastic thread has no flows, so this cycle brings no events that could be missed.
         // SAFETY: the caller's promise.
-        unsafe { Thread::begin(gate, area, index, gate_op::ENTER) }
+        unsafe { Thread::begin(gate, area, index, gate_op::ENTER, |_| {}) }
+            .map(|(thread, _)| thread)
     }
 
     /// As [`Thread::with_gate`]; `how` is `ENTER` or `SHARE`.
@@ -128,7 +137,8 @@ impl Thread {
         area: ThreadArea,
         index: u32,
         how: u64,
-    ) -> Result<Thread, EnterError> {
+        first: impl FnOnce(&mut Thread),
+    ) -> Result<(Thread, usize), EnterError> {
         let signals = SignalMask::of_this_thread();
         let entered = gate.call(how, index.into(), 0, 0);
         Error::check(entered).map_err(EnterError::Refused)?;
@@ -146,14 +156,14 @@ impl Thread {
             sg_used: 0,
             signals,
         };
-        // A fresh elastic thread has no flows, so this cycle brings no events that could be missed.
         thread.push(call::tx_alloc(TX_STEP_BYTES));
-        thread.run_io(Wait::Poll).map_err(EnterError::Refused)?;
+        first(&mut thread);
+        let events = thread.run_io(Wait::Poll).map_err(EnterError::Refused)?;
         thread.adopt_tx(0).map_err(EnterError::NoTxMemory)?;
         let scratch = thread.tx.alloc(TxArena::LARGEST_BYTES as usize);
         let scratch = scratch.ok_or(EnterError::NoTxMemory(Error::NoResource))?;
         thread.sg = scratch.into_raw().cast();
-        Ok(thread)
+        Ok((thread, events))
     }
 
     /// Which elastic thread this is.
