@@ -91,8 +91,8 @@ pub struct Side {
     pub port: u8,
     /// Hop limit of its packets.
     pub ttl: u8,
-    /// Differentiated services code point of its packets, 0 to 63.
-    pub dscp: u8,
+    /// Type of service of its packets, without the ECN bits.
+    pub tos: u8,
     /// Who answers for it.
     pub holder: Holder,
     /// Where it counts in the listener's backlog.
@@ -130,7 +130,7 @@ impl Flow {
             listener: 0,
             port,
             ttl: ipv4::DEFAULT_TTL,
-            dscp: 0,
+            tos: 0,
             holder,
             waits: Waits::Nowhere,
             in_time_wait: false,

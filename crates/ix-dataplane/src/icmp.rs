@@ -36,6 +36,11 @@ impl ElasticThread {
     }
 
     fn answer_echo(&mut self, work: &Work, mbuf: &Mbuf, packet: &IcmpPacket) {
+        // One that came in fragments would have to go in fragments.
+        let mtu = self.io.ports[work.port as usize].info.mtu;
+        if usize::from(packet.payload.len) + usize::from(packet.payload.start) > mtu + 14 {
+            return;
+        }
         let Some(mut reply) = self.io.tx_pool.take() else {
             return self.io.metrics.drop_local(LocalDrop::NoTxFrame);
         };

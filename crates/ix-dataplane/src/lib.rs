@@ -21,6 +21,7 @@ mod events;
 mod flow;
 mod flow_group;
 mod flow_table;
+mod fragments;
 mod group_set;
 mod guard;
 pub mod handle;

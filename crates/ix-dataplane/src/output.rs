@@ -30,7 +30,7 @@ impl Output<Payload> for FlowOutput<'_> {
         };
         let payload_len = seg.payload_len as usize;
         mbuf.set_range(HEADROOM_BYTES, headers_len + payload_len);
-        let (ttl, tos) = (side.ttl, side.dscp << 2 | seg.ecn);
+        let (ttl, tos) = (side.ttl, side.tos | seg.ecn);
         let frame = FrameHeader { ttl, tos, ..io.frame_header(side.port, side.mac, tuple) };
         let memory = &io.shared.memory;
         let (headers, payload) = mbuf.bytes_mut(memory).split_at_mut(headers_len);

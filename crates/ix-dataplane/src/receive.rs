@@ -7,6 +7,7 @@
 use crate::config::Config;
 use crate::edge::Edge;
 use crate::flow_group::prefetch_flow;
+use crate::fragments::UnderWay;
 use crate::handover::{Forwarded, Forwarding, Taken};
 use crate::metrics::{LocalDrop, Stage, ThreadMetrics};
 use crate::migration::{Origin, Way};
@@ -82,7 +83,9 @@ pub struct Receive {
     mbufs: Vec<Mbuf>,
     tails: VecDeque<Mbuf>,
     pub(crate) forwarding: Forwarding,
-    toeplitz: Vec<Option<Box<Toeplitz>>>,
+    pub(crate) toeplitz: Vec<Option<Box<Toeplitz>>>,
+    /// Datagrams of which fragments have come.
+    pub(crate) under_way: UnderWay,
     /// What this batch gives up.
     pub(crate) pressure: Pressure,
     /// What it tells its senders.
@@ -111,6 +114,7 @@ impl Receive {
             tails: VecDeque::with_capacity(batch),
             forwarding,
             toeplitz: steering.iter().map(toeplitz).collect(),
+            under_way: UnderWay::default(),
             pressure: Pressure::None,
             edge,
         }
@@ -334,7 +338,6 @@ impl ElasticThread {
                 tails += 1;
                 self.receive.tails.push_back(tail.mbuf);
             }
-            let first_tail = self.receive.tails.len() - tails;
             let (parsed, guess) = (Parsed::NONE, u32::MAX);
             let Origin { port, from } = origin;
             self.receive.work.push(Work { parsed, tails, port, group: 0, from, hash: 0, guess });
@@ -343,21 +346,54 @@ impl ElasticThread {
                     self.receive.mbufs.push(packet.mbuf);
                 }
                 Ok(group) => self.divert(group.unwrap_or(0), origin, packet.mbuf, tails),
+                Err(Refusal::Packet(DropReason::IpFragment)) if tails == 0 => {
+                    self.receive.work.pop();
+                    self.parse_fragment(origin, packet.mbuf);
+                }
                 Err(reason) => {
                     self.receive.work.pop();
-                    if self.capture.is_some() {
-                        self.capture_refused(port, &packet.mbuf, tails, reason);
-                    }
-                    self.refuse_packet(port, &packet.mbuf, reason);
-                    self.io.rx_pool.put(packet.mbuf);
-                    for mbuf in self.receive.tails.drain(first_tail..) {
-                        self.io.rx_pool.put(mbuf);
-                    }
+                    self.drop_refused(port, packet.mbuf, tails, reason);
                 }
             }
         }
         drop(packets);
         (self.receive.burst, self.receive.origins) = (burst, origins);
+    }
+
+    /// A fragment, and what it makes whole: that is a packet of the batch in its place.
+    #[cold]
+    fn parse_fragment(&mut self, origin: Origin, mbuf: Mbuf) {
+        let Origin { port, from } = origin;
+        let mbuf = match self.take_fragment(origin, mbuf) {
+            Ok(Some(whole)) => whole,
+            Ok(None) => return,
+            Err((reason, mbuf)) => return self.drop_refused(port, mbuf, 0, reason),
+        };
+        let (parsed, guess) = (Parsed::NONE, u32::MAX);
+        self.receive.work.push(Work { parsed, tails: 0, port, group: 0, from, hash: 0, guess });
+        match self.classify_packet(&mbuf, mbuf.len()) {
+            Ok(group) if group.is_none_or(|g| self.migrations.is_home(g, self.io.index)) => {
+                self.receive.mbufs.push(mbuf);
+            }
+            Ok(group) => self.divert(group.unwrap_or(0), origin, mbuf, 0),
+            Err(reason) => {
+                self.receive.work.pop();
+                self.drop_refused(port, mbuf, 0, reason);
+            }
+        }
+    }
+
+    /// Gives back a packet that goes no further, and its tails.
+    fn drop_refused(&mut self, port: u8, mbuf: Mbuf, tails: usize, reason: Refusal) {
+        if self.capture.is_some() {
+            self.capture_refused(port, &mbuf, tails, reason);
+        }
+        self.refuse_packet(port, &mbuf, reason);
+        self.io.rx_pool.put(mbuf);
+        let first_tail = self.receive.tails.len() - tails;
+        for mbuf in self.receive.tails.drain(first_tail..) {
+            self.io.rx_pool.put(mbuf);
+        }
     }
 
     /// A packet of a group that is another thread's or on its way: sends it on or holds it, if it may
@@ -465,7 +501,7 @@ impl ElasticThread {
 }
 
 /// Longest headers that make a packet: Ethernet 14, IPv4 60, TCP 60; the rest of three cache lines.
-const HEAD_BYTES: usize = 192;
+pub(crate) const HEAD_BYTES: usize = 192;
 
 /// Parses a frame that its sender can still change (a memif peer is hostile): from a copy of its
 /// front, so that what was checked is what is used.
@@ -485,7 +521,7 @@ fn parse_shared(
 /// Whether a packet is for us: our Ethernet address or a group one, our IP address; and from
 /// somebody else, for we hear none of our own (the "LAND" attack says otherwise).
 #[inline]
-fn check_destination(config: &Config, ip: &IpMeta) -> Result<(), DropReason> {
+pub(crate) fn check_destination(config: &Config, ip: &IpMeta) -> Result<(), DropReason> {
     if !config.is_local(ip.dst) {
         return Err(DropReason::IpNotForUs);
     }
@@ -497,7 +533,7 @@ fn check_destination(config: &Config, ip: &IpMeta) -> Result<(), DropReason> {
 
 /// The flow group of a tuple on a port with this table; `hash` is the flow table's.
 #[inline]
-fn group_of(toeplitz: &Option<Box<Toeplitz>>, hash: u64, tuple: &FlowTuple) -> usize {
+pub(crate) fn group_of(toeplitz: &Option<Box<Toeplitz>>, hash: u64, tuple: &FlowTuple) -> usize {
     match (toeplitz, tuple.remote.as_v4(), tuple.local.as_v4()) {
         (Some(toeplitz), Some(src), Some(dst)) => {
             let hash = toeplitz.hash_v4(src, dst, tuple.remote_port, tuple.local_port);

@@ -324,6 +324,7 @@ impl ElasticThread {
             return;
         }
         self.housekeeping_us = now_us + HOUSEKEEPING_US;
+        self.expire_fragments();
         let io = &mut self.io;
         let counters = &io.metrics.counters;
         counters.rx_frames_in_use.set(io.rx_pool.in_use() as u64);
@@ -384,7 +385,8 @@ impl ElasticThread {
         let neighbors = self.io.neighbor_deadline_us();
         let migrations =
             if self.migrations.is_active() { self.migrations.deadline_us() } else { None };
-        let all = [self.wheel.next_deadline_us(), neighbors, migrations];
+        let fragments = self.receive.under_way.deadline_us().map(|us| us.max(self.housekeeping_us));
+        let all = [self.wheel.next_deadline_us(), neighbors, migrations, fragments];
         all.into_iter().flatten().min()
     }
 }

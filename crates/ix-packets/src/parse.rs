@@ -2,7 +2,7 @@
 pub use crate::scan::ParseError;
 use crate::scan::{Parsed, Scan};
 use crate::script::{
-    Body, Call, Event, Packet, Quoted, Script, Segment, TcpOption, Value, What, When,
+    Body, Call, Cut, Event, Packet, Quoted, Script, Segment, TcpOption, Value, What, When,
 };
 
 /// Reads the text of a script; `file` names it in messages.
@@ -129,7 +129,7 @@ fn what(scan: &mut Scan) -> Parsed<What> {
 
 fn packet(scan: &mut Scan) -> Parsed<Packet> {
     let body = Body::Udp(0);
-    let mut packet = Packet { conversation: 1, ecn: None, dscp: None, ttl: None, body };
+    let mut packet = Packet { conversation: 1, ecn: None, dscp: None, ttl: None, cut: None, body };
     if scan.eat(":")? {
         packet.conversation = scan.fit("the number of a conversation")?;
     }
@@ -146,6 +146,7 @@ fn packet(scan: &mut Scan) -> Parsed<Packet> {
                 let tos: u8 = scan.fit("a type of service")?;
                 (packet.dscp, packet.ecn) = (Some(tos >> 2), Some(tos & 3));
             }
+            "cut" => packet.cut = Some(cut(scan)?),
             "ttl" => packet.ttl = Some(scan.fit("a TTL")?),
             other => return scan.error(format!("`{other}` is not understood in an IP header")),
         }
@@ -168,6 +169,23 @@ fn packet(scan: &mut Scan) -> Parsed<Packet> {
         _ => Body::Tcp(segment(scan)?),
     };
     Ok(packet)
+}
+
+/// `cut OCTETS[ reversed][ without N][ overlapping N]`
+fn cut(scan: &mut Scan) -> Parsed<Cut> {
+    let mut cut = Cut { octets: scan.fit("octets of each fragment")?, ..Cut::default() };
+    if cut.octets == 0 || !cut.octets.is_multiple_of(8) {
+        return scan.error("fragments but the last have a multiple of eight octets");
+    }
+    while !matches!(scan.peek()?, Some(']' | ')' | ',')) {
+        match scan.word("reversed, without or overlapping")? {
+            "reversed" => cut.reversed = true,
+            "without" => cut.without = scan.fit("the number of a fragment")?,
+            "overlapping" => cut.overlapping = scan.fit("the number of a fragment")?,
+            other => return scan.error(format!("`{other}` is no way to cut a packet")),
+        }
+    }
+    Ok(cut)
 }
 
 fn segment(scan: &mut Scan) -> Parsed<Segment> {

@@ -63,8 +63,23 @@ pub struct Packet {
     pub dscp: Option<u8>,
     /// Hop limit, if it is said.
     pub ttl: Option<u8>,
+    /// How it is cut into fragments, if it is.
+    pub cut: Option<Cut>,
     /// What it carries.
     pub body: Body,
+}
+
+/// How a packet is cut into fragments.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Cut {
+    /// Octets of payload of each, a multiple of eight.
+    pub octets: u16,
+    /// The last comes first.
+    pub reversed: bool,
+    /// This one, counted from 1, does not come; 0: all do.
+    pub without: u16,
+    /// This one comes again at the end, shifted by eight octets to the left; 0: none does.
+    pub overlapping: u16,
 }
 
 /// What a packet carries.

@@ -1,6 +1,6 @@
 //! Packets as bytes, written and read without the stack's own code: a mistake there must not hide
 //! itself here.
-use crate::script::{Segment, TcpOption};
+use crate::script::{Cut, Segment, TcpOption};
 use std::net::Ipv4Addr;
 
 /// Protocol numbers.
@@ -51,6 +51,38 @@ fn pseudo_header(way: Way, protocol: u8, len: usize) -> [u8; 12] {
     pseudo[9] = protocol;
     pseudo[10..].copy_from_slice(&(len as u16).to_be_bytes());
     pseudo
+}
+
+/// An IPv4 packet in fragments, as a script has it.
+pub fn fragments(packet: &[u8], cut: Cut) -> Vec<Vec<u8>> {
+    let (header, payload) = packet.split_at(20);
+    let size = usize::from(cut.octets);
+    let piece = |from: usize, to: usize| {
+        let mut fragment = header.to_vec();
+        fragment.extend(&payload[from..to]);
+        let len = fragment.len() as u16;
+        let more = if to < payload.len() { 0x2000 } else { 0 };
+        fragment[2..4].copy_from_slice(&len.to_be_bytes());
+        fragment[6..8].copy_from_slice(&(more | (from / 8) as u16).to_be_bytes());
+        fragment[10..12].fill(0);
+        let sum = checksum(&[&fragment[..20]]);
+        fragment[10..12].copy_from_slice(&sum.to_be_bytes());
+        fragment
+    };
+    let starts: Vec<usize> = (0..payload.len()).step_by(size).collect();
+    let end = |from: usize| (from + size).min(payload.len());
+    let number = |n: usize| usize::from(cut.without) != n + 1;
+    let mut all: Vec<Vec<u8>> = (starts.iter().enumerate().filter(|(n, _)| number(*n)))
+        .map(|(_, from)| piece(*from, end(*from)))
+        .collect();
+    if cut.reversed {
+        all.reverse();
+    }
+    if let Some(from) = starts.get(usize::from(cut.overlapping).wrapping_sub(1)) {
+        let again = piece(from.saturating_sub(8), end(*from));
+        all.insert(all.len() - 1, again);
+    }
+    all
 }
 
 /// An IPv4 packet with DF.

@@ -104,6 +104,13 @@ impl ErrorMessage {
         Self::unreachable(ip, icmp::UNREACHABLE_PROTOCOL)
     }
 
+    /// A datagram whose first fragment has come did not become whole in time (RFC 1122
+    /// section 3.3.2).
+    pub fn reassembly_timeout(first: IpMeta) -> Option<Self> {
+        let header = IcmpHeader { kind: icmp::TIME_EXCEEDED, code: 1, rest: [0; 4] };
+        (!to_group(&first)).then_some(Self { about: first, header })
+    }
+
     fn unreachable(about: IpMeta, code: u8) -> Option<Self> {
         let header = IcmpHeader { kind: icmp::UNREACHABLE, code, rest: [0; 4] };
         (!to_group(&about)).then_some(Self { about, header })

@@ -16,6 +16,7 @@ mod close;
 mod config;
 mod connect;
 pub mod ecn;
+pub mod fragments;
 pub mod icmp;
 pub mod isn;
 mod listen;

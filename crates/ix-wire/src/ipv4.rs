@@ -35,6 +35,19 @@ impl Header {
     /// `packet` holds when the packet goes on in other buffers).
     #[inline]
     pub fn parse(packet: &[u8], available: usize) -> Result<Self, DropReason> {
+        Self::parse_kind::<false>(packet, available)
+    }
+
+    /// As [`Self::parse`] for what it refuses as [`DropReason::IpFragment`].
+    pub fn parse_fragment(packet: &[u8], available: usize) -> Result<Self, DropReason> {
+        Self::parse_kind::<true>(packet, available)
+    }
+
+    #[inline(always)]
+    fn parse_kind<const FRAGMENT: bool>(
+        packet: &[u8],
+        available: usize,
+    ) -> Result<Self, DropReason> {
         let fixed = packet.first_chunk::<HEADER_BYTES>().ok_or(DropReason::IpTruncated)?;
         let header_len = if fixed[0] == 0x45 {
             if !Checksum::of(fixed).is_valid() {
@@ -49,7 +62,7 @@ impl Header {
             return Err(DropReason::IpBadTotalLength);
         }
         let fragment = be16(fixed, 6);
-        if fragment & (FLAG_MORE_FRAGMENTS | OFFSET_MASK) != 0 {
+        if (fragment & (FLAG_MORE_FRAGMENTS | OFFSET_MASK) != 0) != FRAGMENT {
             return Err(DropReason::IpFragment);
         }
         let header = Self {
@@ -70,6 +83,30 @@ impl Header {
         }
         Ok(header)
     }
+}
+
+/// What a header says of its place in a datagram: the first octet, and whether more follow. Any
+/// header whose [`Header::parse_fragment`] was right will do.
+pub(crate) fn fragment_place(packet: &[u8]) -> (u16, u16, bool) {
+    let (ident, word) = match packet {
+        [_, _, _, _, a, b, c, d, ..] => {
+            (u16::from_be_bytes([*a, *b]), u16::from_be_bytes([*c, *d]))
+        }
+        _ => (0, 0),
+    };
+    (ident, (word & OFFSET_MASK) << 3, word & FLAG_MORE_FRAGMENTS != 0)
+}
+
+/// Makes the header of a first fragment that of the whole datagram, with `payload_len` octets and
+/// these ECN bits. `header` is that header and nothing else.
+pub fn make_whole(header: &mut [u8], payload_len: usize, ecn: u8) {
+    let total_len = (header.len() + payload_len) as u16;
+    let [_, tos, l0, l1, _, _, f0, f1, _, _, c0, c1, ..] = header else { return };
+    *tos = *tos & !3 | ecn & 3;
+    [*l0, *l1] = total_len.to_be_bytes();
+    (*f0, *f1, *c0, *c1) = (0, 0, 0, 0);
+    let check = Checksum::of(header).finish();
+    header[10..12].copy_from_slice(&check.to_be_bytes());
 }
 
 /// 0/8, 127/8, 224/4 and 255.255.255.255 (RFC 1122 section 3.2.1.3). The rest of 240/4 passes.

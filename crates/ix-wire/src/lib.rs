@@ -32,8 +32,8 @@ pub use drop_reason::DropReason;
 pub use frame::{FrameHeader, UsualTcp};
 pub use hash::{FLOW_GROUPS, FlowHash, Toeplitz, flow_group};
 pub use parse::{
-    ChecksumMode, IcmpPacket, IpMeta, Parsed, Payload, RxChecks, TcpPacket, UdpPacket, parse,
-    parse_copied, parse_first, parse_into, parse_ip,
+    ChecksumMode, Fragment, IcmpPacket, IpMeta, Parsed, Payload, RxChecks, TcpPacket, UdpPacket,
+    parse, parse_copied, parse_first, parse_fragment, parse_into, parse_ip,
 };
 pub use seq::Seq;
 pub use tcp::{SackBlocks, TcpFlags, TcpHeader, TcpOptions};

@@ -261,6 +261,52 @@ pub fn parse_copied(
     if sum.is_valid() { Ok(()) } else { Err(failed) }
 }
 
+/// A fragment of an IP datagram.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Fragment {
+    /// Link and network part.
+    pub ip: IpMeta,
+    /// Protocol of the datagram.
+    pub protocol: u8,
+    /// Its identification.
+    pub ident: u16,
+    /// The first octet of the datagram's payload that is here: a multiple of eight.
+    pub offset: u16,
+    /// More comes behind it.
+    pub more: bool,
+    /// The octets; all of them in the frame, if it was whole.
+    pub payload: Payload,
+}
+
+/// A frame that [`parse`] refuses as [`DropReason::IpFragment`], of `total_len` octets; `head` is a
+/// copy of its front with the headers, or the frame itself.
+pub fn parse_fragment(head: &[u8], total_len: usize) -> Result<Fragment, DropReason> {
+    let (eth, packet) =
+        head.split_first_chunk::<{ ethernet::HEADER_BYTES }>().ok_or(DropReason::EthTruncated)?;
+    if be16(eth, 12) != ethernet::TYPE_IPV4 {
+        return Err(unknown_type(be16(eth, 12)));
+    }
+    let available = total_len.saturating_sub(ethernet::HEADER_BYTES);
+    let ip = ipv4::Header::parse_fragment(packet, available)?;
+    let (ident, offset, more) = ipv4::fragment_place(packet);
+    let len = ip.total_len - ip.header_len;
+    // RFC 791 section 3.1: all but the last end at a multiple of eight, and the whole has 16 bits.
+    let beyond = ip.header_len + usize::from(offset) + len > usize::from(u16::MAX);
+    if len == 0 || more && !len.is_multiple_of(8) || beyond {
+        return Err(DropReason::IpFragment);
+    }
+    let start = (ethernet::HEADER_BYTES + ip.header_len) as u16;
+    let datagram = Datagram { eth, bytes: &[], len, ip };
+    Ok(Fragment {
+        ip: datagram.meta(),
+        protocol: datagram.ip.protocol,
+        ident,
+        offset,
+        more,
+        payload: Payload { start, len: len as u16, more: 0 },
+    })
+}
+
 /// The link and network part of an IP packet of any protocol, and the protocol: for packets that
 /// [`parse`] refuses as [`DropReason::IpUnknownProtocol`].
 pub fn parse_ip(frame: &[u8]) -> Result<(IpMeta, u8), DropReason> {

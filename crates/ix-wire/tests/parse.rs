@@ -137,6 +137,40 @@ fn a_tcp_segment() {
 }
 
 #[test]
+fn a_fragment() {
+    let cut = |offset: u16, more: bool, len: u16| {
+        let mut frame = with_ip(udp_frame(&[7; 100]), |ip| {
+            let more = if more { 0x2000 } else { 0 };
+            let word = (more | (offset / 8)).to_be_bytes();
+            ip[2..4].copy_from_slice(&(20 + len).to_be_bytes());
+            ip[6..8].copy_from_slice(&word);
+        });
+        frame.resize(14 + 20 + 108, 7);
+        frame
+    };
+    let read = |frame: &[u8]| parse_fragment(frame, frame.len());
+    let frame = cut(0, true, 48);
+    assert_eq!(reason(&frame), Some(DropReason::IpFragment));
+    let first = read(&frame).unwrap();
+    assert_eq!((first.offset, first.more, first.ident), (0, true, 0x1234));
+    assert_eq!((first.payload.start, first.payload.len), (34, 48));
+    assert_eq!((first.protocol, first.ip.src), (ipv4::PROTOCOL_UDP, link().src));
+    let last = read(&cut(48, false, 13)).unwrap();
+    assert_eq!((last.offset, last.more, last.payload.len), (48, false, 13));
+    // Not a fragment; not a multiple of eight; nothing in it; beyond 65,535.
+    for wrong in [cut(0, false, 48), cut(0, true, 47), cut(48, true, 0), cut(65_528, true, 8)] {
+        assert_eq!(read(&wrong), Err(DropReason::IpFragment));
+    }
+    assert_eq!(read(&with_bytes(frame, 24, &[1, 1])), Err(DropReason::IpBadChecksum));
+    // Made whole again, it is the datagram.
+    let whole = udp_frame(&[7; 100]);
+    let mut header = cut(0, true, 48)[14..34].to_vec();
+    ipv4::make_whole(&mut header, 108, 2);
+    let expected = with_ip(whole, |ip| ip[6..8].fill(0));
+    assert_eq!(header, expected[14..34]);
+}
+
+#[test]
 fn udp_icmp_and_arp() {
     let frame = udp_frame(b"query");
     let Ok(Parsed::Udp(udp)) = parse(&frame, verify()) else { panic!() };

@@ -40,7 +40,13 @@ impl Runner<'_> {
         let (tos, ttl) = (packet.dscp.unwrap_or(0) << 2, packet.ttl.unwrap_or(64));
         let tos = tos | packet.ecn.unwrap_or(0);
         let bytes = wire::ipv4(way, protocol, tos, ttl, &bytes);
-        self.sockets.deliver(&bytes);
+        match packet.cut {
+            Some(cut) => {
+                let fragments = wire::fragments(&bytes, cut);
+                fragments.iter().for_each(|fragment| self.sockets.deliver(fragment));
+            }
+            None => self.sockets.deliver(&bytes),
+        }
         self.collect();
         self.try_pending()
     }

@@ -1,0 +1,275 @@
+//! Fragments of IP datagrams are put together (RFC 791 section 3.2, RFC 815), within bounds.
+//!
+//! Whoever sends fragments decides what is kept for them, so everything has a bound: datagrams,
+//! those of one source, pieces of one datagram, octets, time. A datagram whose fragments overlap is
+//! refused as a whole, with what still comes of it (RFC 5722 does so for IPv6): no two hosts agree
+//! which of the octets count. The transport's header must lie in the first fragment (RFC 1858).
+use ix_wire::{Fragment, IpAddr, IpMeta, ipv4};
+
+/// How long a datagram is waited for. RFC 791 section 3.2 suggests 15 s; longer, identifications
+/// come round and fragments of different datagrams meet (RFC 4963).
+pub const TIMEOUT_US: u64 = 15_000_000;
+/// Datagrams under way, of all sources and of one.
+const DATAGRAMS_MAX: usize = 32;
+const OF_ONE_SOURCE_MAX: usize = 8;
+/// Pieces of one datagram.
+const PIECES_MAX: usize = 16;
+/// Headers that the first fragment must hold.
+const TCP_HEADER_BYTES: u16 = 20;
+const OTHER_HEADER_BYTES: u16 = 8;
+
+/// Why a fragment is not kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refused {
+    /// It came before, and is kept: no harm.
+    Duplicate,
+    /// The transport's header is not whole in the first fragment, or changed by another.
+    Tiny,
+    /// It overlaps others, or lies beyond the datagram's end; the datagram is given up.
+    Overlap,
+    /// It goes beyond what a buffer holds; the datagram is given up.
+    TooLong,
+    /// The datagram is in too many pieces, and given up.
+    TooMany,
+    /// Its datagram was given up before.
+    GivenUp,
+    /// There was no buffer.
+    NoBuffer,
+    /// Marked by the network, though its sender does not understand marks (RFC 3168 section 5.3).
+    Mark,
+}
+
+/// Names a datagram under way (RFC 791 section 3.2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Key {
+    src: IpAddr,
+    dst: IpAddr,
+    protocol: u8,
+    ident: u16,
+}
+
+/// A datagram under way.
+#[derive(Debug)]
+struct Held<B> {
+    key: Key,
+    born_us: u64,
+    /// First octet and end of each piece.
+    pieces: [(u16, u16); PIECES_MAX],
+    count: usize,
+    octets: usize,
+    /// Where it ends, once the last fragment is there.
+    end: Option<u16>,
+    /// The ECN fields seen, as bits.
+    ecn: u8,
+    /// Link and network part of the first fragment.
+    first: Option<IpMeta>,
+    /// `None`: given up, and remembered for the sake of what still comes.
+    buf: Option<B>,
+}
+
+/// A datagram that is whole.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Whole<B> {
+    /// Where its octets are.
+    pub buf: B,
+    /// Link and network part of its first fragment.
+    pub ip: IpMeta,
+    /// The ECN bits of all of it.
+    pub ecn: u8,
+    /// Octets of payload.
+    pub len: usize,
+}
+
+/// A datagram that did not become whole in time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Expired<B> {
+    /// Where its octets are, unless it was given up.
+    pub buf: Option<B>,
+    /// Link and network part of its first fragment, if that came: then the sender is told (RFC 1122
+    /// section 3.3.2).
+    pub first: Option<IpMeta>,
+}
+
+/// Datagrams under way. `B` is a buffer that holds the payload of one.
+#[derive(Debug)]
+pub struct Fragments<B> {
+    /// Oldest first.
+    held: Vec<Held<B>>,
+    room_bytes: usize,
+}
+
+impl<B> Fragments<B> {
+    /// For buffers that hold `room_bytes` of payload.
+    pub fn new(room_bytes: usize) -> Self {
+        Fragments { held: Vec::new(), room_bytes }
+    }
+
+    /// Nothing is under way.
+    pub fn is_empty(&self) -> bool {
+        self.held.is_empty()
+    }
+
+    /// Makes place for a fragment. Its payload belongs at its offset of the buffer that is answered;
+    /// then [`Self::take_whole`] may have the datagram. `take` gives a buffer, `free` takes back those
+    /// of datagrams that are given up.
+    pub fn place(
+        &mut self,
+        fragment: &Fragment,
+        now_us: u64,
+        take: impl FnOnce() -> Option<B>,
+        mut free: impl FnMut(B),
+    ) -> Result<&mut B, Refused> {
+        if is_tiny(fragment) {
+            return Err(Refused::Tiny);
+        }
+        let at = self.find_or_begin(fragment, now_us, take, &mut free)?;
+        let room_bytes = self.room_bytes;
+        let held = &mut self.held[at];
+        if let Err(refused) = held.admit(fragment, room_bytes) {
+            if refused != Refused::Duplicate {
+                held.buf.take().into_iter().for_each(free);
+            }
+            return Err(refused);
+        }
+        held.buf.as_mut().ok_or(Refused::GivenUp)
+    }
+
+    fn find_or_begin(
+        &mut self,
+        fragment: &Fragment,
+        now_us: u64,
+        take: impl FnOnce() -> Option<B>,
+        free: &mut impl FnMut(B),
+    ) -> Result<usize, Refused> {
+        let key = key_of(fragment);
+        if let Some(at) = self.held.iter().position(|held| held.key == key) {
+            return Ok(at);
+        }
+        // The oldest makes room: what is not whole by now hardly will be. First one of the same
+        // source, lest one sender push out all others.
+        let of_source = |held: &Held<B>| held.key.src == key.src;
+        let crowd = self.held.iter().filter(|held| of_source(held)).count() >= OF_ONE_SOURCE_MAX;
+        if crowd && let Some(at) = self.held.iter().position(of_source) {
+            self.held.remove(at).buf.into_iter().for_each(&mut *free);
+        } else if self.held.len() >= DATAGRAMS_MAX {
+            self.held.remove(0).buf.into_iter().for_each(free);
+        }
+        let buf = Some(take().ok_or(Refused::NoBuffer)?);
+        let pieces = [(0, 0); PIECES_MAX];
+        let (end, first) = (None, None);
+        let (count, octets, ecn) = (0, 0, 0);
+        self.held.push(Held { key, born_us: now_us, pieces, count, octets, end, ecn, first, buf });
+        Ok(self.held.len() - 1)
+    }
+
+    /// The datagram of a fragment that was placed, if it is whole now.
+    pub fn take_whole(
+        &mut self,
+        fragment: &Fragment,
+        free: impl FnMut(B),
+    ) -> Result<Option<Whole<B>>, Refused> {
+        let key = key_of(fragment);
+        let Some(at) = self.held.iter().position(|held| held.key == key && held.is_whole()) else {
+            return Ok(None);
+        };
+        let Held { first, ecn, buf, octets, .. } = self.held.remove(at);
+        let (Some(ip), Some(buf)) = (first, buf) else { return Ok(None) };
+        match ecn_of(ecn) {
+            Some(ecn) => Ok(Some(Whole { buf, ip, ecn, len: octets })),
+            None => {
+                Some(buf).into_iter().for_each(free);
+                Err(Refused::Mark)
+            }
+        }
+    }
+
+    /// The next datagram whose time is over.
+    pub fn expire(&mut self, now_us: u64) -> Option<Expired<B>> {
+        let oldest = self.held.first()?;
+        if now_us < oldest.born_us.saturating_add(TIMEOUT_US) {
+            return None;
+        }
+        let Held { buf, first, .. } = self.held.remove(0);
+        Some(Expired { buf, first })
+    }
+
+    /// When [`Self::expire`] next has something.
+    pub fn deadline_us(&self) -> Option<u64> {
+        self.held.first().map(|oldest| oldest.born_us.saturating_add(TIMEOUT_US))
+    }
+}
+
+impl<B> Held<B> {
+    fn admit(&mut self, fragment: &Fragment, room_bytes: usize) -> Result<(), Refused> {
+        if self.buf.is_none() {
+            return Err(Refused::GivenUp);
+        }
+        let (from, len) = (fragment.offset, fragment.payload.len);
+        let to = from.checked_add(len).ok_or(Refused::TooLong)?;
+        let last_agrees = fragment.more || self.end.is_none_or(|end| end == to);
+        if self.pieces[..self.count].contains(&(from, to)) && last_agrees {
+            return Err(Refused::Duplicate);
+        }
+        if usize::from(to) > room_bytes {
+            return Err(Refused::TooLong);
+        }
+        let overlaps = |&(other_from, other_to): &(u16, u16)| from < other_to && other_from < to;
+        let beyond = self.end.is_some_and(|end| to > end);
+        let before = !fragment.more && self.pieces[..self.count].iter().any(|piece| piece.1 > to);
+        if self.pieces[..self.count].iter().any(overlaps) || beyond || before || !last_agrees {
+            return Err(Refused::Overlap);
+        }
+        if self.count == PIECES_MAX {
+            return Err(Refused::TooMany);
+        }
+        self.pieces[self.count] = (from, to);
+        self.count += 1;
+        self.octets += usize::from(len);
+        self.ecn |= 1 << (fragment.ip.ecn & 3);
+        if !fragment.more {
+            self.end = Some(to);
+        }
+        if from == 0 {
+            self.first = Some(fragment.ip);
+        }
+        Ok(())
+    }
+
+    /// No two pieces overlap and none lies beyond the end, so it is enough to count.
+    fn is_whole(&self) -> bool {
+        self.buf.is_some() && self.end.is_some_and(|end| usize::from(end) == self.octets)
+    }
+}
+
+fn key_of(fragment: &Fragment) -> Key {
+    let Fragment { ip, protocol, ident, .. } = fragment;
+    Key { src: ip.src, dst: ip.dst, protocol: *protocol, ident: *ident }
+}
+
+/// RFC 1858 sections 2 and 3: a first fragment without the whole header of its transport, or one
+/// behind it that begins within that header, serves to get past filters.
+fn is_tiny(fragment: &Fragment) -> bool {
+    let needed = match fragment.protocol {
+        ipv4::PROTOCOL_TCP => TCP_HEADER_BYTES,
+        _ => OTHER_HEADER_BYTES,
+    };
+    let first_is_short = fragment.offset == 0 && fragment.payload.len < needed;
+    first_is_short || fragment.offset > 0 && fragment.offset < needed
+}
+
+/// RFC 3168 section 5.3: one mark marks all; a mark where another fragment says that its sender does
+/// not understand marks is a reason to drop.
+fn ecn_of(seen: u8) -> Option<u8> {
+    const NOT_CAPABLE: u8 = 1;
+    const MARKED: u8 = 1 << 3;
+    match seen {
+        _ if seen & MARKED != 0 && seen & NOT_CAPABLE != 0 => None,
+        _ if seen & MARKED != 0 => Some(3),
+        _ if seen & NOT_CAPABLE != 0 => Some(0),
+        // ECT(1) or ECT(0), or both: then either will do.
+        _ => Some(if seen & 1 << 2 != 0 { 2 } else { 1 }),
+    }
+}
+
+#[cfg(test)]
+mod tests;
