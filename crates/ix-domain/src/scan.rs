@@ -41,6 +41,34 @@ pub fn scan(code: &[u8]) -> impl Iterator<Item = (usize, Instruction)> {
     })
 }
 
+/// Every place in an executable file's code where one begins, as the kernel maps it: in whole pages.
+/// `None`: it is no 64-bit ELF file.
+pub fn scan_file(file: &[u8]) -> Option<Vec<(usize, Instruction)>> {
+    const PAGE: usize = 4096;
+    const PHDRS: usize = 32;
+    const PHNUM: usize = 56;
+    const PHDR_BYTES: usize = 56;
+    let bytes = |at: usize, count: usize| file.get(at..at.checked_add(count)?);
+    let word = |at| Some(usize::from_le_bytes(bytes(at, 8)?.try_into().ok()?));
+    let half = |at| Some(u32::from_le_bytes(bytes(at, 4)?.try_into().ok()?));
+    if bytes(0, 5)? != b"\x7fELF\x02" {
+        return None;
+    }
+    let headers = u16::from_le_bytes(bytes(PHNUM, 2)?.try_into().ok()?);
+    let mut found = Vec::new();
+    for header in 0..usize::from(headers) {
+        let at = word(PHDRS)?.checked_add(header * PHDR_BYTES)?;
+        let (kind, flags) = (half(at)?, half(at + 4)?);
+        if kind == libc::PT_LOAD && flags & libc::PF_X != 0 {
+            let start = word(at + 8)? & !(PAGE - 1);
+            let end = word(at + 8)?.checked_add(word(at + 32)?)?.next_multiple_of(PAGE);
+            let code = file.get(start..end.min(file.len()))?;
+            found.extend(scan(code).map(|(at, instruction)| (start + at, instruction)));
+        }
+    }
+    Some(found)
+}
+
 /// Whether one could begin in the last bytes of `code` and end in what is mapped behind it.
 pub fn may_go_on(code: &[u8]) -> bool {
     matches!(code, [.., 0x0f] | [.., 0x0f, 0x01] | [.., 0x0f, 0xae])

@@ -139,6 +139,9 @@ pub struct RunArgs {
     /// As whom the program runs with `--domain pku`, a number (default: 65534, nobody)
     #[arg(long, value_name = "UID")]
     pub user: Option<u32>,
+    /// A part of the wall to leave out: keys, calls, code, files (for `ix attack`)
+    #[arg(long, hide = true, value_name = "PART")]
+    pub without: Option<String>,
     /// Whether an unmodified program gets sockets on IX
     #[arg(long, value_enum, default_value_t = Posix::Auto)]
     pub posix: Posix,
@@ -201,9 +204,6 @@ pub struct AttackArgs {
     /// Seed of the fuzzer
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
-    /// The attacks themselves, in the program that `ix attack` starts
-    #[arg(long, hide = true)]
-    pub inside: bool,
 }
 
 /// Flags of `ix doctor`.

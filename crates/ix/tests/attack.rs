@@ -1,4 +1,5 @@
 //! The wall, in a guest with protection keys: this machine may have none.
+mod support;
 use std::path::Path;
 use std::process::Command;
 
@@ -27,7 +28,9 @@ fn in_a_guest(name: &str, command: &[&str]) -> Option<(bool, String)> {
 fn every_attack_is_refused_and_succeeds_without_the_wall() {
     let ix = env!("CARGO_BIN_EXE_ix");
     let name = "every_attack_is_refused_and_succeeds_without_the_wall";
-    if let Some((success, text)) = in_a_guest(name, &[ix, "attack"]) {
+    let attacker = support::build_program("ix-attacker");
+    let attacker = attacker.to_str().expect("text");
+    if let Some((success, text)) = in_a_guest(name, &["-f", attacker, ix, "attack"]) {
         assert!(success, "{text}");
     }
 }

@@ -19,7 +19,7 @@ use std::fmt;
 use std::net::{Ipv4Addr, SocketAddrV4, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::{Mutex, MutexGuard, Once, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Longest that one step may take: the machine may be busy with other work.
@@ -340,18 +340,25 @@ pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
 
 /// Builds `ix-echo` next to the command, as `cargo test -p ix` alone would not; answers its file.
 pub fn build_echo() -> PathBuf {
-    static ONCE: Once = Once::new();
+    build_program("ix-echo")
+}
+
+/// Builds the program of another package; once a process, for each is asked for by one name.
+pub fn build_program(package: &'static str) -> PathBuf {
+    static BUILT: Mutex<Vec<&str>> = Mutex::new(Vec::new());
     let command = Path::new(env!("CARGO_BIN_EXE_ix"));
-    ONCE.call_once(|| {
+    let mut built = BUILT.lock().unwrap_or_else(PoisonError::into_inner);
+    if !built.contains(&package) {
         let target = command.ancestors().nth(2).expect("target directory");
         let mut cargo = Command::new(env!("CARGO"));
-        cargo.args(["build", "--quiet", "-p", "ix-echo", "--target-dir"]).arg(target);
+        cargo.args(["build", "--quiet", "-p", package, "--target-dir"]).arg(target);
         if !cfg!(debug_assertions) {
             cargo.arg("--release");
         }
-        assert!(cargo.status().expect("cargo").success(), "ix-echo does not build");
-    });
-    command.with_file_name("ix-echo")
+        assert!(cargo.status().expect("cargo").success(), "{package} does not build");
+        built.push(package);
+    }
+    command.with_file_name(package)
 }
 
 /// A folder that goes with its test.

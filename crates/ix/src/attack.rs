@@ -1,15 +1,14 @@
 //! `ix attack`: attacks on the dataplane from inside a program that runs on it, each with its positive
 //! control: the same attack without the wall, which must succeed there.
-mod code;
-mod fuzz;
-mod inside;
-mod memory;
-mod system;
-
 use crate::args::AttackArgs;
 use ix_cli::problem::{Problem, Result};
 use serde_json::{Value, json};
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+
+/// Parts of the wall that are left out in turn, to show what each of them stops. What none of them stops
+/// alone is made without any wall.
+const PARTS: [&str; 4] = ["keys", "calls", "code", "files"];
 
 /// What became of one attack.
 struct Row {
@@ -20,26 +19,30 @@ struct Row {
 
 /// Runs all of them behind the wall and without it.
 pub fn main(args: &AttackArgs) -> Result<()> {
-    if args.inside {
-        inside::main(args);
-        return Ok(());
-    }
     has_keys()?;
-    let walled = run(args, "pku")?;
-    let control = run(args, "none")?;
+    let attacker = attacker()?;
+    let walled = run(args, &attacker, "pku", None)?;
+    let mut control = Vec::new();
+    for part in PARTS {
+        let rows = run(args, &attacker, "pku", Some(part))?;
+        control.extend(rows.into_iter().map(|row| (part, row)));
+    }
+    let rows = run(args, &attacker, "none", None)?;
+    control.extend(rows.into_iter().map(|row| ("wall", row)));
     let mut rows = Vec::new();
     let mut failures = 0;
     for row in &walled {
-        let open = control.iter().find(|other| other.attack == row.attack);
-        let has_control = open.is_some_and(|other| other.succeeded);
+        let open = control.iter().find(|(_, other)| other.attack == row.attack);
+        let has_control = open.is_some_and(|(_, other)| other.succeeded);
         let refused = !row.succeeded;
         failures += usize::from(!refused || !has_control);
         rows.push(json!({
             "attack": row.attack,
             "refused": refused,
             "detail": row.detail,
+            "control_without": open.map(|(part, _)| *part),
             "control_succeeds": has_control,
-            "control_detail": open.map(|other| other.detail.clone()),
+            "control_detail": open.map(|(_, other)| other.detail.clone()),
         }));
     }
     show(args, &rows);
@@ -63,26 +66,39 @@ fn show(args: &AttackArgs, rows: &[Value]) {
         let verdict = if row["refused"] == true { "refused" } else { "SUCCEEDED" };
         let control = if row["control_succeeds"] == true { "succeeds" } else { "REFUSED" };
         println!(
-            "{:<44} {verdict:<9} ({}); without the wall: {control} ({})",
+            "{:<48} {verdict:<9} ({}); without the {}: {control} ({})",
             text("attack"),
             text("detail"),
+            text("control_without"),
             text("control_detail")
         );
     }
 }
 
 /// One program that makes all attacks, on a dataplane of its own.
-fn run(args: &AttackArgs, domain: &str) -> Result<Vec<Row>> {
-    let what = || format!("cannot attack with --domain {domain}");
+fn run(
+    args: &AttackArgs,
+    attacker: &Path,
+    domain: &str,
+    without: Option<&str>,
+) -> Result<Vec<Row>> {
+    let what = || match without {
+        Some(part) => format!("cannot attack a wall without {part}"),
+        None => format!("cannot attack with --domain {domain}"),
+    };
     let ix = std::env::current_exe().map_err(|e| Problem::new(what(), e))?;
     let socket = std::env::temp_dir().join(format!("ix-attack-{}-{domain}", std::process::id()));
+    let image = ImageFile::new().map_err(|e| Problem::new(what(), e))?;
     let output = Command::new(&ix)
-        .args(["run", "--domain", domain, "--addr", "10.9.0.2/24", "--cpus", "0", "--nic"])
+        .args(["run", "--domain", domain, "--posix", "off"])
+        .args(without.iter().flat_map(|part| ["--without", part]))
+        .args(["--addr", "10.9.0.2/24", "--cpus", "0", "--nic"])
         .arg(format!("memif:{}", socket.display()))
         .arg("--")
-        .arg(&ix)
-        .args(["attack", "--inside", "--fuzz", &args.fuzz.to_string()])
-        .args(["--seed", &args.seed.to_string()])
+        .arg(attacker)
+        .args([args.fuzz.to_string(), args.seed.to_string()])
+        .arg(&image.0)
+        .args(without.or((domain == "none").then_some("none")))
         .stderr(Stdio::inherit())
         .output();
     let _ = std::fs::remove_file(socket);
@@ -99,6 +115,39 @@ fn run(args: &AttackArgs, domain: &str) -> Result<Vec<Row>> {
         Some(Row { attack, succeeded: verdict == "succeeded", detail })
     };
     Ok(text.lines().filter_map(row).collect())
+}
+
+/// The program that attacks: beside this one, or along `PATH`.
+pub fn attacker() -> Result<PathBuf> {
+    const NAME: &str = "ix-attacker";
+    let beside = std::env::current_exe().ok().map(|ix| ix.with_file_name(NAME));
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let mut places =
+        beside.into_iter().chain(std::env::split_paths(&path).map(|folder| folder.join(NAME)));
+    places.find(|file| file.is_file()).ok_or_else(|| {
+        Problem::new("cannot attack", format!("{NAME} is neither beside ix nor along PATH"))
+            .mend("cargo build -p ix-attacker")
+    })
+}
+
+/// The dataplane's code, where a program that runs as another user can read it.
+struct ImageFile(PathBuf);
+
+impl ImageFile {
+    fn new() -> std::io::Result<ImageFile> {
+        use std::os::unix::fs::PermissionsExt;
+        let name = format!("ix-attack-image-{}", std::process::id());
+        let file = ImageFile(std::env::temp_dir().join(name));
+        std::fs::write(&file.0, crate::broker::image_bytes())?;
+        std::fs::set_permissions(&file.0, std::fs::Permissions::from_mode(0o644))?;
+        Ok(file)
+    }
+}
+
+impl Drop for ImageFile {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
 }
 
 /// Whether processor and kernel have protection keys.

@@ -1,32 +1,40 @@
 //! Attacks on memory: direct, and through Linux.
-use super::inside::{Attack, Targets, call};
+use crate::{Attack, Part, Targets, call};
 
-/// Name and attack.
-pub const ATTACKS: &[(&str, Attack)] = &[
-    ("read code of the dataplane", |t| touch(t.code, false)),
-    ("read data of the dataplane", |t| touch(t.data, false)),
-    ("write data of the dataplane", |t| touch(t.data, true)),
-    ("write the header", |t| touch(t.shown, true)),
-    ("write received packets", |t| touch(t.received, true)),
-    ("write through /proc/self/mem", proc_mem),
-    ("write through /proc/self/task/TID/mem", task_mem),
-    ("process_vm_writev", vm_write),
-    ("pkey_mprotect to the default key", pkey_mprotect),
-    ("mprotect", |t| change(libc::SYS_mprotect, [page(t.data), PAGE, 3, 0, 0, 0])),
-    ("munmap", |t| change(libc::SYS_munmap, [page(t.data), PAGE, 0, 0, 0, 0])),
-    ("munmap of the header", |t| change(libc::SYS_munmap, [page(t.shown), PAGE, 0, 0, 0, 0])),
-    ("mmap with MAP_FIXED over it", |t| {
+/// Name, what stops it, and attack.
+pub const ATTACKS: &[(&str, Part, Attack)] = &[
+    ("read code of the dataplane", Part::Keys, |t| touch(t.code, false)),
+    ("read data of the dataplane", Part::Keys, |t| touch(t.data, false)),
+    ("write data of the dataplane", Part::Keys, |t| touch(t.data, true)),
+    ("write the header", Part::Keys, |t| touch(t.shown, true)),
+    ("write received packets", Part::Keys, |t| touch(t.received, true)),
+    ("write through /proc/self/mem", Part::Files, proc_mem),
+    ("write through /proc/self/task/TID/mem", Part::Files, task_mem),
+    ("process_vm_writev", Part::Calls, vm_write),
+    ("pkey_mprotect to the default key", Part::Calls, pkey_mprotect),
+    ("mprotect", Part::Calls, |t| change(libc::SYS_mprotect, [page(t.data), PAGE, 3, 0, 0, 0])),
+    ("munmap", Part::Calls, |t| change(libc::SYS_munmap, [page(t.data), PAGE, 0, 0, 0, 0])),
+    ("munmap of the header", Part::Calls, |t| {
+        change(libc::SYS_munmap, [page(t.shown), PAGE, 0, 0, 0, 0])
+    }),
+    ("mmap with MAP_FIXED over it", Part::Calls, |t| {
         change(libc::SYS_mmap, [page(t.data), PAGE, 3, 0x32, u64::MAX, 0])
     }),
-    ("mremap of it", |t| change(libc::SYS_mremap, [page(t.data), PAGE, PAGE, 1, 0, 0])),
-    ("mremap over it", mremap_over),
-    ("madvise DONTNEED", |t| change(libc::SYS_madvise, [page(t.data), PAGE, 4, 0, 0, 0])),
-    ("madvise DONTFORK", |t| change(libc::SYS_madvise, [page(t.data), PAGE, 10, 0, 0, 0])),
-    ("read(2) into it", read_into),
-    ("write(2) out of it", write_out),
-    ("getsockopt into it", getsockopt_into),
-    ("signal handler's stack in it", signal_stack),
-    ("rights forged in a signal frame", forged_rights),
+    ("mremap of it", Part::Calls, |t| {
+        change(libc::SYS_mremap, [page(t.data), PAGE, PAGE, 1, 0, 0])
+    }),
+    ("mremap over it", Part::Calls, mremap_over),
+    ("madvise DONTNEED", Part::Calls, |t| {
+        change(libc::SYS_madvise, [page(t.data), PAGE, 4, 0, 0, 0])
+    }),
+    ("madvise DONTFORK", Part::Calls, |t| {
+        change(libc::SYS_madvise, [page(t.data), PAGE, 10, 0, 0, 0])
+    }),
+    ("read(2) into it", Part::Keys, read_into),
+    ("write(2) out of it", Part::Keys, write_out),
+    ("getsockopt into it", Part::Keys, getsockopt_into),
+    ("signal handler's stack in it", Part::Keys, signal_stack),
+    ("rights forged in a signal frame", Part::Other, forged_rights),
 ];
 
 const PAGE: u64 = 4096;

@@ -1,39 +1,49 @@
 //! Attacks through system calls that change what a process is, or that name what is the dataplane's.
-use super::inside::{Attack, Targets, call};
+use crate::{Attack, Part, Targets, call};
 
-/// Name and attack.
-pub const ATTACKS: &[(&str, Attack)] = &[
-    ("ptrace", |_| done(libc::SYS_ptrace, [libc::PTRACE_TRACEME as u64, 0, 0, 0, 0, 0])),
-    ("pkey_alloc", |_| done(libc::SYS_pkey_alloc, [0; 6])),
-    ("pkey_free of the dataplane's key", pkey_free),
-    ("Syscall User Dispatch off", |_| done(libc::SYS_prctl, [59, 0, 0, 0, 0, 0])),
-    ("dumpable again", |_| done(libc::SYS_prctl, [libc::PR_SET_DUMPABLE as u64, 1, 0, 0, 0, 0])),
-    ("personality: readable is executable", |_| {
+/// Name, what stops it, and attack.
+pub const ATTACKS: &[(&str, Part, Attack)] = &[
+    ("ptrace", Part::Calls, |_| {
+        done(libc::SYS_ptrace, [libc::PTRACE_TRACEME as u64, 0, 0, 0, 0, 0])
+    }),
+    ("pkey_alloc", Part::Calls, |_| done(libc::SYS_pkey_alloc, [0; 6])),
+    ("pkey_free of the dataplane's key", Part::Calls, pkey_free),
+    ("Syscall User Dispatch off", Part::Calls, |_| done(libc::SYS_prctl, [59, 0, 0, 0, 0, 0])),
+    ("dumpable again", Part::Calls, |_| {
+        done(libc::SYS_prctl, [libc::PR_SET_DUMPABLE as u64, 1, 0, 0, 0, 0])
+    }),
+    ("personality: readable is executable", Part::Calls, |_| {
         done(libc::SYS_personality, [0x0040_0000, 0, 0, 0, 0, 0])
     }),
-    ("set_robust_list", |t| done(libc::SYS_set_robust_list, [t.data as u64, 24, 0, 0, 0, 0])),
-    ("io_uring", io_uring),
-    ("userfaultfd", |_| done(libc::SYS_userfaultfd, [1, 0, 0, 0, 0, 0])),
-    ("perf_event_open", perf),
-    ("modify_ldt", modify_ldt),
-    ("a namespace of users", |_| {
+    ("set_robust_list", Part::Calls, |t| {
+        done(libc::SYS_set_robust_list, [t.data as u64, 24, 0, 0, 0, 0])
+    }),
+    ("io_uring", Part::Calls, io_uring),
+    ("userfaultfd", Part::Calls, |_| done(libc::SYS_userfaultfd, [1, 0, 0, 0, 0, 0])),
+    ("perf_event_open", Part::Other, perf),
+    ("modify_ldt", Part::Calls, modify_ldt),
+    ("a namespace of users", Part::Calls, |_| {
         done(libc::SYS_unshare, [libc::CLONE_NEWUSER as u64, 0, 0, 0, 0, 0])
     }),
-    ("remap_file_pages", remap),
-    ("close the dataplane's descriptors", |t| {
+    ("remap_file_pages", Part::Calls, remap),
+    ("close the dataplane's descriptors", Part::Calls, |t| {
         done(libc::SYS_close_range, [t.descriptor as u64, u64::MAX, 0, 0, 0, 0])
     }),
-    ("close one of them", |t| done(libc::SYS_close, [t.descriptor as u64, 0, 0, 0, 0, 0])),
-    ("dup of one of them", |t| done(libc::SYS_dup, [t.descriptor as u64, 0, 0, 0, 0, 0])),
-    ("fcntl of one of them", |t| {
+    ("close one of them", Part::Calls, |t| {
+        done(libc::SYS_close, [t.descriptor as u64, 0, 0, 0, 0, 0])
+    }),
+    ("dup of one of them", Part::Calls, |t| {
+        done(libc::SYS_dup, [t.descriptor as u64, 0, 0, 0, 0, 0])
+    }),
+    ("fcntl of one of them", Part::Calls, |t| {
         done(libc::SYS_fcntl, [t.descriptor as u64, libc::F_DUPFD as u64, 0, 0, 0, 0])
     }),
-    ("a number with its upper half set", |t| {
+    ("a number with its upper half set", Part::Calls, |t| {
         done(libc::SYS_dup, [t.descriptor as u64 | 1 << 40, 0, 0, 0, 0, 0])
     }),
-    ("more descriptors than below them", more_descriptors),
-    ("send one of them over a socket", send),
-    ("32-bit system call", |_| int80()),
+    ("more descriptors than below them", Part::Calls, more_descriptors),
+    ("send one of them over a socket", Part::Calls, send),
+    ("32-bit system call", Part::Other, |_| int80()),
 ];
 
 fn done(number: i64, args: [u64; 6]) -> Result<String, String> {

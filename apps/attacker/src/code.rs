@@ -1,17 +1,17 @@
 //! Attacks with code: instructions that change rights, brought in, or found in the dataplane.
-use super::inside::{Attack, Targets, call};
+use crate::{Attack, Part, Targets, call};
 use std::hint::black_box;
 
-/// Name and attack.
-pub const ATTACKS: &[(&str, Attack)] = &[
-    ("executable anonymous memory", |_| executable(7, 0x22, u64::MAX)),
-    ("make own memory executable", make_executable),
-    ("wrpkru in a mapped file", |_| from_file(&wrpkru())),
-    ("unaligned wrpkru in a mapped file", unaligned),
-    ("xrstor in a mapped file", |_| from_file(&xrstor())),
-    ("a file changed after it was mapped", changed_file),
-    ("jump to the dataplane's system call", jump_to_syscall),
-    ("jump to the dataplane's first key switch", jump_to_wrpkru),
+/// Name, what stops it, and attack.
+pub const ATTACKS: &[(&str, Part, Attack)] = &[
+    ("executable anonymous memory", Part::Code, |_| executable(7, 0x22, u64::MAX)),
+    ("make own memory executable", Part::Code, make_executable),
+    ("wrpkru in a mapped file", Part::Code, |_| from_file(&wrpkru())),
+    ("unaligned wrpkru in a mapped file", Part::Code, unaligned),
+    ("xrstor in a mapped file", Part::Code, |_| from_file(&xrstor())),
+    ("a file changed after it was mapped", Part::Code, changed_file),
+    ("jump to the dataplane's system call", Part::Other, jump_to_syscall),
+    ("jump to the dataplane's first key switch", Part::Other, jump_to_wrpkru),
 ];
 
 const PAGE: u64 = 4096;
@@ -65,10 +65,9 @@ fn changed_file(_: &Targets) -> Result<String, String> {
     if now == new { Ok("the code has changed".to_owned()) } else { Err("it has not".to_owned()) }
 }
 
-/// Where the dataplane's code has these bytes; `None` stands for any. The code itself cannot be
-/// read, but the `ix` command carries it.
+/// Where the dataplane's code has these bytes; `None` stands for any.
 fn find(t: &Targets, wanted: &[Option<u8>]) -> Result<usize, String> {
-    let image = crate::broker::image_bytes();
+    let image = t.image;
     let (file_offset, vaddr, bytes) = code_segment(image).ok_or("no code in the image")?;
     let code = &image[file_offset..file_offset + bytes];
     let maps = std::fs::read_to_string("/proc/self/maps").map_err(|e| e.to_string())?;

@@ -1,5 +1,6 @@
 //! Random system calls with arguments that matter: addresses of the dataplane, its descriptors.
-use super::inside::Targets;
+use crate::Targets;
+use crate::random::Random;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Calls that would only end or stop the fuzzer, or its parent.
@@ -30,28 +31,12 @@ const NOT: [i64; 24] = [
     libc::SYS_close_range,
 ];
 
-struct Random(u64);
-
-impl Random {
-    /// xorshift64*.
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
-    }
-
-    fn below(&mut self, n: u64) -> u64 {
-        self.next() % n
-    }
-}
-
 /// Then tries what the calls were to bring about: a touch of the dataplane's memory. Without the
 /// wall the calls are not made: they could do anything to the machine.
 pub fn run(t: &Targets, calls: u32, seed: u64, made: &AtomicU32) -> Result<String, String> {
     // SAFETY: no arguments.
     let walled = unsafe { libc::geteuid() } != 0;
-    let mut random = Random(seed | 1);
+    let mut random = Random::new(seed);
     let stack = [0u64; 64];
     if walled {
         // Whatever waits goes on after a moment.

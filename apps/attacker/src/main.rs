@@ -1,9 +1,20 @@
-//! The attacker: a program on IX. Each attack is made by a forked copy of it, so that one that ends
-//! in a crash does not end the others; the copy stands behind the same wall. The dataplane runs on
-//! another thread all the while and must go on.
-use super::{code, fuzz, memory, system};
-use crate::args::AttackArgs;
-use ix_abi::{ENV_HEADER, ProcessHeader, ThreadArea, ThreadStatus, error, gate_op};
+//! The attacker: a program on IX, which `ix attack` runs behind the wall and without it. Each attack is
+//! made by a forked copy of it, so that one that ends in a crash does not end the others; the copy
+//! stands behind the same wall. The dataplane runs on another thread all the while and must go on.
+//!
+//! It is small, and not part of `ix`: behind the wall no program starts whose code has the bytes of a
+//! key switch anywhere, as a large one has now and then by chance.
+mod calls;
+mod code;
+mod crossing;
+mod fuzz;
+mod memory;
+mod random;
+mod raw;
+mod system;
+
+use calls::Calls;
+use ix_abi::{Call, ENV_HEADER, ProcessHeader, ThreadArea, ThreadStatus, error, gate_op};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 /// What an attack can aim at.
@@ -19,31 +30,92 @@ pub struct Targets {
     pub received: usize,
     /// The lowest of its descriptors.
     pub descriptor: i32,
+    /// The file that the dataplane's code comes from: the code itself cannot be read.
+    pub image: &'static [u8],
+}
+
+/// What stops an attack.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// Protection keys.
+    Keys,
+    /// What may be asked of Linux.
+    Calls,
+    /// The look at code.
+    Code,
+    /// Files in `/proc` that are not the program's.
+    Files,
+    /// None of these alone, or the dataplane's own checks.
+    Other,
 }
 
 /// An attack: `Ok` when it got what it wanted, else what stopped it.
 pub type Attack = fn(&Targets) -> Result<String, String>;
 
+/// `ix-attacker FUZZ SEED IMAGE [PART]` (or `ix-attacker crossing`, for `ix bench gate`): random system calls, their seed, the dataplane's code.
+struct Args {
+    fuzz: u32,
+    seed: u64,
+    image: &'static [u8],
+    /// The part of the wall that is left out: only what it stops is tried. Without any wall, what no
+    /// part stops alone; and where the dataplane's own checks stop it, what is allowed instead.
+    part: Option<Part>,
+}
+
+impl Args {
+    fn read() -> Option<Args> {
+        let mut words = std::env::args().skip(1);
+        let (fuzz, seed) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
+        let image = std::fs::read(words.next()?).ok()?.leak();
+        let part = match words.next().as_deref() {
+            None => None,
+            Some("keys") => Some(Part::Keys),
+            Some("calls") => Some(Part::Calls),
+            Some("code") => Some(Part::Code),
+            Some("files") => Some(Part::Files),
+            Some("none") => Some(Part::Other),
+            Some(_) => return None,
+        };
+        Some(Args { fuzz, seed, image, part })
+    }
+}
+
 type Gate = extern "C" fn(u64, u64, u64, u64) -> i64;
 
-pub fn main(args: &AttackArgs) {
-    let Some(header) = header() else {
-        println!("none\tsucceeded\tno dataplane here");
-        std::process::exit(1);
+fn main() {
+    if std::env::args().nth(1).as_deref() == Some("crossing") {
+        // SAFETY: the dataplane's own description of itself.
+        let gate = header().map(|header| unsafe { gate_of(header) });
+        let done = gate.ok_or("no dataplane here".to_owned()).and_then(crossing::measure);
+        if let Err(why) = done {
+            eprintln!("ix-attacker: {why}");
+            std::process::exit(1);
+        }
+        return;
+    }
+    let (Some(args), Some(header)) = (Args::read(), header()) else {
+        eprintln!("ix-attacker: this is what `ix attack` runs; it is not for starting by hand");
+        std::process::exit(2);
     };
-    let targets = targets(header);
+    let targets = targets(header, args.image);
     // SAFETY: the dataplane's own description of itself.
-    let (gate, areas) = unsafe {
-        let gate: Gate = std::mem::transmute((*header).gate);
-        (gate, (*header).thread_areas as *const ThreadArea)
-    };
+    let (gate, areas) = unsafe { (gate_of(header), (*header).thread_areas as *const ThreadArea) };
     // SAFETY: as above.
     let status = unsafe { (*areas).status } as usize;
     static STOP: AtomicBool = AtomicBool::new(false);
     static ROUNDS: AtomicU64 = AtomicU64::new(0);
+    // SAFETY: as above.
+    let (array, tx_end) =
+        unsafe { ((*areas).calls as usize, (*header).tx_base + (*header).tx_len) };
+    let part = args.part;
     let elastic = std::thread::spawn(move || {
         if gate(gate_op::ENTER, 0, 0, 0) != 0 {
             return -1;
+        }
+        if part.is_none_or(|part| part == Part::Other) {
+            let control = part.is_some();
+            let calls = Calls::new(gate, array as *mut Call, targets.data, tx_end, control);
+            calls::attack_all(calls, print);
         }
         while !STOP.load(Ordering::Relaxed) {
             let result = gate(gate_op::RUN_IO, 0, 0, 1000);
@@ -58,10 +130,14 @@ pub fn main(args: &AttackArgs) {
         std::thread::yield_now();
     }
     let all = memory::ATTACKS.iter().chain(system::ATTACKS).chain(code::ATTACKS);
-    for (name, attack) in all {
-        print(name, in_a_copy(|| attack(&targets)));
+    for (name, stops, attack) in all {
+        if args.part.is_none_or(|part| part == *stops) {
+            print(name, in_a_copy(|| attack(&targets)));
+        }
     }
-    print("random system calls", fuzz_all(&targets, args));
+    if args.part.is_none_or(|part| part == Part::Other) {
+        print("random system calls", fuzz_all(&targets, &args));
+    }
     let before = ROUNDS.load(Ordering::Relaxed);
     // SAFETY: the status is mapped for ever.
     let now_us =
@@ -83,7 +159,7 @@ pub fn main(args: &AttackArgs) {
 
 /// A fuzzer ends itself sooner or later, by a signal or a handler that it has set: then another one
 /// goes on. The first that gets through to the dataplane's memory ends it.
-fn fuzz_all(targets: &Targets, args: &AttackArgs) -> Result<String, String> {
+fn fuzz_all(targets: &Targets, args: &Args) -> Result<String, String> {
     const BATCH: u32 = 500;
     let made = shared_counter();
     let mut fuzzers = 0;
@@ -115,7 +191,14 @@ fn header() -> Option<*const ProcessHeader> {
     (!header.is_null()).then_some(header)
 }
 
-fn targets(header: *const ProcessHeader) -> Targets {
+/// # Safety
+/// The header is the dataplane's.
+unsafe fn gate_of(header: *const ProcessHeader) -> Gate {
+    // SAFETY: the caller's promise: the word is the gate's address.
+    unsafe { std::mem::transmute((*header).gate) }
+}
+
+fn targets(header: *const ProcessHeader, image: &'static [u8]) -> Targets {
     // SAFETY: the dataplane's own description of itself.
     let (gate, received) = unsafe { ((*header).gate as usize, (*header).rx_base as usize) };
     // The image's data follows its code.
@@ -127,7 +210,7 @@ fn targets(header: *const ProcessHeader) -> Targets {
         .find(|&start| start > gate)
         .unwrap_or(gate);
     let descriptor = descriptors().into_iter().filter(|&fd| fd >= 900).min().unwrap_or(-1);
-    Targets { code: gate, data, shown: header as usize, received, descriptor }
+    Targets { code: gate, data, shown: header as usize, received, descriptor, image }
 }
 
 /// A word that copies of this process share with it.

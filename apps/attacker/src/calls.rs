@@ -1,0 +1,389 @@
+//! Attacks through the contract itself: batched calls with wrong arguments, calls that change while they
+//! are read, all there is of something, and the gate misused. Made by the elastic thread itself, in the
+//! process that goes on to serve.
+//!
+//! The wall does not stop these, the dataplane's checks do, with it and without. So the control of each is
+//! the same call with what is the application's own: it must be accepted.
+use crate::Gate;
+use crate::random::Random;
+use crate::raw::{call_on_bare_stack, call_with_flags, call_with_vectors};
+use ix_abi::{CALLS_MAX, Call, FlowInfo, SgEntry, call_op, error, gate_op};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// What these attacks use.
+pub struct Calls {
+    /// The gate; the calling thread is elastic thread 0.
+    pub gate: Gate,
+    /// Its call array.
+    pub array: *mut Call,
+    /// Data of the dataplane.
+    pub data: usize,
+    /// End of transmit memory.
+    pub tx_end: u64,
+    /// Whether to do what is allowed instead.
+    pub control: bool,
+    /// Transmit memory of ours, once allocated.
+    own: u64,
+}
+
+/// An attack: `Ok` when it got what it wanted, else what stopped it.
+type Attack = fn(&Calls) -> Result<String, String>;
+
+/// Name and attack.
+pub const ATTACKS: &[(&str, Attack)] = &[
+    ("a scatter-gather array in the dataplane's memory", |c| {
+        let own = c.entry(c.own + 4096, 64);
+        c.send(if c.control { own } else { c.data as u64 & !4095 }, 1)
+    }),
+    ("an entry that points to the dataplane's memory", |c| c.send_from(c.data as u64, 64)),
+    ("an entry past the end of transmit memory", |c| c.send_from(c.tx_end - 8, 64)),
+    ("an entry that wraps around", |c| c.send_from(u64::MAX - 7, 64)),
+    ("more entries than there may be", |c| {
+        c.send(c.entry(c.own + 4096, 64), if c.control { 1 } else { u64::MAX })
+    }),
+    ("an answer into the dataplane's memory", answer_into),
+    ("a stale handle", stale_handle),
+    ("random handles of 64 bits", random_handles),
+    ("listen at another's address", |c| c.outcome(call_op::LISTEN, &c.foreign(7001, 0))),
+    ("send from another's address", |c| c.outcome(call_op::UDP_BIND, &c.foreign(7002, 0))),
+    ("calls rewritten while they are read", race),
+    ("all timers", |c| exhaust(c, call_op::TIMER_SET, &[1, 3_600_000_000], call_op::TIMER_CANCEL)),
+    ("all transmit memory", all_memory),
+    ("all connections", all_connections),
+    ("more calls than the array has", |c| c.gate_call(gate_op::RUN_IO, 0, u64::MAX)),
+    ("an elastic thread that is none", |c| c.gate_call(gate_op::RUN_IO, 1 << 40, 0)),
+    ("operations that are none", no_operations),
+    ("an elastic thread of another's", foreign_thread),
+    ("a crossing with wild flags", |c| call_with_flags(c.gate, c.control)),
+    ("a crossing with wild control words", |c| call_with_vectors(c.gate, c.control)),
+    ("a crossing without a stack", |c| call_on_bare_stack(c.gate, c.control)),
+];
+
+const SG_AT: u64 = 0;
+const LOCAL: [u8; 4] = [10, 9, 0, 2];
+const PEER: [u8; 4] = [10, 9, 0, 3];
+const STRANGER: [u8; 4] = [10, 9, 0, 77];
+
+fn words(address: [u8; 4]) -> [u64; 2] {
+    let low = 0xffff_u64 << 32 | u64::from(u32::from_be_bytes(address));
+    [0, low]
+}
+
+/// Makes them all; tells each outcome.
+pub fn attack_all(mut calls: Calls, mut tell: impl FnMut(&str, Result<String, String>)) {
+    const OWN_BYTES: u64 = 2 << 20;
+    match calls.call(call_op::TX_ALLOC, &[OWN_BYTES]) {
+        own if own > 0 => calls.own = own as u64,
+        code => return tell("transmit memory", Ok(format!("there is none: {code}"))),
+    }
+    for (name, attack) in ATTACKS {
+        tell(name, attack(&calls));
+    }
+    calls.call(call_op::TX_FREE, &[calls.own, OWN_BYTES]);
+}
+
+impl Calls {
+    /// Of the elastic thread that the caller has entered.
+    pub fn new(gate: Gate, array: *mut Call, data: usize, tx_end: u64, control: bool) -> Calls {
+        Calls { gate, array, data, tx_end, control, own: 0 }
+    }
+
+    fn put(&self, slot: usize, op: u32, args: &[u64]) {
+        let mut call = Call { op, ..Call::default() };
+        call.args[..args.len()].copy_from_slice(args);
+        // SAFETY: a slot of the array, which is the application's to write.
+        unsafe { self.array.add(slot).write_volatile(call) };
+    }
+
+    fn run(&self, calls: usize) -> i64 {
+        (self.gate)(gate_op::RUN_IO, 0, calls as u64, 0)
+    }
+
+    fn ret(&self, slot: usize) -> i64 {
+        // SAFETY: as in `put`.
+        unsafe { (&raw const (*self.array.add(slot)).ret).read_volatile() }
+    }
+
+    /// One call in a cycle of its own.
+    fn call(&self, op: u32, args: &[u64]) -> i64 {
+        self.put(0, op, args);
+        match self.run(1) {
+            code if code < 0 => code,
+            _ => self.ret(0),
+        }
+    }
+
+    fn outcome(&self, op: u32, args: &[u64]) -> Result<String, String> {
+        say(self.call(op, args))
+    }
+
+    fn gate_call(&self, op: u64, index: u64, calls: u64) -> Result<String, String> {
+        let (index, calls) = if self.control { (0, 0) } else { (index, calls) };
+        say((self.gate)(op, index, calls, 0))
+    }
+
+    /// Address, port and cookie as `LISTEN` and `UDP_BIND` want them.
+    fn foreign(&self, port: u64, cookie: u64) -> [u64; 5] {
+        let [high, low] = words(if self.control { LOCAL } else { STRANGER });
+        [high, low, port, cookie, 0]
+    }
+
+    /// A scatter-gather array of one entry in our transmit memory.
+    fn entry(&self, base: u64, len: u64) -> u64 {
+        let at = (self.own + SG_AT) as *mut SgEntry;
+        // SAFETY: transmit memory that was allocated for us.
+        unsafe { at.write_volatile(SgEntry { base, len }) };
+        at as u64
+    }
+
+    /// Sends one entry, or one of our own as a control.
+    fn send_from(&self, base: u64, len: u64) -> Result<String, String> {
+        let base = if self.control { self.own + 4096 } else { base };
+        self.send(self.entry(base, len), 1)
+    }
+
+    /// A datagram to the peer.
+    fn send(&self, list: u64, entries: u64) -> Result<String, String> {
+        let [high, low] = words(LOCAL);
+        let socket = self.call(call_op::UDP_BIND, &[high, low, 7000, 0]);
+        if socket < 0 {
+            return Ok(format!("no socket: {socket}"));
+        }
+        let [high, low] = words(PEER);
+        let to = socket as u64 | 9 << 32;
+        let sent = self.outcome(call_op::UDP_SENDV, &[to, list, entries, high, low, 0]);
+        self.call(call_op::UDP_UNBIND, &[socket as u64]);
+        sent
+    }
+
+    /// A connection that does not come to be, but has a handle.
+    fn connect(&self) -> i64 {
+        let [high, low] = words(PEER);
+        self.call(call_op::CONNECT, &[0, high, low, 9, 0])
+    }
+}
+
+fn say(answer: i64) -> Result<String, String> {
+    const NAMES: [&str; 15] = [
+        "",
+        "no such call",
+        "invalid",
+        "bad handle",
+        "fault",
+        "no resource",
+        "in use",
+        "not local",
+        "unreachable",
+        "refused",
+        "timed out",
+        "reset",
+        "wrong state",
+        "too long",
+        "moved",
+    ];
+    match usize::try_from(-answer) {
+        Ok(code) if code > 0 => {
+            Err(NAMES.get(code).map_or(answer.to_string(), |n| (*n).to_owned()))
+        }
+        _ => Ok(format!("answered {answer}")),
+    }
+}
+
+fn answer_into(c: &Calls) -> Result<String, String> {
+    let handle = c.connect();
+    if handle < 0 {
+        return Ok(format!("no connection: {handle}"));
+    }
+    let own = c.own + 8192;
+    let to = if c.control { own } else { c.data as u64 & !4095 };
+    const { assert!(size_of::<FlowInfo>() < 4096) };
+    let outcome = c.outcome(call_op::GET_INFO, &[handle as u64, to]);
+    c.call(call_op::ABORT, &[handle as u64]);
+    outcome
+}
+
+fn stale_handle(c: &Calls) -> Result<String, String> {
+    let handle = c.connect();
+    let first = c.outcome(call_op::ABORT, &[handle as u64]);
+    if c.control { first } else { c.outcome(call_op::ABORT, &[handle as u64]) }
+}
+
+/// Calls whose first argument names something.
+const NAMING: [u32; 13] = [
+    call_op::SENDV,
+    call_op::RECV_DONE,
+    call_op::ACCEPT,
+    call_op::REJECT,
+    call_op::SHUTDOWN,
+    call_op::CLOSE,
+    call_op::ABORT,
+    call_op::SET_OPT,
+    call_op::SET_COOKIE,
+    call_op::UNLISTEN,
+    call_op::UDP_UNBIND,
+    call_op::UDP_RECV_DONE,
+    call_op::TIMER_CANCEL,
+];
+
+fn random_handles(c: &Calls) -> Result<String, String> {
+    const ROUNDS: usize = 50;
+    let mut random = Random::new(0x1234_5678);
+    // One that is real, so that there is something to hit, and for the control.
+    let real = c.connect();
+    if c.control {
+        return c.outcome(call_op::ABORT, &[real as u64]);
+    }
+    for _ in 0..ROUNDS {
+        for slot in 0..CALLS_MAX {
+            let op = NAMING[random.below(NAMING.len() as u64) as usize];
+            // Half of them near a real one.
+            let near = real as u64 ^ (1 << random.below(64));
+            let handle = if random.below(2) == 0 { near } else { random.next() };
+            c.put(slot, op, &[handle, random.next(), random.next()]);
+        }
+        c.run(CALLS_MAX);
+        if let Some(slot) = (0..CALLS_MAX).find(|&slot| c.ret(slot) >= 0) {
+            return Ok(format!("one of them was accepted: {}", c.ret(slot)));
+        }
+    }
+    c.call(call_op::ABORT, &[real as u64]);
+    Err(format!("{} calls, all refused", ROUNDS * CALLS_MAX))
+}
+
+/// Another thread writes calls and scatter-gather entries, good and bad ones, all the while.
+fn race(c: &Calls) -> Result<String, String> {
+    const ROUNDS: usize = 2000;
+    let [high, low] = words(LOCAL);
+    let socket = c.call(call_op::UDP_BIND, &[high, low, 7003, 0]);
+    if c.control {
+        return say(c.call(call_op::UDP_UNBIND, &[socket as u64]));
+    }
+    let list = c.entry(c.own + 4096, 64);
+    let stop = AtomicBool::new(false);
+    let [to_high, to_low] = words(PEER);
+    let good = [socket as u64 | 9 << 32, list, 1, to_high, to_low, 0];
+    let (array, data, own) = (c.array as usize, c.data as u64, c.own + 4096);
+    let mut refused = 0;
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut random = Random::new(99);
+            while !stop.load(Ordering::Relaxed) {
+                let slot = random.below(64) as usize;
+                let mut call = Call { op: call_op::UDP_SENDV, ..Call::default() };
+                call.args = good;
+                match random.below(4) {
+                    0 => call.args[random.below(6) as usize] = random.next(),
+                    1 => call.args[1] = data,
+                    2 => call.op = random.next() as u32,
+                    _ => {}
+                }
+                let entry = match random.below(3) {
+                    0 => SgEntry { base: data, len: 64 },
+                    1 => SgEntry { base: own, len: random.next() },
+                    _ => SgEntry { base: own, len: 64 },
+                };
+                // SAFETY: the application's own arrays, while others read them: that is the attack.
+                unsafe {
+                    (array as *mut Call).add(slot).write_volatile(call);
+                    (list as *mut SgEntry).write_volatile(entry);
+                }
+            }
+        });
+        for _ in 0..ROUNDS {
+            c.run(64);
+            refused += (0..64).filter(|&slot| c.ret(slot) < 0).count();
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    c.call(call_op::UDP_UNBIND, &[socket as u64]);
+    Err(format!("{ROUNDS} rounds, {refused} calls refused, and it goes on"))
+}
+
+/// Takes until there is no more, and gives all back. It must be refused as a lack, and be there again.
+fn exhaust(c: &Calls, take: u32, args: &[u64], give: u32) -> Result<String, String> {
+    const MOST: usize = 3_000_000;
+    let mut taken = Vec::new();
+    let lack = loop {
+        let batch = if c.control { 1 } else { CALLS_MAX };
+        (0..batch).for_each(|slot| c.put(slot, take, args));
+        c.run(batch);
+        let answers = (0..batch).map(|slot| c.ret(slot));
+        let before = taken.len();
+        taken.extend(answers.filter(|answer| *answer >= 0).map(|answer| answer as u64));
+        if taken.len() < before + batch {
+            break (0..batch).map(|slot| c.ret(slot)).find(|answer| *answer < 0).unwrap_or(0);
+        }
+        if c.control || taken.len() >= MOST {
+            break 0;
+        }
+    };
+    for some in taken.chunks(CALLS_MAX) {
+        some.iter().enumerate().for_each(|(slot, id)| c.put(slot, give, &[*id]));
+        c.run(some.len());
+    }
+    let again = c.call(take, args);
+    if again >= 0 {
+        c.call(give, &[again as u64]);
+    }
+    match lack {
+        0 => Ok(format!("{} without an end", taken.len())),
+        _ if again < 0 => Ok(format!("after {} there was nothing any more: {again}", taken.len())),
+        lack if lack == -error::NO_RESOURCE => Err(format!("no more after {}", taken.len())),
+        lack => Ok(format!("after {}: {lack}", taken.len())),
+    }
+}
+
+fn all_memory(c: &Calls) -> Result<String, String> {
+    const STEP: u64 = 2 << 20;
+    let mut taken = Vec::new();
+    let lack = loop {
+        match c.call(call_op::TX_ALLOC, &[STEP]) {
+            at if at > 0 => taken.push(at as u64),
+            lack => break lack,
+        }
+        if c.control || taken.len() > 100_000 {
+            break 0;
+        }
+    };
+    for at in &taken {
+        if c.call(call_op::TX_FREE, &[*at, STEP]) < 0 {
+            return Ok("it does not take it back".to_owned());
+        }
+    }
+    match lack {
+        0 => Ok(format!("{} steps without an end", taken.len())),
+        _ => say(lack).map_err(|name| format!("{name} after {} steps of 2 MB", taken.len())),
+    }
+}
+
+fn all_connections(c: &Calls) -> Result<String, String> {
+    let [high, low] = words(PEER);
+    exhaust(c, call_op::CONNECT, &[0, high, low, 9, 0], call_op::ABORT)
+}
+
+fn no_operations(c: &Calls) -> Result<String, String> {
+    if c.control {
+        return c.gate_call(gate_op::KICK, 0, 0);
+    }
+    let mut random = Random::new(5);
+    for _ in 0..1000 {
+        let op = 1000 + random.next() % (1 << 62);
+        if (c.gate)(op, random.below(3), random.next(), random.next()) >= 0 {
+            return Ok(format!("{op} was accepted"));
+        }
+        let op = 100 + random.next() as u32 % (1 << 30);
+        if c.call(op, &[random.next(), random.next()]) >= 0 {
+            return Ok(format!("call {op} was accepted"));
+        }
+    }
+    Err("2000, all refused".to_owned())
+}
+
+fn foreign_thread(c: &Calls) -> Result<String, String> {
+    let gate = c.gate;
+    let run = move || say(gate(gate_op::RUN_IO, 0, 0, 0));
+    if c.control {
+        return run();
+    }
+    std::thread::spawn(run).join().unwrap_or_else(|_| Ok("it crashed".to_owned()))
+}

@@ -1,0 +1,41 @@
+//! What a crossing costs: calls of the gate that the dataplane refuses at once.
+use crate::Gate;
+use ix_abi::{CALLS_MAX, error, gate_op};
+
+/// Calls that are timed together, and how often.
+const BATCH: usize = 100;
+const BATCHES: usize = 2001;
+
+/// Prints the tenth, the fiftieth and the ninetieth percentile of ticks of the time stamp counter.
+pub fn measure(gate: Gate) -> Result<(), String> {
+    match gate(gate_op::ENTER, 0, 0, 0) {
+        0 => {}
+        errno => return Err(format!("the elastic thread cannot be entered: {errno}")),
+    }
+    // Behind the gate, and on the dataplane's stack, somebody looks at the number of calls first.
+    let cross = || gate(gate_op::RUN_IO, 0, CALLS_MAX as u64 + 1, 0);
+    let mut ticks: Vec<u64> = (0..BATCHES)
+        .map(|_| {
+            let start = now();
+            let good = (0..BATCH).filter(|_| cross() == -error::INVALID).count();
+            let passed = now() - start;
+            if good == BATCH { passed } else { u64::MAX }
+        })
+        .collect();
+    ticks.sort_unstable();
+    gate(gate_op::LEAVE, 0, 0, 0);
+    let at = |percent: usize| ticks[BATCHES * percent / 100] as f64 / BATCH as f64;
+    if at(50) > u64::MAX as f64 / 1e3 {
+        return Err("the gate answers something else".to_owned());
+    }
+    println!("{:.1} {:.1} {:.1}", at(10), at(50), at(90));
+    Ok(())
+}
+
+fn now() -> u64 {
+    // SAFETY: every x86-64 processor has a time stamp counter.
+    unsafe {
+        core::arch::x86_64::_mm_lfence();
+        core::arch::x86_64::_rdtsc()
+    }
+}

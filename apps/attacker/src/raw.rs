@@ -1,0 +1,136 @@
+//! Crossings as no compiler makes them: with flags, control words and stacks that a caller does not have.
+//! Without the wall the gate relies on what a caller has to keep, so there the control is a plain crossing.
+use crate::Gate;
+use ix_abi::gate_op;
+use std::arch::asm;
+
+const MXCSR: u32 = 0x1f80;
+
+fn plain(gate: Gate) -> Result<String, String> {
+    match gate(gate_op::RUN_IO, 0, 0, 0) {
+        0.. => Ok("a plain one comes back".to_owned()),
+        code => Err(format!("a plain one answers {code}")),
+    }
+}
+
+/// With alignment checks and a wrong direction.
+pub fn call_with_flags(gate: Gate, control: bool) -> Result<String, String> {
+    const WILD: u64 = 0x4_0000 | 0x400;
+    if control {
+        return plain(gate);
+    }
+    let mut answer = gate_op::RUN_IO;
+    // SAFETY: an attack; registers that a call may change are given up, and the flags are put right.
+    unsafe {
+        asm!(
+            "pushfq",
+            "or qword ptr [rsp], {wild}",
+            "popfq",
+            "call {gate}",
+            "push 0x202",
+            "popfq",
+            wild = const WILD,
+            gate = in(reg) gate,
+            inout("rdi") answer => _,
+            in("rsi") 0u64,
+            in("rdx") 0u64,
+            in("rcx") 0u64,
+            lateout("rax") answer,
+            clobber_abi("C"),
+        );
+    }
+    came_back(answer as i64)
+}
+
+/// With every exception of the vector unit unmasked, and one of the old unit waiting.
+pub fn call_with_vectors(gate: Gate, control: bool) -> Result<String, String> {
+    const UNMASKED: u32 = 0;
+    if control {
+        return plain(gate);
+    }
+    let (mut answer, mut after) = (gate_op::RUN_IO, 0u32);
+    let (wild, usual, zero_divide) = (UNMASKED, MXCSR, 0x37bu16);
+    let after_at = &raw mut after;
+    // SAFETY: as above; the division by zero waits for the next instruction of the old unit, and is
+    // cleared without waiting.
+    unsafe {
+        asm!(
+            "fldcw word ptr [{zero_divide}]",
+            "fld1",
+            "fldz",
+            "fdivp",
+            "ldmxcsr dword ptr [{wild}]",
+            "call {gate}",
+            "stmxcsr dword ptr [r12]",
+            "fnclex",
+            "fninit",
+            "ldmxcsr dword ptr [r13]",
+            zero_divide = in(reg) &raw const zero_divide,
+            wild = in(reg) &raw const wild,
+            gate = in(reg) gate,
+            in("r12") after_at,
+            in("r13") &raw const usual,
+            inout("rdi") answer => _,
+            in("rsi") 0u64,
+            in("rdx") 0u64,
+            in("rcx") 0u64,
+            lateout("rax") answer,
+            clobber_abi("C"),
+        );
+    }
+    match after & !0x3f {
+        UNMASKED => came_back(answer as i64),
+        other => Ok(format!("the control word is {other:#x} afterwards")),
+    }
+}
+
+/// With a stack pointer below which there is no memory.
+pub fn call_on_bare_stack(gate: Gate, control: bool) -> Result<String, String> {
+    const PAGE: usize = 4096;
+    if control {
+        return plain(gate);
+    }
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    // SAFETY: a new mapping; its first page is nobody's.
+    let stack = unsafe {
+        let at = libc::mmap(std::ptr::null_mut(), 2 * PAGE, libc::PROT_NONE, flags, -1, 0);
+        let prot = libc::PROT_READ | libc::PROT_WRITE;
+        let top = at.cast::<u8>().wrapping_add(PAGE);
+        if at == libc::MAP_FAILED || libc::mprotect(top.cast(), PAGE, prot) < 0 {
+            return Ok("no memory for a stack".to_owned());
+        }
+        top
+    };
+    let mut answer = gate_op::RUN_IO;
+    // SAFETY: an attack; the stack pointer comes back from a register that calls keep.
+    unsafe {
+        asm!(
+            "mov r12, rsp",
+            "lea r13, [rip + 2f]",
+            "mov rsp, {stack}",
+            "mov [rsp], r13",
+            "jmp {gate}",
+            "2:",
+            "mov rsp, r12",
+            stack = in(reg) stack,
+            gate = in(reg) gate,
+            out("r12") _,
+            out("r13") _,
+            inout("rdi") answer => _,
+            in("rsi") 0u64,
+            in("rdx") 0u64,
+            in("rcx") 0u64,
+            lateout("rax") answer,
+            clobber_abi("C"),
+        );
+        libc::munmap(stack.wrapping_sub(PAGE).cast(), 2 * PAGE);
+    }
+    came_back(answer as i64)
+}
+
+fn came_back(answer: i64) -> Result<String, String> {
+    match answer {
+        0.. => Err("it comes back as any other".to_owned()),
+        code => Ok(format!("it answers {code}")),
+    }
+}
