@@ -1,9 +1,10 @@
 //! `ix ctl stats`: the counters of a running dataplane, for people and for programs.
-use crate::control::{ask, find};
+use crate::control::{WallView, ask, find};
 use crate::ctl::args::StatsArgs;
 use ix_cli::cost::{Figures, HARDWARE, quotient};
 use ix_cli::problem::Result;
 use ix_dataplane::metrics::Stage;
+use serde::Deserialize;
 use serde_json::Value;
 use std::fmt::Write;
 use std::time::{Duration, Instant};
@@ -81,6 +82,10 @@ fn text(stats: &Value, before: Option<(&Value, f64)>) -> String {
         None => "since its start".to_owned(),
     };
     let _ = writeln!(out, "{} ({pid}), {when}", word("program"));
+    let wall = stats.get("wall").and_then(|wall| WallView::deserialize(wall).ok());
+    if let Some(words) = wall.and_then(|wall| wall.words()) {
+        let _ = writeln!(out, "the wall, since its start: {words}");
+    }
     let threads = stats.get("threads").and_then(Value::as_array);
     let threads: Vec<&Value> = threads.into_iter().flatten().collect();
     for (i, (figures, thread)) in figures.iter().zip(&threads).enumerate() {
@@ -286,6 +291,14 @@ mod tests {
         add_cost(&mut after, Some((&before, 2.0)));
         assert_eq!(after["cost_seconds"], 2.0);
         assert!(after["threads"][1]["cost"].is_object());
+    }
+
+    #[test]
+    fn what_the_wall_refused_is_said() {
+        let mut stats = stats();
+        assert!(!text(&stats, None).contains("the wall"));
+        stats["wall"] = json!({ "stands": true, "refused": { "code": 2, "memory": 0 } });
+        assert!(text(&stats, None).contains("the wall, since its start: refused code 2\n"));
     }
 
     #[test]

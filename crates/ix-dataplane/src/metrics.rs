@@ -7,6 +7,7 @@
 //! which the control plane decides by (`window.rs`).
 mod page;
 mod records;
+mod refusal;
 mod snapshot;
 mod state;
 mod stopwatch;
@@ -14,6 +15,7 @@ mod window;
 
 pub use page::{CommandBlock, ControlPage, PageError};
 pub use records::RecordRing;
+pub use refusal::{Refusal, WallBlock};
 pub use snapshot::{CommandSnapshot, GroupSnapshot, Snapshot, ThreadSnapshot};
 pub use state::{NONRESPONSIVE_US, Place, ThreadState, Whereabouts};
 pub use stopwatch::{Stage, ThreadMetrics};
@@ -26,7 +28,7 @@ use ix_wire::{DropReason, FLOW_GROUPS};
 
 /// Layout of the control page; a change of any list in this module, or of what one of its numbers
 /// means, is a new version.
-pub const VERSION: u32 = 4;
+pub const VERSION: u32 = 5;
 
 /// Buckets of the batch histogram: 0, 1, 2..4, 4..8, … the last is open-ended.
 pub const BATCH_BUCKETS: usize = 12;
@@ -42,6 +44,11 @@ impl Metric {
     pub fn add(&self, n: u64) {
         // One writer, so no atomic read-modify-write is needed.
         self.0.store(self.0.load(Relaxed).wrapping_add(n), Relaxed);
+    }
+
+    /// Adds to a counter of several writers. Not for the packet path.
+    pub fn add_shared(&self, n: u64) {
+        self.0.fetch_add(n, Relaxed);
     }
 
     /// Sets a gauge.
@@ -326,6 +333,7 @@ mod tests {
         first.migrated(&MigrationRecord { start_us: 2, ..record });
         second.migrated(&MigrationRecord { start_us: 1, ..record });
         page.commands().refused.add(2);
+        page.wall().refuse(Refusal::Code);
         let at = |now_us| Snapshot::at(&page, now_us);
         let snapshot = at(1_000 + NONRESPONSIVE_US);
         assert_eq!(snapshot.threads[0].state, ThreadState::Background);
@@ -337,6 +345,7 @@ mod tests {
         let starts: Vec<_> = snapshot.migrations.iter().map(|r| r.start_us).collect();
         assert_eq!((starts, snapshot.migrations_ever), (vec![1, 2], 2));
         assert_eq!((snapshot.batch_bound, snapshot.commands.refused), (64, 2));
+        assert!(snapshot.refused.contains(&("code", 1)) && !snapshot.walled);
         // Nobody has written this: the thread cannot.
         let late = at(1_001 + NONRESPONSIVE_US);
         assert_eq!(late.threads[1].state, ThreadState::NonResponsive);

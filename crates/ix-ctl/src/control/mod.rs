@@ -40,7 +40,7 @@ pub use place::{Access, Found, all, find, folder, read_only};
 pub use query::{INTERVAL_MAX_MS, PeerFilter, Query, Sort, StateFilter, address, state_name};
 pub use request::{Refusal, Request, Role, Topic};
 pub use server::{Answer, Backend, Server, Ticket};
-pub use view::{Change, ControllerView, GroupView, Shares, ThreadView, View, WindowView};
+pub use view::{Change, ControllerView, GroupView, Shares, ThreadView, View, WallView, WindowView};
 
 /// Version of the protocol. A change that an older client could misread is a new one.
 pub const PROTOCOL: u64 = 1;

@@ -29,6 +29,8 @@ pub struct View {
     pub groups: Vec<GroupView>,
     /// Commands of the control plane, by what became of them.
     pub commands: BTreeMap<String, u64>,
+    /// The wall between program and dataplane.
+    pub wall: WallView,
     /// Migrations so far.
     pub migrations_ever: u64,
     /// The last of them, oldest first.
@@ -39,6 +41,26 @@ pub struct View {
     pub devices: Vec<String>,
     /// What each one's link does.
     pub device_states: Vec<String>,
+}
+
+/// The wall between program and dataplane.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct WallView {
+    /// Whether there is one.
+    pub stands: bool,
+    /// What it did not let through, by kind.
+    pub refused: BTreeMap<String, u64>,
+}
+
+impl WallView {
+    /// In words; `None` where there is no wall.
+    pub fn words(&self) -> Option<String> {
+        let counted = self.refused.iter().filter(|(_, count)| **count > 0);
+        let counted: Vec<_> = counted.map(|(name, n)| format!("{name} {n}")).collect();
+        let refused = if counted.is_empty() { "nothing".to_owned() } else { counted.join(", ") };
+        self.stands.then(|| format!("refused {refused}"))
+    }
 }
 
 /// An elastic thread.

@@ -69,6 +69,12 @@ pub fn text(view: &View) -> String {
     for (device, state) in view.devices.iter().zip(&view.device_states) {
         page.put("device_up", &[("device", device)], u8::from(state.contains("up")));
     }
+    page.head("wall", "gauge", "Whether the program is kept out of the dataplane's memory");
+    page.put("wall", &[], u8::from(view.wall.stands));
+    page.head("refusals_total", "counter", "What the wall did not let through, by kind");
+    for (kind, count) in &view.wall.refused {
+        page.put("refusals_total", &[("kind", kind)], count);
+    }
     if let Some(controller) = &view.controller {
         page.head("slo_seconds", "gauge", "Bound on the queueing delay");
         page.put("slo_seconds", &[("policy", &controller.policy)], controller.slo_us / 1e6);

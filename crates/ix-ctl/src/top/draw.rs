@@ -65,6 +65,11 @@ fn header(state: &State, width: usize) -> Line<'static> {
         Some(view) => {
             spans.push(Span::styled(view.name().to_owned(), bold.patch(ACCENT)));
             spans.push(Span::styled(format!(" {}", view.pid), DIM));
+            if let Some(words) = view.wall.words() {
+                let quiet = view.wall.refused.values().all(|count| *count == 0);
+                let style = if quiet { DIM } else { WARN };
+                spans.push(Span::styled(format!("   wall: {words}"), style));
+            }
             for (device, link) in view.devices.iter().zip(&view.device_states) {
                 let style = if link.contains("up") { DIM } else { WARN };
                 spans.push(Span::styled(format!("   {device} {link}"), style));

@@ -1,5 +1,5 @@
 //! The control page: versioned shared memory with one block for each elastic thread.
-use super::{Metric, NONRESPONSIVE_US, ThreadBlock, VERSION};
+use super::{Metric, NONRESPONSIVE_US, ThreadBlock, VERSION, WallBlock};
 use core::fmt;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Release};
@@ -20,6 +20,7 @@ struct Header {
     batch_bound: Metric,
     nonresponsive_us: Metric,
     commands: CommandBlock,
+    wall: WallBlock,
 }
 
 /// What became of the control plane's commands. Written by whichever elastic thread holds the lock
@@ -145,6 +146,7 @@ impl ControlPage {
             batch_bound: Metric::default(),
             nonresponsive_us: Metric::default(),
             commands: CommandBlock::default(),
+            wall: WallBlock::default(),
         };
         // SAFETY: the mapping begins with room for a header (the caller's promise).
         unsafe { header.write(content) };
@@ -209,6 +211,11 @@ impl ControlPage {
     /// What became of commands.
     pub fn commands(&self) -> &CommandBlock {
         &self.header().commands
+    }
+
+    /// What the wall refused.
+    pub fn wall(&self) -> &WallBlock {
+        &self.header().wall
     }
 
     /// Whether it may be written: a page from [`ControlPage::open`] may not.

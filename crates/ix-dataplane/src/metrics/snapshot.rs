@@ -25,6 +25,10 @@ pub struct Snapshot {
     pub groups: Vec<GroupSnapshot>,
     /// What became of commands.
     pub commands: CommandSnapshot,
+    /// Whether there is a wall between application and dataplane.
+    pub walled: bool,
+    /// What it refused.
+    pub refused: Named,
     /// The last migrations, in the order in which they began. Of all there were, these are left.
     pub migrations: Vec<MigrationRecord>,
     /// How many there were.
@@ -117,6 +121,8 @@ impl Snapshot {
                 refused: commands.refused.get(),
                 timed_out: commands.timed_out.get(),
             },
+            walled: page.wall().stands.get() != 0,
+            refused: page.wall().refused().collect(),
             threads,
         }
     }
@@ -201,9 +207,14 @@ impl fmt::Display for Snapshot {
             f,
             "],\"commands\":{{\"running\":{running},\"ended\":{ended},\"done\":{done},\
              \"refused\":{refused},\"timed_out\":{timed_out}}},\
-             \"migrations_ever\":{},\"migrations\":[",
-            self.migrations_ever
+             \"wall\":{{\"stands\":{},\"refused\":{{",
+            self.walled
         )?;
+        for (i, (name, count)) in self.refused.iter().enumerate() {
+            let comma = if i > 0 { "," } else { "" };
+            write!(f, "{comma}\"{name}\":{count}")?;
+        }
+        write!(f, "}}}},\"migrations_ever\":{},\"migrations\":[", self.migrations_ever)?;
         for (i, record) in self.migrations.iter().enumerate() {
             if i > 0 {
                 f.write_str(",")?;

@@ -46,12 +46,25 @@ pub static IMAGE_FS: AtomicU64 = AtomicU64::new(0);
 /// 1: AVX's upper halves must be cleared on the way out; 2: AVX-512's registers too.
 pub static VECTORS: AtomicU64 = AtomicU64::new(0);
 
+/// Writes rights and compares them at once; changes rax, rcx, rdx. All of ours, but [`bad`]'s, which must
+/// not jump to itself by way of itself, and the one of `xrstor`, are made here.
+macro_rules! rights {
+    ($to:literal) => {
+        concat!(
+            "xor ecx, ecx\n xor edx, edx\n mov eax, {",
+            $to,
+            "}\n wrpkru\n cmp eax, {",
+            $to,
+            "}\n jne {bad}\n",
+        )
+    };
+}
+
 /// To the dataplane's rights, and to the record of this thread in r8; changes rax, rcx, rdx.
 macro_rules! raise {
     () => {
         concat!(
-            "xor ecx, ecx\n xor edx, edx\n mov eax, {dataplane}\n wrpkru\n",
-            "cmp eax, {dataplane}\n jne {bad}\n",
+            rights!("dataplane"),
             "mov eax, {selector}\n lsl ecx, eax\n jnz {bad}\n",
             "cmp ecx, {records}\n jae {bad}\n",
             "shl rcx, {shift}\n lea r8, [rip + {table}]\n add r8, rcx\n",
@@ -62,9 +75,29 @@ macro_rules! raise {
 /// To the application's rights; changes rax, rcx, rdx.
 macro_rules! lower {
     () => {
+        rights!("application")
+    };
+}
+
+/// Keeps the handler's registers on its stack, and the stack in the record (rdi): [`back`] finds both.
+macro_rules! keep {
+    () => {
         concat!(
-            "xor ecx, ecx\n xor edx, edx\n mov eax, {application}\n wrpkru\n",
-            "cmp eax, {application}\n jne {bad}\n",
+            "push rbx\n push rbp\n push r12\n push r13\n push r14\n push r15\n",
+            "mov [rdi + {forward_rsp}], rsp\n mov byte ptr [rdi + {in_forward}], 1\n",
+        )
+    };
+}
+
+/// Loads a system call from rsi, and makes it the application's: all is in place for `syscall`.
+macro_rules! load_call {
+    () => {
+        concat!(
+            "mov r13, [rsi]\n mov rdi, [rsi + 8]\n mov r12, [rsi + 24]\n",
+            "mov r10, [rsi + 32]\n mov r8, [rsi + 40]\n mov r9, [rsi + 48]\n",
+            "mov rsi, [rsi + 16]\n",
+            lower!(),
+            "mov rdx, r12\n mov rax, r13\n",
         )
     };
 }
@@ -461,28 +494,12 @@ pub extern "C" fn resume(record: *mut Record) -> ! {
 #[unsafe(naked)]
 pub unsafe extern "C" fn app_syscall(record: *mut Record, call: &[u64; 7]) -> i64 {
     naked_asm!(
-        "push rbx",
-        "push rbp",
-        "push r12",
-        "push r13",
-        "push r14",
-        "push r15",
-        "mov [rdi + {forward_rsp}], rsp",
-        "mov byte ptr [rdi + {in_forward}], 1",
+        keep!(),
         // A signal that has come already must not wait for a call that waits.
         "mov rax, -{restart}",
         "cmp byte ptr [rdi + {pending}], 0",
         "jne ix_forward_after",
-        "mov r13, [rsi]",
-        "mov rdi, [rsi + 8]",
-        "mov r12, [rsi + 24]",
-        "mov r10, [rsi + 32]",
-        "mov r8, [rsi + 40]",
-        "mov r9, [rsi + 48]",
-        "mov rsi, [rsi + 16]",
-        lower!(),
-        "mov rdx, r12",
-        "mov rax, r13",
+        load_call!(),
         ".globl ix_forward_syscall",
         "ix_forward_syscall:",
         "syscall",
@@ -504,14 +521,7 @@ pub unsafe extern "C" fn app_syscall(record: *mut Record, call: &[u64; 7]) -> i6
 #[unsafe(naked)]
 pub unsafe extern "C" fn app_copy(record: *mut Record, to: u64, from: u64, bytes: u64) -> u64 {
     naked_asm!(
-        "push rbx",
-        "push rbp",
-        "push r12",
-        "push r13",
-        "push r14",
-        "push r15",
-        "mov [rdi + {forward_rsp}], rsp",
-        "mov byte ptr [rdi + {in_forward}], 1",
+        keep!(),
         "mov rdi, rsi",
         "mov rsi, rdx",
         "mov r12, rcx",
@@ -567,36 +577,15 @@ extern "C" fn back() {
 #[unsafe(naked)]
 pub unsafe extern "C" fn app_clone(record: *mut Record, call: &[u64; 7], child: u64) -> i64 {
     naked_asm!(
-        "push rbx",
-        "push rbp",
-        "push r12",
-        "push r13",
-        "push r14",
-        "push r15",
-        "mov [rdi + {forward_rsp}], rsp",
-        "mov byte ptr [rdi + {in_forward}], 1",
+        keep!(),
         "mov r14, rdx",
-        "mov r13, [rsi]",
-        "mov rdi, [rsi + 8]",
-        "mov r12, [rsi + 24]",
-        "mov r10, [rsi + 32]",
-        "mov r8, [rsi + 40]",
-        "mov r9, [rsi + 48]",
-        "mov rsi, [rsi + 16]",
-        lower!(),
-        "mov rdx, r12",
-        "mov rax, r13",
+        load_call!(),
         "syscall",
         "mov r12, rax",
         "test rax, rax",
         "jne {back}",
         // The new one.
-        "xor ecx, ecx",
-        "xor edx, edx",
-        "mov eax, {dataplane}",
-        "wrpkru",
-        "cmp eax, {dataplane}",
-        "jne {bad}",
+        rights!("dataplane"),
         "cmp r14, {records}",
         "jae {bad}",
         "shl r14, {shift}",
@@ -663,12 +652,7 @@ pub static STANDS: AtomicU64 = AtomicU64::new(0);
 #[unsafe(naked)]
 pub extern "C" fn raise_rights() {
     naked_asm!(
-        "xor ecx, ecx",
-        "xor edx, edx",
-        "mov eax, {dataplane}",
-        "wrpkru",
-        "cmp eax, {dataplane}",
-        "jne {bad}",
+        rights!("dataplane"),
         "cmp qword ptr [rip + {stands}], 0",
         "jne {bad}",
         "ret",

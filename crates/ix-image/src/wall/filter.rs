@@ -3,10 +3,12 @@
 use super::asm::app_syscall;
 use super::deliver::{self, from_app, to_app};
 use super::handler::{refuse, set_mask};
+use super::parts::{Part, stands};
 use super::record::Record;
 use super::{memory, threads};
 use crate::sys;
 use core::sync::atomic::{AtomicI32, Ordering};
+use ix_dataplane::metrics::Refusal;
 use ix_domain::policy::{Kind, Verdict, verdict};
 
 /// Descriptors from here on are the dataplane's.
@@ -20,11 +22,17 @@ const USER_TOP: u64 = 1 << 47;
 
 /// Does what the application asked for; `None` when its registers are set already.
 pub fn system_call(record: &mut Record, number: u64, args: [u64; 6]) -> Option<i64> {
-    let kind = match verdict(number, &args, FD_BASE.load(Ordering::Relaxed)) {
+    let verdict = match verdict(number, &args, FD_BASE.load(Ordering::Relaxed)) {
+        // As glibc expects of an old kernel: the rest is written for `clone` alone.
+        verdict if stands(Part::Calls) || number == libc::SYS_clone3 as u64 => verdict,
+        Verdict::Look(kind) => Verdict::Look(kind),
+        _ => Verdict::Forward,
+    };
+    let kind = match verdict {
         Verdict::Forward => return Some(forward(record, number, args)),
-        Verdict::Refuse => return Some(refuse()),
+        Verdict::Refuse => return Some(refuse(Refusal::SystemCall)),
         Verdict::BadDescriptor => {
-            refuse();
+            refuse(Refusal::Descriptor);
             return Some(-EBADF);
         }
         Verdict::Absent => return Some(-ENOSYS),
@@ -94,8 +102,8 @@ fn limit(record: &mut Record, number: u64, args: [u64; 6]) -> i64 {
         return forward(record, number, args);
     }
     let Some(wanted) = from_app::<[u64; 2]>(record, new) else { return -EFAULT };
-    if wanted[0] > FD_BASE.load(Ordering::Relaxed) as u64 {
-        return refuse();
+    if wanted[0] > FD_BASE.load(Ordering::Relaxed) as u64 && stands(Part::Calls) {
+        return refuse(Refusal::Descriptor);
     }
     // The kernel must see what was checked.
     let Some(at) = show(record, &wanted) else { return -EFAULT };
@@ -145,8 +153,9 @@ fn send_message(record: &mut Record, args: [u64; 6], first_of_many: bool) -> i64
         else {
             return -EFAULT;
         };
-        if sends_reserved(&control[..bytes], FD_BASE.load(Ordering::Relaxed)) {
-            refuse();
+        let reserved = sends_reserved(&control[..bytes], FD_BASE.load(Ordering::Relaxed));
+        if reserved && stands(Part::Calls) {
+            refuse(Refusal::Descriptor);
             return -EBADF;
         }
         shown.1 = control;

@@ -8,7 +8,9 @@ use super::deliver::{self, Siginfo};
 use super::filter;
 use super::record::{CS, FP_MAX, Record, SS};
 use crate::sys;
-use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+use ix_dataplane::metrics::{ControlPage, Refusal};
+use std::sync::Arc;
 
 /// `SIGSYS` of Syscall User Dispatch.
 const SYS_USER_DISPATCH: i32 = 2;
@@ -19,8 +21,8 @@ const EPERM: i64 = libc::EPERM as i64;
 /// Bytes of vector state in a frame, and where the rights are in it.
 pub static FP_BYTES: AtomicUsize = AtomicUsize::new(0);
 pub static FP_RIGHTS: AtomicUsize = AtomicUsize::new(0);
-/// System calls that were refused.
-pub static REFUSED: AtomicU64 = AtomicU64::new(0);
+/// Where refusals are counted; null: nowhere.
+static COUNTERS: AtomicPtr<ControlPage> = AtomicPtr::new(core::ptr::null_mut());
 
 /// What the kernel puts onto the stack for a handler (`struct rt_sigframe`).
 #[repr(C)]
@@ -173,7 +175,7 @@ fn system_call(record: &mut Record, info: &Siginfo) {
     let number = r.rax;
     let args = [r.rdi, r.rsi, r.rdx, r.r10, r.r8, r.r9];
     if info.arch() != ARCH_X86_64 {
-        record.registers.rax = refuse() as u64;
+        record.registers.rax = refuse(Refusal::SystemCall) as u64;
         return;
     }
     match number {
@@ -201,9 +203,20 @@ fn system_call(record: &mut Record, info: &Siginfo) {
     }
 }
 
-/// Counts a refusal.
-pub fn refuse() -> i64 {
-    REFUSED.fetch_add(1, Ordering::Relaxed);
+/// Counts refusals there from now on.
+pub fn count_on(page: &Arc<ControlPage>) {
+    page.wall().stands.set(1);
+    // Kept for ever.
+    COUNTERS.store(Arc::into_raw(page.clone()).cast_mut(), Ordering::Release);
+}
+
+/// Counts a refusal, and answers the error for it.
+pub fn refuse(what: Refusal) -> i64 {
+    let page = COUNTERS.load(Ordering::Acquire);
+    // SAFETY: null, or a page that is never freed.
+    if let Some(page) = unsafe { page.as_ref() } {
+        page.wall().refuse(what);
+    }
     -EPERM
 }
 

@@ -4,9 +4,11 @@ use super::asm::{KEY_OWN, RESTART, app_copy};
 use super::deliver::say;
 use super::filter::forward;
 use super::handler::refuse;
+use super::parts::{Part, stands};
 use super::record::Record;
 use crate::sys;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use ix_dataplane::metrics::Refusal;
 use ix_domain::scan;
 
 const PAGE: u64 = 4096;
@@ -81,9 +83,12 @@ pub fn system_call(record: &mut Record, number: i64, args: [u64; 6]) -> i64 {
         _ => is_protected(args[0], args[1]),
     };
     let result = match number {
-        _ if touches => refuse(),
+        _ if touches && stands(Part::Calls) => refuse(Refusal::Memory),
+        libc::SYS_mmap | libc::SYS_mprotect if args[2] & EXECUTE != 0 && !stands(Part::Code) => {
+            forward(record, number as u64, args)
+        }
         libc::SYS_mmap if args[2] & EXECUTE != 0 => map_code(record, args),
-        libc::SYS_mprotect if args[2] & EXECUTE != 0 => refuse(),
+        libc::SYS_mprotect if args[2] & EXECUTE != 0 => refuse(Refusal::Code),
         _ => forward(record, number as u64, args),
     };
     unlock();
@@ -95,7 +100,7 @@ fn map_code(record: &mut Record, args: [u64; 6]) -> i64 {
     const ANONYMOUS: u64 = libc::MAP_ANONYMOUS as u64;
     let [_, bytes, prot, flags, ..] = args;
     if prot & libc::PROT_WRITE as u64 != 0 || flags & ANONYMOUS != 0 {
-        return refuse();
+        return refuse(Refusal::Code);
     }
     let mut args = args;
     args[2] = libc::PROT_READ as u64;
@@ -109,7 +114,7 @@ fn map_code(record: &mut Record, args: [u64; 6]) -> i64 {
         Err(error) => {
             // SAFETY: what was mapped above, and nobody could use yet.
             unsafe { sys::syscall(libc::SYS_munmap, [addr as u64, bytes, 0, 0, 0, 0]) };
-            refuse();
+            refuse(Refusal::Code);
             error
         }
     }

@@ -13,9 +13,12 @@ pub mod filter;
 pub mod handler;
 pub mod maps;
 pub mod memory;
+pub mod parts;
 pub mod record;
 pub mod seccomp;
 pub mod threads;
+
+pub use handler::count_on;
 
 use crate::sys;
 use crate::{boot, gate};
@@ -24,6 +27,7 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use handler::{FP_BYTES, FP_RIGHTS};
 use ix_abi::{error, gate_op};
 use ix_dataplane::AppAccess;
+use parts::{Part, stands};
 use record::{FP_MAX, Incoming, LIVE, NOBODY, RECORDS, Record, Shown};
 use std::fmt::Display;
 
@@ -269,13 +273,15 @@ fn tag(program: &[(usize, usize)], ranges: &[(usize, usize, AppAccess)]) -> Resu
             errno => Err(text("pkey_mprotect", os(errno))),
         }
     };
-    for mapping in &own {
+    let keyed = stands;
+    for mapping in own.iter().filter(|_| keyed(Part::Keys)) {
         key(mapping.start, mapping.end, mapping.prot(), KEY_OWN)?;
     }
     for &(start, bytes, access) in ranges {
         let prot = libc::PROT_READ | libc::PROT_WRITE;
         let which = match access {
-            AppAccess::Read => KEY_SHOWN,
+            AppAccess::Read if keyed(Part::Keys) => KEY_SHOWN,
+            AppAccess::Read => 0,
             AppAccess::Write => 0,
         };
         key(start, start + bytes, prot, which)?;
@@ -285,7 +291,7 @@ fn tag(program: &[(usize, usize)], ranges: &[(usize, usize, AppAccess)]) -> Resu
             return Err("cannot raise the wall: too many mappings".to_owned());
         }
         // Memory shared with a device or a peer goes when the link does.
-        if !mapping.shared {
+        if !mapping.shared && stands(Part::Calls) {
             let errno = memory::seal(mapping.start, mapping.end - mapping.start);
             if errno < 0 {
                 return Err(text("mseal (Linux 6.10 and later has it)", os(errno)));
@@ -324,9 +330,12 @@ fn confine() -> Result<(), String> {
         if libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0 {
             return Err(last("no_new_privs"));
         }
-        if libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0) < 0 {
+        if stands(Part::Files) && libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0) < 0 {
             return Err(last("PR_SET_DUMPABLE"));
         }
+    }
+    if !stands(Part::Calls) {
+        return Ok(());
     }
     seccomp::install().map_err(|e| text("seccomp", e))
 }

@@ -8,6 +8,7 @@ use super::memory;
 use super::record::{self, FP_MAX, FREE, NOBODY, Record};
 use crate::sys;
 use core::sync::atomic::Ordering;
+use ix_dataplane::metrics::Refusal;
 
 const PR_SET_SYSCALL_USER_DISPATCH: u64 = 59;
 const PR_SYS_DISPATCH_ON: u64 = 1;
@@ -24,7 +25,7 @@ pub fn clone(record: &mut Record, mut args: [u64; 6]) -> i64 {
     const VM: u64 = libc::CLONE_VM as u64;
     const THREAD: u64 = libc::CLONE_THREAD as u64;
     if args[0] & (NAMESPACES | libc::CLONE_PTRACE as u64) != 0 {
-        return refuse();
+        return refuse(Refusal::SystemCall);
     }
     if args[0] & libc::CLONE_SETTLS as u64 != 0 && args[4] >= USER_TOP {
         return -EPERM;

@@ -17,7 +17,6 @@ pub(super) fn checks() -> Vec<Check> {
         kernel(),
         fsgsbase(),
         planting(),
-        pku(),
         huge_pages(),
         memlock(),
         hardware_threads(),
@@ -27,6 +26,7 @@ pub(super) fn checks() -> Vec<Check> {
         counters(),
         congestion_control(),
     ];
+    checks.extend(super::wall::checks());
     checks.extend(control());
     checks
 }
@@ -70,24 +70,6 @@ fn planting() -> Check {
             .mend("boot with `sysctl kernel.yama.ptrace_scope` below 3"),
         _ => Check::ok("planting", "own children may be traced at their start"),
     }
-}
-
-fn pku() -> Check {
-    // SAFETY: plain system calls; the key is given back at once.
-    let key = unsafe { libc::syscall(libc::SYS_pkey_alloc, 0, 0) };
-    if key >= 0 {
-        // SAFETY: frees the key from above, which nothing uses.
-        unsafe { libc::syscall(libc::SYS_pkey_free, key) };
-        const SYS_MSEAL: i64 = 462;
-        // SAFETY: seals nothing.
-        if unsafe { libc::syscall(SYS_MSEAL, 0, 0, 0) } != 0 {
-            let why = "memory protection keys can be had, but mappings cannot be sealed";
-            return Check::limited("pku", why).mend("use Linux 6.12 or later");
-        }
-        return Check::ok("pku", "memory protection keys and sealed mappings for --domain pku");
-    }
-    let why = format!("no memory protection keys: {}", io::Error::last_os_error());
-    Check::limited("pku", why).mend("use a processor with protection keys")
 }
 
 fn huge_pages() -> Check {
