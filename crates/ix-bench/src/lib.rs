@@ -4,6 +4,7 @@ pub mod args;
 mod breakdown;
 mod dynamic;
 pub mod elastic;
+mod gate;
 pub mod lab;
 mod memcached;
 mod migration;
@@ -43,6 +44,7 @@ pub fn main(command: &BenchCommand) -> Result<()> {
         BenchCommand::Migration(args) => ("migration", args),
         BenchCommand::Loss(args) => ("loss", args),
         BenchCommand::Fairness(args) => ("fairness", args),
+        BenchCommand::Gate(args) => return gate::main(args),
         BenchCommand::Pareto(args) => return pareto::main(args),
         BenchCommand::Dynamic(args) => return dynamic::main(args),
         BenchCommand::All(args) => return all::main(args),

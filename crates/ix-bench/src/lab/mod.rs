@@ -244,7 +244,11 @@ impl Lab {
         // With several, `ix run` must be allowed on all of them.
         let pinned = (cpus.len() == 1).then_some(cpus[0]);
         let mut command = namespace.command(&self.ix, pinned);
-        command.args(["run", "--domain", "none", "--nic", nic, "--addr"]);
+        command.arg("run");
+        if !flags.iter().any(|flag| flag == "--domain") {
+            command.args(["--domain", "none"]);
+        }
+        command.args(["--nic", nic, "--addr"]);
         command.arg(format!("{address}/{PREFIX}")).args(["--cpus", &list(cpus)]);
         command.arg("--control").arg(self.control_of(address)).args(flags);
         command.arg("--").args(args);
