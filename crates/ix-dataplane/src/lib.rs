@@ -51,6 +51,7 @@ mod timers;
 mod udp;
 mod updates;
 mod wheel;
+mod winding_up;
 
 pub use boot::{AppAccess, BootError, Dataplane, Device};
 pub use calls::CallArray;
@@ -68,3 +69,4 @@ pub use shared::{Shared, Waker};
 pub use survey::{FlowRecord, SurveyArea};
 pub use thread::{CycleReport, ElasticThread};
 pub use updates::{CommandMessage, FromBroker, Update, UpdateOutcome, UpdateSource, Updates};
+pub use winding_up::WoundUp;

@@ -14,9 +14,12 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 /// From the first sign of a process's end to its end, at most.
 const ENDING_MS: i32 = 100;
+/// From the program's end until its connections are closed, at most.
+const WINDING_UP: Duration = Duration::from_millis(2500);
 
 /// What stands between application and dataplane.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -282,6 +285,23 @@ impl Child {
         }
     }
 
+    /// Who closes the program's connections after its end has the channel until that is done.
+    fn wait_for_survivor(&mut self) {
+        let Some(channel) = self.channel.take() else { return };
+        let end = Instant::now() + WINDING_UP;
+        loop {
+            let left = end.saturating_duration_since(Instant::now()).as_millis() as i32;
+            let mut poll =
+                libc::pollfd { fd: channel.as_fd().as_raw_fd(), events: libc::POLLIN, revents: 0 };
+            // SAFETY: one struct.
+            let n = unsafe { libc::poll(&mut poll, 1, left) };
+            if n > 0 && matches!(channel.receive(), Ok(Some(_))) || n < 0 && left > 0 {
+                continue;
+            }
+            return;
+        }
+    }
+
     /// The process that was started has ended, and perhaps was the last.
     fn reap(&mut self) -> io::Result<Occurrence> {
         let exit = match self.exit {
@@ -292,6 +312,7 @@ impl Child {
         if self.later && self.channel.as_ref().is_some_and(|channel| !channel.is_closed()) {
             return Ok(Occurrence::Nothing);
         }
+        self.wait_for_survivor();
         // An heir that is not our child has a parent of its own, which is told how it ended.
         let exit = self.heir.and_then(|heir| wait_for(heir).ok()).unwrap_or(exit);
         self.over = Some(exit);

@@ -4,6 +4,7 @@ use crate::elastic;
 use crate::gate;
 use crate::later;
 use crate::signals::SignalWatch;
+use crate::survivor::{self, Provisions};
 use crate::sys;
 use crate::updates::ChannelUpdates;
 use crate::wall;
@@ -50,11 +51,11 @@ pub fn start(
     domain: &Domain,
     later: bool,
 ) -> Result<*const ProcessHeader, String> {
-    let (dataplane, signals, own) = reserved.unfenced(|| {
-        let (dataplane, signals) = prepare(channel, reserved, domain)?;
+    let (dataplane, signals, provisions, own) = reserved.unfenced(|| {
+        let (dataplane, signals, provisions) = prepare(channel, reserved, domain, later)?;
         // A forked child goes on to use the channel itself.
         let own = reserved.copy(channel.as_fd()).map_err(|e| text("cannot copy the channel", e))?;
-        Ok::<_, String>((dataplane, signals, own))
+        Ok::<_, String>((dataplane, signals, provisions, own))
     })?;
     reserved.fence().map_err(|e| text("setrlimit", e))?;
     if let Domain::Pku(program) = domain {
@@ -67,9 +68,10 @@ pub fn start(
         reserved,
         later,
     )));
-    let running = Running { dataplane, signals };
+    let running: &'static Running = Box::leak(Box::new(Running { dataplane, signals }));
+    survivor::prepare(&running.dataplane, provisions);
     // The one before, if there is one, was the parent's: it lies in memory that is not here any more.
-    RUNNING.store(Box::into_raw(Box::new(running)), Ordering::Release);
+    RUNNING.store((&raw const *running).cast_mut(), Ordering::Release);
     Ok(header)
 }
 
@@ -142,6 +144,7 @@ pub unsafe fn left(thread: usize) -> i64 {
 /// The program's own threads take turns in being an elastic thread. Runs on the application's side of
 /// the gate, and so touches no thread-local storage.
 pub fn share(thread: usize) {
+    survivor::start();
     // SAFETY: as in `run_io`.
     unsafe { (*RUNNING.load(Ordering::Relaxed)).dataplane.share(thread) };
 }
@@ -154,6 +157,7 @@ pub unsafe fn entered(thread: usize, signal_mask: u64) -> i64 {
     // SAFETY: as in `run_io`.
     let running = unsafe { &*RUNNING.load(Ordering::Relaxed) };
     start_guard(&running.dataplane);
+    survivor::start();
     match running.signals[thread].set_application_mask(signal_mask) {
         Ok(()) => 0,
         Err(_) => -error::NO_RESOURCE,
@@ -161,21 +165,28 @@ pub unsafe fn entered(thread: usize, signal_mask: u64) -> i64 {
 }
 
 /// Starts the guard with the first thread that enters; programs that know nothing of elastic threads
-/// have a helper of their own. It has all signals but faults blocked, as who enters has. Behind the wall
-/// there is none yet: every thread there has a record, and is known to the system call filter.
+/// have a helper of their own. It has all signals blocked, behind the wall as well: there it has the
+/// rights of who starts it, which is a thread inside the dataplane.
 fn start_guard(dataplane: &'static Dataplane) {
     static STARTED: AtomicBool = AtomicBool::new(false);
-    if wall::is_raised() || STARTED.swap(true, Ordering::Relaxed) {
+    if STARTED.swap(true, Ordering::Relaxed) {
         return;
     }
-    let builder = std::thread::Builder::new().name("ix-guard".to_owned()).stack_size(GUARD_STACK);
-    let started = builder.spawn(|| {
-        drop_capabilities();
-        dataplane.guard();
-    });
+    let mask = sys::set_signal_mask(!0);
+    let started = elastic::spawn(guard, GUARD_STACK, (&raw const *dataplane).cast_mut().cast());
+    sys::set_signal_mask(mask);
     if let Err(e) = started {
         eprintln!("ix: nobody serves the network while the program computes: no guard thread: {e}");
     }
+}
+
+extern "C" fn guard(dataplane: *mut core::ffi::c_void) -> *mut core::ffi::c_void {
+    // SAFETY: no pointers but to a constant; a thread's name is for people only.
+    unsafe { libc::prctl(libc::PR_SET_NAME, c"ix-guard".as_ptr()) };
+    drop_capabilities();
+    // SAFETY: what `start_guard` passed on, which lives as long as the process.
+    unsafe { (*dataplane.cast::<Dataplane>()).guard() };
+    core::ptr::null_mut()
 }
 
 const GUARD_STACK: usize = 256 << 10;
@@ -189,10 +200,16 @@ fn drop_capabilities() {
     unsafe { sys::syscall(libc::SYS_capset, args) };
 }
 
-type Prepared = (Dataplane, Vec<SignalWatch>);
+type Prepared = (Dataplane, Vec<SignalWatch>, Provisions);
 
-fn prepare(channel: &Channel, reserved: ReservedFds, domain: &Domain) -> Result<Prepared, String> {
+fn prepare(
+    channel: &Channel,
+    reserved: ReservedFds,
+    domain: &Domain,
+    later: bool,
+) -> Result<Prepared, String> {
     let (text_of_config, fds) = ask_for_config(channel)?;
+    let text_of_config = wall::parts::leave_out(&text_of_config)?;
     let mut config = Config::parse(&text_of_config).map_err(|e| e.to_string())?;
     config.fd_base = reserved.base();
     let mut fds = fds
@@ -229,7 +246,11 @@ fn prepare(channel: &Channel, reserved: ReservedFds, domain: &Domain) -> Result<
     )
     .map_err(|e| e.to_string())?;
     let signals = open_gate(&dataplane, reserved)?;
-    Ok((dataplane, signals))
+    let provisions = survivor::provide(reserved, later).map_err(|e| text("no survivor", e))?;
+    if *domain != Domain::None {
+        wall::count_on(&page);
+    }
+    Ok((dataplane, signals, provisions))
 }
 
 fn ask_for_config(channel: &Channel) -> Result<(String, Vec<OwnedFd>), String> {

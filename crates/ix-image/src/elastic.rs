@@ -17,6 +17,7 @@
 //!   those of the program;
 //! * the donor's frames above its noted stack pointer are never returned to.
 use crate::sys;
+use core::alloc::Layout;
 use core::arch::asm;
 use core::ffi::c_void;
 use core::ptr::null_mut;
@@ -25,6 +26,9 @@ use std::io;
 
 const STACK_BYTES: usize = 512 << 10;
 const GUARD_BYTES: usize = 4096;
+
+/// What a thread of the image runs.
+pub type Start = extern "C" fn(*mut c_void) -> *mut c_void;
 
 /// Stack and thread-local storage of an elastic thread.
 #[derive(Clone, Copy, Debug)]
@@ -81,17 +85,42 @@ fn map_stack() -> io::Result<*mut c_void> {
 }
 
 fn start(legacy: &Legacy, stack: *mut c_void) -> io::Result<()> {
+    let argument = (&raw const *legacy).cast_mut().cast();
+    // SAFETY: the stack is a mapping of this size that is never unmapped; `legacy` outlives the donor,
+    // for `make` waits for its end.
+    unsafe { create(donate, stack, STACK_BYTES, argument) }
+}
+
+/// Starts a thread of the image that lives as long as the process. Its stack is of the image's heap,
+/// so that behind the wall it is the dataplane's from the beginning.
+pub fn spawn(run: Start, stack_bytes: usize, argument: *mut c_void) -> io::Result<()> {
+    let layout = Layout::from_size_align(stack_bytes, 4096).map_err(io::Error::other)?;
+    // SAFETY: the size is not zero.
+    let stack = unsafe { std::alloc::alloc(layout) };
+    if stack.is_null() {
+        return Err(io::ErrorKind::OutOfMemory.into());
+    }
+    // SAFETY: memory of this size that is never freed; the argument is the caller's.
+    unsafe { create(run, stack.cast(), stack_bytes, argument) }
+}
+
+/// # Safety
+/// The stack is of this size, and nobody else's as long as the thread runs.
+unsafe fn create(
+    run: Start,
+    stack: *mut c_void,
+    bytes: usize,
+    argument: *mut c_void,
+) -> io::Result<()> {
     let check = |rc: i32| if rc == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(rc)) };
     // SAFETY: all-zero bytes are room for an attribute object.
     let mut attributes: libc::pthread_attr_t = unsafe { core::mem::zeroed() };
     let mut thread = 0;
-    // SAFETY: the attributes are initialised before they are used; the stack is a mapping of this
-    // size that is never unmapped; `legacy` outlives the donor, for `make` waits for its end.
+    // SAFETY: the attributes are initialised before they are used; the rest is the caller's promise.
     unsafe {
         check(libc::pthread_attr_init(&mut attributes))?;
-        check(libc::pthread_attr_setstack(&mut attributes, stack, STACK_BYTES))?;
-        let argument = (&raw const *legacy).cast_mut().cast();
-        check(libc::pthread_create(&mut thread, &attributes, donate, argument))
+        check(libc::pthread_attr_setstack(&mut attributes, stack, bytes))?;
+        check(libc::pthread_create(&mut thread, &attributes, run, argument))
     }
 }
 

@@ -26,6 +26,7 @@ mod heap;
 mod later;
 mod resume;
 mod signals;
+mod survivor;
 mod sys;
 mod updates;
 mod wall;

@@ -77,6 +77,7 @@ impl UpdateSource for ChannelUpdates {
             match ToImage::decode(&text) {
                 Some(ToImage::Update { device, serial, line }) => {
                     self.say(&FromImage::Taken { device, serial });
+                    crate::survivor::renew();
                     return Some(FromBroker::Update(Update { device, serial, line, fds }));
                 }
                 Some(ToImage::Command { serial, line, .. }) if line.starts_with("capture ") => {

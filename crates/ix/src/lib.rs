@@ -11,6 +11,7 @@ mod demo;
 mod devices;
 pub mod doctor;
 mod isn_key;
+mod leftovers;
 mod load;
 mod posix;
 mod run;

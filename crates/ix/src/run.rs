@@ -20,7 +20,7 @@ use std::sync::Arc;
 pub fn main(args: &RunArgs) -> Result<u8> {
     let walled = args.domain == Some(Domain::Pku);
     if walled {
-        crate::attack::has_keys()?;
+        ix_cli::wall::has_keys()?;
     }
     let settings = Settings::from_args(args)?;
     if let Some(policy) = &args.policy {
@@ -44,10 +44,15 @@ pub fn main(args: &RunArgs) -> Result<u8> {
     let domain = if walled { ix_domain::Domain::Pku } else { ix_domain::Domain::None };
     let user = if walled { user_of(args.user)? } else { None };
     let (cpus, access) = (settings.cpus(), settings.access.clone());
+    let left_out = args.without.as_ref().map_or(String::new(), |part| {
+        eprintln!("ix: the wall stands without its {part}: the program can get through");
+        format!("without={part}\n")
+    });
     let again: Box<dyn Fn() -> Result<Outfit>> = Box::new(move || {
         let memory = shared_memory(&specs, &settings)?;
         let devices = open_devices(&specs, &settings, &keys, &memory)?;
-        let text = dataplane_text(&settings, &keys, &devices);
+        let mut text = dataplane_text(&settings, &keys, &devices);
+        text.push_str(&left_out);
         let shares = devices.iter().any(OpenedDevice::shares_memory);
         let memory = memory.map(|memory| memory.fd).filter(|_| shares);
         Ok(Outfit { text, devices, memory })
@@ -71,6 +76,7 @@ pub fn main(args: &RunArgs) -> Result<u8> {
         .map(|policy| Embedded::start(policy, args.slo_us, running.control_path().to_owned()));
     let controller = controller.transpose()?;
     let exit = running.wait()?;
+    crate::leftovers::reap();
     drop(controller);
     if let Some(path) = &args.stats {
         write_json(path, &running.snapshot())?;

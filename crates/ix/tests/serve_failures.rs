@@ -319,3 +319,68 @@ fn a_client_on_ix_says_why_it_reaches_nobody() {
         }
     }
 }
+
+/// Sends what makes the program end, and answers how long it took until every one of these
+/// connections had heard of it.
+fn until_all_ended(end: impl FnOnce(), mut streams: Vec<TcpStream>) -> Duration {
+    use std::io::Read;
+    let start = Instant::now();
+    end();
+    for stream in &mut streams {
+        // Whichever: FIN, or RST.
+        match stream.read(&mut [0; 16]) {
+            Ok(n) => assert_eq!(n, 0, "data"),
+            Err(e) => assert_eq!(e.kind(), std::io::ErrorKind::ConnectionReset, "{e}"),
+        }
+    }
+    start.elapsed()
+}
+
+/// Whatever ends a program, its peers hear of it; and a second dataplane serves on.
+#[test]
+fn connections_of_a_program_that_ended_are_closed() {
+    use std::io::Write;
+    type End = fn(&Service, &mut TcpStream);
+    let ways: [(&str, i32, End); 7] = [
+        ("abort", 134, |_, stream| stream.write_all(b"a").expect("write")),
+        ("fault", 139, |_, stream| stream.write_all(b"s").expect("write")),
+        ("exit", 3, |_, stream| stream.write_all(b"e").expect("write")),
+        ("SIGTERM", 143, |service, _| kill(service, libc::SIGTERM)),
+        ("SIGKILL", 137, |service, _| kill(service, libc::SIGKILL)),
+        ("own SIGKILL", 137, |_, stream| stream.write_all(b"K").expect("write")),
+        ("exec", 0, |_, stream| stream.write_all(b"x").expect("write")),
+    ];
+    support::build_program("ix-attacker");
+    let mortal = support::build_echo().with_file_name("ix-mortal");
+    let mortal = mortal.to_str().expect("text");
+    for nic in Nic::ALL {
+        let name = "connections_of_a_program_that_ended_are_closed";
+        let Some(bed) = Bed::new(name, nic, 1) else { return };
+        let second = bed.serve_second(&["64"]);
+        for (way, status, end) in ways {
+            let service = bed.start(&[mortal, "7"]);
+            service.process.wait_for("ready", PATIENCE);
+            let mut other = bed.service_link().0.run(|| support::connect_to(support::SECOND));
+            echo(&mut other, 1, 64);
+            let mut streams: Vec<_> = (0..4).map(|_| bed.connect()).collect();
+            // One is idle, one has had an answer, one has sent what nobody reads.
+            streams[1].write_all(b"hello").expect("write");
+            traffic::expect(&mut streams[1], b"hello");
+            streams[2].write_all(b"!").expect("write");
+            let mut teller = streams.pop().expect("four");
+            let took = until_all_ended(|| end(&service, &mut teller), streams);
+            eprintln!("{nic:?}, {way}: all connections ended after {took:?}");
+            let (ended, said) = service.process.wait(PATIENCE);
+            assert_eq!(ended.code(), Some(status), "{nic:?}, {way}: {said:?}");
+            assert_nothing_left(&bed, nic);
+            echo(&mut other, 2, 64);
+            close(other);
+        }
+        second.finish(PATIENCE);
+    }
+}
+
+fn kill(service: &Service, signal: i32) {
+    // SAFETY: signals a process that we have started.
+    assert_eq!(unsafe { libc::kill(service.program(), signal) }, 0);
+}
