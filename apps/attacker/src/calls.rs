@@ -47,7 +47,9 @@ pub const ATTACKS: &[(&str, Attack)] = &[
     ("listen at another's address", |c| c.outcome(call_op::LISTEN, &c.foreign(7001, 0))),
     ("send from another's address", |c| c.outcome(call_op::UDP_BIND, &c.foreign(7002, 0))),
     ("calls rewritten while they are read", race),
-    ("all timers", |c| exhaust(c, call_op::TIMER_SET, &[1, 3_600_000_000], call_op::TIMER_CANCEL)),
+    ("all timers", |c| {
+        exhaust(c, CALLS_MAX, call_op::TIMER_SET, &[1, 3_600_000_000], call_op::TIMER_CANCEL)
+    }),
     ("all transmit memory", all_memory),
     ("all connections", all_connections),
     ("more calls than the array has", |c| c.gate_call(gate_op::RUN_IO, 0, u64::MAX)),
@@ -300,11 +302,11 @@ fn race(c: &Calls) -> Result<String, String> {
 }
 
 /// Takes until there is no more, and gives all back. It must be refused as a lack, and be there again.
-fn exhaust(c: &Calls, take: u32, args: &[u64], give: u32) -> Result<String, String> {
+fn exhaust(c: &Calls, batch: usize, take: u32, args: &[u64], give: u32) -> Result<String, String> {
     const MOST: usize = 3_000_000;
     let mut taken = Vec::new();
     let lack = loop {
-        let batch = if c.control { 1 } else { CALLS_MAX };
+        let batch = if c.control { 1 } else { batch };
         (0..batch).for_each(|slot| c.put(slot, take, args));
         c.run(batch);
         let answers = (0..batch).map(|slot| c.ret(slot));
@@ -358,7 +360,8 @@ fn all_memory(c: &Calls) -> Result<String, String> {
 
 fn all_connections(c: &Calls) -> Result<String, String> {
     let [high, low] = words(PEER);
-    exhaust(c, call_op::CONNECT, &[0, high, low, 9, 0], call_op::ABORT)
+    // In small steps: to find that no port is free takes a look at each of them.
+    exhaust(c, 16, call_op::CONNECT, &[0, high, low, 9, 0], call_op::ABORT)
 }
 
 fn no_operations(c: &Calls) -> Result<String, String> {

@@ -94,6 +94,9 @@ pub enum BenchCommand {
     Fairness(BenchArgs),
     /// All static configurations of the papers' server (a model), and the frontiers they make
     Pareto(ModelArgs),
+    /// What crossing into the dataplane costs, beside a system call and a round trip of two processes;
+    /// and the programs with the wall and without it
+    Gate(GateArgs),
     /// The controller on the papers' server (a model): slope, step, sine+noise; energy, background
     Dynamic(DynamicArgs),
     /// All of them, one after the other, each with its results in a file, and a page of them all
@@ -226,6 +229,20 @@ pub struct BenchArgs {
     #[arg(long, value_enum, default_value = "none")]
     pub domain: Domain,
     /// Fewer points and short runs
+    #[arg(long)]
+    pub quick: bool,
+    /// Write the results to this file as well, as JSON (`-`: standard output)
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+}
+
+/// Flags of `ix bench gate`.
+#[derive(Args, Debug, Clone)]
+pub struct GateArgs {
+    /// Device under the programs that are compared (default: memif)
+    #[arg(long, value_enum)]
+    pub device: Option<Device>,
+    /// Short runs
     #[arg(long)]
     pub quick: bool,
     /// Write the results to this file as well, as JSON (`-`: standard output)

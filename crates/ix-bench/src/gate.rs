@@ -4,10 +4,10 @@
 use super::lab::{Host, Lab};
 use super::serve::{Program, Serve};
 use crate::args::{Device, GateArgs};
-use crate::attack::{attacker, has_keys};
-use crate::machine::Machine;
-use crate::problem::{Problem, Result};
-use crate::report::{layout, own_command, write_json};
+use ix_cli::machine::Machine;
+use ix_cli::problem::{Problem, Result};
+use ix_cli::report::{layout, own_command, write_json};
+use ix_cli::wall::{attacker, has_keys};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 use std::ffi::OsString;

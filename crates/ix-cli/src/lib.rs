@@ -7,3 +7,4 @@ pub mod machine;
 pub mod meter;
 pub mod problem;
 pub mod report;
+pub mod wall;

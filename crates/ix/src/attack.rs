@@ -2,6 +2,7 @@
 //! control: the same attack without the wall, which must succeed there.
 use crate::args::AttackArgs;
 use ix_cli::problem::{Problem, Result};
+use ix_cli::wall::{attacker, has_keys};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -117,19 +118,6 @@ fn run(
     Ok(text.lines().filter_map(row).collect())
 }
 
-/// The program that attacks: beside this one, or along `PATH`.
-pub fn attacker() -> Result<PathBuf> {
-    const NAME: &str = "ix-attacker";
-    let beside = std::env::current_exe().ok().map(|ix| ix.with_file_name(NAME));
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let mut places =
-        beside.into_iter().chain(std::env::split_paths(&path).map(|folder| folder.join(NAME)));
-    places.find(|file| file.is_file()).ok_or_else(|| {
-        Problem::new("cannot attack", format!("{NAME} is neither beside ix nor along PATH"))
-            .mend("cargo build -p ix-attacker")
-    })
-}
-
 /// The dataplane's code, where a program that runs as another user can read it.
 struct ImageFile(PathBuf);
 
@@ -148,19 +136,4 @@ impl Drop for ImageFile {
     fn drop(&mut self) {
         let _ = std::fs::remove_file(&self.0);
     }
-}
-
-/// Whether processor and kernel have protection keys.
-pub fn has_keys() -> Result<()> {
-    // SAFETY: no pointers; the key is given back at once.
-    unsafe {
-        let key = libc::syscall(libc::SYS_pkey_alloc, 0, 0);
-        if key >= 0 {
-            libc::syscall(libc::SYS_pkey_free, key);
-            return Ok(());
-        }
-    }
-    let why = "no memory protection keys here (processor, kernel, or virtual machine)";
-    Err(Problem::new("cannot use --domain pku", why)
-        .mend("say --domain none, with which the program can touch the dataplane's memory"))
 }

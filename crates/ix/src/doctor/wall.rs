@@ -1,6 +1,6 @@
 //! What the wall (`--domain pku`) stands on, each tried for real; ARCHITECTURE.md says what each stops.
 use super::{Check, State};
-use crate::machine::read;
+use ix_cli::machine::read;
 use std::io;
 
 /// All of it, and first whether it is enough.

@@ -1,0 +1,31 @@
+//! The wall between a program and its dataplane, as commands see it.
+use crate::problem::{Problem, Result};
+use std::path::PathBuf;
+
+/// Whether processor and kernel have protection keys.
+pub fn has_keys() -> Result<()> {
+    // SAFETY: no pointers; the key is given back at once.
+    unsafe {
+        let key = libc::syscall(libc::SYS_pkey_alloc, 0, 0);
+        if key >= 0 {
+            libc::syscall(libc::SYS_pkey_free, key);
+            return Ok(());
+        }
+    }
+    let why = "no memory protection keys here (processor, kernel, or virtual machine)";
+    Err(Problem::new("cannot use --domain pku", why)
+        .mend("say --domain none, with which the program can touch the dataplane's memory"))
+}
+
+/// The program that attacks: beside this one, or along `PATH`.
+pub fn attacker() -> Result<PathBuf> {
+    const NAME: &str = "ix-attacker";
+    let beside = std::env::current_exe().ok().map(|ix| ix.with_file_name(NAME));
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let mut places =
+        beside.into_iter().chain(std::env::split_paths(&path).map(|folder| folder.join(NAME)));
+    places.find(|file| file.is_file()).ok_or_else(|| {
+        Problem::new("cannot attack", format!("{NAME} is neither beside ix nor along PATH"))
+            .mend("cargo build -p ix-attacker")
+    })
+}
