@@ -130,6 +130,9 @@ fn main() {
         std::thread::yield_now();
     }
     let all = memory::ATTACKS.iter().chain(system::ATTACKS).chain(code::ATTACKS);
+    if args.part.is_none_or(|part| part == Part::Keys) {
+        print("write received packets", memory::write_received(&targets));
+    }
     for (name, stops, attack) in all {
         if args.part.is_none_or(|part| part == *stops) {
             print(name, in_a_copy(|| attack(&targets)));

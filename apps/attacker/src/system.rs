@@ -3,9 +3,7 @@ use crate::{Attack, Part, Targets, call};
 
 /// Name, what stops it, and attack.
 pub const ATTACKS: &[(&str, Part, Attack)] = &[
-    ("ptrace", Part::Calls, |_| {
-        done(libc::SYS_ptrace, [libc::PTRACE_TRACEME as u64, 0, 0, 0, 0, 0])
-    }),
+    ("ptrace", Part::Calls, ptrace),
     ("pkey_alloc", Part::Calls, |_| done(libc::SYS_pkey_alloc, [0; 6])),
     ("pkey_free of the dataplane's key", Part::Calls, pkey_free),
     ("Syscall User Dispatch off", Part::Calls, |_| done(libc::SYS_prctl, [59, 0, 0, 0, 0, 0])),
@@ -45,6 +43,29 @@ pub const ATTACKS: &[(&str, Part, Attack)] = &[
     ("send one of them over a socket", Part::Calls, send),
     ("32-bit system call", Part::Other, |_| int80()),
 ];
+
+/// By a copy of its own: whoever is traced stops with the next signal, and system calls are signals here.
+fn ptrace(_: &Targets) -> Result<String, String> {
+    // SAFETY: the copy makes two system calls, and is waited for.
+    unsafe {
+        let copy = libc::fork();
+        if copy == 0 {
+            let refused = libc::syscall(libc::SYS_ptrace, libc::PTRACE_TRACEME, 0, 0, 0) < 0;
+            libc::_exit(i32::from(refused));
+        }
+        let mut status = 0;
+        libc::waitpid(copy, &mut status, 0);
+        if libc::WIFSTOPPED(status) {
+            libc::kill(copy, libc::SIGKILL);
+            libc::waitpid(copy, &mut status, 0);
+            return Ok("traced".to_owned());
+        }
+        match libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0 {
+            true => Ok("traced".to_owned()),
+            false => Err("refused".to_owned()),
+        }
+    }
+}
 
 fn done(number: i64, args: [u64; 6]) -> Result<String, String> {
     call(number, args).map(|answer| format!("answered {answer}"))
