@@ -32,7 +32,7 @@ impl FlowTable {
         FlowTable::default()
     }
 
-    #[cfg(test)]
+    #[cfg(any(test, feature = "fuzzing"))]
     /// Entries in it.
     pub fn len(&self) -> usize {
         self.len
@@ -80,7 +80,7 @@ impl FlowTable {
         true
     }
 
-    #[cfg(test)]
+    #[cfg(any(test, feature = "fuzzing"))]
     /// All indices, in no useful order.
     pub fn iter(&self) -> impl Iterator<Item = u32> + '_ {
         self.entries.iter().map(|e| e.index).filter(|&index| index != EMPTY)
@@ -160,8 +160,8 @@ fn tag_of(hash: u64) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fuzzing::{FlowStep, flow_table_is_a_hash_map};
     use proptest::prelude::*;
-    use std::collections::HashMap;
 
     /// Few different homes, some at the end of the table so that chains wrap, and equal hashes.
     fn hash() -> impl Strategy<Value = u64> {
@@ -172,35 +172,14 @@ mod tests {
         ]
     }
 
+    fn step() -> impl Strategy<Value = FlowStep> {
+        prop_oneof![hash().prop_map(FlowStep::Insert), any::<usize>().prop_map(FlowStep::Remove),]
+    }
+
     proptest! {
         #[test]
-        fn does_what_a_hash_map_does(
-            steps in prop::collection::vec((any::<bool>(), hash(), 0usize..1000), 1..400),
-        ) {
-            let mut table = FlowTable::new();
-            let mut model = HashMap::<u32, u64>::new();
-            for (serial, (add, hash, pick)) in steps.into_iter().enumerate() {
-                if add || model.is_empty() {
-                    table.insert(hash, serial as u32);
-                    model.insert(serial as u32, hash);
-                } else {
-                    let index = *model.keys().nth(pick % model.len()).unwrap();
-                    let hash = model.remove(&index).unwrap();
-                    prop_assert!(table.remove(hash, index));
-                    prop_assert!(!table.remove(hash, index));
-                }
-                prop_assert_eq!(table.len(), model.len());
-                for (&index, &hash) in &model {
-                    prop_assert_eq!(table.find(hash, |i| i == index), Some(index));
-                    let first = table.find(hash, |_| true).unwrap();
-                    prop_assert_eq!(model[&first] >> 32, hash >> 32);
-                }
-                let mut all: Vec<u32> = table.iter().collect();
-                all.sort_unstable();
-                let mut expected: Vec<u32> = model.keys().copied().collect();
-                expected.sort_unstable();
-                prop_assert_eq!(all, expected);
-            }
+        fn does_what_a_hash_map_does(steps in prop::collection::vec(step(), 1..400)) {
+            flow_table_is_a_hash_map(&steps);
         }
     }
 

@@ -22,6 +22,8 @@ mod flow;
 mod flow_group;
 mod flow_table;
 mod fragments;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod fuzzing;
 mod group_set;
 mod guard;
 pub mod handle;

@@ -295,8 +295,8 @@ fn slot_of(tick: u64, level: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fuzzing::{WheelStep, wheel_is_a_sorted_map};
     use proptest::prelude::*;
-    use std::collections::BTreeMap;
 
     fn drain(wheel: &mut Wheel, now_us: u64) -> Vec<u64> {
         let mut fired = Vec::new();
@@ -353,12 +353,6 @@ mod tests {
         assert!(wheel.chunks.len() <= 100, "{} chunks for 50 entries", wheel.chunks.len());
     }
 
-    #[derive(Clone, Debug)]
-    enum Step {
-        Insert(u64),
-        Advance(u64, usize),
-    }
-
     proptest! {
         /// What is swept out never fires, all else does, and no chunk is lost.
         #[test]
@@ -391,12 +385,12 @@ mod tests {
         }
     }
 
-    fn step() -> impl Strategy<Value = Step> {
+    fn step() -> impl Strategy<Value = WheelStep> {
         // Distances spread over all scales, so that every level is used and crossed.
         let distance = (0u32..45, any::<u64>()).prop_map(|(bits, x)| x & ((1 << bits) - 1));
         prop_oneof![
-            3 => distance.clone().prop_map(Step::Insert),
-            1 => (distance, 1usize..40).prop_map(|(d, limit)| Step::Advance(d, limit)),
+            3 => distance.clone().prop_map(WheelStep::Insert),
+            1 => (distance, 1usize..40).prop_map(|(d, limit)| WheelStep::Advance(d, limit)),
         ]
     }
 
@@ -406,63 +400,7 @@ mod tests {
             start_us in prop_oneof![0u64..1 << 20, any::<u64>().prop_map(|x| x >> 8)],
             steps in prop::collection::vec(step(), 1..300),
         ) {
-            let mut wheel = Wheel::new(start_us, 16);
-            let mut model = BTreeMap::<u64, Vec<u64>>::new();
-            let (mut now_us, mut waiting) = (start_us, 0);
-            for (token, step) in steps.into_iter().enumerate() {
-                match step {
-                    Step::Insert(distance) => {
-                        let deadline_us = now_us + distance;
-                        wheel.insert(deadline_us, token as u64);
-                        model.entry(deadline_us).or_default().push(token as u64);
-                        waiting += 1;
-                    }
-                    Step::Advance(distance, limit) => {
-                        now_us += distance;
-                        let mut fired = Vec::new();
-                        loop {
-                            let before = fired.len();
-                            let done = wheel.advance(now_us, limit, |t| fired.push(t));
-                            prop_assert!(fired.len() - before <= limit);
-                            if done { break; }
-                            // What is left is due: nobody may sleep now.
-                            prop_assert!(wheel.next_deadline_us().unwrap() <= now_us);
-                        }
-                        waiting -= fired.len();
-                        // Deadline of every token, taken out of the model.
-                        let mut last_tick = 0;
-                        for token in fired {
-                            let (&deadline_us, _) =
-                                model.iter().find(|(_, v)| v.contains(&token)).unwrap();
-                            let tick = deadline_us.div_ceil(TICK_US);
-                            prop_assert!(tick * TICK_US <= now_us, "early");
-                            prop_assert!(tick >= last_tick, "out of order");
-                            last_tick = tick;
-                            let tokens = model.get_mut(&deadline_us).unwrap();
-                            tokens.retain(|&t| t != token);
-                            if tokens.is_empty() {
-                                model.remove(&deadline_us);
-                            }
-                        }
-                        let first = model.keys().next().copied();
-                        if let Some(first) = first {
-                            prop_assert!(first.div_ceil(TICK_US) * TICK_US > now_us, "late");
-                        }
-                        prop_assert_eq!(wheel.next_deadline_us().is_some(), first.is_some());
-                    }
-                }
-                prop_assert_eq!(wheel.len(), waiting);
-                if let (Some(bound), Some((&first, _))) =
-                    (wheel.next_deadline_us(), model.first_key_value())
-                {
-                    let due = first.div_ceil(TICK_US) * TICK_US;
-                    prop_assert!(bound <= due.max(now_us), "sleeps too long");
-                    // Within one level-0 turn of the position the answer is exact.
-                    if due >> 12 == now_us >> 12 {
-                        prop_assert_eq!(bound, due.max(now_us & !(TICK_US - 1)));
-                    }
-                }
-            }
+            wheel_is_a_sorted_map(start_us, &steps);
         }
     }
 }

@@ -37,6 +37,8 @@ pub use device::{
 pub use error::{AttachError, OpenError};
 pub use info::LineError;
 pub use memif::{MemifRole, MemifSpec, MemifSpecError};
+#[cfg(feature = "fuzzing")]
+pub use memif::{Utterance, memif_conversation};
 pub use sim::{SimChange, SimDevice, SimNic, SimOptions};
 pub use spec::{DeviceSpec, SpecError};
 pub use steering::{frame_flow_group, initial_queue};

@@ -25,3 +25,23 @@ fn threads_are_parked_whatever_else_happens() {
         assert!(total(&outcomes, name) > 0, "{name} never happened");
     }
 }
+
+/// For `.ci/run nightly`: twenty thousand runs, on all hardware threads.
+#[test]
+#[ignore = "takes minutes"]
+fn twenty_thousand_seeds() {
+    const LAST: u64 = 120_000;
+    let next = std::sync::atomic::AtomicU64::new(100_000);
+    let jobs = std::thread::available_parallelism().map_or(1, |n| n.get().min(8));
+    let work = || loop {
+        let seed = next.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        if seed >= LAST {
+            return;
+        }
+        well(seed, Plan::new(seed, Scenario::Life, &Options::default()));
+        if seed % 1_000 == 0 {
+            println!("up to seed {seed}: all well");
+        }
+    };
+    std::thread::scope(|scope| (0..jobs).for_each(|_| drop(scope.spawn(work))));
+}

@@ -17,6 +17,8 @@ mod config;
 mod connect;
 pub mod ecn;
 pub mod fragments;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod fuzzing;
 pub mod icmp;
 pub mod isn;
 mod listen;

@@ -253,81 +253,16 @@ impl<B: RxBuf> Reassembly<B> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use crate::fuzzing::reassembly_is_a_map_of_octets;
     use proptest::prelude::*;
 
-    impl RxBuf for Vec<u8> {
-        fn len(&self) -> usize {
-            Vec::len(self)
-        }
-        fn trim_front(&mut self, n: usize) {
-            self.drain(..n);
-        }
-        fn truncate(&mut self, n: usize) {
-            Vec::truncate(self, n);
-        }
-    }
-
-    /// The isolated blocks of a map of octets.
-    fn runs(have: &[bool]) -> Vec<(usize, usize)> {
-        let mut runs = Vec::new();
-        let mut at = 0;
-        while at < have.len() {
-            let end =
-                have[at..].iter().position(|&it| it != have[at]).map_or(have.len(), |n| at + n);
-            if have[at] {
-                runs.push((at, end));
-            }
-            at = end;
-        }
-        runs
-    }
-
     proptest! {
-        /// Against a map of octets: the same blocks are held, the latest is reported first, and what
-        /// comes out is the stream, each octet once.
         #[test]
         fn agrees_with_a_map_of_octets(
             base: u32,
             inserts in prop::collection::vec((1usize..200, 1usize..60), 1..40),
         ) {
-            let base = Seq(base);
-            let at = |offset: usize| base + offset as u32;
-            let mut have = vec![false; 300];
-            let mut queue = Reassembly::new();
-            let (mut given, mut freed) = (0, 0);
-            for &(from, len) in &inserts {
-                let fresh = have[from..from + len].iter().filter(|it| !**it).count();
-                let again = runs(&have[from..from + len]).first().map(|r| (from + r.0, from + r.1));
-                have[from..from + len].fill(true);
-                let buf: Vec<u8> = (from..from + len).map(|offset| offset as u8).collect();
-                given += 1;
-                let done = queue.insert(at(from), buf, 1000, |_| freed += 1);
-                let whole = runs(&have);
-                let latest = whole.iter().find(|run| run.0 <= from && from < run.1).copied();
-                prop_assert!(fresh == 0 || done == Inserted::Queued);
-                prop_assert_eq!(queue.duplicate, again.map(|(l, r)| (at(l), at(r))));
-                prop_assert_eq!(queue.duplicate.is_some(), fresh < len);
-                queue.clear_duplicate();
-                let blocks: Vec<_> = queue.sack_blocks(base, 4).as_slice().iter()
-                    .map(|(l, r)| ((*l - base) as usize, (*r - base) as usize)).collect();
-                prop_assert_eq!(blocks.first().copied(), latest);
-                prop_assert!(blocks.iter().all(|block| whole.contains(block)));
-                prop_assert!(blocks.len() == whole.len().min(4) || blocks.len() < whole.len());
-            }
-            // A gap of one octet before each block is filled from outside.
-            for (from, to) in runs(&have) {
-                let mut next = from;
-                while let Some(buf) = queue.pop(at(next), |_| freed += 1) {
-                    for octet in buf {
-                        prop_assert_eq!(octet, next as u8);
-                        next += 1;
-                    }
-                    freed += 1;
-                }
-                prop_assert_eq!(next, to);
-            }
-            prop_assert_eq!((queue.len(), freed), (0, given));
+            reassembly_is_a_map_of_octets(base, &inserts);
         }
     }
 }

@@ -25,6 +25,8 @@ mod socket;
 mod spec;
 
 pub(crate) use control::Control;
+#[cfg(feature = "fuzzing")]
+pub use control::conversation::{Utterance, memif_conversation};
 pub(crate) use data::{MemifNic, QueueLink};
 pub use spec::{MemifRole, MemifSpec, MemifSpecError};
 

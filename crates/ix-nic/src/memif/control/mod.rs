@@ -1,6 +1,8 @@
 //! The control channel of a memif, as the broker serves it: connects or accepts, shakes hands,
 //! notices the peer's end, and offers the link again. Never blocks.
 mod client;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod conversation;
 #[cfg(test)]
 mod hostile_tests;
 mod refusal;

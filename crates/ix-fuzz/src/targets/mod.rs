@@ -1,0 +1,10 @@
+//! The targets.
+pub mod abi;
+pub mod checksum;
+pub mod memcached;
+pub mod memif;
+pub mod models;
+mod rig;
+pub mod tcp;
+pub mod toeplitz;
+pub mod wire;
