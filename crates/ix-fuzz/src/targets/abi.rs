@@ -239,7 +239,7 @@ impl Application {
             src: IpAddr::v4(PEER),
             dst: IpAddr::v4(OWN),
             ttl: 64,
-            ecn: 0,
+            tos: 0,
             ident: 0,
         }
     }
