@@ -1,5 +1,5 @@
 //! The control socket, both its ends, and the commands that speak over it: `ix ctl`, `ix cp`,
-//! `ix top`, `ix pcap`.
+//! `ix top`, `ix pcap`; and the filters and rates of a dataplane's vNIC.
 pub mod commands;
 pub mod control;
 pub mod cp;
@@ -8,3 +8,4 @@ pub mod pcap;
 pub mod stats;
 pub mod surveys;
 pub mod top;
+pub mod vnic;

@@ -53,6 +53,8 @@ pub struct Config {
     pub drop_queue: usize,
     /// Hop limit of packets, unless a flow has its own (RFC 1122 section 3.2.1.7).
     pub ttl: u8,
+    /// What may be sent and received at the start.
+    pub gate: ix_vnic::Gate,
 }
 
 /// How much of RFC 5227 is done when the dataplane starts.
@@ -108,6 +110,7 @@ impl Default for Config {
             mark_queue: 256,
             drop_queue: 0,
             ttl: ix_wire::ipv4::DEFAULT_TTL,
+            gate: ix_vnic::Gate::default(),
         }
     }
 }
@@ -168,6 +171,10 @@ impl Config {
             "mark_queue" => self.mark_queue = number(value, 0, 1 << 16)? as usize,
             "drop_queue" => self.drop_queue = number(value, 0, 1 << 16)? as usize,
             "ttl" => self.ttl = number(value, 1, 255)? as u8,
+            "vnic_filters" => self.gate.filters.push(value.parse().map_err(|_| NO_FILTER)?),
+            "vnic_gate" => self.gate = value.parse().map_err(|_| "not a gate")?,
+            "vnic_rx_rate" => self.gate.rx_rate = Some(value.parse().map_err(|_| NO_RATE)?),
+            "vnic_tx_rate" => self.gate.tx_rate = Some(value.parse().map_err(|_| NO_RATE)?),
             "backlog" => self.backlog = number(value, 1, 1 << 20)? as u32,
             _ => return set_tcp(&mut self.tcp, key, value),
         }
@@ -215,6 +222,9 @@ impl Config {
         via.map(|(own, _)| (*own, gateway))
     }
 }
+
+const NO_FILTER: &str = "not a filter, such as `rx tcp service 10.0.0.5:80`";
+const NO_RATE: &str = "not a rate, such as 100Mbit, 20kpps or 1Gbit,burst=64k";
 
 fn set_tcp(tcp: &mut ix_tcp::Config, key: &str, value: &str) -> Result<(), &'static str> {
     match key {

@@ -2,6 +2,7 @@
 //! array of one elastic thread.
 use crate::events::EventWriter;
 use crate::flow::Side;
+use crate::gate::IoGate;
 use crate::metrics::{LocalDrop, ThreadMetrics};
 use crate::neighbors::NeighborCopy;
 use crate::output::FlowOutput;
@@ -27,6 +28,8 @@ pub struct Port {
     pub info: NicInfo,
     /// Built packets that wait for step 6.
     pub queue: VecDeque<Mbuf>,
+    /// Of these, so many at the front that the gate has let pass.
+    pub(crate) passed: usize,
     /// Its redirection table, if this process can write it.
     pub reta: Option<Arc<dyn SetReta>>,
 }
@@ -63,6 +66,8 @@ pub struct Io {
     pub challenges: ChallengeLimit,
     /// Next IPv4 identification.
     pub ip_ident: u16,
+    /// What may pass.
+    pub(crate) gate: IoGate,
 }
 
 impl Io {
@@ -78,7 +83,7 @@ impl Io {
         let port = |nic: Box<dyn Nic>| {
             let info = nic.info().clone();
             let reta = nic.reta();
-            Port { nic, info, queue: VecDeque::with_capacity(1024), reta }
+            Port { nic, info, queue: VecDeque::with_capacity(1024), passed: 0, reta }
         };
         let challenge_key = crate::secrets::key_of(&shared.config.secret);
         let ports = nics.into_iter().map(port).collect();
@@ -98,6 +103,7 @@ impl Io {
             icmp_errors: ErrorLimiter::default(),
             challenges: ChallengeLimit::new(challenge_key, CHALLENGES_PER_S),
             ip_ident: index as u16,
+            gate: IoGate::new(),
         }
     }
 
@@ -126,6 +132,7 @@ impl Io {
     pub fn begin_cycle(&mut self, now_us: u64) {
         self.now_us = now_us;
         self.check_neighbors();
+        self.check_gate();
     }
 
     /// The application has come back: buffers that it could still read are free now.
@@ -146,12 +153,14 @@ impl Io {
     /// Step 6: hands all built packets to the devices, one doorbell each; answers how many were
     /// handed over.
     pub fn transmit(&mut self) -> usize {
+        self.pass_gate();
         let mut sent = 0;
         for port in &mut self.ports {
             let waiting = port.queue.len();
             if waiting > 0 {
                 port.nic.transmit(&self.shared.memory, &mut self.tx_pool, &mut port.queue);
                 sent += waiting - port.queue.len();
+                port.passed = port.queue.len();
             }
             port.nic.kick(&self.shared.memory, &mut self.tx_pool);
         }

@@ -24,6 +24,9 @@ mod flow_table;
 mod fragments;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
+mod gate;
+#[cfg(test)]
+mod gate_tests;
 mod group_set;
 mod guard;
 pub mod handle;

@@ -209,6 +209,22 @@ local_drops! {
     ForwardFull = "forward_full",
     /// A later piece of a frame whose first piece was dropped.
     FrameTail = "frame_tail",
+    /// Received, and none of the vNIC's filters takes it.
+    RxFiltered = "rx_filtered",
+    /// Received beyond the vNIC's rate.
+    RxRate = "rx_rate",
+    /// Not sent: an Ethernet source that is not the vNIC's.
+    TxForeignMac = "tx_foreign_mac",
+    /// Not sent: a VLAN that is not the vNIC's.
+    TxForeignVlan = "tx_foreign_vlan",
+    /// Not sent: an IPv4 source, or ARP in the name of one, that is not the vNIC's.
+    TxForeignAddress = "tx_foreign_address",
+    /// Not sent: a source port that is not the vNIC's.
+    TxForeignPort = "tx_foreign_port",
+    /// Not sent: a peer or protocol that none of the vNIC's filters has.
+    TxForeignOther = "tx_foreign_other",
+    /// Not sent: too many packets wait for their turn at the vNIC's rate.
+    TxRate = "tx_rate",
 }
 
 /// A histogram that one thread writes and others read.

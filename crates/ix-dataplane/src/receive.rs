@@ -341,7 +341,7 @@ impl ElasticThread {
             let (parsed, guess) = (Parsed::NONE, u32::MAX);
             let Origin { port, from } = origin;
             self.receive.work.push(Work { parsed, tails, port, group: 0, from, hash: 0, guess });
-            match self.classify_packet(&packet.mbuf, total_len) {
+            match self.classify_packet(&packet.mbuf, total_len, from == Origin::DEVICE) {
                 Ok(group) if group.is_none_or(|g| self.migrations.is_home(g, self.io.index)) => {
                     self.receive.mbufs.push(packet.mbuf);
                 }
@@ -371,7 +371,8 @@ impl ElasticThread {
         };
         let (parsed, guess) = (Parsed::NONE, u32::MAX);
         self.receive.work.push(Work { parsed, tails: 0, port, group: 0, from, hash: 0, guess });
-        match self.classify_packet(&mbuf, mbuf.len()) {
+        // Wherever its fragments came from, the whole was asked nowhere yet.
+        match self.classify_packet(&mbuf, mbuf.len(), true) {
             Ok(group) if group.is_none_or(|g| self.migrations.is_home(g, self.io.index)) => {
                 self.receive.mbufs.push(mbuf);
             }
@@ -416,7 +417,12 @@ impl ElasticThread {
     /// Parses a packet into the last place of `work`, and finds its flow group; `None`: whichever
     /// thread has the packet handles it.
     #[inline]
-    fn classify_packet(&mut self, mbuf: &Mbuf, total_len: usize) -> Result<Option<usize>, Refusal> {
+    fn classify_packet(
+        &mut self,
+        mbuf: &Mbuf,
+        total_len: usize,
+        is_new: bool,
+    ) -> Result<Option<usize>, Refusal> {
         let ElasticThread { shared, io, receive, .. } = self;
         let Receive { work, toeplitz, .. } = receive;
         let Some(Work { parsed, port, group, hash, .. }) = work.last_mut() else {
@@ -432,6 +438,10 @@ impl ElasticThread {
             parse_shared(bytes, total_len, checks, parsed)?;
         } else {
             ix_wire::parse_into(bytes, total_len, checks, parsed)?;
+        }
+        // What another thread has handed over was asked there.
+        if is_new && let Some(checks) = io.gate.checks() {
+            checks.hears(parsed, total_len, io.now_us).map_err(Refusal::Local)?;
         }
         // Not from what was just parsed: to load in one piece what was stored in several stalls.
         if let Some(eth_dst) = bytes.first_chunk::<6>()

@@ -33,6 +33,8 @@ pub struct Shared {
     pub updates: Updates,
     /// What is captured.
     pub captures: crate::capture::Captures,
+    /// What may be sent and received.
+    pub(crate) gate: crate::gate::Board,
     /// What each thread is, and where flow groups belong.
     pub lives: crate::life::Lives,
 }
@@ -117,6 +119,7 @@ impl Shared {
             updates: Updates::new(wakers.len()),
             captures: Default::default(),
             lives: crate::life::Lives::new(wakers.len(), |group| group % usize::from(threads)),
+            gate: crate::gate::Board::new(config.gate.clone()),
             config,
             memory,
             arena,

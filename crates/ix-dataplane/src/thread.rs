@@ -387,7 +387,11 @@ impl ElasticThread {
             if self.migrations.is_active() { self.migrations.deadline_us() } else { None };
         let fragments = self.receive.under_way.deadline_us().map(|us| us.max(self.housekeeping_us));
         let all = [self.wheel.next_deadline_us(), neighbors, migrations, fragments];
-        all.into_iter().flatten().min()
+        let due_us = all.into_iter().flatten().min();
+        match self.io.gate.due_us() {
+            None => due_us,
+            Some(paced_us) => Some(due_us.map_or(paced_us, |due_us| due_us.min(paced_us))),
+        }
     }
 }
 

@@ -4,6 +4,7 @@ use crate::steering::MappedReta;
 use crate::sys::check;
 use crate::{DeviceSpec, Nic, NicInfo, SetReta, Steering, afxdp, memif, tap};
 use ix_mem::{PacketMemory, Pool, Sizes};
+use ix_vnic::Filter;
 use ix_wire::IpAddr;
 use std::fmt;
 use std::io;
@@ -16,6 +17,8 @@ use std::sync::Arc;
 pub struct OpenOptions {
     /// Addresses whose packets are ours, for devices that share the interface with Linux.
     pub addresses: Vec<IpAddr>,
+    /// What of them is ours, for devices that leave the rest to Linux; none: all.
+    pub filters: Option<Vec<Filter>>,
     /// Key of the dataplane's [`ix_wire::FlowHash`], for devices with a steering program.
     pub flow_hash_key: [u64; 2],
     /// The dataplane's packet memory, for devices that may share it with a peer: whoever opens a
@@ -115,6 +118,16 @@ impl OpenedDevice {
             Some(xdp) => xdp.finish(queue, &self.info.name),
             None => Ok(()),
         }
+    }
+
+    /// Other receive filters, from the next packet on; none: everything for our addresses is ours. For
+    /// devices that have nobody to leave the rest to it does nothing: there the dataplane drops it.
+    pub fn set_filters(&mut self, filters: Option<Vec<Filter>>) -> Result<(), OpenError> {
+        let Some((_, options)) = &mut self.again else { return Ok(()) };
+        options.filters = filters;
+        // An interface that is away gets them when it is opened anew.
+        let Some(xdp) = &mut self.xdp else { return Ok(()) };
+        xdp.set_filters(&options.addresses, options.filters.as_deref(), &self.info.name)
     }
 
     /// Whether the dataplane must use [`OpenOptions::memory`] ([`ix_mem::PacketMemory::map`]) as

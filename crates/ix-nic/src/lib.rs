@@ -16,8 +16,10 @@
 //! part to the elastic thread that owns the queue, which calls [`Nic::update`].
 mod afxdp;
 mod bpf;
+mod classify;
 mod device;
 mod error;
+mod exchange;
 mod frames;
 mod info;
 mod memif;
@@ -35,6 +37,7 @@ pub use device::{
     attach_table, open, raise_memlock_limit,
 };
 pub use error::{AttachError, OpenError};
+pub use exchange::{Exchange, PortCounts};
 pub use info::LineError;
 pub use memif::{MemifRole, MemifSpec, MemifSpecError};
 #[cfg(feature = "fuzzing")]

@@ -68,6 +68,9 @@ pub enum Command {
     /// Give each dataplane just the resources that its load needs, by a policy
     #[command(long_about = ix_ctl::cp::HELP)]
     Cp(ix_ctl::cp::CpArgs),
+    /// Share an interface among several dataplanes and Linux
+    #[command(long_about = crate::share::HELP)]
+    Share(crate::share::ShareArgs),
     /// Watch a running dataplane, live on the terminal
     #[command(long_about = ix_ctl::top::HELP)]
     Top(ix_ctl::top::TopArgs),

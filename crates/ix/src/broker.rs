@@ -7,6 +7,7 @@ use ix_cli::problem::{Problem, Result, STATUS_NOT_EXECUTABLE, STATUS_NOT_FOUND};
 use ix_ctl::commands::Commands;
 use ix_ctl::control::{Access, Answers, Captures, Charge, Dataplane, Server};
 use ix_ctl::surveys::Surveys;
+use ix_ctl::vnic::Vnic;
 use ix_domain::{
     Child, Exit, FromImage, Image, LaunchConfig, LaunchError, Occurrence, ServeError,
     SignalForwarding,
@@ -51,6 +52,8 @@ pub struct Broker {
     pub preload: Preload,
     /// What stands between the two.
     pub domain: ix_domain::Domain,
+    /// What it may send and receive.
+    pub vnic: Vnic,
     /// Whom the program runs as, when not as ourselves.
     pub user: Option<(u32, u32)>,
 }
@@ -80,6 +83,7 @@ pub struct Running {
     devices: Devices,
     commands: Commands,
     surveys: Surveys,
+    vnic: Vnic,
     name: String,
     signals: SignalForwarding,
     /// For the first beginning.
@@ -126,6 +130,7 @@ impl Broker {
             devices: Devices::new(Vec::new()),
             commands: Commands::default(),
             surveys: Surveys::default(),
+            vnic: self.vnic,
             name,
             signals,
             outfit: Some(self.outfit),
@@ -159,6 +164,12 @@ impl Running {
         let mut devices = outfit.devices;
         let queues: Vec<_> = devices.iter_mut().map(|d| d.take_fds()).collect();
         fds.extend(queues.iter().flatten().map(|fd| fd.as_fd()));
+        // A later dataplane begins with what is in force now, not with what was configured.
+        let text = format!("{}vnic_gate={}\n", outfit.text, self.vnic.gate());
+        for device in &mut devices {
+            let filters = ix_ctl::vnic::receive_filters(&self.vnic.gate());
+            device.set_filters(filters).map_err(|e| Problem::new("cannot begin a dataplane", e))?;
+        }
         let mut attached = |device: usize, queue: usize| {
             let sockets = queues.get(device).ok_or("no such device")?;
             let device = devices.get_mut(device).ok_or("no such device")?;
@@ -167,7 +178,7 @@ impl Running {
             }
             device.finish(queue).map_err(|e| e.to_string())
         };
-        serve(&mut self.child, &outfit.text, &fds, &mut attached)
+        serve(&mut self.child, &text, &fds, &mut attached)
             .map_err(|e| Problem::new(format!("cannot run {}", self.name), e))?;
         for device in &devices {
             let info = &device.info;
@@ -254,6 +265,7 @@ impl Running {
             devices,
             commands,
             surveys,
+            vnic,
             name,
             ..
         } = self;
@@ -267,8 +279,13 @@ impl Running {
             answers,
             charge,
             captures,
+            vnic,
         };
         control.serve(&mut dataplane, Instant::now());
+        if let Some(filters) = self.vnic.take_receive_filters() {
+            let lines = self.devices.set_filters(filters.as_deref());
+            lines.iter().for_each(|line| eprintln!("ix: {line}"));
+        }
         self.commands.service(self.child.channel());
         self.serve_surveys();
     }

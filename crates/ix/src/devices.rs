@@ -3,6 +3,7 @@
 use ix_domain::{Channel, FromImage, ToImage};
 use ix_nic::{DeviceEvent, DeviceUpdate, OpenedDevice};
 use ix_testbed::LinkChange;
+use ix_vnic::Filter;
 use serde_json::{Value, json};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -126,6 +127,13 @@ impl Devices {
             }
             _ => None,
         }
+    }
+
+    /// Other receive filters for those that share their interface with Linux; answers the lines for
+    /// the user.
+    pub fn set_filters(&mut self, filters: Option<&[Filter]>) -> Vec<String> {
+        let set = |device: &mut Device| device.opened.set_filters(filters.map(<[Filter]>::to_vec));
+        self.0.iter_mut().filter_map(|device| set(device).err()).map(|e| e.to_string()).collect()
     }
 
     /// `kind:name` of each.

@@ -16,6 +16,7 @@ mod load;
 mod posix;
 mod run;
 pub mod settings;
+mod share;
 
 use args::{Cli, Command};
 use clap::Parser;
@@ -45,6 +46,7 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
         Command::Bench(command) => ix_bench::main(&command).map(done),
         Command::Ctl(command) => ix_ctl::ctl::main(&command).map(done),
         Command::Cp(args) => ix_ctl::cp::main(&args).map(done),
+        Command::Share(args) => share::main(&args).map(done),
         Command::Pcap(args) => ix_ctl::pcap::main(&args).map(done),
         Command::Top(args) => ix_ctl::top::main(&args),
         Command::Doctor(args) => doctor::main(&args).map(done),

@@ -10,7 +10,10 @@ use ix_cli::domain::Domain;
 use ix_cli::problem::{Problem, Result, STATUS_NOT_EXECUTABLE, STATUS_NOT_FOUND};
 use ix_cli::report::write_json;
 use ix_ctl::cp::Embedded;
+use ix_ctl::vnic::Vnic;
+use ix_nic::netdev::Interface;
 use ix_nic::{DeviceSpec, OpenOptions, OpenedDevice, SharedMemory};
+use ix_vnic::Gate;
 use std::ffi::OsStr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -43,7 +46,7 @@ pub fn main(args: &RunArgs) -> Result<u8> {
         isn_key::of_addresses(kept.as_deref(), &settings.addresses(), keys.isn_secret);
     let domain = if walled { ix_domain::Domain::Pku } else { ix_domain::Domain::None };
     let user = if walled { user_of(args.user)? } else { None };
-    let (cpus, access) = (settings.cpus(), settings.access.clone());
+    let (cpus, access, gate) = (settings.cpus(), settings.access.clone(), settings.gate());
     let left_out = args.without.as_ref().map_or(String::new(), |part| {
         eprintln!("ix: the wall stands without its {part}: the program can get through");
         format!("without={part}\n")
@@ -58,6 +61,7 @@ pub fn main(args: &RunArgs) -> Result<u8> {
         Ok(Outfit { text, devices, memory })
     });
     let outfit = again()?;
+    let vnic = vnic(&gate, cpus.len(), &outfit.devices)?;
     match user {
         _ if !walled => eprintln!("ix: domain none: the program can touch the dataplane's memory"),
         Some((user, _)) => {
@@ -68,7 +72,8 @@ pub fn main(args: &RunArgs) -> Result<u8> {
     let name = program.display().to_string();
     shared_cpus(&cpus).iter().for_each(|line| eprintln!("ix: {line}"));
     let argv = args.program.clone();
-    let broker = Broker { program, args: argv, cpus, outfit, again, access, preload, domain, user };
+    let broker =
+        Broker { program, args: argv, cpus, outfit, again, access, preload, domain, vnic, user };
     let mut running = broker.start(args.control.as_deref())?;
     let controller = args
         .policy
@@ -85,6 +90,17 @@ pub fn main(args: &RunArgs) -> Result<u8> {
         eprintln!("ix: {name} crashed: {exit}");
     }
     Ok(exit.status())
+}
+
+/// The vNIC with the filters and rates of the configuration.
+fn vnic(gate: &Gate, queues: usize, devices: &[OpenedDevice]) -> Result<Vnic> {
+    let refused = |why| Problem::new("cannot use [vnic] of the configuration", why);
+    let mut vnic = Vnic::new(gate, queues).map_err(refused)?;
+    // Only a real interface's speed says anything; a tap's is a number that somebody has set.
+    let real = devices.iter().filter(|device| device.info.kind == "afxdp");
+    let speed = |device: &OpenedDevice| Interface::new(&device.info.name).ok()?.speed_bits_per_s();
+    vnic.set_link(real.filter_map(speed).min()).map_err(refused)?;
+    Ok(vnic)
 }
 
 /// Whom a program behind the wall runs as: never root, and never with what root leaves it.
@@ -225,6 +241,7 @@ fn open_devices(
     let options = OpenOptions {
         addresses: settings.addresses().iter().map(|a| ix_wire::IpAddr::v4(a.octets())).collect(),
         flow_hash_key: keys.flow_hash_key(),
+        filters: ix_ctl::vnic::receive_filters(&settings.gate()),
         memory: memory.clone(),
     };
     let open = |spec| {

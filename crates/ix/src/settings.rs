@@ -94,8 +94,10 @@ impl Settings {
                 }
                 (section, toml::Value::Table(keys)) => {
                     for (name, value) in keys {
-                        let value = scalar(&name, &value)?;
-                        settings.entries.push((format!("{section}_{name}"), value));
+                        for value in each(value) {
+                            let value = scalar(&name, &value)?;
+                            settings.entries.push((format!("{section}_{name}"), value));
+                        }
                     }
                 }
                 (_, value) => {
@@ -149,6 +151,11 @@ impl Settings {
     pub fn memory_sizes(&self) -> ix_mem::Sizes {
         // What `check` has read already.
         Config::parse(&self.text()).unwrap_or_default().memory_sizes()
+    }
+
+    /// What may be sent and received at the start.
+    pub fn gate(&self) -> ix_vnic::Gate {
+        Config::parse(&self.text()).unwrap_or_default().gate
     }
 
     /// Hardware threads of the elastic threads.

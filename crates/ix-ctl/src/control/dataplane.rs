@@ -1,8 +1,9 @@
 //! What stands behind the control socket of `ix run`: the control page, which is only read, and
 //! commands to the dataplane, which are answered later.
 use super::{Answer, Backend, Captures, Charge, Refusal, Request, Ticket, Topic};
-use crate::commands::Commands;
+use crate::commands::{Commands, Reply};
 use crate::surveys::Surveys;
+use crate::vnic::{self, Vnic};
 use ix_dataplane::{Command, Outcome};
 use serde_json::{Value, json};
 use std::cell::RefCell;
@@ -43,6 +44,8 @@ pub struct Dataplane<'a> {
     pub charge: &'a mut Charge,
     /// Its capture.
     pub captures: &'a Captures,
+    /// Its filters and rates.
+    pub vnic: &'a mut Vnic,
 }
 
 impl Backend for Dataplane<'_> {
@@ -77,26 +80,63 @@ impl Backend for Dataplane<'_> {
             Request::CaptureStop { pid } => return Some(self.captures.stop(*pid, self.commands)),
             _ => {}
         }
+        if let Some(change) = self.change(request) {
+            return match change {
+                Ok(vnic::Change { answer, gate: None }) => Some(Ok(answer)),
+                Ok(vnic::Change { answer, gate: Some(gate) }) => {
+                    self.commands.submit_line(gate, None, self.reply(ticket, answer));
+                    None
+                }
+                Err(refusal) => Some(Err(refusal)),
+            };
+        }
         let command = match self.command(request) {
             Ok(command) => command,
             Err(refusal) => return Some(Err(refusal)),
         };
-        let answers = self.answers.clone();
-        let reply = move |outcome: &Outcome| {
-            let answer = match outcome {
-                Outcome::Done => Ok(json!({})),
-                Outcome::Refused(why) | Outcome::TimedOut(why) => {
-                    Err(Refusal::Dataplane(why.clone()))
-                }
-            };
-            answers.push((ticket, answer));
-        };
-        self.commands.submit(command, Box::new(reply));
+        self.commands.submit(command, self.reply(ticket, json!({})));
         None
     }
 }
 
 impl Dataplane<'_> {
+    /// What becomes of a command: `done` when it was carried out.
+    fn reply(&self, ticket: Ticket, done: Value) -> Reply {
+        let answers = self.answers.clone();
+        Box::new(move |outcome: &Outcome| {
+            let answer = match outcome {
+                Outcome::Done => Ok(done),
+                Outcome::Refused(why) | Outcome::TimedOut(why) => {
+                    Err(Refusal::Dataplane(why.clone()))
+                }
+            };
+            answers.push((ticket, answer));
+        })
+    }
+
+    /// What a request about the vNIC changes; `None` when it is about something else.
+    fn change(&mut self, request: &Request) -> Option<Result<vnic::Change, Refusal>> {
+        Some(match request {
+            Request::Vnic => Ok(vnic::Change { answer: self.vnic.look(), gate: None }),
+            Request::FilterCreate { vnic: Some(_), .. }
+            | Request::FilterAssign { .. }
+            | Request::VnicCreate { .. }
+            | Request::VnicDelete { .. } => {
+                Err(Refusal::Unsupported("do that: it has one vNIC; `ix share` makes several"))
+            }
+            Request::FilterCreate { filters, holder, vnic: None } => {
+                self.vnic.create(filters, holder.as_deref(), vnic::linux_addresses())
+            }
+            Request::FilterDerive { capability, filter } => {
+                self.vnic.derive(capability, filter.clone())
+            }
+            Request::FilterRevoke { capability } => self.vnic.revoke(capability),
+            Request::FilterRemove { filter } => self.vnic.remove(*filter),
+            Request::Rate { rx, tx } => self.vnic.rate(rx.as_deref(), tx.as_deref()),
+            _ => return None,
+        })
+    }
+
     /// The command that a request asks for, if it can be one.
     fn command(&self, request: &Request) -> Result<Command, Refusal> {
         match request {
@@ -114,6 +154,15 @@ impl Dataplane<'_> {
             | Request::Policy { .. }
             | Request::Capture { .. }
             | Request::CaptureStop { .. }
+            | Request::Vnic
+            | Request::FilterCreate { .. }
+            | Request::FilterDerive { .. }
+            | Request::FilterAssign { .. }
+            | Request::VnicCreate { .. }
+            | Request::VnicDelete { .. }
+            | Request::FilterRevoke { .. }
+            | Request::FilterRemove { .. }
+            | Request::Rate { .. }
             | Request::Control { .. } => Err(Refusal::Unsupported("do that")),
         }
     }

@@ -1,6 +1,7 @@
 //! Requests, who may make them, and why they are refused.
 use super::{CaptureWish, PROTOCOL, Query, Report};
 use ix_dataplane::GroupSet;
+use ix_vnic::Filter;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::fmt;
@@ -86,6 +87,71 @@ pub enum Request {
         /// The process that wanted it.
         pid: u32,
     },
+    /// Filters and rates of the dataplane's vNIC.
+    Vnic,
+    /// Grants filters, and answers a capability for each.
+    FilterCreate {
+        /// Each as its text.
+        #[serde(with = "filter_texts")]
+        filters: Vec<Filter>,
+        /// Who holds them.
+        #[serde(default)]
+        holder: Option<String>,
+        /// The vNIC that they are assigned to at once, where there are several.
+        #[serde(default)]
+        vnic: Option<String>,
+    },
+    /// Assigns a filter to a vNIC, both by their capabilities: whoever has them may ask.
+    FilterAssign {
+        /// The filter's.
+        capability: String,
+        /// The vNIC's.
+        vnic: String,
+    },
+    /// Makes a vNIC on a shared interface.
+    VnicCreate {
+        /// Its name.
+        name: String,
+        /// Its queue pairs.
+        #[serde(default = "one")]
+        queues: usize,
+        /// The process with whose end it goes; none: it stays.
+        #[serde(default)]
+        owner: Option<u32>,
+    },
+    /// Deletes one.
+    VnicDelete {
+        /// Its name.
+        name: String,
+    },
+    /// A capability for a part of a filter, or for the same once more.
+    FilterDerive {
+        /// For the filter: whoever has it may ask.
+        capability: String,
+        /// The part; none: all of it.
+        #[serde(default, with = "filter_text")]
+        filter: Option<Filter>,
+    },
+    /// A capability is worth nothing any more.
+    FilterRevoke {
+        /// Whoever has it may ask.
+        capability: String,
+    },
+    /// A filter goes by its number, or all filters: everything passes then.
+    FilterRemove {
+        /// None: all.
+        #[serde(default)]
+        filter: Option<u32>,
+    },
+    /// Other limits; `none` lifts one.
+    Rate {
+        /// What may be received.
+        #[serde(default)]
+        rx: Option<String>,
+        /// What may be sent.
+        #[serde(default)]
+        tx: Option<String>,
+    },
     /// A controller says that it is in charge, and hears what it shall do.
     Control {
         /// What it says of itself.
@@ -148,8 +214,16 @@ impl Request {
                 | Request::Subscribe { .. }
                 | Request::Unsubscribe
                 | Request::Connections(_)
+                | Request::Vnic
         );
-        looks || role == Role::Operator
+        // A capability is a right by itself.
+        let has_capability = matches!(
+            self,
+            Request::FilterDerive { .. }
+                | Request::FilterAssign { .. }
+                | Request::FilterRevoke { .. }
+        );
+        looks || has_capability || role == Role::Operator
     }
 
     /// As a line, without its end.
@@ -187,6 +261,10 @@ pub enum Refusal {
     Dataplane(String),
     /// This dataplane does not know how.
     Unsupported(&'static str),
+    /// No such capability: forged, revoked, or for something else.
+    NoCapability,
+    /// The part of the header space is not to be had, and why.
+    Vnic(String),
 }
 
 impl Refusal {
@@ -205,6 +283,8 @@ impl Refusal {
             Refusal::NoAnswer => "no-answer",
             Refusal::Dataplane(_) => "refused",
             Refusal::Unsupported(_) => "unsupported",
+            Refusal::NoCapability => "no-capability",
+            Refusal::Vnic(_) => "vnic",
         }
     }
 
@@ -228,6 +308,8 @@ impl Refusal {
                 "the program may have stayed away from the dataplane; look with `ix ctl status`"
                     .into()
             }
+            Refusal::NoCapability => "ask its holder, or an operator, for another".into(),
+            Refusal::Vnic(_) => "`ix ctl vnic` lists what is held".into(),
             Refusal::Dataplane(_) | Refusal::Unsupported(_) => String::new(),
         }
     }
@@ -257,7 +339,46 @@ impl fmt::Display for Refusal {
             Refusal::NoAnswer => write!(f, "the dataplane did not answer in time"),
             Refusal::Dataplane(why) => write!(f, "{why}"),
             Refusal::Unsupported(what) => write!(f, "this dataplane cannot {what}"),
+            Refusal::NoCapability => f.write_str("no such capability: forged or revoked"),
+            Refusal::Vnic(why) => f.write_str(why),
         }
+    }
+}
+
+fn one() -> usize {
+    1
+}
+
+/// Filters as their texts.
+mod filter_texts {
+    use ix_vnic::Filter;
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+
+    pub fn serialize<S: Serializer>(filters: &[Filter], to: S) -> Result<S::Ok, S::Error> {
+        to.collect_seq(filters.iter().map(Filter::to_string))
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Filter>, D::Error> {
+        let texts = Vec::<String>::deserialize(from)?;
+        texts.iter().map(|text| text.parse().map_err(Error::custom)).collect()
+    }
+}
+
+/// A filter as its text, or none.
+mod filter_text {
+    use ix_vnic::Filter;
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+
+    pub fn serialize<S: Serializer>(filter: &Option<Filter>, to: S) -> Result<S::Ok, S::Error> {
+        match filter {
+            Some(filter) => to.collect_str(filter),
+            None => to.serialize_none(),
+        }
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Filter>, D::Error> {
+        let text = Option::<String>::deserialize(from)?;
+        text.map(|text| text.parse().map_err(Error::custom)).transpose()
     }
 }
 
@@ -309,6 +430,7 @@ mod tests {
             (r#"{"do":"migrate","groups":"128","to":0}"#, "bad-request", "128"),
             (r#"{"do":"migrate","groups":"-","to":0}"#, "bad-request", "no flow groups"),
             (r#"{"do":"subscribe","interval_ms":1}"#, "bad-request", "interval_ms 1"),
+            (r#"{"do":"filter-create","filters":["rx any"]}"#, "bad-request", "`rx any` is no"),
             (r#"{"do":"status","protocol":7}"#, "version", "protocol 7, this dataplane speaks 1"),
         ] {
             let refusal = read(line).expect_err(line);
@@ -325,6 +447,10 @@ mod tests {
             Request::Park { thread: 0 },
             Request::Resume { thread: 0 },
             Request::Drain { thread: 0 },
+            Request::FilterCreate { filters: Vec::new(), holder: None, vnic: None },
+            Request::VnicDelete { name: String::new() },
+            Request::FilterRemove { filter: None },
+            Request::Rate { rx: None, tx: None },
         ];
         assert!(changes.iter().all(|r| r.allowed(Role::Operator) && !r.allowed(Role::ReadOnly)));
         assert!(Request::Stats.allowed(Role::ReadOnly) && Request::Status.allowed(Role::ReadOnly));

@@ -2,6 +2,7 @@
 use crate::control::{INTERVAL_MAX_MS, PeerFilter, Query, Sort, StateFilter};
 use clap::{Args, Subcommand};
 use ix_dataplane::GroupSet;
+use ix_vnic::Filter;
 use std::path::PathBuf;
 
 /// Overview of `ix ctl`.
@@ -87,6 +88,39 @@ const SLO_HELP: &str = "Prints the bound that the controller keeps the queueing 
     ix ctl slo\n  \
     ix ctl slo --set 200";
 
+const VNIC_HELP: &str = "Prints what a dataplane may send and receive: its filters and whom they were \
+    granted to, its rates, and how many packets each has held back. Without filters for a direction \
+    everything passes.\n\n\
+    Examples:\n  \
+    ix ctl vnic\n  \
+    ix ctl vnic --json | jq .drops";
+
+const FILTER_HELP: &str = "Grants, hands on and revokes filters while traffic runs. A filter is a part of \
+    the space of packet headers: `rx` or `tx`; `eth`, `ip`, `tcp` or `udp`; then, as far as it matters, \
+    `service ADDRESSES[:PORTS]` (our end), `peer ADDRESSES[:PORTS]` (theirs), `service-mac`, `peer-mac`, \
+    `vlan`, `type` (eth), `proto` (ip), with lists, ranges, networks and `*`. What a direction's \
+    filters do not take does not pass, but ARP for their addresses does, and is counted by reason \
+    (`ix ctl vnic`). ICMP needs a filter of its own (`ip … proto 1`).\n\n\
+    Each filter comes with a capability: 32 digits that whoever has them can derive narrower ones from \
+    and revoke, through the read-only socket as well. Addresses of Linux' own and what another holder \
+    has are refused.\n\n\
+    Examples:\n  \
+    ix ctl filter create 'rx tcp service 10.0.0.5:80' --both\n  \
+    ix ctl filter create 'tx ip service 10.0.0.5 peer 10.0.0.0/8' --holder web\n  \
+    ix ctl filter derive 4fd2… 'rx tcp service 10.0.0.5:80 peer 10.1.0.0/16'\n  \
+    ix ctl filter revoke 4fd2…\n  \
+    ix ctl filter remove 3; ix ctl filter remove --all";
+
+const RATE_HELP: &str = "Prints or changes how much a dataplane may send and receive. A rate is bits a \
+    second, packets a second, or both, with a burst in bytes: `100Mbit`, `20kpps`, \
+    `1Gbit,50kpps,burst=64k`. What is sent is paced: packets wait for their turn (512 at most), and \
+    leave one by one. What is received beyond its rate is dropped. Each elastic thread has an equal part. \
+    Bytes count from the Ethernet header on.\n\n\
+    Examples:\n  \
+    ix ctl rate\n  \
+    ix ctl rate --tx 100Mbit --rx 20kpps\n  \
+    ix ctl rate --tx none";
+
 const STATS_HELP: &str = "Prints, for each elastic thread, what share of the time each stage of the \
     cycle takes and what that is a packet, in ticks of the time stamp counter; how many packets \
     the cycles received; what the hardware thread executed, where hardware counters can be had; \
@@ -129,6 +163,15 @@ pub enum CtlCommand {
     /// Move all flow groups of an elastic thread to the others
     #[command(long_about = DRAIN_HELP)]
     Drain(ThreadArgs),
+    /// Print what a dataplane may send and receive, and what was held back
+    #[command(long_about = VNIC_HELP)]
+    Vnic(VnicArgs),
+    /// Grant, hand on and revoke filters
+    #[command(subcommand, long_about = FILTER_HELP)]
+    Filter(FilterCommand),
+    /// Print or change how much a dataplane may send and receive
+    #[command(long_about = RATE_HELP)]
+    Rate(RateArgs),
     /// Say who controls it and how, or give it another policy
     #[command(long_about = POLICY_HELP)]
     Policy(PolicyArgs),
@@ -255,6 +298,157 @@ pub struct ThreadArgs {
     /// The elastic thread
     #[arg(value_name = "N")]
     pub thread: usize,
+    /// Which dataplane, and how to print
+    #[command(flatten)]
+    pub look: LookArgs,
+}
+
+/// Flags of `ix ctl vnic`.
+#[derive(Args, Debug)]
+#[command(args_conflicts_with_subcommands = true)]
+pub struct VnicArgs {
+    /// What to do; nothing: print
+    #[command(subcommand)]
+    pub command: Option<VnicCommand>,
+    /// Which dataplane or shared interface, and how to print
+    #[command(flatten)]
+    pub look: LookArgs,
+}
+
+/// What to do with vNICs of a shared interface.
+#[derive(Subcommand, Debug)]
+pub enum VnicCommand {
+    /// Make one: a link for `ix run --nic afxdp:LINK`
+    Create(VnicCreateArgs),
+    /// Delete one: its traffic is Linux's at once
+    Delete(VnicDeleteArgs),
+}
+
+/// Flags of `ix ctl vnic create`.
+#[derive(Args, Debug)]
+pub struct VnicCreateArgs {
+    /// Its name: 1 to 10 lower-case letters, digits and dashes
+    #[arg(value_name = "NAME")]
+    pub name: String,
+    /// Its queue pairs: one for each elastic thread
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub queues: usize,
+    /// A process: when it ends, the vNIC goes
+    #[arg(long, value_name = "PID")]
+    pub owner: Option<u32>,
+    /// Which shared interface, and how to print
+    #[command(flatten)]
+    pub look: LookArgs,
+}
+
+/// Flags of `ix ctl vnic delete`.
+#[derive(Args, Debug)]
+pub struct VnicDeleteArgs {
+    /// Its name
+    #[arg(value_name = "NAME")]
+    pub name: String,
+    /// Which shared interface, and how to print
+    #[command(flatten)]
+    pub look: LookArgs,
+}
+
+/// What to do with filters.
+#[derive(Subcommand, Debug)]
+pub enum FilterCommand {
+    /// Grant filters: from then on their direction carries nothing else
+    Create(FilterCreateArgs),
+    /// Make a capability for a part of a filter, or for all of it once more
+    Derive(FilterDeriveArgs),
+    /// Assign a filter to a vNIC of a shared interface
+    Assign(FilterAssignArgs),
+    /// Revoke a capability, and all that were derived from it
+    Revoke(FilterRevokeArgs),
+    /// Remove a filter by its number, or all: then everything passes again
+    Remove(FilterRemoveArgs),
+}
+
+/// Flags of `ix ctl filter create`.
+#[derive(Args, Debug)]
+pub struct FilterCreateArgs {
+    /// Each as one word: 'rx tcp service 10.0.0.5:80'
+    #[arg(value_name = "FILTER", required = true)]
+    pub filters: Vec<Filter>,
+    /// Also for the other direction
+    #[arg(long)]
+    pub both: bool,
+    /// Who holds them
+    #[arg(long, value_name = "NAME")]
+    pub holder: Option<String>,
+    /// The vNIC of a shared interface that they are for
+    #[arg(long, value_name = "NAME")]
+    pub vnic: Option<String>,
+    /// Which dataplane, and how to print
+    #[command(flatten)]
+    pub look: LookArgs,
+}
+
+/// Flags of `ix ctl filter derive`.
+#[derive(Args, Debug)]
+pub struct FilterDeriveArgs {
+    /// Of the filter
+    #[arg(value_name = "CAPABILITY")]
+    pub capability: String,
+    /// Its part (default: all of it)
+    #[arg(value_name = "FILTER")]
+    pub filter: Option<Filter>,
+    /// Which dataplane, and how to print
+    #[command(flatten)]
+    pub look: LookArgs,
+}
+
+/// Flags of `ix ctl filter assign`.
+#[derive(Args, Debug)]
+pub struct FilterAssignArgs {
+    /// Of the filter
+    #[arg(value_name = "CAPABILITY")]
+    pub capability: String,
+    /// Of the vNIC that gets its packets
+    #[arg(long, value_name = "CAPABILITY")]
+    pub to: String,
+    /// Which shared interface, and how to print
+    #[command(flatten)]
+    pub look: LookArgs,
+}
+
+/// Flags of `ix ctl filter revoke`.
+#[derive(Args, Debug)]
+pub struct FilterRevokeArgs {
+    /// What ends
+    #[arg(value_name = "CAPABILITY")]
+    pub capability: String,
+    /// Which dataplane, and how to print
+    #[command(flatten)]
+    pub look: LookArgs,
+}
+
+/// Flags of `ix ctl filter remove`.
+#[derive(Args, Debug)]
+pub struct FilterRemoveArgs {
+    /// Its number
+    #[arg(value_name = "N", required_unless_present = "all", conflicts_with = "all")]
+    pub filter: Option<u32>,
+    /// All of them
+    #[arg(long)]
+    pub all: bool,
+    /// Which dataplane, and how to print
+    #[command(flatten)]
+    pub look: LookArgs,
+}
+
+/// Flags of `ix ctl rate`.
+#[derive(Args, Debug)]
+pub struct RateArgs {
+    /// What may be received: 100Mbit, 20kpps, or none
+    #[arg(long, value_name = "RATE")]
+    pub rx: Option<String>,
+    /// What may be sent
+    #[arg(long, value_name = "RATE")]
+    pub tx: Option<String>,
     /// Which dataplane, and how to print
     #[command(flatten)]
     pub look: LookArgs,

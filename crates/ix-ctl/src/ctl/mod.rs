@@ -4,6 +4,7 @@ pub mod connections;
 pub mod exposition;
 mod look;
 pub mod table;
+mod vnic;
 
 pub use look::controller_line;
 
@@ -45,6 +46,9 @@ pub fn main(command: &CtlCommand) -> Result<()> {
                 now_is(after, args.thread)
             })
         }
+        CtlCommand::Vnic(args) => vnic::vnic(args),
+        CtlCommand::Filter(command) => vnic::filter(command),
+        CtlCommand::Rate(args) => vnic::rate(args),
         CtlCommand::Policy(args) => policy(args),
         CtlCommand::Slo(args) => wish(&args.look, None, args.set, look::slo),
         CtlCommand::Stats(args) => stats::main(args),

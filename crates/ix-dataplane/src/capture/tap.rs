@@ -84,6 +84,8 @@ impl ElasticThread {
     #[inline(never)]
     pub(crate) fn transmit_captured(&mut self) -> usize {
         let Some(mut capture) = self.capture.take() else { return self.io.transmit() };
+        // What is held back is not sent.
+        self.io.pass_gate();
         for index in 0..self.io.ports.len() {
             let waiting = self.io.ports[index].queue.len();
             for at in capture.captured[index].min(waiting)..waiting {

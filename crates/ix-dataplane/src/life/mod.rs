@@ -181,6 +181,9 @@ impl Io {
         message: &CommandMessage,
         now_us: u64,
     ) -> Option<Outcome> {
+        if let Some(text) = message.line.strip_prefix("gate ") {
+            return Some(self.ended(self.change_gate(text), message));
+        }
         let Some(command) = Command::parse(&message.line) else {
             let start: String = message.line.chars().take(64).collect();
             return Some(self.ended(Outcome::Refused(format!("`{start}` is no command")), message));
@@ -204,6 +207,17 @@ impl Io {
                 None
             }
             Err(why) => Some(self.ended(Outcome::Refused(why), message)),
+        }
+    }
+
+    /// Every thread has the new gate from its next cycle on, and one that sleeps when it wakes.
+    fn change_gate(&self, text: &str) -> Outcome {
+        match text.parse() {
+            Ok(gate) => {
+                self.shared.gate.set(gate);
+                Outcome::Done
+            }
+            Err(why) => Outcome::Refused(why),
         }
     }
 

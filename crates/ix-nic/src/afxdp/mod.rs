@@ -19,6 +19,8 @@ use crate::netdev::{Interface, Rss};
 use crate::sys;
 use crate::{NicInfo, Steering};
 use ix_mem::ROOM_BYTES;
+use ix_vnic::Filter;
+use ix_wire::IpAddr;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
@@ -66,12 +68,28 @@ pub struct XdpBind {
 
 /// The program on its interface, and the sockets that are not in its map yet.
 pub(crate) struct Attachment {
-    _link: OwnedFd,
+    link: OwnedFd,
+    /// The program takes frames of several buffers.
+    frags: bool,
     sockets: Map,
     waiting: Vec<Option<OwnedFd>>,
 }
 
 impl Attachment {
+    /// From the next packet on, only what these filters take of `addresses` is ours; none: all of it.
+    pub fn set_filters(
+        &mut self,
+        addresses: &[IpAddr],
+        filters: Option<&[Filter]>,
+        name: &str,
+    ) -> Result<(), OpenError> {
+        let insns = program::xdp_program(&self.sockets, addresses, filters);
+        let flags = if self.frags { PROGRAM_XDP_FRAGS } else { 0 };
+        let program = Program::load(ProgramKind::Xdp, c"ix_xdp", &insns, flags);
+        let replaced = program.and_then(|program| program.replace_in(self.link.as_fd()));
+        replaced.map_err(|e| bpf_error("change the receive filters of", name, e))
+    }
+
     /// Puts the socket of an attached queue into the map.
     pub fn finish(&mut self, queue: usize, name: &str) -> Result<(), OpenError> {
         let Some(socket) = self.waiting.get_mut(queue).and_then(Option::take) else {
@@ -134,7 +152,7 @@ pub(crate) fn open(
         table_fd: table_fd.is_some(),
         xdp: Some(XdpBind { ifindex, mode: attached.bind_mode, frags: attached.frags }),
     };
-    let attachment = Attachment { _link: attached.link, sockets, waiting };
+    let attachment = Attachment { link: attached.link, frags: attached.frags, sockets, waiting };
     let opened = OpenedDevice::new(info, queue_fds, None).with_table_fd(table_fd);
     Ok(opened.with_xdp(attachment).with_rss(rss))
 }
@@ -175,7 +193,8 @@ fn attach_program(
     mode: XdpMode,
     options: &OpenOptions,
 ) -> Result<Attached, OpenError> {
-    let insns = program::xdp_program(sockets, &options.addresses);
+    let filters = options.filters.as_deref();
+    let insns = program::xdp_program(sockets, &options.addresses, filters);
     let load = |flags| Program::load(ProgramKind::Xdp, c"ix_xdp", &insns, flags);
     let plain = load(0).map_err(|e| bpf_error("load an XDP program", name, e))?;
     let with_frags = load(PROGRAM_XDP_FRAGS);
@@ -233,7 +252,7 @@ fn make_socket(name: &str) -> Result<OwnedFd, OpenError> {
     Ok(socket)
 }
 
-fn bpf_error(what: &'static str, name: &str, error: io::Error) -> OpenError {
+pub(crate) fn bpf_error(what: &'static str, name: &str, error: io::Error) -> OpenError {
     match error.raw_os_error() {
         Some(libc::EPERM) => OpenError::Privilege {
             what,

@@ -1,6 +1,8 @@
 //! The XDP program: packets for our addresses go to our sockets, all others on to Linux.
 use crate::bpf::asm::{Assembler, Insn, Label, Reg, Size};
 use crate::bpf::{HELPER_REDIRECT_MAP, Map};
+use crate::classify;
+use ix_vnic::Filter;
 use ix_wire::IpAddr;
 
 // Offsets in `struct xdp_md`.
@@ -24,10 +26,16 @@ const ARP_END: i32 = 14 + 28;
 /// Redirects to `sockets[receive queue]` what concerns one of `addresses`:
 /// IPv4 to it, and ARP that names it as target (requests, answers) or as sender (a host that uses
 /// our address: RFC 5227 wants us to notice). Everything else passes: VLAN tags, IPv6, other hosts'
-/// packets; and ours too on a queue that has no socket.
-pub(crate) fn xdp_program(sockets: &Map, addresses: &[IpAddr]) -> Vec<Insn> {
+/// packets; and ours too on a queue that has no socket. With receive filters, of IPv4 only what one
+/// of them takes.
+pub(crate) fn xdp_program(
+    sockets: &Map,
+    addresses: &[IpAddr],
+    filters: Option<&[Filter]>,
+) -> Vec<Insn> {
     let mut a = Assembler::new();
     let (arp, ours, pass) = (a.label(), a.label(), a.label());
+    let found = a.label();
     let (ctx, data, end, field) = (Reg::R9, Reg::R7, Reg::R8, Reg::R4);
 
     a.mov(ctx, Reg::R1);
@@ -38,8 +46,17 @@ pub(crate) fn xdp_program(sockets: &Map, addresses: &[IpAddr]) -> Vec<Insn> {
     a.jump_eq32(field, u32::from(u16::to_be(0x0806)), arp);
     a.jump_ne32(field, u32::from(u16::to_be(0x0800)), pass);
     a.load(Size::Word, field, data, IPV4_DESTINATION);
-    jump_if_ours(&mut a, field, addresses, ours);
+    jump_if_ours(&mut a, field, addresses, found);
     a.jump(pass);
+
+    a.place(found);
+    if let Some(filters) = filters {
+        classify::lay_out(&mut a, pass);
+        filters.iter().for_each(|filter| classify::ask(&mut a, filter, ours));
+        a.jump(pass);
+    } else {
+        a.jump(ours);
+    }
 
     a.place(arp);
     check_length(&mut a, data, end, ARP_END, pass);

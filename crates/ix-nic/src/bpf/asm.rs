@@ -1,4 +1,4 @@
-//! An assembler for the few eBPF instructions our two programs need.
+//! An assembler for the few eBPF instructions our programs need.
 //!
 //! Encoding: RFC 9669. Jumps name labels; [`Assembler::finish`] fills in the distances.
 use std::os::fd::RawFd;
@@ -31,6 +31,8 @@ pub enum Size {
     Half = 0x08,
     /// 8 bits.
     Byte = 0x10,
+    /// 64 bits.
+    Double = 0x18,
 }
 
 /// One instruction as the kernel takes it.
@@ -60,6 +62,7 @@ pub struct Assembler {
 const CLASS_LD: u8 = 0x00;
 const CLASS_LDX: u8 = 0x01;
 const CLASS_STX: u8 = 0x03;
+const MODE_ATOMIC: u8 = 0xc0;
 const CLASS_ALU: u8 = 0x04;
 const CLASS_JMP: u8 = 0x05;
 const CLASS_JMP32: u8 = 0x06;
@@ -84,6 +87,8 @@ const JA: u8 = 0x00;
 const JEQ: u8 = 0x10;
 const JGT: u8 = 0x20;
 const JNE: u8 = 0x50;
+const JLT: u8 = 0xa0;
+const JLE: u8 = 0xb0;
 const JSLT: u8 = 0xc0;
 const CALL: u8 = 0x80;
 const EXIT: u8 = 0x90;
@@ -135,9 +140,20 @@ impl Assembler {
         self.emit(CLASS_STX | MODE_MEM | size as u8, dst, src as u8, off, 0);
     }
 
+    /// `*(u32 *)(dst + off) += src`, whoever else adds to it.
+    pub fn atomic_add32(&mut self, dst: Reg, off: i16, src: Reg) {
+        let op = i32::from(ADD);
+        self.emit(CLASS_STX | MODE_ATOMIC | Size::Word as u8, dst, src as u8, off, op);
+    }
+
     /// `dst += imm`
     pub fn add_imm(&mut self, dst: Reg, imm: i32) {
         self.alu_imm(ADD, dst, imm);
+    }
+
+    /// `dst += src`
+    pub fn add(&mut self, dst: Reg, src: Reg) {
+        self.alu_reg(ADD, dst, src);
     }
 
     /// `dst *= src`
@@ -203,6 +219,16 @@ impl Assembler {
     /// Goes to `to` when `a > b`, unsigned.
     pub fn jump_gt(&mut self, a: Reg, b: Reg, to: Label) {
         self.branch(CLASS_JMP | JGT | SOURCE_REG, a, b as u8, 0, to);
+    }
+
+    /// Goes to `to` when `a < b`, unsigned.
+    pub fn jump_lt(&mut self, a: Reg, b: Reg, to: Label) {
+        self.branch(CLASS_JMP | JLT | SOURCE_REG, a, b as u8, 0, to);
+    }
+
+    /// Goes to `to` when `a <= b`, unsigned.
+    pub fn jump_le(&mut self, a: Reg, b: Reg, to: Label) {
+        self.branch(CLASS_JMP | JLE | SOURCE_REG, a, b as u8, 0, to);
     }
 
     /// Calls a kernel helper by its number.

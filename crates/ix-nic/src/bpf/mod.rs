@@ -30,6 +30,8 @@ pub enum MapKind {
 
 /// `bpf_map_lookup_elem(map, key)`.
 pub const HELPER_MAP_LOOKUP: i32 = 1;
+/// `bpf_redirect(ifindex, flags)`.
+pub const HELPER_REDIRECT: i32 = 23;
 /// `bpf_skb_load_bytes(skb, offset, to, len)`.
 pub const HELPER_SKB_LOAD_BYTES: i32 = 26;
 /// `bpf_redirect_map(map, key, flags)`.
@@ -44,9 +46,13 @@ const MAP_MMAPABLE: u32 = 1 << 10;
 pub const MAPPED_STRIDE: usize = 8;
 
 const COMMAND_MAP_CREATE: i64 = 0;
+const COMMAND_MAP_LOOKUP: i64 = 1;
 const COMMAND_MAP_UPDATE: i64 = 2;
 const COMMAND_PROG_LOAD: i64 = 5;
+#[cfg(test)]
+const COMMAND_PROG_TEST_RUN: i64 = 10;
 const COMMAND_LINK_CREATE: i64 = 28;
+const COMMAND_LINK_UPDATE: i64 = 29;
 const ATTACH_XDP: u32 = 37;
 
 /// A map of `u32` keys and `u32` values.
@@ -88,6 +94,28 @@ impl Map {
             ..Attr::default()
         };
         bpf_fd(COMMAND_MAP_CREATE, &mut attr).map(Map)
+    }
+
+    /// `map[key]`
+    pub fn get(&self, key: u32) -> io::Result<u32> {
+        #[repr(C)]
+        struct Attr {
+            map_fd: u32,
+            pad: u32,
+            key: u64,
+            value: u64,
+            flags: u64,
+        }
+        let mut value = 0u32;
+        let mut attr = Attr {
+            map_fd: self.raw() as u32,
+            pad: 0,
+            key: (&raw const key).addr() as u64,
+            value: (&raw mut value).expose_provenance() as u64,
+            flags: 0,
+        };
+        bpf(COMMAND_MAP_LOOKUP, &mut attr)?;
+        Ok(value)
     }
 
     /// `map[key] = value`; a program that runs meanwhile sees the old or the new value.
@@ -155,6 +183,50 @@ impl Program {
             flags,
         };
         bpf_fd(COMMAND_LINK_CREATE, &mut attr)
+    }
+
+    /// Takes the place of the program that hangs on a link; each packet meets the one or the other.
+    pub fn replace_in(&self, link: BorrowedFd<'_>) -> io::Result<()> {
+        #[repr(C)]
+        struct Attr {
+            link_fd: u32,
+            new_prog_fd: u32,
+            flags: u32,
+            old_prog_fd: u32,
+        }
+        let mut attr = Attr {
+            link_fd: link.as_raw_fd() as u32,
+            new_prog_fd: self.0.as_raw_fd() as u32,
+            flags: 0,
+            old_prog_fd: 0,
+        };
+        bpf(COMMAND_LINK_UPDATE, &mut attr).map(drop)
+    }
+
+    /// What the program answers for this frame.
+    #[cfg(test)]
+    pub fn test_run(&self, frame: &[u8]) -> io::Result<u32> {
+        #[repr(C)]
+        #[derive(Default)]
+        struct Attr {
+            prog_fd: u32,
+            retval: u32,
+            data_size_in: u32,
+            data_size_out: u32,
+            data_in: u64,
+            data_out: u64,
+            repeat: u32,
+            duration: u32,
+        }
+        let mut attr = Attr {
+            prog_fd: self.0.as_raw_fd() as u32,
+            data_size_in: frame.len() as u32,
+            data_in: frame.as_ptr().addr() as u64,
+            repeat: 1,
+            ..Attr::default()
+        };
+        bpf(COMMAND_PROG_TEST_RUN, &mut attr)?;
+        Ok(attr.retval)
     }
 }
 

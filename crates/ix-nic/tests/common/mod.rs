@@ -62,6 +62,8 @@ pub struct Host {
     pub packets: Vec<usize>,
     pub burst: Vec<RxPacket>,
     pub queued: VecDeque<ix_mem::Mbuf>,
+    /// Whom it answers for.
+    pub ip: [u8; 4],
 }
 
 impl Host {
@@ -75,7 +77,7 @@ impl Host {
         // SAFETY: the only pools of this memory.
         let (rx, tx) = unsafe { (Pool::new(memory.rx_frames()), Pool::new(memory.tx_frames())) };
         let (nics, packets, burst, queued) = Default::default();
-        Host { memory, rx, tx, nics, packets, burst, queued }
+        Host { memory, rx, tx, nics, packets, burst, queued, ip: OUR_IP }
     }
 
     /// A host on all queues of an open device.
@@ -134,7 +136,7 @@ impl Host {
         for queue in 0..self.nics.len() {
             let mac = self.nics[queue].info().mac;
             for frame in self.receive(queue) {
-                if let Some(answer) = answer(&frame, mac) {
+                if let Some(answer) = answer_as(&frame, mac, self.ip) {
                     self.send(queue, &answer);
                 }
             }
@@ -179,21 +181,26 @@ impl Host {
 
 /// What a host at `OUR_IP` says to a frame.
 pub fn answer(frame: &[u8], mac: [u8; 6]) -> Option<Vec<u8>> {
+    answer_as(frame, mac, OUR_IP)
+}
+
+/// What a host at this address says to a frame.
+pub fn answer_as(frame: &[u8], mac: [u8; 6], ip: [u8; 4]) -> Option<Vec<u8>> {
     let mut out = frame.to_vec();
     out.copy_within(6..12, 0);
     out[6..12].copy_from_slice(&mac);
     match (frame[12], frame[13]) {
         // ARP: a request for us becomes the answer.
-        (0x08, 0x06) if frame[20..22] == [0, 1] && frame[38..42] == OUR_IP => {
+        (0x08, 0x06) if frame[20..22] == [0, 1] && frame[38..42] == ip => {
             out[21] = 2;
             out.copy_within(22..32, 32);
             out[22..28].copy_from_slice(&mac);
-            out[28..32].copy_from_slice(&OUR_IP);
+            out[28..32].copy_from_slice(&ip);
             Some(out)
         }
         // UDP: swap ends. The swap keeps the IP checksum; no UDP checksum is fine on IPv4, and
         // the one that came in may be partial.
-        (0x08, 0x00) if frame[23] == 17 && frame[30..34] == OUR_IP => {
+        (0x08, 0x00) if frame[23] == 17 && frame[30..34] == ip => {
             let (addresses, ports) = (frame[26..34].to_vec(), frame[34..38].to_vec());
             out[26..30].copy_from_slice(&addresses[4..]);
             out[30..34].copy_from_slice(&addresses[..4]);

@@ -1,0 +1,183 @@
+//! `ix ctl vnic`, `filter` and `rate`: what a dataplane may send and receive.
+use super::args::{FilterCommand, LookArgs, RateArgs, VnicArgs, VnicCommand};
+use super::connect;
+use crate::control::Request;
+use ix_cli::problem::Result;
+use ix_vnic::Filter;
+use serde_json::Value;
+use std::fmt::Write;
+
+/// `ix ctl vnic`.
+pub fn vnic(args: &VnicArgs) -> Result<()> {
+    let (look, request) = match &args.command {
+        None => return show(&args.look),
+        Some(VnicCommand::Create(args)) => {
+            let (name, queues, owner) = (args.name.clone(), args.queues, args.owner);
+            (&args.look, Request::VnicCreate { name, queues, owner })
+        }
+        Some(VnicCommand::Delete(args)) => {
+            (&args.look, Request::VnicDelete { name: args.name.clone() })
+        }
+    };
+    let answer = connect(&look.dataplane)?.ask(&request)?;
+    if look.json {
+        println!("{answer:#}");
+    } else if let (Some(link), Some(key)) = (answer["link"].as_str(), answer["capability"].as_str())
+    {
+        println!("link {link}\n  capability {key}");
+    } else {
+        println!("deleted");
+    }
+    Ok(())
+}
+
+fn show(args: &LookArgs) -> Result<()> {
+    let mut client = connect(&args.dataplane)?;
+    let mut value = client.ask(&Request::Vnic)?;
+    let shares = !value["vnics"].is_null();
+    if !shares {
+        value["drops"] = held_back(&client.ask(&Request::Stats)?);
+    }
+    if args.json {
+        println!("{value:#}");
+    } else if shares {
+        print!("{}", describe_share(&value));
+    } else {
+        print!("{}", describe(&value));
+    }
+    Ok(())
+}
+
+/// Packets that filters and rates have held back, by reason.
+fn held_back(stats: &Value) -> Value {
+    let threads = stats["threads"].as_array().into_iter().flatten();
+    let mut sums = serde_json::Map::new();
+    for thread in threads {
+        for (name, count) in thread["drops"].as_object().into_iter().flatten() {
+            let ours = name.starts_with("tx_foreign")
+                || matches!(&**name, "rx_filtered" | "rx_rate" | "tx_rate");
+            if ours {
+                let sum = sums.get(name).and_then(Value::as_u64).unwrap_or(0);
+                sums.insert(name.clone(), (sum + count.as_u64().unwrap_or(0)).into());
+            }
+        }
+    }
+    sums.into()
+}
+
+/// The vNICs of a shared interface, each with its filters.
+fn describe_share(value: &Value) -> String {
+    let mut out = String::new();
+    let filters = || value["filters"].as_array().into_iter().flatten();
+    for vnic in value["vnics"].as_array().into_iter().flatten() {
+        let name = vnic["vnic"].as_str().unwrap_or("?");
+        let link = vnic["link"].as_str().unwrap_or("?");
+        let owner = vnic["owner"].as_u64().map(|pid| format!(", owner {pid}"));
+        let refused = (&vnic["foreign_mac"], &vnic["foreign"]);
+        let _ = writeln!(
+            out,
+            "vNIC {name} on {link}, {} queue pairs{}: {} packets sent, {} with a foreign Ethernet \
+             address and {} others dropped",
+            vnic["queues"],
+            owner.unwrap_or_default(),
+            vnic["sent"],
+            refused.0,
+            refused.1
+        );
+        filters().filter(|f| f["vnic"] == vnic["vnic"]).for_each(|f| line_of(&mut out, f));
+    }
+    let mut unassigned = filters().filter(|filter| filter["vnic"].is_null()).peekable();
+    if unassigned.peek().is_some() {
+        out.push_str("assigned to no vNIC, so Linux's:\n");
+        unassigned.for_each(|filter| line_of(&mut out, filter));
+    }
+    if out.is_empty() { "no vNICs: all is Linux's\n".to_owned() } else { out }
+}
+
+fn line_of(out: &mut String, filter: &Value) {
+    let text = |key: &str| filter[key].as_str().unwrap_or("?");
+    let from = filter["derived_from"].as_u64().map(|id| format!(", from {id}"));
+    let (id, from) = (&filter["filter"], from.unwrap_or_default());
+    let _ = writeln!(out, "  filter {id}: {} ({}{from})", text("text"), text("holder"));
+}
+
+fn describe(value: &Value) -> String {
+    let mut out = String::new();
+    let _ = writeln!(out, "vNIC with {} queue pairs", value["queues"]);
+    for (name, word) in [("rx", "receives"), ("tx", "sends")] {
+        let all = !value[format!("{name}_filtered")].as_bool().unwrap_or(false);
+        let rate = value[format!("{name}_rate")].as_str().unwrap_or("without limit");
+        let what = if all { "everything" } else { "what its filters take" };
+        let _ = writeln!(out, "  {word} {what}, {rate}");
+    }
+    for filter in value["filters"].as_array().into_iter().flatten() {
+        line_of(&mut out, filter);
+    }
+    let drops = value["drops"].as_object().into_iter().flatten();
+    let drops: Vec<String> = drops
+        .filter(|(_, count)| count.as_u64() != Some(0))
+        .map(|(name, count)| format!("{name} {count}"))
+        .collect();
+    let drops = if drops.is_empty() { "none".to_owned() } else { drops.join(", ") };
+    let _ = writeln!(out, "  held back since the start: {drops}");
+    out
+}
+
+/// `ix ctl filter`.
+pub fn filter(command: &FilterCommand) -> Result<()> {
+    let (look, request) = match command {
+        FilterCommand::Create(args) => {
+            let both = args.both.then(|| args.filters.iter().map(Filter::reversed));
+            let filters = args.filters.iter().cloned().chain(both.into_iter().flatten()).collect();
+            let (holder, vnic) = (args.holder.clone(), args.vnic.clone());
+            (&args.look, Request::FilterCreate { filters, holder, vnic })
+        }
+        FilterCommand::Derive(args) => {
+            let (capability, filter) = (args.capability.clone(), args.filter.clone());
+            (&args.look, Request::FilterDerive { capability, filter })
+        }
+        FilterCommand::Assign(args) => {
+            let (capability, vnic) = (args.capability.clone(), args.to.clone());
+            (&args.look, Request::FilterAssign { capability, vnic })
+        }
+        FilterCommand::Revoke(args) => {
+            (&args.look, Request::FilterRevoke { capability: args.capability.clone() })
+        }
+        FilterCommand::Remove(args) => (&args.look, Request::FilterRemove { filter: args.filter }),
+    };
+    let answer = connect(&look.dataplane)?.ask(&request)?;
+    if look.json {
+        println!("{answer:#}");
+        return Ok(());
+    }
+    for made in answer["filters"].as_array().into_iter().flatten() {
+        let text = |key: &str| made[key].as_str().unwrap_or("?");
+        println!("filter {}: {}", made["filter"], text("text"));
+        println!("  capability {}", text("capability"));
+    }
+    if let Some(capability) = answer["capability"].as_str() {
+        println!("filter {}\n  capability {capability}", answer["filter"]);
+    }
+    if let Some(gone) = answer["revoked"].as_u64() {
+        println!("{} gone", super::table::plural(gone as usize, "filter"));
+    }
+    Ok(())
+}
+
+/// `ix ctl rate`.
+pub fn rate(args: &RateArgs) -> Result<()> {
+    let request = match (&args.rx, &args.tx) {
+        (None, None) => Request::Vnic,
+        (rx, tx) => Request::Rate { rx: rx.clone(), tx: tx.clone() },
+    };
+    let answer = connect(&args.look.dataplane)?.ask(&request)?;
+    if args.look.json {
+        println!("{answer:#}");
+        return Ok(());
+    }
+    for direction in ["rx", "tx"] {
+        let rate = answer[format!("{direction}_rate")].as_str().unwrap_or("no limit");
+        println!("{direction} {rate}");
+    }
+    Ok(())
+}

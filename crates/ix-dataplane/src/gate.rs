@@ -1,0 +1,241 @@
+//! What the control plane lets this vNIC send and receive, at work on one queue pair.
+//!
+//! Everything that leaves goes through [`Io::transmit`], and everything that came in through the
+//! parser: there the filters are asked, whoever made the packet. So nothing has to be proved of the
+//! stack or of what the application writes, and a filter that is gone holds from the next cycle on.
+//! A dataplane without filters and rates pays one look at an empty place in each cycle.
+use crate::io::Io;
+use crate::metrics::LocalDrop;
+use ix_mem::Mbuf;
+use ix_vnic::{ArpHeader, Direction, FilterSet, Foreign, Gate, Header, IpHeader, Shaper, UNTAGGED};
+use ix_wire::{IpAddr, IpMeta, MacAddr, Parsed};
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+/// Packets that wait for their turn, at most: what comes then is lost, as in a switch.
+const WAITING_MAX: usize = 512;
+
+/// The gate that all threads are to have.
+#[derive(Debug, Default)]
+pub(crate) struct Board {
+    gate: Mutex<Gate>,
+    version: AtomicU64,
+}
+
+impl Board {
+    pub fn new(gate: Gate) -> Board {
+        Board { gate: Mutex::new(gate), version: AtomicU64::new(0) }
+    }
+
+    /// Another one, from the next cycle of each thread on.
+    pub fn set(&self, gate: Gate) {
+        *self.gate.lock().unwrap_or_else(PoisonError::into_inner) = gate;
+        self.version.fetch_add(1, Ordering::Release);
+    }
+
+    #[inline]
+    fn version(&self) -> u64 {
+        self.version.load(Ordering::Relaxed)
+    }
+
+    fn get(&self) -> Gate {
+        self.gate.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+/// The gate of one elastic thread.
+#[derive(Default)]
+pub(crate) struct IoGate {
+    /// Which one of the board's it is.
+    version: u64,
+    /// None: nothing is held back.
+    checks: Option<Box<Checks>>,
+}
+
+/// Filters and rates at work.
+pub(crate) struct Checks {
+    tx: Option<FilterSet>,
+    rx: Option<FilterSet>,
+    shaper: Option<Shaper>,
+    policer: Option<Shaper>,
+    /// Packets that the filters have let pass and the rate has not, with their ports.
+    waiting: VecDeque<(u8, Mbuf)>,
+}
+
+impl Checks {
+    /// One of `queues` equal queues has its part of the rates.
+    fn new(gate: &Gate, queues: usize, now_ns: u64) -> Checks {
+        let shaper = |direction| {
+            let rate = gate.rate(direction)?;
+            Some(Shaper::new(rate.share(queues as u64), now_ns))
+        };
+        Checks {
+            tx: gate.set(Direction::Transmit),
+            rx: gate.set(Direction::Receive),
+            shaper: shaper(Direction::Transmit),
+            policer: shaper(Direction::Receive),
+            waiting: VecDeque::new(),
+        }
+    }
+
+    /// Whether a frame may leave by a port with this Ethernet address.
+    fn judge(&self, frame: &[u8], own_mac: MacAddr) -> Result<(), LocalDrop> {
+        let Some(tx) = &self.tx else { return Ok(()) };
+        let header = Header::read(frame).ok_or(LocalDrop::TxForeignOther)?;
+        tx.admits(&header, own_mac).map_err(reason)
+    }
+
+    /// Whether a received packet may be heard.
+    pub fn hears(&mut self, parsed: &Parsed, bytes: usize, now_us: u64) -> Result<(), LocalDrop> {
+        if let Some(rx) = &self.rx {
+            // The parser has looked at who the frame was for.
+            let header = header_of(parsed);
+            rx.admits(&header, header.eth_dst).map_err(|_| LocalDrop::RxFiltered)?;
+        }
+        let policed = self.policer.as_mut().is_none_or(|p| p.police(now_us * 1000, bytes));
+        if policed { Ok(()) } else { Err(LocalDrop::RxRate) }
+    }
+}
+
+fn reason(foreign: Foreign) -> LocalDrop {
+    match foreign {
+        Foreign::Mac => LocalDrop::TxForeignMac,
+        Foreign::Vlan => LocalDrop::TxForeignVlan,
+        Foreign::Address => LocalDrop::TxForeignAddress,
+        Foreign::Port => LocalDrop::TxForeignPort,
+        Foreign::Other => LocalDrop::TxForeignOther,
+    }
+}
+
+/// Where a packet lies that was parsed. Not from its bytes: the peer may still change them.
+fn header_of(parsed: &Parsed) -> Header {
+    let v4 = |ip: IpAddr| ip.as_v4().map_or(0, u32::from_be_bytes);
+    let ip = |ip: &IpMeta, protocol, ports| Header {
+        eth_src: ip.eth_src,
+        eth_dst: ip.eth_dst,
+        vlan: UNTAGGED,
+        ethertype: 0x0800,
+        ip: Some(IpHeader { src: v4(ip.src), dst: v4(ip.dst), protocol, ports }),
+        arp: None,
+    };
+    match parsed {
+        Parsed::Tcp(p) => {
+            let tuple = p.tuple();
+            ip(&p.ip, 6, Some((tuple.remote_port, tuple.local_port)))
+        }
+        Parsed::Udp(p) => {
+            let tuple = p.tuple();
+            ip(&p.ip, 17, Some((tuple.remote_port, tuple.local_port)))
+        }
+        Parsed::Icmp(p) => ip(&p.ip, 1, None),
+        Parsed::Arp(p) => Header {
+            eth_src: p.sender_mac,
+            eth_dst: p.target_mac,
+            vlan: UNTAGGED,
+            ethertype: 0x0806,
+            ip: None,
+            arp: Some(ArpHeader {
+                sender_mac: p.sender_mac,
+                sender: u32::from_be_bytes(p.sender_ip),
+                target: u32::from_be_bytes(p.target_ip),
+            }),
+        },
+    }
+}
+
+impl IoGate {
+    /// For a thread that has looked at nothing yet.
+    pub fn new() -> IoGate {
+        IoGate { version: u64::MAX, checks: None }
+    }
+
+    /// What is to be asked, if anything.
+    #[inline]
+    pub fn checks(&mut self) -> Option<&mut Checks> {
+        self.checks.as_deref_mut()
+    }
+
+    /// When the next packet that waits may leave, µs.
+    pub fn due_us(&self) -> Option<u64> {
+        let checks = self.checks.as_deref().filter(|checks| !checks.waiting.is_empty())?;
+        checks.shaper.as_ref().map(|shaper| shaper.due_ns().div_ceil(1000))
+    }
+
+    #[inline]
+    fn is_open(&self) -> bool {
+        self.checks.is_none()
+    }
+}
+
+impl Io {
+    /// Takes the gate over that the board has, if it is another one.
+    #[inline]
+    pub(crate) fn check_gate(&mut self) {
+        if self.shared.gate.version() != self.gate.version {
+            self.take_gate();
+        }
+    }
+
+    /// What was let pass by the old one and is still here is asked anew.
+    #[cold]
+    fn take_gate(&mut self) {
+        let version = self.shared.gate.version();
+        let gate = self.shared.gate.get();
+        let threads = self.shared.threads();
+        let checks =
+            (!gate.is_open()).then(|| Box::new(Checks::new(&gate, threads, self.now_us * 1000)));
+        let old = std::mem::replace(&mut self.gate, IoGate { version, checks });
+        for (port, mbuf) in old.checks.map(|checks| checks.waiting).unwrap_or_default() {
+            self.ports[usize::from(port)].queue.push_back(mbuf);
+        }
+        self.ports.iter_mut().for_each(|port| port.passed = 0);
+    }
+
+    /// Holds back what may not leave, or not yet.
+    #[inline]
+    pub(crate) fn pass_gate(&mut self) {
+        if !self.gate.is_open() {
+            self.hold_back();
+        }
+    }
+
+    #[cold]
+    fn hold_back(&mut self) {
+        let now_ns = self.now_us * 1000;
+        let Io { gate, ports, shared, metrics, tx_pool, .. } = self;
+        let Some(checks) = gate.checks() else { return };
+        if checks.waiting.is_empty()
+            && let Some(shaper) = &mut checks.shaper
+        {
+            shaper.idle(now_ns);
+        }
+        for (index, port) in ports.iter_mut().enumerate() {
+            for _ in port.passed..port.queue.len() {
+                let Some(mbuf) = port.queue.remove(port.passed) else { break };
+                let full = checks.waiting.len() >= WAITING_MAX;
+                let verdict = checks.judge(mbuf.bytes(&shared.memory), port.info.mac);
+                match verdict.and(if full { Err(LocalDrop::TxRate) } else { Ok(()) }) {
+                    Ok(()) => checks.waiting.push_back((index as u8, mbuf)),
+                    Err(reason) => {
+                        metrics.drop_local(reason);
+                        tx_pool.put(mbuf);
+                    }
+                }
+            }
+        }
+        while let Some((port, mbuf)) = checks.waiting.front() {
+            if let Some(shaper) = &mut checks.shaper {
+                if shaper.due_ns() > now_ns {
+                    break;
+                }
+                shaper.charge(now_ns, mbuf.len());
+            }
+            let port = usize::from(*port);
+            if let Some((_, mbuf)) = checks.waiting.pop_front() {
+                ports[port].queue.push_back(mbuf);
+                ports[port].passed = ports[port].queue.len();
+            }
+        }
+    }
+}

@@ -1,0 +1,256 @@
+//! The gate of an elastic thread in virtual time: what leaves a simulated device, and when.
+use crate::calls::CallArray;
+use crate::config::Config;
+use crate::events::EventWriter;
+use crate::handover::forwarding;
+use crate::io::Io;
+use crate::metrics::{ControlPage, Snapshot, ThreadMetrics};
+use crate::shared::{Shared, Waker};
+use crate::thread::ElasticThread;
+use ix_abi::{CALLS_MAX, Call, EVENTS_MAX, Event};
+use ix_mem::{HEADROOM_BYTES, PacketMemory, Pool, Sizes};
+use ix_nic::{SimDevice, SimOptions};
+use ix_wire::{Checksum, FrameHeader, IpAddr, Seq, TcpFlags, TcpHeader, TcpOptions, ipv4};
+use std::sync::Arc;
+
+const OURS: IpAddr = IpAddr::v4([10, 0, 0, 2]);
+const PEER: IpAddr = IpAddr::v4([10, 0, 0, 1]);
+const SIZES: Sizes = Sizes { rx_frames: 1024, tx_frames: 1024, arena_bytes: 1 };
+const FULL: usize = 1514;
+
+struct Host {
+    device: SimDevice,
+    thread: ElasticThread,
+    page: Arc<ControlPage>,
+}
+
+fn host(gate: &str) -> Host {
+    let device = SimDevice::new(SimOptions::default());
+    let mut config = Config::parse("host_addr=10.0.0.2/24").unwrap();
+    config.address_check = crate::config::AddressCheck::Off;
+    config.gate = gate.parse().unwrap();
+    let memory = PacketMemory::new(SIZES).unwrap();
+    // SAFETY: the only pools of this memory.
+    let pools = unsafe { (Pool::new(memory.rx_frames()), Pool::new(memory.tx_frames())) };
+    let nic = Box::new(device.queue(0));
+    let mac = ix_nic::Nic::info(&*nic).mac;
+    let shared = Arc::new(Shared::new(config, memory, vec![Waker::new(-1)], &[mac], 0));
+    let page = Arc::new(ControlPage::anonymous(1).unwrap());
+    let calls: &'static mut [Call] = Box::leak(vec![Call::default(); CALLS_MAX].into());
+    let events: &'static mut [Event] = Box::leak(vec![Event::default(); EVENTS_MAX].into());
+    // SAFETY: leaked arrays of the right length, used for nothing else.
+    let (calls, events) =
+        unsafe { (CallArray::new(calls.as_mut_ptr()), EventWriter::new(events.as_mut_ptr())) };
+    let metrics = ThreadMetrics::new(&page, 0);
+    let io = Io::new(shared, 0, vec![nic], pools, events, metrics);
+    let mut thread = ElasticThread::new(io, calls, forwarding(1).remove(0), 0);
+    // Begins its accounts.
+    thread.turn(0);
+    Host { device, thread, page }
+}
+
+/// A segment from a port of ours, of so many bytes, with `change` made to it.
+fn segment(bytes: usize, src_port: u16, change: impl Fn(&mut [u8])) -> Vec<u8> {
+    let link = FrameHeader {
+        eth_src: [2, 0, 0, 0, 0, 1],
+        eth_dst: [2, 0, 0, 0, 0, 9],
+        src: OURS,
+        dst: PEER,
+        ttl: ipv4::DEFAULT_TTL,
+        ecn: 0,
+        ident: 1,
+    };
+    let header = TcpHeader {
+        src_port,
+        dst_port: 999,
+        seq: Seq(1),
+        ack: Seq(0),
+        flags: TcpFlags::ACK,
+        window: 1000,
+        urgent: 0,
+        options: TcpOptions::NONE,
+    };
+    let mut frame = vec![0; bytes];
+    link.emit_tcp(&mut frame, &header, bytes - 54, Checksum::new());
+    change(&mut frame);
+    frame
+}
+
+impl Host {
+    /// Somebody has built this packet.
+    fn queue(&mut self, frame: &[u8]) -> bool {
+        let Some(mut mbuf) = self.thread.io.tx_pool.take() else { return false };
+        mbuf.set_range(HEADROOM_BYTES, frame.len());
+        mbuf.bytes_mut(&self.thread.shared.memory).copy_from_slice(frame);
+        self.thread.io.ports[0].queue.push_back(mbuf);
+        true
+    }
+
+    fn drops(&self, reason: &str) -> u64 {
+        Snapshot::of(&self.page).threads[0].get(&format!("drops.{reason}")).unwrap()
+    }
+
+    /// Bytes that have left since the last look.
+    fn sent(&mut self) -> u64 {
+        self.device.take_sent().iter().map(|(_, frame)| frame.len() as u64).sum()
+    }
+
+    /// Has always something to send for so long, a turn every `step_us`; answers bytes sent, and the
+    /// gaps between packets, µs.
+    fn flood(&mut self, from_us: u64, us: u64, step_us: u64) -> (u64, Vec<u64>) {
+        let frame = segment(FULL, 80, |_| {});
+        let (mut bytes, mut gaps, mut last) = (0, Vec::new(), None);
+        let mut now_us = from_us;
+        while now_us < from_us + us {
+            while self.thread.io.tx_pool.in_use() < 256 && self.queue(&frame) {}
+            self.thread.turn(now_us);
+            for (_, frame) in self.device.take_sent() {
+                bytes += frame.len() as u64;
+                gaps.extend(last.map(|last| now_us - last));
+                last = Some(now_us);
+            }
+            now_us += step_us;
+        }
+        (bytes, gaps)
+    }
+}
+
+#[test]
+fn what_is_foreign_never_leaves_and_is_counted() {
+    let mut host = host("tx tcp service 10.0.0.2:80");
+    for (reason, at, bytes) in [
+        ("tx_foreign_mac", 11, &[4][..]),
+        ("tx_foreign_address", 29, &[9]),
+        ("tx_foreign_port", 35, &[9]),
+        ("tx_foreign_other", 23, &[17]),
+    ] {
+        host.queue(&segment(100, 80, |f| f[at..at + bytes.len()].copy_from_slice(bytes)));
+        host.thread.turn(1);
+        assert_eq!((host.drops(reason), host.sent()), (1, 0), "{reason}");
+    }
+    let mut tagged = segment(100, 80, |_| {});
+    tagged.splice(12..12, [0x81, 0, 0, 7]);
+    host.queue(&tagged);
+    host.thread.turn(1);
+    assert_eq!((host.drops("tx_foreign_vlan"), host.sent()), (1, 0));
+    host.queue(&segment(100, 80, |_| {}));
+    host.thread.turn(2);
+    assert_eq!(host.sent(), 100, "its own leaves");
+    assert_eq!(host.thread.io.tx_pool.in_use(), 0, "frames of dropped packets come back");
+}
+
+#[test]
+fn another_gate_holds_from_the_next_cycle_on() {
+    let mut host = host("");
+    let (mut delivered, mut dropped, mut last) = (0, 0, 0);
+    for round in 0..1000u64 {
+        let port = 1000 + (round * 7 % 13) as u16;
+        host.thread.shared.gate.set(format!("tx tcp service 10.0.0.2:{port}").parse().unwrap());
+        host.queue(&segment(100, port, |_| {}));
+        host.queue(&segment(100, if last == 0 { 1 } else { last }, |_| {}));
+        host.thread.turn(round);
+        let sent = host.device.take_sent();
+        let ports: Vec<_> = sent.iter().map(|(_, f)| u16::from_be_bytes([f[34], f[35]])).collect();
+        assert_eq!(ports, [port], "round {round}");
+        (delivered, dropped, last) = (delivered + 1, dropped + 1, port);
+    }
+    assert_eq!((delivered, host.drops("tx_foreign_port")), (1000, dropped));
+    host.thread.shared.gate.set("none tx".parse().unwrap());
+    host.queue(&segment(100, last, |_| {}));
+    host.thread.turn(2000);
+    assert_eq!(host.sent(), 0, "revoked");
+}
+
+#[test]
+fn a_limit_holds_within_two_percent_over_a_second() {
+    for (rate, bits) in [("1Mbit", 1e6), ("100Mbit", 1e8), ("1Gbit", 1e9), ("9Gbit", 9e9)] {
+        let mut host = host(&format!("rate tx {rate}"));
+        let (bytes, _) = host.flood(0, 1_000_000, 5);
+        let error = (bytes as f64 - bits / 8.0).abs() - 2.0 * FULL as f64;
+        assert!(error <= 0.02 * bits / 8.0, "{rate}: {bytes} bytes");
+    }
+}
+
+#[test]
+fn pacing_spreads_packets_over_the_time() {
+    // 12,112 bits a packet: one every 121 µs, whatever waits.
+    let mut host = host("rate tx 100Mbit");
+    let (_, gaps) = host.flood(0, 200_000, 1);
+    let gaps = &gaps[3..];
+    let mut histogram = std::collections::BTreeMap::<u64, usize>::new();
+    gaps.iter().for_each(|gap| *histogram.entry(gap / 10 * 10).or_default() += 1);
+    println!("gaps between packets of 1514 bytes at 100 Mbit/s, µs: {histogram:?}");
+    assert!(gaps.iter().all(|gap| (121..=122).contains(gap)), "{histogram:?}");
+}
+
+#[test]
+fn a_paced_thread_knows_when_its_next_packet_is_due() {
+    let mut host = host("rate tx 1Mbit");
+    let frame = segment(FULL, 80, |_| {});
+    (0..10).for_each(|_| assert!(host.queue(&frame)));
+    host.thread.turn(1_000_000);
+    assert_eq!(host.device.take_sent().len(), 3, "the burst, and one on credit");
+    // The 12.1 ms of the last one are not paid for yet.
+    assert_eq!(host.thread.io.gate.due_us(), Some(1_012_112));
+    assert!(host.thread.may_sleep(), "it may sleep until then");
+    assert!(host.thread.next_deadline_us().is_some_and(|due| due <= 1_012_112));
+    host.thread.turn(1_012_111);
+    assert_eq!(host.sent(), 0);
+    host.thread.turn(1_012_112);
+    assert_eq!(host.device.take_sent().len(), 1);
+    // Lifted: the rest goes at once.
+    host.thread.shared.gate.set(ix_vnic::Gate::default());
+    host.thread.turn(1_012_113);
+    assert_eq!(host.device.take_sent().len(), 6);
+}
+
+#[test]
+fn too_many_that_wait_are_lost_and_counted() {
+    let mut host = host("rate tx 1Mbit");
+    let frame = segment(FULL, 80, |_| {});
+    (0..600).for_each(|_| assert!(host.queue(&frame)));
+    host.thread.turn(1_000_000);
+    assert_eq!(host.drops("tx_rate"), 600 - 512);
+    let sent = host.device.take_sent().len();
+    assert_eq!(host.thread.io.tx_pool.in_use() as usize + sent, 512);
+}
+
+#[test]
+fn what_no_filter_takes_is_not_heard_nor_what_is_beyond_the_rate() {
+    let incoming = |port: u16| {
+        let mut frame = segment(60, 999, |_| {});
+        let link = FrameHeader {
+            eth_src: [2, 0, 0, 0, 0, 9],
+            eth_dst: [2, 0, 0, 0, 0, 1],
+            src: PEER,
+            dst: OURS,
+            ttl: ipv4::DEFAULT_TTL,
+            ecn: 0,
+            ident: 1,
+        };
+        let (seq, ack, flags) = (Seq(1), Seq(0), TcpFlags::SYN);
+        let options = TcpOptions::NONE;
+        let header = TcpHeader {
+            src_port: 999,
+            dst_port: port,
+            seq,
+            ack,
+            flags,
+            window: 9,
+            urgent: 0,
+            options,
+        };
+        link.emit_tcp(&mut frame, &header, 6, Checksum::new());
+        frame
+    };
+    let mut host = host("rx tcp service 10.0.0.2:80; rate rx 1kpps");
+    host.device.inject(incoming(81));
+    host.thread.turn(1_000_000);
+    assert_eq!((host.drops("rx_filtered"), host.drops("no_flow")), (1, 0));
+    for _ in 0..10 {
+        host.device.inject(incoming(80));
+    }
+    host.thread.turn(2_000_000);
+    // Two full frames' worth of packets at once, and one on credit.
+    assert_eq!((host.drops("no_flow"), host.drops("rx_rate")), (3, 7));
+}

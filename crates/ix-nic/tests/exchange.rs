@@ -1,0 +1,246 @@
+//! Three tenants and Linux on one veth interface, kept apart by the exchange's programs.
+mod common;
+
+use common::*;
+use ix_nic::{DeviceSpec, Exchange, OpenOptions, OpenedDevice, open};
+use ix_testbed::{Namespace, PacketSocket, VethEnd};
+use ix_vnic::Filter;
+use ix_wire::IpAddr;
+use std::net::{Ipv4Addr, UdpSocket};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+/// Linux' own address on the shared interface.
+const OWN_IP: [u8; 4] = [10, 9, 0, 100];
+
+struct Tenant {
+    near: String,
+    ip: [u8; 4],
+    host: Host,
+    _device: OpenedDevice,
+}
+
+struct Net {
+    ix: Namespace,
+    linux: Namespace,
+    exchange: Exchange,
+    tenants: Vec<Tenant>,
+}
+
+impl Net {
+    fn new(test: &str) -> Option<Net> {
+        let (ix, linux) = (namespace(test)?, Namespace::new().unwrap());
+        ix.add_veth(&VethEnd::new("ix0"), &linux, &VethEnd::new("peer0")).unwrap();
+        ix.add_address("ix0", OWN_IP.into(), 24).unwrap();
+        linux.add_address("peer0", LINUX_IP.into(), 24).unwrap();
+        linux.set_up("peer0", true).unwrap();
+        ix.set_up("ix0", true).unwrap();
+        ix.wait_running("ix0", PATIENCE).unwrap();
+        linux.wait_running("peer0", PATIENCE).unwrap();
+        let exchange = match ix.run(|| Exchange::open("ix0")) {
+            Ok(exchange) => exchange,
+            Err(e) => {
+                eprintln!("SKIPPED {test}: {e}; run `sudo -E cargo test -p ix-nic`");
+                return None;
+            }
+        };
+        let mut net = Net { ix, linux, exchange, tenants: Vec::new() };
+        (0..3).for_each(|n| net.add_tenant(n));
+        Some(net)
+    }
+
+    fn add_tenant(&mut self, n: u8) {
+        let (near, far, ip) = (format!("near{n}"), format!("far{n}"), [10, 9, 0, 2 + n]);
+        let mac = self.exchange.mac();
+        let (here, there) = (VethEnd::new(&near), VethEnd::new(&far).mac(mac));
+        self.ix.add_veth(&here, &self.ix, &there).unwrap();
+        self.ix.set_up(&near, true).unwrap();
+        self.ix.set_up(&far, true).unwrap();
+        self.ix.wait_running(&far, PATIENCE).unwrap();
+        let spec: DeviceSpec = format!("afxdp:{far}").parse().unwrap();
+        let addresses = vec![IpAddr::v4(ip)];
+        let options = OpenOptions { addresses, flow_hash_key: KEY, ..OpenOptions::default() };
+        let mut device = self.ix.run(|| open(&spec, &options)).unwrap();
+        let host = Host { ip, ..Host::on(&mut device) };
+        self.exchange_add(&near);
+        self.tenants.push(Tenant { near, ip, host, _device: device });
+    }
+
+    fn exchange_add(&mut self, near: &str) {
+        let Net { ix, exchange, .. } = self;
+        ix.run(|| exchange.add_port(near)).unwrap();
+    }
+
+    /// What each of these tenants holds: UDP at its own address.
+    fn grant(&mut self, who: &[usize]) {
+        let filter = |direction: &str, tenant: &Tenant| -> Filter {
+            let ip = Ipv4Addr::from(tenant.ip);
+            format!("{direction} udp service {ip}:7").parse().unwrap()
+        };
+        let rules: Vec<_> = who
+            .iter()
+            .map(|n| (filter("rx", &self.tenants[*n]), self.tenants[*n].near.clone()))
+            .collect();
+        self.exchange.set_receive(&rules).unwrap();
+        for (n, tenant) in self.tenants.iter().enumerate() {
+            let filters = if who.contains(&n) { vec![filter("tx", tenant)] } else { vec![] };
+            self.exchange.set_transmit(&tenant.near, &filters).unwrap();
+        }
+    }
+
+    /// The tenants serve while `work` runs.
+    fn serve<T: Send>(&mut self, work: impl FnOnce(&Namespace) -> T + Send) -> T {
+        let Net { linux, tenants, .. } = self;
+        let done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let worker = scope.spawn(|| {
+                let work = std::panic::AssertUnwindSafe(|| work(linux));
+                let result = std::panic::catch_unwind(work);
+                done.store(true, Ordering::Release);
+                result
+            });
+            while !done.load(Ordering::Acquire) {
+                tenants.iter_mut().for_each(|tenant| tenant.host.cycle());
+                std::thread::yield_now();
+            }
+            worker.join().unwrap().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })
+    }
+
+    fn received(&self) -> Vec<usize> {
+        self.tenants.iter().map(|tenant| tenant.host.packets[0]).collect()
+    }
+}
+
+/// Says something to a port 7 until it is answered.
+fn asks(linux: &Namespace, ip: [u8; 4]) -> bool {
+    linux.run(|| {
+        let socket = UdpSocket::bind((Ipv4Addr::from(LINUX_IP), 0)).unwrap();
+        socket.connect((Ipv4Addr::from(ip), 7)).unwrap();
+        socket.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
+        let (end, mut buffer) = (Instant::now() + PATIENCE, [0; 64]);
+        while Instant::now() < end {
+            socket.send(&ip).unwrap();
+            if matches!(socket.recv(&mut buffer), Ok(4)) && buffer[..4] == ip {
+                return true;
+            }
+        }
+        false
+    })
+}
+
+#[test]
+fn three_tenants_and_linux_share_an_interface() {
+    let Some(mut net) = Net::new("three_tenants_and_linux_share_an_interface") else { return };
+    net.grant(&[0, 1, 2]);
+    let ips: Vec<_> = net.tenants.iter().map(|tenant| tenant.ip).collect();
+    for (n, ip) in ips.iter().enumerate() {
+        let before = net.received();
+        assert!(net.serve(|linux| asks(linux, *ip)), "tenant {n} does not answer");
+        for (other, (before, after)) in before.iter().zip(net.received()).enumerate() {
+            assert_eq!(other == n, after > *before, "tenant {other} while {n} was asked");
+        }
+    }
+    // Linux keeps its own address.
+    let own = net.ix.run(|| UdpSocket::bind((Ipv4Addr::from(OWN_IP), 7))).unwrap();
+    own.set_read_timeout(Some(PATIENCE)).unwrap();
+    let before = net.received();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut buffer = [0; 64];
+            let (n, from) = own.recv_from(&mut buffer).unwrap();
+            own.send_to(&buffer[..n], from).unwrap();
+        });
+        assert!(net.serve(|linux| asks(linux, OWN_IP)), "Linux does not answer");
+    });
+    assert_eq!(net.received(), before, "no tenant hears what is Linux'");
+    assert!(net.tenants.iter().all(|tenant| net.exchange.counts(&tenant.near).sent > 0));
+}
+
+#[test]
+fn who_is_not_himself_is_dropped_and_counted() {
+    let Some(mut net) = Net::new("who_is_not_himself_is_dropped_and_counted") else { return };
+    net.grant(&[0, 1]);
+    let wire = PacketSocket::open(&net.linux, "peer0").unwrap();
+    let peer = net.linux.link("peer0").unwrap().unwrap().mac;
+    let (own, near) = (net.exchange.mac(), net.tenants[0].near.clone());
+    let frame = |mac: [u8; 6], src: [u8; 4], port: u16, marker: u8| {
+        let mut frame = ipv4_frame(17, (port, 9999), 5, 0);
+        frame[..6].copy_from_slice(&peer);
+        frame[6..12].copy_from_slice(&mac);
+        frame[26..30].copy_from_slice(&src);
+        frame[30..34].copy_from_slice(&LINUX_IP);
+        frame.resize(64, marker);
+        frame
+    };
+    let mut arp = vec![0xff; 6];
+    arp.extend(own);
+    arp.extend([8, 6, 0, 1, 8, 0, 6, 4, 0, 2]);
+    arp.extend(own);
+    arp.extend([10, 9, 0, 3]);
+    arp.resize(64, 1);
+    let before = net.exchange.counts(&near);
+    let host = &mut net.tenants[0].host;
+    // Another tenant's address and port, Linux' address, another's MAC address, poisonous ARP.
+    for spoofed in [
+        frame(own, [10, 9, 0, 3], 7, 1),
+        frame(own, [10, 9, 0, 2], 8, 1),
+        frame(own, OWN_IP, 7, 1),
+        frame([2, 9, 9, 9, 9, 9], [10, 9, 0, 2], 7, 1),
+        arp,
+    ] {
+        assert!(host.send(0, &spoofed));
+        host.kick(0);
+    }
+    assert!(host.send(0, &frame(own, [10, 9, 0, 2], 7, 2)));
+    host.kick(0);
+    // What is its own comes last, so nothing else can come any more.
+    loop {
+        let got = wire.receive(PATIENCE).unwrap().expect("its own packet arrives");
+        if got.len() == 64 && got[..6] == peer && got[12..14] == [8, 0] && got[23] == 17 {
+            assert_eq!(got[63], 2, "a spoofed packet left: {got:02x?}");
+            break;
+        }
+        assert!(got.len() < 42 || got[28..32] != [10, 9, 0, 3], "poison left");
+    }
+    let after = net.exchange.counts(&near);
+    assert_eq!(after.foreign_mac - before.foreign_mac, 1);
+    assert!(after.foreign - before.foreign >= 4, "{after:?}");
+}
+
+#[test]
+fn what_is_revoked_is_linux_s_with_the_next_packet() {
+    let Some(mut net) = Net::new("what_is_revoked_is_linux_s_with_the_next_packet") else { return };
+    net.grant(&[0, 1]);
+    let ip = net.tenants[0].ip;
+    assert!(net.serve(|linux| asks(linux, ip)));
+    // A thousand changes of others' filters lose and misdirect nothing of it.
+    let start = Instant::now();
+    for round in 0..1000 {
+        net.grant(if round % 2 == 0 { &[0] } else { &[0, 2] });
+    }
+    let each = start.elapsed() / 1000;
+    println!("a change of all filters takes {each:?}");
+    assert!(net.serve(|linux| asks(linux, ip)));
+    net.grant(&[1]);
+    net.tenants[0].host.cycle();
+    let before = net.received()[0];
+    net.ix.add_address("ix0", ip.into(), 24).unwrap();
+    let own = net.ix.run(|| UdpSocket::bind((Ipv4Addr::from(ip), 7))).unwrap();
+    own.set_read_timeout(Some(PATIENCE)).unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut buffer = [0; 64];
+            let (n, from) = own.recv_from(&mut buffer).unwrap();
+            own.send_to(&buffer[..n], from).unwrap();
+        });
+        assert!(net.serve(|linux| asks(linux, ip)), "Linux has it");
+    });
+    assert_eq!(net.received()[0], before);
+    // And when the exchange is gone all is as it was before.
+    let Net { ix, linux, exchange, .. } = net;
+    drop(exchange);
+    ix.run(|| Exchange::open("ix0")).expect("no program is left on it");
+    drop(linux);
+}

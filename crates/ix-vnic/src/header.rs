@@ -1,0 +1,121 @@
+//! The part of a packet that filters look at.
+use ix_wire::MacAddr;
+
+/// The VLAN number of frames without a tag: real ones have twelve bits.
+pub const UNTAGGED: u16 = 1 << 12;
+
+const ETHERTYPE_IPV4: u16 = 0x0800;
+const ETHERTYPE_ARP: u16 = 0x0806;
+const ETHERTYPE_VLAN: u16 = 0x8100;
+const ETHERTYPE_QINQ: u16 = 0x88a8;
+const ETHERNET_BYTES: usize = 14;
+const TAG_BYTES: usize = 4;
+const IPV4_BYTES: usize = 20;
+const ARP_BYTES: usize = 28;
+/// Every fragment but the first has an offset, every one but the last this flag (RFC 791).
+const FRAGMENT_BITS: u16 = 0x3fff;
+
+/// Where a packet lies in the space of headers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// Ethernet source.
+    pub eth_src: MacAddr,
+    /// Ethernet destination.
+    pub eth_dst: MacAddr,
+    /// Number of the outer VLAN tag, or [`UNTAGGED`].
+    pub vlan: u16,
+    /// What the frame carries, behind a tag.
+    pub ethertype: u16,
+    /// Of an IPv4 packet.
+    pub ip: Option<IpHeader>,
+    /// Of an ARP packet for IPv4 over Ethernet.
+    pub arp: Option<ArpHeader>,
+}
+
+/// Of an IPv4 packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IpHeader {
+    /// Source address.
+    pub src: u32,
+    /// Destination address.
+    pub dst: u32,
+    /// What it carries.
+    pub protocol: u8,
+    /// Source and destination port of TCP and UDP. Fragments have none, not even the first: the
+    /// others could not follow it.
+    pub ports: Option<(u16, u16)>,
+}
+
+/// Of an ARP packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ArpHeader {
+    /// The Ethernet address that the sender claims.
+    pub sender_mac: MacAddr,
+    /// The IPv4 address that it claims; 0 in a probe (RFC 5227).
+    pub sender: u32,
+    /// The address that it is about.
+    pub target: u32,
+}
+
+impl Header {
+    /// Reads the front of an Ethernet frame; `None` when it is too short to be one, or to be what it
+    /// says that it is. Tags within tags are left alone: their frame is none that a filter knows.
+    pub fn read(frame: &[u8]) -> Option<Header> {
+        let mac = |at: usize| frame.get(at..at + 6)?.first_chunk::<6>().copied();
+        let (eth_dst, eth_src) = (mac(0)?, mac(6)?);
+        let (mut ethertype, mut at, mut vlan) = (be16(frame, 12)?, ETHERNET_BYTES, UNTAGGED);
+        if matches!(ethertype, ETHERTYPE_VLAN | ETHERTYPE_QINQ) {
+            vlan = be16(frame, at)? & 0x0fff;
+            ethertype = be16(frame, at + 2)?;
+            at += TAG_BYTES;
+        }
+        let mut header = Header { eth_src, eth_dst, vlan, ethertype, ip: None, arp: None };
+        match ethertype {
+            ETHERTYPE_IPV4 => header.ip = Some(IpHeader::read(frame.get(at..)?)?),
+            ETHERTYPE_ARP => header.arp = ArpHeader::read(frame.get(at..)?),
+            _ => {}
+        }
+        Some(header)
+    }
+}
+
+impl IpHeader {
+    fn read(packet: &[u8]) -> Option<IpHeader> {
+        let fixed = packet.first_chunk::<IPV4_BYTES>()?;
+        let header_len = usize::from(fixed[0] & 0x0f) * 4;
+        if fixed[0] >> 4 != 4 || header_len < IPV4_BYTES {
+            return None;
+        }
+        let protocol = fixed[9];
+        let is_whole = be16(packet, 6)? & FRAGMENT_BITS == 0;
+        let ports = match protocol {
+            6 | 17 if is_whole => Some((be16(packet, header_len)?, be16(packet, header_len + 2)?)),
+            _ => None,
+        };
+        Some(IpHeader { src: be32(packet, 12)?, dst: be32(packet, 16)?, protocol, ports })
+    }
+}
+
+impl ArpHeader {
+    /// `None` for ARP of other address families.
+    fn read(packet: &[u8]) -> Option<ArpHeader> {
+        let packet = packet.first_chunk::<ARP_BYTES>()?;
+        // Ethernet (1) and IPv4 (0x0800), addresses of 6 and 4 bytes.
+        if packet[..6] != [0, 1, 8, 0, 6, 4] {
+            return None;
+        }
+        Some(ArpHeader {
+            sender_mac: *packet[8..].first_chunk()?,
+            sender: be32(packet, 14)?,
+            target: be32(packet, 24)?,
+        })
+    }
+}
+
+fn be16(bytes: &[u8], at: usize) -> Option<u16> {
+    bytes.get(at..at + 2)?.first_chunk().map(|b| u16::from_be_bytes(*b))
+}
+
+fn be32(bytes: &[u8], at: usize) -> Option<u32> {
+    bytes.get(at..at + 4)?.first_chunk().map(|b| u32::from_be_bytes(*b))
+}

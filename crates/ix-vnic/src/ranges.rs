@@ -1,0 +1,57 @@
+//! Sets of numbers as ranges: what a filter says about one header field.
+
+/// Most ranges of one list.
+pub const RANGES_MAX: usize = 16;
+
+/// A set of numbers: ranges in ascending order that neither overlap nor touch.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Ranges(Vec<(u64, u64)>);
+
+impl Ranges {
+    /// The numbers of these ranges, both ends included; a range whose ends are reversed has none.
+    pub fn new(ranges: impl IntoIterator<Item = (u64, u64)>) -> Ranges {
+        let mut all: Vec<_> = ranges.into_iter().filter(|(low, high)| low <= high).collect();
+        all.sort_unstable();
+        let mut joined: Vec<(u64, u64)> = Vec::with_capacity(all.len());
+        for (low, high) in all {
+            match joined.last_mut() {
+                Some(last) if low <= last.1.saturating_add(1) => last.1 = last.1.max(high),
+                _ => joined.push((low, high)),
+            }
+        }
+        Ranges(joined)
+    }
+
+    /// One number.
+    pub fn one(value: u64) -> Ranges {
+        Ranges(vec![(value, value)])
+    }
+
+    /// The ranges, in ascending order.
+    pub fn as_slice(&self) -> &[(u64, u64)] {
+        &self.0
+    }
+
+    /// Whether it has no number at all.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Whether the number belongs to it.
+    #[inline]
+    pub fn contains(&self, value: u64) -> bool {
+        self.0.iter().any(|(low, high)| (*low..=*high).contains(&value))
+    }
+
+    /// Whether every number of `other` belongs to it. As ranges do not touch, each lies within one.
+    pub fn contains_all(&self, other: &Ranges) -> bool {
+        let within = |(low, high): &(u64, u64)| self.0.iter().any(|r| r.0 <= *low && *high <= r.1);
+        other.0.iter().all(within)
+    }
+
+    /// Whether they have a number in common.
+    pub fn overlaps(&self, other: &Ranges) -> bool {
+        let meets = |(low, high): &(u64, u64)| other.0.iter().any(|r| r.0 <= *high && *low <= r.1);
+        self.0.iter().any(meets)
+    }
+}

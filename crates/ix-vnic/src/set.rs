@@ -1,0 +1,111 @@
+//! What one direction of a vNIC may carry: several filters, and ARP for their addresses.
+use crate::filter::{Direction, Field, Filter, value_of};
+use crate::header::{ArpHeader, Header, UNTAGGED};
+use ix_wire::MacAddr;
+
+/// Most filters of one direction of a vNIC.
+pub const FILTERS_MAX: usize = 32;
+
+/// Why a packet belongs to none of the filters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Foreign {
+    /// Another Ethernet address at our end.
+    Mac,
+    /// Another VLAN, or a tag where there should be none.
+    Vlan,
+    /// Another IPv4 address at our end.
+    Address,
+    /// Another port at our end.
+    Port,
+    /// Another peer or protocol, or bytes that are no packet.
+    Other,
+}
+
+impl Foreign {
+    /// All reasons.
+    pub const ALL: [Foreign; 5] =
+        [Foreign::Mac, Foreign::Vlan, Foreign::Address, Foreign::Port, Foreign::Other];
+}
+
+/// The filters of one direction of a vNIC. A packet may pass that belongs to one of them, and ARP
+/// about the addresses of our end that they name, for without it none could.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FilterSet {
+    direction: Direction,
+    filters: Vec<Filter>,
+}
+
+impl FilterSet {
+    /// Those of `filters` that are for this direction.
+    pub fn new<'a>(
+        direction: Direction,
+        filters: impl IntoIterator<Item = &'a Filter>,
+    ) -> FilterSet {
+        let ours = filters.into_iter().filter(|filter| filter.direction() == direction);
+        FilterSet { direction, filters: ours.cloned().collect() }
+    }
+
+    /// The filters.
+    pub fn filters(&self) -> &[Filter] {
+        &self.filters
+    }
+
+    /// Whether a packet may pass at an end with this Ethernet address. Only frames of our own
+    /// Ethernet address are ours to send, unless a filter names others.
+    #[inline]
+    pub fn admits(&self, header: &Header, own_mac: MacAddr) -> Result<(), Foreign> {
+        let sends = self.direction == Direction::Transmit;
+        let is_own = !sends || header.eth_src == own_mac;
+        let takes = |filter: &Filter| {
+            filter.matches(header) && (is_own || filter.field(Field::ServiceMac).is_some())
+        };
+        if self.filters.iter().any(takes) {
+            return Ok(());
+        }
+        match &header.arp {
+            Some(arp) if header.vlan == UNTAGGED && is_own => self.admits_arp(arp, own_mac),
+            _ => Err(self.reason(header, is_own)),
+        }
+    }
+
+    /// Whether ARP may pass. Sent: in our own name only, which includes probes for an address of ours
+    /// (RFC 5227). Received: about us, or from somebody who says that he is us.
+    #[cold]
+    fn admits_arp(&self, arp: &ArpHeader, own_mac: MacAddr) -> Result<(), Foreign> {
+        let receives = self.direction == Direction::Receive;
+        if !receives && arp.sender_mac != own_mac {
+            return Err(Foreign::Mac);
+        }
+        let also_target = receives || arp.sender == 0;
+        let ours = self.has_address(arp.sender) || also_target && self.has_address(arp.target);
+        if ours { Ok(()) } else { Err(Foreign::Address) }
+    }
+
+    /// Whether a filter names this address of our end. One that takes all addresses names none.
+    pub fn has_address(&self, address: u32) -> bool {
+        let names = |filter: &Filter| {
+            let addresses = filter.field(Field::ServiceAddress);
+            addresses.is_some_and(|addresses| addresses.contains(address.into()))
+        };
+        self.filters.iter().any(names)
+    }
+
+    #[cold]
+    fn reason(&self, header: &Header, is_own: bool) -> Foreign {
+        let known = |field: Field| {
+            let Some(value) = value_of(header, self.direction, field) else { return true };
+            self.filters.iter().any(|f| f.field(field).is_none_or(|values| values.contains(value)))
+        };
+        if !is_own || !known(Field::ServiceMac) {
+            Foreign::Mac
+        } else if !known(Field::Vlan) {
+            Foreign::Vlan
+        } else if !known(Field::ServiceAddress) {
+            Foreign::Address
+        } else if !known(Field::ServicePort) {
+            Foreign::Port
+        } else {
+            Foreign::Other
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! When the next packet may pass: the generic cell rate algorithm (ITU-T I.371), once for bits and
+//! once for packets.
+//!
+//! Each limit keeps the time at which it would be even, exactly: what a division leaves is carried
+//! on, so that no limit drifts, however fast the link. After silence a burst may pass at once. What
+//! a late caller missed while packets waited may be made up for [`LATE_NS`] at most.
+use crate::rate::Rate;
+
+/// So much of the time that the caller came late is made up, ns: a machine that is shared stands
+/// still for a while, and the limit is to hold over a second, from below too.
+const LATE_NS: u64 = 2_000_000;
+
+/// A rate specifier at work on one queue.
+#[derive(Clone, Debug)]
+pub struct Shaper {
+    limits: Vec<Limit>,
+}
+
+/// One of the two limits.
+#[derive(Clone, Debug)]
+struct Limit {
+    /// What a byte, or a packet, takes: this many of `per` ns.
+    cost: u128,
+    per: u128,
+    counts_packets: bool,
+    /// So far may `even_ns` lie behind after silence.
+    burst_ns: u64,
+    /// When all that has passed is paid for, and what is beyond that, in parts of `per`.
+    even_ns: u64,
+    rest: u128,
+}
+
+impl Shaper {
+    /// A queue at which nothing has passed yet.
+    pub fn new(rate: Rate, now_ns: u64) -> Shaper {
+        let burst_bytes = u128::from(rate.burst_bytes);
+        let limit = |cost: u128, per: u64, counts_packets: bool, burst: u128| Limit {
+            cost,
+            per: per.into(),
+            counts_packets,
+            burst_ns: (burst * cost / u128::from(per)).min(1_000_000_000) as u64,
+            even_ns: now_ns,
+            rest: 0,
+        };
+        let bits = rate.bits_per_s.map(|r| limit(8_000_000_000, r, false, burst_bytes));
+        // As many packets as the burst has full frames.
+        let frames = (burst_bytes / 1514).max(1);
+        let packets = rate.packets_per_s.map(|r| limit(1_000_000_000, r, true, frames));
+        Shaper { limits: bits.into_iter().chain(packets).collect() }
+    }
+
+    /// When the next packet may pass, ns; not later than now: at once.
+    pub fn due_ns(&self) -> u64 {
+        self.limits.iter().map(|limit| limit.even_ns).max().unwrap_or(0)
+    }
+
+    /// Nothing waits: what was not used is kept up to the burst.
+    pub fn idle(&mut self, now_ns: u64) {
+        for limit in &mut self.limits {
+            limit.forget_before(now_ns.saturating_sub(limit.burst_ns));
+        }
+    }
+
+    /// A packet of so many bytes passes.
+    pub fn charge(&mut self, now_ns: u64, bytes: usize) {
+        for limit in &mut self.limits {
+            limit.forget_before(now_ns.saturating_sub(limit.burst_ns.max(LATE_NS)));
+            let units = if limit.counts_packets { 1 } else { bytes as u128 };
+            let sum = units * limit.cost + limit.rest;
+            limit.even_ns = limit.even_ns.saturating_add((sum / limit.per) as u64);
+            limit.rest = sum % limit.per;
+        }
+    }
+
+    /// For queues that cannot wait: whether a packet may pass now, which is charged then.
+    pub fn police(&mut self, now_ns: u64, bytes: usize) -> bool {
+        self.idle(now_ns);
+        let passes = self.due_ns() <= now_ns;
+        if passes {
+            self.charge(now_ns, bytes);
+        }
+        passes
+    }
+}
+
+impl Limit {
+    fn forget_before(&mut self, ns: u64) {
+        if self.even_ns < ns {
+            (self.even_ns, self.rest) = (ns, 0);
+        }
+    }
+}

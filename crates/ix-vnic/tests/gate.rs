@@ -1,0 +1,226 @@
+//! What a gate lets through, and when.
+use ix_vnic::{ArpHeader, Direction, FilterSet, Foreign, Gate, Header, Rate, Shaper};
+use proptest::prelude::*;
+
+const MAC: [u8; 6] = [2, 0, 0, 0, 0, 5];
+const PEER: [u8; 6] = [2, 0, 0, 0, 0, 9];
+const OURS: [u8; 4] = [10, 0, 0, 5];
+const THEIRS: [u8; 4] = [10, 0, 0, 9];
+
+/// A TCP segment that we send.
+fn segment() -> Vec<u8> {
+    let mut frame = Vec::new();
+    frame.extend(PEER);
+    frame.extend(MAC);
+    frame.extend([8, 0, 0x45, 0, 0, 40, 0, 0, 0x40, 0, 64, 6, 0, 0]);
+    frame.extend(OURS);
+    frame.extend(THEIRS);
+    frame.extend([0, 80, 0x10, 0]);
+    frame.resize(54, 0);
+    frame
+}
+
+fn arp(sender_mac: [u8; 6], sender: [u8; 4], target: [u8; 4]) -> Vec<u8> {
+    let mut frame = Vec::new();
+    frame.extend([0xff; 6]);
+    frame.extend(MAC);
+    frame.extend([8, 6, 0, 1, 8, 0, 6, 4, 0, 1]);
+    frame.extend(sender_mac);
+    frame.extend(sender);
+    frame.extend([0; 6]);
+    frame.extend(target);
+    frame
+}
+
+fn verdict(gate: &Gate, frame: &[u8]) -> Result<(), Foreign> {
+    let set = gate.set(Direction::Transmit).expect("filters");
+    Header::read(frame).ok_or(Foreign::Other).and_then(|header| set.admits(&header, MAC))
+}
+
+#[test]
+fn what_is_foreign_is_named() {
+    let gate: Gate = "tx tcp service 10.0.0.5:80 peer 10.0.0.0/24".parse().expect("a gate");
+    let changed = |at: usize, bytes: &[u8]| {
+        let mut frame = segment();
+        frame[at..at + bytes.len()].copy_from_slice(bytes);
+        verdict(&gate, &frame)
+    };
+    assert_eq!(changed(0, &[]), Ok(()));
+    assert_eq!(changed(6, &[4]), Err(Foreign::Mac));
+    assert_eq!(changed(26, &[11]), Err(Foreign::Address));
+    assert_eq!(changed(34, &[1]), Err(Foreign::Port));
+    assert_eq!(changed(30, &[11]), Err(Foreign::Other), "another peer");
+    assert_eq!(changed(23, &[17]), Err(Foreign::Other), "another protocol");
+    assert_eq!(changed(20, &[0x20]), Err(Foreign::Other), "a fragment has no ports");
+    assert_eq!(changed(14, &[0x65]), Err(Foreign::Other), "not IPv4");
+    assert_eq!(verdict(&gate, &segment()[..33]), Err(Foreign::Other), "cut off");
+    let mut tagged = segment();
+    tagged.splice(12..12, [0x81, 0, 0, 7]);
+    assert_eq!(verdict(&gate, &tagged), Err(Foreign::Vlan));
+    let tags: Gate = "tx tcp service 10.0.0.5:80 vlan 7".parse().expect("a gate");
+    assert_eq!(verdict(&tags, &tagged), Ok(()));
+    assert_eq!(verdict(&tags, &segment()), Err(Foreign::Vlan));
+    let options: Vec<u8> = {
+        let mut frame = segment();
+        frame[14] = 0x46;
+        frame.splice(34..34, [1, 1, 1, 1]);
+        frame
+    };
+    assert_eq!(verdict(&gate, &options), Ok(()), "behind options");
+}
+
+#[test]
+fn arp_is_spoken_in_our_own_name_only() {
+    let gate: Gate = "tx tcp service 10.0.0.5:80; rx tcp service 10.0.0.5:80".parse().expect("");
+    assert_eq!(verdict(&gate, &arp(MAC, OURS, THEIRS)), Ok(()));
+    assert_eq!(verdict(&gate, &arp(MAC, [0; 4], OURS)), Ok(()), "a probe");
+    assert_eq!(verdict(&gate, &arp(MAC, [0; 4], THEIRS)), Err(Foreign::Address));
+    assert_eq!(verdict(&gate, &arp(MAC, THEIRS, OURS)), Err(Foreign::Address), "poison");
+    assert_eq!(verdict(&gate, &arp(PEER, OURS, THEIRS)), Err(Foreign::Mac), "for another");
+    let set = gate.set(Direction::Receive).expect("filters");
+    let hears = |sender, target| {
+        let arp = ArpHeader { sender_mac: PEER, sender, target };
+        let (eth_src, eth_dst, ip) = (PEER, MAC, None);
+        let (vlan, ethertype) = (ix_vnic::UNTAGGED, 0x0806);
+        set.admits(&Header { eth_src, eth_dst, vlan, ethertype, ip, arp: Some(arp) }, MAC).is_ok()
+    };
+    let (ours, theirs) = (u32::from_be_bytes(OURS), u32::from_be_bytes(THEIRS));
+    assert!(hears(theirs, ours) && hears(ours, theirs) && !hears(theirs, theirs));
+}
+
+#[test]
+fn no_filters_carry_everything_and_revoked_ones_nothing() {
+    let open = Gate::default();
+    assert!(open.is_open() && open.set(Direction::Transmit).is_none());
+    let revoked: Gate = "none tx".parse().expect("a gate");
+    assert!(revoked.set(Direction::Receive).is_none());
+    assert!(
+        verdict(&revoked, &segment()).is_err()
+            && verdict(&revoked, &arp(MAC, OURS, THEIRS)).is_err()
+    );
+}
+
+#[test]
+fn a_gate_survives_its_text() {
+    for text in [
+        "",
+        "rx tcp service 10.0.0.5:80; tx tcp service 10.0.0.5:80",
+        "tx ip service 10.0.0.5; rate rx 20kpps,burst=3028; rate tx 100Mbit,burst=64k",
+        "none rx; none tx",
+    ] {
+        let gate: Gate = text.parse().expect(text);
+        assert_eq!(gate.to_string(), text);
+    }
+    let many = "rx udp;".repeat(33);
+    for text in ["rate up 1Mbit", "rate rx", "rate tx 0bit", "open", "none", many.as_str()] {
+        assert!(text.parse::<Gate>().is_err(), "{text}");
+    }
+}
+
+#[test]
+fn rates_are_read_and_refused() {
+    let rate: Rate = "1Gbit,100kpps,burst=64k".parse().expect("a rate");
+    let (bits, packets) = (Some(1_000_000_000), Some(100_000));
+    assert_eq!(rate, Rate { bits_per_s: bits, packets_per_s: packets, burst_bytes: 64_000 });
+    assert_eq!(rate.to_string(), "1Gbit,100kpps,burst=64k");
+    assert!(rate.within(1_000_000_000).is_ok());
+    let refusal = rate.within(100_000_000).expect_err("too much").to_string();
+    assert!(refusal.contains("1Gbit a second is more than the link's 100Mbit"), "{refusal}");
+    for (text, says) in [
+        ("", "what is ``?"),
+        ("0bit", "nothing would ever pass at zero"),
+        ("0pps", "nothing would ever pass at zero"),
+        ("9999Gbit", "more than there can be"),
+        ("99999999999999999999bit", "no number"),
+        ("-1bit", "no number"),
+        ("fastbit", "no number"),
+        ("burst=3000", "neither bits nor packets"),
+        ("1Mbit,burst=0", "zero"),
+    ] {
+        let refusal = text.parse::<Rate>().expect_err(text).to_string();
+        assert!(refusal.contains(says), "{text}: {refusal}");
+    }
+}
+
+/// Sends packets of `bytes` as soon as they may go, looking every `look_ns`, for a second; answers
+/// bytes sent and the largest number of packets at one look.
+fn flood(rate: Rate, bytes: usize, look_ns: u64) -> (u64, usize) {
+    let mut shaper = Shaper::new(rate, 0);
+    let (mut sent, mut most, mut now) = (0, 0, 0);
+    while now < 1_000_000_000 {
+        let mut together = 0;
+        while shaper.due_ns() <= now {
+            shaper.charge(now, bytes);
+            sent += bytes as u64;
+            together += 1;
+        }
+        most = most.max(together);
+        now += look_ns;
+    }
+    (sent, most)
+}
+
+#[test]
+fn a_limit_holds_within_two_percent_from_one_megabit_to_forty_gigabits() {
+    let steps = [(64, 1_000), (1514, 1_000), (1514, 16_000), (1514, 1_000_000)];
+    for bits in [1_000_000, 10_000_000, 100_000_000, 1_000_000_000, 40_000_000_000] {
+        for (bytes, look_ns) in steps.into_iter().filter(|(b, _)| bits <= 1_000_000_000 || *b > 64)
+        {
+            let (sent, most) = flood(Rate::bits(bits), bytes, look_ns);
+            let wanted = bits as f64 / 8.0;
+            // A frame more or less is not a matter of the rate.
+            let error = (sent as f64 - wanted).abs() - 2.0 * bytes as f64;
+            assert!(error <= 0.02 * wanted, "{bits}: {sent} of {wanted}");
+            // Paced: no look finds more than what the time since the last one has earned.
+            let earned = look_ns as f64 * bits as f64 / 8e9 / bytes as f64;
+            assert!(most as f64 <= earned + 2.0, "{bits}: {most} at once, {earned} earned");
+        }
+    }
+}
+
+#[test]
+fn packets_are_limited_too_and_a_burst_goes_at_once() {
+    let rate: Rate = "20kpps".parse().expect("a rate");
+    let (sent, _) = flood(rate, 100, 1_000);
+    assert!((sent as f64 / 100.0 - 20_000.0).abs() <= 400.0, "{sent}");
+    let mut shaper = Shaper::new("1Mbit,burst=15140".parse().expect("a rate"), 0);
+    let now = 10_000_000_000;
+    let at_once = (0..100).take_while(|_| shaper.police(now, 1514)).count();
+    assert_eq!(at_once, 11, "the burst, and one that is on credit");
+}
+
+proptest! {
+    /// Whatever is sent when, and however often the caller looks: in no stretch of time more passes
+    /// than rate and burst allow.
+    #[test]
+    fn no_pattern_beats_the_limit(
+        bits in 1_000_000u64..1_000_000_000,
+        steps in prop::collection::vec((0u64..3_000_000, 60usize..1515), 1..300),
+    ) {
+        let rate = Rate { burst_bytes: 10_000, ..Rate::bits(bits) };
+        let mut shaper = Shaper::new(rate, 0);
+        let (mut now, mut passed) = (0, Vec::new());
+        for (pause, bytes) in steps {
+            now += pause;
+            if shaper.police(now, bytes) {
+                passed.push((now, bytes as u64));
+            }
+        }
+        let late_bytes = bits / 8 * 2 / 1000;
+        for (i, (start, _)) in passed.iter().enumerate() {
+            let mut sum = 0;
+            for (end, bytes) in &passed[i..] {
+                sum += bytes;
+                let earned = (u128::from(end - start) * u128::from(bits) / 8_000_000_000) as u64;
+                prop_assert!(sum <= earned + 10_000 + late_bytes + 1514 + 2);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_set_knows_its_addresses() {
+    let gate: Gate = "rx tcp service 10.0.0.5:80; rx eth type 0x88b5".parse().expect("a gate");
+    let set = FilterSet::new(Direction::Receive, &gate.filters);
+    assert!(set.has_address(0x0a00_0005) && !set.has_address(0x0a00_0006));
+}

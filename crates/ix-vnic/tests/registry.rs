@@ -1,0 +1,160 @@
+//! The registry: who may what, in whose name it is refused, and random histories against a model.
+use ix_vnic::{Capability, Direction, Filter, Policy, Refusal, Registry, shares};
+use proptest::prelude::*;
+use std::net::Ipv4Addr;
+
+fn key(n: u8) -> Capability {
+    Capability::new([n; 16])
+}
+
+fn filter(text: &str) -> Filter {
+    text.parse().expect(text)
+}
+
+fn registry() -> Registry {
+    let mut registry = Registry::new(Policy::default());
+    registry.set_linux(vec![Ipv4Addr::new(10, 0, 0, 1)]);
+    registry
+}
+
+#[test]
+fn what_is_linux_s_or_another_s_is_refused_by_name() {
+    let mut registry = registry();
+    registry.grant("web", filter("rx tcp service 10.0.0.5:80-90"), key(1)).expect("free");
+    registry.grant("web", filter("rx tcp service 10.0.0.5:85"), key(2)).expect("its own");
+    for (text, says) in [
+        ("rx tcp service 10.0.0.5:90-99", "what web holds: rx tcp service 10.0.0.5:80-90"),
+        ("rx ip service 10.0.0.4-10.0.0.6", "what web holds"),
+        ("rx udp service 10.0.0.1:53", "Linux, which has 10.0.0.1"),
+        ("tx ip service 10.0.0.0/8", "Linux, which has 10.0.0.1"),
+        ("rx tcp service *:8080", "Linux, which has 10.0.0.1"),
+        ("rx eth", "Linux, which has all other frames of type 0x0800"),
+        ("tx eth type 0x86dd", "0x86dd"),
+    ] {
+        let refusal = registry.grant("kv", filter(text), key(9)).expect_err(text).to_string();
+        assert!(refusal.contains(says), "{text}: {refusal}");
+    }
+    // The other direction, and what lies beside it, is free.
+    registry.grant("kv", filter("tx tcp service 10.0.0.5:80"), key(3)).expect("tx");
+    registry.grant("kv", filter("rx udp service 10.0.0.5:80"), key(4)).expect("udp");
+    registry.grant("kv", filter("rx eth type 0x88b5"), key(5)).expect("a protocol of its own");
+    let mut lax = Registry::new(Policy { may_overlap: true, ..Policy::default() });
+    lax.grant("a", filter("rx eth"), key(1)).expect("allowed");
+    lax.grant("b", filter("rx tcp"), key(2)).expect("allowed");
+}
+
+#[test]
+fn limits_and_names_are_kept() {
+    let policy = Policy { vnics_max: 2, queues_max: 4, filters_max: 2, may_overlap: false };
+    let mut registry = Registry::new(policy);
+    assert_eq!(registry.create_vnic("a", 0, key(1)), Err(Refusal::Queues(0, 4)));
+    assert_eq!(registry.create_vnic("a", 5, key(1)), Err(Refusal::Queues(5, 4)));
+    for name in ["", "far-too-long", "UP", "a b", "a/b", "é"] {
+        let refusal = registry.create_vnic(name, 1, key(1));
+        assert_eq!(refusal, Err(Refusal::BadName(name.to_owned())));
+    }
+    registry.create_vnic("a", 4, key(1)).expect("one");
+    assert_eq!(registry.create_vnic("a", 1, key(2)), Err(Refusal::NameTaken("a".to_owned())));
+    registry.create_vnic("b", 1, key(2)).expect("two");
+    assert_eq!(registry.create_vnic("c", 1, key(3)), Err(Refusal::TooManyVnics(2)));
+    registry.grant("a", filter("rx tcp service 10.0.0.5:1"), key(4)).expect("one");
+    registry.grant("a", filter("rx tcp service 10.0.0.5:2"), key(5)).expect("two");
+    let third = registry.grant("a", filter("rx tcp service 10.0.0.5:3"), key(6));
+    assert_eq!(third, Err(Refusal::TooManyFilters(2)));
+    assert_eq!(registry.derive(&key(4), None, key(6)), Err(Refusal::TooManyFilters(2)));
+}
+
+#[test]
+fn a_capability_is_all_that_counts_and_ends_with_what_it_came_from() {
+    let mut registry = registry();
+    let a = registry.create_vnic("a", 1, key(1)).expect("a vNIC");
+    let b = registry.create_vnic("b", 1, key(2)).expect("a vNIC");
+    registry.grant("a", filter("rx tcp service 10.0.0.5:80-90"), key(10)).expect("granted");
+    registry.assign(&key(10), a).expect("its own");
+    // Handed on: a part of it goes to another vNIC, in front of the whole.
+    let part = filter("rx tcp service 10.0.0.5:85");
+    registry.derive(&key(10), Some(part.clone()), key(11)).expect("narrower");
+    registry.derive(&key(11), None, key(12)).expect("the same again");
+    registry.assign(&key(12), b).expect("handed on");
+    let rules = registry.rules(Direction::Receive);
+    assert_eq!(rules.iter().map(|rule| rule.vnic).collect::<Vec<_>>(), [b, a]);
+    let wider = registry.derive(&key(11), Some(filter("rx tcp service 10.0.0.5:84-85")), key(13));
+    assert_eq!(wider, Err(Refusal::Wider(part)));
+    // Forged, a vNIC's, another kind's.
+    for wrong in [&key(99), &key(1)] {
+        assert_eq!(registry.assign(wrong, b), Err(Refusal::NoSuchCapability));
+        assert_eq!(registry.revoke(wrong), Err(Refusal::NoSuchCapability));
+        assert_eq!(registry.derive(wrong, None, key(14)), Err(Refusal::NoSuchCapability));
+    }
+    assert_eq!(registry.vnic_of(&key(10)), Err(Refusal::NoSuchCapability));
+    assert_eq!(registry.revoke(&key(11)), Ok(2));
+    assert_eq!(registry.revoke(&key(12)), Err(Refusal::NoSuchCapability));
+    assert_eq!(registry.rules(Direction::Receive).len(), 1);
+    assert!(registry.delete_vnic(a) && !registry.delete_vnic(a));
+    assert!(registry.rules(Direction::Receive).is_empty(), "Linux has it");
+    registry.assign(&key(10), b).expect("the capability is still good");
+    assert_eq!(registry.rules(Direction::Receive)[0].vnic, b);
+}
+
+#[test]
+fn capabilities_do_not_show_themselves() {
+    let capability: Capability = "00112233445566778899aabbccddeeff".parse().expect("one");
+    assert_eq!(capability.reveal(), "00112233445566778899aabbccddeeff");
+    assert!(!format!("{capability:?}").contains('2'));
+    assert!(capability.is(&capability.clone()) && !capability.is(&key(0)));
+    let mut last = *b"00112233445566778899aabbccddeefe";
+    assert!(!capability.is(&std::str::from_utf8(&last).expect("text").parse().expect("one")));
+    last[0] = b'+';
+    assert!(std::str::from_utf8(&last).expect("text").parse::<Capability>().is_err());
+}
+
+proptest! {
+    /// Random histories of grants, derivations and revocations: what is at work is never more than
+    /// what was granted and not revoked, and nothing of two holders overlaps.
+    #[test]
+    fn no_history_mixes_holders(steps in prop::collection::vec((0u8..4, 0u8..8, 0u16..6, 0u16..3), 0..60)) {
+        let mut registry = registry();
+        let vnics: Vec<_> = (0..3u8)
+            .map(|n| registry.create_vnic(&format!("v{n}"), 1, key(200 + n)).expect("a vNIC"))
+            .collect();
+        for (keys, (what, who, low, width)) in (0u8..).zip(steps) {
+            let text = format!("rx tcp service 10.0.0.5:{}-{}", low, low + width);
+            match what {
+                0 => drop(registry.grant(&format!("h{}", who % 3), filter(&text), key(keys))),
+                1 => drop(registry.derive(&key(who), Some(filter(&text)), key(keys))),
+                2 => drop(registry.assign(&key(who), vnics[usize::from(who) % 3])),
+                _ => drop(registry.revoke(&key(who))),
+            }
+            let all = registry.filters();
+            for (i, a) in all.iter().enumerate() {
+                for b in &all[i + 1..] {
+                    prop_assert!(a.holder == b.holder || !a.filter.overlaps(&b.filter));
+                }
+                if let Some(parent) = a.parent {
+                    let parent = all.iter().find(|f| f.id == parent).expect("parents outlive");
+                    prop_assert!(parent.filter.contains(&a.filter));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn shares_are_fair(capacity in 0u64..1_000_000, tenants in prop::collection::vec((0u32..5, 0u64..500_000), 0..8)) {
+        let given = shares(capacity, &tenants);
+        prop_assert!(given.iter().sum::<u64>() <= capacity);
+        let wants: u64 = tenants.iter().filter(|(w, _)| *w > 0).map(|(_, d)| *d).sum();
+        // All is given that is wanted, but for what divisions leave.
+        let all = wants.min(capacity);
+        prop_assert!(given.iter().sum::<u64>() + tenants.len() as u64 >= all);
+        for (i, (weight, demand)) in tenants.iter().enumerate() {
+            prop_assert!(given[i] <= *demand);
+            for (j, (other, _)) in tenants.iter().enumerate() {
+                // Who did not get what he wants has no less for his weight than anybody else.
+                if given[i] + 1 < *demand && *weight > 0 && *other > 0 {
+                    let (mine, theirs) = (given[i] + 1, given[j]);
+                    prop_assert!(mine * u64::from(*other) + 5 >= theirs * u64::from(*weight));
+                }
+            }
+        }
+    }
+}
