@@ -2,7 +2,8 @@
 //! its part of the header space.
 use crate::control::Refusal;
 use ix_vnic::{
-    Capability, Direction, Filter, FilterId, Gate, Policy, Rate, Refusal as Why, Registry, VnicId,
+    Capability, Direction, Filter, FilterId, Gate, Policy, Rate, RateError, Refusal as Why,
+    Registry, VnicId,
 };
 use serde_json::{Value, json};
 use std::net::Ipv4Addr;
@@ -20,6 +21,8 @@ pub struct Vnic {
     /// Directions that filters were granted for: what is not in one of them does not pass.
     filtered: Vec<Direction>,
     queues: usize,
+    /// Speed of the slowest link, bits a second, if that is known.
+    link_bits_per_s: Option<u64>,
     /// Devices have not heard of the last change yet.
     changed: bool,
 }
@@ -40,7 +43,9 @@ impl Vnic {
         let id = registry.create_vnic("dataplane", queues, draw()?).map_err(name)?;
         let (rx_rate, tx_rate) = (gate.rx_rate, gate.tx_rate);
         let (filtered, changed) = (Vec::new(), false);
-        let mut vnic = Vnic { registry, id, rx_rate, tx_rate, filtered, queues, changed };
+        let link_bits_per_s = None;
+        let mut vnic =
+            Vnic { registry, id, rx_rate, tx_rate, filtered, queues, link_bits_per_s, changed };
         for filter in &gate.filters {
             vnic.grant(HOLDER, filter.clone()).map_err(|e| e.to_string())?;
         }
@@ -113,14 +118,26 @@ impl Vnic {
         Ok(self.changed(json!({ "revoked": gone })))
     }
 
+    /// Rates beyond this make no sense.
+    pub fn set_link(&mut self, bits_per_s: Option<u64>) -> Result<(), String> {
+        self.link_bits_per_s = bits_per_s;
+        let rates = self.rx_rate.into_iter().chain(self.tx_rate);
+        rates.map(|rate| self.check(rate)).find_map(Result::err).map_or(Ok(()), Err)
+    }
+
+    fn check(&self, rate: Rate) -> Result<Rate, String> {
+        let within = rate.within(self.link_bits_per_s.unwrap_or(u64::MAX));
+        within.map_err(|e| e.to_string())
+    }
+
     /// Other rates; `none` lifts one.
     pub fn rate(&mut self, rx: Option<&str>, tx: Option<&str>) -> Result<Change, Refusal> {
         let read = |text: Option<&str>, old| match text {
             None => Ok(old),
             Some("none") => Ok(None),
-            Some(text) => match text.parse::<Rate>() {
-                Ok(rate) => Ok(Some(rate)),
-                Err(e) => Err(Refusal::BadRequest(e.to_string())),
+            Some(text) => match text.parse().map_err(|e: RateError| e.to_string()) {
+                Ok(rate) => self.check(rate).map(Some).map_err(Refusal::Vnic),
+                Err(why) => Err(Refusal::BadRequest(why)),
             },
         };
         (self.rx_rate, self.tx_rate) = (read(rx, self.rx_rate)?, read(tx, self.tx_rate)?);
@@ -287,6 +304,9 @@ mod tests {
         vnic.rate(Some("1kpps"), Some("1Mbit")).expect("fine");
         let change = vnic.rate(None, Some("none")).expect("fine");
         assert_eq!(change.gate.as_deref(), Some("gate rate rx 1kpps,burst=3028"));
+        vnic.set_link(Some(1_000_000_000)).expect("what is set is below");
+        let refusal = vnic.rate(None, Some("2Gbit")).err().expect("refused").to_string();
+        assert!(refusal.contains("more than the link's 1Gbit"), "{refusal}");
         let refusal = vnic.rate(Some("0bit"), None).err().expect("refused").to_string();
         assert!(refusal.contains("zero"), "{refusal}");
     }

@@ -57,7 +57,7 @@ fn segment(bytes: usize, src_port: u16, change: impl Fn(&mut [u8])) -> Vec<u8> {
         src: OURS,
         dst: PEER,
         ttl: ipv4::DEFAULT_TTL,
-        ecn: 0,
+        tos: 0,
         ident: 1,
     };
     let header = TcpHeader {
@@ -225,7 +225,7 @@ fn what_no_filter_takes_is_not_heard_nor_what_is_beyond_the_rate() {
             src: PEER,
             dst: OURS,
             ttl: ipv4::DEFAULT_TTL,
-            ecn: 0,
+            tos: 0,
             ident: 1,
         };
         let (seq, ack, flags) = (Seq(1), Seq(0), TcpFlags::SYN);

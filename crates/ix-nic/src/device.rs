@@ -124,6 +124,9 @@ impl OpenedDevice {
     /// devices that have nobody to leave the rest to it does nothing: there the dataplane drops it.
     pub fn set_filters(&mut self, filters: Option<Vec<Filter>>) -> Result<(), OpenError> {
         let Some((_, options)) = &mut self.again else { return Ok(()) };
+        if options.filters == filters {
+            return Ok(());
+        }
         options.filters = filters;
         // An interface that is away gets them when it is opened anew.
         let Some(xdp) = &mut self.xdp else { return Ok(()) };

@@ -45,6 +45,8 @@ pub struct Exchange {
     ifindex: u32,
     mac: [u8; 6],
     uplink: Hung,
+    /// What goes into which link, by number.
+    rules: Vec<(Filter, u32)>,
     ports: BTreeMap<String, Port>,
 }
 
@@ -54,6 +56,8 @@ struct Port {
     ifindex: u32,
     hung: Hung,
     counts: Map,
+    /// What may leave through it.
+    filters: Vec<Filter>,
 }
 
 /// A program that hangs on an interface.
@@ -107,7 +111,8 @@ impl Exchange {
             }
         })?;
         let name = name.to_owned();
-        Ok(Exchange { name, ifindex, mac, uplink, ports: BTreeMap::new() })
+        let (rules, ports) = Default::default();
+        Ok(Exchange { name, ifindex, mac, uplink, rules, ports })
     }
 
     /// The interface's Ethernet address, which its vNICs have as well.
@@ -126,7 +131,8 @@ impl Exchange {
         // Behind the driver: there the kernel hands packets on to whatever interface it is.
         let hung = Hung::up(ifindex, &[ATTACH_GENERIC], &insns)
             .map_err(|e| crate::afxdp::bpf_error("attach an XDP program to", near, e))?;
-        self.ports.insert(near.to_owned(), Port { ifindex, hung, counts });
+        let port = Port { ifindex, hung, counts, filters: Vec::new() };
+        self.ports.insert(near.to_owned(), port);
         Ok(())
     }
 
@@ -142,17 +148,26 @@ impl Exchange {
             self.ports.get(near).map(|port| (filter.clone(), port.ifindex))
         };
         let rules: Vec<_> = rules.iter().filter_map(known).collect();
-        let replaced = self.uplink.replace(&receive_program(&rules));
-        replaced
-            .map_err(|e| crate::afxdp::bpf_error("change the receive filters of", &self.name, e))
+        // To exchange a program takes the kernel some milliseconds.
+        if rules == self.rules {
+            return Ok(());
+        }
+        self.uplink
+            .replace(&receive_program(&rules))
+            .map_err(|e| crate::afxdp::bpf_error("change the receive filters of", &self.name, e))?;
+        self.rules = rules;
+        Ok(())
     }
 
     /// From the next packet on only this may leave through a link.
     pub fn set_transmit(&mut self, near: &str, filters: &[Filter]) -> Result<(), OpenError> {
-        let Some(port) = self.ports.get(near) else { return Ok(()) };
+        let changed = |port: &&mut Port| port.filters != filters;
+        let Some(port) = self.ports.get_mut(near).filter(changed) else { return Ok(()) };
         let insns = transmit_program(filters, self.mac, self.ifindex, &port.counts);
-        let replaced = port.hung.replace(&insns);
-        replaced.map_err(|e| crate::afxdp::bpf_error("change the transmit filters of", near, e))
+        let refused = |e| crate::afxdp::bpf_error("change the transmit filters of", near, e);
+        port.hung.replace(&insns).map_err(refused)?;
+        port.filters = filters.to_vec();
+        Ok(())
     }
 
     /// What a link has carried.

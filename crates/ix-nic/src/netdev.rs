@@ -6,6 +6,7 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 
 // linux/ethtool.h
+const ETHTOOL_GSET: u32 = 0x01;
 const ETHTOOL_GDRVINFO: u32 = 0x03;
 const ETHTOOL_GCHANNELS: u32 = 0x3c;
 const ETHTOOL_GRSSH: u32 = 0x46;
@@ -84,6 +85,18 @@ impl Interface {
         let bit = libc::IFF_UP as i16;
         request.ifr_ifru.ifru_flags = if up { flags | bit } else { flags & !bit };
         self.ioctl(libc::SIOCSIFFLAGS, &mut request)
+    }
+
+    /// Its speed, bits a second, if it tells.
+    pub fn speed_bits_per_s(&self) -> Option<u64> {
+        // `struct ethtool_cmd`: the speed in Mbit/s stands in two halves.
+        let mut settings = [0u32; 11];
+        settings[0] = ETHTOOL_GSET;
+        self.ethtool(&mut settings).ok()?;
+        let mbit = settings[3] & 0xffff | settings[7] << 16;
+        // SPEED_UNKNOWN is -1, in the lower half alone with old drivers.
+        let known = !matches!(mbit, 0 | 0xffff | u32::MAX);
+        known.then_some(u64::from(mbit) * 1_000_000)
     }
 
     /// The driver's name; empty when the interface does not tell.

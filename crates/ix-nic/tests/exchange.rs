@@ -215,13 +215,10 @@ fn what_is_revoked_is_linux_s_with_the_next_packet() {
     net.grant(&[0, 1]);
     let ip = net.tenants[0].ip;
     assert!(net.serve(|linux| asks(linux, ip)));
-    // A thousand changes of others' filters lose and misdirect nothing of it.
-    let start = Instant::now();
-    for round in 0..1000 {
+    // Changes of others' filters do it no harm; `a_thousand_changes_misdirect_nothing` has more.
+    for round in 0..10 {
         net.grant(if round % 2 == 0 { &[0] } else { &[0, 2] });
     }
-    let each = start.elapsed() / 1000;
-    println!("a change of all filters takes {each:?}");
     assert!(net.serve(|linux| asks(linux, ip)));
     net.grant(&[1]);
     net.tenants[0].host.cycle();
@@ -243,4 +240,52 @@ fn what_is_revoked_is_linux_s_with_the_next_packet() {
     drop(exchange);
     ix.run(|| Exchange::open("ix0")).expect("no program is left on it");
     drop(linux);
+}
+
+/// Filters change while a tenant echoes: all comes back, and nobody else hears anything of it.
+#[test]
+#[ignore = "a minute: the kernel takes some milliseconds for each change"]
+fn a_thousand_changes_misdirect_nothing() {
+    let Some(mut net) = Net::new("a_thousand_changes_misdirect_nothing") else { return };
+    net.grant(&[0, 1]);
+    let Net { linux, exchange, tenants, .. } = &mut net;
+    let filter = |direction: &str, ip: [u8; 4]| -> Filter {
+        format!("{direction} udp service {}:7", Ipv4Addr::from(ip)).parse().unwrap()
+    };
+    let rule = |n: usize| (filter("rx", [10, 9, 0, 2 + n as u8]), format!("near{n}"));
+    let done = AtomicBool::new(false);
+    let echoed = std::thread::scope(|scope| {
+        let client = scope.spawn(|| {
+            let mut echoed = 0;
+            while !done.load(Ordering::Acquire) {
+                assert!(asks(linux, [10, 9, 0, 2]));
+                echoed += 1;
+            }
+            echoed
+        });
+        scope.spawn(|| {
+            let start = Instant::now();
+            for round in 0..1000 {
+                let other = if round % 2 == 0 { 1 } else { 2 };
+                exchange.set_receive(&[rule(other), rule(0)]).unwrap();
+                exchange
+                    .set_transmit("near1", &[filter("tx", [10, 9, 0, 2 + other as u8])])
+                    .unwrap();
+            }
+            println!("a change takes {:?}", start.elapsed() / 1000);
+            done.store(true, Ordering::Release);
+        });
+        while !done.load(Ordering::Acquire) {
+            tenants.iter_mut().for_each(|tenant| tenant.host.cycle());
+            std::thread::yield_now();
+        }
+        while !client.is_finished() {
+            tenants[0].host.cycle();
+        }
+        client.join().unwrap()
+    });
+    println!("{echoed} answers");
+    assert!(echoed > 0);
+    // ARP of the others may be about.
+    assert!(net.received()[1..].iter().all(|n| *n < 100), "{:?}", net.received());
 }

@@ -5,7 +5,6 @@
 //! * [`FilterSet`]: what one direction of a vNIC may carry, and why not ([`Foreign`]).
 //! * [`Registry`]: who holds which part, by capabilities that cannot be guessed and can be revoked.
 //! * [`Rate`], [`Shaper`]: bits and packets a second, and when the next packet may pass.
-//! * [`shares`]: a full link among tenants, by weight.
 //! * [`Gate`]: all of it for one dataplane, as one line of text.
 //!
 //! Nothing here reads a clock, draws a random number or touches a device.
@@ -20,7 +19,6 @@ mod rate;
 mod registry;
 mod set;
 mod shaper;
-mod share;
 mod text;
 
 pub use capability::{Capability, CapabilityError};
@@ -32,5 +30,4 @@ pub use rate::{Rate, RateError};
 pub use registry::{Assigned, FilterId, FilterView, Policy, Refusal, Registry, VnicId, VnicView};
 pub use set::{FILTERS_MAX, FilterSet, Foreign};
 pub use shaper::Shaper;
-pub use share::shares;
 pub use text::FilterError;
