@@ -57,6 +57,21 @@ pub fn forget(addr: usize) {
     }
 }
 
+/// Forgets what a fork has not inherited: the kernel gives the addresses to the application there.
+pub fn forget_missing() {
+    for (start, end) in &PROTECTED {
+        let at = start.load(Ordering::Acquire);
+        let mut resident = 0u8;
+        let args = [at as u64, PAGE, &raw mut resident as u64, 0, 0, 0];
+        // SAFETY: fills a byte of ours, for one page; the call only asks.
+        let missing = || unsafe { sys::syscall(libc::SYS_mincore, args) } == -ENOMEM;
+        if end.load(Ordering::Acquire) != 0 && missing() {
+            start.store(0, Ordering::Release);
+            end.store(0, Ordering::Release);
+        }
+    }
+}
+
 /// Whether any of these bytes is the dataplane's.
 pub fn is_protected(addr: u64, bytes: u64) -> bool {
     let end_of = addr.saturating_add(bytes.max(1)).saturating_add(PAGE - 1) & !(PAGE - 1);

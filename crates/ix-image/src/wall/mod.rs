@@ -404,5 +404,6 @@ pub fn adopt(addr: usize, bytes: usize, prot: i32) -> bool {
 
 /// The calling process is a fork.
 fn forked() {
+    memory::forget_missing();
     FORKED.store(true, Ordering::Relaxed);
 }
