@@ -208,6 +208,15 @@ fn a_rate_bounds_what_leaves() {
     }
 }
 
+/// Linux, which knows nothing of the connection, resets it: now, or already when a late
+/// acknowledgement came.
+#[track_caller]
+fn is_reset(stream: &mut TcpStream) {
+    let outcome = stream.write_all(&[1; 64]).and_then(|()| stream.read_exact(&mut [0; 64]));
+    let error = outcome.expect_err("Linux has it");
+    assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
+}
+
 /// One address for both: the filters' packets go to IX, all others to Linux, and what is revoked goes
 /// to Linux as well.
 #[test]
@@ -244,10 +253,7 @@ fn linux_keeps_what_nobody_holds_of_the_same_address() {
     // Nobody holds it any more: Linux, which has no such connection, resets it.
     let filter = shown["filters"][0]["filter"].to_string();
     says(&service, &["filter", "remove", &filter]);
-    stream.write_all(&[1; 64]).expect("sends");
-    let mut answer = [0; 64];
-    let error = stream.read_exact(&mut answer).expect_err("Linux has it");
-    assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
+    is_reset(&mut stream);
     drop(stream);
     service.process.terminate();
 }
@@ -347,9 +353,7 @@ fn three_dataplanes_and_linux_share_an_interface() {
     println!("the owner's vNIC was gone within {:?}", start.elapsed());
     told(&control, &["vnic", "delete", "b"]);
     for stream in &mut streams[1..] {
-        stream.write_all(&[1; 64]).expect("sends");
-        let error = stream.read_exact(&mut [0; 64]).expect_err("Linux has it");
-        assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
+        is_reset(stream);
     }
     echo(&mut streams[0], 1000, 64);
     process.signal(libc::SIGTERM);
