@@ -5,6 +5,7 @@ mod breakdown;
 mod dynamic;
 pub mod elastic;
 mod gate;
+mod http;
 pub mod lab;
 mod memcached;
 mod migration;
@@ -40,6 +41,7 @@ pub fn main(command: &BenchCommand) -> Result<()> {
         BenchCommand::Churn(args) => ("churn", args),
         BenchCommand::UdpEcho(args) => ("udp-echo", args),
         BenchCommand::Memcached(args) => ("memcached", args),
+        BenchCommand::Http(args) => ("http", args),
         BenchCommand::Elastic(args) => ("elastic", args),
         BenchCommand::Migration(args) => ("migration", args),
         BenchCommand::Loss(args) => ("loss", args),
@@ -72,6 +74,7 @@ fn run(name: &str, args: &BenchArgs, device: Device, command: String) -> Result<
     let mut notes = common_notes(&lab);
     let rows = match name {
         "memcached" => memcached::measure(&lab, args, &mut notes)?,
+        "http" => http::measure(&lab, args, &mut notes)?,
         "elastic" => elastic::measure(&lab, args, &mut notes)?,
         "migration" => migration::measure(&lab, args, &mut notes)?,
         _ => {
@@ -118,6 +121,12 @@ pub fn choose_device(asked: Option<Device>) -> Result<(Device, Option<String>)> 
     }
     let why = "without root: TAP in a user namespace (AF_XDP and steering programs need root)";
     Ok((Device::Tap, Some(why.to_owned())))
+}
+
+/// Whether a program is to be found in PATH.
+fn installed(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
 }
 
 /// Who measures against whom.

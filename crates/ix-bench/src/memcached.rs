@@ -4,6 +4,7 @@
 //! The load is open loop; its latency is that of a separate client that makes no load, as in the
 //! papers. Rates are shares of what the same server does in closed loop, so that all servers are
 //! looked at over their whole range.
+use super::installed;
 use super::lab::{Host, Lab, Server};
 use super::plan::{length, or};
 use super::runner::{Setup, mode};
@@ -57,6 +58,8 @@ struct Series {
     peak: Row,
     rates: Vec<Row>,
     best: Row,
+    /// Requests that the server has had, about.
+    requests: f64,
 }
 
 /// Figures of one load.
@@ -140,12 +143,6 @@ fn contestants(
         .mend("use another --device or --client"))
 }
 
-/// Whether a program is to be found in PATH.
-fn installed(program: &str) -> bool {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
-}
-
 impl Series {
     fn new(
         lab: &Lab,
@@ -191,6 +188,7 @@ impl Series {
             peak: row("closed loop", None),
             rates: plan.shares.iter().map(|&share| row("rate", Some(share))).collect(),
             best: row("p99 under 500 µs", None),
+            requests: 0.0,
         }
     }
 
@@ -227,7 +225,10 @@ impl Series {
         eprintln!("ix: {told}: {peak_per_s:.0} req/s closed loop, {most:.0} under 500 µs p99");
         // None is a result, too.
         self.best.add(best.unwrap_or_else(|| vec![("msgs_per_s", 0.0), ("errors", 0.0)]));
-        server.stop();
+        if let Some(forwarded) = server.stop() {
+            self.best.add([("forwarded_per_msg", forwarded as f64 / self.requests.max(1.0))]);
+            self.requests = 0.0;
+        }
         Ok(())
     }
 
@@ -252,15 +253,16 @@ impl Series {
     }
 
     /// Stores the records.
-    fn store(&self, lab: &Lab, plan: &Plan, server: &mut Server) -> Result<()> {
+    fn store(&mut self, lab: &Lab, plan: &Plan, server: &mut Server) -> Result<()> {
         let mut args = self.arguments(plan, server);
         args.push("--preload-only".into());
+        self.requests += f64::from(plan.records);
         lab.start_load(self.setup.client, &args)?.wait_for("stored", server, SLACK)
     }
 
     /// One load; open loop at `rate_per_s`, closed without.
     fn load(
-        &self,
+        &mut self,
         lab: &Lab,
         plan: &Plan,
         server: &mut Server,
@@ -279,7 +281,9 @@ impl Series {
         let summary = rows.and_then(|rows| rows.last()).ok_or_else(|| {
             Problem::new("cannot read the result of the load generator", "it has no rows")
         })?;
-        Ok(figures(summary, rate_per_s.is_some()))
+        let figures = figures(summary, rate_per_s.is_some());
+        self.requests += value(&figures, "msgs_per_s") * plan.seconds;
+        Ok(figures)
     }
 
     fn remark(&self) -> String {

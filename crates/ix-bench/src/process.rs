@@ -107,10 +107,28 @@ impl Process {
         self.child.id() as i32
     }
 
+    /// Asks it to end by this signal, and makes it when it does not; answers the rest of the line of
+    /// standard error that starts so.
+    pub(super) fn stop_and_hear(mut self, signal: i32, start: &str) -> Option<String> {
+        self.end(signal);
+        if let Some(reader) = self.reader.take() {
+            let end = Instant::now() + GRACE;
+            // Whoever else has the pipe keeps it open.
+            while !reader.is_finished() && self.said(start).is_none() && Instant::now() < end {
+                std::thread::sleep(Duration::from_millis(2));
+            }
+        }
+        self.said(start)
+    }
+
     /// Asks it to end, and makes it when it does not.
     pub(super) fn stop(mut self) {
+        self.end(libc::SIGTERM);
+    }
+
+    fn end(&mut self, signal: i32) {
         // SAFETY: signals our own child, which was not waited for yet.
-        unsafe { libc::kill(self.pid(), libc::SIGTERM) };
+        unsafe { libc::kill(self.pid(), signal) };
         let end = Instant::now() + GRACE;
         while Instant::now() < end {
             if let Ok(Some(_)) = self.child.try_wait() {

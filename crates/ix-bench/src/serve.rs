@@ -12,6 +12,8 @@ pub enum Program {
     Kv,
     /// Debian's memcached, on IX by its sockets.
     Memcached,
+    /// Debian's haproxy, on IX by its sockets.
+    Haproxy,
 }
 
 impl Program {
@@ -21,7 +23,13 @@ impl Program {
             Program::Echo => "ix-echo",
             Program::Kv => "ix-kv",
             Program::Memcached => "memcached",
+            Program::Haproxy => "haproxy",
         }
+    }
+
+    /// Whether it is an unmodified program: not of ours, and on Linux's sockets unless IX gives it others.
+    pub fn is_unmodified(self) -> bool {
+        matches!(self, Program::Memcached | Program::Haproxy)
     }
 }
 
@@ -79,9 +87,13 @@ impl Serve {
 }
 
 impl Serve {
-    /// Arguments of memcached, as in IX's bench_memcached.
-    pub(super) fn of_memcached(&self, address: Ipv4Addr, port: u16) -> Vec<OsString> {
-        let mut args: Vec<OsString> = self.arguments.iter().map(OsString::from).collect();
+    /// Name and arguments of an unmodified program; memcached's as in IX's bench_memcached.
+    pub(super) fn of_unmodified(&self, address: Ipv4Addr, port: u16) -> Vec<OsString> {
+        let mut args: Vec<OsString> = vec![self.program.name().into()];
+        args.extend(self.arguments.iter().map(OsString::from));
+        if self.program == Program::Haproxy {
+            return args;
+        }
         args.extend(["-u", "root", "-U", "0", "-o", "hashpower=20", "-l"].map(Into::into));
         args.extend([address.to_string(), "-p".into(), port.to_string()].map(Into::into));
         args.extend(["-t".into(), self.threads().to_string().into()]);

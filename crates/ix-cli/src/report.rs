@@ -5,11 +5,14 @@ use serde_json::{Map, Value, json};
 use std::path::Path;
 
 /// Figures that may be measured at a point, in the table's order: key, heading, decimals.
-const FIGURES: [(&str, &str, usize); 43] = [
+const FIGURES: [(&str, &str, usize); 46] = [
     ("wanted_per_s", "wanted/s", 0),
     ("msgs_per_s", "msg/s", 0),
     ("connections_per_s", "conn/s", 0),
     ("mbit_per_s", "Mbit/s", 0),
+    ("msgs_per_busy_s", "msg/busy s", 0),
+    ("server_busy", "busy", 2),
+    ("forwarded_per_msg", "forwarded/msg", 3),
     ("avg_us", "avg µs", 1),
     ("p50_us", "p50 µs", 1),
     ("p99_us", "p99 µs", 1),

@@ -42,6 +42,8 @@ enum Program {
     Dynamic,
     /// It is not.
     Static,
+    /// Made for another machine.
+    Foreign,
     /// No ELF file that can be read: the kernel will say what it thinks of it.
     Unknown,
 }
@@ -51,6 +53,11 @@ pub fn preload(how: Posix, program: &Path, settings: &Settings) -> Result<Preloa
     let kind = look_at(program);
     let name = program.display();
     let wanted = match (how, kind) {
+        (_, Program::Foreign) => {
+            return Err(Problem::new(format!("cannot run {name}"), "not made for x86-64")
+                .mend("build it for this machine")
+                .with_status(STATUS_NOT_EXECUTABLE));
+        }
         (Posix::Off, _) | (Posix::Auto, Program::Native | Program::Unknown) => false,
         (Posix::Auto | Posix::On, Program::Static) => {
             let why = "it is linked statically: nothing can stand in front of its calls";
@@ -140,9 +147,11 @@ fn judge(file: &[u8]) -> Option<Program> {
     let u16_at = |at: usize| Some(u16::from_le_bytes(file.get(at..at + 2)?.try_into().ok()?));
     let u32_at = |at: usize| Some(u32::from_le_bytes(file.get(at..at + 4)?.try_into().ok()?));
     let u64_at = |at: usize| Some(u64::from_le_bytes(file.get(at..at + 8)?.try_into().ok()?));
-    // Another machine's is for the launcher to refuse.
-    if file.get(..6)? != b"\x7fELF\x02\x01" || u16_at(18)? != 62 {
+    if file.get(..4)? != b"\x7fELF" {
         return None;
+    }
+    if file.get(4..6)? != b"\x02\x01" || u16_at(18)? != 62 {
+        return Some(Program::Foreign);
     }
     let (table, size, count) = (u64_at(32)? as usize, u16_at(54)? as usize, u16_at(56)? as usize);
     let mut dynamic = false;

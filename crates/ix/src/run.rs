@@ -31,6 +31,7 @@ pub fn main(args: &RunArgs) -> Result<u8> {
     }
     let specs = device_specs(&settings)?;
     let program = find_program(args.program.first().map_or(OsStr::new(""), |p| p))?;
+    has_descriptors(&program)?;
     let preload = crate::posix::preload(args.posix, &program, &settings)?;
     if walled && !preload.env.is_empty() {
         let why = "unmodified programs with sockets on IX are not built for the wall yet";
@@ -101,6 +102,18 @@ fn vnic(gate: &Gate, queues: usize, devices: &[OpenedDevice]) -> Result<Vnic> {
     let speed = |device: &OpenedDevice| Interface::new(&device.info.name).ok()?.speed_bits_per_s();
     vnic.set_link(real.filter_map(speed).min()).map_err(refused)?;
     Ok(vnic)
+}
+
+/// The dataplane's descriptors have numbers of their own, beside those that the program can have.
+fn has_descriptors(program: &Path) -> Result<()> {
+    const LEAST: u64 = 2 * ix_domain::RESERVED_FDS as u64;
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: fills the struct we own.
+    if unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) } < 0 || limit.rlim_cur >= LEAST {
+        return Ok(());
+    }
+    let why = format!("{} descriptors are few: the dataplane alone has 64", limit.rlim_cur);
+    Err(Problem::new(format!("cannot run {}", program.display()), why).mend("ulimit -n 1024"))
 }
 
 /// Whom a program behind the wall runs as: never root, and never with what root leaves it.

@@ -3,9 +3,10 @@
 mod support;
 
 use ix_testbed::Namespace;
+use std::ffi::OsStr;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddrV4, TcpStream, UdpSocket};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::Duration;
 use support::process::Process;
@@ -160,21 +161,91 @@ fn memcached_passes_its_clients_tests() {
         let words = ["memccapable", "-h", &at, "-p", "11211"];
         let Some(output) = client(test, &bed.client, "libmemcached-tools", &words) else { return };
         assert!(text(&output).contains("All tests passed"), "{}", text(&output));
-        // Every answer is checked, as is that nothing is missing.
-        for more in [&["--connections", "64"][..], &["--connections", "4", "--udp"]] {
-            let mut load = bed.client.command(env!("CARGO_BIN_EXE_ix"), None);
-            load.args(["load", &MEMCACHED.to_string(), "--protocol", "memcached", "--json", "-"]);
-            let output = load.args(["--seconds", "0.5"]).args(more).output().expect("ix load");
-            assert!(output.status.success(), "{}", text(&output));
-        }
+        service.comes_to_rest(PATIENCE);
+        let before = descriptors(&service);
+        put_load(&bed, "0.5");
         datagrams_are_answered(&bed);
-        let stats = service.comes_to_rest(PATIENCE);
-        assert!(stats.total("accepted") > 64, "it was IX that served: {stats}");
-        service.process.signal(libc::SIGTERM);
-        // It handles the signal and ends by itself.
-        let (status, said) = service.process.wait(PATIENCE);
-        assert!(status.success(), "{status}: {said:#?}");
+        nothing_is_left(service, before);
     }
+}
+
+/// The same for minutes.
+#[test]
+#[ignore = "two minutes"]
+fn memcached_serves_for_minutes_and_leaks_nothing() {
+    let test = "memcached_serves_for_minutes_and_leaks_nothing";
+    if Command::new("memcached").arg("-V").output().is_err() {
+        eprintln!("SKIPPED {test}: no memcached; apt-get install memcached");
+        return;
+    }
+    for workers in ["1", "2"] {
+        let Some(bed) = Bed::new(test, Nic::Afxdp, 1) else { return };
+        let Some(service) = memcached(&bed, workers) else { return };
+        service.comes_to_rest(PATIENCE);
+        let before = descriptors(&service);
+        put_load(&bed, "20");
+        nothing_is_left(service, before);
+    }
+}
+
+/// Loads of so many seconds in text, binary, on many short connections, and in datagrams. Every answer is
+/// checked, as is that nothing is missing.
+fn put_load(bed: &Bed, seconds: &str) {
+    for (protocol, more) in [
+        ("memcached", &["--connections", "64"][..]),
+        ("memcached-binary", &["--connections", "64", "--depth", "4"]),
+        ("memcached", &["--connections", "8", "--messages-per-connection", "3"]),
+        ("memcached", &["--connections", "4", "--udp"]),
+    ] {
+        let mut load = bed.client.command(env!("CARGO_BIN_EXE_ix"), None);
+        load.args(["load", &MEMCACHED.to_string(), "--protocol", protocol, "--json", "-"]);
+        let output = load.args(["--seconds", seconds]).args(more).output().expect("ix load");
+        assert!(output.status.success(), "{protocol} {more:?}: {}", text(&output));
+    }
+}
+
+/// The program's descriptors; those of the dataplane and of the library have high numbers.
+fn descriptors(service: &Service) -> Vec<u32> {
+    const OWN: u32 = 256;
+    let folder = format!("/proc/{}/fd", service.program());
+    let entries = std::fs::read_dir(folder).expect("the program's descriptors").flatten();
+    let numbers = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let mut numbers: Vec<u32> = numbers.filter(|number| *number < OWN).collect();
+    numbers.sort_unstable();
+    numbers
+}
+
+/// No flow, no frame and no descriptor of what the clients did is left, and memcached, which handles
+/// the signal, ends by itself.
+fn nothing_is_left(service: Service, before: Vec<u32>) {
+    let stats = service.comes_to_rest(PATIENCE);
+    assert!(stats.total("accepted") > 64, "it was IX that served: {stats}");
+    support::eventually("descriptors are closed", || descriptors(&service) == before);
+    service.process.signal(libc::SIGTERM);
+    let (status, said) = service.process.wait(PATIENCE);
+    assert!(status.success(), "{status}: {said:#?}");
+}
+
+/// A call on a socket of IX is no system call: a million of them, and how long one takes.
+#[test]
+fn intercepted_calls_do_not_enter_linux() {
+    let test = "intercepted_calls_do_not_enter_linux";
+    let Some(program) = compile(test, "calls") else { return };
+    let Some(bed) = Bed::new(test, Nic::Tap, 1) else { return };
+    let words = [program.to_str().expect("text"), "7"];
+    let service = bed.start_env(&[("IX_POSIX_CALLS", "1")], &[], &words);
+    service.process.wait_for("ready", PATIENCE);
+    let mut stream = bed.client.run(|| connect_to(SERVICE));
+    stream.write_all(b"x").expect("a byte");
+    service.process.wait_for("ioctl ", PATIENCE);
+    drop(stream);
+    let (status, said) = service.process.wait(PATIENCE);
+    assert!(status.success(), "{said:#?}");
+    let rest = |start: &str| said.iter().find_map(|line| line.strip_prefix(start));
+    eprintln!("an intercepted recv: {:?}, ioctl: {:?}", rest("recv "), rest("ioctl "));
+    let forwarded = rest("ix: calls forwarded to Linux: ").expect("the count");
+    let count = forwarded.split(' ').next().and_then(|count| count.parse::<u64>().ok());
+    assert!(count.is_some_and(|count| count < 1000), "{forwarded}");
 }
 
 fn datagrams_are_answered(bed: &Bed) {
@@ -242,12 +313,99 @@ fn programs_that_cannot_be_are_refused_in_one_line() {
         );
         return;
     }
+    is_refused(&program, &["linked statically"]);
+    // Whose owner is another one.
+    let identity = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("echo-setuid");
+    let _ = std::fs::remove_file(&identity);
+    std::fs::copy("/bin/true", &identity).expect("a program");
+    // SAFETY: no arguments.
+    let own = unsafe { libc::geteuid() };
+    if own == 0 {
+        std::os::unix::fs::chown(&identity, Some(65534), None).expect("another owner");
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o4755);
+        std::fs::set_permissions(&identity, mode).expect("set-uid");
+        is_refused(&identity, &["set-uid"]);
+    } else {
+        eprintln!("SKIPPED a part of {test}: only root gives files away; run it as root");
+    }
+    // Made for other machines: 64 bits for ARM, 32 bits for x86.
+    for (class, machine) in [(2, 183), (1, 3)] {
+        let mut file = std::fs::read("/bin/true").expect("a program");
+        (file[4], file[18], file[19]) = (class, machine, 0);
+        let _ = std::fs::remove_file(&identity);
+        std::fs::write(&identity, file).expect("a file");
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        std::fs::set_permissions(&identity, mode).expect("executable");
+        is_refused(&identity, &["not made for x86-64"]);
+    }
+}
+
+/// In one line, before anything is touched.
+fn is_refused(program: &Path, words: &[&str]) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ix"));
-    command.args(["run", "--nic", "tap:ixnone", "--addr", "10.88.0.2/16", "--"]).arg(&program);
+    command.args(["run", "--nic", "tap:ixnone", "--addr", "10.88.0.2/16", "--"]).arg(program);
     let output = command.output().expect("ix");
     let said = text(&output);
     assert_eq!(output.status.code(), Some(126), "{said}");
-    assert!(said.contains("linked statically") && said.lines().count() == 1, "{said}");
+    assert!(words.iter().all(|word| said.contains(word)), "{said}");
+    assert_eq!(said.lines().count(), 1, "{said}");
+}
+
+/// What only the program's start shows: its own line, or its loader's, and its status.
+#[test]
+fn programs_that_fail_at_their_start_say_why() {
+    let test = "programs_that_fail_at_their_start_say_why";
+    let Some(program) = compile(test, "echo") else { return };
+    // Not a tap: that goes with its program, before the test finds it.
+    let Some(bed) = Bed::new(test, Nic::Afxdp, 1) else { return };
+    let run = |words: &[&str]| {
+        let (status, said) = bed.start(words).process.wait(PATIENCE);
+        let own = |line: &&String| !line.starts_with("ix: domain none");
+        (status.code(), said.iter().filter(own).cloned().collect::<Vec<_>>())
+    };
+    // A library that is missing.
+    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
+    let (library, lacking) = (folder.join("libixgone.so"), folder.join("lacking"));
+    let cc = |words: &[&OsStr]| Command::new("cc").args(words).status().expect("cc").success();
+    let empty = folder.join("empty.c");
+    std::fs::write(&empty, "int ix_gone(void) { return 0; }").expect("a file");
+    let main = folder.join("lacking.c");
+    std::fs::write(&main, "int ix_gone(void); int main(void) { return ix_gone(); }").expect("file");
+    let w = OsStr::new;
+    assert!(cc(&[w("-shared"), w("-o"), library.as_os_str(), empty.as_os_str()]));
+    assert!(cc(&[w("-o"), lacking.as_os_str(), main.as_os_str(), library.as_os_str()]));
+    std::fs::remove_file(&library).expect("gone");
+    let (status, said) = run(&[lacking.to_str().expect("text")]);
+    assert_eq!(status, Some(127), "{said:#?}");
+    assert!(said.len() == 1 && said[0].contains("libixgone.so"), "{said:#?}");
+    // A script runs under its interpreter; what that executes is outside of IX, and it is said.
+    let script = folder.join("ix-script.sh");
+    let content = format!("#!/bin/sh\nexec {} 7\n", program.display());
+    std::fs::write(&script, content).expect("a script");
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(&script, mode).expect("executable");
+    let service = bed.start(&[script.to_str().expect("text")]);
+    let told = format!("ix: {} executed another program, outside of IX", script.display());
+    service.process.wait_for(&told, PATIENCE);
+    service.process.signal(libc::SIGTERM);
+    service.process.wait(PATIENCE);
+    // An address that is neither IX's nor Linux's.
+    if Command::new("memcached").arg("-V").output().is_ok() {
+        let words = ["memcached", "-u", "nobody", "-U", "0", "-l", "192.0.2.77"];
+        let (status, said) = run(&words);
+        assert_ne!(status, Some(0), "{said:#?}");
+        assert!(said.iter().any(|line| line.contains("Cannot assign requested")), "{said:#?}");
+    }
+    // Fewer descriptors than the dataplane alone needs.
+    let line = format!(
+        "ulimit -n 60; exec {} run --nic tap:ixnone --addr 10.88.0.2/16 -- {}",
+        env!("CARGO_BIN_EXE_ix"),
+        program.display()
+    );
+    let output = Command::new("sh").args(["-c", &line]).output().expect("a shell");
+    let said = text(&output);
+    assert!(!output.status.success() && said.contains("ulimit -n 1024"), "{said}");
+    assert_eq!(said.lines().count(), 1, "{said}");
 }
 
 /// The greeting of whoever accepts; asked for until somebody does.

@@ -222,6 +222,7 @@ fn sleep(bell: RawFd, linux: Option<RawFd>, left: Option<Duration>) -> bool {
         tv_nsec: left.subsec_nanos().into(),
     });
     let time = time.as_ref().map_or(core::ptr::null(), core::ptr::from_ref);
+    crate::real::own_call();
     signals::asleep(bell, || {
         // SAFETY: an array with its length, a time or null, no mask.
         unsafe { libc::syscall(libc::SYS_ppoll, polls.as_mut_ptr(), 2, time, 0, 8) };

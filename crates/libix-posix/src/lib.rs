@@ -7,7 +7,7 @@
 //! * `fds` knows which descriptors are ours, without a lock. Each socket keeps a real Linux socket
 //!   under its descriptor, so that numbers, `dup`, `fcntl`, close-on-exec, `fstat` and `select` are
 //!   as ever.
-//! * `ops`, `transfer`, `options` and `ready` are the calls, in safe code, on what `state` holds.
+//! * `ops`, `transfer`, `options`, `poll` and `ready` are the calls, in safe code, on what `state` holds.
 //! * `seat` says which process of the program has the dataplane, and begins it.
 //! * `drive` runs the dataplane on whichever thread has to wait; `emit` and `dispatch` are its two
 //!   ends: calls in, events out.
@@ -29,6 +29,7 @@ mod log;
 mod mem;
 mod ops;
 mod options;
+mod poll;
 mod process;
 mod ready;
 mod real;

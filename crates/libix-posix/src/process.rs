@@ -2,6 +2,7 @@
 use crate::drive;
 use crate::fds;
 use crate::log::{self, Once};
+use crate::real;
 use crate::route::{self, Network, Routes};
 use crate::seat;
 use crate::signals;
@@ -9,7 +10,7 @@ use crate::socket::Kind;
 use crate::state::Role;
 use crate::sync::{Guard, lock, out_of_the_way};
 use core::cell::UnsafeCell;
-use core::sync::atomic::{AtomicI32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use libix::raw::{Starter, Wait};
 use std::net::Ipv4Addr;
 use std::os::fd::RawFd;
@@ -22,6 +23,9 @@ const RESERVED_FDS: i32 = 64;
 
 /// The process that this library was loaded into.
 static PID: AtomicI32 = AtomicI32::new(0);
+/// The user's wish to hear of calls that go on to Linux.
+const COUNT_CALLS: &str = "IX_POSIX_CALLS";
+static COUNTS: AtomicBool = AtomicBool::new(false);
 /// See [`reserved_end`].
 static RESERVED_END: AtomicI32 = AtomicI32::new(0);
 
@@ -38,6 +42,7 @@ static END: extern "C" fn() = end;
 /// Before the program's first instruction: what `ix run` says, and what Linux has.
 extern "C" fn begin() {
     PID.store(pid(), Ordering::Relaxed);
+    COUNTS.store(std::env::var_os(COUNT_CALLS).is_some(), Ordering::Relaxed);
     let Ok(text) = std::env::var(route::ENV) else { return };
     let number = |nth| text.split(';').nth(nth).and_then(|fd| fd.parse().ok());
     let (Some(routes), Ok(starter), Some(library), Some(base)) =
@@ -172,6 +177,13 @@ extern "C" fn end() {
     leave();
 }
 
+/// Says how many calls went on to Linux, where the user wants to know.
+fn tell_calls() {
+    if COUNTS.load(Ordering::Relaxed) {
+        log::line(&format!("calls forwarded to Linux: {}", real::calls_made()));
+    }
+}
+
 /// Closes all sockets and runs the dataplane until all is sent and acknowledged, for a bounded time.
 pub fn leave() {
     if PID.load(Ordering::Relaxed) != pid() {
@@ -182,6 +194,7 @@ pub fn leave() {
         return;
     }
     core.leaving = true;
+    tell_calls();
     for id in core.sockets.ids() {
         let open = |socket: &&mut crate::socket::Socket| {
             socket.fds > 0 && !matches!(socket.kind, Kind::Linux | Kind::Idle { .. })

@@ -1,6 +1,6 @@
 //! The functions that ours stand in front of: the next ones in the order of loading, the C library's.
 use core::ffi::{CStr, c_int, c_uint, c_void};
-use core::sync::atomic::{AtomicPtr, Ordering};
+use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use libc::{
     epoll_event, fd_set, iovec, mmsghdr, msghdr, nfds_t, off_t, pid_t, pollfd, sigset_t, size_t,
     sockaddr, socklen_t, ssize_t, timespec, timeval,
@@ -18,7 +18,15 @@ fn find(name: &CStr) -> *mut c_void {
 }
 
 macro_rules! next {
-    ($($name:ident($($arg:ident: $type:ty),*) -> $result:ty;)*) => { $(
+    ($($name:ident($($arg:ident: $type:ty),*) -> $result:ty;)*) => {
+        /// The calls that go on to Linux.
+        #[allow(non_camel_case_types)]
+        #[derive(Clone, Copy)]
+        enum Call { $($name),* }
+
+        const NAMES: [&str; [$(Call::$name),*].len()] = [$(stringify!($name)),*];
+
+        $(
         /// The C library's function of this name.
         ///
         /// # Safety
@@ -26,6 +34,7 @@ macro_rules! next {
         #[allow(clippy::too_many_arguments)]
         pub unsafe fn $name($($arg: $type),*) -> $result {
             static AT: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
+            MADE[Call::$name as usize].fetch_add(1, Ordering::Relaxed);
             let mut at = AT.load(Ordering::Relaxed);
             if at.is_null() {
                 // SAFETY: the bytes end with the only zero.
@@ -41,7 +50,8 @@ macro_rules! next {
                 )
             }
         }
-    )* };
+        )*
+    };
 }
 
 next! {
@@ -114,6 +124,29 @@ next! {
     setresuid(real: libc::uid_t, effective: libc::uid_t, saved: libc::uid_t) -> c_int;
     setresgid(real: libc::gid_t, effective: libc::gid_t, saved: libc::gid_t) -> c_int;
     setgroups(count: size_t, groups: *const libc::gid_t) -> c_int;
+}
+
+/// How often each was called: beside a system call a count costs nothing.
+static MADE: [AtomicU64; NAMES.len()] = [const { AtomicU64::new(0) }; NAMES.len()];
+/// System calls of the library's own: threads that wake each other and wait.
+static OWN: AtomicU64 = AtomicU64::new(0);
+
+/// The library makes a system call for itself.
+pub fn own_call() {
+    OWN.fetch_add(1, Ordering::Relaxed);
+}
+
+/// How many calls went on to Linux until now, the most frequent by name.
+pub fn calls_made() -> String {
+    const NAMED: usize = 6;
+    let counts = NAMES.iter().zip(&MADE).map(|(name, made)| (made.load(Ordering::Relaxed), *name));
+    let mut counts: Vec<_> = counts.filter(|(count, _)| *count > 0).collect();
+    counts.sort_unstable_by(|a, b| b.cmp(a));
+    let all: u64 = counts.iter().map(|(count, _)| count).sum();
+    let most = counts.iter().take(NAMED).map(|(count, name)| format!("{name} {count}"));
+    let most = most.collect::<Vec<_>>().join(", ");
+    let own = OWN.load(Ordering::Relaxed);
+    format!("{all} ({most}), {own} of the library's own")
 }
 
 /// The calling thread's errno.

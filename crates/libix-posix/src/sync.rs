@@ -61,6 +61,7 @@ impl Drop for Guard {
 #[cold]
 pub fn ring(bell: RawFd) {
     let one = 1u64;
+    crate::real::own_call();
     // SAFETY: writes eight bytes from a local, by the bare call: `write` is ours. A full counter is a
     // ring that was heard already.
     unsafe { libc::syscall(libc::SYS_write, bell, &raw const one, 8) };
@@ -69,6 +70,7 @@ pub fn ring(bell: RawFd) {
 /// Silences a bell.
 pub fn hush(bell: RawFd) {
     let mut count = 0u64;
+    crate::real::own_call();
     // SAFETY: reads eight bytes into a local; the descriptor is non-blocking.
     unsafe { libc::syscall(libc::SYS_read, bell, &raw mut count, 8) };
 }

@@ -106,6 +106,30 @@ pub const TABLE: &[Row] = &[
     ("Unix sockets, raw and packet sockets, IPv6 addresses", "Linux's", "none"),
 ];
 
+/// What no row says.
+#[cfg(test)]
+const MORE: &str = "
+## Threads
+
+A program has one elastic thread of the dataplane, whatever threads it has itself; `ix run` refuses more than one
+hardware thread in `--cpus` for it. What holds:
+
+- Any thread may use any socket: accepted on one, read on another, closed by a third.
+- The thread that has to wait runs the dataplane meanwhile. A program with one busy thread so never hands
+  anything over.
+- Others that wait sleep, and are woken by a write to an eventfd when an event is theirs: microseconds, as Linux's own
+  wake-ups. So `memcached -t 2` works and is no faster than `-t 1`.
+- Listeners of several threads at one port (`SO_REUSEPORT`) get connections in turn.
+- A connection does not move to the thread that polls it, and more than one elastic thread for one program does not
+  exist yet.
+
+## What goes on to Linux
+
+With `IX_POSIX_CALLS=1` in its environment a program says at its end how many calls went on to Linux, the most frequent
+by name, and how many the library made for itself to wake and to wait. `ix bench memcached` and `ix bench http` print
+them by request.
+";
+
 /// The page.
 #[cfg(test)]
 fn page() -> String {
@@ -120,6 +144,7 @@ fn page() -> String {
     for (call, goes, test) in TABLE {
         page.push_str(&format!("| {call} | {goes} | {test} |\n"));
     }
+    page.push_str(MORE);
     page
 }
 

@@ -153,6 +153,11 @@ impl Lab {
         &self.ix
     }
 
+    /// The device under IX.
+    pub fn device(&self) -> Device {
+        self.device
+    }
+
     /// Whether IX can run at the client's end as well.
     pub fn has_ix_client(&self) -> bool {
         self.device != Device::Tap

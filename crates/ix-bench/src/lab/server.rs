@@ -1,15 +1,20 @@
 //! Servers at the link's end.
-use super::{Host, IX_SERVER, LINUX_SERVER, Lab, PORT, PREFIX, START, TAP, TAP_IX, TAP_LINUX};
+use super::{
+    Host, IX_SERVER, LINUX_CLIENT, LINUX_SERVER, Lab, PORT, PREFIX, START, TAP, TAP_IX, TAP_LINUX,
+};
 use crate::args::Device;
 use crate::process::Process;
 use crate::serve::{Program, Serve};
 use ix_cli::problem::{Problem, Result};
 use ix_testbed::Namespace;
 use std::net::{Ipv4Addr, SocketAddrV4, TcpStream};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
+
+/// How a line of an unmodified program begins, see `IX_POSIX_CALLS` in docs/posix.md.
+const CALLS: &str = "ix: calls forwarded to Linux: ";
 
 /// A running server.
 pub struct Server {
@@ -17,6 +22,8 @@ pub struct Server {
     host: Host,
     address: Ipv4Addr,
     control: PathBuf,
+    /// The signal that ends it in order.
+    stop: i32,
 }
 
 impl Lab {
@@ -30,9 +37,10 @@ impl Lab {
         let cpus = self.cpus_for(serve.threads());
         self.set_queues(cpus.len())?;
         let (command, address, on_tap) = match (host, self.device) {
-            (Host::Linux { .. }, _) if serve.program == Program::Memcached => {
-                let mut command = self.server.command("memcached", Some(cpus[0]));
-                command.args(serve.of_memcached(LINUX_SERVER, PORT));
+            (Host::Linux { .. }, _) if serve.program.is_unmodified() => {
+                let words = serve.of_unmodified(LINUX_SERVER, PORT);
+                let mut command = self.server.command(&words[0], Some(cpus[0]));
+                command.args(&words[1..]);
                 (command, LINUX_SERVER, false)
             }
             (Host::Linux { spin }, _) => {
@@ -47,16 +55,38 @@ impl Lab {
                 (self.serve_ix(&self.server, IX_SERVER, &cpus, serve), IX_SERVER, false)
             }
         };
+        let mut command = command;
+        if serve.program.is_unmodified() {
+            let back = if on_tap { TAP_LINUX } else { LINUX_CLIENT };
+            command.env("IX_FRONT", format!("{address}:{PORT}")).env("IX_BACK", back.to_string());
+            command.env("IX_POSIX_CALLS", "1");
+        }
         let mut process = Process::start(command, &format!("{} server", host.system()))?;
         if on_tap {
             self.raise_tap(&mut process)?;
         }
         match serve.program {
-            Program::Memcached if host == Host::Ix => wait_for_dataplane(&mut process)?,
-            Program::Memcached => self.wait_for_listener(&mut process, address)?,
-            _ => drop(process.wait_for_line("ready", START)?),
+            program if !program.is_unmodified() => {
+                drop(process.wait_for_line("ready", START)?);
+            }
+            _ if host == Host::Ix => wait_for_dataplane(&mut process)?,
+            _ => self.wait_for_listener(&mut process, address)?,
         }
-        Ok(Server { process, host, address, control: self.control_of(address) })
+        // haproxy dies of a SIGTERM.
+        let gently = serve.program == Program::Haproxy;
+        let stop = if gently { libc::SIGUSR1 } else { libc::SIGTERM };
+        Ok(Server { process, host, address, control: self.control_of(address), stop })
+    }
+
+    /// Starts `ix-httpd` on Linux sockets at the client's end.
+    pub fn start_back_end(&self, folder: &Path, port: u16) -> Result<Server> {
+        let cpu = self.client_cpus.last().copied().unwrap_or(self.cpus.1);
+        let mut command = self.client.command(&self.ix, Some(cpu));
+        command.args(["httpd", "--linux", "--port", &port.to_string()]).arg(folder);
+        let mut process = Process::start(command, "web server")?;
+        process.wait_for_line("ready", START)?;
+        let (host, control, stop) = (Host::BLOCKING, PathBuf::new(), libc::SIGTERM);
+        Ok(Server { process, host, address: LINUX_CLIENT, control, stop })
     }
 
     /// Waits for a server that does not say when it is ready.
@@ -105,9 +135,7 @@ impl Lab {
     ) -> Command {
         let batch = serve.batch.map(|b| vec!["--batch".into(), b.to_string().into()]);
         let args = match serve.program {
-            Program::Memcached => {
-                [vec!["memcached".into()], serve.of_memcached(address, PORT)].concat()
-            }
+            program if program.is_unmodified() => serve.of_unmodified(address, PORT),
             _ => [vec![self.ix.clone().into_os_string()], serve.of_ix(PORT)].concat(),
         };
         let mut flags = batch.unwrap_or_default();
@@ -155,8 +183,16 @@ impl Server {
         self.process.pid()
     }
 
-    /// Stops it, and waits until it is gone.
-    pub fn stop(self) {
-        self.process.stop();
+    /// Stops it, and waits until it is gone; answers how many calls of an unmodified program on IX went
+    /// on to Linux.
+    pub fn stop(self) -> Option<u64> {
+        let said = match self.host {
+            Host::Ix => self.process.stop_and_hear(self.stop, CALLS),
+            Host::Linux { .. } => {
+                self.process.stop();
+                None
+            }
+        };
+        said.and_then(|said| said.split(' ').next()?.parse().ok())
     }
 }

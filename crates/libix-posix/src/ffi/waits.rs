@@ -1,6 +1,6 @@
 //! Waiting for several descriptors.
 use super::answer;
-use crate::{fds, log, ready, real, signals};
+use crate::{fds, log, poll, ready, real, signals};
 use core::ptr::null_mut;
 use libc::{c_int, epoll_event, fd_set, nfds_t, pollfd, sigset_t, size_t, timespec, timeval};
 use std::time::{Duration, Instant};
@@ -146,7 +146,7 @@ pub unsafe extern "C" fn poll(fds: *mut pollfd, count: nfds_t, timeout_ms: c_int
     signals::reset();
     // SAFETY: the program passes an array of so many descriptors.
     let slice = unsafe { core::slice::from_raw_parts_mut(fds, count as usize) };
-    answer(ready::poll(slice, ready::until_ms(timeout_ms)), on_linux) as c_int
+    answer(poll::poll(slice, ready::until_ms(timeout_ms)), on_linux) as c_int
 }
 
 #[unsafe(no_mangle)]
@@ -183,7 +183,7 @@ pub unsafe extern "C" fn ppoll(
     // SAFETY: the program passes an array of so many descriptors.
     let slice = unsafe { core::slice::from_raw_parts_mut(fds, count as usize) };
     // SAFETY: null, or a mask of the program's.
-    let outcome = unsafe { with_mask(mask, || ready::poll(slice, until)) };
+    let outcome = unsafe { with_mask(mask, || poll::poll(slice, until)) };
     answer(outcome, on_linux) as c_int
 }
 
@@ -240,7 +240,7 @@ pub unsafe extern "C" fn select(
     let until = limit.and_then(|limit| start.checked_add(limit));
     // SAFETY: each is null, or a set of `count` bits.
     let sets = unsafe { (words(read, count), words(write, count), words(except, count)) };
-    let outcome = ready::select(count, sets.0, sets.1, sets.2, until);
+    let outcome = poll::select(count, sets.0, sets.1, sets.2, until);
     // Linux writes down how much time is left.
     if let (Some(limit), Some(timeout), true) =
         // SAFETY: null, or a time of the program's.
@@ -276,6 +276,6 @@ pub unsafe extern "C" fn pselect(
     let sets = unsafe { (words(read, count), words(write, count), words(except, count)) };
     let outcome =
         // SAFETY: null, or a mask of the program's.
-        unsafe { with_mask(mask, || ready::select(count, sets.0, sets.1, sets.2, until)) };
+        unsafe { with_mask(mask, || poll::select(count, sets.0, sets.1, sets.2, until)) };
     answer(outcome, on_linux) as c_int
 }

@@ -1,0 +1,142 @@
+//! Where a socket is bound.
+use super::{Instead, Outcome, leave_to_linux, linux_name, move_watches, socket_of, soon};
+use crate::drive::Interest;
+use crate::real;
+use crate::route::Whose;
+use crate::slab::Id;
+use crate::socket::Kind;
+use crate::state::Core;
+use crate::sync::{Guard, lock};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::os::fd::RawFd;
+
+/// Ports that the program is given when it does not say one (RFC 6056 asks for a wide range).
+const EPHEMERAL: std::ops::Range<u16> = 32768..60999;
+
+/// `bind`.
+pub fn bind(fd: RawFd, at: SocketAddr, on_linux: impl FnOnce() -> i32) -> Outcome<()> {
+    let mut core = lock();
+    let id = socket_of(&core, fd)?;
+    let whose = core.routes.bind(at.ip());
+    let Some(socket) = core.sockets.get_mut(id) else { return Err(libc::EBADF.into()) };
+    let Kind::Idle { stream, ix: false, both: false } = socket.kind else {
+        return Err(if socket.is_linux() { Instead::Linux } else { libc::EINVAL.into() });
+    };
+    let v6_only = socket.ipv6 && socket.options.v6_only;
+    match whose {
+        Whose::Linux => leave_to_linux(&mut core, id),
+        _ if v6_only => leave_to_linux(&mut core, id),
+        Whose::Both => {
+            if on_linux() < 0 {
+                return Err(real::errno().into());
+            }
+            let at = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), linux_name(fd)?.port());
+            let options = socket.options.clone();
+            if in_use(&core, id, at, stream, &options) {
+                return Err(libc::EADDRINUSE.into());
+            }
+            let given = !stream && at.port() != 0 && !is_ephemeral(fd, at);
+            if let Some(socket) = core.sockets.get_mut(id) {
+                socket.bound = Some(at);
+                socket.kind = Kind::Idle { stream, ix: stream, both: true };
+            }
+            // A UDP server; a client's socket waits for its first destination.
+            if given {
+                return become_datagrams(core, id);
+            }
+            return Ok(());
+        }
+        Whose::Ix => {
+            let options = socket.options.clone();
+            let port = match at.port() {
+                0 => free_port(&core, id, at.ip(), stream)?,
+                port => port,
+            };
+            let at = SocketAddr::new(at.ip(), port);
+            if in_use(&core, id, at, stream, &options) {
+                return Err(libc::EADDRINUSE.into());
+            }
+            if let Some(socket) = core.sockets.get_mut(id) {
+                socket.bound = Some(at);
+                socket.kind = Kind::Idle { stream, ix: true, both: false };
+            }
+            if !stream {
+                return become_datagrams(core, id);
+            }
+            return Ok(());
+        }
+    }
+    Err(Instead::Linux)
+}
+
+/// Whether the program left the choice of the port to Linux: then it is a client's.
+fn is_ephemeral(_fd: RawFd, at: SocketAddr) -> bool {
+    EPHEMERAL.contains(&at.port())
+}
+
+/// Whether another socket of this process is bound there in a way that excludes this one.
+fn in_use(
+    core: &Core,
+    id: Id,
+    at: SocketAddr,
+    stream: bool,
+    options: &crate::socket::Options,
+) -> bool {
+    core.sockets.ids().into_iter().filter(|other| *other != id).any(|other| {
+        let Some(other) = core.sockets.get(other) else { return false };
+        let Some(theirs) = other.bound else { return false };
+        let overlaps = theirs.port() == at.port()
+            && (theirs.ip() == at.ip() || theirs.ip().is_unspecified() || at.ip().is_unspecified());
+        let other_stream = match other.kind {
+            Kind::Idle { stream, .. } => stream,
+            Kind::Datagrams(_) => false,
+            Kind::Linux | Kind::Lost => return false,
+            _ => true,
+        };
+        let listens = matches!(other.kind, Kind::Listener(_));
+        let share_address =
+            options.reuse_address && other.options.reuse_address && !(stream && listens);
+        let share_port = options.reuse_port && other.options.reuse_port;
+        overlaps && other_stream == stream && other.fds > 0 && !share_address && !share_port
+    })
+}
+
+fn free_port(core: &Core, id: Id, ip: IpAddr, stream: bool) -> Result<u16, i32> {
+    let span = EPHEMERAL.end - EPHEMERAL.start;
+    let mut random = 0u16;
+    // SAFETY: two bytes of ours.
+    unsafe { libc::getrandom((&raw mut random).cast(), 2, libc::GRND_NONBLOCK) };
+    let strict = crate::socket::Options::default();
+    let mut ports = (0..span).map(|n| EPHEMERAL.start + (random % span + n) % span);
+    let free = |port: &u16| !in_use(core, id, SocketAddr::new(ip, *port), stream, &strict);
+    ports.find(free).ok_or(libc::EADDRINUSE)
+}
+
+/// From now on it is a UDP socket of IX.
+pub fn become_datagrams(mut core: Guard, id: Id) -> Outcome<()> {
+    let Some(socket) = core.sockets.get(id) else { return Err(libc::EBADF.into()) };
+    if socket.bound.is_none() {
+        let any = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+        let port = free_port(&core, id, any, false)?;
+        if let Some(socket) = core.sockets.get_mut(id) {
+            socket.bound = Some(SocketAddr::new(any, port));
+        }
+    }
+    if let Some(socket) = core.sockets.get_mut(id) {
+        socket.kind = Kind::Datagrams(Box::default());
+    }
+    move_watches(&mut core, id);
+    core.touch(id);
+    if core.tx.is_none() {
+        // Noted: it begins in the process that waits or sends.
+        return Ok(());
+    }
+    let (_core, result) = soon(core, Interest::Socket(id), |core| {
+        let socket = core.sockets.get_mut(id)?;
+        match socket.take_error() {
+            0 => socket.datagrams()?.id.map(|_| Ok(())),
+            errno => Some(Err(errno)),
+        }
+    });
+    Ok(result?)
+}

@@ -1,0 +1,79 @@
+//! Half and whole ends of connections.
+use super::{Instead, Outcome, socket_of};
+use crate::drive::{self, How, Interest};
+use crate::real;
+use crate::signals;
+use crate::socket::{Kind, Socket};
+use crate::stream::Phase;
+use crate::sync::lock;
+use std::os::fd::RawFd;
+use std::time::Instant;
+
+/// `shutdown`.
+pub fn shutdown(fd: RawFd, how: i32) -> Outcome<()> {
+    let (read, write) = match how {
+        libc::SHUT_RD => (true, false),
+        libc::SHUT_WR => (false, true),
+        libc::SHUT_RDWR => (true, true),
+        _ => return Err(libc::EINVAL.into()),
+    };
+    let mut core = lock();
+    let id = socket_of(&core, fd)?;
+    let Some(socket) = core.sockets.get_mut(id) else { return Err(libc::EBADF.into()) };
+    match &mut socket.kind {
+        Kind::Linux | Kind::Idle { .. } | Kind::Lost => return Err(Instead::Linux),
+        Kind::Listener(listener) => {
+            listener.shut |= read;
+            if listener.both && read {
+                // SAFETY: no pointers. It ends the Linux side.
+                unsafe { real::shutdown(fd, how) };
+            }
+            if read {
+                core.end_listener(id);
+            }
+        }
+        Kind::Datagrams(udp) => {
+            if udp.peer.is_none() {
+                return Err(libc::ENOTCONN.into());
+            }
+            udp.read_shut |= read;
+            udp.write_shut |= write;
+        }
+        Kind::Stream(stream) => {
+            if stream.phase == Phase::Dead || stream.is_connecting() {
+                return Err(libc::ENOTCONN.into());
+            }
+            stream.read_shut |= read;
+            stream.write_shut |= write;
+        }
+    }
+    core.touch(id);
+    core.tell(id, !0);
+    Ok(())
+}
+
+/// `close` of a connection with `SO_LINGER` waits until all is acknowledged, for so long.
+pub fn linger(fd: RawFd) {
+    let mut core = lock();
+    let Ok(id) = socket_of(&core, fd) else { return };
+    let Some(socket) = core.sockets.get_mut(id) else { return };
+    let Some(time) = socket.options.linger.filter(|time| !time.is_zero()) else { return };
+    if socket.fds > 1 {
+        return;
+    }
+    let Some(stream) = socket.stream() else { return };
+    if stream.phase != Phase::Open || stream.inbox.len() > 0 {
+        return;
+    }
+    stream.write_shut = true;
+    core.touch(id);
+    signals::reset();
+    let until = Some(Instant::now() + time);
+    let how = How { interest: Interest::Socket(id), until, linux: None, drives: true };
+    let _ = drive::wait(core, how, |core| {
+        let Some(stream) = core.sockets.get_mut(id).and_then(Socket::stream) else {
+            return Some(());
+        };
+        (stream.phase == Phase::Dead || (stream.outbox.len() == 0 && stream.fin)).then_some(())
+    });
+}

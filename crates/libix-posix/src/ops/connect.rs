@@ -1,0 +1,125 @@
+//! Connecting.
+use super::{Instead, Outcome, become_datagrams, leave_to_linux, move_watches, socket_of};
+use crate::drive::{self, How, Interest, Stop};
+use crate::route::Whose;
+use crate::signals;
+use crate::socket::{Kind, Socket};
+use crate::stream::{Phase, Stream};
+use crate::sync::lock;
+use std::net::SocketAddr;
+use std::os::fd::RawFd;
+use std::time::Instant;
+
+/// `connect`.
+pub fn connect(fd: RawFd, to: SocketAddr) -> Outcome<()> {
+    signals::reset();
+    let mut core = lock();
+    let id = socket_of(&core, fd)?;
+    let whose = core.routes.connect(to.ip());
+    let Some(socket) = core.sockets.get_mut(id) else { return Err(libc::EBADF.into()) };
+    let nonblocking = socket.nonblocking;
+    let timeout = socket.options.send_timeout;
+    match &mut socket.kind {
+        Kind::Linux | Kind::Lost => return Err(Instead::Linux),
+        Kind::Listener(_) => return Err(libc::EISCONN.into()),
+        Kind::Datagrams(udp) => {
+            udp.peer = Some(to);
+            return Ok(());
+        }
+        Kind::Idle { stream, ix, .. } => {
+            let (stream, ix) = (*stream, *ix);
+            let bound_elsewhere = ix && socket.bound.is_some_and(|at| at.ip().is_unspecified());
+            if whose == Whose::Linux && (!ix || bound_elsewhere) {
+                leave_to_linux(&mut core, id);
+                return Err(Instead::Linux);
+            }
+            if !stream {
+                become_datagrams(core, id)?;
+                core = lock();
+                if let Some(udp) = core.sockets.get_mut(id).and_then(Socket::datagrams) {
+                    udp.peer = Some(to);
+                }
+                return Ok(());
+            }
+            drive::enter(&mut core)?;
+            if let Some(socket) = core.sockets.get_mut(id) {
+                let stream = Stream::new(Phase::ToConnect, 0, to, None);
+                socket.kind = Kind::Stream(Box::new(stream));
+                if let Some(stream) = socket.stream() {
+                    stream.options_changed = true;
+                }
+            }
+            move_watches(&mut core, id);
+            core.touch(id);
+            if nonblocking {
+                // The SYN goes now.
+                drop(drive::poll(core));
+                return Err(libc::EINPROGRESS.into());
+            }
+        }
+        Kind::Stream(stream) => match stream.phase {
+            Phase::ToAccept => return Err(libc::EISCONN.into()),
+            Phase::Open if stream.announced => return Err(libc::EISCONN.into()),
+            Phase::Open | Phase::Dead if stream.was_open => {
+                let first = !core::mem::replace(&mut stream.announced, true);
+                return if first { Ok(()) } else { Err(libc::EISCONN.into()) };
+            }
+            // The attempt failed: that is said once, then a new one may begin.
+            Phase::Dead | Phase::Open => return Err(failed_to_connect(socket).into()),
+            Phase::ToConnect | Phase::Connecting if nonblocking => {
+                return Err(libc::EALREADY.into());
+            }
+            Phase::ToConnect | Phase::Connecting => {}
+        },
+    }
+    let until = timeout.map(|timeout| Instant::now() + timeout);
+    let how = How { interest: Interest::Socket(id), until, linux: None, drives: true };
+    loop {
+        let (back, result) = drive::wait(core, how, |core| {
+            let socket = core.sockets.get_mut(id)?;
+            match socket.stream()?.phase {
+                Phase::ToConnect | Phase::Connecting => None,
+                Phase::Dead => Some(Err(failed_to_connect(socket))),
+                _ => {
+                    socket.stream()?.announced = true;
+                    Some(Ok(()))
+                }
+            }
+        });
+        match result {
+            Ok(outcome) => return Ok(outcome?),
+            Err(Stop::TimedOut) => return Err(libc::EINPROGRESS.into()),
+            Err(Stop::Linux) => {}
+            Err(Stop::Interrupted) if signals::interrupted() == 1 && timeout.is_none() => {
+                signals::reset();
+            }
+            Err(Stop::Interrupted) => return Err(libc::EINTR.into()),
+        }
+        core = back;
+    }
+}
+
+/// A connection attempt has failed, and the program hears why: the socket is as good as new.
+fn failed_to_connect(socket: &mut Socket) -> i32 {
+    socket.kind = Kind::Idle { stream: true, ix: true, both: false };
+    match socket.take_error() {
+        0 => libc::ECONNABORTED,
+        errno => errno,
+    }
+}
+
+/// `connect` to no address: a UDP socket has no peer any more.
+pub fn disconnect(fd: RawFd) -> Outcome<()> {
+    let mut core = lock();
+    let id = socket_of(&core, fd)?;
+    let Some(socket) = core.sockets.get_mut(id) else { return Err(libc::EBADF.into()) };
+    match &mut socket.kind {
+        Kind::Linux | Kind::Idle { .. } | Kind::Lost => Err(Instead::Linux),
+        Kind::Datagrams(udp) => {
+            udp.peer = None;
+            Ok(())
+        }
+        // What Linux answers where a protocol cannot.
+        Kind::Listener(_) | Kind::Stream(_) => Err(libc::EOPNOTSUPP.into()),
+    }
+}

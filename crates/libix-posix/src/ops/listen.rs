@@ -1,0 +1,201 @@
+//! Listening and accepting.
+use super::{Instead, Outcome, again, drop_entry, linux_name, socket_of, soon};
+use crate::drive::{self, How, Interest, Stop};
+use crate::fds::{self, Entry};
+use crate::real;
+use crate::signals;
+use crate::slab::Id;
+use crate::socket::{Kind, Listener, Socket};
+use crate::state::{Core, Port};
+use crate::sync::{Guard, lock};
+use libc::{AF_INET, AF_INET6, SOCK_CLOEXEC, SOCK_NONBLOCK, SOCK_STREAM};
+use std::collections::VecDeque;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::os::fd::RawFd;
+use std::time::Instant;
+
+/// Most connections that wait at a listener, as Linux's `net.core.somaxconn`.
+const BACKLOG_MAX: i32 = 4096;
+
+/// `listen`. `on_linux` does the same to the Linux socket under the descriptor.
+pub fn listen(fd: RawFd, backlog: i32, on_linux: impl FnOnce() -> i32) -> Outcome<()> {
+    let mut core = lock();
+    let id = socket_of(&core, fd)?;
+    let backlog = if backlog < 0 { BACKLOG_MAX } else { backlog.min(BACKLOG_MAX) };
+    let Some(socket) = core.sockets.get_mut(id) else { return Err(libc::EBADF.into()) };
+    let reuse_port = socket.options.reuse_port;
+    let (at, both) = match &mut socket.kind {
+        Kind::Linux | Kind::Lost => return Err(Instead::Linux),
+        Kind::Listener(listener) => {
+            listener.backlog = backlog as usize;
+            return Ok(());
+        }
+        Kind::Idle { stream: true, ix, both } if *ix => (socket.bound, *both),
+        // Without `bind`, Linux chooses a port; so for all addresses.
+        Kind::Idle { stream: true, .. } if !(socket.ipv6 && socket.options.v6_only) => (None, true),
+        Kind::Idle { .. } => return Err(Instead::Linux),
+        Kind::Stream(_) => return Err(libc::EINVAL.into()),
+        Kind::Datagrams(_) => return Err(libc::EOPNOTSUPP.into()),
+    };
+    if both {
+        // It must not block: connections come from two sides.
+        // SAFETY: no pointers.
+        unsafe {
+            let flags = real::fcntl(fd, libc::F_GETFL, 0);
+            real::fcntl(fd, libc::F_SETFL, (flags | libc::O_NONBLOCK) as usize);
+        }
+        if on_linux() < 0 {
+            return Err(real::errno().into());
+        }
+    }
+    let any = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+    let at = match at {
+        Some(at) => at,
+        None => SocketAddr::new(any, linux_name(fd)?.port()),
+    };
+    let port = join_port(&mut core, id, at, backlog, reuse_port)?;
+    if let Some(socket) = core.sockets.get_mut(id) {
+        socket.bound = Some(at);
+        let (queue, backlog) = (VecDeque::new(), backlog as usize);
+        socket.kind = Kind::Listener(Listener { port, backlog, queue, both, shut: false });
+    }
+    for watch in core.sockets.get(id).map_or(Vec::new(), |socket| socket.watches.clone()) {
+        if let Some(set) = core.sets.get_mut(watch.set) {
+            if both { set.becomes_both(watch.fd) } else { set.becomes_ours(watch.fd) }
+        }
+    }
+    if core.tx.is_none() {
+        // Noted: it begins in the process that waits for connections.
+        return Ok(());
+    }
+    let (mut core, result) = soon(core, Interest::Socket(id), |core| {
+        core.ports.get(port)?.listener.map(|answer| answer.map(drop).map_err(crate::emit::errno_of))
+    });
+    if result.is_err() {
+        core.ports.remove(port);
+        if let Some(socket) = core.sockets.get_mut(id) {
+            socket.kind = Kind::Idle { stream: true, ix: true, both };
+        }
+    }
+    Ok(result?)
+}
+
+fn join_port(
+    core: &mut Core,
+    id: Id,
+    at: SocketAddr,
+    backlog: i32,
+    reuse_port: bool,
+) -> Result<Id, i32> {
+    let same = core.ports.ids().into_iter().find(|port| {
+        core.ports.get(*port).is_some_and(|port| port.at == at && !port.members.is_empty())
+    });
+    let Some(port) = same else {
+        let backlog = backlog.max(1) as u32;
+        let (members, next) = (vec![id], 0);
+        let port = core.ports.insert(Port { listener: None, members, next, at, backlog });
+        core.new_ports.push(port);
+        return Ok(port);
+    };
+    let Some(entry) = core.ports.get_mut(port).filter(|_| reuse_port) else {
+        return Err(libc::EADDRINUSE);
+    };
+    entry.members.push(id);
+    Ok(port)
+}
+
+/// `accept4`. `on_linux` asks the Linux socket under the descriptor, which does not block; it answers
+/// a descriptor, or an errno below 0. Answers the new descriptor, and its peer if it is IX's.
+pub fn accept(
+    fd: RawFd,
+    flags: i32,
+    on_linux: impl Fn() -> i32,
+) -> Outcome<(RawFd, Option<(SocketAddr, bool)>)> {
+    if flags & !(SOCK_NONBLOCK | SOCK_CLOEXEC) != 0 {
+        return Err(libc::EINVAL.into());
+    }
+    signals::reset();
+    let mut core = lock();
+    let id = socket_of(&core, fd)?;
+    let Some(socket) = core.sockets.get_mut(id) else { return Err(libc::EBADF.into()) };
+    let (nonblocking, timeout) = (socket.nonblocking, socket.options.receive_timeout);
+    let both = match &socket.kind {
+        Kind::Linux | Kind::Idle { .. } | Kind::Lost => return Err(Instead::Linux),
+        Kind::Listener(listener) => listener.both,
+        Kind::Stream(_) => return Err(libc::EINVAL.into()),
+        Kind::Datagrams(_) => return Err(libc::EOPNOTSUPP.into()),
+    };
+    let until = timeout.map(|timeout| Instant::now() + timeout);
+    let linux = both.then_some(fd);
+    let how = How { interest: Interest::Socket(id), until, linux, drives: true };
+    loop {
+        if let Some(accepted) = take_connection(&mut core, id, flags)? {
+            return Ok(accepted);
+        }
+        if both {
+            let accepted = on_linux();
+            if accepted >= 0 {
+                return Ok((accepted, None));
+            }
+            match real::errno() {
+                libc::EAGAIN | libc::EINTR => {}
+                errno => return Err(errno.into()),
+            }
+        }
+        if nonblocking {
+            core = again(core, id);
+            return match take_connection(&mut core, id, flags)? {
+                Some(accepted) => Ok(accepted),
+                None => Err(libc::EAGAIN.into()),
+            };
+        }
+        let (back, result) = drive::wait(core, how, |core| {
+            let socket = core.sockets.get_mut(id)?;
+            let ready = socket.listener().is_none_or(|l| l.shut || !l.queue.is_empty());
+            ready.then_some(())
+        });
+        core = back;
+        match result {
+            Ok(()) | Err(Stop::Linux) => {}
+            Err(Stop::TimedOut) => return Err(libc::EAGAIN.into()),
+            Err(Stop::Interrupted) if signals::interrupted() == 1 && timeout.is_none() => {
+                signals::reset();
+            }
+            Err(Stop::Interrupted) => return Err(libc::EINTR.into()),
+        }
+    }
+}
+
+type Accepted = (RawFd, Option<(SocketAddr, bool)>);
+
+fn take_connection(core: &mut Guard, id: Id, flags: i32) -> Outcome<Option<Accepted>> {
+    let Some(socket) = core.sockets.get_mut(id) else { return Err(libc::EBADF.into()) };
+    let ipv6 = socket.ipv6;
+    let Some(listener) = socket.listener() else { return Err(libc::EINVAL.into()) };
+    if listener.shut {
+        return Err(libc::EINVAL.into());
+    }
+    if listener.queue.is_empty() {
+        return Ok(None);
+    }
+    let domain = if ipv6 { AF_INET6 } else { AF_INET };
+    // The lock is held: the number must not be somebody else's in between.
+    // SAFETY: no pointers.
+    let fd = unsafe { real::socket(domain, SOCK_STREAM | flags, 0) };
+    if fd < 0 {
+        return Err(real::errno().into());
+    }
+    let listener = core.sockets.get_mut(id).and_then(Socket::listener);
+    let Some(accepted) = listener.and_then(|listener| listener.queue.pop_front()) else {
+        return Ok(None);
+    };
+    let Some(socket) = core.sockets.get_mut(accepted) else { return Err(libc::EBADF.into()) };
+    socket.fds = 1;
+    socket.nonblocking = flags & SOCK_NONBLOCK != 0;
+    let Some(stream) = socket.stream() else { return Err(libc::EBADF.into()) };
+    stream.queued_at = None;
+    let peer = stream.peer;
+    let before = fds::replace(fd, Entry::Socket(fds::index_of(accepted)));
+    drop_entry(core, before);
+    Ok(Some((fd, Some((peer, ipv6)))))
+}

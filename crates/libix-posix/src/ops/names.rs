@@ -1,0 +1,84 @@
+//! What is known of a connection.
+use super::{Instead, Outcome, socket_of, soon};
+use crate::drive::Interest;
+use crate::slab::Id;
+use crate::socket::Kind;
+use crate::stream::Phase;
+use crate::sync::{Guard, lock};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::os::fd::RawFd;
+
+/// `getsockname`: the address, and whether the program wants it as one of IPv6.
+pub fn own_name(fd: RawFd) -> Outcome<(SocketAddr, bool)> {
+    let mut core = lock();
+    let id = socket_of(&core, fd)?;
+    let Some(socket) = core.sockets.get_mut(id) else { return Err(libc::EBADF.into()) };
+    let (ipv6, bound) = (socket.ipv6, socket.bound);
+    let any = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0);
+    match &mut socket.kind {
+        Kind::Linux | Kind::Lost => return Err(Instead::Linux),
+        Kind::Idle { both: false, ix: true, .. } => return Ok((bound.unwrap_or(any), ipv6)),
+        Kind::Idle { .. } => return Err(Instead::Linux),
+        Kind::Listener(_) => return Ok((bound.unwrap_or(any), ipv6)),
+        Kind::Datagrams(udp) => {
+            let (peer, bound) = (udp.peer, bound.unwrap_or(any));
+            let own = core.address.filter(|_| peer.is_some() && bound.ip().is_unspecified());
+            return Ok((SocketAddr::new(own.unwrap_or(bound.ip()), bound.port()), ipv6));
+        }
+        Kind::Stream(stream) => {
+            if let Some(local) = stream.local {
+                return Ok((local, ipv6));
+            }
+            if stream.phase == Phase::Dead {
+                return Ok((bound.unwrap_or(any), ipv6));
+            }
+            stream.wants_info = true;
+        }
+    }
+    core.touch(id);
+    let (_core, local) = soon(core, Interest::Socket(id), |core| {
+        let stream = core.sockets.get_mut(id)?.stream()?;
+        match stream.local {
+            None if stream.phase == Phase::Dead => Some(Err(libc::ENOTCONN)),
+            local => local.map(Ok),
+        }
+    });
+    Ok((local?, ipv6))
+}
+
+/// `getpeername`, in the same way.
+pub fn peer_name(fd: RawFd) -> Outcome<(SocketAddr, bool)> {
+    let mut core = lock();
+    let id = socket_of(&core, fd)?;
+    let Some(socket) = core.sockets.get_mut(id) else { return Err(libc::EBADF.into()) };
+    let ipv6 = socket.ipv6;
+    match &mut socket.kind {
+        Kind::Linux | Kind::Idle { .. } | Kind::Lost => Err(Instead::Linux),
+        Kind::Listener(_) => Err(libc::ENOTCONN.into()),
+        Kind::Datagrams(udp) => Ok((udp.peer.ok_or(libc::ENOTCONN)?, ipv6)),
+        Kind::Stream(stream) => {
+            let gone = stream.phase == Phase::Dead || stream.is_connecting();
+            if gone { Err(libc::ENOTCONN.into()) } else { Ok((stream.peer, ipv6)) }
+        }
+    }
+}
+
+/// `GET_INFO` of a connection, as it is now.
+pub fn info(core: Guard, id: Id) -> Option<ix_abi::FlowInfo> {
+    let mut core = core;
+    let stream = core.sockets.get_mut(id)?.stream()?;
+    if stream.phase == Phase::Dead {
+        return None;
+    }
+    stream.wants_info = true;
+    stream.info = None;
+    core.touch(id);
+    let (_core, info) = soon(core, Interest::Socket(id), |core| {
+        let stream = core.sockets.get_mut(id)?.stream()?;
+        match &stream.info {
+            None if stream.phase == Phase::Dead => Some(Err(libc::ENOTCONN)),
+            info => info.as_deref().copied().map(Ok),
+        }
+    });
+    info.ok()
+}
