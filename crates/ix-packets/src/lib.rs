@@ -30,3 +30,8 @@ pub use cli::cli;
 pub use parse::parse;
 pub use readme::{Row, rows, table};
 pub use run::{Failure, Options, run};
+
+/// What the stack tells of itself, for assertions.
+pub mod tcp {
+    pub use ix_tcp::{LossInfo, TcbInfo};
+}

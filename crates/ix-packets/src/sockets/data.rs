@@ -10,6 +10,13 @@ const PIECE_BYTES: usize = 16 << 10;
 impl Sockets {
     /// `write` of the next `len` octets of the stream; answers how many were taken.
     pub fn write(&mut self, fd: c_int, len: usize) -> Answer {
+        let from = self.get(fd)?.written;
+        self.write_bytes(fd, &octets(from, len))
+    }
+
+    /// `write` of these octets; answers how many were taken.
+    pub fn write_bytes(&mut self, fd: c_int, bytes: &[u8]) -> Answer {
+        let len = bytes.len();
         let socket = self.get_mut(fd)?;
         if socket.error != 0 {
             return Err(std::mem::take(&mut socket.error));
@@ -25,7 +32,7 @@ impl Sockets {
         if taken == 0 && len > 0 {
             return Err(libc::EAGAIN);
         }
-        socket.unsent.extend(octets(socket.written, taken));
+        socket.unsent.extend(&bytes[..taken]);
         socket.written += taken as u64;
         self.push(fd);
         self.settle();

@@ -41,6 +41,8 @@ pub struct Socket {
     datagrams: bool,
     /// The dataplane's name of the flow.
     pub handle: u64,
+    /// The peer of a connection that was accepted.
+    pub peer: Option<SocketAddr>,
     listener: u64,
     port: u16,
     knocking: VecDeque<(u64, SocketAddr)>,
@@ -93,6 +95,8 @@ pub struct Sockets {
     /// Transmit memory of flows that end without a socket.
     buried: Vec<TxBuf>,
     next: c_int,
+    /// Gives each new descriptor its number, where these are not just counted.
+    pub numbers: Option<fn() -> c_int>,
     /// After everything that holds memory of it: fields are dropped in order.
     stack: Option<Stack>,
 }
@@ -110,7 +114,17 @@ impl Sockets {
     pub fn new(settings: Settings, at: Addresses, start_us: u64) -> Sockets {
         let (sockets, epolls) = (BTreeMap::new(), BTreeMap::new());
         let buried = Vec::new();
-        Sockets { settings, at, start_us, sockets, epolls, buried, next: 3, stack: None }
+        Sockets {
+            settings,
+            at,
+            start_us,
+            sockets,
+            epolls,
+            buried,
+            next: 3,
+            numbers: None,
+            stack: None,
+        }
     }
 
     /// Whether settings are fixed.
@@ -174,14 +188,23 @@ impl Sockets {
         self.sockets.get_mut(&fd).filter(|socket| !socket.closing).ok_or(libc::EBADF)
     }
 
-    fn insert(&mut self, datagrams: bool) -> c_int {
-        let fd = self.next;
+    /// The number of the next descriptor.
+    fn number(&mut self) -> c_int {
+        if let Some(give) = self.numbers {
+            return give();
+        }
         self.next += 1;
+        self.next - 1
+    }
+
+    fn insert(&mut self, datagrams: bool) -> c_int {
+        let fd = self.number();
         let socket = Socket {
             role: Role::Fresh,
             nonblocking: false,
             datagrams,
             handle: 0,
+            peer: None,
             listener: 0,
             port: 0,
             knocking: VecDeque::new(),
@@ -267,16 +290,17 @@ impl Sockets {
         let (nodelay, dscp, ttl) = (socket.nodelay, socket.dscp, socket.ttl);
         let (keepalive, idle_s) = (socket.keepalive, socket.keepalive_idle_s);
         loop {
-            let (handle, _) = self.get_mut(fd)?.knocking.pop_front().ok_or(libc::EAGAIN)?;
+            let (handle, peer) = self.get_mut(fd)?.knocking.pop_front().ok_or(libc::EAGAIN)?;
             let new = self.insert(false);
             if self.stack().call(call::accept(handle, cookie(new))).is_err() {
                 // It died while it waited.
                 self.sockets.remove(&new);
-                self.next -= 1;
+                self.next -= i32::from(self.numbers.is_none());
                 continue;
             }
             let socket = self.get_mut(new)?;
             (socket.role, socket.handle) = (Role::Connection, handle);
+            socket.peer = Some(peer);
             (socket.dscp, socket.ttl) = (dscp, ttl);
             let same = nodelay == socket.nodelay;
             self.mark_packets(new)?;

@@ -46,8 +46,7 @@ impl Sockets {
 
     /// `epoll_create`
     pub fn epoll_create(&mut self) -> Answer {
-        let fd = self.next;
-        self.next += 1;
+        let fd = self.number();
         self.epolls.insert(fd, Vec::new());
         Ok(fd.into())
     }

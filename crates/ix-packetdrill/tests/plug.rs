@@ -1,0 +1,51 @@
+//! A C program that makes the calls that packetdrill makes; packetdrill itself is not in this tree.
+use std::path::PathBuf;
+use std::process::Command;
+
+/// The library beside the test, built if it is not there.
+fn library() -> PathBuf {
+    let test = std::env::current_exe().expect("a path");
+    // TARGET/PROFILE/deps/plug-HASH.
+    let folder = test.ancestors().nth(2).expect("a target directory").to_owned();
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo.args(["build", "--quiet", "-p", "ix-packetdrill", "--lib", "--target-dir"]);
+    cargo.arg(folder.parent().expect("a target directory"));
+    if !cfg!(debug_assertions) {
+        cargo.arg("--release");
+    }
+    assert!(cargo.status().expect("cargo").success(), "ix-packetdrill does not build");
+    folder.join("libix_packetdrill.so")
+}
+
+#[test]
+fn it_answers_as_packetdrill_expects() {
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs/plug.c");
+    let program = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("plug");
+    let mut cc = Command::new("cc");
+    cc.args(["-O1", "-Wall", "-Wextra", "-o"]).arg(&program).arg(source);
+    let Ok(output) = cc.args(["-lpthread", "-ldl"]).output() else {
+        return eprintln!("SKIPPED it_answers_as_packetdrill_expects: no cc; apt-get install gcc");
+    };
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let output = Command::new(&program).arg(library()).output().expect("it runs");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "as packetdrill expects\n", "{said}");
+}
+
+#[test]
+fn flags_that_make_no_sense_end_it_with_a_line() {
+    let code = "import ctypes, sys; \
+        ctypes.CDLL(sys.argv[1]).packetdrill_interface_init(sys.argv[2].encode(), bytes(1024))";
+    let run =
+        |flags: &str| Command::new("python3").args(["-c", code]).arg(library()).arg(flags).output();
+    for (flags, why) in [("foo", "NAME=VALUE"), ("mtu=9", "MTU"), ("net.ipv4.nothing=1", "nothing")]
+    {
+        let Ok(output) = run(flags) else {
+            return eprintln!("SKIPPED flags_that_make_no_sense: apt-get install python3");
+        };
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && said.contains(why), "{flags}: {said}");
+        assert_eq!(said.trim().lines().count(), 1, "{said}");
+    }
+}
