@@ -265,6 +265,14 @@ unsafe extern "C" fn connect(
     ))
 }
 
+/// Octets of pieces; `None` where one cannot be memory: scripts try that.
+fn len_of(pieces: &[iovec]) -> Option<usize> {
+    const MOST: usize = 1 << 30;
+    let sane =
+        |piece: &iovec| piece.iov_len == 0 || !piece.iov_base.is_null() && piece.iov_len <= MOST;
+    pieces.iter().all(sane).then(|| pieces.iter().map(|piece| piece.iov_len).sum())
+}
+
 /// Receives into pieces of memory.
 ///
 /// # Safety
@@ -272,7 +280,7 @@ unsafe extern "C" fn connect(
 unsafe fn receive(userdata: *mut c_void, fd: c_int, pieces: &[iovec], flags: c_int) -> ssize_t {
     // SAFETY: see `socket`.
     let plug = unsafe { plug(userdata) };
-    let len = pieces.iter().map(|piece| piece.iov_len).sum();
+    let Some(len) = len_of(pieces) else { return failed(libc::EFAULT) as ssize_t };
     let mut bytes = Vec::new();
     let got = blocking(plug, fd, flags & libc::MSG_DONTWAIT != 0, |sockets| {
         bytes = match sockets.is_datagrams(fd) {
@@ -308,6 +316,9 @@ unsafe fn transmit(
 ) -> ssize_t {
     // SAFETY: see `socket`.
     let plug = unsafe { plug(userdata) };
+    if len_of(pieces).is_none() {
+        return failed(libc::EFAULT) as ssize_t;
+    }
     let mut bytes = Vec::new();
     for piece in pieces.iter().filter(|piece| piece.iov_len > 0) {
         // SAFETY: memory that may be read, as the caller promises.
