@@ -62,7 +62,9 @@ impl Observer {
         {
             self.lives.ended(old.segments, old.faults);
             old.earlier.extend(old.sides.iter().filter_map(|side| side.iss));
-            self.flows.entry(name).or_default().earlier = old.earlier;
+            let flow = self.flows.entry(name).or_default();
+            flow.sides.iter_mut().for_each(|side| side.is_later = true);
+            flow.earlier = old.earlier;
         }
         let Some(flow) = self.flows.get_mut(&name) else {
             if !segment.has(RST) {
