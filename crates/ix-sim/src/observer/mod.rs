@@ -63,7 +63,9 @@ impl Observer {
             self.lives.ended(old.segments, old.faults);
             old.earlier.extend(old.sides.iter().filter_map(|side| side.iss));
             let flow = self.flows.entry(name).or_default();
-            flow.sides.iter_mut().for_each(|side| side.is_later = true);
+            // The other end may still be in the earlier one, and say so; and late segments of that
+            // are duplicates in this one. What applications receive is compared all the same.
+            flow.sides.iter_mut().for_each(|side| side.doubtful = true);
             flow.earlier = old.earlier;
         }
         let Some(flow) = self.flows.get_mut(&name) else {
