@@ -13,7 +13,7 @@ fn frame(from: (u8, u16), to: (u8, u16), flags: u8, seq: u32, ack: u32, payload:
         src: address(from.0),
         dst: address(to.0),
         ttl: 64,
-        ecn: 0,
+        tos: 0,
         ident: 1,
     };
     let header = TcpHeader {
