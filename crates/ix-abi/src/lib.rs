@@ -59,7 +59,8 @@ pub mod call_op {
     /// args: cookie, address high, address low, port, local port (0: any). Answers a handle;
     /// the outcome comes as event `CONNECTED`.
     pub const CONNECT: u32 = 3;
-    /// args: handle, cookie. Takes a flow that was announced by `KNOCK`.
+    /// args: handle, cookie. Takes a flow that was announced by `KNOCK`. Its peer may have taken it
+    /// back meanwhile, of which no event speaks: `BAD_HANDLE`.
     pub const ACCEPT: u32 = 4;
     /// args: handle. Refuses a knocking flow with a reset.
     pub const REJECT: u32 = 5;

@@ -53,8 +53,9 @@ fn malformed(macs: Macs) -> Vec<(&'static str, bool, Vec<u8>)> {
     ip("ip_bad_option", &|f| insert_ip_options(f, &[7, 1, 0, 0]));
     ip("ip_bad_option", &|f| insert_ip_options(f, &[7, 40, 4, 0]));
     ip("ip_source_route", &|f| insert_ip_options(f, &[131, 7, 4, 10, 88, 0, 9, 0]));
-    ip("ip_fragment", &|f| f[ETHERNET + 6] = 0x20);
-    ip("ip_fragment", &|f| f[ETHERNET + 7] = 100);
+    // A piece that begins within the transport's header, and one beyond the longest datagram.
+    ip("ip_fragment", &|f| f[ETHERNET + 6..ETHERNET + 8].copy_from_slice(&[0x20, 1]));
+    ip("ip_fragment", &|f| f[ETHERNET + 6..ETHERNET + 8].copy_from_slice(&[0x1f, 0xff]));
     for source in [[127, 0, 0, 1], [224, 0, 0, 1], [255; 4], [0; 4]] {
         ip("ip_martian_source", &|f| f[ETHERNET + 12..ETHERNET + 16].copy_from_slice(&source));
     }
