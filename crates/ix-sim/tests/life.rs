@@ -39,7 +39,7 @@ fn twenty_thousand_seeds() {
             return;
         }
         well(seed, Plan::new(seed, Scenario::Life, &Options::default()));
-        if seed % 1_000 == 0 {
+        if seed.is_multiple_of(1_000) {
             println!("up to seed {seed}: all well");
         }
     };
