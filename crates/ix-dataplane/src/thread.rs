@@ -426,7 +426,7 @@ pub(crate) fn schedule(wheel: &mut Wheel, flow: &Flow, alarm_us: &mut u64) {
     if deadline_us < *alarm_us {
         *alarm_us = deadline_us;
         #[cfg(feature = "planted")]
-        if deadline_us % 16 == 0 && ix_tcp::planted::is(ix_tcp::planted::Bug::LostTimer) {
+        if deadline_us.is_multiple_of(16) && ix_tcp::planted::is(ix_tcp::planted::Bug::LostTimer) {
             return;
         }
         wheel.insert(deadline_us, flow.side.id.handle());

@@ -46,7 +46,8 @@ extern "C" {
 /* args: cookie, address high, address low, port, local port (0: any). Answers a handle;
  * the outcome comes as event CONNECTED. */
 #define IX_CALL_CONNECT 3
-/* args: handle, cookie. Takes a flow that was announced by KNOCK. */
+/* args: handle, cookie. Takes a flow that was announced by KNOCK. Its peer may have taken it
+ * back meanwhile, of which no event speaks: BAD_HANDLE. */
 #define IX_CALL_ACCEPT 4
 /* args: handle. Refuses a knocking flow with a reset. */
 #define IX_CALL_REJECT 5
