@@ -150,22 +150,7 @@ pub fn quotient(a: u64, b: u64) -> Option<f64> {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-
-    /// What a thread says that received 300 packets in 4 cycles; `hardware` stands as it is.
-    fn thread(hardware: Option<Value>) -> Value {
-        let mut thread = json!({
-            "rx_packets": 300, "tx_packets": 290, "busy_cycles": 5, "events": 310, "calls": 600,
-            "stage_ticks": {
-                "poll": 3000, "process": 30_000, "app": 20_000, "calls": 12_000, "timers": 1000,
-                "transmit": 14_000, "idle": 20_000,
-            },
-            "batches": [7, 0, 1, 0, 0, 1, 0, 1, 1, 0, 0, 0],
-        });
-        if let Some(hardware) = hardware {
-            thread["hardware"] = hardware;
-        }
-        thread
-    }
+    use crate::cost_sample::thread;
 
     fn two_threads() -> Value {
         let hardware = json!({ "cycles": 1000, "instructions": 2000 });

@@ -2,6 +2,8 @@
 //! what to do; tables and JSON of results; the machine they were measured on; counters of what a
 //! message costs.
 pub mod cost;
+#[cfg(test)]
+mod cost_sample;
 pub mod domain;
 pub mod machine;
 pub mod meter;

@@ -165,11 +165,10 @@ impl Audit {
                 | call_op::CLOSE
                 | call_op::ABORT
         );
-        let knocks = |flow: &mut Flow| flow.knocking;
         let forgivable = match code {
             error::NO_RESOURCE | error::UNREACHABLE => true,
             // Its peer took it back before it was accepted, of which no event speaks.
-            error::BAD_HANDLE if wall.flows.get_mut(&handle).is_some_and(knocks) => {
+            error::BAD_HANDLE if wall.flows.get(&handle).is_some_and(|flow| flow.knocking) => {
                 call.op == call_op::ACCEPT && wall.bury(handle)
             }
             // Only for a flow that has died.

@@ -1,17 +1,11 @@
 //! The control plane parks, resumes and drains elastic threads and moves flow groups, at any moment,
 //! while threads stand still and networks lose: `ix sim --scenario life --seed S -v` repeats one seed.
+#[path = "support/outcomes.rs"]
+mod outcomes;
+
 use ix_sim::plan::{Options, Plan, Scenario};
-use ix_sim::world::{Outcome, World};
-
-fn well(seed: u64, plan: Plan) -> Outcome {
-    let outcome = World::new(seed, plan).run();
-    assert!(outcome.violations.is_empty(), "seed {seed}: {outcome:#?}");
-    outcome
-}
-
-fn total(outcomes: &[Outcome], name: &str) -> u64 {
-    outcomes.iter().map(|outcome| outcome.counter(name)).sum()
-}
+use ix_sim::world::Outcome;
+use outcomes::{total, well};
 
 #[test]
 fn threads_are_parked_whatever_else_happens() {

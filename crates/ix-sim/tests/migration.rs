@@ -1,18 +1,12 @@
 //! Flow groups move between 2 to 16 elastic threads, at any moment, while threads stand still and
 //! networks lose: `ix sim --scenario migration --seed S -v` repeats one seed by itself.
+#[path = "support/outcomes.rs"]
+mod outcomes;
+
 use ix_sim::plan::{Options, Plan, Scenario, SpreadPlan};
 use ix_sim::wire::Faults;
-use ix_sim::world::{Outcome, World};
-
-fn well(seed: u64, plan: Plan) -> Outcome {
-    let outcome = World::new(seed, plan).run();
-    assert!(outcome.violations.is_empty(), "seed {seed}: {outcome:#?}");
-    outcome
-}
-
-fn total(outcomes: &[Outcome], name: &str) -> u64 {
-    outcomes.iter().map(|outcome| outcome.counter(name)).sum()
-}
+use ix_sim::world::Outcome;
+use outcomes::{total, well};
 
 #[test]
 fn groups_move_whatever_else_happens() {

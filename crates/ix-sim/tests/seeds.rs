@@ -1,10 +1,14 @@
 //! Fixed seeds: whole hosts under every fault, each byte checked, everything given back.
 //! `ix sim --seed S --scenario NAME -v` repeats one by itself.
+#[path = "support/outcomes.rs"]
+mod outcomes;
 #[path = "support/wrap.rs"]
 mod wrap;
+
 use ix_sim::plan::{End, Exchange, Options, Plan, Scenario};
 use ix_sim::wire::Faults;
 use ix_sim::world::{Outcome, World};
+use outcomes::{total, well};
 use std::ops::Range;
 
 fn run(seed: u64, scenario: Scenario, options: &Options) -> Outcome {
@@ -18,10 +22,6 @@ fn all_well(seeds: Range<u64>, scenario: Scenario, options: &Options) -> Vec<Out
         assert!(outcome.violations.is_empty(), "seed {seed}, {scenario:?}: {outcome:#?}");
     }
     outcomes
-}
-
-fn total(outcomes: &[Outcome], name: &str) -> u64 {
-    outcomes.iter().map(|outcome| outcome.counter(name)).sum()
 }
 
 #[test]
@@ -80,12 +80,6 @@ fn flood(seed: u64, backlog: u32) -> Plan {
         (host.threads, host.backlog) = (1, backlog);
     }
     plan
-}
-
-fn well(seed: u64, plan: Plan) -> Outcome {
-    let outcome = World::new(seed, plan).run();
-    assert!(outcome.violations.is_empty(), "seed {seed}: {outcome:#?}");
-    outcome
 }
 
 #[test]

@@ -98,28 +98,19 @@ impl Map {
 
     /// `map[key]`
     pub fn get(&self, key: u32) -> io::Result<u32> {
-        #[repr(C)]
-        struct Attr {
-            map_fd: u32,
-            pad: u32,
-            key: u64,
-            value: u64,
-            flags: u64,
-        }
         let mut value = 0u32;
-        let mut attr = Attr {
-            map_fd: self.raw() as u32,
-            pad: 0,
-            key: (&raw const key).addr() as u64,
-            value: (&raw mut value).expose_provenance() as u64,
-            flags: 0,
-        };
-        bpf(COMMAND_MAP_LOOKUP, &mut attr)?;
+        let at = (&raw mut value).expose_provenance() as u64;
+        self.element(COMMAND_MAP_LOOKUP, key, at)?;
         Ok(value)
     }
 
     /// `map[key] = value`; a program that runs meanwhile sees the old or the new value.
     pub fn set(&self, key: u32, value: u32) -> io::Result<()> {
+        self.element(COMMAND_MAP_UPDATE, key, (&raw const value).addr() as u64)
+    }
+
+    /// One command about `map[key]`, whose value is at `value`.
+    fn element(&self, command: i64, key: u32, value: u64) -> io::Result<()> {
         #[repr(C)]
         struct Attr {
             map_fd: u32,
@@ -128,14 +119,9 @@ impl Map {
             value: u64,
             flags: u64,
         }
-        let mut attr = Attr {
-            map_fd: self.raw() as u32,
-            pad: 0,
-            key: (&raw const key).addr() as u64,
-            value: (&raw const value).addr() as u64,
-            flags: 0,
-        };
-        bpf(COMMAND_MAP_UPDATE, &mut attr).map(drop)
+        let key = (&raw const key).addr() as u64;
+        let mut attr = Attr { map_fd: self.raw() as u32, pad: 0, key, value, flags: 0 };
+        bpf(command, &mut attr).map(drop)
     }
 
     /// Another descriptor of it.
