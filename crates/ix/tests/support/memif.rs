@@ -1,10 +1,10 @@
 //! Two `ix run` that share memory. Needs no privilege.
 use super::process::Process;
+use super::turn::Turn;
 use super::{Folder, PATIENCE, Service};
 use ix_testbed::cpu;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// The two hosts on the link. Which of them listens is another question.
@@ -24,14 +24,13 @@ pub struct MemifBed {
     folder: Folder,
     /// Elastic threads of each host.
     threads: usize,
-    _turn: MutexGuard<'static, ()>,
+    _turn: Turn,
 }
 
 impl MemifBed {
     /// A place of its own; `None`, said loudly, where there are too few CPUs.
     pub fn new(test: &str, threads: usize) -> Option<MemifBed> {
-        static TURN: Mutex<()> = Mutex::new(());
-        let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+        let turn = Turn::whole();
         if cpu::allowed().len() < threads.max(2) {
             eprintln!("SKIPPED {test}: needs {} CPUs", threads.max(2));
             return None;

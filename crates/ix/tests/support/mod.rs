@@ -11,6 +11,7 @@ pub mod memif;
 pub mod process;
 pub mod stats;
 pub mod traffic;
+pub mod turn;
 
 use ix_testbed::{Namespace, PacketSocket, VethEnd, cpu};
 use process::Process;
@@ -19,8 +20,9 @@ use std::fmt;
 use std::net::{Ipv4Addr, SocketAddrV4, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
+use turn::Turn;
 
 /// Longest that one step may take: the machine may be busy with other work.
 pub const PATIENCE: Duration = Duration::from_secs(20);
@@ -58,8 +60,7 @@ pub struct Bed {
     nic: Nic,
     queues: usize,
     folder: Folder,
-    /// Tests of one file take turns: each wants the whole machine.
-    _turn: MutexGuard<'static, ()>,
+    turn: Turn,
 }
 
 /// A running dataplane with its program.
@@ -70,10 +71,18 @@ pub struct Service {
 }
 
 impl Bed {
-    /// Makes the link; `None`, said loudly, where this process may not.
+    /// Makes the link; `None`, said loudly, where this process may not. With one queue another test
+    /// may run beside it.
     pub fn new(test: &str, nic: Nic, queues: usize) -> Option<Bed> {
-        static TURN: Mutex<()> = Mutex::new(());
-        let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+        Bed::in_turn(if queues == 1 { Turn::part() } else { Turn::whole() }, test, nic, queues)
+    }
+
+    /// The same with the machine for itself: for what is measured, or keeps every core busy.
+    pub fn alone(test: &str, nic: Nic, queues: usize) -> Option<Bed> {
+        Bed::in_turn(Turn::whole(), test, nic, queues)
+    }
+
+    fn in_turn(turn: Turn, test: &str, nic: Nic, queues: usize) -> Option<Bed> {
         let client = command::namespace(&format!("{test} on {nic:?}"))?;
         let server = Namespace::new().expect("a second namespace");
         if nic == Nic::Afxdp {
@@ -84,7 +93,7 @@ impl Bed {
             client.set_up("ixc0", true).expect("up");
             server.wait_running("ixs0", PATIENCE).expect("carrier");
         }
-        Some(Bed { client, server, nic, queues, folder: Folder::new(), _turn: turn })
+        Some(Bed { client, server, nic, queues, folder: Folder::new(), turn })
     }
 
     /// The interface at the Linux end.
@@ -191,14 +200,20 @@ impl Bed {
     }
 
     fn config_of(&self, kind: &str, link: &str, address: Ipv4Addr, gateway: Ipv4Addr) -> String {
-        let cpus: Vec<_> = cpu::allowed().iter().take(self.queues).map(usize::to_string).collect();
-        assert_eq!(cpus.len(), self.queues, "an elastic thread needs a CPU of its own");
         format!(
-            "host_addr = \"{address}/{PREFIX}\"\ngateway_addr = \"{gateway}\"\ncpu = [{}]\n\
+            "host_addr = \"{address}/{PREFIX}\"\ngateway_addr = \"{gateway}\"\ncpu = {:?}\n\
              devices = [\"{kind}:{link},queues={}\"]\n[tcp]\ntime_wait_us = {TIME_WAIT_US}\n",
-            cpus.join(", "),
+            self.cpus(),
             self.queues,
         )
+    }
+
+    /// The CPUs of its elastic threads; a test beside it has others, where there are others.
+    pub fn cpus(&self) -> Vec<usize> {
+        let allowed = cpu::allowed();
+        assert!(self.queues <= allowed.len(), "an elastic thread needs a CPU of its own");
+        let first = if self.queues == 1 { self.turn.place() % allowed.len() } else { 0 };
+        allowed[first..first + self.queues].to_vec()
     }
 
     /// Whole frames at the Linux end.

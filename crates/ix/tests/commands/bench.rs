@@ -1,0 +1,246 @@
+//! Every benchmark, small: its rows are there, its figures are figures, and what fails is named.
+use crate::support::PATIENCE;
+use crate::support::command::{errors, ix, may_make_links};
+use serde_json::Value;
+use std::path::PathBuf;
+use std::process::Command;
+
+/// Where one test puts its results; gone with it.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(test: &str) -> Folder {
+        Folder(std::env::temp_dir().join(format!("ix-bench-{test}-{}", std::process::id())))
+    }
+
+    fn path(&self) -> &str {
+        self.0.to_str().expect("text")
+    }
+
+    fn read(&self, bench: &str) -> Value {
+        let text = std::fs::read_to_string(self.0.join(format!("{bench}.json"))).expect("a file");
+        serde_json::from_str(&text).expect("JSON")
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Rows of both systems, each with a rate that is one and without errors.
+#[track_caller]
+fn check(result: &Value, bench: &str, rate: &str) {
+    assert_eq!(result["bench"], bench);
+    assert!(result["command"].as_str().expect("text").starts_with(&format!("ix bench {bench}")));
+    let rows = result["rows"].as_array().expect("rows");
+    for system in ["ix", "linux"] {
+        assert!(rows.iter().any(|row| row["system"] == system), "{bench}: no row of {system}");
+    }
+    for row in rows {
+        assert!(row[rate].as_f64() > Some(0.0), "{bench}: {row}");
+        assert!(row.get("errors").is_none_or(|errors| errors == 0.0), "{bench}: {row}");
+        assert!(row["settings"].as_str().is_some_and(|text| text.contains("pinned")), "{row}");
+    }
+}
+
+#[test]
+fn all_of_them_measure_something() {
+    if !may_make_links("all_of_them_measure_something") {
+        return;
+    }
+    let folder = Folder::new("all");
+    let output = ix(&[
+        "bench",
+        "all",
+        "--quick",
+        "--seconds",
+        // Long enough for a message to come back on a machine that does other things too.
+        "0.2",
+        "--client",
+        "linux",
+        "--device",
+        "tap",
+        "--dir",
+        folder.path(),
+    ]);
+    let text = errors(&output);
+    assert!(output.status.success(), "{text}");
+    assert!(text.contains("benchmarks in") && text.contains("left"), "{text}");
+    for bench in ["echo", "pingpong", "short", "connscaling", "batch", "udp-echo", "churn"] {
+        check(&folder.read(bench), bench, "msgs_per_s");
+    }
+    check(&folder.read("bulk"), "bulk", "mbit_per_s");
+    let page = std::fs::read_to_string(folder.0.join("report.html")).expect("a page");
+    assert!(page.contains("<svg") && page.contains("ix bench short"));
+    let rows = folder.read("short")["rows"].clone();
+    assert!(rows[0]["connections_per_s"].as_f64() > Some(0.0) && rows[0]["cores"] == 1, "{rows}");
+    let memcached = folder.read("memcached");
+    let rows = memcached["rows"].as_array().expect("rows");
+    for workload in ["etc", "usr"] {
+        for point in ["unloaded", "closed loop", "rate", "p99 under 500 µs"] {
+            let is = |row: &&Value| row["workload"] == workload && row["point"] == point;
+            assert!(rows.iter().any(|row| is(&row) && row["system"] == "ix"), "{point}");
+        }
+    }
+    let hits = |row: &Value| row.get("hit_rate").is_none_or(|rate| rate.as_f64() > Some(0.98));
+    assert!(rows.iter().all(hits), "{memcached}");
+}
+
+/// The rows of a benchmark over a path with faults; `None`, loudly, where it cannot run.
+fn over_a_path(test: &str, bench: &str) -> Option<Vec<Value>> {
+    // SAFETY: cannot fail and touches no memory.
+    if unsafe { libc::geteuid() } != 0 {
+        eprintln!("SKIPPED {test}: AF_XDP needs root; run it as root (sudo -E cargo test)");
+        return None;
+    }
+    if !may_make_links(test) {
+        return None;
+    }
+    let output = ix(&["bench", bench, "--quick", "--seconds", "1", "--json", "-"]);
+    assert!(output.status.success(), "{}", errors(&output));
+    let value: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!(value["bench"], bench);
+    let rows = value["rows"].as_array().expect("rows").clone();
+    assert!(rows.iter().all(|row| row["mbit_per_s"].as_f64() > Some(0.0)), "{rows:?}");
+    Some(rows)
+}
+
+#[test]
+fn goodput_under_loss_is_measured_of_both_on_one_path() {
+    let Some(rows) = over_a_path("goodput_under_loss_is_measured_of_both_on_one_path", "loss")
+    else {
+        return;
+    };
+    let at = |system: &str, percent: f64| {
+        let is = |row: &&Value| row["system"] == system && row["loss_percent"] == percent;
+        rows.iter().find(is).unwrap_or_else(|| panic!("{system} at {percent} %: {rows:?}"))
+    };
+    for percent in [0.0, 1.0] {
+        assert_eq!(at("ix", percent)["congestion"], "cubic");
+        assert!(at("ix", percent)["client"] == "linux");
+    }
+    assert!(at("ix", 1.0)["lost_packets"].is_number());
+    assert_eq!(at("ix", 0.0)["lost_packets"], 0.0);
+    if rows.iter().any(|row| row["system"] == "linux") {
+        assert!(at("ix", 1.0)["ratio_to_linux"].as_f64() > Some(0.0));
+    }
+}
+
+#[test]
+fn fairness_is_measured_among_ix_and_against_linux() {
+    let Some(rows) = over_a_path("fairness_is_measured_among_ix_and_against_linux", "fairness")
+    else {
+        return;
+    };
+    for row in &rows {
+        let index = row["jain_index"].as_f64().expect("an index");
+        assert!(index > 1.0 / row["connections"].as_f64().expect("flows") - 1e-9, "{row}");
+        assert!(index <= 1.0 + 1e-9, "{row}");
+    }
+    assert!(rows.iter().any(|row| row["system"] == "ix" && row["ix_flows"] == 4));
+}
+
+#[test]
+fn udp_echo_says_where_the_time_goes() {
+    if !may_make_links("udp_echo_says_where_the_time_goes") {
+        return;
+    }
+    let args = ["bench", "udp-echo", "--quick", "--size", "64", "--client", "linux", "--json", "-"];
+    let output = ix(&args);
+    assert!(output.status.success(), "{}", errors(&output));
+    let value: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let rows = value["rows"].as_array().expect("rows");
+    let row = rows.iter().find(|row| row["system"] == "ix").expect("a row of IX");
+    let ns = |key: &str| row[key].as_f64().unwrap_or_else(|| panic!("{key} in {row}"));
+    let parts = ["receive_ns", "stack_in_ns", "gate_ns", "app_ns", "stack_out_ns", "transmit_ns"];
+    assert!(parts.iter().map(|key| ns(key)).sum::<f64>() <= ns("total_ns") * 1.001);
+    assert!(ns("gate_ns") > 0.0 && ns("stack_in_ns") > 0.0, "{row}");
+    let linux = rows.iter().find(|row| row["system"] == "linux").expect("a row of Linux");
+    assert!(linux["total_ns"].as_f64() > Some(0.0) && linux.get("gate_ns").is_none(), "{linux}");
+}
+
+/// Processes whose command line has this in it.
+fn processes_with(text: &str) -> Vec<i32> {
+    let all = std::fs::read_dir("/proc").expect("proc").flatten();
+    let number = |name: std::ffi::OsString| name.to_str()?.parse::<i32>().ok();
+    let has = |pid: &i32| {
+        let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        String::from_utf8_lossy(&line).replace('\0', " ").contains(text)
+    };
+    all.filter_map(|entry| number(entry.file_name())).filter(has).collect()
+}
+
+#[test]
+fn a_server_that_dies_midway_is_named_and_nothing_stays() {
+    if !may_make_links("a_server_that_dies_midway_is_named_and_nothing_stays") {
+        return;
+    }
+    // A size that no other test uses tells our server from theirs.
+    let size = "777";
+    let mut bench = Command::new(env!("CARGO_BIN_EXE_ix"))
+        .args(["bench", "echo", "--device", "tap", "--client", "linux", "--seconds", "20"])
+        .args(["--size", size, "--connections", "1"])
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .expect("the command starts");
+    let server = format!("echo {size} --port");
+    let end = std::time::Instant::now() + PATIENCE;
+    let clients = || processes_with(&format!("--size {size} --connections 1 --seconds 20 --json"));
+    while processes_with(&server).is_empty() || clients().is_empty() {
+        assert!(std::time::Instant::now() < end, "the server does not come up");
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    for pid in processes_with(&server) {
+        // SAFETY: signals a process that our command has started.
+        unsafe { libc::kill(pid, libc::SIGKILL) };
+    }
+    let started = std::time::Instant::now();
+    while bench.try_wait().expect("wait").is_none() {
+        assert!(started.elapsed() < PATIENCE, "it hangs");
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    let output = bench.wait_with_output().expect("output");
+    let text = errors(&output);
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    let last = text.lines().last().expect("a line");
+    assert!(last.starts_with("ix: ") && last.contains("server ended too early"), "{text}");
+    assert!(processes_with(&server).is_empty() && clients().is_empty(), "something stays");
+}
+
+#[test]
+fn failures_of_one_do_not_stop_the_others() {
+    let folder = Folder::new("unknown");
+    let output = ix(&["bench", "all", "--only", "echo,nothing", "--dir", folder.path()]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(errors(&output).contains("nothing") && errors(&output).contains("connscaling"));
+}
+
+/// haproxy on Linux and on IX, with both kinds of connections; calls that IX's lets through are counted.
+#[test]
+fn requests_by_busy_second_are_measured_of_haproxy() {
+    let test = "requests_by_busy_second_are_measured_of_haproxy";
+    if Command::new("haproxy").arg("-v").output().is_err() {
+        eprintln!("SKIPPED {test}: no haproxy; apt-get install haproxy");
+        return;
+    }
+    if !may_make_links(test) {
+        return;
+    }
+    let arguments = ["--quick", "--seconds", "0.5", "--device", "tap", "--json", "-"];
+    let output = ix(&[&["bench", "http"], &arguments[..]].concat());
+    assert!(output.status.success(), "{}", errors(&output));
+    let value: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let rows = value["rows"].as_array().expect("rows");
+    for (system, kind) in [("ix", "kept"), ("ix", "one a request"), ("linux", "kept")] {
+        let is = |row: &Value| row["system"] == system && row["connection"] == kind;
+        assert!(rows.iter().any(is), "{system} {kind}: {value}");
+    }
+    for row in rows {
+        assert!(row["msgs_per_busy_s"].as_f64() > Some(0.0) && row["errors"] == 0.0, "{row}");
+        let counted = row["forwarded_per_msg"].as_f64() > Some(0.0);
+        assert_eq!(counted, row["system"] == "ix", "{row}");
+    }
+}

@@ -1,0 +1,159 @@
+//! Wrong input: each a one-line error that names the thing, and a status that is not 0.
+use crate::support::command::{errors, ix};
+use std::fs;
+
+/// The command must fail with exactly one line that contains every word.
+#[track_caller]
+fn refuses(args: &[&str], status: i32, words: &[&str]) {
+    let output = ix(args);
+    let text = errors(&output);
+    assert_eq!(output.status.code(), Some(status), "{args:?}: {text}");
+    assert_eq!(text.lines().count(), 1, "{args:?}: {text}");
+    for word in words {
+        assert!(text.contains(word), "{args:?}: {text}");
+    }
+}
+
+const RUN: [&str; 5] = ["run", "--nic", "tap:ixt0", "--addr", "10.9.0.2/24"];
+
+#[track_caller]
+fn run_refuses(more: &[&str], status: i32, words: &[&str]) {
+    refuses(&[&RUN[..], more].concat(), status, words);
+}
+
+#[test]
+fn wrong_command_lines_are_told_apart_from_failures() {
+    for args in [&["run"][..], &["fly"], &["bench", "nothing"], &["run", "--domain", "x", "--"]] {
+        let output = ix(args);
+        assert_eq!(output.status.code(), Some(2), "{args:?}");
+        assert!(errors(&output).contains("Usage") || errors(&output).contains("--help"));
+    }
+}
+
+#[test]
+fn help_teaches() {
+    for (args, words) in [
+        (&["--help"][..], &["ix doctor", "ix demo", "run to completion"][..]),
+        (&["run", "--help"], &["afxdp:", "host_addr", "ix-echo 64"]),
+        (&["bench", "short", "--help"], &["--connections", "--quick", "--json"]),
+    ] {
+        let output = ix(args);
+        assert!(output.status.success());
+        let text = String::from_utf8_lossy(&output.stdout);
+        words.iter().for_each(|word| assert!(text.contains(word), "{args:?} {word}: {text}"));
+    }
+}
+
+#[test]
+fn programs_that_cannot_run() {
+    run_refuses(&["--", "no-such-program"], 127, &["no-such-program", "PATH"]);
+    run_refuses(&["--", "/no/such"], 127, &["/no/such", "No such file"]);
+    run_refuses(&["--", "/etc"], 126, &["folder"]);
+    run_refuses(&["--", "/etc/passwd"], 126, &["not executable", "chmod"]);
+}
+
+#[test]
+fn devices_that_cannot_be() {
+    let run = |nic| ["run", "--nic", nic, "--addr", "10.9.0.2/24", "--", "/bin/true"];
+    refuses(&run("dpdk:0"), 1, &["dpdk:0", "tap:NAME"]);
+    refuses(&run("tap:much-too-long-a-name"), 1, &["15 characters"]);
+    refuses(&run("tap:ixt0,queues=9"), 1, &["9 queues", "1 elastic thread"]);
+    refuses(&["run", "--addr", "10.9.0.2/24", "--", "/bin/true"], 1, &["no device", "--nic"]);
+    refuses(&run("afxdp:nowhere"), 1, &["nowhere"]);
+}
+
+#[test]
+fn addresses_that_cannot_be() {
+    let run = |addr| ["run", "--nic", "tap:ixt0", "--addr", addr, "--", "/bin/true"];
+    refuses(&run("10.9.0.2"), 1, &["10.9.0.2", "PREFIX"]);
+    refuses(&run("10.9.0.256/24"), 1, &["10.9.0.256/24", "not an address"]);
+    refuses(&run("10.9.0.2/33"), 1, &["out of range", "--addr"]);
+    refuses(&run("fe80::1/64"), 1, &["IPv6"]);
+    refuses(&run("224.0.0.1/24"), 1, &["not an address of a host"]);
+    refuses(&["run", "--nic", "tap:ixt0", "--", "/bin/true"], 1, &["no address", "--addr"]);
+    run_refuses(&["--gateway", "10.8.0.1", "--", "/bin/true"], 1, &["10.8.0.1", "networks"]);
+}
+
+#[test]
+fn hardware_threads_that_cannot_be() {
+    run_refuses(&["--cpus", "1000", "--", "/bin/true"], 1, &["1000", "may run on"]);
+    run_refuses(&["--cpus", "x", "--", "/bin/true"], 1, &["`x`", "not a list"]);
+}
+
+#[test]
+fn protection_that_is_not_built_is_not_pretended() {
+    // SAFETY: no pointers; a key that could be had goes with the process.
+    if unsafe { libc::syscall(libc::SYS_pkey_alloc, 0, 0) } < 0 {
+        run_refuses(&["--domain", "pku", "--", "/bin/true"], 1, &["pku", "protection keys"]);
+    }
+    refuses(&["bench", "echo", "--domain", "pku"], 1, &["pku", "not built yet"]);
+}
+
+#[test]
+fn memifs_that_cannot_be() {
+    let run = |spec| ["run", "--nic", spec, "--addr", "10.9.0.2/24", "--", "/bin/true"];
+    refuses(&run("memif:"), 1, &["memif:"]);
+    refuses(&run("memif:/tmp/x,role=boss"), 1, &["role=", "server"]);
+    refuses(&run("memif:/no/such/folder/x,role=server"), 1, &["/no/such/folder/x"]);
+}
+
+#[test]
+fn configuration_files_that_cannot_be_used() {
+    refuses(&["run", "-c", "/no/such.toml", "--", "/bin/true"], 1, &["/no/such.toml"]);
+    let path = std::env::temp_dir().join(format!("ix-test-{}.toml", std::process::id()));
+    let name = path.to_str().expect("text");
+    for (text, word) in [
+        ("host_addr = ", "such"),
+        ("devices = 'tap:ixt0'\nhost_addr = 5", "host_addr=5"),
+        ("devices = 'nonsense'\nhost_addr = '10.9.0.2/24'", "nonsense"),
+    ] {
+        fs::write(&path, text).expect("write");
+        let word = if word == "such" { name } else { word };
+        refuses(&["run", "-c", name, "--", "/bin/true"], 1, &[word]);
+    }
+    // Flags override the file.
+    fs::write(&path, "devices = 'tap:ixt0'\nhost_addr = '10.9.0.2/24'\n").expect("write");
+    let args = ["run", "-c", name, "--addr", "10.9.0.3/77", "--", "/bin/true"];
+    refuses(&args, 1, &["10.9.0.3/77"]);
+    fs::remove_file(&path).expect("clean up");
+}
+
+#[test]
+fn a_dataplane_that_is_not_there() {
+    refuses(&["ctl", "stats", "--control", "/no/such.sock"], 1, &["/no/such.sock", "ix run"]);
+    refuses(&["ctl", "stats", "--pid", "1"], 1, &["process 1", "--control"]);
+}
+
+#[test]
+fn the_doctor_answers_for_everything_in_json() {
+    let output = ix(&["doctor", "--json"]);
+    let value: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let checks = value["checks"].as_array().expect("checks");
+    for name in [
+        "kernel",
+        "fsgsbase",
+        "hugepages",
+        "memlock",
+        "userns",
+        "tap",
+        "run",
+        "afxdp",
+        "cpus",
+        "counters",
+    ] {
+        let check = checks.iter().find(|c| c["name"] == name).expect(name);
+        let state = check["state"].as_str().expect("state");
+        assert!(["ok", "limited", "missing"].contains(&state), "{check}");
+        assert!(!check["why"].as_str().expect("why").is_empty(), "{check}");
+    }
+    assert_eq!(value["works"].as_bool(), Some(output.status.success()));
+    assert!(value["machine"]["kernel"].as_str().expect("kernel").contains('.'));
+}
+
+#[test]
+fn the_doctor_leaves_nothing_behind() {
+    let interfaces = || fs::read_to_string("/proc/net/dev").expect("read").lines().count();
+    let before = interfaces();
+    ix(&["doctor"]);
+    assert_eq!(interfaces(), before);
+}

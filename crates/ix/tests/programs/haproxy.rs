@@ -1,0 +1,104 @@
+//! Debian's haproxy, unmodified, on IX: the load balancer of the Arrakis paper in front of two web
+//! servers, with cookies and many short connections, driven by `ab` and `ix load`.
+
+use crate::support;
+use crate::support::process::Process;
+use crate::support::{Bed, CLIENT, Nic, PATIENCE, SERVICE, Service};
+use std::io::{Read, Write};
+use std::process::Command;
+
+const PORT: u16 = 80;
+
+/// A web server on Linux with a page that is its name, and one that all servers have.
+fn back_end(bed: &Bed, name: &str, port: u16) -> Process {
+    let pages = bed.file(name);
+    std::fs::create_dir_all(&pages).expect("a folder");
+    std::fs::write(pages.join("name.txt"), name).expect("a page");
+    std::fs::write(pages.join("same.txt"), "same ".repeat(200)).expect("a page");
+    let mut command = bed.client.command(env!("CARGO_BIN_EXE_ix"), None);
+    command.args(["httpd", "--linux", "--port", &port.to_string()]).arg(pages);
+    let process = Process::start(command);
+    process.wait_for("ready", PATIENCE);
+    process
+}
+
+/// haproxy, with these flags, in front of two servers.
+fn balancer(bed: &Bed, flags: &[&str]) -> Service {
+    let file = bed.file("haproxy.cfg");
+    let config = format!(
+        "defaults\n mode http\n timeout connect 20s\n timeout client 20s\n timeout server 20s\n\
+         frontend web\n bind {}:{PORT}\n default_backend servers\n\
+         backend servers\n balance roundrobin\n cookie SRV insert indirect nocache\n \
+         server a {CLIENT}:8001 cookie a\n server b {CLIENT}:8002 cookie b\n",
+        SERVICE.ip()
+    );
+    std::fs::write(&file, config).expect("a configuration");
+    let words = [&["haproxy", "-f", file.to_str().expect("text")], flags].concat();
+    let mut service = bed.start(&words);
+    support::eventually("haproxy answers", || {
+        service.process.check();
+        get(bed, "").is_some_and(|answer| answer.starts_with("HTTP/1.1 200"))
+    });
+    service
+}
+
+/// One request on a connection of its own, with this header; the whole answer.
+fn get(bed: &Bed, header: &str) -> Option<String> {
+    let at = (*SERVICE.ip(), PORT).into();
+    let stream = bed.client.run(|| std::net::TcpStream::connect_timeout(&at, PATIENCE));
+    let mut stream = stream.ok()?;
+    stream.set_read_timeout(Some(PATIENCE)).ok()?;
+    let request =
+        format!("GET /name.txt HTTP/1.1\r\nHost: ix\r\nConnection: close\r\n{header}\r\n");
+    stream.write_all(request.as_bytes()).ok()?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).ok()?;
+    Some(answer)
+}
+
+#[test]
+fn haproxy_balances_on_ix() {
+    let test = "haproxy_balances_on_ix";
+    if Command::new("haproxy").arg("-v").output().is_err() {
+        eprintln!("SKIPPED {test}: no haproxy; apt-get install haproxy apache2-utils");
+        return;
+    }
+    // In the foreground; as a daemon; with a master and a worker.
+    for (nic, flags) in [(Nic::Tap, &["-db"][..]), (Nic::Afxdp, &["-D"]), (Nic::Tap, &["-W"])] {
+        let Some(bed) = Bed::new(test, nic, 1) else { return };
+        let _servers = [back_end(&bed, "a", 8001), back_end(&bed, "b", 8002)];
+        let service = balancer(&bed, flags);
+        // Without a cookie they take turns; with one it decides.
+        let first = get(&bed, "").expect("an answer");
+        let second = get(&bed, "").expect("an answer");
+        let named = |answer: &str| answer.chars().last();
+        assert_ne!(named(&first), named(&second), "{first}\n{second}");
+        for name in ["a", "b", "a", "a", "b"] {
+            let answer = get(&bed, &format!("Cookie: SRV={name}\r\n")).expect("an answer");
+            assert!(answer.ends_with(name), "asked for {name}: {answer}");
+        }
+        let url = format!("http://{}:{PORT}/same.txt", SERVICE.ip());
+        for keep in [&[][..], &["-k"]] {
+            let words = [&["-q", "-n", "1000", "-c", "16"], keep, &[&url]].concat();
+            let Ok(output) = bed.client.command("ab", None).args(words).output() else {
+                eprintln!("SKIPPED a part of {test}: no ab; apt-get install apache2-utils");
+                break;
+            };
+            let said = String::from_utf8_lossy(&output.stdout);
+            assert!(said.contains("Complete requests:      1000"), "{flags:?}: {said}");
+            assert!(said.contains("Failed requests:        0"), "{flags:?}: {said}");
+        }
+        let mut load = bed.client.command(env!("CARGO_BIN_EXE_ix"), None);
+        load.args(["load", &format!("{}:{PORT}", SERVICE.ip()), "--protocol", "http"]);
+        load.args(["--path", "/same.txt", "--connections", "32", "--seconds", "0.5"]);
+        let output = load.output().expect("ix load");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let stats = service.stats();
+        assert!(stats.total("accepted") > 100, "it was IX that served: {stats}");
+        drop(_servers);
+        // Connections to the servers and from clients are all gone: no flow and no frame is left.
+        service.comes_to_rest(PATIENCE);
+        service.process.signal(libc::SIGTERM);
+        let _ = service.process.wait(PATIENCE);
+    }
+}

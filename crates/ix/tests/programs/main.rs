@@ -1,0 +1,8 @@
+//! Programs as their users have them: unmodified ones, libevent's, C.
+#[path = "../support/mod.rs"]
+mod support;
+
+mod haproxy;
+mod libevent;
+mod libix_c;
+mod posix;

@@ -1,0 +1,386 @@
+//! Links that go, peers that vanish, programs that crash: what is left keeps running, and nothing
+//! stays behind.
+use crate::support;
+use crate::support::frames::{self, ACK, Macs, PSH, RST, SYN, Seen, Segment};
+use crate::support::process::{cpu_time, is_alive};
+use crate::support::traffic::{self, Steady, close, echo, message};
+use crate::support::{Bed, Nic, PATIENCE, SERVICE, Service, connect, eventually};
+use ix_testbed::PacketSocket;
+use std::net::{Ipv4Addr, SocketAddrV4, TcpStream};
+use std::time::{Duration, Instant};
+
+#[test]
+fn connections_outlive_a_link_that_goes_down() {
+    for nic in Nic::ALL {
+        let name = "connections_outlive_a_link_that_goes_down";
+        let Some(bed) = Bed::new(name, nic, 1) else { return };
+        let service = bed.serve(&["1000"]);
+        let (namespace, link) = bed.service_link();
+        bed.client.run(|| {
+            Steady::during(1000, |steady| {
+                for down_ms in [0, 50, 500] {
+                    steady.goes_on();
+                    namespace.set_up(link, false).expect("down");
+                    std::thread::sleep(Duration::from_millis(down_ms));
+                    namespace.set_up(link, true).expect("up");
+                    steady.goes_on();
+                    close(connect());
+                }
+            });
+        });
+        service.process.wait_for(&format!("ix: link {link} is down"), PATIENCE);
+        service.process.wait_for(&format!("ix: link {link} is up"), PATIENCE);
+        service.finish(PATIENCE);
+    }
+}
+
+/// Only the Linux end goes down: the carrier is lost.
+#[test]
+fn connections_outlive_a_lost_carrier() {
+    let Some(bed) = Bed::new("connections_outlive_a_lost_carrier", Nic::Afxdp, 1) else { return };
+    let service = bed.serve(&["1000"]);
+    bed.client.run(|| {
+        Steady::during(1000, |steady| {
+            steady.goes_on();
+            bed.client.set_up(bed.client_link(), false).expect("down");
+            std::thread::sleep(Duration::from_millis(300));
+            bed.client.set_up(bed.client_link(), true).expect("up");
+            steady.goes_on();
+        });
+    });
+    service.finish(PATIENCE);
+}
+
+/// The interface is taken away: no way to serve, but no crash and no busy loop either.
+#[test]
+fn an_interface_that_is_removed_is_told() {
+    for nic in Nic::ALL {
+        let name = "an_interface_that_is_removed_is_told";
+        let Some(bed) = Bed::new(name, nic, 1) else { return };
+        let mut service = bed.serve(&["64"]);
+        let mut stream = bed.connect();
+        echo(&mut stream, 1, 64);
+        let (namespace, link) = bed.service_link();
+        namespace.delete_link(link).expect("removed");
+        service.process.wait_for(&format!("ix: link {link} is gone"), PATIENCE);
+        std::thread::sleep(Duration::from_millis(500));
+        let program = service.program();
+        let before = cpu_time(program);
+        std::thread::sleep(Duration::from_secs(1));
+        let used = cpu_time(program) - before;
+        assert!(used < Duration::from_millis(200), "{nic:?}: a busy loop: {used:?} in a second");
+        service.process.check();
+        service.process.terminate();
+    }
+}
+
+/// A machine that stops while answers are on their way to it, and comes back without a memory.
+#[test]
+fn peers_that_lost_their_memory_are_forgotten() {
+    const SIZE: usize = 200_000;
+    for nic in Nic::ALL {
+        let name = "peers_that_lost_their_memory_are_forgotten";
+        let Some(bed) = Bed::new(name, nic, 1) else { return };
+        let service = bed.serve(&[&SIZE.to_string()]);
+        bed.client.run(|| {
+            Steady::during(SIZE, |steady| {
+                for id in 0..20 {
+                    use std::io::Write;
+                    let mut stream = connect();
+                    traffic::shrink_receive_buffer(&stream, 5000);
+                    stream.write_all(&message(id, SIZE)).expect("write");
+                    // Its window is shut, and most of the answer still to come.
+                    std::thread::sleep(Duration::from_millis(5));
+                    traffic::vanish(stream);
+                }
+                steady.goes_on();
+                service.wait_until("only one is left", PATIENCE, |s| s.total("flows") == 1);
+                steady.goes_on();
+            });
+        });
+        let stats = service.finish(PATIENCE);
+        assert_eq!(stats.total("tcp.resets_received"), 20, "{nic:?}");
+    }
+}
+
+/// A host that only exists in this test, so that it can vanish as no kernel would.
+struct Phantom<'a> {
+    wire: &'a PacketSocket,
+    macs: Macs,
+    at: SocketAddrV4,
+}
+
+impl Phantom<'_> {
+    const IP: Ipv4Addr = Ipv4Addr::new(10, 88, 0, 77);
+
+    /// Opens a connection and asks for `size` bytes; never acknowledges the answer.
+    fn ask(bed: &Bed, wire: &PacketSocket, size: usize) -> Seen {
+        let macs = Macs { to: bed.service_mac(), from: [2, 0, 0, 0, 0, 0x77] };
+        let host = Phantom { wire, macs, at: SocketAddrV4::new(Phantom::IP, 7777) };
+        let known = (macs.to, *SERVICE.ip());
+        wire.send(&frames::arp(macs, 2, (macs.from, Phantom::IP), known)).expect("send");
+        host.send(SYN, 1000, 0, Vec::new());
+        let answer = host.wait_for(|seen| seen.flags == SYN | ACK);
+        assert_eq!(answer.ack, 1001);
+        host.send(ACK | PSH, 1001, answer.seq.wrapping_add(1), message(1, size));
+        host.wait_for(|seen| seen.len > 0)
+    }
+
+    fn send(&self, flags: u8, seq: u32, ack: u32, payload: Vec<u8>) {
+        let (macs, from, options) = (self.macs, self.at, Vec::new());
+        let segment = Segment { macs, from, to: SERVICE, seq, ack, flags, options, payload };
+        self.wire.send(&segment.frame()).expect("send");
+    }
+
+    /// Waits for a segment to this host; answers ARP meanwhile.
+    fn wait_for(&self, wanted: impl Fn(&Seen) -> bool) -> Seen {
+        let end = Instant::now() + PATIENCE;
+        while Instant::now() < end {
+            let Some(frame) = self.wire.receive(Duration::from_millis(100)).expect("receive")
+            else {
+                continue;
+            };
+            if frame[12..14] == [8, 6] && frames::ip_at(&frame, 38) == Phantom::IP {
+                let us = (self.macs.from, Phantom::IP);
+                let answer = frames::arp(self.macs, 2, us, (self.macs.to, *SERVICE.ip()));
+                self.wire.send(&answer).expect("send");
+            }
+            let seen = frames::read_tcp(&frame).filter(|seen| seen.to == self.at);
+            if let Some(seen) = seen.filter(&wanted) {
+                return seen;
+            }
+        }
+        panic!("no such segment came");
+    }
+}
+
+/// A peer that is never heard of again costs one flow until it is given up, and nobody else.
+#[test]
+fn a_peer_that_vanishes_hurts_nobody_else() {
+    for nic in Nic::ALL {
+        let Some(bed) = Bed::new("a_peer_that_vanishes_hurts_nobody_else", nic, 1) else { return };
+        let service = bed.serve(&["100"]);
+        let wire = bed.wire();
+        bed.client.run(|| {
+            Steady::during(100, |steady| {
+                let answer = Phantom::ask(&bed, &wire, 100);
+                service.wait_until("it tries again", PATIENCE, |stats| {
+                    stats.total("tcp.retransmits") >= 5
+                });
+                steady.goes_on();
+                assert_eq!(service.stats().total("flows"), 2, "{nic:?}: given up too early");
+                // It starts anew, and does not know the connection.
+                let macs = Macs { to: bed.service_mac(), from: [2, 0, 0, 0, 0, 0x77] };
+                let reborn = Phantom { wire: &wire, macs, at: answer.to };
+                let again = reborn.wait_for(|seen| seen.len > 0);
+                reborn.send(RST, again.ack, 0, Vec::new());
+                service.wait_until("it is gone", PATIENCE, |stats| stats.total("flows") == 1);
+            });
+        });
+        service.finish(PATIENCE);
+    }
+}
+
+/// R2 of RFC 9293 section 3.8.3: a peer that never answers is given up after at least 100 s.
+#[test]
+#[ignore = "long; .ci/run nightly"]
+fn a_silent_peer_is_given_up() {
+    let Some(bed) = Bed::new("a_silent_peer_is_given_up", Nic::Tap, 1) else { return };
+    let service = bed.serve(&["100"]);
+    let wire = bed.wire();
+    let start = Instant::now();
+    Phantom::ask(&bed, &wire, 100);
+    service.wait_until("given up", Duration::from_secs(300), |stats| stats.total("flows") == 0);
+    assert!(start.elapsed() >= Duration::from_secs(100), "after {:?}", start.elapsed());
+    let stats = service.finish(PATIENCE);
+    assert_eq!(stats.total("tcp.timed_out"), 1);
+}
+
+#[test]
+fn a_crash_is_one_line_and_leaves_nothing() {
+    for nic in Nic::ALL {
+        let Some(bed) = Bed::new("a_crash_is_one_line_and_leaves_nothing", nic, 1) else { return };
+        let Service { process, .. } = bed.start(&["/bin/sh", "-c", "sleep 0.2; kill -SEGV $$"]);
+        let (status, said) = process.wait(PATIENCE);
+        assert_eq!(status.code(), Some(139), "{said:?}");
+        assert_crash_line(&said, "/bin/sh", "SIGSEGV");
+        assert_nothing_left(&bed, nic);
+
+        // While it serves, with a client.
+        let service = bed.serve(&["64"]);
+        let mut stream = bed.connect();
+        echo(&mut stream, 1, 64);
+        // Not SIGSEGV, the first of which a Rust program takes for a question about its stack.
+        // SAFETY: signals a process that we have started.
+        unsafe { libc::kill(service.program(), libc::SIGILL) };
+        let (status, said) = service.process.wait(PATIENCE);
+        assert_eq!(status.code(), Some(128 + libc::SIGILL), "{said:?}");
+        assert_crash_line(&said, "ix-echo", "SIGILL");
+        assert_nothing_left(&bed, nic);
+        serves_again(&bed, stream);
+    }
+}
+
+#[track_caller]
+fn assert_crash_line(said: &[String], program: &str, signal: &str) {
+    let lines: Vec<_> = said.iter().filter(|line| line.contains("crash")).collect();
+    assert_eq!(lines.len(), 1, "{said:?}");
+    assert!(lines[0].contains(program) && lines[0].contains(signal), "{said:?}");
+}
+
+#[test]
+fn killing_the_command_leaves_nothing() {
+    for nic in Nic::ALL {
+        let Some(bed) = Bed::new("killing_the_command_leaves_nothing", nic, 1) else { return };
+        let service = bed.serve(&["64"]);
+        let mut stream = bed.connect();
+        echo(&mut stream, 1, 64);
+        if nic == Nic::Afxdp {
+            assert_ne!(bed.has_xdp(), Some(false), "no XDP program while it serves");
+        }
+        let program = service.program();
+        service.process.signal(libc::SIGKILL);
+        eventually("the program is gone", || !is_alive(program));
+        drop(service);
+        assert_nothing_left(&bed, nic);
+        serves_again(&bed, stream);
+    }
+}
+
+/// Neither tap nor XDP program.
+#[track_caller]
+fn assert_nothing_left(bed: &Bed, nic: Nic) {
+    let (namespace, link) = bed.service_link();
+    match nic {
+        Nic::Tap => {
+            eventually("the tap is gone", || namespace.link(link).expect("ask").is_none());
+        }
+        Nic::Afxdp => {
+            eventually("the XDP program is gone", || bed.has_xdp() != Some(true));
+        }
+    }
+}
+
+/// A new run serves new clients, and resets those of the old one.
+#[track_caller]
+fn serves_again(bed: &Bed, old: TcpStream) {
+    let service = bed.serve(&["64"]);
+    let mut stream = bed.connect();
+    echo(&mut stream, 2, 64);
+    close(stream);
+    use std::io::{Read, Write};
+    let mut old = old;
+    let ended = old.write_all(&message(3, 64)).and_then(|()| old.read_exact(&mut [0; 64]));
+    assert!(ended.is_err(), "the dead run's connection goes on");
+    drop(old);
+    service.finish(PATIENCE);
+}
+
+#[test]
+fn a_second_dataplane_on_the_same_interface_is_refused() {
+    for nic in Nic::ALL {
+        let name = "a_second_dataplane_on_the_same_interface_is_refused";
+        let Some(bed) = Bed::new(name, nic, 1) else { return };
+        let service = bed.serve(&["64"]);
+        let (namespace, link) = bed.service_link();
+        bed.client.run(|| {
+            Steady::during(64, |steady| {
+                let kind = if nic == Nic::Tap { "tap" } else { "afxdp" };
+                let mut command = namespace.command(env!("CARGO_BIN_EXE_ix"), None);
+                command.args(["run", "--nic", &format!("{kind}:{link}")]);
+                command.args(["--addr", "10.88.0.3/16", "--", "/bin/true"]);
+                let output = command.output().expect("the command starts");
+                let text = String::from_utf8_lossy(&output.stderr).into_owned();
+                assert!(!output.status.success(), "{nic:?}: {text}");
+                assert!(text.lines().last().is_some_and(|l| l.contains(link)), "{nic:?}: {text}");
+                steady.goes_on();
+            });
+        });
+        service.finish(PATIENCE);
+    }
+}
+
+#[test]
+fn a_client_on_ix_says_why_it_reaches_nobody() {
+    for nic in Nic::ALL {
+        let name = "a_client_on_ix_says_why_it_reaches_nobody";
+        let Some(bed) = Bed::new(name, nic, 1) else { return };
+        let echo = support::build_echo();
+        // A host without a listener, and no host at all.
+        for (peer, seconds) in [("10.88.0.1:9", "1"), ("10.88.0.99:9", "1")] {
+            let program = echo.to_str().expect("text");
+            let args = [program, "--client", peer, "--seconds", seconds, "--json"];
+            let Service { process, .. } = bed.start(&args);
+            let (status, said) = process.wait(PATIENCE);
+            assert_eq!(status.code(), Some(1), "{nic:?} {peer}: {said:?}");
+            let last = said.last().expect("a line");
+            assert!(last.starts_with("ix-echo: ") && last.contains(peer), "{nic:?}: {said:?}");
+            assert_nothing_left(&bed, nic);
+        }
+    }
+}
+
+/// Sends what makes the program end, and answers how long it took until every one of these
+/// connections had heard of it.
+fn until_all_ended(end: impl FnOnce(), mut streams: Vec<TcpStream>) -> Duration {
+    use std::io::Read;
+    let start = Instant::now();
+    end();
+    for stream in &mut streams {
+        // Whichever: FIN, or RST.
+        match stream.read(&mut [0; 16]) {
+            Ok(n) => assert_eq!(n, 0, "data"),
+            Err(e) => assert_eq!(e.kind(), std::io::ErrorKind::ConnectionReset, "{e}"),
+        }
+    }
+    start.elapsed()
+}
+
+/// Whatever ends a program, its peers hear of it; and a second dataplane serves on.
+#[test]
+fn connections_of_a_program_that_ended_are_closed() {
+    use std::io::Write;
+    type End = fn(&Service, &mut TcpStream);
+    let ways: [(&str, i32, End); 7] = [
+        ("abort", 134, |_, stream| stream.write_all(b"a").expect("write")),
+        ("fault", 139, |_, stream| stream.write_all(b"s").expect("write")),
+        ("exit", 3, |_, stream| stream.write_all(b"e").expect("write")),
+        ("SIGTERM", 143, |service, _| kill(service, libc::SIGTERM)),
+        ("SIGKILL", 137, |service, _| kill(service, libc::SIGKILL)),
+        ("own SIGKILL", 137, |_, stream| stream.write_all(b"K").expect("write")),
+        ("exec", 0, |_, stream| stream.write_all(b"x").expect("write")),
+    ];
+    support::build_program("ix-attacker");
+    let mortal = support::build_echo().with_file_name("ix-mortal");
+    let mortal = mortal.to_str().expect("text");
+    for nic in Nic::ALL {
+        let name = "connections_of_a_program_that_ended_are_closed";
+        let Some(bed) = Bed::new(name, nic, 1) else { return };
+        let second = bed.serve_second(&["64"]);
+        for (way, status, end) in ways {
+            let service = bed.start(&[mortal, "7"]);
+            service.process.wait_for("ready", PATIENCE);
+            let mut other = bed.service_link().0.run(|| support::connect_to(support::SECOND));
+            echo(&mut other, 1, 64);
+            let mut streams: Vec<_> = (0..4).map(|_| bed.connect()).collect();
+            // One is idle, one has had an answer, one has sent what nobody reads.
+            streams[1].write_all(b"hello").expect("write");
+            traffic::expect(&mut streams[1], b"hello");
+            streams[2].write_all(b"!").expect("write");
+            let mut teller = streams.pop().expect("four");
+            let took = until_all_ended(|| end(&service, &mut teller), streams);
+            eprintln!("{nic:?}, {way}: all connections ended after {took:?}");
+            let (ended, said) = service.process.wait(PATIENCE);
+            assert_eq!(ended.code(), Some(status), "{nic:?}, {way}: {said:?}");
+            assert_nothing_left(&bed, nic);
+            echo(&mut other, 2, 64);
+            close(other);
+        }
+        second.finish(PATIENCE);
+    }
+}
+
+fn kill(service: &Service, signal: i32) {
+    // SAFETY: signals a process that we have started.
+    assert_eq!(unsafe { libc::kill(service.program(), signal) }, 0);
+}

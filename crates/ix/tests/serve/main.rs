@@ -1,0 +1,26 @@
+//! A dataplane that serves, seen from outside: a real Linux peer, `ix ctl` and the clock.
+#[path = "../support/prometheus.rs"]
+mod prometheus;
+#[path = "../support/mod.rs"]
+mod support;
+
+mod attacks;
+mod away;
+mod basics;
+mod bulk;
+mod connections;
+mod ctl;
+mod devices;
+mod elastic;
+mod failures;
+mod flood;
+mod hostile;
+mod http;
+mod kv;
+mod many;
+mod memif;
+mod pcap;
+mod policy;
+mod shared_cores;
+mod top;
+mod vnic;

@@ -1,0 +1,196 @@
+//! Service and load, each on a dataplane of its own, over shared memory.
+use crate::support;
+use crate::support::memif::{Host, MemifBed, answer};
+use crate::support::process::cpu_time;
+use crate::support::{PATIENCE, Service};
+use std::time::Duration;
+
+/// Who listens at the memif's socket.
+const ROLES: [(&str, &str); 2] = [("role=server", "role=client"), ("role=client", "role=server")];
+
+fn assert_clean(result: &serde_json::Value) {
+    assert_eq!(result["errors"], 0, "{result}");
+    assert!(result["msgs_per_s"].as_f64().expect("a rate") > 1000.0, "{result}");
+}
+
+#[test]
+fn echoes_come_back_whoever_listens_and_whoever_starts_first() {
+    for (theirs, ours) in [ROLES[0], ROLES[1], ("", "")] {
+        let name = "echoes_come_back_whoever_listens_and_whoever_starts_first";
+        let Some(bed) = MemifBed::new(name, 1) else { return };
+        let load = ["--connections", "16", "--seconds", "0.5"];
+        let service = bed.serve(theirs, &["64"]);
+        assert_clean(&answer(bed.ask(ours, &load), PATIENCE));
+        service.finish(PATIENCE);
+
+        let asker = bed.ask(ours, &load);
+        asker.process.wait_for("ix: device memif:", PATIENCE);
+        let service = bed.serve(theirs, &["64"]);
+        assert_clean(&answer(asker, PATIENCE));
+        service.process.wait_for(&format!("ix: memif:{}: peer", bed.path().display()), PATIENCE);
+        service.finish(PATIENCE);
+    }
+}
+
+#[test]
+fn bulk_goes_both_ways() {
+    let bytes = 64 << 20;
+    for (theirs, ours) in ROLES {
+        let Some(bed) = MemifBed::new("bulk_goes_both_ways", 1) else { return };
+        let service = bed.serve(theirs, &["bulk"]);
+        for direction in ["send", "recv", "both"] {
+            let load = ["--bulk", direction, "--bytes", &bytes.to_string()];
+            let result = answer(bed.ask(ours, &load), Duration::from_secs(60));
+            let wanted = |wants: bool| if wants { bytes } else { 0 };
+            assert_eq!(result["bytes_sent"], wanted(direction != "recv"), "{result}");
+            assert_eq!(result["bytes_received"], wanted(direction != "send"), "{result}");
+            eprintln!("{theirs} {direction}: {} Mbit/s", result["mbit_per_s"]);
+        }
+        service.finish(PATIENCE);
+    }
+}
+
+#[test]
+fn ten_thousand_connections() {
+    for (theirs, ours) in ROLES {
+        let Some(bed) = MemifBed::new("ten_thousand_connections", 1) else { return };
+        let service = bed.serve(theirs, &["64"]);
+        let load = ["--connections", "10000", "--in-flight", "256", "--seconds", "1"];
+        assert_clean(&answer(bed.ask(ours, &load), PATIENCE));
+        // The asker's host vanishes with ten thousand resets under way: more than the link holds,
+        // and nobody is left to say anew that the connections are gone.
+        let stats = service.stats();
+        service.process.terminate();
+        assert_eq!(stats.total("flows_peak"), 10_000, "{stats}");
+    }
+}
+
+#[test]
+fn flows_come_in_on_the_thread_that_owns_them() {
+    for (theirs, ours) in ROLES {
+        let Some(bed) = MemifBed::new("flows_come_in_on_the_thread_that_owns_them", 2) else {
+            return;
+        };
+        let service = bed.serve(theirs, &["64"]);
+        let load = ["--connections", "64", "--seconds", "1"];
+        assert_clean(&answer(bed.ask(ours, &load), PATIENCE));
+        let stats = service.finish(PATIENCE);
+        assert!(stats.each("accepted").iter().all(|accepted| *accepted > 0), "{stats}");
+        assert_eq!(stats.total("forwarded"), 0, "the peer follows our table: {stats}");
+    }
+}
+
+/// One end is killed and comes back, again and again; connections end as TCP has it, new ones work,
+/// and nothing is left in the end.
+fn restarts(name: &str, killed: Host, times: usize) {
+    for (theirs, ours) in ROLES {
+        let Some(bed) = MemifBed::new(name, 1) else { return };
+        let serve = || bed.serve(theirs, &["64"]);
+        let ask = || bed.ask(ours, &["--connections", "16", "--seconds", "600"]);
+        let (mut service, mut asker) = (serve(), ask());
+        for _ in 0..times {
+            goes_on(&service, &asker);
+            if killed == Host::Service {
+                kill(service);
+                service = serve();
+            } else {
+                kill(asker);
+                asker = ask();
+            }
+        }
+        goes_on(&service, &asker);
+        assert!(!asker.process.said().iter().any(|line| line.contains("differs")));
+        // The last one leaves its connections behind.
+        kill(asker);
+        // Longer than it takes to send a lost SYN again.
+        let done = bed.ask(ours, &["--connections", "1", "--seconds", "1.5"]);
+        let (status, said) = done.process.wait(PATIENCE);
+        assert!(status.success(), "{said:#?}");
+        service.finish(Duration::from_secs(60));
+    }
+}
+
+/// Waits until messages go back and forth.
+#[track_caller]
+fn goes_on(service: &Service, asker: &Service) {
+    let at = service.stats().total("rx_packets") + 1000;
+    let what = format!("messages go on; the other end: {}", asker.process);
+    service.wait_until(&what, PATIENCE, |stats| stats.total("rx_packets") > at);
+}
+
+/// Kills the command, and waits until its program is gone too.
+fn kill(service: Service) {
+    let program = service.program();
+    service.process.signal(libc::SIGKILL);
+    drop(service);
+    support::eventually("the program is gone", || !support::process::is_alive(program));
+}
+
+#[test]
+fn the_service_may_be_killed_and_restarted() {
+    restarts("the_service_may_be_killed_and_restarted", Host::Service, 3);
+}
+
+#[test]
+fn the_asker_may_be_killed_and_restarted() {
+    restarts("the_asker_may_be_killed_and_restarted", Host::Asker, 3);
+}
+
+#[test]
+#[ignore = "long; .ci/run nightly"]
+fn both_may_be_killed_and_restarted_twenty_times() {
+    for host in [Host::Service, Host::Asker] {
+        restarts("both_may_be_killed_and_restarted_twenty_times", host, 20);
+    }
+}
+
+#[test]
+fn a_silent_link_costs_nothing() {
+    for (theirs, ours) in ROLES {
+        let Some(bed) = MemifBed::new("a_silent_link_costs_nothing", 1) else { return };
+        let service = bed.serve(theirs, &["64"]);
+        // A host that says nothing is another server.
+        let echo = support::build_echo();
+        let other = bed.start(Host::Asker, ours, &[echo.to_str().expect("text"), "64"]);
+        other.process.wait_for("ready", PATIENCE);
+        std::thread::sleep(Duration::from_secs(1));
+        let asleep = Duration::from_secs(2);
+        let programs = [service.program(), other.program(), service.process.pid()];
+        let before = programs.map(cpu_time);
+        std::thread::sleep(asleep);
+        for (program, before) in programs.into_iter().zip(before) {
+            let used = cpu_time(program) - before;
+            assert!(used < asleep / 100, "{theirs}: {used:?} of CPU time in {asleep:?} of silence");
+        }
+        other.process.terminate();
+        assert_clean(&answer(bed.ask(ours, &["--seconds", "0.3"]), PATIENCE));
+        service.finish(PATIENCE);
+    }
+}
+
+/// Both ends say in one line what does not fit, and a peer that fits is still welcome.
+#[test]
+fn a_peer_that_does_not_fit_is_refused_in_one_line() {
+    for (wrong, says) in [("role=client,secret=b", "secret"), ("role=client,secret=a,id=7", "id")] {
+        let name = "a_peer_that_does_not_fit_is_refused_in_one_line";
+        let Some(bed) = MemifBed::new(name, 1) else { return };
+        let service = bed.serve("role=server,secret=a", &["64"]);
+        let stranger = bed.ask(wrong, &["--seconds", "0.5"]);
+        let prefix = format!("ix: memif:{}", bed.path().display());
+        for process in [&service.process, &stranger.process] {
+            support::eventually("it is told", || {
+                let said = process.said();
+                said.iter().any(|line| line.starts_with(&prefix) && line.contains(says))
+            });
+        }
+        stranger.process.signal(libc::SIGKILL);
+        drop(stranger);
+        let right = bed.ask("role=client,secret=a", &["--seconds", "0.3"]);
+        assert_clean(&answer(right, PATIENCE));
+        // Asked again and again, told once.
+        let lines = service.process.said();
+        let told = lines.iter().filter(|line| line.starts_with(&prefix) && line.contains(says));
+        assert!(told.count() <= 3, "{lines:#?}");
+        service.finish(PATIENCE);
+    }
+}

@@ -1,0 +1,103 @@
+//! Two dataplanes on the same cores under one controller.
+use crate::support::process::Process;
+use crate::support::traffic::Crowd;
+use crate::support::{Bed, Nic, PATIENCE, SECOND, SERVICE, Service};
+use ix_testbed::cpu;
+use std::net::SocketAddrV4;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+const SIZE: usize = 64;
+/// The machine may be busy with other work: a turn of the loop may come late.
+const SOON: Duration = Duration::from_secs(60);
+/// So many cores at most: each thread has a queue, and more show nothing else.
+const CORES_MAX: usize = 3;
+
+/// Climbs early and comes down late, so that a busy machine does not matter.
+const POLICY: &str = "name = \"test\"\nslo_us = 300000\n\
+    [base]\ncores = 1\nthreads_per_core = 1\nclock = \"lowest\"\n[ladder]\nadd = [\"cores\"]\n\
+    [up]\nbusy_max = 0.5\n[down]\nbusy_max = 0.3\nwindow_ms = 300\nmargin = 1.0\nregret_s = 0\n";
+
+fn control(bed: &Bed, dataplanes: [&Service; 2]) -> Process {
+    let file = bed.file("policy.toml");
+    std::fs::write(&file, POLICY).expect("written");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ix"));
+    command.arg("cp").arg("--policy").arg(file);
+    for dataplane in dataplanes {
+        command.arg("--control").arg(dataplane.control());
+    }
+    Process::start(command)
+}
+
+/// Threads that run.
+fn running(service: &Service, threads: usize) -> Vec<usize> {
+    let stats = service.stats();
+    let state = |thread: &usize| stats.text(&format!("threads.{thread}.state"));
+    let runs = |thread: &usize| matches!(state(thread).as_str(), "active" | "non-responsive");
+    (0..threads).filter(runs).collect()
+}
+
+fn loaded(bed: &Bed, service: SocketAddrV4, work: impl FnOnce() + Send) {
+    Crowd { service, size: SIZE, turnover: false }.during(&bed.client, work);
+}
+
+#[test]
+fn load_takes_its_cores_along_and_who_dies_leaves_them() {
+    let test = "load_takes_its_cores_along_and_who_dies_leaves_them";
+    let cores = cpu::allowed().len().min(CORES_MAX);
+    if cores < 2 {
+        eprintln!("SKIPPED {test}: it needs two CPUs");
+        return;
+    }
+    if cores < CORES_MAX {
+        eprintln!("SKIPPED a part of {test}: with two CPUs each dataplane keeps its only one");
+    }
+    let Some(bed) = Bed::alone(test, Nic::Tap, cores) else { return };
+    let a = bed.serve(&[&SIZE.to_string()]);
+    let b = bed.serve_second(&[&SIZE.to_string()]);
+    let parted = |of_a: usize, of_b: usize| {
+        let end = Instant::now() + SOON;
+        loop {
+            let (at_a, at_b) = (running(&a, cores), running(&b, cores));
+            let apart = at_a.iter().all(|thread| !at_b.contains(thread));
+            if apart && (at_a.len(), at_b.len()) == (of_a, of_b) {
+                return;
+            }
+            assert!(Instant::now() < end, "{of_a} and {of_b} cores, not {at_a:?} and {at_b:?}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    };
+    let controller = control(&bed, [&a, &b]);
+    parted(1, 1);
+    for _ in 0..2 {
+        loaded(&bed, SERVICE, || parted(cores - 1, 1));
+        loaded(&bed, SECOND, || parted(1, cores - 1));
+    }
+    // Killed, and another one: it picks both up.
+    drop(controller);
+    let controller = control(&bed, [&a, &b]);
+    let took_over = || {
+        let said = controller.said();
+        said.iter().filter(|line| line.contains("took over ")).count()
+    };
+    let end = Instant::now() + SOON;
+    while took_over() < 2 {
+        assert!(Instant::now() < end, "{controller}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    loaded(&bed, SECOND, || parted(1, cores - 1));
+    // SAFETY: signals the program that this test has started, which runs.
+    assert_eq!(unsafe { libc::kill(b.program(), libc::SIGKILL) }, 0);
+    let (status, said) = b.process.wait(PATIENCE);
+    assert!(!status.success(), "{said:?}");
+    loaded(&bed, SERVICE, || {
+        let end = Instant::now() + SOON;
+        while running(&a, cores).len() < cores {
+            assert!(Instant::now() < end, "all cores are its own now: {controller}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    });
+    assert!(controller.said().iter().any(|line| line.contains("is gone")), "{controller}");
+    let stats = a.finish(PATIENCE);
+    assert_eq!(stats.drops(), 0, "{stats}");
+}

@@ -1,0 +1,364 @@
+//! Filters and rates of a running dataplane, with real Linux at the other end.
+use crate::support;
+use crate::support::command::errors;
+use crate::support::frames;
+use crate::support::process::Process;
+use crate::support::stats::Stats;
+use crate::support::traffic::{Steady, close, echo};
+use crate::support::{Bed, CLIENT, Nic, PATIENCE, SERVICE, Service};
+use serde_json::Value;
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddrV4, TcpListener, TcpStream, UdpSocket};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::time::{Duration, Instant};
+
+const ECHO_ONLY: &str = "rx tcp service 10.88.0.2:7 peer 10.88.0.0/16";
+
+/// The socket beside the operators', for those who may only look.
+fn read_only(service: &Service) -> PathBuf {
+    service.control().with_extension("ro.sock")
+}
+
+fn ctl(control: PathBuf, args: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ix"));
+    let command = command.arg("ctl").args(args).arg("--control").arg(control);
+    command.output().expect("the command starts")
+}
+
+/// What an operator is answered.
+#[track_caller]
+fn says(service: &Service, args: &[&str]) -> Value {
+    let json: Vec<&str> = args.iter().copied().chain(["--json"]).collect();
+    let output = ctl(service.control().to_owned(), &json);
+    assert!(output.status.success(), "{args:?}: {}", errors(&output));
+    serde_json::from_slice(&output.stdout).expect("JSON")
+}
+
+/// Why somebody is refused, in one line.
+#[track_caller]
+fn refused(control: PathBuf, args: &[&str]) -> String {
+    let output = ctl(control, args);
+    assert!(!output.status.success(), "{args:?}");
+    let text = errors(&output);
+    assert_eq!(text.lines().count(), 1, "{args:?}: {text}");
+    text
+}
+
+fn capability(answer: &Value) -> String {
+    answer["filters"][0]["capability"].as_str().expect("a capability").to_owned()
+}
+
+#[test]
+fn a_filter_carries_its_own_and_nothing_when_it_is_revoked() {
+    let test = "a_filter_carries_its_own_and_nothing_when_it_is_revoked";
+    for nic in Nic::ALL {
+        let Some(bed) = Bed::new(test, nic, 1) else { return };
+        let service = bed.serve(&["64"]);
+        let mut stream = bed.connect();
+        echo(&mut stream, 1, 64);
+        let made = says(&service, &["filter", "create", ECHO_ONLY, "--both", "--holder", "web"]);
+        echo(&mut stream, 2, 64);
+        // Other ports and protocols are not heard, whoever asks: a tap has nobody else to leave them to,
+        // and AF_XDP leaves them to Linux.
+        let (wire, macs) = (bed.wire(), bed.macs());
+        let (from, to) = (SocketAddrV4::new(CLIENT, 999), SocketAddrV4::new(*SERVICE.ip(), 53));
+        let before = service.stats().total("drops.rx_filtered");
+        if nic == Nic::Tap {
+            wire.send(&frames::udp(macs, from, to, b"hello")).expect("sends");
+            wire.send(&frames::ping(macs, CLIENT, *SERVICE.ip(), b"hello")).expect("sends");
+            let heard = |s: &Stats| s.total("drops.rx_filtered") >= before + 2;
+            service.wait_until("both were filtered", PATIENCE, heard);
+        }
+        echo(&mut stream, 3, 64);
+        let shown = says(&service, &["vnic"]);
+        assert_eq!(shown["filters"].as_array().map(Vec::len), Some(2), "{shown}");
+        assert!(!shown.to_string().contains(&capability(&made)), "capabilities stay hidden");
+        revoke_and_lift(nic, &service, &mut stream, &made);
+        close(stream);
+        service.finish(PATIENCE);
+    }
+}
+
+/// Whoever has the capability may end what it stands for; an operator may give everything back.
+fn revoke_and_lift(nic: Nic, service: &Service, stream: &mut TcpStream, made: &Value) {
+    let key = capability(made);
+    let part = says(service, &["filter", "derive", &key]);
+    let derived = part["capability"].as_str().expect("a capability").to_owned();
+    for forged in ["00000000000000000000000000000000", "x", &key[1..]] {
+        let why = refused(read_only(service), &["filter", "revoke", forged]);
+        assert!(why.contains("no such capability"), "{why}");
+    }
+    let gone = ctl(read_only(service), &["filter", "revoke", &key]);
+    assert!(gone.status.success(), "the holder need not be an operator: {}", errors(&gone));
+    let why = refused(service.control().to_owned(), &["filter", "revoke", &derived]);
+    assert!(why.contains("no such capability"), "it went with what it came from: {why}");
+    let before = service.stats().total("drops.rx_filtered");
+    stream.write_all(&[7; 64]).expect("Linux takes it");
+    let mut answer = [0; 64];
+    if nic == Nic::Tap {
+        let heard = |s: &Stats| s.total("drops.rx_filtered") > before;
+        service.wait_until("nothing is heard any more", PATIENCE, heard);
+    }
+    stream.set_read_timeout(Some(Duration::from_millis(300))).expect("timeout");
+    assert!(stream.read(&mut answer).is_err(), "answered without a right to");
+    stream.set_read_timeout(Some(PATIENCE)).expect("timeout");
+    says(service, &["filter", "remove", "--all"]);
+    // Linux sends again, and TCP goes on where it was.
+    stream.read_exact(&mut answer).expect("heard at last");
+    assert_eq!(answer, [7; 64]);
+}
+
+#[test]
+fn what_is_not_sent_is_counted_by_reason() {
+    let Some(bed) = Bed::new("what_is_not_sent_is_counted_by_reason", Nic::Tap, 1) else { return };
+    let service = bed.serve(&["64"]);
+    let mut stream = bed.connect();
+    echo(&mut stream, 1, 64);
+    // It hears its own port and may answer from others only: a spoofer's packets.
+    says(&service, &["filter", "create", "tx tcp service 10.88.0.2:8"]);
+    stream.write_all(&[1; 64]).expect("Linux takes it");
+    service.wait_until("nothing leaves", PATIENCE, |s| s.total("drops.tx_foreign_port") > 0);
+    says(&service, &["filter", "create", "tx tcp service 10.88.0.2:7"]);
+    let mut answer = [0; 64];
+    stream.read_exact(&mut answer).expect("sent again");
+    let drops = says(&service, &["vnic"])["drops"].clone();
+    assert!(drops["tx_foreign_port"].as_u64() > Some(0) && drops["tx_foreign_mac"] == 0, "{drops}");
+    says(&service, &["filter", "remove", "--all"]);
+    close(stream);
+    service.finish(PATIENCE);
+}
+
+#[test]
+fn what_is_held_or_makes_no_sense_is_refused_by_name() {
+    let test = "what_is_held_or_makes_no_sense_is_refused_by_name";
+    let Some(bed) = Bed::new(test, Nic::Tap, 1) else { return };
+    let service = bed.serve(&["64"]);
+    says(&service, &["filter", "create", ECHO_ONLY, "--holder", "web"]);
+    let operator = service.control().to_owned();
+    for (args, word) in [
+        (&["filter", "create", "rx tcp service 10.88.0.2", "--holder", "kv"][..], "what web holds"),
+        (&["filter", "create", "tx ip service 10.88.0.1"], "Linux, which has 10.88.0.1"),
+        (&["filter", "create", "rx eth"], "Linux"),
+        (&["filter", "remove", "99"], "no filter 99"),
+        (&["rate", "--tx", "0bit"], "zero"),
+        (&["rate", "--rx", "fast"], "no rate"),
+    ] {
+        let why = refused(operator.clone(), args);
+        assert!(why.contains(word), "{args:?}: {why}");
+    }
+    let why = refused(read_only(&service), &["rate", "--tx", "1Mbit"]);
+    assert!(why.contains("for looking only"), "{why}");
+    let usage = ctl(operator, &["filter", "create", "rx everything"]);
+    assert!(errors(&usage).contains("eth, ip, tcp or udp"), "{}", errors(&usage));
+    service.finish(PATIENCE);
+}
+
+/// Filters and rates change a thousand times under load, always such that the load may pass: no
+/// answer is wrong, and none is missing.
+#[test]
+fn a_thousand_changes_disturb_nobody() {
+    let Some(bed) = Bed::new("a_thousand_changes_disturb_nobody", Nic::Tap, 1) else { return };
+    let service = bed.serve(&["100"]);
+    bed.client.run(|| {
+        Steady::during(100, |steady| {
+            let mut client = service.client();
+            let mut ask =
+                |line: String| client.ask(&line).unwrap_or_else(|e| panic!("{line}: {e}"));
+            let both = "[\"rx tcp service 10.88.0.2:7\",\"tx tcp service 10.88.0.2:7\"]";
+            for round in 0..250 {
+                let create = format!("{{\"do\":\"filter-create\",\"filters\":{both}}}");
+                ask(create);
+                let rate = format!("{{\"do\":\"rate\",\"tx\":\"{}Mbit\"}}", 100 + round);
+                ask(rate);
+                ask("{\"do\":\"filter-remove\"}".to_owned());
+                ask("{\"do\":\"rate\",\"tx\":\"none\"}".to_owned());
+                if round % 50 == 0 {
+                    steady.goes_on();
+                }
+            }
+            steady.goes_on();
+        });
+    });
+    let stats = service.finish(PATIENCE);
+    for reason in ["tx_foreign_port", "tx_foreign_address", "rx_filtered", "tx_rate"] {
+        assert_eq!(stats.total(&format!("drops.{reason}")), 0, "{reason}: {stats}");
+    }
+}
+
+/// A rate is a promise about the most. What a busy machine makes of the least is not tested here, but
+/// in virtual time.
+#[test]
+fn a_rate_bounds_what_leaves() {
+    for nic in Nic::ALL {
+        let Some(bed) = Bed::alone("a_rate_bounds_what_leaves", nic, 1) else { return };
+        let service = bed.serve(&["100000"]);
+        let mut stream = bed.connect();
+        let answer = says(&service, &["rate", "--tx", "20Mbit"]);
+        assert_eq!(answer["tx_rate"], "20Mbit,burst=3028", "{answer}");
+        let start = Instant::now();
+        echo(&mut stream, 1, 100_000);
+        echo(&mut stream, 2, 100_000);
+        let (took, least) = (start.elapsed().as_secs_f64(), 200_000.0 * 8.0 / 20e6);
+        assert!(took >= 0.95 * least, "{took} s for what takes {least} s at least");
+        says(&service, &["rate", "--tx", "none"]);
+        echo(&mut stream, 3, 100_000);
+        close(stream);
+        service.finish(PATIENCE);
+    }
+}
+
+/// Linux, which knows nothing of the connection, resets it: now, or already when a late
+/// acknowledgement came.
+#[track_caller]
+fn is_reset(stream: &mut TcpStream) {
+    let outcome = stream.write_all(&[1; 64]).and_then(|()| stream.read_exact(&mut [0; 64]));
+    let error = outcome.expect_err("Linux has it");
+    assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
+}
+
+/// One address for both: the filters' packets go to IX, all others to Linux, and what is revoked goes
+/// to Linux as well.
+#[test]
+fn linux_keeps_what_nobody_holds_of_the_same_address() {
+    let test = "linux_keeps_what_nobody_holds_of_the_same_address";
+    let Some(bed) = Bed::new(test, Nic::Afxdp, 1) else { return };
+    let (namespace, link) = bed.service_link();
+    namespace.add_address(link, *SERVICE.ip(), 16).expect("an address");
+    // Who asks for the address hears IX; Linux cannot ask in its name, so it is told.
+    namespace.add_neighbour(link, CLIENT, bed.client_mac()).expect("a neighbour");
+    let cpu = ix_testbed::cpu::allowed()[0];
+    let config = format!(
+        "host_addr = \"{}/16\"\ncpu = {cpu}\ndevices = [\"afxdp:{link}\"]\n\
+         [tcp]\ntime_wait_us = 300000\n[vnic]\nrx_rate = \"50kpps\"\n\
+         filters = [\"{ECHO_ONLY}\", \"tx tcp service 10.88.0.2:7\"]\n",
+        SERVICE.ip()
+    );
+    let program = support::build_echo();
+    let service = bed.start_with(&config, &[program.to_str().expect("text"), "64"]);
+    service.process.wait_for("ready", PATIENCE);
+    let mut stream = bed.connect();
+    echo(&mut stream, 1, 64);
+    let linux = SocketAddrV4::new(*SERVICE.ip(), 53);
+    let server = namespace.run(|| UdpSocket::bind(linux)).expect("Linux' own port");
+    let client = bed.client.run(|| UdpSocket::bind((CLIENT, 0))).expect("a socket");
+    server.set_read_timeout(Some(PATIENCE)).expect("timeout");
+    client.send_to(b"hello", linux).expect("sends");
+    let mut bytes = [0; 16];
+    assert_eq!(server.recv(&mut bytes).expect("Linux hears it"), 5);
+    echo(&mut stream, 2, 64);
+    let shown = says(&service, &["vnic"]);
+    assert_eq!(shown["rx_rate"], "50kpps,burst=3028", "{shown}");
+    assert_eq!(shown["drops"]["rx_filtered"], 0, "IX sees nothing of Linux': {shown}");
+    // Nobody holds it any more: Linux, which has no such connection, resets it.
+    let filter = shown["filters"][0]["filter"].to_string();
+    says(&service, &["filter", "remove", &filter]);
+    is_reset(&mut stream);
+    drop(stream);
+    service.process.terminate();
+}
+
+/// A dataplane on a vNIC of a shared interface.
+struct Tenant {
+    name: &'static str,
+    ip: Ipv4Addr,
+    /// Killed when dropped.
+    _process: Process,
+    stats: PathBuf,
+}
+
+/// Shares the bed's interface; answers the process and where it listens.
+fn share(bed: &Bed) -> (Process, PathBuf) {
+    let (namespace, link) = bed.service_link();
+    let control = bed.file("share.sock");
+    let mut command = namespace.command(env!("CARGO_BIN_EXE_ix"), None);
+    command.args(["share", link, "--control"]).arg(&control);
+    let process = Process::start(command);
+    process.wait_for("ix: sharing", PATIENCE);
+    (process, control)
+}
+
+#[track_caller]
+fn told(control: &Path, args: &[&str]) -> Value {
+    let json: Vec<&str> = args.iter().copied().chain(["--json"]).collect();
+    let output = ctl(control.to_owned(), &json);
+    assert!(output.status.success(), "{args:?}: {}", errors(&output));
+    serde_json::from_slice(&output.stdout).expect("JSON")
+}
+
+/// Makes a vNIC, grants it all of an address, and starts the echo service on it.
+fn tenant(bed: &Bed, control: &Path, name: &'static str, ip: Ipv4Addr, owner: &[&str]) -> Tenant {
+    let create: Vec<_> = ["vnic", "create", name].iter().chain(owner).copied().collect();
+    let link = told(control, &create)["link"].as_str().expect("a link").to_owned();
+    let filter = format!("rx ip service {ip}");
+    told(control, &["filter", "create", &filter, "--both", "--vnic", name]);
+    let cpu = ix_testbed::cpu::allowed()[0].to_string();
+    let (stats, echo) = (bed.file(&format!("{name}.sock")), support::build_echo());
+    let mut command = bed.service_link().0.command(env!("CARGO_BIN_EXE_ix"), None);
+    command.args(["run", "--nic", &format!("afxdp:{link}"), "--addr", &format!("{ip}/16")]);
+    command.args(["--cpus", &cpu, "--control"]).arg(&stats).arg("--").arg(echo).arg("64");
+    let process = Process::start(command);
+    process.wait_for("ready", PATIENCE);
+    Tenant { name, ip, _process: process, stats }
+}
+
+/// Three dataplanes and Linux on one interface: each has its own traffic, and what a tenant loses is
+/// Linux's.
+#[test]
+fn three_dataplanes_and_linux_share_an_interface() {
+    let test = "three_dataplanes_and_linux_share_an_interface";
+    let Some(bed) = Bed::alone(test, Nic::Afxdp, 1) else { return };
+    let (namespace, link) = bed.service_link();
+    let own = Ipv4Addr::new(10, 88, 0, 100);
+    namespace.add_address(link, own, 16).expect("Linux' own address");
+    let (process, control) = share(&bed);
+    let mut owner = Command::new("sleep").arg("1000").spawn().expect("sleep");
+    let pid = owner.id().to_string();
+    let ip = |n: u8| Ipv4Addr::new(10, 88, 0, n);
+    let tenants = [
+        tenant(&bed, &control, "a", ip(2), &[]),
+        tenant(&bed, &control, "b", ip(3), &[]),
+        tenant(&bed, &control, "c", ip(4), &["--owner", &pid]),
+    ];
+    let connect = |ip| bed.client.run(|| support::connect_to(SocketAddrV4::new(ip, 7)));
+    let mut streams: Vec<_> = tenants.iter().map(|tenant| connect(tenant.ip)).collect();
+    for round in 0..100 {
+        streams.iter_mut().for_each(|stream| echo(stream, round, 64));
+    }
+    for tenant in &tenants {
+        let stats = Stats::ask(&tenant.stats);
+        assert_eq!(stats.total("flows"), 1, "{}: {stats}", tenant.name);
+        assert_eq!(stats.total("drops.ip_not_for_us"), 0, "{}: {stats}", tenant.name);
+    }
+    let listener = namespace.run(|| TcpListener::bind((own, 7))).expect("Linux' own port");
+    let mut linux = connect(own);
+    linux.write_all(&[1; 64]).expect("sends");
+    listener.accept().expect("Linux hears it").0.read_exact(&mut [0; 64]).expect("all");
+    // What another holds, and what is Linux', is not to be had.
+    for (filter, word) in
+        [("rx tcp service 10.88.0.3:80", "what b holds"), ("tx ip service 10.88.0.100", "Linux")]
+    {
+        let why = refused(control.clone(), &["filter", "create", filter, "--vnic", "a"]);
+        assert!(why.contains(word), "{why}");
+    }
+    // Linux takes over what nobody holds any more: with the owner's end, and by deletion.
+    for ip in [ip(3), ip(4)] {
+        namespace.add_address(link, ip, 16).expect("an address");
+    }
+    let start = Instant::now();
+    owner.kill().expect("killed");
+    owner.wait().expect("dead");
+    let vnics = || told(&control, &["vnic"])["vnics"].as_array().map(Vec::len);
+    support::eventually("the owner's vNIC is gone", || vnics() == Some(2));
+    println!("the owner's vNIC was gone within {:?}", start.elapsed());
+    told(&control, &["vnic", "delete", "b"]);
+    for stream in &mut streams[1..] {
+        is_reset(stream);
+    }
+    echo(&mut streams[0], 1000, 64);
+    process.signal(libc::SIGTERM);
+    let (status, said) = process.wait(PATIENCE);
+    assert!(status.success(), "{said:?}");
+    let left = namespace.links().expect("links").into_iter().map(|link| link.name);
+    assert_eq!(left.filter(|name| name.starts_with("ixn-")).count(), 0, "links go with it");
+}
