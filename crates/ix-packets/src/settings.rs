@@ -17,10 +17,12 @@ pub struct Settings {
 impl Default for Settings {
     /// The timeouts of the RFCs and of common hosts, which scripts count on: 200 ms at least until a
     /// retransmission, acknowledgements delayed by 40 ms, Nagle's algorithm for new sockets. Those
-    /// of a data centre (`ix_tcp::Config::default`) come with `sysctl ix.defaults=1`.
+    /// of a data centre (`ix_tcp::Config::default`) come with `sysctl ix.defaults=1`. Doubled
+    /// timeouts are exact, for scripts give them to a few milliseconds.
     fn default() -> Settings {
         let tcp = Config {
             min_rto_us: 200_000,
+            rto_jitter_percent: 0,
             delack_us: 40_000,
             delayed_ack_allowance_us: 0,
             max_ack_delay_us: 200_000,
@@ -189,6 +191,7 @@ impl Settings {
             "min_rto_us" => tcp.min_rto_us = n,
             "max_rto_us" => tcp.max_rto_us = n,
             "initial_rto_us" => tcp.initial_rto_us = n,
+            "rto_jitter_percent" => tcp.rto_jitter_percent = n as u8,
             "min_pto_us" => tcp.min_pto_us = n,
             "delayed_ack_allowance_us" => tcp.delayed_ack_allowance_us = n,
             "max_ack_delay_us" => tcp.max_ack_delay_us = n,

@@ -162,6 +162,14 @@ fn regression_a_thread_that_receives_for_others_keeps_frames() {
     all_well(70_000..70_001, Scenario::Lives, &Options::default());
 }
 
+/// Hundreds of connections begin at once behind a small queue. With exact timeouts their
+/// retransmissions stayed in step, and the same ones overflowed the queue until they gave up.
+#[test]
+fn regression_retransmissions_do_not_stay_in_step() {
+    let outcomes = all_well(1869..1870, Scenario::Lives, &Options::default());
+    assert!(total(&outcomes, "tcp.rto") > 400, "the queue was large enough");
+}
+
 /// Sequence numbers go over the top in the middle of transfers.
 #[test]
 fn sequence_numbers_wrap() {

@@ -31,6 +31,9 @@ pub struct Config {
     pub max_rto_us: u32,
     /// Retransmission timeout before the first measurement (RFC 6298 2.1).
     pub initial_rto_us: u32,
+    /// A timeout that was doubled is longer by a random part of it, up to so many percent (also
+    /// beyond `max_rto_us`), so that connections which lost together do not stay in step. 0: exact.
+    pub rto_jitter_percent: u8,
     /// Lower bound of the tail loss probe's timeout.
     pub min_pto_us: u32,
     /// Added to the retransmission timeout while less than two full-sized segments are outstanding,
@@ -91,6 +94,7 @@ impl Default for Config {
             min_rto_us: 5_000,
             max_rto_us: 60_000_000,
             initial_rto_us: 1_000_000,
+            rto_jitter_percent: 25,
             min_pto_us: 2_000,
             delayed_ack_allowance_us: 45_000,
             max_ack_delay_us: 45_000,

@@ -68,7 +68,23 @@ impl<B: RxBuf> Tcb<B> {
             (cfg.initial_rto_us, 0)
         };
         let rto_us = self.rtt.rto_us(cfg.min_rto_us, cfg.max_rto_us, initial_us);
-        (u64::from(rto_us) + allowance_us).min(u64::from(cfg.max_rto_us))
+        let rto_us = (u64::from(rto_us) + allowance_us).min(u64::from(cfg.max_rto_us));
+        if self.rtt.backoff() == 0 { rto_us } else { rto_us + self.jitter_us(cfg, rto_us) }
+    }
+
+    /// What is added to a timeout that was doubled. Connections that lost something at the same time
+    /// would otherwise try again at the same times, and overflow the same queue until they give up.
+    /// It only lengthens: RFC 6298 gives the least. Another part of it for each doubling, the same
+    /// one however often the timer is set.
+    #[cold]
+    fn jitter_us(&self, cfg: &Config, rto_us: u64) -> u64 {
+        let drawn = self.ts_offset.wrapping_add(u32::from(self.rtt.backoff()));
+        // The finalizer of MurmurHash3: `ts_offset` is random, but neighbouring sums must not be
+        // neighbouring outcomes.
+        let drawn = (drawn ^ drawn >> 16).wrapping_mul(0x85EB_CA6B);
+        let drawn = (drawn ^ drawn >> 13).wrapping_mul(0xC2B2_AE35);
+        let part = u64::from(drawn ^ drawn >> 16);
+        (rto_us * u64::from(cfg.rto_jitter_percent) / 100 * part) >> 32
     }
 
     /// The octet in flight is a probe of a closed window.

@@ -8,8 +8,9 @@ use ix_tcp::{
 use ix_wire::{Seq, TcpFlags, TcpHeader};
 use support::*;
 
+/// With exact timeouts.
 fn cfg() -> Config {
-    Config::default()
+    Config { rto_jitter_percent: 0, ..Config::default() }
 }
 
 #[test]

@@ -1,14 +1,15 @@
 //! Loss recovery, segment by segment: RFC 2018, 2883, 5681, 6298, 6582, 8985, 9937. tcp.md 3.1, 3.2.
 mod support;
 
-use ix_tcp::{Config, CongestionControl, DeadReason, PathError, TcpCounter};
+use ix_tcp::{Config, CongestionControl, DeadReason, PathError, Tcb, TcpCounter};
 use ix_wire::Seq;
 use support::*;
 
 const MSS: u32 = 1460;
 
+/// With exact timeouts.
 fn cfg() -> Config {
-    Config::default()
+    Config { rto_jitter_percent: 0, ..Config::default() }
 }
 
 /// A settled connection with a round-trip time of 1 ms, `count` full segments in flight, the first at
@@ -305,6 +306,46 @@ fn retransmission_timeout_backs_off() {
     assert_eq!(bare, [5000, 10_000, 20_000, 40_000, 80_000, 160_000, 320_000, 640_000]);
     script.run_for(1_000_000_000);
     assert_eq!(script.dead(), Some(DeadReason::TimedOut));
+}
+
+/// The jitter only lengthens, begins with the first doubling, is drawn anew for each, and differs
+/// between connections. Here of the SYN, whose timeouts are longest.
+#[test]
+fn doubled_timeouts_of_connections_fall_out_of_step() {
+    let cfg = Config::default();
+    let gaps_us = |ts_offset: u32| -> Vec<u64> {
+        let mut out = support::Recorder::default();
+        let mut now_us = START_US;
+        let mut tcb = Tcb::connect(&cfg, tuple(1, 2), ISS, ts_offset, now_us);
+        tcb.output(&cfg, now_us, &mut out);
+        let mut wait = || {
+            let since_us = std::mem::replace(&mut now_us, tcb.deadline());
+            tcb.timer(&cfg, now_us, &mut out);
+            now_us - since_us
+        };
+        (0..5).map(|_| wait()).collect()
+    };
+    let all: Vec<Vec<u64>> = (0..1000).map(|n: u32| gaps_us(n.wrapping_mul(77_777_777))).collect();
+    for (doublings, base_us) in [1, 2, 4, 8, 16].map(|s| s * 1_000_000).into_iter().enumerate() {
+        let mut extra_us: Vec<u64> = all.iter().map(|gaps| gaps[doublings] - base_us).collect();
+        if doublings == 0 {
+            assert!(extra_us.iter().all(|extra_us| *extra_us == 0), "the first is exact");
+            continue;
+        }
+        extra_us.sort_unstable();
+        let quarter_us = base_us * u64::from(cfg.rto_jitter_percent) / 100;
+        assert!(extra_us[999] <= quarter_us);
+        // Evenly: no tenth of the range has more than twice its part.
+        for tenth in 0..10 {
+            let within = |us: &&u64| **us * 10 / (quarter_us + 1) == tenth;
+            let count = extra_us.iter().filter(within).count();
+            assert!((50..=200).contains(&count), "{count} in tenth {tenth}");
+        }
+    }
+    // Who was late at first is not late each time.
+    let late = |doublings: usize, gaps: &Vec<u64>| gaps[doublings] > (9 << doublings) * 125_000;
+    let both = all.iter().filter(|gaps| late(1, gaps) && late(2, gaps)).count();
+    assert!((150..=350).contains(&both), "{both}");
 }
 
 /// smoltcp#62: acknowledgements that acknowledge nothing do not put off the timeout.

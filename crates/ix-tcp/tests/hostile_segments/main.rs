@@ -20,8 +20,9 @@ use ix_wire::TcpHeader;
 
 const SECOND_US: u64 = 1_000_000;
 
+/// With exact timeouts.
 fn cfg() -> Config {
-    Config::default()
+    Config { rto_jitter_percent: 0, ..Config::default() }
 }
 
 fn synchronized() -> impl Iterator<Item = State> {

@@ -120,7 +120,7 @@ impl Side for Smoltcp {
         let state = self.state();
         self.opened |= !matches!(state, State::Listen | State::SynSent | State::SynReceived)
             && state != State::Closed;
-        self.ends_itself |= matches!(state, State::LastAck | State::TimeWait);
+        self.ends_itself |= matches!(state, State::LastAck | State::Closing | State::TimeWait);
         std::mem::take(&mut self.wire.to_send)
     }
 
