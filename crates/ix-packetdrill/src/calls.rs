@@ -606,7 +606,7 @@ unsafe extern "C" fn netdev_receive(
     // SAFETY: see `socket`.
     let Some((at_us, packet)) = unsafe { plug(userdata) }.sniff() else {
         eprintln!(
-            "libix_packetdrill: nothing is sent within an hour, though the script expects it"
+            "libix_packetdrill: nothing is sent for hours, though the script expects it"
         );
         std::process::exit(1)
     };

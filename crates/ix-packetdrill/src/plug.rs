@@ -14,8 +14,9 @@ use std::time::{Duration, Instant};
 
 /// Virtual time at the begin.
 const START_US: u64 = 1_000_000_000;
-/// A packet that is waited for comes within an hour, or never.
-const PATIENCE_US: u64 = 3_600_000_000;
+/// A packet that is waited for comes within three hours, or never: keepalives begin after two
+/// (RFC 9293 section 3.8.4).
+const PATIENCE_US: u64 = 3 * 3_600_000_000;
 /// So long a thread is waited for that has a blocked call to try again.
 const THREAD_PATIENCE: Duration = Duration::from_secs(5);
 /// So long packetdrill gets to look at its clock when a call has come back.
