@@ -101,6 +101,9 @@ pub enum BenchCommand {
     Gate(GateArgs),
     /// The controller on the papers' server (a model): slope, step, sine+noise; energy, background
     Dynamic(DynamicArgs),
+    /// A served port for hours, while migrations, kills, link flaps and restarts happen at once
+    #[command(long_about = crate::soak::HELP)]
+    Soak(crate::soak::SoakArgs),
     /// All of them, one after the other, each with its results in a file, and a page of them all
     All(AllArgs),
     /// One HTML page of all results, with figures

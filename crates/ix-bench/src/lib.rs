@@ -18,6 +18,7 @@ mod remarks;
 pub mod report;
 mod runner;
 pub mod serve;
+mod soak;
 
 use crate::args::{BenchArgs, BenchCommand, Client, Device};
 use ix_cli::domain::Domain;
@@ -49,6 +50,7 @@ pub fn main(command: &BenchCommand) -> Result<()> {
         BenchCommand::Gate(args) => return gate::main(args),
         BenchCommand::Pareto(args) => return pareto::main(args),
         BenchCommand::Dynamic(args) => return dynamic::main(args),
+        BenchCommand::Soak(args) => return soak::main(args),
         BenchCommand::All(args) => return all::main(args),
     };
     if args.domain == Domain::Pku {

@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 use std::path::Path;
 
 /// Figures that may be measured at a point, in the table's order: key, heading, decimals.
-const FIGURES: [(&str, &str, usize); 46] = [
+const FIGURES: [(&str, &str, usize); 52] = [
     ("wanted_per_s", "wanted/s", 0),
     ("msgs_per_s", "msg/s", 0),
     ("connections_per_s", "conn/s", 0),
@@ -52,6 +52,12 @@ const FIGURES: [(&str, &str, usize); 46] = [
     ("broken_connections", "broken", 0),
     ("stalled_connections", "stalled", 0),
     ("errors", "errors", 0),
+    ("rss_mb", "RSS MB", 1),
+    ("broker_rss_mb", "broker MB", 1),
+    ("descriptors", "fds", 0),
+    ("broker_descriptors", "broker fds", 0),
+    ("flows", "flows", 0),
+    ("frames", "buffers", 0),
 ];
 
 /// One measured point: what was run, and the samples of each figure.

@@ -198,9 +198,13 @@ impl Lab {
         &self.client
     }
 
-    /// Sets the server's end of the pair up or down.
+    /// Sets the link to IX's server up or down: its end of the pair, or the tap.
     pub fn set_server_link(&self, up: bool) -> Result<()> {
-        self.server.set_up(SERVER_LINK, up).map_err(|e| Problem::new("cannot switch the link", e))
+        let switched = match self.device {
+            Device::Tap => self.client.set_up(TAP, up),
+            Device::Afxdp | Device::Memif => self.server.set_up(SERVER_LINK, up),
+        };
+        switched.map_err(|e| Problem::new("cannot switch the link", e))
     }
 
     /// Switches checksum and segmentation offloads of both ends on or off, from the next server on.

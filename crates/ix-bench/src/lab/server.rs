@@ -178,6 +178,11 @@ impl Server {
         self.process.said(start).is_some()
     }
 
+    /// An error, with its last words, when it has ended by itself.
+    pub fn check(&mut self) -> Result<()> {
+        self.process.check()
+    }
+
     /// Its process: `ix run`, or `ix-echo` on Linux.
     pub fn pid(&self) -> i32 {
         self.process.pid()

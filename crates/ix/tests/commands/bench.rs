@@ -244,3 +244,39 @@ fn requests_by_busy_second_are_measured_of_haproxy() {
         assert_eq!(counted, row["system"] == "ix", "{row}");
     }
 }
+
+/// Everything that a soak lets happen, once or twice each.
+#[test]
+fn a_short_soak_ends_with_a_good_verdict() {
+    if !may_make_links("a_short_soak_ends_with_a_good_verdict") {
+        return;
+    }
+    let (seconds, path) = ("16", std::env::temp_dir());
+    let path = path.join(format!("ix-soak-{}.json", std::process::id()));
+    let json = path.to_str().expect("text");
+    let output = ix(&["bench", "soak", "--seconds", seconds, "--device", "tap", "--json", json]);
+    let text = std::fs::read_to_string(&path).unwrap_or_default();
+    let _ = std::fs::remove_file(&path);
+    let said = format!("{}{}", errors(&output), String::from_utf8_lossy(&output.stdout));
+    assert!(output.status.success(), "{said}");
+    let result: Value = serde_json::from_str(&text).expect("JSON");
+    let rows = result["rows"].as_array().expect("rows");
+    let whole = rows.last().expect("a row of the whole");
+    assert_eq!((&result["bench"], &whole["verdict"]), (&"soak".into(), &"good".into()), "{said}");
+    for happened in ["migrations", "program_kills", "link_flaps", "controller_kills", "samples"] {
+        assert!(whole[happened].as_f64() > Some(0.0), "{happened}: {whole}");
+    }
+    assert!(rows[..rows.len() - 1].iter().all(|part| part["from_s"].is_number()), "{said}");
+}
+
+/// A length that is none, and a link whose clients could not be on Linux.
+#[test]
+fn a_soak_that_cannot_be_is_refused_at_once() {
+    let output = ix(&["bench", "soak", "--hours", "-1"]);
+    assert_eq!(output.status.code(), Some(2), "{}", errors(&output));
+    if may_make_links("a_soak_that_cannot_be_is_refused_at_once") {
+        let output = ix(&["bench", "soak", "--device", "memif"]);
+        assert!(errors(&output).contains("cannot soak a memif"), "{}", errors(&output));
+        assert_eq!(output.status.code(), Some(1));
+    }
+}

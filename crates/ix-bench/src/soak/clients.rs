@@ -1,0 +1,293 @@
+//! Clients on Linux's stack that never rest, and compare every octet.
+use super::weather::{SLICES, Weather};
+use crate::lab::Lab;
+use hdrhistogram::Histogram;
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{Shutdown, SocketAddr, SocketAddrV4, TcpStream};
+use std::os::fd::AsRawFd;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{Scope, ScopedJoinHandle};
+use std::time::{Duration, Instant};
+
+/// Octets of a message.
+pub const SIZE: usize = 512;
+/// Connections that last and carry a message at a time; those that come and go; those with bulk data.
+const LASTING: usize = 4;
+const FLEETING: usize = 2;
+const BULK: usize = 1;
+/// All of them.
+pub const CONNECTIONS: usize = LASTING + FLEETING + BULK;
+/// Messages of a bulk connection that are under way at once.
+const BULK_MESSAGES: usize = 128;
+/// Messages of a connection that comes and goes, at most.
+const FLEETING_MESSAGES: u64 = 20;
+/// Longest wait for an answer; a link that was down takes some retransmissions.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// Between two messages of a lasting connection: four without a pause would be all that the machine does.
+const PAUSE: Duration = Duration::from_millis(1);
+/// Between two tries to connect.
+const AGAIN: Duration = Duration::from_millis(50);
+/// Longest latency that is told apart, µs.
+const LONGEST_US: u64 = 60_000_000;
+/// Errors that are kept word for word.
+const KEPT: usize = 20;
+
+/// What clients saw.
+pub struct Tally {
+    /// Messages that came back as they were.
+    pub messages: u64,
+    /// Connections that were opened.
+    pub connections: u64,
+    /// Octets of bulk data that came back.
+    pub bulk_bytes: u64,
+    /// Connections that broke because the program was dead, or were refused where the link was down.
+    pub excused: u64,
+    /// Those that broke, or waited in vain, otherwise, in words.
+    pub broken: Vec<String>,
+    /// How many there were of them.
+    pub broken_count: u64,
+    /// Octets that were not those that were sent.
+    pub wrong: u64,
+    /// Messages in each part of the time.
+    pub slice_messages: [u64; SLICES],
+    /// Latency of messages in fair weather, µs, in each part of the time.
+    pub latency_us: [Histogram<u64>; SLICES],
+}
+
+impl Tally {
+    /// Nothing seen.
+    pub fn new() -> Tally {
+        Tally {
+            messages: 0,
+            connections: 0,
+            bulk_bytes: 0,
+            excused: 0,
+            broken: Vec::new(),
+            broken_count: 0,
+            wrong: 0,
+            slice_messages: [0; SLICES],
+            latency_us: [(); SLICES].map(|()| histogram()),
+        }
+    }
+
+    fn add(&mut self, other: &Tally) {
+        self.messages += other.messages;
+        self.connections += other.connections;
+        self.bulk_bytes += other.bulk_bytes;
+        self.excused += other.excused;
+        self.wrong += other.wrong;
+        self.broken_count += other.broken_count;
+        let room = KEPT.saturating_sub(self.broken.len());
+        self.broken.extend(other.broken.iter().take(room).cloned());
+        for (mine, theirs) in self.slice_messages.iter_mut().zip(other.slice_messages) {
+            *mine += theirs;
+        }
+        for (mine, theirs) in self.latency_us.iter_mut().zip(&other.latency_us) {
+            join(mine, theirs);
+        }
+    }
+
+    /// Latency over some of the parts, µs.
+    pub fn latency_over(&self, slices: std::ops::Range<usize>) -> Histogram<u64> {
+        let mut all = histogram();
+        self.latency_us[slices].iter().for_each(|part| join(&mut all, part));
+        all
+    }
+
+    /// Figures for the row of the whole.
+    pub fn figures(&self, seconds: f64) -> Vec<(&'static str, f64)> {
+        let all = self.latency_over(0..SLICES);
+        vec![
+            ("messages", self.messages as f64),
+            ("msgs_per_s", self.messages as f64 / seconds),
+            ("connections_opened", self.connections as f64),
+            ("connections_per_s", self.connections as f64 / seconds),
+            ("mbit_per_s", self.bulk_bytes as f64 * 8.0 / 1e6 / seconds),
+            ("p50_us", all.value_at_quantile(0.5) as f64),
+            ("p99_us", all.value_at_quantile(0.99) as f64),
+            ("excused_connections", self.excused as f64),
+            ("broken_connections", self.broken_count as f64),
+            ("wrong_octets", self.wrong as f64),
+        ]
+    }
+
+    /// Figures for the row of a part.
+    pub fn slice_figures(&self, slice: usize, seconds: f64) -> Vec<(&'static str, f64)> {
+        let latency = &self.latency_us[slice];
+        let mut figures = vec![("msgs_per_s", self.slice_messages[slice] as f64 / seconds)];
+        if !latency.is_empty() {
+            figures.push(("p50_us", latency.value_at_quantile(0.5) as f64));
+            figures.push(("p99_us", latency.value_at_quantile(0.99) as f64));
+        }
+        figures
+    }
+}
+
+fn histogram() -> Histogram<u64> {
+    Histogram::new_with_max(LONGEST_US, 3).expect("valid bounds")
+}
+
+fn join(to: &mut Histogram<u64>, from: &Histogram<u64>) {
+    // Cannot fail: the bounds of all are the same.
+    let _ = to.add(from);
+}
+
+/// Running clients.
+pub struct Clients<'scope> {
+    threads: Vec<ScopedJoinHandle<'scope, ()>>,
+    tally: Arc<Mutex<Tally>>,
+}
+
+#[derive(Clone, Copy)]
+enum Kind {
+    Lasting,
+    Fleeting,
+    Bulk,
+}
+
+impl<'scope> Clients<'scope> {
+    /// Starts all of them.
+    pub fn start<'env: 'scope>(
+        scope: &'scope Scope<'scope, 'env>,
+        lab: &'env Lab,
+        address: SocketAddrV4,
+        weather: &'env Weather,
+    ) -> Clients<'scope> {
+        let tally = Arc::new(Mutex::new(Tally::new()));
+        let kinds = [(Kind::Lasting, LASTING), (Kind::Fleeting, FLEETING), (Kind::Bulk, BULK)];
+        let each = kinds.into_iter().flat_map(|(kind, count)| (0..count).map(move |_| kind));
+        let start = |(number, kind)| {
+            let tally = Arc::clone(&tally);
+            scope.spawn(move || {
+                lab.client_namespace().run(|| {
+                    let random = number as u64 + 1;
+                    let new = Tally::new();
+                    let mut client = Client { weather, address, kind, random, tally: new };
+                    client.work();
+                    tally.lock().unwrap_or_else(PoisonError::into_inner).add(&client.tally);
+                });
+            })
+        };
+        let threads = each.enumerate().map(start).collect();
+        Clients { threads, tally }
+    }
+
+    /// Waits until all have ended.
+    pub fn join(self) -> Tally {
+        self.threads.into_iter().for_each(|thread| drop(thread.join()));
+        let mut tally = self.tally.lock().unwrap_or_else(PoisonError::into_inner);
+        std::mem::replace(&mut tally, Tally::new())
+    }
+}
+
+struct Client<'a> {
+    weather: &'a Weather,
+    address: SocketAddrV4,
+    kind: Kind,
+    random: u64,
+    tally: Tally,
+}
+
+impl Client<'_> {
+    fn work(&mut self) {
+        while !self.weather.is_over() {
+            let deaths = self.weather.deaths();
+            let result = self.connection();
+            let Err(error) = result else { continue };
+            if self.weather.excuses(deaths) || self.met_no_link(&error) {
+                self.tally.excused += 1;
+            } else {
+                self.tally.broken_count += 1;
+                if self.tally.broken.len() < KEPT {
+                    let at_s = self.weather.elapsed().as_secs_f64();
+                    self.tally.broken.push(format!("after {at_s:.1} s: {error}"));
+                }
+            }
+            std::thread::sleep(AGAIN);
+        }
+    }
+
+    /// Linux refuses to connect through a link that is down.
+    fn met_no_link(&self, error: &io::Error) -> bool {
+        let unreachable = [ErrorKind::NetworkUnreachable, ErrorKind::HostUnreachable];
+        self.weather.is_rough() && unreachable.contains(&error.kind())
+    }
+
+    /// One connection, until it is to end.
+    fn connection(&mut self) -> io::Result<()> {
+        let during = |what: &str, e: io::Error| io::Error::new(e.kind(), format!("{what}: {e}"));
+        let mut stream = TcpStream::connect_timeout(&SocketAddr::V4(self.address), PATIENCE)
+            .map_err(|e| during("connect", e))?;
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_write_timeout(Some(PATIENCE))?;
+        self.tally.connections += 1;
+        self.weather.count_connection();
+        let at_once = if matches!(self.kind, Kind::Bulk) { BULK_MESSAGES } else { 1 };
+        let most = match self.kind {
+            Kind::Fleeting => 1 + self.next() % FLEETING_MESSAGES,
+            Kind::Lasting | Kind::Bulk => u64::MAX,
+        };
+        let mut sent = vec![0; at_once * SIZE];
+        let mut got = vec![0; sent.len()];
+        for _ in 0..most {
+            if self.weather.is_over() {
+                break;
+            }
+            sent.chunks_mut(8).for_each(|word| word.copy_from_slice(&self.next().to_le_bytes()));
+            let (begin, rough) = (Instant::now(), self.weather.is_rough());
+            stream.write_all(&sent).map_err(|e| during("send", e))?;
+            stream.read_exact(&mut got).map_err(|e| during("receive", e))?;
+            self.judge(&sent, &got, begin.elapsed(), rough);
+        }
+        self.leave(stream).map_err(|e| during("end", e))
+    }
+
+    fn judge(&mut self, sent: &[u8], got: &[u8], took: Duration, rough: bool) {
+        self.tally.wrong += sent.iter().zip(got).filter(|(a, b)| a != b).count() as u64;
+        let (messages, slice) = ((sent.len() / SIZE) as u64, self.weather.slice());
+        self.tally.messages += messages;
+        self.tally.slice_messages[slice] += messages;
+        self.weather.count_messages(messages);
+        match self.kind {
+            Kind::Bulk => self.tally.bulk_bytes += sent.len() as u64,
+            Kind::Lasting => {
+                if !rough && !self.weather.is_rough() {
+                    let us = took.as_micros() as u64;
+                    self.tally.latency_us[slice].saturating_record(us);
+                }
+                std::thread::sleep(PAUSE);
+            }
+            Kind::Fleeting => {}
+        }
+    }
+
+    /// Every kind of end: a reset, a half close that waits for the other half, a close.
+    fn leave(&mut self, mut stream: TcpStream) -> io::Result<()> {
+        match self.next() % 3 {
+            0 => {
+                let linger = libc::linger { l_onoff: 1, l_linger: 0 };
+                let (value, len) = ((&raw const linger).cast(), size_of_val(&linger) as u32);
+                let fd = stream.as_raw_fd();
+                // SAFETY: the structure lives across the call, and its length is given. An error
+                // means that it ends with FIN as well.
+                unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, libc::SO_LINGER, value, len) };
+            }
+            1 => {
+                stream.shutdown(Shutdown::Write)?;
+                let rest = stream.read(&mut [0; 8])?;
+                self.tally.wrong += rest as u64;
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn next(&mut self) -> u64 {
+        // xorshift64 (Marsaglia 2003).
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        self.random
+    }
+}
