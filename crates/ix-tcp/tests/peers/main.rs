@@ -246,6 +246,20 @@ fn lwip(test: &str) -> Option<Program> {
     made(test, "lwip", command, "lwip", "apt-get install gcc liblwip-dev")
 }
 
+/// Linux, unless it cannot be had here: a program that plays with sockets in a namespace of its own.
+fn linux(test: &str) -> Option<Program> {
+    let mut command = Command::new("cc");
+    command.args(["-Wall", "-O1", "main.c", "-lpthread"]);
+    let program = made(test, "linux", command, "linux", "apt-get install gcc")?;
+    let probed = Command::new(&program.0).arg("probe").output().expect("runs");
+    if !probed.status.success() {
+        let why = String::from_utf8_lossy(&probed.stderr).into_owned();
+        eprintln!("SKIPPED {test}: {}; run it as root, with /dev/net/tun", why.trim_end());
+        return None;
+    }
+    Some(program)
+}
+
 const LWIP_LACKS: [(&str, &str); 1] = [("simultaneous open", "lwIP takes no SYN in SYN-SENT")];
 
 #[test]
@@ -253,6 +267,14 @@ fn netstack_understands_us_and_we_it() {
     let Some(program) = netstack("netstack_understands_us_and_we_it") else { return };
     println!("IX and gVisor's netstack");
     let failures = play_all_with(&program.0, &[], false);
+    assert!(failures.is_empty(), "{failures:#?}");
+}
+
+#[test]
+fn linux_understands_us_and_we_it() {
+    let Some(program) = linux("linux_understands_us_and_we_it") else { return };
+    println!("IX and Linux");
+    let failures = play_all_with(&program.0, &[], true);
     assert!(failures.is_empty(), "{failures:#?}");
 }
 
