@@ -18,11 +18,13 @@ impl Default for Settings {
     /// The timeouts of the RFCs and of common hosts, which scripts count on: 200 ms at least until a
     /// retransmission, acknowledgements delayed by 40 ms, Nagle's algorithm for new sockets. Those
     /// of a data centre (`ix_tcp::Config::default`) come with `sysctl ix.defaults=1`. Doubled
-    /// timeouts are exact, for scripts give them to a few milliseconds.
+    /// timeouts are exact, for scripts give them to a few milliseconds, and the path's MTU is
+    /// not searched.
     fn default() -> Settings {
         let tcp = Config {
             min_rto_us: 200_000,
             rto_jitter_percent: 0,
+            path_search: false,
             delack_us: 40_000,
             delayed_ack_allowance_us: 0,
             max_ack_delay_us: 200_000,
@@ -53,7 +55,6 @@ const WITHOUT_EFFECT: &[&str] = &[
     "net.ipv4.tcp_ecn_option",
     "net.ipv4.tcp_no_metrics_save",
     "net.ipv4.tcp_moderate_rcvbuf",
-    "net.ipv4.tcp_mtu_probing",
     "net.ipv4.tcp_base_mss",
     "net.ipv4.tcp_autocorking",
     "net.ipv4.tcp_comp_sack_nr",
@@ -164,6 +165,10 @@ impl Settings {
                     _ => return Err(format!("{name}: `{value}` is not built (0, 1, 2)")),
                 }
             }
+            // Probing from the start (2) is not built: it is done once segments became smaller.
+            "net.ipv4.tcp_mtu_probing" if matches!(last, "0" | "1") => {
+                tcp.path_search = last == "1"
+            }
             "net.ipv4.ip_default_ttl" => {
                 self.ttl = positive()?.try_into().map_err(|_| format!("{name}: {value}?"))?;
             }
@@ -207,6 +212,7 @@ impl Settings {
             "initial_window_segments" => tcp.initial_window_segments = n,
             "max_stretch_segments" => tcp.max_stretch_segments = n as u8,
             "quick_acks" => tcp.quick_acks = n as u8,
+            "path_search" => tcp.path_search = n != 0,
             "nagle" => tcp.nagle = n != 0,
             _ => return Err(unknown()),
         }

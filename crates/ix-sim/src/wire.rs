@@ -28,6 +28,8 @@ pub struct Faults {
     pub corrupt: f64,
     /// Nothing comes through.
     pub cut: bool,
+    /// Packets longer than this disappear, and nobody is told; 0: none do. Stays when all else heals.
+    pub black_hole_mtu: usize,
 }
 
 impl Faults {
@@ -46,13 +48,14 @@ impl Faults {
             duplicate: 0.0,
             corrupt: 0.0,
             cut: false,
+            black_hole_mtu: 0,
         }
     }
 
     /// The same wire when nothing goes wrong any more: only latency, rate and queue stay.
     pub fn healed(&self) -> Faults {
-        let (rate_mbit_s, queue_bytes) = (self.rate_mbit_s, self.queue_bytes);
-        Faults { rate_mbit_s, queue_bytes, ..Faults::none(self.latency_us) }
+        let Faults { rate_mbit_s, queue_bytes, black_hole_mtu, .. } = *self;
+        Faults { rate_mbit_s, queue_bytes, black_hole_mtu, ..Faults::none(self.latency_us) }
     }
 }
 
@@ -133,7 +136,12 @@ impl Wire {
             self.stats.overflowed += 1;
             return;
         };
-        if self.is_lost() || (self.rng.chance(self.faults.corrupt) && !self.flip(&mut frame)) {
+        let mtu = self.faults.black_hole_mtu;
+        let too_long = mtu > 0 && frame.len() > ETHERNET_HEADER + mtu;
+        if too_long
+            || self.is_lost()
+            || (self.rng.chance(self.faults.corrupt) && !self.flip(&mut frame))
+        {
             self.stats.lost += 1;
             return;
         }

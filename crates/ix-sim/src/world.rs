@@ -387,4 +387,6 @@ const COUNTERS: &[&str] = &[
     "tcp.rcv_buffer_limit",
     "tcp.keepalive_probes",
     "tcp.timed_out",
+    "tcp.pmtu_black_hole",
+    "tcp.pmtu_raised",
 ];

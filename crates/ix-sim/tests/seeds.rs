@@ -170,6 +170,28 @@ fn regression_retransmissions_do_not_stay_in_step() {
     assert!(total(&outcomes, "tcp.rto") > 400, "the queue was large enough");
 }
 
+/// A router on the way drops what is longer than it likes and does not say so: segments become
+/// smaller until they get through, and as large as gets through.
+#[test]
+fn a_black_hole_is_found_and_measured() {
+    let mut outcomes = Vec::new();
+    for (seed, mtu) in (1600..1606).zip([576, 1000, 1200, 1280, 1400, 1492]) {
+        // Slow enough for a search, with a second between its steps.
+        let options = Options { bulk_bytes: Some(2 << 20), ..Options::default() };
+        let mut plan = Plan::new(seed, Scenario::Bulk, &options);
+        for host in &mut plan.hosts {
+            (host.tcp.mss, host.tcp.sack) = (1460, true);
+        }
+        let faults = plan.hosts.iter_mut().map(|host| &mut host.faults);
+        for faults in faults.chain(plan.changes.iter_mut().map(|change| &mut change.faults)) {
+            (faults.black_hole_mtu, faults.rate_mbit_s, faults.queue_bytes) = (mtu, 2, 100_000);
+        }
+        outcomes.push(well(seed, plan));
+    }
+    assert!(total(&outcomes, "tcp.pmtu_black_hole") > 10);
+    assert!(total(&outcomes, "tcp.pmtu_raised") > 10);
+}
+
 /// Sequence numbers go over the top in the middle of transfers.
 #[test]
 fn sequence_numbers_wrap() {

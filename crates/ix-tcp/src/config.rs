@@ -78,6 +78,9 @@ pub struct Config {
     pub congestion: CongestionControl,
     /// Explicit congestion notification (RFC 3168). DCTCP asks for it unless it is off.
     pub ecn: EcnMode,
+    /// Search for the path's MTU (RFC 4821) after long segments went unanswered or a router asked for
+    /// shorter ones.
+    pub path_search: bool,
     /// Initial window, segments (RFC 6928).
     pub initial_window_segments: u32,
     /// Nagle's algorithm for new connections.
@@ -115,6 +118,7 @@ impl Default for Config {
             window_shift_min: 0,
             congestion: CongestionControl::Cubic,
             ecn: EcnMode::Accept,
+            path_search: true,
             initial_window_segments: 10,
             nagle: false,
         }

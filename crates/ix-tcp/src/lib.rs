@@ -24,6 +24,7 @@ pub mod isn;
 mod listen;
 mod loss;
 mod output;
+mod path_search;
 #[cfg(feature = "planted")]
 pub mod planted;
 mod pmtu;

@@ -1,4 +1,5 @@
 //! What a connection remembers only while, or since, something was lost.
+use crate::path_search::PathSearch;
 use ix_wire::Seq;
 
 /// Recovery state, boxed: most connections never have one.
@@ -37,6 +38,9 @@ pub(crate) struct LossState {
     /// RACK.dsack_round.
     pub dsack_round: Option<Seq>,
 
+    /// Since segments became smaller: the search for larger ones.
+    pub path: Option<PathSearch>,
+
     /// A SYN had to be sent again.
     pub unanswered_syn: bool,
     /// First of the timeouts or probes in a row that went unanswered; 0: none.
@@ -47,6 +51,11 @@ pub(crate) struct LossState {
 pub(crate) const REO_PERSIST: u8 = 16;
 
 impl LossState {
+    /// Nothing of it is needed once all is acknowledged.
+    pub fn is_past(&self) -> bool {
+        self.path.is_none()
+    }
+
     pub fn new(snd_una: Seq) -> Self {
         LossState {
             recover: snd_una,
@@ -63,6 +72,7 @@ impl LossState {
             reo_mult: 1,
             reo_persist: REO_PERSIST,
             dsack_round: None,
+            path: None,
             unanswered_syn: false,
             unanswered_since_us: 0,
         }

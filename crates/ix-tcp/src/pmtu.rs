@@ -2,9 +2,10 @@
 use crate::config::{Config, HEADER_BYTES};
 use crate::connect::TIMESTAMP_BYTES;
 use crate::output::{DeadReason, Output, RxBuf};
+use crate::path_search::RISE_US;
 use crate::state::State;
 use crate::stats::TcpCounter;
-use crate::tcb::{Flags, Tcb};
+use crate::tcb::{Flags, NEVER, Tcb};
 use ix_wire::Seq;
 
 /// What an ICMP error says about the path of a connection.
@@ -23,7 +24,7 @@ pub enum PathError {
 
 /// Smallest path MTU that we believe (as Linux): a smaller one is more likely an attack on
 /// throughput than a link.
-const PMTU_MIN: u16 = 552;
+pub(crate) const PMTU_MIN: u16 = 552;
 
 /// RFC 1191 section 7.1: common MTUs, to guess from when the router does not say.
 const PLATEAUS: [u16; 8] = [32_000, 17_914, 8_166, 4_352, 2_002, 1_492, 1_006, 552];
@@ -55,22 +56,23 @@ impl<B: RxBuf> Tcb<B> {
 
     /// The path takes at most `mtu` bytes: what is longer goes again, in smaller pieces.
     fn path_mtu(&mut self, cfg: &Config, now_us: u64, mtu: u16, out: &mut impl Output<B>) {
-        let timestamps = self.flags.has(Flags::TIMESTAMPS);
-        let options = if timestamps { TIMESTAMP_BYTES } else { 0 };
-        let packet = self.mss + options + HEADER_BYTES;
+        let headers = self.header_bytes();
+        let packet = self.mss + headers;
         let mtu = if mtu == 0 {
             PLATEAUS.into_iter().find(|plateau| *plateau < packet).unwrap_or(PMTU_MIN)
         } else {
             mtu.max(PMTU_MIN)
         };
-        // RFC 1191 section 6.3: never a larger one.
-        if mtu >= packet || !self.handshake_done() {
+        let falls = mtu < packet && self.handshake_done();
+        if falls {
+            out.count(TcpCounter::PmtuReduced);
+            let rise_us = if cfg.path_search { now_us.saturating_add(RISE_US) } else { NEVER };
+            self.path_fell(mtu - headers, rise_us);
+        } else if !self.probe_too_long(mtu.saturating_sub(headers)) {
+            // RFC 1191 section 6.3: never a larger one.
             out.count(TcpCounter::IcmpIgnored);
             return;
         }
-        out.count(TcpCounter::PmtuReduced);
-        self.mss = mtu - HEADER_BYTES - options;
-        self.cc.set_mss(self.mss);
         for index in 0..self.records.len() {
             if self.records.get(index).is_some_and(|record| record.len > self.mss + 1) {
                 self.mark_lost(index);
@@ -79,5 +81,10 @@ impl<B: RxBuf> Tcb<B> {
         // Not a sign of congestion (RFC 1191 section 6.4 wants it sent at once).
         self.retransmit_lost(cfg, now_us, out);
         self.arm_loss_timer(cfg, now_us);
+    }
+
+    /// What of a packet is not payload.
+    pub(crate) fn header_bytes(&self) -> u16 {
+        HEADER_BYTES + if self.flags.has(Flags::TIMESTAMPS) { TIMESTAMP_BYTES } else { 0 }
     }
 }

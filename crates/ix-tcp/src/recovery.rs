@@ -58,6 +58,7 @@ impl<B: RxBuf> Tcb<B> {
         self.judge_probe(hdr.ack, report, !hdr.options.sack.is_empty(), out);
         self.consider_undo(hdr, report, out);
         self.consider_exit();
+        self.judge_path_probe(now_us, out);
         let lost_before = self.lost_bytes;
         let delivered = if self.flags.has(Flags::SACK) {
             self.rack_detect(now_us);
@@ -66,7 +67,7 @@ impl<B: RxBuf> Tcb<B> {
             self.new_reno(report)
         };
         let newly_lost = self.lost_bytes > lost_before;
-        if newly_lost && self.phase == Phase::Open {
+        if newly_lost && self.phase == Phase::Open && !self.only_probe_is_lost() {
             self.enter_recovery(delivered, out);
         }
         if self.phase == Phase::Recovery {

@@ -170,6 +170,18 @@ impl<B: RxBuf> Tcb<B> {
             }
             let mut options = self.options(now_us);
             let mss = self.fit(&mut options);
+            if unsent > mss
+                && self.loss.is_some()
+                && options.sack.is_empty()
+                && let Some(len) = self.path_probe_len(now_us, unsent)
+            {
+                if !self.send_one(cfg, now_us, len, options, out) {
+                    break;
+                }
+                self.path_probe_sent(len);
+                sent = true;
+                continue;
+            }
             let len = unsent.min(mss).min(self.snd_room().max(0) as u32);
             if !self.worth_sending(len, unsent, mss, fin) {
                 break;
@@ -343,6 +355,9 @@ impl<B: RxBuf> Tcb<B> {
         self.retransmits = self.retransmits.saturating_add(1);
         self.last_snd_ms = ms_of(now_us);
         let ts = self.ts_at(now_us);
+        if let Some(record) = self.records.get(index).copied() {
+            self.path_probe_again(&record, now_us);
+        }
         let Some(record) = self.records.get_mut(index) else { return };
         record.sent_us = now_us;
         record.marks |= TxRecord::RETRANSMITTED;

@@ -92,6 +92,10 @@ counters! {
     EcnReductions = "ecn_reductions",
     /// Path MTU reductions.
     PmtuReduced = "pmtu_reduced",
+    /// Segments made smaller because long ones went unanswered (RFC 4821 section 7.7).
+    PmtuBlackHole = "pmtu_black_hole",
+    /// Segments made longer because a probe of that length arrived (RFC 4821 section 7.6.1).
+    PmtuRaised = "pmtu_raised",
     /// Segments that found no transmit buffer.
     TransmitFailed = "transmit_failed",
 }

@@ -149,7 +149,7 @@ impl<B: RxBuf> Tcb<B> {
                 self.loss_at_us = now_us.saturating_add(wait_us);
             }
             self.loss_timer = LossTimer::Persist;
-        } else if self.records.is_large() || self.loss.is_some() {
+        } else if self.records.is_large() || self.loss.as_ref().is_some_and(|loss| loss.is_past()) {
             (self.loss_timer, self.loss_at_us) = (LossTimer::Idle, now_us + IDLE_US);
         } else {
             (self.loss_timer, self.loss_at_us) = (LossTimer::Idle, NEVER);
@@ -171,7 +171,8 @@ impl<B: RxBuf> Tcb<B> {
             LossTimer::Reorder => {
                 let lost_before = self.lost_bytes;
                 self.rack_detect(now_us);
-                if self.lost_bytes > lost_before && self.phase == Phase::Open {
+                let newly_lost = self.lost_bytes > lost_before;
+                if newly_lost && self.phase == Phase::Open && !self.only_probe_is_lost() {
                     self.enter_recovery(0, out);
                 }
                 self.retransmit_lost(cfg, now_us, out);
@@ -179,7 +180,7 @@ impl<B: RxBuf> Tcb<B> {
             LossTimer::Persist => self.persist_expired(cfg, now_us, out),
             LossTimer::Idle => {
                 if self.records.is_empty() {
-                    self.loss = None;
+                    self.loss.take_if(|loss| loss.is_past());
                     self.records.shrink();
                 }
             }
@@ -205,6 +206,9 @@ impl<B: RxBuf> Tcb<B> {
             self.rto_base_us = now_us;
             self.output(cfg, now_us, out);
             return;
+        }
+        if cfg.path_search {
+            self.suspect_black_hole(now_us, out);
         }
         self.take_timeout(now_us, out);
         self.rtt.back_off();

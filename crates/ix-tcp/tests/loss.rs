@@ -348,6 +348,59 @@ fn doubled_timeouts_of_connections_fall_out_of_step() {
     assert!((150..=350).contains(&both), "{both}");
 }
 
+/// RFC 4821 sections 7.4 and 7.6.2: what tries the path is one segment, the next comes a second
+/// after it was lost, and a size is given up when three were.
+#[test]
+fn the_path_is_tried_by_one_segment_at_a_time() {
+    const SHORT: u32 = 984;
+    let mut script = Script::settled(cfg(), Offer::SACK);
+    script.send(&[1; 1460]);
+    script.output();
+    let first = script.ack;
+    let End { cfg, tcb, out, now_us } = &mut script.end;
+    tcb.icmp_error(cfg, *now_us, PathError::FragNeeded { mtu: 1024 }, Some(first), out);
+    script.ack += 1460;
+    script.give(ACK, b"");
+    script.output();
+    script.run_for(600_000_000);
+    script.out.sent.clear();
+    let mut probes = Vec::new();
+    for _ in 0..200 {
+        script.run_for(100_000);
+        script.out.sent.clear();
+        let first = script.ack;
+        script.send(&[2; 8 * SHORT as usize]);
+        script.output();
+        let sent: Vec<(Seq, u32)> =
+            script.out.sent.drain(..).map(|s| (s.seg.seq, s.seg.payload_len)).collect();
+        let long: Vec<&(Seq, u32)> = sent.iter().filter(|(_, len)| *len > SHORT).collect();
+        assert!(long.len() <= 1, "{sent:?}");
+        script.run_for(100);
+        script.ack = first + 8 * SHORT;
+        if let Some(&&(seq, len)) = long.first() {
+            probes.push((script.now_us, len));
+            // It is lost; everything else arrives.
+            let all = script.ack;
+            script.ack = seq;
+            script.give_sack(seq, &[(seq + len, all)]);
+            script.output();
+            let again: u32 = script.out.sent.drain(..).map(|s| s.seg.payload_len).sum();
+            assert_eq!(again, len);
+            script.run_for(100);
+            script.ack = all;
+        }
+        script.give(ACK, b"");
+        script.output();
+    }
+    assert!(probes.windows(2).all(|pair| pair[1].0 - pair[0].0 >= 1_000_000), "{probes:?}");
+    let lens: Vec<u32> = probes.iter().map(|probe| probe.1).collect();
+    let halfway = |high: u32| SHORT + (high - SHORT).div_ceil(2);
+    let second = halfway(1459);
+    let third = halfway(second - 1);
+    assert_eq!(lens[..9], [[1460; 3], [second; 3], [third; 3]].concat()[..]);
+    assert_eq!(script.count(TcpCounter::Recoveries), 0);
+}
+
 /// smoltcp#62: acknowledgements that acknowledge nothing do not put off the timeout.
 #[test]
 fn duplicates_do_not_restart_the_timer() {
