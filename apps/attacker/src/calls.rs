@@ -7,8 +7,11 @@
 use crate::Gate;
 use crate::random::Random;
 use crate::raw::{call_on_bare_stack, call_with_flags, call_with_vectors};
-use ix_abi::{CALLS_MAX, Call, FlowInfo, SgEntry, call_op, error, gate_op};
+use crate::serve::{self, Echo};
+use ix_abi::{CALLS_MAX, Call, Event, FlowInfo, SgEntry, call_op, error, gate_op};
+use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 /// What these attacks use.
 pub struct Calls {
@@ -22,8 +25,12 @@ pub struct Calls {
     pub tx_end: u64,
     /// Whether to do what is allowed instead.
     pub control: bool,
+    /// The lowest of the dataplane's descriptors.
+    pub descriptor: i32,
     /// Transmit memory of ours, once allocated.
     own: u64,
+    /// The client's service.
+    echo: RefCell<Echo>,
 }
 
 /// An attack: `Ok` when it got what it wanted, else what stopped it.
@@ -52,18 +59,31 @@ pub const ATTACKS: &[(&str, Attack)] = &[
     }),
     ("all transmit memory", all_memory),
     ("all connections", all_connections),
+    ("all received packets held for ever", all_packets),
+    ("random batched calls", |c| crate::batches::attack(c)),
     ("more calls than the array has", |c| c.gate_call(gate_op::RUN_IO, 0, u64::MAX)),
     ("an elastic thread that is none", |c| c.gate_call(gate_op::RUN_IO, 1 << 40, 0)),
     ("operations that are none", no_operations),
     ("an elastic thread of another's", foreign_thread),
-    ("a crossing with wild flags", |c| call_with_flags(c.gate, c.control)),
-    ("a crossing with wild control words", |c| call_with_vectors(c.gate, c.control)),
-    ("a crossing without a stack", |c| call_on_bare_stack(c.gate, c.control)),
+    ("watch a descriptor of the dataplane", watch_descriptor),
+    ("a crossing with wild flags", |c| c.came_back(call_with_flags(c.gate, c.control))),
+    ("a crossing with wild control words", |c| c.came_back(call_with_vectors(c.gate, c.control))),
+    ("a crossing without a stack", |c| c.came_back(call_on_bare_stack(c.gate, c.control))),
 ];
 
 const SG_AT: u64 = 0;
+/// Transmit memory: the first part for attacks, the second for the client.
+const OWN_BYTES: u64 = 2 << 20;
+const ECHO_AT: u64 = 1 << 20;
+/// From when on nothing more comes.
+const QUIET: Duration = Duration::from_millis(500);
+/// What a busy machine needs at most.
+const PATIENCE: Duration = Duration::from_secs(20);
 const LOCAL: [u8; 4] = [10, 9, 0, 2];
 const PEER: [u8; 4] = [10, 9, 0, 3];
+/// Where `ix attack` sends datagrams to between two lines of this name.
+const FLOODED_PORT: u64 = 7010;
+const FLOOD: &str = "!flood";
 const STRANGER: [u8; 4] = [10, 9, 0, 77];
 
 fn words(address: [u8; 4]) -> [u64; 2] {
@@ -71,43 +91,106 @@ fn words(address: [u8; 4]) -> [u64; 2] {
     [0, low]
 }
 
-/// Makes them all; tells each outcome.
-pub fn attack_all(mut calls: Calls, mut tell: impl FnMut(&str, Result<String, String>)) {
-    const OWN_BYTES: u64 = 2 << 20;
-    match calls.call(call_op::TX_ALLOC, &[OWN_BYTES]) {
-        own if own > 0 => calls.own = own as u64,
-        code => return tell("transmit memory", Ok(format!("there is none: {code}"))),
-    }
+/// Makes them all; tells each outcome, when the client was served after it.
+pub fn attack_all(calls: &Calls, mut tell: impl FnMut(&str, Result<String, String>)) {
     for (name, attack) in ATTACKS {
-        tell(name, attack(&calls));
+        let outcome = attack(calls);
+        tell(name, if calls.serves_on() { outcome } else { Ok(serve::UNSERVED.to_owned()) });
     }
-    calls.call(call_op::TX_FREE, &[calls.own, OWN_BYTES]);
 }
 
 impl Calls {
-    /// Of the elastic thread that the caller has entered.
-    pub fn new(gate: Gate, array: *mut Call, data: usize, tx_end: u64, control: bool) -> Calls {
-        Calls { gate, array, data, tx_end, control, own: 0 }
+    /// Of the elastic thread that the caller has entered, once a client is served.
+    pub fn begin(
+        gate: Gate,
+        (array, events): (*mut Call, *const Event),
+        (data, tx_end): (usize, u64),
+        descriptor: i32,
+        control: bool,
+    ) -> Result<Calls, String> {
+        let calls = Calls::alone(gate, (array, events), (data, tx_end), descriptor, control)?;
+        if calls.serves_on() { Ok(calls) } else { Err("no client came".to_owned()) }
     }
 
-    fn put(&self, slot: usize, op: u32, args: &[u64]) {
+    /// Of the elastic thread that the caller has entered, whoever may come.
+    pub fn alone(
+        gate: Gate,
+        (array, events): (*mut Call, *const Event),
+        (data, tx_end): (usize, u64),
+        descriptor: i32,
+        control: bool,
+    ) -> Result<Calls, String> {
+        let echo = RefCell::new(Echo::new(array, events));
+        let mut calls = Calls { gate, array, data, tx_end, control, descriptor, own: 0, echo };
+        match calls.call(call_op::TX_ALLOC, &[OWN_BYTES]) {
+            own if own > 0 => calls.own = own as u64,
+            code => return Err(format!("there is no transmit memory: {code}")),
+        }
+        calls.echo.borrow_mut().use_memory(calls.own + ECHO_AT);
+        Ok(calls)
+    }
+
+    /// Goes on until the client has got another answer; false: it gets none.
+    fn serves_on(&self) -> bool {
+        let (mark, begin) = (serve::answered(), Instant::now());
+        while serve::answered() == mark {
+            if begin.elapsed() > PATIENCE || self.cycle(1000) < 0 {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// A cycle or more for the client alone; waits for events so long.
+    pub fn cycle(&self, wait_us: u64) -> i64 {
+        let mut echo = self.echo.borrow_mut();
+        let calls = echo.join(0);
+        let events = (self.gate)(gate_op::RUN_IO, 0, calls as u64, wait_us);
+        echo.heard(events);
+        events
+    }
+
+    /// Of a crossing with what it answered: the client's part of that.
+    fn came_back(&self, outcome: Result<i64, String>) -> Result<String, String> {
+        match outcome {
+            Ok(events) => {
+                self.echo.borrow_mut().heard(events);
+                match self.control {
+                    true if events >= 0 => Ok("a plain one comes back".to_owned()),
+                    false if events >= 0 => Err("it comes back as any other".to_owned()),
+                    true => Err(format!("a plain one answers {events}")),
+                    false => Ok(format!("it answers {events}")),
+                }
+            }
+            Err(why) => Ok(why),
+        }
+    }
+
+    /// Writes a call.
+    pub fn put(&self, slot: usize, op: u32, args: &[u64]) {
         let mut call = Call { op, ..Call::default() };
         call.args[..args.len()].copy_from_slice(args);
         // SAFETY: a slot of the array, which is the application's to write.
         unsafe { self.array.add(slot).write_volatile(call) };
     }
 
-    fn run(&self, calls: usize) -> i64 {
-        (self.gate)(gate_op::RUN_IO, 0, calls as u64, 0)
+    /// A cycle with so many calls.
+    pub fn run(&self, calls: usize) -> i64 {
+        let mut echo = self.echo.borrow_mut();
+        let calls = echo.join(calls);
+        let events = (self.gate)(gate_op::RUN_IO, 0, calls as u64, 0);
+        echo.heard(events);
+        events
     }
 
-    fn ret(&self, slot: usize) -> i64 {
+    /// What a call answered.
+    pub fn ret(&self, slot: usize) -> i64 {
         // SAFETY: as in `put`.
         unsafe { (&raw const (*self.array.add(slot)).ret).read_volatile() }
     }
 
     /// One call in a cycle of its own.
-    fn call(&self, op: u32, args: &[u64]) -> i64 {
+    pub fn call(&self, op: u32, args: &[u64]) -> i64 {
         self.put(0, op, args);
         match self.run(1) {
             code if code < 0 => code,
@@ -121,7 +204,11 @@ impl Calls {
 
     fn gate_call(&self, op: u64, index: u64, calls: u64) -> Result<String, String> {
         let (index, calls) = if self.control { (0, 0) } else { (index, calls) };
-        say((self.gate)(op, index, calls, 0))
+        let answer = (self.gate)(op, index, calls, 0);
+        if op == gate_op::RUN_IO {
+            self.echo.borrow_mut().heard(answer);
+        }
+        say(answer)
     }
 
     /// Address, port and cookie as `LISTEN` and `UDP_BIND` want them.
@@ -130,8 +217,18 @@ impl Calls {
         [high, low, port, cookie, 0]
     }
 
+    /// Transmit memory for attacks.
+    pub fn own(&self) -> (u64, u64) {
+        (self.own, ECHO_AT)
+    }
+
+    /// Whether a handle is the client's.
+    pub fn serves(&self, handle: u64) -> bool {
+        self.echo.borrow().serves(handle)
+    }
+
     /// A scatter-gather array of one entry in our transmit memory.
-    fn entry(&self, base: u64, len: u64) -> u64 {
+    pub fn entry(&self, base: u64, len: u64) -> u64 {
         let at = (self.own + SG_AT) as *mut SgEntry;
         // SAFETY: transmit memory that was allocated for us.
         unsafe { at.write_volatile(SgEntry { base, len }) };
@@ -241,6 +338,8 @@ fn random_handles(c: &Calls) -> Result<String, String> {
             // Half of them near a real one.
             let near = real as u64 ^ (1 << random.below(64));
             let handle = if random.below(2) == 0 { near } else { random.next() };
+            // One that is the client's would be hit by chance, and rightly.
+            let handle = if c.serves(handle) { !0 } else { handle };
             c.put(slot, op, &[handle, random.next(), random.next()]);
         }
         c.run(CALLS_MAX);
@@ -364,6 +463,76 @@ fn all_connections(c: &Calls) -> Result<String, String> {
     exhaust(c, 16, call_op::CONNECT, &[0, high, low, 9, 0], call_op::ABORT)
 }
 
+/// A peer floods, and no datagram is given back: then no more come, but to nobody else's harm, and all are
+/// there again when these are.
+fn all_packets(c: &Calls) -> Result<String, String> {
+    const MOST: usize = 100_000;
+    const GIVEN: u64 = 20_000;
+    let [high, low] = words(LOCAL);
+    let socket = c.call(call_op::UDP_BIND, &[high, low, FLOODED_PORT, serve::KEPT]);
+    if socket < 0 {
+        return Ok(format!("no socket: {socket}"));
+    }
+    c.echo.borrow_mut().keep(!c.control);
+    let outcome = hold(c, MOST, GIVEN);
+    c.call(call_op::UDP_UNBIND, &[socket as u64]);
+    outcome
+}
+
+fn hold(c: &Calls, most: usize, given: u64) -> Result<String, String> {
+    let count = || {
+        let echo = c.echo.borrow();
+        (echo.kept.len(), echo.given)
+    };
+    println!("{FLOOD}\t1");
+    let (begin, mut last, mut before) = (Instant::now(), Instant::now(), count());
+    loop {
+        c.cycle(1000);
+        let now = count();
+        if now != before {
+            (before, last) = (now, Instant::now());
+        }
+        let quiet = now.0 > 0 && last.elapsed() > QUIET;
+        if quiet || now.0 > most || now.1 > given || begin.elapsed() > 2 * PATIENCE {
+            break;
+        }
+    }
+    // With the flood going on.
+    let served = c.serves_on();
+    println!("{FLOOD}\t0");
+    c.echo.borrow_mut().keep(false);
+    let kept = std::mem::take(&mut c.echo.borrow_mut().kept);
+    for some in kept.chunks(CALLS_MAX / 2) {
+        let slots = some.iter().enumerate();
+        slots.for_each(|(slot, data)| c.put(slot, call_op::UDP_RECV_DONE, &[*data]));
+        c.run(some.len());
+        if (0..some.len()).any(|slot| c.ret(slot) < 0) {
+            return Ok("it does not take them back".to_owned());
+        }
+    }
+    match (kept.len(), count().1) {
+        _ if !served => Ok("nobody else was served".to_owned()),
+        (0, given_back) if given_back > given => Ok(format!("{given_back} without an end")),
+        (0, given_back) => Err(format!("only {given_back} came")),
+        (held, _) if held > most => Ok(format!("{held} without an end")),
+        (held, _) => {
+            Err(format!("no more after {held}, others are served, and all are taken back"))
+        }
+    }
+}
+
+/// The gate ends waits when a descriptor is readable; of the dataplane's own that is not told.
+fn watch_descriptor(c: &Calls) -> Result<String, String> {
+    // SAFETY: no pointers.
+    let own = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) };
+    let fd = if c.control { own } else { c.descriptor };
+    let outcome = say((c.gate)(gate_op::WATCH, 0, fd as u64 + 1, 0));
+    (c.gate)(gate_op::WATCH, 0, 0, 0);
+    // SAFETY: ours alone.
+    unsafe { libc::close(own) };
+    outcome
+}
+
 fn no_operations(c: &Calls) -> Result<String, String> {
     if c.control {
         return c.gate_call(gate_op::KICK, 0, 0);
@@ -386,7 +555,7 @@ fn foreign_thread(c: &Calls) -> Result<String, String> {
     let gate = c.gate;
     let run = move || say(gate(gate_op::RUN_IO, 0, 0, 0));
     if c.control {
-        return run();
+        return say(c.run(0));
     }
     std::thread::spawn(run).join().unwrap_or_else(|_| Ok("it crashed".to_owned()))
 }

@@ -4,6 +4,7 @@
 //!
 //! It is small, and not part of `ix`: behind the wall no program starts whose code has the bytes of a
 //! key switch anywhere, as a large one has now and then by chance.
+mod batches;
 mod calls;
 mod code;
 mod crossing;
@@ -11,10 +12,11 @@ mod fuzz;
 mod memory;
 mod random;
 mod raw;
+mod serve;
 mod system;
 
 use calls::Calls;
-use ix_abi::{Call, ENV_HEADER, ProcessHeader, ThreadArea, ThreadStatus, error, gate_op};
+use ix_abi::{Call, ENV_HEADER, Event, ProcessHeader, ThreadArea, ThreadStatus, error, gate_op};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 /// What an attack can aim at.
@@ -30,6 +32,8 @@ pub struct Targets {
     pub received: usize,
     /// The lowest of its descriptors.
     pub descriptor: i32,
+    /// The process that closes the program's connections at its end; 0: unknown.
+    pub survivor: i32,
     /// The file that the dataplane's code comes from: the code itself cannot be read.
     pub image: &'static [u8],
 }
@@ -52,7 +56,9 @@ pub enum Part {
 /// An attack: `Ok` when it got what it wanted, else what stopped it.
 pub type Attack = fn(&Targets) -> Result<String, String>;
 
-/// `ix-attacker FUZZ SEED IMAGE [PART]` (or `ix-attacker crossing`, for `ix bench gate`): random system calls, their seed, the dataplane's code.
+/// `ix-attacker FUZZ SEED IMAGE [PART]`: random system calls, their seed, the dataplane's code. (Or
+/// `ix-attacker crossing`, for `ix bench gate`; or `ix-attacker calls SECONDS SEED`, a fuzzer of batched
+/// calls, with or without a wall.)
 struct Args {
     fuzz: u32,
     seed: u64,
@@ -93,6 +99,9 @@ fn main() {
         }
         return;
     }
+    if std::env::args().nth(1).as_deref() == Some("calls") {
+        return fuzz_calls();
+    }
     let (Some(args), Some(header)) = (Args::read(), header()) else {
         eprintln!("ix-attacker: this is what `ix attack` runs; it is not for starting by hand");
         std::process::exit(2);
@@ -105,20 +114,29 @@ fn main() {
     static STOP: AtomicBool = AtomicBool::new(false);
     static ROUNDS: AtomicU64 = AtomicU64::new(0);
     // SAFETY: as above.
-    let (array, tx_end) =
-        unsafe { ((*areas).calls as usize, (*header).tx_base + (*header).tx_len) };
+    let (array, events, tx_end) = unsafe {
+        let area = &*areas;
+        (area.calls as usize, area.events as usize, (*header).tx_base + (*header).tx_len)
+    };
     let part = args.part;
     let elastic = std::thread::spawn(move || {
         if gate(gate_op::ENTER, 0, 0, 0) != 0 {
             return -1;
         }
+        let arrays = (array as *mut Call, events as *const Event);
+        let aims = (targets.data, tx_end);
+        let calls = match Calls::begin(gate, arrays, aims, targets.descriptor, part.is_some()) {
+            Ok(calls) => calls,
+            Err(why) => {
+                println!("a client\tsucceeded\t{why}\t0");
+                return -1;
+            }
+        };
         if part.is_none_or(|part| part == Part::Other) {
-            let control = part.is_some();
-            let calls = Calls::new(gate, array as *mut Call, targets.data, tx_end, control);
-            calls::attack_all(calls, print);
+            calls::attack_all(&calls, print);
         }
         while !STOP.load(Ordering::Relaxed) {
-            let result = gate(gate_op::RUN_IO, 0, 0, 1000);
+            let result = calls.cycle(1000);
             if result < 0 {
                 return result;
             }
@@ -129,17 +147,22 @@ fn main() {
     while ROUNDS.load(Ordering::Relaxed) == 0 && !elastic.is_finished() {
         std::thread::yield_now();
     }
+    if elastic.is_finished() {
+        std::process::exit(1);
+    }
+    // It starts with the first thread that enters.
+    let targets = Targets { survivor: survivor(), ..targets };
     let all = memory::ATTACKS.iter().chain(system::ATTACKS).chain(code::ATTACKS);
     if args.part.is_none_or(|part| part == Part::Keys) {
-        print("write received packets", memory::write_received(&targets));
+        print("write received packets", served_on(|| memory::write_received(&targets)));
     }
     for (name, stops, attack) in all {
         if args.part.is_none_or(|part| part == *stops) {
-            print(name, in_a_copy(|| attack(&targets)));
+            print(name, served_on(|| in_a_copy(|| attack(&targets))));
         }
     }
     if args.part.is_none_or(|part| part == Part::Other) {
-        print("random system calls", fuzz_all(&targets, &args));
+        print("random system calls", served_on(|| fuzz_all(&targets, &args)));
     }
     let before = ROUNDS.load(Ordering::Relaxed);
     // SAFETY: the status is mapped for ever.
@@ -155,9 +178,39 @@ fn main() {
     STOP.store(true, Ordering::Relaxed);
     let left = elastic.join().unwrap_or(-error::STATE);
     if !goes_on || left != 0 {
-        println!("the dataplane stands still\tsucceeded\tRUN_IO answered {left}");
+        println!("the dataplane stands still\tsucceeded\tRUN_IO answered {left}\t0");
         std::process::exit(1);
     }
+}
+
+/// Random batched calls for a while, by elastic thread 0.
+fn fuzz_calls() {
+    let number = |nth| std::env::args().nth(nth).and_then(|text| text.parse::<u64>().ok());
+    let (Some(seconds), Some(seed), Some(header)) = (number(2), number(3), header()) else {
+        eprintln!("ix-attacker: say `calls SECONDS SEED`, under `ix run`");
+        std::process::exit(2);
+    };
+    let targets = targets(header, &[]);
+    // SAFETY: the dataplane's own description of itself.
+    let (gate, calls) = unsafe {
+        let (gate, area) = (gate_of(header), &*((*header).thread_areas as *const ThreadArea));
+        let arrays = (area.calls as *mut Call, area.events as *const Event);
+        let aims = (targets.data, (*header).tx_base + (*header).tx_len);
+        let entered = gate(gate_op::ENTER, 0, 0, 0);
+        let calls = match entered {
+            0 => Calls::alone(gate, arrays, aims, targets.descriptor, false),
+            code => Err(format!("cannot enter: {code}")),
+        };
+        (gate, calls)
+    };
+    match calls.and_then(|c| batches::fuzz(&c, seconds, seed).map_err(|code| code.to_string())) {
+        Ok(made) => println!("{made} calls, seed {seed}"),
+        Err(why) => {
+            eprintln!("ix-attacker: the dataplane stands still: {why}; seed {seed}");
+            std::process::exit(1);
+        }
+    }
+    gate(gate_op::LEAVE, 0, 0, 0);
 }
 
 /// A fuzzer ends itself sooner or later, by a signal or a handler that it has set: then another one
@@ -181,11 +234,46 @@ fn fuzz_all(targets: &Targets, args: &Args) -> Result<String, String> {
     }
 }
 
-fn print(name: &str, outcome: Result<String, String>) {
-    match outcome {
-        Ok(detail) => println!("{name}\tsucceeded\t{detail}"),
-        Err(detail) => println!("{name}\trefused\t{detail}"),
+/// Makes an attack; the client must be served after it.
+fn served_on(attack: impl FnOnce() -> Result<String, String>) -> Result<String, String> {
+    const PATIENCE_S: u64 = 20;
+    let outcome = attack();
+    let (mark, begin) = (serve::answered(), std::time::Instant::now());
+    while serve::answered() == mark {
+        if begin.elapsed().as_secs() > PATIENCE_S {
+            return Ok(serve::UNSERVED.to_owned());
+        }
+        std::thread::yield_now();
     }
+    outcome
+}
+
+/// A line: attack, what became of it, details, and how many requests of the client were answered since the
+/// line before.
+fn print(name: &str, outcome: Result<String, String>) {
+    static TOLD: AtomicU64 = AtomicU64::new(0);
+    let answered = serve::answered();
+    let served = answered - TOLD.swap(answered, Ordering::Relaxed);
+    match outcome {
+        Ok(detail) => println!("{name}\tsucceeded\t{detail}\t{served}"),
+        Err(detail) => println!("{name}\trefused\t{detail}\t{served}"),
+    }
+}
+
+/// The survivor is a child of our parent.
+fn survivor() -> i32 {
+    // SAFETY: no arguments.
+    let (own, parent) = unsafe { (libc::getpid(), libc::getppid()) };
+    let Ok(folder) = std::fs::read_dir("/proc") else { return 0 };
+    let numbers = folder.flatten().filter_map(|e| e.file_name().to_str()?.parse::<i32>().ok());
+    let is_it = |pid: &i32| {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        // Behind the name: the state, then the parent.
+        let behind = stat.rsplit(") ").next().unwrap_or_default();
+        *pid != own && behind.split(' ').nth(1) == Some(&parent.to_string())
+    };
+    let mut all = numbers.filter(is_it);
+    all.next().unwrap_or(0)
 }
 
 fn header() -> Option<*const ProcessHeader> {
@@ -213,7 +301,8 @@ fn targets(header: *const ProcessHeader, image: &'static [u8]) -> Targets {
         .find(|&start| start > gate)
         .unwrap_or(gate);
     let descriptor = descriptors().into_iter().filter(|&fd| fd >= 900).min().unwrap_or(-1);
-    Targets { code: gate, data, shown: header as usize, received, descriptor, image }
+    let shown = header as usize;
+    Targets { code: gate, data, shown, received, descriptor, survivor: 0, image }
 }
 
 /// A word that copies of this process share with it.

@@ -42,6 +42,20 @@ pub const ATTACKS: &[(&str, Part, Attack)] = &[
     ("more descriptors than below them", Part::Calls, more_descriptors),
     ("send one of them over a socket", Part::Calls, send),
     ("32-bit system call", Part::Other, |_| int80()),
+    ("stop the process that closes connections", Part::Calls, |t| signal(t, libc::SYS_kill)),
+    ("stop it as a thread", Part::Calls, |t| signal(t, libc::SYS_tkill)),
+    ("stop it as an owner of a socket", Part::Calls, own_socket),
+    ("end it by a limit", Part::Calls, |t| {
+        let limit = [3600u64, 3600];
+        let at = &raw const limit as u64;
+        done(libc::SYS_prlimit64, [t.survivor as u64, libc::RLIMIT_CPU as u64, at, 0, 0, 0])
+    }),
+    ("a packet socket", Part::Other, |_| socket(libc::AF_PACKET, libc::SOCK_RAW, 0x0300)),
+    ("a raw socket, for any source address", Part::Other, |_| {
+        socket(libc::AF_INET, libc::SOCK_RAW, libc::IPPROTO_RAW)
+    }),
+    ("an AF_XDP socket", Part::Other, |_| socket(libc::AF_XDP, libc::SOCK_RAW, 0)),
+    ("a tap of its own", Part::Other, |_| tap()),
 ];
 
 /// By a copy of its own: whoever is traced stops with the next signal, and system calls are signals here.
@@ -65,6 +79,39 @@ fn ptrace(_: &Targets) -> Result<String, String> {
             false => Err("refused".to_owned()),
         }
     }
+}
+
+/// Of the survivor: then nobody would close what the program leaves open.
+fn signal(t: &Targets, how: i64) -> Result<String, String> {
+    if t.survivor <= 0 {
+        return Ok("it is not there".to_owned());
+    }
+    let stopped = done(how, [t.survivor as u64, libc::SIGSTOP as u64, 0, 0, 0, 0]);
+    let _ = call(libc::SYS_kill, [t.survivor as u64, libc::SIGCONT as u64, 0, 0, 0, 0]);
+    stopped
+}
+
+/// Linux sends a signal of our choice to whom a socket belongs when there is something to read.
+fn own_socket(t: &Targets) -> Result<String, String> {
+    let mut ends = [0i32; 2];
+    call(libc::SYS_socketpair, [1, 1, 0, ends.as_mut_ptr() as u64, 0, 0])?;
+    done(libc::SYS_fcntl, [ends[0] as u64, libc::F_SETOWN as u64, t.survivor as u64, 0, 0, 0])
+}
+
+fn socket(family: i32, kind: i32, protocol: i32) -> Result<String, String> {
+    done(libc::SYS_socket, [family as u64, kind as u64, protocol as u64, 0, 0, 0])
+}
+
+/// Frames of our own making, from whatever address.
+fn tap() -> Result<String, String> {
+    const TUNSETIFF: u64 = 0x4004_54ca;
+    const TAP_WITHOUT_HEADER: u16 = 0x1002;
+    let path = c"/dev/net/tun".as_ptr() as u64;
+    let fd = call(libc::SYS_open, [path, libc::O_RDWR as u64, 0, 0, 0, 0])?;
+    let mut request = [0u8; 40];
+    request[..8].copy_from_slice(b"ix-spoof");
+    request[16..18].copy_from_slice(&TAP_WITHOUT_HEADER.to_ne_bytes());
+    done(libc::SYS_ioctl, [fd, TUNSETIFF, request.as_ptr() as u64, 0, 0, 0])
 }
 
 fn done(number: i64, args: [u64; 6]) -> Result<String, String> {

@@ -11,7 +11,7 @@ use ix_cli::wall::{attacker, has_keys};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -22,6 +22,7 @@ const ROUND_TRIPS: u32 = 100;
 /// On top of a load's length.
 const SLACK: Duration = Duration::from_secs(30);
 const CONNECTIONS: &str = "16";
+const NO_KEYS: &str = "no protection keys here";
 
 /// Measures and prints.
 pub fn main(args: &GateArgs) -> Result<()> {
@@ -31,14 +32,14 @@ pub fn main(args: &GateArgs) -> Result<()> {
     rows.push(match keys {
         true => crossing("pku", ticks_per_us)?,
         false => {
-            json!({ "what": "crossing", "domain": "pku", "missing": "no protection keys here" })
+            json!({ "what": "crossing", "domain": "pku", "missing": NO_KEYS })
         }
     });
     let getpid = getpid_ticks();
     rows.push(row("getpid", None, getpid, ticks_per_us));
     let eventfd = eventfd_ticks().map_err(|e| Problem::new("cannot measure eventfds", e))?;
     rows.push(row("eventfd round trip", None, eventfd, ticks_per_us));
-    let programs = if keys { programs(args) } else { Ok(Vec::new()) };
+    let programs = programs(args, keys);
     let mut notes = vec![
         "cycles: of the time stamp counter, median; a crossing is a call of the gate with a number of \
          calls that the dataplane refuses at once"
@@ -47,11 +48,10 @@ pub fn main(args: &GateArgs) -> Result<()> {
     ];
     match programs {
         Ok(more) => rows.extend(more),
-        // They are parts of `ix`, in whose code there may by chance be what the wall refuses.
         Err(why) => notes.push(format!("the programs are not compared: {why}")),
     }
     if !keys {
-        notes.push("no protection keys here: no rows with domain pku".to_owned());
+        notes.push(format!("domain pku is not measured: {NO_KEYS}"));
     }
     publish(args, &rows, &notes)
 }
@@ -174,8 +174,18 @@ fn eventfd_ticks() -> std::io::Result<[f64; 3]> {
     ticks.ok_or_else(std::io::Error::last_os_error)
 }
 
-/// Echo and the key-value server, with the wall and without it in turn.
-fn programs(args: &GateArgs) -> Result<Vec<Value>> {
+/// A program's own file, beside this one: the same in the command `ix` is many times as much code, in which
+/// there is sooner by chance what the wall refuses.
+fn file_of(program: Program) -> Result<PathBuf> {
+    let beside = std::env::current_exe().map(|ix| ix.with_file_name(program.name()));
+    beside.ok().filter(|file| file.is_file()).ok_or_else(|| {
+        let what = format!("cannot measure {}", program.name());
+        Problem::new(what, "it is not beside ix").mend("cargo build --release")
+    })
+}
+
+/// Echo and the key-value server, with the wall, where there can be one, and without it in turn.
+fn programs(args: &GateArgs, keys: bool) -> Result<Vec<Value>> {
     let (device, _) = super::choose_device(args.device.or(Some(Device::Memif)))?;
     let lab = Lab::new(device)?;
     let (runs, seconds) = if args.quick { (1, "0.3") } else { (5, "1") };
@@ -183,7 +193,7 @@ fn programs(args: &GateArgs) -> Result<Vec<Value>> {
     let mut samples: BTreeMap<(&str, &str), Vec<(f64, f64)>> = BTreeMap::new();
     for _ in 0..runs {
         for program in [Program::Echo, Program::Kv] {
-            for domain in ["none", "pku"] {
+            for domain in ["none", "pku"].into_iter().filter(|domain| keys || *domain == "none") {
                 let figures = load(&lab, client, program, domain, seconds)?;
                 samples.entry((program.name(), domain)).or_default().push(figures);
             }
@@ -194,18 +204,36 @@ fn programs(args: &GateArgs) -> Result<Vec<Value>> {
         values.sort_unstable_by(f64::total_cmp);
         values[values.len() / 2]
     };
-    let rows = samples.iter().map(|((program, domain), figures)| {
-        json!({
+    let medians = |figures: &[(f64, f64)]| {
+        let rate = median(figures.iter().map(|f| f.0).collect());
+        (rate, median(figures.iter().map(|f| f.1).collect()))
+    };
+    let mut rows = Vec::new();
+    for ((program, domain), figures) in &samples {
+        let (rate, p50_us) = medians(figures);
+        let mut row = json!({
             "what": program,
             "domain": domain,
             "device": device.name(),
             "client": client.system(),
-            "msgs_per_s": median(figures.iter().map(|f| f.0).collect()).round(),
-            "p50_us": median(figures.iter().map(|f| f.1).collect()),
+            "msgs_per_s": rate.round(),
+            "p50_us": p50_us,
             "runs": figures.len(),
-        })
-    });
-    Ok(rows.collect())
+        });
+        match samples.get(&(*program, "none")) {
+            Some(none) if *domain == "pku" => {
+                let (none_rate, none_us) = medians(none);
+                row["ratio_to_none"] = json!(rate / none_rate);
+                row["more_p50_us"] = json!(p50_us - none_us);
+            }
+            _ if !keys => {
+                rows.push(json!({ "what": program, "domain": "pku", "missing": NO_KEYS }))
+            }
+            _ => {}
+        }
+        rows.push(row);
+    }
+    Ok(rows)
 }
 
 /// Messages a second and their median latency, µs.
@@ -221,7 +249,8 @@ fn load(
         Program::Kv => ["-m", "256"].map(str::to_owned).to_vec(),
         _ => vec!["64".to_owned()],
     };
-    let serve = Serve { program, arguments, run_flags, ..Serve::default() };
+    let file = Some(file_of(program)?);
+    let serve = Serve { program, arguments, run_flags, file, ..Serve::default() };
     let mut server = lab.start(Host::Ix, &serve)?;
     let timeout = SLACK;
     let result = if program == Program::Kv {
@@ -262,7 +291,16 @@ fn publish(args: &GateArgs, rows: &[Value], notes: &[String]) -> Result<()> {
 }
 
 fn table(rows: &[Value]) -> String {
-    const COLUMNS: [&str; 6] = ["domain", "cycles", "ns", "msgs_per_s", "p50_us", "missing"];
+    const COLUMNS: [&str; 8] = [
+        "domain",
+        "cycles",
+        "ns",
+        "msgs_per_s",
+        "p50_us",
+        "ratio_to_none",
+        "more_p50_us",
+        "missing",
+    ];
     let mut lines = vec![std::iter::once("what").chain(COLUMNS).map(str::to_owned).collect()];
     for row in rows {
         let none = Map::new();

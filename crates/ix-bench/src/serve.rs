@@ -1,6 +1,7 @@
 //! What serves at the server's end: a program that `ix` carries, or one that is installed.
 use std::ffi::OsString;
 use std::net::Ipv4Addr;
+use std::path::{Path, PathBuf};
 
 /// A program that serves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -48,6 +49,8 @@ pub struct Serve {
     pub batch: Option<usize>,
     /// Further flags of `ix run`.
     pub run_flags: Vec<String>,
+    /// The program's own file, in place of the part of `ix` that is the same.
+    pub file: Option<PathBuf>,
 }
 
 impl Serve {
@@ -61,10 +64,14 @@ impl Serve {
         self.threads.max(1)
     }
 
-    /// Arguments of the `ix` command that make it this program on IX; the port is `port`.
-    pub(super) fn of_ix(&self, port: u16) -> Vec<OsString> {
+    /// This program on IX: a part of the command `ix`, or a file of its own; the port is `port`.
+    pub(super) fn of_ix(&self, ix: &Path, port: u16) -> Vec<OsString> {
         let mut args = self.common(port);
         args.extend(self.only_ix.iter().map(OsString::from));
+        match &self.file {
+            Some(file) => args[0] = file.into(),
+            None => args.insert(0, ix.into()),
+        }
         args
     }
 

@@ -33,7 +33,7 @@ fn run(
     walled: bool,
     command: &[std::ffi::OsString],
 ) -> Result<Exit, Box<dyn std::error::Error>> {
-    let image = Image::from_bytes(&std::fs::read(image)?)?;
+    let image = Image::from_bytes(&std::fs::read(image)?, true)?;
     let config = LaunchConfig {
         program: command.first().ok_or("no program")?.into(),
         args: command.to_vec(),

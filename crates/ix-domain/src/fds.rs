@@ -40,8 +40,18 @@ impl ReservedFds {
 
     /// A copy in the range that goes at exec.
     pub fn copy(self, fd: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+        ReservedFds::copy_from(self.base, fd)
+    }
+
+    /// A copy of what is the program's, near the end of its own numbers, that goes at exec.
+    pub fn copy_below(self, fd: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+        const ROOM: RawFd = 16;
+        ReservedFds::copy_from((self.base - ROOM).max(3), fd)
+    }
+
+    fn copy_from(lowest: RawFd, fd: BorrowedFd<'_>) -> io::Result<OwnedFd> {
         // SAFETY: no pointers; the descriptor is borrowed.
-        let copy = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_DUPFD_CLOEXEC, self.base) };
+        let copy = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_DUPFD_CLOEXEC, lowest) };
         if copy < 0 {
             return Err(io::Error::last_os_error());
         }

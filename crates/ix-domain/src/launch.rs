@@ -288,6 +288,8 @@ impl Child {
     /// Who closes the program's connections after its end has the channel until that is done.
     fn wait_for_survivor(&mut self) {
         let Some(channel) = self.channel.take() else { return };
+        // The program may have stopped it.
+        continue_children();
         let end = Instant::now() + WINDING_UP;
         loop {
             let left = end.saturating_duration_since(Instant::now()).as_millis() as i32;
@@ -317,6 +319,15 @@ impl Child {
         let exit = self.heir.and_then(|heir| wait_for(heir).ok()).unwrap_or(exit);
         self.over = Some(exit);
         Ok(Occurrence::Exited(exit))
+    }
+}
+
+/// The calling thread's.
+fn continue_children() {
+    let children = std::fs::read_to_string("/proc/thread-self/children").unwrap_or_default();
+    for pid in children.split_ascii_whitespace().filter_map(|pid| pid.parse::<i32>().ok()) {
+        // SAFETY: no pointers; children that were not waited for keep their numbers.
+        unsafe { libc::kill(pid, libc::SIGCONT) };
     }
 }
 

@@ -16,9 +16,9 @@
 //!    wait for its end
 //! ```
 //!
-//! Only `--domain none` exists yet: the program *can* touch the dataplane's memory. Everything of
-//! the image already lies in page-aligned mappings of its own, so that a wall can be drawn round
-//! them.
+//! With [`Domain::None`] the program can touch the dataplane's memory. Everything of the image lies in
+//! page-aligned mappings of its own; with [`Domain::Pku`] it raises the wall round them before the program
+//! runs, by [`policy`] and [`scan`].
 mod auxv;
 mod channel;
 mod elf;

@@ -49,6 +49,12 @@ pub enum Kind {
     SendMessage,
     /// `sendmmsg`.
     SendMessages,
+    /// A signal to the process or thread of argument 0.
+    Signal,
+    /// A signal to the thread of argument 1.
+    ThreadSignal,
+    /// Who owns a descriptor, and is sent its signals: argument 2.
+    Owner,
 }
 
 /// Decides. Descriptors from `fd_base` on are the dataplane's.
@@ -90,11 +96,21 @@ fn special(number: i64, args: &[u64; 6], fd_base: i32) -> Option<Verdict> {
             (_, last) if last < fd_base as u32 => Some(Verdict::Forward),
             _ => Some(Verdict::BadDescriptor),
         },
-        // The dataplane's descriptors stay what they are.
-        libc::SYS_fcntl if args[1] as i32 == libc::F_SETOWN => allow((args[0] as i32) < fd_base),
+        // By pointer; the plain ways are looked at.
+        libc::SYS_fcntl if args[1] as i32 == F_SETOWN_EX => Some(Verdict::Refuse),
+        libc::SYS_ioctl if [FIOSETOWN, SIOCSPGRP].contains(&(args[1] as u32)) => {
+            Some(Verdict::Refuse)
+        }
+        libc::SYS_fcntl if args[1] as i32 == libc::F_SETOWN && (args[0] as i32) < fd_base => {
+            Some(Verdict::Look(Kind::Owner))
+        }
         _ => None,
     }
 }
+
+const F_SETOWN_EX: i32 = 15;
+const FIOSETOWN: u32 = 0x8901;
+const SIOCSPGRP: u32 = 0x8902;
 
 fn look(number: i64) -> Option<Kind> {
     Some(match number {
@@ -117,6 +133,8 @@ fn look(number: i64) -> Option<Kind> {
         libc::SYS_setrlimit | libc::SYS_prlimit64 => Kind::Limit,
         libc::SYS_sendmsg => Kind::SendMessage,
         libc::SYS_sendmmsg => Kind::SendMessages,
+        libc::SYS_kill | libc::SYS_tkill | libc::SYS_rt_sigqueueinfo => Kind::Signal,
+        libc::SYS_tgkill | libc::SYS_rt_tgsigqueueinfo => Kind::ThreadSignal,
         _ => return None,
     })
 }
@@ -200,8 +218,7 @@ fn descriptors(number: i64) -> Option<&'static [usize]> {
         | SYS_execveat
         | SYS_fgetxattr
         | SYS_fsetxattr
-        | SYS_flistxattr
-        | SYS_pidfd_send_signal => &[0],
+        | SYS_flistxattr => &[0],
         SYS_dup2 | SYS_dup3 | SYS_sendfile | SYS_tee => &[0, 1],
         SYS_splice | SYS_copy_file_range | SYS_renameat | SYS_renameat2 | SYS_linkat
         | SYS_epoll_ctl => &[0, 2],
@@ -317,6 +334,33 @@ mod tests {
         }
         assert_eq!(of(libc::SYS_personality, [0x0040_0000, 0, 0, 0, 0, 0]), Verdict::Refuse);
         assert_eq!(of(libc::SYS_rseq, [0; 6]), Verdict::Absent);
+    }
+
+    #[test]
+    fn signals_have_no_way_around_the_look_at_whom_they_are_for() {
+        let with = |at: usize, value: u64| {
+            let mut args = [3; 6];
+            args[at] = value;
+            args
+        };
+        for number in [libc::SYS_kill, libc::SYS_tkill, libc::SYS_rt_sigqueueinfo] {
+            assert_eq!(of(number, [7; 6]), Verdict::Look(Kind::Signal), "{number}");
+        }
+        for number in [libc::SYS_tgkill, libc::SYS_rt_tgsigqueueinfo] {
+            assert_eq!(of(number, [7; 6]), Verdict::Look(Kind::ThreadSignal), "{number}");
+        }
+        let own = with(1, libc::F_SETOWN as u64);
+        assert_eq!(of(libc::SYS_fcntl, own), Verdict::Look(Kind::Owner));
+        assert_eq!(of(libc::SYS_fcntl, with(1, F_SETOWN_EX as u64)), Verdict::Refuse);
+        for request in [FIOSETOWN, SIOCSPGRP] {
+            assert_eq!(of(libc::SYS_ioctl, with(1, request.into())), Verdict::Refuse);
+            // The kernel looks at 32 bits only.
+            let long = u64::from(request) | 1 << 40;
+            assert_eq!(of(libc::SYS_ioctl, with(1, long)), Verdict::Refuse);
+        }
+        for number in [libc::SYS_pidfd_send_signal, libc::SYS_pidfd_open] {
+            assert_eq!(of(number, [3; 6]), Verdict::Refuse, "{number}");
+        }
     }
 
     #[test]

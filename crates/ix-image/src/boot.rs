@@ -1,6 +1,7 @@
 //! From the broker's messages to a dataplane that the gate can enter.
 use crate::arguments::Domain;
 use crate::elastic;
+use crate::faults;
 use crate::gate;
 use crate::later;
 use crate::signals::SignalWatch;
@@ -145,6 +146,7 @@ pub unsafe fn left(thread: usize) -> i64 {
 /// the gate, and so touches no thread-local storage.
 pub fn share(thread: usize) {
     survivor::start();
+    faults::watch();
     // SAFETY: as in `run_io`.
     unsafe { (*RUNNING.load(Ordering::Relaxed)).dataplane.share(thread) };
 }
@@ -158,6 +160,7 @@ pub unsafe fn entered(thread: usize, signal_mask: u64) -> i64 {
     let running = unsafe { &*RUNNING.load(Ordering::Relaxed) };
     start_guard(&running.dataplane);
     survivor::start();
+    faults::watch();
     match running.signals[thread].set_application_mask(signal_mask) {
         Ok(()) => 0,
         Err(_) => -error::NO_RESOURCE,
@@ -247,8 +250,9 @@ fn prepare(
     .map_err(|e| e.to_string())?;
     let signals = open_gate(&dataplane, reserved)?;
     let provisions = survivor::provide(reserved, later).map_err(|e| text("no survivor", e))?;
-    if *domain != Domain::None {
-        wall::count_on(&page);
+    match domain {
+        Domain::None => faults::note_on(&page),
+        Domain::Pku(_) => wall::count_on(&page),
     }
     Ok((dataplane, signals, provisions))
 }

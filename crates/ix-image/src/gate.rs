@@ -33,7 +33,7 @@ pub const THREADS_MAX: usize = 256;
 const CPUS_MAX: usize = 1024;
 const SLOT_BYTES: usize = 256;
 /// Stands for the owner of a shared elastic thread while nobody is inside; it is no fs base.
-const SHARED: u64 = 1;
+pub const SHARED: u64 = 1;
 /// What [`start`] asks of [`dispatch`]; no number of [`gate_op`].
 const START: u64 = u64::MAX;
 const SLOT_SHIFT: u32 = SLOT_BYTES.trailing_zeros();
@@ -238,6 +238,9 @@ extern "C" fn change_hands(
             }
         }
         gate_op::KICK => boot::kick(index as usize),
+        gate_op::WATCH if slot.owner.load(Ordering::Relaxed) == app_fs => {
+            cross(op, index, b, c, slot, app_fs)
+        }
         gate_op::RUN_IO | gate_op::WATCH => cross_shared(op, index, b, c, slot, app_fs),
         _ => -error::NO_SYS,
     }
@@ -351,6 +354,29 @@ pub fn leave_walled(index: u64, fs: u64) -> u64 {
 /// `WATCH` behind the wall, by the owner.
 pub fn watch_walled(index: u64, b: u64, c: u64, fs: u64) -> i64 {
     slot(index).map_or(-error::INVALID, |slot| cross(gate_op::WATCH, index, b, c, slot, fs))
+}
+
+/// `SHARE` behind the wall: where the owner is written, and with what the elastic thread runs.
+pub fn share_walled(index: u64) -> Result<(&'static AtomicU64, Context), i64> {
+    let slot = slot(index).ok_or(error::INVALID)?;
+    let owner = slot.owner.compare_exchange(0, SHARED, Ordering::Acquire, Ordering::Relaxed);
+    if owner.is_err() && !slot.is_shared.load(Ordering::Relaxed) {
+        return Err(error::IN_USE);
+    }
+    boot::share(index as usize);
+    slot.is_shared.store(true, Ordering::Release);
+    Ok((&slot.owner, Context { stack_top: slot.stack_top, fs_base: slot.fs_base }))
+}
+
+/// `WATCH` of a shared elastic thread behind the wall, by whoever calls.
+pub fn watch_shared_walled(index: u64, owner: u64, b: u64, fs: u64) -> i64 {
+    let Some(slot) = slot(index) else { return -error::INVALID };
+    if slot.owner.compare_exchange(SHARED, owner, Ordering::Acquire, Ordering::Relaxed).is_err() {
+        return -error::IN_USE;
+    }
+    let result = cross(gate_op::WATCH, index, b, 0, slot, fs);
+    slot.owner.store(SHARED, Ordering::Release);
+    result
 }
 
 /// The owner gives its elastic thread up, and gets its affinity back.

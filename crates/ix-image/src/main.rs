@@ -21,6 +21,7 @@ mod boot;
 #[cfg(not(test))]
 mod c_symbols;
 mod elastic;
+mod faults;
 mod gate;
 mod heap;
 mod later;

@@ -110,6 +110,11 @@ pub fn start() {
     PROCESS.store(if process > 0 { process as i32 } else { nobody }, Ordering::Release);
 }
 
+/// Its process; 0: there is none.
+pub fn process() -> i32 {
+    PROCESS.load(Ordering::Acquire).max(0)
+}
+
 /// The dataplane's descriptors have changed: another one takes its place.
 pub fn renew() {
     let process = PROCESS.load(Ordering::Acquire);

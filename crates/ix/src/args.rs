@@ -136,7 +136,7 @@ pub struct RunArgs {
     /// Hardware threads, one for each elastic thread: `2,4-7`
     #[arg(long, value_name = "LIST")]
     pub cpus: Option<String>,
-    /// What keeps the program out of the dataplane's memory
+    /// What keeps the program out of the dataplane's memory (default: pku, which not every machine has)
     #[arg(long, value_enum)]
     pub domain: Option<Domain>,
     /// As whom the program runs with `--domain pku`, a number (default: 65534, nobody)

@@ -1,11 +1,17 @@
 //! `ix attack`: attacks on the dataplane from inside a program that runs on it, each with its positive
-//! control: the same attack without the wall, which must succeed there.
+//! control: the same attack without the wall, which must succeed there. All the while the dataplane serves
+//! a client ([`client`]), which must not miss an answer.
+mod client;
+
 use crate::args::AttackArgs;
+use client::{Client, LINK, OWN, PREFIX};
 use ix_cli::problem::{Problem, Result};
 use ix_cli::wall::{attacker, has_keys};
+use ix_testbed::Namespace;
 use serde_json::{Value, json};
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
 /// Parts of the wall that are left out in turn, to show what each of them stops. What none of them stops
 /// alone is made without any wall.
@@ -16,23 +22,36 @@ struct Row {
     attack: String,
     succeeded: bool,
     detail: String,
+    /// Requests of the client that were answered since the row before.
+    served: u64,
+}
+
+/// How a program with all its attacks ended.
+struct Outcome {
+    rows: Vec<Row>,
+    /// Requests of the client that were answered, as the client counts them, and that were not.
+    answered: u64,
+    lost: u64,
+    /// How long the slowest answer took.
+    longest_ms: u64,
 }
 
 /// Runs all of them behind the wall and without it.
 pub fn main(args: &AttackArgs) -> Result<()> {
     has_keys()?;
     let attacker = attacker()?;
-    let walled = run(args, &attacker, "pku", None)?;
+    let outcome = run(args, &attacker, "pku", None)?;
+    let walled = &outcome.rows;
     let mut control = Vec::new();
     for part in PARTS {
-        let rows = run(args, &attacker, "pku", Some(part))?;
+        let rows = run(args, &attacker, "pku", Some(part))?.rows;
         control.extend(rows.into_iter().map(|row| (part, row)));
     }
-    let rows = run(args, &attacker, "none", None)?;
+    let rows = run(args, &attacker, "none", None)?.rows;
     control.extend(rows.into_iter().map(|row| ("wall", row)));
     let mut rows = Vec::new();
     let mut failures = 0;
-    for row in &walled {
+    for row in walled {
         let open = control.iter().find(|(_, other)| other.attack == row.attack);
         let has_control = open.is_some_and(|(_, other)| other.succeeded);
         let refused = !row.succeeded;
@@ -41,12 +60,13 @@ pub fn main(args: &AttackArgs) -> Result<()> {
             "attack": row.attack,
             "refused": refused,
             "detail": row.detail,
+            "client_answers": row.served,
             "control_without": open.map(|(part, _)| *part),
             "control_succeeds": has_control,
             "control_detail": open.map(|(_, other)| other.detail.clone()),
         }));
     }
-    show(args, &rows);
+    show(args, &rows, &outcome);
     if walled.is_empty() || control.len() != walled.len() {
         return Err(Problem::new("attacks are missing", "a program ended before it had made all"));
     }
@@ -54,12 +74,18 @@ pub fn main(args: &AttackArgs) -> Result<()> {
         let why = format!("{failures} were not refused, or did not succeed without the wall");
         return Err(Problem::new("the wall does not hold", why));
     }
+    if outcome.lost > 0 || walled.iter().any(|row| row.served == 0) {
+        let why = format!("the client lost {} answers", outcome.lost);
+        return Err(Problem::new("the wall holds, but who is behind it is not served", why));
+    }
     Ok(())
 }
 
-fn show(args: &AttackArgs, rows: &[Value]) {
+fn show(args: &AttackArgs, rows: &[Value], outcome: &Outcome) {
+    let Outcome { answered, lost, longest_ms, .. } = outcome;
     if args.json {
-        println!("{:#}", json!({ "bench": "attack", "rows": rows }));
+        let client = json!({ "answered": answered, "lost": lost, "longest_ms": longest_ms });
+        println!("{:#}", json!({ "bench": "attack", "client": client, "rows": rows }));
         return;
     }
     for row in rows {
@@ -67,55 +93,70 @@ fn show(args: &AttackArgs, rows: &[Value]) {
         let verdict = if row["refused"] == true { "refused" } else { "SUCCEEDED" };
         let control = if row["control_succeeds"] == true { "succeeds" } else { "REFUSED" };
         println!(
-            "{:<48} {verdict:<9} ({}); without the {}: {control} ({})",
+            "{:<48} {verdict:<9} ({}; client served {} times); without the {}: {control} ({})",
             text("attack"),
             text("detail"),
+            row["client_answers"],
             text("control_without"),
             text("control_detail")
         );
     }
+    println!(
+        "another client, all the while: {answered} requests answered, {lost} not; the slowest took \
+         {longest_ms} ms"
+    );
 }
 
 /// One program that makes all attacks, on a dataplane of its own.
-fn run(
-    args: &AttackArgs,
-    attacker: &Path,
-    domain: &str,
-    without: Option<&str>,
-) -> Result<Vec<Row>> {
+fn run(args: &AttackArgs, attacker: &Path, domain: &str, without: Option<&str>) -> Result<Outcome> {
     let what = || match without {
         Some(part) => format!("cannot attack a wall without {part}"),
         None => format!("cannot attack with --domain {domain}"),
     };
-    let ix = std::env::current_exe().map_err(|e| Problem::new(what(), e))?;
-    let socket = std::env::temp_dir().join(format!("ix-attack-{}-{domain}", std::process::id()));
-    let image = ImageFile::new().map_err(|e| Problem::new(what(), e))?;
-    let output = Command::new(&ix)
-        .args(["run", "--domain", domain, "--posix", "off"])
+    let problem = |e: &dyn std::fmt::Display| Problem::new(what(), e);
+    let ix = std::env::current_exe().map_err(|e| problem(&e))?;
+    let image = ImageFile::new().map_err(|e| problem(&e))?;
+    let namespace = Namespace::new().map_err(|e| problem(&e).mend("run it as root"))?;
+    let mut child = namespace
+        .command(&ix, None)
+        .args(["run", "--domain", domain, "--posix", "off", "--user", "65534"])
         .args(without.iter().flat_map(|part| ["--without", part]))
-        .args(["--addr", "10.9.0.2/24", "--cpus", "0", "--nic"])
-        .arg(format!("memif:{}", socket.display()))
-        .arg("--")
+        .arg("--addr")
+        .arg(format!("{OWN}/{PREFIX}"))
+        .args(["--cpus", "0", "--nic", &format!("tap:{LINK}"), "--"])
         .arg(attacker)
         .args([args.fuzz.to_string(), args.seed.to_string()])
         .arg(&image.0)
         .args(without.or((domain == "none").then_some("none")))
-        .stderr(Stdio::inherit())
-        .output();
-    let _ = std::fs::remove_file(socket);
-    let output = output.map_err(|e| Problem::new(what(), e))?;
-    let text = String::from_utf8_lossy(&output.stdout);
-    if !output.status.success() {
-        let why = format!("the program ended with {}; it said {text}", output.status);
-        return Err(Problem::new(what(), why));
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .map_err(|e| problem(&e))?;
+    let client = Client::start(namespace).map_err(|e| problem(&e));
+    let output = child.stdout.take().map(BufReader::new);
+    let mut rows = Vec::new();
+    let mut said = String::new();
+    for line in output.into_iter().flat_map(BufRead::lines).map_while(std::io::Result::ok) {
+        let words: Vec<&str> = line.split('\t').collect();
+        match (words.as_slice(), &client) {
+            ([name, verdict, detail, served], _) => rows.push(Row {
+                attack: (*name).to_owned(),
+                succeeded: *verdict == "succeeded",
+                detail: (*detail).to_owned(),
+                served: served.parse().unwrap_or(0),
+            }),
+            (["!flood", on], Ok(client)) => client.flood(*on == "1"),
+            _ => said = line,
+        }
     }
-    let row = |line: &str| {
-        let mut words = line.splitn(3, '\t');
-        let (attack, verdict) = (words.next()?.to_owned(), words.next()?);
-        let detail = words.next()?.to_owned();
-        Some(Row { attack, succeeded: verdict == "succeeded", detail })
-    };
-    Ok(text.lines().filter_map(row).collect())
+    let status = child.wait().map_err(|e| problem(&e))?;
+    let (answered, lost, longest_ms) = client?.finish();
+    if !status.success() {
+        let last =
+            rows.last().map_or(String::new(), |row| format!("{}: {}", row.attack, row.detail));
+        return Err(problem(&format!("the program ended with {status}; it said {last}{said}")));
+    }
+    Ok(Outcome { rows, answered, lost, longest_ms })
 }
 
 /// The dataplane's code, where a program that runs as another user can read it.

@@ -99,9 +99,11 @@ impl Broker {
         let problem = |e: &dyn std::fmt::Display| Problem::new(format!("cannot run {name}"), e);
         let metrics = self.access.bind_metrics()?;
         let watch = watch_links()?;
-        let image = Image::from_bytes(IMAGE).map_err(|e| problem(&e))?;
+        let walled = self.domain == ix_domain::Domain::Pku;
+        let image = Image::from_bytes(IMAGE, walled).map_err(|e| problem(&e))?;
         let counters = Counters::new(&self.cpus).map_err(|e| problem(&e))?;
-        let later = self.preload.is_wanted();
+        // The wall stands before the program's first instruction.
+        let later = self.preload.is_wanted() && !walled;
         let config = LaunchConfig {
             program: self.program.clone(),
             args: self.args,
@@ -251,6 +253,15 @@ impl Running {
                 self.control.answer(ticket, answer);
             }
         }
+    }
+
+    /// Where the program has faulted that ended so; empty: that is not known.
+    pub fn where_it_faulted(&self, exit: Exit) -> String {
+        let Exit::Signal(signal) = exit else { return String::new() };
+        let fault = self.counters.fault(signal);
+        fault.map_or(String::new(), |(address, instruction)| {
+            format!(" at address {address:#x}, instruction {instruction:#x}")
+        })
     }
 
     /// Clients of the control socket.

@@ -50,6 +50,11 @@ impl Counters {
         self.file.as_fd()
     }
 
+    /// Address and instruction of the program's last fault, if it was one of this signal.
+    pub fn fault(&self, signal: i32) -> Option<(u64, u64)> {
+        ControlPage::open(self.fd()).ok()?.wall().fault(signal)
+    }
+
     /// Flows on all threads.
     pub fn flows(&self) -> usize {
         let Ok(page) = ControlPage::open(self.fd()) else { return 0 };

@@ -49,7 +49,10 @@ enum Program {
 }
 
 /// Decides for a program, and prepares what it takes.
-pub fn preload(how: Posix, program: &Path, settings: &Settings) -> Result<Preload> {
+///
+/// `walled`: behind the wall the dataplane's descriptors are there before the library is loaded, and its
+/// own is none of them.
+pub fn preload(how: Posix, program: &Path, settings: &Settings, walled: bool) -> Result<Preload> {
     let kind = look_at(program);
     let name = program.display();
     let wanted = match (how, kind) {
@@ -77,7 +80,8 @@ pub fn preload(how: Posix, program: &Path, settings: &Settings) -> Result<Preloa
         let what = format!("cannot run {name} on {} elastic threads", settings.cpus().len());
         return Err(Problem::new(what, why).mend("name one hardware thread with --cpus"));
     }
-    prepare(settings).map_err(|e| Problem::new("cannot hand over the library for sockets", e))
+    prepare(settings, walled)
+        .map_err(|e| Problem::new("cannot hand over the library for sockets", e))
 }
 
 /// The dynamic loader passes over preloaded libraries when a program changes its user.
@@ -96,12 +100,12 @@ fn refuse_other_identity(program: &Path) -> Result<()> {
         .with_status(STATUS_NOT_EXECUTABLE))
 }
 
-fn prepare(settings: &Settings) -> std::io::Result<Preload> {
+fn prepare(settings: &Settings, walled: bool) -> std::io::Result<Preload> {
     let mut file = File::from(memfd(c"libix-posix.so")?);
     file.write_all(LIBRARY)?;
     // Under the number that it will have in the program, which closes it.
     let reserved = ReservedFds::of_this_process()?;
-    let fd = reserved.copy(file.as_fd())?;
+    let fd = if walled { reserved.copy_below(file.as_fd()) } else { reserved.copy(file.as_fd()) }?;
     let number = fd.as_raw_fd();
     let mut libraries = OsString::from(format!("/proc/self/fd/{number}"));
     if let Some(others) = std::env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()) {

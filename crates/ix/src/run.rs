@@ -21,10 +21,6 @@ use std::sync::Arc;
 
 /// Runs it; answers the program's exit status.
 pub fn main(args: &RunArgs) -> Result<u8> {
-    let walled = args.domain == Some(Domain::Pku);
-    if walled {
-        ix_cli::wall::has_keys()?;
-    }
     let settings = Settings::from_args(args)?;
     if let Some(policy) = &args.policy {
         Embedded::check(policy, args.slo_us)?;
@@ -32,15 +28,11 @@ pub fn main(args: &RunArgs) -> Result<u8> {
     let specs = device_specs(&settings)?;
     let program = find_program(args.program.first().map_or(OsStr::new(""), |p| p))?;
     has_descriptors(&program)?;
-    let preload = crate::posix::preload(args.posix, &program, &settings)?;
-    if walled && !preload.env.is_empty() {
-        let why = "unmodified programs with sockets on IX are not built for the wall yet";
-        return Err(Problem::new(
-            format!("cannot run {} with --domain pku", program.display()),
-            why,
-        )
-        .mend("say --domain none, or --posix off: its sockets are Linux's then"));
+    let walled = domain_of(args.domain)? == Domain::Pku;
+    if walled {
+        raise_descriptors();
     }
+    let preload = crate::posix::preload(args.posix, &program, &settings, walled)?;
     let mut keys = Keys::random()?;
     let kept = ix_ctl::control::folder().ok();
     keys.isn_secret =
@@ -88,9 +80,24 @@ pub fn main(args: &RunArgs) -> Result<u8> {
         write_json(path, &running.snapshot())?;
     }
     if exit.is_crash() {
-        eprintln!("ix: {name} crashed: {exit}");
+        eprintln!("ix: {name} crashed: {exit}{}", running.where_it_faulted(exit));
     }
     Ok(exit.status())
+}
+
+/// The wall that is asked for, which must be possible here; a program without one is only for who asks for
+/// it.
+fn domain_of(wanted: Option<Domain>) -> Result<Domain> {
+    if wanted == Some(Domain::None) {
+        return Ok(Domain::None);
+    }
+    let Some(why) = crate::doctor::wall::lacking() else { return Ok(Domain::Pku) };
+    let what = match wanted {
+        Some(_) => "cannot use --domain pku",
+        None => "cannot keep the program out of its dataplane's memory",
+    };
+    Err(Problem::new(what, why)
+        .mend("say --domain none, with which the program can touch that memory"))
 }
 
 /// The vNIC with the filters and rates of the configuration.
@@ -114,6 +121,21 @@ fn has_descriptors(program: &Path) -> Result<()> {
     }
     let why = format!("{} descriptors are few: the dataplane alone has 64", limit.rlim_cur);
     Err(Problem::new(format!("cannot run {}", program.display()), why).mend("ulimit -n 1024"))
+}
+
+/// Behind the wall a program cannot have the numbers from its soft limit on, where the dataplane's
+/// descriptors lie: so that lies where its hard limit allows.
+fn raise_descriptors() {
+    // More make the kernel's table, which each fork copies, long for nothing.
+    const ENOUGH: u64 = 16384;
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: fills, then reads the struct we own; where it is not allowed all stays as it is.
+    unsafe {
+        if libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) == 0 && limit.rlim_cur < ENOUGH {
+            limit.rlim_cur = limit.rlim_max.min(ENOUGH);
+            libc::setrlimit(libc::RLIMIT_NOFILE, &limit);
+        }
+    }
 }
 
 /// Whom a program behind the wall runs as: never root, and never with what root leaves it.

@@ -16,6 +16,8 @@ pub enum Once {
     Datagram,
     /// Too many descriptors.
     Descriptors,
+    /// A forked child behind the wall makes a socket.
+    ChildBehindWall,
 }
 
 static SAID: AtomicU64 = AtomicU64::new(0);

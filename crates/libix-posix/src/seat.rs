@@ -19,6 +19,8 @@ use std::sync::OnceLock;
 static STARTER: OnceLock<Starter> = OnceLock::new();
 /// The locked file; -1: there is no IX for this process.
 static FILE: AtomicI32 = AtomicI32::new(-1);
+/// In its place: the dataplane stays with the parent of this process.
+const NEVER: RawFd = -2;
 /// The dataplane, once it has begun in this process.
 static PROCESS: AtomicPtr<Process> = AtomicPtr::new(core::ptr::null_mut());
 
@@ -128,6 +130,20 @@ pub fn forked() {
     unsafe { ELASTIC.forget() };
     if let Some(starter) = STARTER.get() {
         // SAFETY: as `Core::forked` has left it, nothing of the parent's dataplane is used.
-        unsafe { starter.forked() };
+        let can_begin = unsafe { starter.forked() };
+        if !can_begin {
+            FILE.store(NEVER, Ordering::Release);
+        }
     }
+}
+
+/// Whether a socket that is made now may become IX's. In a child of a program behind the wall none does,
+/// which the user should hear: it is no daemon's place.
+pub fn takes_sockets() -> bool {
+    if FILE.load(Ordering::Acquire) == NEVER {
+        let text = "a forked child behind the wall has Linux's sockets; run the program in the \
+                    foreground, or say --domain none";
+        log::once(Once::ChildBehindWall, text);
+    }
+    is_offered()
 }

@@ -136,7 +136,7 @@ impl Lab {
         let batch = serve.batch.map(|b| vec!["--batch".into(), b.to_string().into()]);
         let args = match serve.program {
             program if program.is_unmodified() => serve.of_unmodified(address, PORT),
-            _ => [vec![self.ix.clone().into_os_string()], serve.of_ix(PORT)].concat(),
+            _ => serve.of_ix(&self.ix, PORT),
         };
         let mut flags = batch.unwrap_or_default();
         flags.extend(serve.run_flags.iter().map(std::ffi::OsString::from));

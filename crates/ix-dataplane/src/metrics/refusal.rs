@@ -41,9 +41,25 @@ pub struct WallBlock {
     /// 1: there is a wall.
     pub stands: Metric,
     refused: [Metric; Refusal::COUNT],
+    /// The program's last fault: signal, address, instruction.
+    fault: [Metric; 3],
 }
 
 impl WallBlock {
+    /// Notes a fault of the program's.
+    pub fn note_fault(&self, signal: u64, address: u64, instruction: u64) {
+        let [first, second, third] = &self.fault;
+        second.set(address);
+        third.set(instruction);
+        first.set(signal);
+    }
+
+    /// Address and instruction of the program's last fault, if it was one of this signal.
+    pub fn fault(&self, signal: i32) -> Option<(u64, u64)> {
+        let [first, second, third] = &self.fault;
+        (first.get() == signal as u64).then(|| (second.get(), third.get()))
+    }
+
     /// Counts one.
     pub fn refuse(&self, what: Refusal) {
         self.refused[what as usize].add_shared(1);

@@ -28,7 +28,7 @@ pub fn image() -> &'static Image {
         let workspace = crate_dir().join("../..");
         let built = build_image(&env!("CARGO").into(), &workspace, &target_dir().join("image"));
         let bytes = std::fs::read(built.expect("image")).expect("image");
-        Image::from_bytes(&bytes).expect("a static PIE")
+        Image::from_bytes(&bytes, true).expect("a static PIE")
     })
 }
 

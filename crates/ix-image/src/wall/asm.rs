@@ -43,6 +43,12 @@ const FRAME_INFO: usize = 312;
 pub static XSTATE_MASK: AtomicU64 = AtomicU64::new(0);
 /// fs base for the handler: thread-local storage of the image's first thread, which is only read.
 pub static IMAGE_FS: AtomicU64 = AtomicU64::new(0);
+/// The elastic thread that whoever calls is for one call; [`record::NOBODY`]: there is none.
+pub static SHARED: AtomicU64 = AtomicU64::new(record::NOBODY);
+/// Where its owner is written, and its stack and fs base; set before [`SHARED`].
+pub static SHARED_OWNER: AtomicU64 = AtomicU64::new(0);
+pub static SHARED_STACK: AtomicU64 = AtomicU64::new(0);
+pub static SHARED_FS: AtomicU64 = AtomicU64::new(0);
 /// 1: AVX's upper halves must be cleared on the way out; 2: AVX-512's registers too.
 pub static VECTORS: AtomicU64 = AtomicU64::new(0);
 
@@ -134,11 +140,29 @@ pub extern "C" fn gate(op: u64, index: u64, b: u64, c: u64) -> i64 {
         "je 2f",
         "cmp rsi, [r8 + {elastic}]",
         "je 3f",
-        // Not this thread's: the handler says why.
+        // Not this thread's. One that is shared is the caller's for this call, if nobody has it; who
+        // is another one has that one's stack in its record.
+        "cmp rsi, [rip + {shared}]",
+        "jne 2f",
+        "cmp qword ptr [r8 + {elastic}], {nobody}",
+        "jne 2f",
+        "mov r9, [rip + {shared_owner}]",
+        "mov eax, {shared_free}",
+        "lock cmpxchg [r9], r8",
+        "jne 2f",
+        "mov byte ptr [r8 + {has_shared}], 1",
+        "mov rax, [rip + {shared_stack}]",
+        "mov [r8 + {stack}], rax",
+        "mov rax, [rip + {shared_fs}]",
+        "mov [r8 + {fs}], rax",
+        "jmp 3f",
+        // Else the handler says why.
         "2:",
         lower!(),
         "mov rdx, r10",
         "mov rcx, r11",
+        "xor r8d, r8d",
+        "xor r9d, r9d",
         "jmp {other}",
         "3: mov rax, [r8 + {shown}]",
         "mov byte ptr [rax + {syscalls}], 0",
@@ -188,6 +212,13 @@ pub extern "C" fn gate(op: u64, index: u64, b: u64, c: u64) -> i64 {
         ".globl ix_gate_leaves",
         "ix_gate_leaves:",
         "mov byte ptr [r8 + {inside}], 0",
+        "cmp byte ptr [r8 + {has_shared}], 0",
+        "je 8f",
+        // In this order: the handler gives back what is still ours after a signal here.
+        "mov r9, [rip + {shared_owner}]",
+        "mov qword ptr [r9], {shared_free}",
+        "mov byte ptr [r8 + {has_shared}], 0",
+        "8:",
         "xor r11d, r11d",
         "cmp byte ptr [r8 + {pending}], 0",
         "setne r11b",
@@ -214,6 +245,12 @@ pub extern "C" fn gate(op: u64, index: u64, b: u64, c: u64) -> i64 {
         table = sym TABLE,
         bad = sym bad,
         nobody = const record::NOBODY as i64,
+        shared = sym SHARED,
+        shared_owner = sym SHARED_OWNER,
+        shared_free = const crate::gate::SHARED,
+        shared_stack = sym SHARED_STACK,
+        shared_fs = sym SHARED_FS,
+        has_shared = const offset_of!(Record, has_shared),
         elastic = const offset_of!(Record, elastic),
         shown = const offset_of!(Record, shown),
         syscalls = const offset_of!(Shown, selector),

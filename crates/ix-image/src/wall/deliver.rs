@@ -105,7 +105,8 @@ fn bit(signal: i32) -> u64 {
     1 << (signal - 1)
 }
 
-fn faults() -> u64 {
+/// Their bits in a mask.
+pub fn faults() -> u64 {
     FAULTS.iter().map(|&signal| bit(signal)).fold(0, |all, one| all | one)
 }
 
@@ -428,6 +429,7 @@ fn restore_fp(record: &mut Record, addr: u64) -> bool {
 /// The application's fault, for which it has no handler.
 pub fn crash(record: &mut Record, info: &Siginfo) -> ! {
     let rip = record.registers.rip;
+    super::handler::note_fault(info, rip);
     if super::memory::is_protected(info.address, 1) && info.number == libc::SIGSEGV {
         say(
             b"ix: the program touched memory of the dataplane: address, instruction",

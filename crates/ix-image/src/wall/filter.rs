@@ -58,13 +58,24 @@ pub fn system_call(record: &mut Record, number: u64, args: [u64; 6]) -> Option<i
         Kind::Limit => limit(record, number, args),
         Kind::SendMessage => send_message(record, args, false),
         Kind::SendMessages => send_message(record, args, true),
+        Kind::Signal if reaches_survivor(args[0]) => refuse(Refusal::SystemCall),
+        Kind::ThreadSignal if reaches_survivor(args[1]) => refuse(Refusal::SystemCall),
+        Kind::Owner if reaches_survivor(args[2]) => refuse(Refusal::SystemCall),
+        Kind::Signal | Kind::ThreadSignal | Kind::Owner => forward(record, number, args),
     })
+}
+
+/// Whether a signal to these reaches who closes the program's connections, who has its user: its process,
+/// its group, or everybody.
+fn reaches_survivor(target: u64) -> bool {
+    let (target, survivor) = (target as i32, crate::survivor::process());
+    let everybody = -1;
+    stands(Part::Calls) && (target == everybody || survivor > 0 && target.abs() == survivor)
 }
 
 /// On to the kernel, with the application's rights and its signal mask.
 pub fn forward(record: &mut Record, number: u64, args: [u64; 6]) -> i64 {
-    let mask = record.app_mask & !deliver::FAULTS.iter().fold(0, |all, s| all | 1 << (s - 1));
-    set_mask(record, mask);
+    set_mask(record, record.app_mask & !deliver::faults());
     let call = [number, args[0], args[1], args[2], args[3], args[4], args[5]];
     // SAFETY: the thread's own record. The policy has allowed the call; whatever pointers it has
     // are the application's to use or else the kernel refuses them.
@@ -98,6 +109,9 @@ fn limit(record: &mut Record, number: u64, args: [u64; 6]) -> i64 {
         libc::SYS_prlimit64 => (args[1], args[2]),
         _ => (args[0], args[1]),
     };
+    if new != 0 && number as i64 == libc::SYS_prlimit64 && reaches_survivor(args[0]) {
+        return refuse(Refusal::SystemCall);
+    }
     if new == 0 || resource as u32 != libc::RLIMIT_NOFILE {
         return forward(record, number, args);
     }

@@ -93,6 +93,9 @@ pub unsafe extern "C" fn handle_signal(record: *mut Record, frame: *mut Frame, f
     record.in_handler = 1;
     record.inside = 0;
     record.kernel_mask = u64::MAX;
+    if matches!(place, Place::Entering | Place::Leaving) {
+        super::give_back_shared(record);
+    }
     if place != Place::Resuming {
         take_context(record, frame, fs);
         if rights != PKRU_APPLICATION {
@@ -138,12 +141,17 @@ fn within_handler(record: &mut Record, frame: &mut Frame, info: &Siginfo, place:
     0
 }
 
-/// Keeps a signal until the thread goes back to the application; no other one comes until then.
+/// Keeps a signal until the thread goes back to the application; no other one comes until then but those
+/// about an instruction: of these the kernel makes the process's end where they are blocked, and the way
+/// back is such a one.
 fn note(record: &mut Record, frame: &mut Frame, info: &Siginfo) {
-    record.info = info.bytes();
-    record.pending = 1;
-    record.kernel_mask = u64::MAX;
-    frame.mask = u64::MAX;
+    if record.pending == 0 {
+        record.info = info.bytes();
+        record.pending = 1;
+    }
+    record.kernel_mask = !deliver::faults();
+    frame.mask = !deliver::faults();
+    super::end_wait(record);
 }
 
 /// A fault of ours is the end: the memory is not to be trusted any more.
@@ -208,6 +216,15 @@ pub fn count_on(page: &Arc<ControlPage>) {
     page.wall().stands.set(1);
     // Kept for ever.
     COUNTERS.store(Arc::into_raw(page.clone()).cast_mut(), Ordering::Release);
+}
+
+/// Notes a fault of the application's, for who says how it ended.
+pub fn note_fault(info: &Siginfo, instruction: u64) {
+    let page = COUNTERS.load(Ordering::Acquire);
+    // SAFETY: null, or a page that is never freed.
+    if let Some(page) = unsafe { page.as_ref() } {
+        page.wall().note_fault(info.number as u64, info.address, instruction);
+    }
 }
 
 /// Counts a refusal, and answers the error for it.

@@ -9,6 +9,8 @@ pub struct Mapping {
     pub write: bool,
     pub execute: bool,
     pub shared: bool,
+    /// Where it begins in its file.
+    pub offset: u64,
     pub name: String,
 }
 
@@ -25,7 +27,8 @@ impl Mapping {
         let mut words = line.split_ascii_whitespace();
         let (start, end) = words.next()?.split_once('-')?;
         let rights = words.next()?.as_bytes();
-        let name = words.skip(3).collect::<Vec<_>>().join(" ");
+        let offset = u64::from_str_radix(words.next()?, 16).ok()?;
+        let name = words.skip(2).collect::<Vec<_>>().join(" ");
         let address = |text| usize::from_str_radix(text, 16).ok();
         Some(Mapping {
             start: address(start)?,
@@ -34,6 +37,7 @@ impl Mapping {
             write: *rights.get(1)? == b'w',
             execute: *rights.get(2)? == b'x',
             shared: *rights.get(3)? == b's',
+            offset,
             name,
         })
     }
@@ -59,6 +63,7 @@ mod tests {
             write: false,
             execute: true,
             shared: true,
+            offset: 0x1000,
             name: "/lib/a b.so".to_owned(),
         };
         assert_eq!(Mapping::parse(line), Some(expected));

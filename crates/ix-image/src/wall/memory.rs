@@ -117,6 +117,8 @@ fn map_code(record: &mut Record, args: [u64; 6]) -> i64 {
     if prot & libc::PROT_WRITE as u64 != 0 || flags & ANONYMOUS != 0 {
         return refuse(Refusal::Code);
     }
+    let mut name = [0; NAME_MAX];
+    let origin = Origin { name: name_of(args[4] as i32, &mut name), offset: args[5] };
     let mut args = args;
     args[2] = libc::PROT_READ as u64;
     let addr = forward(record, libc::SYS_mmap as u64, args);
@@ -124,7 +126,7 @@ fn map_code(record: &mut Record, args: [u64; 6]) -> i64 {
         return if addr == -RESTART { -i64::from(libc::EINTR) } else { addr };
     }
     let bytes = bytes.next_multiple_of(PAGE);
-    match replace(record, addr as u64, bytes) {
+    match replace(record, addr as u64, bytes, &origin) {
         Ok(()) => addr,
         Err(error) => {
             // SAFETY: what was mapped above, and nobody could use yet.
@@ -135,8 +137,41 @@ fn map_code(record: &mut Record, args: [u64; 6]) -> i64 {
     }
 }
 
+/// Where code comes from, for who has to be told.
+pub struct Origin<'a> {
+    /// The file.
+    pub name: &'a [u8],
+    /// Where the code begins in it.
+    pub offset: u64,
+}
+
+/// Bytes of a name that are told.
+pub const NAME_MAX: usize = 128;
+
+/// The file of a descriptor of the application, as far as it fits.
+fn name_of(fd: i32, name: &mut [u8; NAME_MAX]) -> &[u8] {
+    const FOLDER: &[u8] = b"/proc/self/fd/";
+    let mut path = [0u8; 32];
+    path[..FOLDER.len()].copy_from_slice(FOLDER);
+    let mut digits = FOLDER.len();
+    let mut power = 1;
+    while fd.max(0) / power >= 10 {
+        power *= 10;
+    }
+    while power > 0 {
+        path[digits] = b'0' + (fd.max(0) / power % 10) as u8;
+        (digits, power) = (digits + 1, power / 10);
+    }
+    let args = [path.as_ptr() as u64, name.as_mut_ptr() as u64, NAME_MAX as u64, 0, 0, 0];
+    // SAFETY: a path that ends with a zero, and an array with its length.
+    match unsafe { sys::syscall(libc::SYS_readlink, args) } {
+        length @ 1.. => &name[..length as usize],
+        _ => b"a file",
+    }
+}
+
 /// Puts a checked and sealed copy in place of a readable mapping of the application.
-pub fn replace(record: &mut Record, addr: u64, bytes: u64) -> Result<(), i64> {
+pub fn replace(record: &mut Record, addr: u64, bytes: u64, from: &Origin<'_>) -> Result<(), i64> {
     let check = |answer: i64| if answer < 0 { Err(answer) } else { Ok(answer as u64) };
     let prot = libc::PROT_READ | libc::PROT_WRITE;
     let copy = sys::map(bytes as usize, prot).map_err(|_| -ENOMEM)? as u64;
@@ -147,7 +182,7 @@ pub fn replace(record: &mut Record, addr: u64, bytes: u64) -> Result<(), i64> {
     let done = unsafe {
         check(sys::syscall(libc::SYS_pkey_mprotect, [copy, bytes, prot as u64, KEY_OWN, 0, 0]))
             .and_then(|_| fetch(record, addr, copy, bytes))
-            .and_then(|()| disarm_all(copy, bytes))
+            .and_then(|()| disarm_all(copy, bytes, from))
             .and_then(|()| {
                 check(sys::syscall(libc::SYS_pkey_mprotect, [copy, bytes, code, 0, 0, 0]))
             })
@@ -182,7 +217,7 @@ fn fetch(record: &mut Record, from: u64, to: u64, bytes: u64) -> Result<(), i64>
     Ok(())
 }
 
-fn disarm_all(addr: u64, bytes: u64) -> Result<(), i64> {
+fn disarm_all(addr: u64, bytes: u64, from: &Origin<'_>) -> Result<(), i64> {
     // SAFETY: the new mapping, which only we can touch.
     let code = unsafe { core::slice::from_raw_parts_mut(addr as *mut u8, bytes as usize) };
     let mut at = 0;
@@ -190,15 +225,28 @@ fn disarm_all(addr: u64, bytes: u64) -> Result<(), i64> {
         let Some((found, _)) = scan::scan(&code[at..]).next() else { break };
         at += found;
         if !scan::disarm(code, at) {
-            say(b"ix: refused code that could change memory rights: offset", &[at as u64]);
+            say_refused(from, at as u64);
             return Err(-EACCES);
         }
     }
     if scan::may_go_on(code) {
-        say(b"ix: refused code that ends in the midst of an instruction", &[]);
+        // What is mapped behind could be the rest of it.
+        say_refused(from, code.len() as u64);
         return Err(-EACCES);
     }
     Ok(())
+}
+
+/// By name: it is a library of the program's, or the program, and its user has to do without.
+fn say_refused(from: &Origin<'_>, at: u64) {
+    const WHY: &[u8] = b": its code could change memory rights; run it with --domain none. Offset";
+    let mut line = [0u8; NAME_MAX + WHY.len() + 32];
+    let mut length = 0;
+    for part in [b"ix: cannot load ".as_slice(), from.name, WHY] {
+        line[length..length + part.len()].copy_from_slice(part);
+        length += part.len();
+    }
+    say(&line[..length], &[from.offset + at]);
 }
 
 /// Seals a mapping.

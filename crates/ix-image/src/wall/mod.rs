@@ -27,6 +27,7 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use handler::{FP_BYTES, FP_RIGHTS};
 use ix_abi::{error, gate_op};
 use ix_dataplane::AppAccess;
+use ix_dataplane::metrics::Refusal;
 use parts::{Part, stands};
 use record::{FP_MAX, Incoming, LIVE, NOBODY, RECORDS, Record, Shown};
 use std::fmt::Display;
@@ -316,7 +317,9 @@ fn check_code(first: &mut Record, program: &[(usize, usize)]) -> Result<(), Stri
             continue;
         }
         let bytes = (mapping.end - mapping.start) as u64;
-        memory::replace(first, mapping.start as u64, bytes).map_err(|errno| {
+        let name = &mapping.name.as_bytes()[..mapping.name.len().min(memory::NAME_MAX)];
+        let origin = memory::Origin { name, offset: mapping.offset };
+        memory::replace(first, mapping.start as u64, bytes, &origin).map_err(|errno| {
             let why = "it has instructions that change memory rights, or could not be read";
             text(&format!("code of {}: {why}", mapping.name), os(errno))
         })?;
@@ -364,11 +367,60 @@ fn gate_call(record: &mut Record, args: [u64; 6]) -> i64 {
             0
         }
         gate_op::LEAVE => -error::STATE,
+        gate_op::SHARE => share(index),
+        // The program learns nothing of the dataplane's descriptors, not even when they are readable.
+        gate_op::WATCH if b > filter::FD_BASE.load(Ordering::Relaxed) as u64 => {
+            handler::refuse(Refusal::Descriptor);
+            -error::INVALID
+        }
         gate_op::WATCH if record.elastic == index => gate::watch_walled(index, b, c, fs),
+        gate_op::WATCH if is_shared(index) => gate::watch_shared_walled(index, owner, b, fs),
+        gate_op::RUN_IO if is_shared(index) => -error::IN_USE,
         gate_op::KICK if (index as usize) < gate::threads() => boot::kick(index as usize),
         gate_op::RUN_IO | gate_op::WATCH if (index as usize) < gate::threads() => -error::STATE,
         gate_op::KICK | gate_op::RUN_IO | gate_op::WATCH => -error::INVALID,
         _ => -error::NO_SYS,
+    }
+}
+
+fn is_shared(index: u64) -> bool {
+    index != NOBODY && index == asm::SHARED.load(Ordering::Acquire)
+}
+
+/// `SHARE`: of one elastic thread, whose place the assembly knows.
+fn share(index: u64) -> i64 {
+    let other = asm::SHARED.load(Ordering::Acquire);
+    if other != NOBODY && other != index {
+        return -error::NO_RESOURCE;
+    }
+    match gate::share_walled(index) {
+        Ok((owner, context)) => {
+            asm::SHARED_OWNER.store(owner.as_ptr() as u64, Ordering::Relaxed);
+            asm::SHARED_STACK.store(context.stack_top, Ordering::Relaxed);
+            asm::SHARED_FS.store(context.fs_base, Ordering::Relaxed);
+            asm::SHARED.store(index, Ordering::Release);
+            0
+        }
+        Err(error) => -error,
+    }
+}
+
+/// A signal came at the beginning or the end of a crossing, which is made again or is over: the shared
+/// elastic thread is not this thread's any more.
+fn give_back_shared(record: &mut Record) {
+    let owner = asm::SHARED_OWNER.load(Ordering::Acquire) as *const AtomicU64;
+    record.has_shared = 0;
+    // SAFETY: null, or the word of a table that is never unmapped.
+    if let Some(owner) = unsafe { owner.as_ref() } {
+        let own = &raw const *record as u64;
+        let _ = owner.compare_exchange(own, gate::SHARED, Ordering::AcqRel, Ordering::Relaxed);
+    }
+}
+
+/// Ends a wait of the shared elastic thread, which this thread has, for a signal.
+fn end_wait(record: &Record) {
+    if record.inside != 0 && record.has_shared != 0 {
+        boot::kick(asm::SHARED.load(Ordering::Relaxed) as usize);
     }
 }
 

@@ -91,6 +91,8 @@ pub struct Record {
     pub pending: u8,
     /// It will be a process of its own.
     pub is_process: u8,
+    /// It has the shared elastic thread for this call.
+    pub has_shared: u8,
     /// Which elastic thread it is.
     pub elastic: u64,
     pub elastic_stack: u64,
@@ -141,6 +143,7 @@ const EMPTY: Record = Record {
     state: AtomicU8::new(FREE),
     pending: 0,
     is_process: 0,
+    has_shared: 0,
     elastic: NOBODY,
     elastic_stack: 0,
     elastic_fs: 0,

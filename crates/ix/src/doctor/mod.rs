@@ -1,7 +1,7 @@
 //! `ix doctor`: what this machine can do, tried for real.
 mod host;
 mod network;
-mod wall;
+pub(crate) mod wall;
 
 use crate::args::DoctorArgs;
 use ix_cli::machine::Machine;

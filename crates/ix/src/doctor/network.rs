@@ -110,7 +110,8 @@ fn run(namespace: &Namespace) -> Check {
         return Check::missing("run", "cannot find this command's own file");
     };
     let mut command = namespace.command(ix, None);
-    command.args(["run", "--nic", "tap:ix-doctor", "--addr", "10.65.0.2/24", "--", "/bin/true"]);
+    command.args(["run", "--domain", "none", "--nic", "tap:ix-doctor", "--addr", "10.65.0.2/24"]);
+    command.args(["--", "/bin/true"]);
     match command.output() {
         Ok(output) if output.status.success() => {
             Check::ok("run", "a program ran with the dataplane in its process")

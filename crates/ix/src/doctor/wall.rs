@@ -3,23 +3,23 @@ use super::{Check, State};
 use ix_cli::machine::read;
 use std::io;
 
+fn parts() -> [Check; 8] {
+    [keys(), seal(), dispatch(), descriptors(), signal_stack(), seccomp(), vector_state(), user()]
+}
+
+fn is_missing(check: &&Check) -> bool {
+    check.state == State::Missing
+}
+
+/// The first that `--domain pku` lacks on this machine, in words; `None`: it can be used.
+pub fn lacking() -> Option<String> {
+    parts().iter().find(is_missing).map(|check| check.why.clone())
+}
+
 /// All of it, and first whether it is enough.
 pub(super) fn checks() -> Vec<Check> {
-    let parts = [
-        keys(),
-        seal(),
-        dispatch(),
-        descriptors(),
-        signal_stack(),
-        seccomp(),
-        vector_state(),
-        user(),
-    ];
-    let lacking: Vec<_> = parts
-        .iter()
-        .filter(|check| check.state == State::Missing)
-        .map(|check| check.name)
-        .collect();
+    let parts = parts();
+    let lacking: Vec<_> = parts.iter().filter(is_missing).map(|check| check.name).collect();
     let whole = match lacking.as_slice() {
         [] => Check::ok("pku", "--domain pku can keep programs out of the dataplane's memory"),
         lacking => {

@@ -34,3 +34,43 @@ fn every_attack_is_refused_and_succeeds_without_the_wall() {
         assert!(success, "{text}");
     }
 }
+
+/// Programs of libix, plain C programs and Debian's memcached, each with a client; and the corners of the
+/// socket interface with the wall and without it.
+#[test]
+#[ignore = "boots a guest: a minute or more"]
+fn programs_run_behind_the_wall() {
+    let name = "programs_run_behind_the_wall";
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let compile = |program: &str| {
+        let source = folder.join(format!("../libix-posix/tests/programs/{program}.c"));
+        let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("guest-{program}"));
+        let mut cc = Command::new("cc");
+        cc.args(["-O1", "-w", "-o"]).arg(&file).arg(source);
+        assert!(cc.status().expect("cc; apt-get install gcc libc6-dev").success(), "{program}");
+        file
+    };
+    let memcached = Path::new("/usr/bin/memcached");
+    if !memcached.exists() {
+        eprintln!("{name}: without memcached; apt-get install memcached");
+    }
+    let files = [
+        env!("CARGO_BIN_EXE_ix").into(),
+        compile("echo"),
+        compile("corners"),
+        support::build_program("ix-echo"),
+        support::build_program("ix-kv"),
+        memcached.to_owned(),
+    ];
+    let script = folder.join("tests/guest_programs.sh");
+    let text = |file: &Path| file.to_str().expect("text").to_owned();
+    let mut words = vec!["-f".to_owned(), text(&script)];
+    let there = files.iter().filter(|file| file.exists());
+    words.extend(there.flat_map(|file| ["-f".to_owned(), text(file)]));
+    words.extend(["busybox".to_owned(), "sh".to_owned(), text(&script)]);
+    words.extend(files.iter().map(|file| text(file)));
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    if let Some((success, said)) = in_a_guest(name, &words) {
+        assert!(success, "{said}");
+    }
+}

@@ -15,6 +15,7 @@ fn refuses(args: &[&str], status: i32, words: &[&str]) {
 }
 
 const RUN: [&str; 5] = ["run", "--nic", "tap:ixt0", "--addr", "10.9.0.2/24"];
+const BARE: [&str; 4] = ["--domain", "none", "--", "/bin/true"];
 
 #[track_caller]
 fn run_refuses(more: &[&str], status: i32, words: &[&str]) {
@@ -54,7 +55,7 @@ fn programs_that_cannot_run() {
 
 #[test]
 fn devices_that_cannot_be() {
-    let run = |nic| ["run", "--nic", nic, "--addr", "10.9.0.2/24", "--", "/bin/true"];
+    let run = |nic| [&["run", "--nic", nic, "--addr", "10.9.0.2/24"], &BARE[..]].concat();
     refuses(&run("dpdk:0"), 1, &["dpdk:0", "tap:NAME"]);
     refuses(&run("tap:much-too-long-a-name"), 1, &["15 characters"]);
     refuses(&run("tap:ixt0,queues=9"), 1, &["9 queues", "1 elastic thread"]);
@@ -81,17 +82,21 @@ fn hardware_threads_that_cannot_be() {
 }
 
 #[test]
-fn protection_that_is_not_built_is_not_pretended() {
+fn protection_that_is_not_there_is_not_pretended() {
     // SAFETY: no pointers; a key that could be had goes with the process.
     if unsafe { libc::syscall(libc::SYS_pkey_alloc, 0, 0) } < 0 {
         run_refuses(&["--domain", "pku", "--", "/bin/true"], 1, &["pku", "protection keys"]);
+        // It is what one gets who does not say that none will do.
+        let words = ["protection keys", "--domain none", "touch"];
+        run_refuses(&["--", "/bin/true"], 1, &words);
+        run_refuses(&["-c", "/dev/null", "--", "/bin/true"], 1, &words);
     }
     refuses(&["bench", "echo", "--domain", "pku"], 1, &["pku", "not built yet"]);
 }
 
 #[test]
 fn memifs_that_cannot_be() {
-    let run = |spec| ["run", "--nic", spec, "--addr", "10.9.0.2/24", "--", "/bin/true"];
+    let run = |spec| [&["run", "--nic", spec, "--addr", "10.9.0.2/24"], &BARE[..]].concat();
     refuses(&run("memif:"), 1, &["memif:"]);
     refuses(&run("memif:/tmp/x,role=boss"), 1, &["role=", "server"]);
     refuses(&run("memif:/no/such/folder/x,role=server"), 1, &["/no/such/folder/x"]);

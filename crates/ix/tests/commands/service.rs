@@ -109,7 +109,9 @@ fn run(test: &str, program: &[&str]) -> Option<std::process::Output> {
     }
     let namespace = ix_testbed::Namespace::new().expect("namespace");
     let mut command = namespace.command(env!("CARGO_BIN_EXE_ix"), None);
-    command.args(["run", "--nic", "tap:ixt0", "--addr", "10.9.0.2/24", "--"]).args(program);
+    command
+        .args(["run", "--domain", "none", "--nic", "tap:ixt0", "--addr", "10.9.0.2/24", "--"])
+        .args(program);
     Some(command.output().expect("the command starts"))
 }
 

@@ -343,7 +343,9 @@ fn programs_that_cannot_be_are_refused_in_one_line() {
 /// In one line, before anything is touched.
 fn is_refused(program: &Path, words: &[&str]) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ix"));
-    command.args(["run", "--nic", "tap:ixnone", "--addr", "10.88.0.2/16", "--"]).arg(program);
+    command
+        .args(["run", "--domain", "none", "--nic", "tap:ixnone", "--addr", "10.88.0.2/16", "--"])
+        .arg(program);
     let output = command.output().expect("ix");
     let said = text(&output);
     assert_eq!(output.status.code(), Some(126), "{said}");
@@ -398,7 +400,7 @@ fn programs_that_fail_at_their_start_say_why() {
     }
     // Fewer descriptors than the dataplane alone needs.
     let line = format!(
-        "ulimit -n 60; exec {} run --nic tap:ixnone --addr 10.88.0.2/16 -- {}",
+        "ulimit -n 60; exec {} run --domain none --nic tap:ixnone --addr 10.88.0.2/16 -- {}",
         env!("CARGO_BIN_EXE_ix"),
         program.display()
     );

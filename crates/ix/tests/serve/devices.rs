@@ -137,7 +137,13 @@ fn one_program_serves_an_interface_a_tap_and_a_memif_at_once() {
     service.raise_tap(&bed.server, "ixt0", BY_TAP, 24);
     service.process.wait_for("ready", PATIENCE);
     let mut asker = Command::new(env!("CARGO_BIN_EXE_ix"));
-    asker.args(["run", "--nic", &format!("memif:{},role=client", link.display())]);
+    asker.args([
+        "run",
+        "--domain",
+        "none",
+        "--nic",
+        &format!("memif:{},role=client", link.display()),
+    ]);
     asker.args(["--addr", "10.99.0.2/24", "--cpus", &last.to_string()]);
     asker.arg("--control").arg(bed.file("asker.sock")).arg("--").arg(echo_file);
     asker.args(["--client", "10.99.0.1:7", "--connections", "8", "--seconds", "1", "--json"]);

@@ -287,7 +287,7 @@ fn a_second_dataplane_on_the_same_interface_is_refused() {
             Steady::during(64, |steady| {
                 let kind = if nic == Nic::Tap { "tap" } else { "afxdp" };
                 let mut command = namespace.command(env!("CARGO_BIN_EXE_ix"), None);
-                command.args(["run", "--nic", &format!("{kind}:{link}")]);
+                command.args(["run", "--domain", "none", "--nic", &format!("{kind}:{link}")]);
                 command.args(["--addr", "10.88.0.3/16", "--", "/bin/true"]);
                 let output = command.output().expect("the command starts");
                 let text = String::from_utf8_lossy(&output.stderr).into_owned();

@@ -295,7 +295,15 @@ fn tenant(bed: &Bed, control: &Path, name: &'static str, ip: Ipv4Addr, owner: &[
     let cpu = ix_testbed::cpu::allowed()[0].to_string();
     let (stats, echo) = (bed.file(&format!("{name}.sock")), support::build_echo());
     let mut command = bed.service_link().0.command(env!("CARGO_BIN_EXE_ix"), None);
-    command.args(["run", "--nic", &format!("afxdp:{link}"), "--addr", &format!("{ip}/16")]);
+    command.args([
+        "run",
+        "--domain",
+        "none",
+        "--nic",
+        &format!("afxdp:{link}"),
+        "--addr",
+        &format!("{ip}/16"),
+    ]);
     command.args(["--cpus", &cpu, "--control"]).arg(&stats).arg("--").arg(echo).arg("64");
     let process = Process::start(command);
     process.wait_for("ready", PATIENCE);

@@ -49,7 +49,12 @@ impl MemifBed {
         let control = self.folder.0.join(format!("{host:?}.sock"));
         let config = self.folder.0.join(format!("{host:?}.toml"));
         std::fs::write(&config, self.config(host, options)).expect("write the configuration");
-        command.arg("run").arg("-c").arg(&config).arg("--control").arg(&control);
+        command
+            .args(["run", "--domain", "none"])
+            .arg("-c")
+            .arg(&config)
+            .arg("--control")
+            .arg(&control);
         command.arg("--").args(program);
         Service { process: Process::start(command), control }
     }

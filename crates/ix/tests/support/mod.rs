@@ -170,7 +170,7 @@ impl Bed {
         std::fs::write(&file, config).expect("write the configuration");
         let mut command = namespace.command(env!("CARGO_BIN_EXE_ix"), None);
         command.envs(env.iter().copied());
-        command.arg("run").arg("-c").arg(file).args(flags);
+        command.args(["run", "--domain", "none"]).arg("-c").arg(file).args(flags);
         command.arg("--control").arg(&control).arg("--").args(program);
         Service { process: Process::start(command), control }
     }

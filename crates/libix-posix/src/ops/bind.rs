@@ -28,7 +28,11 @@ pub fn bind(fd: RawFd, at: SocketAddr, on_linux: impl FnOnce() -> i32) -> Outcom
         _ if v6_only => leave_to_linux(&mut core, id),
         Whose::Both => {
             if on_linux() < 0 {
-                return Err(real::errno().into());
+                let errno = real::errno();
+                // A low port is root's on Linux, as whom nothing runs behind the wall; on IX it is the
+                // program's.
+                let low = errno == libc::EACCES && at.port() != 0;
+                return if low { on_ix_alone(core, id, at, stream) } else { Err(errno.into()) };
             }
             let at = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), linux_name(fd)?.port());
             let options = socket.options.clone();
@@ -46,27 +50,30 @@ pub fn bind(fd: RawFd, at: SocketAddr, on_linux: impl FnOnce() -> i32) -> Outcom
             }
             return Ok(());
         }
-        Whose::Ix => {
-            let options = socket.options.clone();
-            let port = match at.port() {
-                0 => free_port(&core, id, at.ip(), stream)?,
-                port => port,
-            };
-            let at = SocketAddr::new(at.ip(), port);
-            if in_use(&core, id, at, stream, &options) {
-                return Err(libc::EADDRINUSE.into());
-            }
-            if let Some(socket) = core.sockets.get_mut(id) {
-                socket.bound = Some(at);
-                socket.kind = Kind::Idle { stream, ix: true, both: false };
-            }
-            if !stream {
-                return become_datagrams(core, id);
-            }
-            return Ok(());
-        }
+        Whose::Ix => return on_ix_alone(core, id, at, stream),
     }
     Err(Instead::Linux)
+}
+
+fn on_ix_alone(mut core: Guard, id: Id, at: SocketAddr, stream: bool) -> Outcome<()> {
+    let Some(socket) = core.sockets.get(id) else { return Err(libc::EBADF.into()) };
+    let options = socket.options.clone();
+    let port = match at.port() {
+        0 => free_port(&core, id, at.ip(), stream)?,
+        port => port,
+    };
+    let at = SocketAddr::new(at.ip(), port);
+    if in_use(&core, id, at, stream, &options) {
+        return Err(libc::EADDRINUSE.into());
+    }
+    if let Some(socket) = core.sockets.get_mut(id) {
+        socket.bound = Some(at);
+        socket.kind = Kind::Idle { stream, ix: true, both: false };
+    }
+    if !stream {
+        return become_datagrams(core, id);
+    }
+    Ok(())
 }
 
 /// Whether the program left the choice of the port to Linux: then it is a client's.

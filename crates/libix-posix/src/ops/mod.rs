@@ -81,7 +81,7 @@ pub fn may_be_ours(domain: i32, kind: i32, protocol: i32) -> bool {
         SOCK_DGRAM => protocol == 0 || protocol == libc::IPPROTO_UDP,
         _ => false,
     };
-    crate::seat::is_offered() && plain && (domain == AF_INET || domain == AF_INET6)
+    plain && (domain == AF_INET || domain == AF_INET6) && crate::seat::takes_sockets()
 }
 
 fn put(core: &mut Core, fd: RawFd, mut socket: Socket) -> Id {

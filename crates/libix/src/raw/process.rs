@@ -19,10 +19,14 @@ pub struct Process {
     header: &'static ProcessHeader,
 }
 
-/// A dataplane that begins when this process asks for it, for programs that fork before they serve.
+/// A dataplane that begins when this process asks for it, for programs that fork before they serve; or
+/// one that stands already, as it does behind a wall, which comes before the program.
 #[derive(Clone, Copy)]
-pub struct Starter {
-    words: &'static Words,
+pub enum Starter {
+    /// Its functions.
+    Later(&'static Words),
+    /// The dataplane.
+    Now(Process),
 }
 
 /// Why there is no dataplane to talk to.
@@ -134,9 +138,9 @@ impl Starter {
         // starter; the magic number, the first field of both, tells which before others are believed.
         let words = unsafe { &*words };
         match (words.magic, words.version) {
-            (STARTER_MAGIC, ABI_VERSION) => Ok(Starter { words }),
+            (STARTER_MAGIC, ABI_VERSION) => Ok(Starter::Later(words)),
             (STARTER_MAGIC, dataplane) => Err(FindError::Version { dataplane }),
-            _ => Err(FindError::Stale),
+            _ => Process::find().map(Starter::Now),
         }
     }
 
@@ -146,7 +150,11 @@ impl Starter {
     /// One thread at a time, in one process of the program at a time; none of the program's signal
     /// handlers may run meanwhile.
     pub unsafe fn start(&self) -> Option<Process> {
-        let address = (self.words.start)();
+        let words = match self {
+            Starter::Later(words) => words,
+            Starter::Now(process) => return Some(*process),
+        };
+        let address = (words.start)();
         let header = with_exposed_provenance::<ProcessHeader>(address as usize);
         if header.is_null() {
             return None;
@@ -155,12 +163,18 @@ impl Starter {
         unsafe { Process::at(header) }.ok()
     }
 
-    /// In a forked child: lets go of the parent's dataplane.
+    /// In a forked child: lets go of the parent's dataplane. False: this process can begin none.
     ///
     /// # Safety
     /// Nothing of the parent's dataplane is used any more in this process.
-    pub unsafe fn forked(&self) {
-        (self.words.forked)();
+    pub unsafe fn forked(&self) -> bool {
+        match self {
+            Starter::Later(words) => {
+                (words.forked)();
+                true
+            }
+            Starter::Now(_) => false,
+        }
     }
 }
 

@@ -1,0 +1,131 @@
+//! Faults of the program where there is no wall: their address is noted on the control page, for the broker
+//! to say when the program ends by one.
+//!
+//! A handler of ours stands in front of what the program has set when its first thread enters, and goes on
+//! to that. It runs with the program's thread-local storage, and uses none.
+use crate::sys;
+use core::arch::naked_asm;
+use core::cell::UnsafeCell;
+use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+use ix_dataplane::metrics::ControlPage;
+use std::sync::Arc;
+
+/// Those that an instruction causes and that have an address.
+const FAULTS: [i32; 4] = [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE];
+const SA_RESTORER: u64 = 0x0400_0000;
+
+/// The kernel's `struct sigaction`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Action {
+    handler: u64,
+    flags: u64,
+    restorer: u64,
+    mask: u64,
+}
+
+const DEFAULT: Action = Action { handler: libc::SIG_DFL as u64, flags: 0, restorer: 0, mask: 0 };
+
+struct Actions(UnsafeCell<[Action; FAULTS.len()]>);
+
+// SAFETY: written once, before the handler that reads them is set.
+unsafe impl Sync for Actions {}
+
+/// What the program had set.
+static BEFORE: Actions = Actions(UnsafeCell::new([DEFAULT; FAULTS.len()]));
+static PAGE: AtomicPtr<ControlPage> = AtomicPtr::new(core::ptr::null_mut());
+
+/// Notes them there.
+pub fn note_on(page: &Arc<ControlPage>) {
+    // Kept for ever.
+    PAGE.store(Arc::into_raw(page.clone()).cast_mut(), Ordering::Release);
+}
+
+/// From the first call on, if there is a page.
+pub fn watch() {
+    static WATCHED: AtomicBool = AtomicBool::new(false);
+    if PAGE.load(Ordering::Acquire).is_null() || WATCHED.swap(true, Ordering::Relaxed) {
+        return;
+    }
+    for (index, signal) in FAULTS.into_iter().enumerate() {
+        let mut before = DEFAULT;
+        let ask = [signal as u64, 0, &raw mut before as u64, 8, 0, 0];
+        // SAFETY: fills a local; nobody reads the place before the handler below is set.
+        unsafe {
+            if sys::syscall(libc::SYS_rt_sigaction, ask) != 0 {
+                continue;
+            }
+            (*BEFORE.0.get())[index] = before;
+        }
+        let flags = match before.handler {
+            // A program that overflows its stack has another one, if any, for just that.
+            handler if handler == DEFAULT.handler => libc::SA_ONSTACK as u64,
+            _ => before.flags & !(libc::SA_RESETHAND as u64),
+        };
+        let ours = Action {
+            handler: on_fault as *const () as u64,
+            flags: flags | libc::SA_SIGINFO as u64 | SA_RESTORER,
+            restorer: back as *const () as u64,
+            mask: before.mask,
+        };
+        set(signal, &ours);
+    }
+}
+
+fn set(signal: i32, action: &Action) {
+    let args = [signal as u64, &raw const *action as u64, 0, 8, 0, 0];
+    // SAFETY: reads the struct.
+    unsafe { sys::syscall(libc::SYS_rt_sigaction, args) };
+}
+
+extern "C" fn on_fault(
+    signal: i32,
+    info: *const libc::siginfo_t,
+    context: *const libc::ucontext_t,
+) {
+    // SAFETY: the kernel passes both; the page is null or never freed.
+    unsafe {
+        let by_instruction = (*info).si_code > 0;
+        if let Some(page) = PAGE.load(Ordering::Acquire).as_ref()
+            && by_instruction
+        {
+            let instruction = (*context).uc_mcontext.gregs[libc::REG_RIP as usize] as u64;
+            page.wall().note_fault(signal as u64, (*info).si_addr() as u64, instruction);
+        }
+    }
+    let index = FAULTS.iter().position(|&fault| fault == signal).unwrap_or(0);
+    // SAFETY: written before this handler was set.
+    let before = unsafe { (*BEFORE.0.get())[index] };
+    let is_default = [libc::SIG_DFL as u64, libc::SIG_IGN as u64].contains(&before.handler);
+    if is_default || before.flags & libc::SA_RESETHAND as u64 != 0 {
+        set(signal, &DEFAULT);
+    }
+    if is_default {
+        // The instruction faults again, and ends the process. A signal that somebody has sent does not.
+        // SAFETY: as above; no pointers.
+        unsafe {
+            if (*info).si_code <= 0 {
+                let process = sys::syscall(libc::SYS_getpid, [0; 6]) as u64;
+                let thread = sys::syscall(libc::SYS_gettid, [0; 6]) as u64;
+                let again = [process, thread, signal as u64, 0, 0, 0];
+                sys::syscall(libc::SYS_tgkill, again);
+            }
+        }
+        return;
+    }
+    // SAFETY: the program has set a function of this type; without SA_SIGINFO it looks at the first
+    // argument only.
+    let handler = unsafe {
+        core::mem::transmute::<
+            u64,
+            extern "C" fn(i32, *const libc::siginfo_t, *const libc::ucontext_t),
+        >(before.handler)
+    };
+    handler(signal, info, context);
+}
+
+/// Where the handler returns to.
+#[unsafe(naked)]
+extern "C" fn back() {
+    naked_asm!("mov eax, {sigreturn}", "syscall", "ud2", sigreturn = const libc::SYS_rt_sigreturn)
+}

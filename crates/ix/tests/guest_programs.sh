@@ -1,0 +1,86 @@
+#!/bin/sh
+# Inside the guest of `.ci/guest`: programs behind the wall, each with a client on Linux's sockets.
+#
+#     guest_programs.sh IX ECHO CORNERS IX_ECHO IX_KV MEMCACHED
+#
+# One line a program, "ok NAME" or "FAILED NAME" with what it said. Status 0: all are ok.
+ix=$1 echo=$2 corners=$3 ix_echo=$4 ix_kv=$5 memcached=$6
+own=10.88.0.2 peer=10.88.0.1
+failed=0
+
+# start DOMAIN WORD PROGRAM...: under `ix run`, until it has said the word.
+start() {
+    domain=$1 word=$2
+    shift 2
+    "$ix" run --domain "$domain" --nic tap:ix0 --addr $own/16 -- "$@" >/tmp/said 2>&1 &
+    service=$!
+    for _ in $(seq 200); do ip link show ix0 >/dev/null 2>&1 && break; usleep 100000; done
+    ip addr add $peer/16 dev ix0 && ip link set ix0 up
+    for _ in $(seq 200); do grep -q "$word" /tmp/said && return; usleep 100000; done
+}
+
+stop() {
+    kill $service 2>/dev/null
+    wait $service
+    for _ in $(seq 100); do ip link show ix0 >/dev/null 2>&1 || return; usleep 100000; done
+}
+
+# verdict NAME GOOD
+verdict() {
+    if [ "$2" = yes ]; then echo "ok $1"; return; fi
+    failed=1
+    echo "FAILED $1"
+    cat /tmp/said
+}
+
+# ask PORT WORDS...: sends a line for each, answers what comes back within a moment.
+ask() {
+    port=$1
+    shift
+    { for line in "$@"; do printf '%s\r\n' "$line"; done; sleep 2; } |
+        timeout 20 nc $own "$port" | tr -d '\r'
+}
+
+is_echo() { [ "$(ask 7 hello again | tr '\n' ' ')" = "hello again " ] && echo yes; }
+is_walled() { grep -q "domain pku" /tmp/said && echo yes; }
+both() { [ "$1$2" = yesyes ] && echo yes; }
+
+start pku ready "$echo" 7
+verdict "a C program with epoll" "$(both "$(is_echo)" "$(is_walled)")"
+stop
+
+start pku ready "$ix_echo" 7
+verdict "ix-echo" "$(is_echo)"
+stop
+
+start pku ready "$ix_kv" -m 64
+said=$(ask 11211 "set k 0 0 3" "abc" "get k" | tr '\n' ' ')
+verdict "ix-kv: $said" "$([ "$said" = "STORED VALUE k 0 3 abc END " ] && echo yes)"
+stop
+
+if [ -x "$memcached" ]; then
+    start pku "device tap" "$memcached" -l $own -U 11211 -m 16 -t 2
+    sleep 2
+    said=$(ask 11211 "set k 0 0 3" "abc" "get k" | tr '\n' ' ')
+    verdict "memcached: $said" "$([ "$said" = "STORED VALUE k 0 3 abc END " ] && echo yes)"
+    stop
+fi
+
+# The socket interface's corners, with the wall and without it: Linux's answers either way.
+# With as many descriptors with it as without it.
+ulimit -Hn 1024
+for domain in none pku; do
+    "$corners" peer 9999 >/tmp/peer 2>&1 &
+    server=$!
+    start $domain . "$corners" run $own $peer 9999
+    wait $service
+    echo "status $?" >>/tmp/said
+    kill $server
+    wait $server
+    grep -v '^ix: ' /tmp/said >/tmp/corners-$domain
+    for _ in $(seq 100); do ip link show ix0 >/dev/null 2>&1 || break; usleep 100000; done
+done
+lines=$(wc -l </tmp/corners-none)
+diff /tmp/corners-none /tmp/corners-pku >/tmp/said 2>&1 && same=yes || same=no
+verdict "corners of the socket interface, $lines lines" "$([ "$lines" -gt 50 ] && echo $same)"
+exit $failed
