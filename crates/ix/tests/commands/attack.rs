@@ -30,7 +30,9 @@ fn every_attack_is_refused_and_succeeds_without_the_wall() {
     let name = "every_attack_is_refused_and_succeeds_without_the_wall";
     let attacker = support::build_program("ix-attacker");
     let attacker = attacker.to_str().expect("text");
-    if let Some((success, text)) = in_a_guest(name, &["-f", attacker, ix, "attack"]) {
+    if let Some((success, text)) =
+        in_a_guest(name, &["-f", attacker, ix, "attack", "--fuzz", "100000"])
+    {
         assert!(success, "{text}");
     }
 }
@@ -62,7 +64,7 @@ fn programs_run_behind_the_wall() {
         support::build_program("ix-kv"),
         memcached.to_owned(),
     ];
-    let script = folder.join("tests/guest_programs.sh");
+    let script = folder.join("tests/commands/guest_programs.sh");
     let text = |file: &Path| file.to_str().expect("text").to_owned();
     let mut words = vec!["-f".to_owned(), text(&script)];
     let there = files.iter().filter(|file| file.exists());

@@ -341,12 +341,16 @@ fn until_all_ended(end: impl FnOnce(), mut streams: Vec<TcpStream>) -> Duration 
 fn connections_of_a_program_that_ended_are_closed() {
     use std::io::Write;
     type End = fn(&Service, &mut TcpStream);
-    let ways: [(&str, i32, End); 7] = [
+    let ways: [(&str, i32, End); 8] = [
         ("abort", 134, |_, stream| stream.write_all(b"a").expect("write")),
         ("fault", 139, |_, stream| stream.write_all(b"s").expect("write")),
         ("exit", 3, |_, stream| stream.write_all(b"e").expect("write")),
         ("SIGTERM", 143, |service, _| kill(service, libc::SIGTERM)),
         ("SIGKILL", 137, |service, _| kill(service, libc::SIGKILL)),
+        ("SIGKILL, and its survivor stopped", 137, |service, _| {
+            stop_survivor(service);
+            kill(service, libc::SIGKILL);
+        }),
         ("own SIGKILL", 137, |_, stream| stream.write_all(b"K").expect("write")),
         ("exec", 0, |_, stream| stream.write_all(b"x").expect("write")),
     ];
@@ -372,12 +376,31 @@ fn connections_of_a_program_that_ended_are_closed() {
             eprintln!("{nic:?}, {way}: all connections ended after {took:?}");
             let (ended, said) = service.process.wait(PATIENCE);
             assert_eq!(ended.code(), Some(status), "{nic:?}, {way}: {said:?}");
+            if way == "fault" {
+                let told = |line: &String| line.contains("SIGSEGV at address 0x1234, instruction");
+                assert!(said.iter().any(told), "{said:?}");
+            }
             assert_nothing_left(&bed, nic);
             echo(&mut other, 2, 64);
             close(other);
         }
         second.finish(PATIENCE);
     }
+}
+
+/// Who closes the connections is the other child of the program's parent.
+fn stop_survivor(service: &Service) {
+    let program = service.program();
+    let parent_of = |pid: i32| -> Option<i32> {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        stat.rsplit(") ").next()?.split(' ').nth(1)?.parse().ok()
+    };
+    let broker = parent_of(program);
+    let all = std::fs::read_dir("/proc").expect("/proc").flatten();
+    let numbers = all.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let survivor = numbers.filter(|pid| *pid != program).find(|pid| parent_of(*pid) == broker);
+    // SAFETY: signals a process that we have started.
+    assert_eq!(unsafe { libc::kill(survivor.expect("a survivor"), libc::SIGSTOP) }, 0);
 }
 
 fn kill(service: &Service, signal: i32) {
