@@ -78,7 +78,7 @@ fn one(c: &Calls, random: &mut Random, given: &mut Given) -> Result<(), i64> {
     Ok(())
 }
 
-fn argument(c: &Calls, random: &mut Random, given: &Given) -> u64 {
+fn argument(c: &Calls, random: &mut Random, given: &[(u32, u64)]) -> u64 {
     const STEP: u64 = 2 << 20;
     let (own, own_bytes) = c.own();
     match random.below(12) {
@@ -97,7 +97,7 @@ fn argument(c: &Calls, random: &mut Random, given: &Given) -> u64 {
     }
 }
 
-fn give_back(c: &Calls, given: &Given) {
+fn give_back(c: &Calls, given: &[(u32, u64)]) {
     const STEP: u64 = 2 << 20;
     for (op, what) in given {
         let (give, more) = match *op {

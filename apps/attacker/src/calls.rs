@@ -5,6 +5,7 @@
 //! The wall does not stop these, the dataplane's checks do, with it and without. So the control of each is
 //! the same call with what is the application's own: it must be accepted.
 use crate::Gate;
+use crate::batches;
 use crate::random::Random;
 use crate::raw::{call_on_bare_stack, call_with_flags, call_with_vectors};
 use crate::serve::{self, Echo};
@@ -60,7 +61,7 @@ pub const ATTACKS: &[(&str, Attack)] = &[
     ("all transmit memory", all_memory),
     ("all connections", all_connections),
     ("all received packets held for ever", all_packets),
-    ("random batched calls", |c| crate::batches::attack(c)),
+    ("random batched calls", batches::attack),
     ("more calls than the array has", |c| c.gate_call(gate_op::RUN_IO, 0, u64::MAX)),
     ("an elastic thread that is none", |c| c.gate_call(gate_op::RUN_IO, 1 << 40, 0)),
     ("operations that are none", no_operations),

@@ -52,6 +52,13 @@ fn programs_run_behind_the_wall() {
         assert!(cc.status().expect("cc; apt-get install gcc libc6-dev").success(), "{program}");
         file
     };
+    let library = Path::new(env!("CARGO_TARGET_TMPDIR")).join("libkeyswitch.so");
+    let source = library.with_extension("c");
+    let code = "void unused(void) { __asm__(\".byte 0xb8, 0x0f, 0x01, 0xef, 0\"); }\n";
+    std::fs::write(&source, code).expect("a file");
+    let mut cc = Command::new("cc");
+    cc.args(["-shared", "-fPIC", "-o"]).arg(&library).arg(source);
+    assert!(cc.status().expect("cc").success(), "a library");
     let memcached = Path::new("/usr/bin/memcached");
     if !memcached.exists() {
         eprintln!("{name}: without memcached; apt-get install memcached");
@@ -62,6 +69,7 @@ fn programs_run_behind_the_wall() {
         compile("corners"),
         support::build_program("ix-echo"),
         support::build_program("ix-kv"),
+        library,
         memcached.to_owned(),
     ];
     let script = folder.join("tests/commands/guest_programs.sh");

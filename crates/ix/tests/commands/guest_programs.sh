@@ -1,10 +1,12 @@
 #!/bin/sh
 # Inside the guest of `.ci/guest`: programs behind the wall, each with a client on Linux's sockets.
 #
-#     guest_programs.sh IX ECHO CORNERS IX_ECHO IX_KV MEMCACHED
+#     guest_programs.sh IX ECHO CORNERS IX_ECHO IX_KV LIBRARY MEMCACHED
+#
+# The library has the bytes of a key switch in its code.
 #
 # One line a program, "ok NAME" or "FAILED NAME" with what it said. Status 0: all are ok.
-ix=$1 echo=$2 corners=$3 ix_echo=$4 ix_kv=$5 memcached=$6
+ix=$1 echo=$2 corners=$3 ix_echo=$4 ix_kv=$5 library=$6 memcached=$7
 own=10.88.0.2 peer=10.88.0.1
 failed=0
 
@@ -47,6 +49,14 @@ both() { [ "$1$2" = yesyes ] && echo yes; }
 
 start pku ready "$echo" 7
 verdict "a C program with epoll" "$(both "$(is_echo)" "$(is_walled)")"
+stop
+
+export LD_PRELOAD=$library
+start pku ready "$echo" 7
+unset LD_PRELOAD
+named=$(grep -q "cannot load $library: its code could change memory rights" /tmp/said && echo yes)
+verdict "a library with a key switch is refused by name, the program goes on" \
+    "$(both "$(is_echo)" "$named")"
 stop
 
 start pku ready "$ix_echo" 7
