@@ -169,7 +169,7 @@ mod tests {
     fn tests_that_are_named_exist() {
         let root = env!("CARGO_MANIFEST_DIR");
         let read = |path: &str| std::fs::read_to_string(format!("{root}/{path}")).unwrap();
-        let rust = read("../ix/tests/posix.rs") + &read("src/route.rs");
+        let rust = read("../ix/tests/programs/posix.rs") + &read("src/route.rs");
         let corners = read("tests/programs/corners.c");
         for (_, _, test) in TABLE {
             for name in test.split([',', ';']).map(str::trim) {
