@@ -3,8 +3,9 @@
 use crate::calls::CallArray;
 use crate::clock::Clock;
 use crate::config::{Config, ConfigError};
+use crate::door::Door;
 use crate::events::EventWriter;
-use crate::guard::{Door, home};
+use crate::guard::home;
 use crate::handover::forwarding;
 use crate::io::Io;
 use crate::life::Claims;

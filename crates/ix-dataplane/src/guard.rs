@@ -2,14 +2,11 @@
 //!
 //! It is a Linux thread of its own, so that it does not matter what the application does: it may
 //! compute, or wait in a system call of Linux. Who is in the dataplane, the elastic thread's owner or
-//! the guard, is agreed on through two words. The owner says that it is inside and then looks whether
-//! the guard holds the door; the guard says that it holds the door and then looks whether the owner is
-//! inside. That both see each other takes a full barrier on both sides; the owner, who comes by in each
-//! cycle, has none: the guard makes the kernel execute one on every processor (`membarrier`).
+//! the guard, is agreed on at a [`crate::door::Door`].
 use crate::boot::Dataplane;
 use crate::clock::monotonic_ns;
 use crate::metrics::Place;
-use core::sync::atomic::{AtomicBool, Ordering, compiler_fence, fence};
+use crate::sync::{Ordering, fence, has_heavy_barrier};
 
 /// Between two turns for a thread whose application stays away, µs: as a delayed acknowledgement.
 const TURN_US: u64 = 1_000;
@@ -18,84 +15,13 @@ const LOOKS: u64 = 2;
 /// After this time without any thread awake the guard sleeps until one is, µs.
 const REST_US: u64 = 200_000;
 
-/// The door of one elastic thread.
-#[derive(Default)]
-#[repr(align(64))]
-pub(crate) struct Door {
-    inside: AtomicBool,
-    held: AtomicBool,
-}
-
-impl Door {
-    /// The owner goes in. Waits while the guard is inside, which is soon over.
-    #[inline]
-    pub fn enter(&self) {
-        self.inside.store(true, Ordering::Relaxed);
-        // The processor may still look before it stores; the guard's `membarrier` is for that.
-        compiler_fence(Ordering::SeqCst);
-        if self.held.load(Ordering::Acquire) {
-            self.wait();
-        }
-    }
-
-    /// The owner goes out.
-    #[inline]
-    pub fn leave(&self) {
-        self.inside.store(false, Ordering::Release);
-    }
-
-    #[cold]
-    fn wait(&self) {
-        loop {
-            self.inside.store(false, Ordering::Release);
-            while self.held.load(Ordering::Acquire) {
-                // SAFETY: a plain system call without arguments.
-                unsafe { libc::sched_yield() };
-            }
-            self.inside.store(true, Ordering::Relaxed);
-            compiler_fence(Ordering::SeqCst);
-            if !self.held.load(Ordering::Acquire) {
-                return;
-            }
-        }
-    }
-
-    /// The guard goes in; answers false when the owner is inside.
-    fn hold(&self) -> bool {
-        self.held.store(true, Ordering::SeqCst);
-        if barrier() && !self.inside.load(Ordering::Acquire) {
-            return true;
-        }
-        self.release();
-        false
-    }
-
-    /// The guard goes out.
-    fn release(&self) {
-        self.held.store(false, Ordering::Release);
-    }
-}
-
-const PRIVATE_EXPEDITED: i32 = 1 << 3;
-const REGISTER_PRIVATE_EXPEDITED: i32 = 1 << 4;
-
-fn membarrier(command: i32) -> bool {
-    // SAFETY: a system call without pointers.
-    unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) == 0 }
-}
-
-/// A full barrier on all processors that run this process.
-fn barrier() -> bool {
-    membarrier(PRIVATE_EXPEDITED)
-}
-
 impl Dataplane {
     /// Serves elastic threads whose applications stay away, for ever. Called on a Linux thread that
     /// has nothing else to do, with all signals blocked. Returns where the system has no
     /// `membarrier`, or the configuration wants no guard.
     pub fn guard(&self) {
         let limit_us = self.shared.config.nonresponsive_us;
-        if limit_us == 0 || !membarrier(REGISTER_PRIVATE_EXPEDITED) {
+        if limit_us == 0 || !has_heavy_barrier() {
             return;
         }
         // Who has started it is pinned to a hardware thread of its own.
@@ -208,8 +134,9 @@ fn run_on(set: &libc::cpu_set_t) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::door::Door;
     use std::cell::UnsafeCell;
-    use std::sync::atomic::AtomicU64;
+    use std::sync::atomic::{AtomicBool, AtomicU64};
 
     /// Two numbers that only who is inside may touch, and must be equal.
     struct Room {
@@ -233,7 +160,7 @@ mod tests {
 
     #[test]
     fn owner_and_guard_are_never_inside_together() {
-        if !membarrier(REGISTER_PRIVATE_EXPEDITED) {
+        if !has_heavy_barrier() {
             eprintln!("SKIPPED owner_and_guard_are_never_inside_together: no membarrier here");
             return;
         }

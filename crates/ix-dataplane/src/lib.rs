@@ -16,6 +16,7 @@ mod clock;
 mod commands;
 pub mod config;
 mod connections;
+mod door;
 mod edge;
 mod events;
 mod flow;
@@ -51,10 +52,12 @@ mod spare;
 #[cfg(test)]
 mod steering_tests;
 mod survey;
+mod sync;
 mod thread;
 mod timers;
 mod udp;
 mod updates;
+mod waker;
 mod wheel;
 mod winding_up;
 

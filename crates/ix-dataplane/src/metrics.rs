@@ -12,6 +12,7 @@ mod snapshot;
 mod state;
 mod stopwatch;
 mod window;
+mod word_ring;
 
 pub use page::{CommandBlock, ControlPage, PageError};
 pub use records::RecordRing;

@@ -25,6 +25,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "tcp", run: targets::tcp::run },
     Target { name: "abi", run: targets::abi::run },
     Target { name: "memif_control", run: targets::memif::run },
+    Target { name: "control_socket", run: targets::control::run },
     Target { name: "memcached", run: targets::memcached::run },
     Target { name: "checksum", run: targets::checksum::run },
     Target { name: "toeplitz", run: targets::toeplitz::run },

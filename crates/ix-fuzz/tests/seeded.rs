@@ -50,6 +50,11 @@ fn memif_control() {
 }
 
 #[test]
+fn control_socket() {
+    runs("control_socket", 300);
+}
+
+#[test]
 fn memcached() {
     runs("memcached", 5_000);
 }

@@ -11,6 +11,7 @@ mod memory;
 mod pool;
 mod prefetch;
 pub mod spsc;
+mod sync;
 
 pub use lent::LentFrames;
 pub use list::MbufList;

@@ -1,8 +1,5 @@
 //! A bounded ring between one producing and one consuming thread.
-use core::cell::UnsafeCell;
-use core::mem::MaybeUninit;
-use core::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::Arc;
+use crate::sync::{Arc, AtomicUsize, Ordering, Slot};
 
 #[repr(align(128))]
 struct Padded<T>(T);
@@ -10,7 +7,7 @@ struct Padded<T>(T);
 struct Shared<T> {
     head: Padded<AtomicUsize>,
     tail: Padded<AtomicUsize>,
-    slots: Box<[UnsafeCell<MaybeUninit<T>>]>,
+    slots: Box<[Slot<T>]>,
 }
 
 // SAFETY: a slot is touched by the producer only while it is free and by the consumer only while it
@@ -36,7 +33,7 @@ pub struct Consumer<T> {
 /// A ring of `capacity` slots (rounded up to a power of two).
 pub fn ring<T: Send>(capacity: usize) -> (Producer<T>, Consumer<T>) {
     let capacity = capacity.next_power_of_two();
-    let slots = (0..capacity).map(|_| UnsafeCell::new(MaybeUninit::uninit())).collect();
+    let slots = (0..capacity).map(|_| Slot::empty()).collect();
     let shared = Arc::new(Shared {
         head: Padded(AtomicUsize::new(0)),
         tail: Padded(AtomicUsize::new(0)),
@@ -59,7 +56,7 @@ impl<T: Send> Producer<T> {
         let slot = &slots[self.tail & (slots.len() - 1)];
         // SAFETY: the consumer has released this slot (checked against `head`), and we are the only
         // producer.
-        unsafe { (*slot.get()).write(value) };
+        unsafe { slot.fill(value) };
         self.tail += 1;
         self.shared.tail.0.store(self.tail, Ordering::Release);
         Ok(())
@@ -79,7 +76,7 @@ impl<T: Send> Consumer<T> {
         let slot = &slots[self.head & (slots.len() - 1)];
         // SAFETY: the producer has filled this slot (checked against `tail`), and we are the only
         // consumer; the head moves on, so it is read once.
-        let value = unsafe { (*slot.get()).assume_init_read() };
+        let value = unsafe { slot.take() };
         self.head += 1;
         self.shared.head.0.store(self.head, Ordering::Release);
         Some(value)
@@ -93,11 +90,13 @@ impl<T: Send> Consumer<T> {
 
 impl<T> Drop for Shared<T> {
     fn drop(&mut self) {
-        let (head, tail) = (*self.head.0.get_mut(), *self.tail.0.get_mut());
+        // Nobody else is left who could move them.
+        let (head, tail) =
+            (self.head.0.load(Ordering::Relaxed), self.tail.0.load(Ordering::Relaxed));
         for i in head..tail {
-            let n = self.slots.len();
+            let slot = &self.slots[i & (self.slots.len() - 1)];
             // SAFETY: slots between head and tail are full and nobody uses the ring any more.
-            unsafe { self.slots[i & (n - 1)].get_mut().assume_init_drop() };
+            drop(unsafe { slot.take() });
         }
     }
 }

@@ -4,6 +4,7 @@
 //! takes into a ring of its own in shared memory, after it has handled them: so it can say which
 //! were dropped, and why.
 mod filter;
+mod memory;
 mod ring;
 mod subject;
 mod tap;
@@ -11,9 +12,8 @@ mod tap;
 mod tests;
 
 pub use filter::{Filter, FilterError};
-pub use ring::{
-    CaptureError, CaptureMemory, Captured, Mark, RING_BYTES, RingReader, RingWriter, SNAPLEN_MAX,
-};
+pub use memory::{CaptureError, CaptureMemory, RING_BYTES};
+pub use ring::{Captured, Mark, RingReader, RingWriter, SNAPLEN_MAX};
 pub use subject::{Protocol, Subject};
 
 use crate::commands::Outcome;

@@ -1,55 +1,32 @@
 //! The last migrations that ended on a thread, in shared memory.
-use super::Metric;
+use super::word_ring::WordRing;
 use crate::group_set::{GroupSet, WORDS};
 use crate::{MigrationEnd, MigrationRecord};
-use core::sync::atomic::{AtomicU64, Ordering, fence};
 
-/// Slots of a ring; a reader gets one fewer, for the oldest may be about to be overwritten.
+/// Slots of a ring; a reader gets one fewer.
 const SLOTS: usize = 32;
 /// Words of a record.
 const RECORD_WORDS: usize = WORDS + 8;
 
-/// A ring of records: one thread writes, others read, and no record is ever torn.
+/// The last records of a thread.
 #[derive(Debug)]
-#[repr(C)]
-pub struct RecordRing {
-    /// Records that were ever written.
-    written: AtomicU64,
-    slots: [[Metric; RECORD_WORDS]; SLOTS],
-}
+#[repr(transparent)]
+pub struct RecordRing(WordRing<SLOTS, RECORD_WORDS>);
 
 impl RecordRing {
     /// Writes one.
     pub(super) fn push(&self, record: &MigrationRecord) {
-        let written = self.written.load(Ordering::Relaxed);
-        // What announced the last record comes before what overwrites the oldest.
-        fence(Ordering::Release);
-        let slot = &self.slots[written as usize % SLOTS];
-        for (word, value) in slot.iter().zip(to_words(record)) {
-            word.set(value);
-        }
-        self.written.store(written.wrapping_add(1), Ordering::Release);
+        self.0.push(to_words(record));
     }
 
     /// Records that were ever written.
     pub fn written(&self) -> u64 {
-        self.written.load(Ordering::Relaxed)
+        self.0.written()
     }
 
     /// The last ones, oldest first.
     pub fn read(&self) -> Vec<MigrationRecord> {
-        let end = self.written.load(Ordering::Acquire);
-        let first = end.saturating_sub(SLOTS as u64 - 1);
-        let copy = |number: u64| {
-            let slot = &self.slots[number as usize % SLOTS];
-            (number, core::array::from_fn(|i| slot[i].get()))
-        };
-        let copies: Vec<_> = (first..end).map(copy).collect();
-        fence(Ordering::Acquire);
-        // The writer may be at work on the slot of `written - SLOTS`.
-        let intact = self.written.load(Ordering::Relaxed).saturating_sub(SLOTS as u64 - 1);
-        let kept = copies.into_iter().filter(|(number, _)| *number >= intact);
-        kept.map(|(_, words)| from_words(&words)).collect()
+        self.0.read().iter().map(from_words).collect()
     }
 }
 
@@ -133,8 +110,7 @@ mod tests {
     }
 
     fn ring() -> Box<RecordRing> {
-        let slot = |_| std::array::from_fn(|_| Metric::default());
-        Box::new(RecordRing { written: AtomicU64::new(0), slots: std::array::from_fn(slot) })
+        Box::new(RecordRing(WordRing::new()))
     }
 
     #[test]

@@ -93,18 +93,6 @@ impl ElasticThread {
         if !self.migrations.takes_groups {
             return self.tell_thread(from, Message::Refuse(serial));
         }
-        self.forget_shipped(&groups);
-        for group in groups.iter() {
-            let route = self.migrations.routes[group];
-            if route == HELD || usize::from(route) == from {
-                continue;
-            }
-            if self.migrations.sent.contains(group) {
-                self.switch(group);
-            } else {
-                self.migrations.routes[group] = from as u16;
-            }
-        }
         self.migrations.incoming.push(Incoming {
             serial,
             from,
@@ -171,7 +159,26 @@ impl ElasticThread {
     fn agree(&mut self, at: usize) {
         let incoming = &self.migrations.incoming[at];
         let (from, serial, groups) = (incoming.from, incoming.serial, incoming.groups);
-        if groups.iter().any(|group| self.migrations.routes[group] == HELD) {
+        // Messages of different threads overtake each other: who offers groups may have given up since,
+        // and they may have come here another way. It was the owner when it said so, and what we see
+        // of owners is no older.
+        if groups.iter().any(|group| self.shared.owner(group) != from) {
+            return;
+        }
+        self.forget_shipped(&groups);
+        let mut waits = false;
+        for group in groups.iter() {
+            let route = self.migrations.routes[group];
+            if route == HELD {
+                waits = true;
+            } else if usize::from(route) != from && self.migrations.sent.contains(group) {
+                self.switch(group);
+                waits = true;
+            } else {
+                self.migrations.routes[group] = from as u16;
+            }
+        }
+        if waits {
             return;
         }
         self.migrations.incoming[at].state = State::Agreed;

@@ -1,6 +1,7 @@
 //! The targets.
 pub mod abi;
 pub mod checksum;
+pub mod control;
 pub mod memcached;
 pub mod memif;
 pub mod models;
