@@ -104,6 +104,55 @@ pub mod call_op {
     /// threads, with [`crate::event_kind::MIGRATED`] of each; at the end comes
     /// [`crate::event_kind::REVOKE`] with [`crate::revoke::DRAINED`]. `STATE`: no other is active.
     pub const DRAIN: u32 = 22;
+    /// args: device (0: the first), what it takes ([`crate::packet_kind`]), its number, cookie.
+    /// Answers the id of a packet queue of this elastic thread: whole frames that this thread's queue
+    /// pair of the device receives of that kind come as `PACKET_RECV`, and no part of the dataplane
+    /// answers them. `IN_USE`: another queue or a socket has them. `NOT_LOCAL`: the device leaves them
+    /// to Linux.
+    pub const PACKET_BIND: u32 = 23;
+    /// args: packet queue id.
+    pub const PACKET_UNBIND: u32 = 24;
+    /// args: packet queue id, pointer to [`crate::SgEntry`]s in transmit memory, number of them, cookie.
+    /// Sends one whole frame by the queue's device, as it is: its headers and checksums are the
+    /// application's. Answers its bytes; `PACKET_SENT` says when the memory is free. `FILTERED`: the
+    /// vNIC may not send it.
+    pub const PACKET_SENDV: u32 = 25;
+    /// args: data pointer of the `PACKET_RECV` event. Gives the buffer back.
+    pub const PACKET_RECV_DONE: u32 = 26;
+    /// args: packet queue id, pointer to a [`crate::PacketInfo`] in transmit memory.
+    pub const PACKET_INFO: u32 = 27;
+    /// args: elastic thread, a number. That thread hears `SIGNAL`. Linux has a part in it only if the
+    /// thread sleeps.
+    pub const SIGNAL: u32 = 28;
+}
+
+/// What a packet queue takes ([`call_op::PACKET_BIND`]).
+pub mod packet_kind {
+    /// Frames of an EtherType that is none of the dataplane's: the number is 0x0600 or more, and not
+    /// IPv4's, ARP's, IPv6's or a VLAN tag's. Not on an interface that is shared with Linux.
+    pub const ETHER_TYPE: u64 = 1;
+    /// IPv4 packets to an address of the dataplane, of a protocol that is not ICMP, TCP or UDP. Their
+    /// header was checked, and those that came in fragments are whole.
+    pub const IP_PROTOCOL: u64 = 2;
+    /// UDP datagrams to this port. Their headers and checksum were checked. They come to the thread of
+    /// their flow group, as those of sockets do.
+    pub const UDP_PORT: u64 = 3;
+}
+
+/// What [`PacketInfo::flags`] is made of.
+pub mod packet_flag {
+    /// Received UDP datagrams may have the sum of their pseudo-header for a checksum: the sender is on
+    /// this machine.
+    pub const PARTIAL_CHECKSUMS: u32 = 1;
+    /// The peer can still change a received frame: copy what you check.
+    pub const SHARED_FRAMES: u32 = 2;
+    /// Transmit filters say what may be sent. Without, it is what comes from the device's own Ethernet
+    /// address and, of IPv4 and ARP, in the name of an address of the dataplane.
+    pub const TX_FILTERED: u32 = 4;
+    /// Receive filters say what is heard.
+    pub const RX_FILTERED: u32 = 8;
+    /// Other EtherTypes than IPv4's and ARP's are the dataplane's as well.
+    pub const ANY_ETHER_TYPE: u32 = 16;
 }
 
 /// Options of a flow ([`call_op::SET_OPT`]).
@@ -156,6 +205,13 @@ pub mod event_kind {
     pub const MIGRATED: u16 = 10;
     /// This elastic thread is taken away or given back: `data` is a [`crate::revoke`].
     pub const REVOKE: u16 = 11;
+    /// A frame: `cookie` of the packet queue, `data` (address of its Ethernet header), `len`. Yours
+    /// until `PACKET_RECV_DONE`.
+    pub const PACKET_RECV: u16 = 12;
+    /// The memory of a frame is free again: `cookie` of the call.
+    pub const PACKET_SENT: u16 = 13;
+    /// Another elastic thread called `SIGNAL`: `len` is its number, `data` what it said.
+    pub const SIGNAL: u16 = 14;
 }
 
 /// What [`event_kind::REVOKE`] tells ([`Event::data`]).
@@ -200,6 +256,8 @@ pub mod error {
     pub const TOO_LONG: i64 = 13;
     /// The flow's group is another elastic thread's: call there.
     pub const MOVED: i64 = 14;
+    /// The vNIC may not send this.
+    pub const FILTERED: i64 = 15;
 }
 
 /// Which end of a migration [`event_kind::MIGRATED`] tells of ([`Event::code`]).
@@ -320,6 +378,24 @@ pub struct FlowInfo {
     pub reserved: u32,
 }
 
+/// What `PACKET_INFO` tells of a packet queue's device.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct PacketInfo {
+    /// Its Ethernet address.
+    pub mac: [u8; 6],
+    /// Its number.
+    pub device: u16,
+    /// Longest frame that can be sent, bytes from the Ethernet header on.
+    pub frame_bytes_max: u32,
+    /// Of [`packet_flag`].
+    pub flags: u32,
+    /// Packet queues that an elastic thread can have.
+    pub queues_max: u32,
+    /// Frames that may be held before `PACKET_RECV_DONE`; then further ones are lost.
+    pub held_max: u32,
+}
+
 /// What the application finds at the address in [`ENV_HEADER`]; read-only for it.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -412,6 +488,7 @@ const _: () = assert!(size_of::<Call>() == 64);
 const _: () = assert!(size_of::<Event>() == 64);
 const _: () = assert!(size_of::<SgEntry>() == 16);
 const _: () = assert!(size_of::<FlowInfo>() == 80);
+const _: () = assert!(size_of::<PacketInfo>() == 24);
 const _: () = assert!(size_of::<ProcessHeader>() == 88);
 const _: () = assert!(size_of::<ThreadArea>() == 32);
 const _: () = assert!(size_of::<ThreadStatus>() == 64);

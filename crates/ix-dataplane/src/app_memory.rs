@@ -1,6 +1,6 @@
 //! Structures that the application leaves for us in transmit memory: checked, then read once.
 use crate::shared::Shared;
-use ix_abi::{FlowInfo, SgEntry, error};
+use ix_abi::{SgEntry, error};
 
 impl Shared {
     /// Entry `index` of a scatter-gather array at `sg`; `None` when it does not lie in transmit
@@ -18,13 +18,14 @@ impl Shared {
     }
 
     /// Writes a structure into transmit memory; false when `addr` does not lie there.
-    pub(crate) fn write_info(&self, addr: u64, info: FlowInfo) -> bool {
-        if !addr.is_multiple_of(8) || !self.memory.in_arena(addr, size_of::<FlowInfo>() as u64) {
+    pub(crate) fn write_info<T: Copy>(&self, addr: u64, info: T) -> bool {
+        const { assert!(align_of::<T>() <= 8) };
+        if !addr.is_multiple_of(8) || !self.memory.in_arena(addr, size_of::<T>() as u64) {
             return false;
         }
         // SAFETY: aligned and within transmit memory, which the application owns and may use for
         // anything: nothing of ours lies there.
-        unsafe { (addr as *mut FlowInfo).write_volatile(info) };
+        unsafe { (addr as *mut T).write_volatile(info) };
         true
     }
 

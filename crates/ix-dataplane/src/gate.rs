@@ -80,18 +80,31 @@ impl Checks {
     }
 
     /// Whether a frame may leave by a port with this Ethernet address.
-    fn judge(&self, frame: &[u8], own_mac: MacAddr) -> Result<(), LocalDrop> {
+    pub fn judge(&self, frame: &[u8], own_mac: MacAddr) -> Result<(), LocalDrop> {
         let Some(tx) = &self.tx else { return Ok(()) };
         let header = Header::read(frame).ok_or(LocalDrop::TxForeignOther)?;
         tx.admits(&header, own_mac).map_err(reason)
     }
 
+    /// Whether filters say what may be sent.
+    pub fn filters_transmit(&self) -> bool {
+        self.tx.is_some()
+    }
+
     /// Whether a received packet may be heard.
     pub fn hears(&mut self, parsed: &Parsed, bytes: usize, now_us: u64) -> Result<(), LocalDrop> {
+        self.hears_header(&header_of(parsed), bytes, now_us)
+    }
+
+    /// The same of one that the parser does not know. Whoever asks looks at whom the frame is for.
+    pub fn hears_header(
+        &mut self,
+        header: &Header,
+        bytes: usize,
+        now_us: u64,
+    ) -> Result<(), LocalDrop> {
         if let Some(rx) = &self.rx {
-            // The parser has looked at who the frame was for.
-            let header = header_of(parsed);
-            rx.admits(&header, header.eth_dst).map_err(|_| LocalDrop::RxFiltered)?;
+            rx.admits(header, header.eth_dst).map_err(|_| LocalDrop::RxFiltered)?;
         }
         let policed = self.policer.as_mut().is_none_or(|p| p.police(now_us * 1000, bytes));
         if policed { Ok(()) } else { Err(LocalDrop::RxRate) }
@@ -154,6 +167,12 @@ impl IoGate {
     #[inline]
     pub fn checks(&mut self) -> Option<&mut Checks> {
         self.checks.as_deref_mut()
+    }
+
+    /// Whether filters say what may be sent, and what is heard.
+    pub fn filtered(&self) -> (bool, bool) {
+        let checks = self.checks.as_deref();
+        checks.map_or((false, false), |checks| (checks.tx.is_some(), checks.rx.is_some()))
     }
 
     /// When the next packet that waits may leave, µs.

@@ -4,6 +4,7 @@ use crate::metrics::LocalDrop;
 use crate::migration::Message;
 use crate::receive::Refusal;
 use crate::thread::ElasticThread;
+use ix_abi::error;
 use ix_mem::{Pool, spsc};
 use ix_nic::RxPacket;
 use std::collections::VecDeque;
@@ -129,6 +130,19 @@ impl Forwarding {
         done
     }
 
+    /// Appends a signal, if nothing waits for room: an application that signals more than another one
+    /// hears is not to hold up what threads tell each other.
+    fn push_signal(&mut self, to: usize, value: u64) -> Result<(), i64> {
+        let (Some(Some(ring)), Some(waiting)) = (self.outgoing.get_mut(to), self.waiting.get(to))
+        else {
+            return Err(error::INVALID);
+        };
+        if !waiting.is_empty() {
+            return Err(error::NO_RESOURCE);
+        }
+        ring.push(Forwarded::Message(Message::Signal(value))).map_err(|_| error::NO_RESOURCE)
+    }
+
     fn append(&mut self, to: usize, item: Forwarded, always: bool) -> Result<(), Forwarded> {
         let (Some(Some(ring)), Some(waiting)) =
             (self.outgoing.get_mut(to), self.waiting.get_mut(to))
@@ -199,6 +213,13 @@ impl ElasticThread {
         if self.receive.forwarding.push(to, Forwarded::Message(message)).is_ok() {
             self.io.ring_thread(to);
         }
+    }
+
+    /// Has another thread hear a number.
+    pub(crate) fn signal_thread(&mut self, to: usize, value: u64) -> Result<(), i64> {
+        self.receive.forwarding.push_signal(to, value)?;
+        self.io.ring_thread(to);
+        Ok(())
     }
 
     /// Gives the rings what has waited for room in them.

@@ -42,6 +42,9 @@ pub mod metrics;
 mod migration;
 mod neighbors;
 mod output;
+mod packets;
+#[cfg(test)]
+mod packets_tests;
 mod pressure;
 mod receive;
 mod runner;

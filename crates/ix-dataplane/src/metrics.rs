@@ -226,6 +226,8 @@ local_drops! {
     TxForeignOther = "tx_foreign_other",
     /// Not sent: too many packets wait for their turn at the vNIC's rate.
     TxRate = "tx_rate",
+    /// A frame for a packet queue whose application holds too many, or one in several pieces.
+    PacketQueueFull = "packet_queue_full",
 }
 
 /// A histogram that one thread writes and others read.

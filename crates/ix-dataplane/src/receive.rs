@@ -10,7 +10,7 @@ use crate::flow_group::prefetch_flow;
 use crate::fragments::UnderWay;
 use crate::handover::{Forwarded, Forwarding, Taken};
 use crate::metrics::{LocalDrop, Stage, ThreadMetrics};
-use crate::migration::{Origin, Way};
+use crate::migration::{Message, Origin, Way};
 use crate::pressure::Pressure;
 use crate::thread::ElasticThread;
 use ix_mem::{Mbuf, prefetch_read};
@@ -29,6 +29,9 @@ use std::collections::VecDeque;
 fn share(waiting: usize) -> usize {
     if waiting <= SHARE_MIN { waiting } else { waiting.div_ceil(2).max(SHARE_MIN) }
 }
+
+/// So many signals of other threads are told in one cycle: the event array has room for them.
+const SIGNALS_MAX: usize = 32;
 
 /// So few packets are taken together.
 const SHARE_MIN: usize = 4;
@@ -269,14 +272,21 @@ impl ElasticThread {
     #[inline]
     fn poll_threads(&mut self) {
         let Receive { batch, burst, origins, forwarding, .. } = &mut self.receive;
-        let rx_pool = &mut self.io.rx_pool;
+        let mut signals = 0;
         for (from, source) in forwarding.incoming.iter_mut().enumerate() {
             let Some(source) = source else { continue };
             while burst.len() < *batch {
-                match source.take(rx_pool, burst) {
+                match source.take(&mut self.io.rx_pool, burst) {
                     Taken::Nothing => break,
                     Taken::Packet(port) => {
                         origins.resize(burst.len(), Origin { port, from: from as u8 });
+                    }
+                    Taken::Message(Message::Signal(value)) => {
+                        self.io.hear_signal(from, value);
+                        signals += 1;
+                        if signals == SIGNALS_MAX {
+                            return;
+                        }
                     }
                     Taken::Message(message) => {
                         self.migrations.receive(from, message);
@@ -385,7 +395,13 @@ impl ElasticThread {
     }
 
     /// Gives back a packet that goes no further, and its tails.
-    fn drop_refused(&mut self, port: u8, mbuf: Mbuf, tails: usize, reason: Refusal) {
+    fn drop_refused(&mut self, port: u8, mut mbuf: Mbuf, tails: usize, mut reason: Refusal) {
+        if self.packets.is_any() {
+            match self.take_refused(port, reason, tails, mbuf) {
+                Ok(()) => return,
+                Err(back) => (mbuf, reason) = back,
+            }
+        }
         if self.capture.is_some() {
             self.capture_refused(port, &mbuf, tails, reason);
         }

@@ -15,6 +15,7 @@ use crate::io::Io;
 use crate::listeners::Listeners;
 use crate::metrics::Stage;
 use crate::migration::Migrations;
+use crate::packets::PacketQueues;
 use crate::receive::Receive;
 use crate::secrets::Secrets;
 use crate::shared::Shared;
@@ -55,7 +56,8 @@ pub struct ElasticThread {
     pub(crate) listeners: Listeners,
     pub(crate) secrets: Secrets,
     pub(crate) udp: UdpTable,
-    /// Received datagrams that the application holds.
+    pub(crate) packets: PacketQueues,
+    /// Received datagrams and frames of packet queues that the application holds.
     pub(crate) lent: LentFrames,
     pub(crate) receive: Receive,
     /// Flows that need `output` before this cycle's transmission.
@@ -100,6 +102,7 @@ impl ElasticThread {
             listeners: Listeners::default(),
             secrets,
             udp: UdpTable::new(),
+            packets: PacketQueues::default(),
             lent: LentFrames::new(&io.shared.memory),
             receive: Receive::new(io.shared.config.batch, forwarding, &steering, edge),
             touched: Vec::with_capacity(1024),

@@ -15,6 +15,9 @@ const HEADERS_BYTES: usize = ethernet::HEADER_BYTES + ipv4::HEADER_BYTES + udp::
 impl ElasticThread {
     pub(crate) fn handle_udp(&mut self, work: &Work, mbuf: Mbuf, packet: &UdpPacket) {
         let tuple = packet.tuple();
+        let Some(mbuf) = self.take_datagram(work.port, tuple.local_port, work.tails, mbuf) else {
+            return;
+        };
         let Some(socket) = self.udp.lookup(tuple.local, tuple.local_port) else {
             self.io.metrics.drop_local(LocalDrop::UdpNoSocket);
             let bytes = mbuf.bytes(&self.shared.memory);
@@ -24,8 +27,7 @@ impl ElasticThread {
             }
             return self.give_back(work, mbuf);
         };
-        let pool = &self.io.rx_pool;
-        if work.tails > 0 || self.lent.count() >= pool.owned() / 2 {
+        if work.tails > 0 || self.lent.count() >= self.held_max() {
             self.io.metrics.drop_local(LocalDrop::UdpQueueFull);
             return self.give_back(work, mbuf);
         }
@@ -49,8 +51,12 @@ impl ElasticThread {
         }
         let (port, cookie) = (port_of(args[2])?, args[3]);
         let bound = if port == 0 {
-            let random = self.secrets.random();
-            self.udp.bind_ephemeral(addr, cookie, random, |_| true).map(|(id, _)| id)
+            let (random, packets) = (self.secrets.random(), &self.packets);
+            self.udp
+                .bind_ephemeral(addr, cookie, random, |port| !packets.has_udp(port))
+                .map(|(id, _)| id)
+        } else if self.packets.has_udp(port) {
+            return Err(error::IN_USE);
         } else {
             self.udp.bind(addr, port, cookie)
         };

@@ -35,6 +35,7 @@ pub(crate) fn code(why: Error) -> i64 {
         Error::State => error::STATE,
         Error::TooLong => error::TOO_LONG,
         Error::Moved => error::MOVED,
+        Error::Filtered => error::FILTERED,
     }
 }
 
@@ -67,6 +68,7 @@ fn text(answer: i64) -> &'static CStr {
         error::STATE => c"not possible in this state",
         error::TOO_LONG => c"the datagram is longer than the path allows",
         error::MOVED => c"its flow group went to another elastic thread",
+        error::FILTERED => c"the vNIC may not send this",
         _ if answer >= 0 => c"no error",
         _ => c"an unknown error code",
     }
@@ -78,7 +80,7 @@ mod tests {
 
     #[test]
     fn codes_and_texts_are_those_of_the_contract() {
-        for number in 1..=14 {
+        for number in 1..=15 {
             assert_eq!(code(Error::from_code(number)), -number);
             assert_ne!(text(-number), c"an unknown error code");
         }

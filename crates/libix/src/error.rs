@@ -33,6 +33,8 @@ pub enum Error {
     TooLong,
     /// The flow group is another elastic thread's.
     Moved,
+    /// The vNIC may not send this.
+    Filtered,
     /// A code that this version of libix does not know.
     Unknown,
 }
@@ -55,6 +57,7 @@ impl Error {
             error::STATE => Error::State,
             error::TOO_LONG => Error::TooLong,
             error::MOVED => Error::Moved,
+            error::FILTERED => Error::Filtered,
             _ => Error::Unknown,
         }
     }
@@ -83,6 +86,7 @@ impl fmt::Display for Error {
             Error::State => "the flow cannot do this in its state",
             Error::TooLong => "the datagram is longer than the path allows",
             Error::Moved => "its flow group went to another elastic thread",
+            Error::Filtered => "the vNIC may not send this",
             Error::Unknown => "the dataplane gave an unknown error code",
         })
     }

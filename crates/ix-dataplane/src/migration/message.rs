@@ -37,6 +37,8 @@ pub enum Message {
         /// The group.
         group: u8,
     },
+    /// No step of a migration: the application of one thread tells that of another.
+    Signal(u64),
 }
 
 /// Flow groups on their way, and all that belongs to them.

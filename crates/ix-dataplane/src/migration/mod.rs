@@ -283,6 +283,7 @@ impl ElasticThread {
             Message::Settled(serial, early) => self.hear_settled(from, serial, early),
             Message::Where { group, asks } => self.hear_question(group, asks, from, now_us),
             Message::Here { group } => self.hear_answer(group, from),
+            Message::Signal(value) => self.io.hear_signal(from, value),
         }
     }
 

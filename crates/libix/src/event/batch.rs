@@ -27,6 +27,12 @@ pub(super) enum Pending {
     UdpBind(u64),
     /// A datagram under way.
     Datagram(u64),
+    PacketBind(u64),
+    PacketInfo,
+    /// A frame under way.
+    Packet(u64),
+    /// To which elastic thread, and what.
+    Signal(u32, u64),
 }
 
 /// The elastic thread with one [`Pending`] beside each slot of its call array.
@@ -84,6 +90,18 @@ impl Batch {
         let pieces = core::iter::once(piece);
         if self.thread.push_udp_sendv(socket, to, pieces, id).is_some() {
             self.pending.push(Pending::Datagram(id));
+        }
+    }
+
+    /// Appends a frame; there is room. `id` is what `PacketSent` and the answer name.
+    pub(super) fn push_packet(
+        &mut self,
+        queue: u64,
+        pieces: impl Iterator<Item = SgEntry>,
+        id: u64,
+    ) {
+        if self.thread.push_packet_sendv(queue, pieces, id).is_some() {
+            self.pending.push(Pending::Packet(id));
         }
     }
 

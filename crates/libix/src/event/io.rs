@@ -1,6 +1,7 @@
 //! The loop as a handler sees it, and its bookkeeping between cycles.
 use super::batch::{Batch, Pending};
 use super::connection::{Connection, EMIT_CALLS, Emitted, Ending, Fin};
+use super::packets::Packets;
 use super::slab::Slab;
 use super::team::{Member, Team};
 use super::udp::Udp;
@@ -38,6 +39,7 @@ pub struct Io<S> {
     listeners: Slab<Listener>,
     timers: Slab<Timer>,
     pub(super) udp: Udp,
+    pub(super) packets: Packets,
     /// Connections with calls to append, each once.
     dirty: VecDeque<u64>,
     pub(super) failed: Vec<(u64, Dead)>,
@@ -65,6 +67,7 @@ impl<S> Io<S> {
             listeners: Slab::new(index),
             timers: Slab::new(index),
             udp: Udp::default(),
+            packets: Packets::new(index),
             dirty: VecDeque::new(),
             failed: Vec::new(),
             starved: Vec::new(),
@@ -267,6 +270,7 @@ impl<S> Io<S> {
         self.ask_for_memory();
         self.batch.refill();
         self.udp.flush(&mut self.batch);
+        self.packets.flush(&mut self.batch);
         let mut unfinished = false;
         while self.batch.has_room(EMIT_CALLS)
             && let Some(id) = self.dirty.pop_front()
@@ -311,6 +315,14 @@ impl<S> Io<S> {
                 }
                 Pending::UdpBind(id) => self.udp_bind_answered(id, answer),
                 Pending::Datagram(id) => self.udp.answered(id, answer),
+                Pending::PacketBind(id) => self.packet_bind_answered(id, answer),
+                Pending::PacketInfo => self.packets.info_answer = Some(answer),
+                Pending::Packet(id) => {
+                    if let Err(error) = answer {
+                        self.packet_left(id, Err(error));
+                    }
+                }
+                Pending::Signal(to, value) => self.signal_answered(to, value, answer),
                 Pending::Timer(id, delay_us) => self.timer_answered(id, delay_us, answer),
                 Pending::Drain => self.drain_refused = answer.err(),
                 Pending::SharedMemory => self.shared = Some(self.batch.thread.claim_tx(slot)),
@@ -387,7 +399,7 @@ impl<S> Io<S> {
     }
 
     fn has_backlog(&self) -> bool {
-        self.batch.has_backlog() || self.udp.has_backlog()
+        self.batch.has_backlog() || self.udp.has_backlog() || self.packets.has_backlog()
     }
 
     fn ask_for_memory(&mut self) {

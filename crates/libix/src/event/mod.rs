@@ -18,13 +18,19 @@
 //!   [`Handler::on_migrate_in`]; timers and UDP sockets stay with their thread.
 //! * **Datagrams** come by [`Handler::on_datagram`] to sockets of [`EventLoop::udp_bind`] and leave
 //!   by [`Io::udp_send`]; as everywhere with UDP, one that finds no resources is lost.
+//! * **Packets** of a program's own protocol come whole to packet queues ([`Io::packet_bind`]), told by
+//!   [`Handler::on_packets`] or waited for with [`EventLoop::wait_queues`], and leave by
+//!   [`Io::packet_send`]. Doorbells ([`Io::set_bell`]) tell other threads of the program.
+//! * **Signals** go from loop to loop ([`Io::signal`], [`Handler::on_signal`]).
 
 mod batch;
+mod bell;
 mod conn;
 mod connection;
 mod io;
 mod migrate;
 mod output;
+mod packets;
 mod slab;
 mod team;
 mod udp;
@@ -37,9 +43,11 @@ use connection::Ending;
 use std::net::SocketAddr;
 use std::sync::atomic::AtomicU8;
 
+pub use bell::{Bell, Occasion};
 pub use conn::Conn;
 pub use io::Io;
 pub use output::{Lease, Release};
+pub use packets::{Claim, Frame, PIECES_MAX, Piece, Priority};
 pub use team::Team;
 
 /// Longest wait while connections starve for transmit memory: no event says that it is back.
@@ -108,6 +116,27 @@ pub trait Handler {
         data: &[u8],
     ) {
         let _ = (io, socket, from, data);
+    }
+
+    /// Frames came to a packet queue: [`Io::packet_receive`] takes them, now or later.
+    fn on_packets(&mut self, io: &mut Io<Self::State>, queue: u64) {
+        let _ = (io, queue);
+    }
+
+    /// A frame that was sent with `cookie` needs its memory no more; or it was not sent.
+    fn on_packet_sent(
+        &mut self,
+        io: &mut Io<Self::State>,
+        queue: u64,
+        cookie: u64,
+        outcome: Result<(), Error>,
+    ) {
+        let _ = (io, queue, cookie, outcome);
+    }
+
+    /// The loop of elastic thread `from` said this ([`Io::signal`]).
+    fn on_signal(&mut self, io: &mut Io<Self::State>, from: u32, value: u64) {
+        let _ = (io, from, value);
     }
 
     /// Everything that happened in a cycle has been told; the next one follows.
@@ -266,6 +295,7 @@ impl<H: Handler> EventLoop<H> {
         }
         self.report_failures();
         self.feed_starved();
+        self.report_packets();
         self.handler.on_cycle(&mut self.io);
         Ok(())
     }
@@ -292,6 +322,9 @@ impl<H: Handler> EventLoop<H> {
             Event::Drained => self.io.drained = true,
             Event::UdpRecv { cookie, data, peer } => self.datagram(cookie, data, peer),
             Event::UdpSent { cookie } => self.io.udp_sent(cookie),
+            Event::PacketRecv { cookie, data } => self.io.packet_came(cookie, data),
+            Event::PacketSent { cookie } => self.io.packet_left(cookie, Ok(())),
+            Event::Signal { from, value } => self.handler.on_signal(&mut self.io, from, value),
             Event::Unknown => {}
         }
     }

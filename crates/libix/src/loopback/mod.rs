@@ -9,6 +9,7 @@ mod calls;
 mod flow;
 mod groups;
 mod memory;
+mod packets;
 mod udp;
 
 use crate::raw::{EnterError, Gate, Thread};
@@ -91,6 +92,7 @@ struct World {
     listeners: BTreeMap<u64, (usize, u16, u64)>,
     timers: BTreeMap<u64, (usize, u64, u64)>,
     udp: udp::Udp,
+    packets: packets::Packets,
     sendv_calls: u64,
 }
 
@@ -149,6 +151,7 @@ impl Loopback {
             listeners: BTreeMap::new(),
             timers: BTreeMap::new(),
             udp: udp::Udp::default(),
+            packets: packets::Packets::default(),
             sendv_calls: 0,
             config,
         })))
@@ -184,6 +187,11 @@ impl Loopback {
     pub fn held_buffers(&self) -> usize {
         let world = self.0.borrow();
         world.config.rx_buffers - world.rx_free.len()
+    }
+
+    /// Frames that have not been given back.
+    pub fn held_frames(&self) -> usize {
+        self.0.borrow().packets.held()
     }
 
     /// `sendv` calls so far.

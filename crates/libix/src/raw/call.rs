@@ -1,7 +1,7 @@
 //! Batched system calls, one constructor each. [`ix_abi::call_op`] says what they mean.
 use super::TxBuf;
 use crate::addr;
-use ix_abi::{Call, Cookie, FlowInfo, Handle, call_op};
+use ix_abi::{Call, Cookie, FlowInfo, Handle, PacketInfo, call_op};
 use std::net::SocketAddr;
 
 /// A batched system call, ready for [`super::Thread::push`].
@@ -122,6 +122,42 @@ pub fn udp_unbind(socket: u64) -> Batched {
 /// Gives the buffer of a datagram back.
 pub fn udp_recv_done(data: super::Received) -> Batched {
     batched(call_op::UDP_RECV_DONE, [data.base()])
+}
+
+/// Answers the id of a packet queue on a device: it takes frames of a kind of
+/// [`ix_abi::packet_kind`] with this number.
+pub fn packet_bind(device: u32, kind: u64, number: u64, cookie: Cookie) -> Batched {
+    batched(call_op::PACKET_BIND, [device.into(), kind, number, cookie])
+}
+
+/// Ends a packet queue.
+pub fn packet_unbind(queue: u64) -> Batched {
+    batched(call_op::PACKET_UNBIND, [queue])
+}
+
+/// Gives the buffer of a frame back.
+pub fn packet_recv_done(data: super::Received) -> Batched {
+    batched(call_op::PACKET_RECV_DONE, [data.base()])
+}
+
+/// Writes an [`ix_abi::PacketInfo`] into `to`, to be read by [`packet_info_in`] once the call was
+/// answered. Keep the buffer until then.
+pub fn packet_info(queue: u64, to: &mut TxBuf) -> Batched {
+    to.clear();
+    to.extend(&[0; size_of::<PacketInfo>()]);
+    batched(call_op::PACKET_INFO, [queue, to.base()])
+}
+
+/// What [`packet_info`] has written.
+pub fn packet_info_in(from: &TxBuf) -> Option<PacketInfo> {
+    let bytes = from.get(..size_of::<PacketInfo>())?;
+    // SAFETY: that many bytes are readable, and any bytes are a `PacketInfo`.
+    Some(unsafe { bytes.as_ptr().cast::<PacketInfo>().read_unaligned() })
+}
+
+/// Has another elastic thread hear a number.
+pub fn signal(thread: u32, value: u64) -> Batched {
+    batched(call_op::SIGNAL, [thread.into(), value])
 }
 
 /// Answers a timer id; fires once.

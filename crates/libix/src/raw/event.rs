@@ -69,6 +69,25 @@ pub enum Event {
         /// Cookie of the call.
         cookie: Cookie,
     },
+    /// A frame for a packet queue.
+    PacketRecv {
+        /// The packet queue.
+        cookie: Cookie,
+        /// The frame.
+        data: Received,
+    },
+    /// The memory of a frame is free again.
+    PacketSent {
+        /// Cookie of the call.
+        cookie: Cookie,
+    },
+    /// Another elastic thread has said something.
+    Signal {
+        /// Which one.
+        from: u32,
+        /// What.
+        value: u64,
+    },
     /// A timer fired.
     Timer {
         /// Cookie of the timer.
@@ -166,6 +185,9 @@ impl Event {
             event_kind::DEAD => Event::Dead { cookie, reason: Dead::from_code(raw.code) },
             event_kind::UDP_RECV => Event::UdpRecv { cookie, data: received(raw), peer: peer(raw) },
             event_kind::UDP_SENT => Event::UdpSent { cookie },
+            event_kind::PACKET_RECV => Event::PacketRecv { cookie, data: received(raw) },
+            event_kind::PACKET_SENT => Event::PacketSent { cookie },
+            event_kind::SIGNAL => Event::Signal { from: raw.len, value: raw.data },
             event_kind::TIMER => Event::Timer { cookie },
             event_kind::MIGRATED => {
                 let (group, other) = (raw.len, raw.data as u32);

@@ -9,9 +9,11 @@
 //!
 //! Nothing here allocates, locks or enters Linux on that path, but for signals that wait.
 
+mod bell;
 pub mod call;
 mod event;
 pub(crate) mod huge;
+mod packet;
 mod process;
 pub(crate) mod rx;
 mod signal;
@@ -19,8 +21,11 @@ mod thread;
 mod tx;
 mod tx_buf;
 
+pub(crate) use bell::{ring_eventfd, signal_process};
 pub use event::{Event, Received};
 pub use huge::prefetch;
+pub use packet::Packet;
+pub(crate) use packet::Returns;
 pub use process::{FindError, Process, ProcessGate, Starter};
 pub use thread::{EnterError, Thread, Wait};
 pub use tx::TxArena;

@@ -243,6 +243,20 @@ impl Thread {
         Some((slot, bytes))
     }
 
+    /// Appends a frame of the first `SG_MAX` pieces, under the same rule for their memory;
+    /// `PacketSent` with `cookie` ends it. `None`: run a cycle first.
+    pub fn push_packet_sendv(
+        &mut self,
+        queue: u64,
+        pieces: impl Iterator<Item = SgEntry>,
+        cookie: Cookie,
+    ) -> Option<(usize, u64)> {
+        let (array, entries, bytes) = self.gather(pieces)?;
+        let args = [queue, array, entries, cookie];
+        let slot = self.push(call::batched(call_op::PACKET_SENDV, args))?;
+        Some((slot, bytes))
+    }
+
     /// Writes pieces where the dataplane may look: address and length of the array, bytes in it.
     #[inline]
     fn gather(&mut self, pieces: impl Iterator<Item = SgEntry>) -> Option<(u64, u64, u64)> {

@@ -182,3 +182,9 @@ impl Deref for TxShared {
         unsafe { &(*self.shared.as_ptr()).buf }
     }
 }
+
+impl fmt::Debug for TxShared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "TxShared({} bytes)", self.len())
+    }
+}

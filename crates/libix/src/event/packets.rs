@@ -1,0 +1,406 @@
+//! Packet queues of an event loop, for programs that bring their own protocol.
+use super::batch::{Batch, Pending};
+use super::bell::{Bells, Occasion};
+use super::io::Io;
+use super::slab::Slab;
+use super::{EventLoop, Handler};
+use crate::error::Error;
+use crate::raw::{Packet, Received, Returns, TxBuf, TxShared, Wait, call};
+use core::ops::Range;
+use ix_abi::{PacketInfo, SgEntry, packet_kind};
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+/// Pieces of a frame that is sent.
+pub const PIECES_MAX: usize = 4;
+/// Frames that may wait for room in the call array; beyond that `packet_send` refuses.
+const WAITING_MAX: usize = 4096;
+
+/// What a packet queue takes ([`ix_abi::packet_kind`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Claim {
+    /// Frames of this EtherType.
+    EtherType(u16),
+    /// IPv4 packets of this protocol.
+    IpProtocol(u8),
+    /// UDP datagrams to this port.
+    UdpPort(u16),
+}
+
+impl Claim {
+    /// As the contract writes it: kind and number.
+    pub fn to_abi(self) -> (u64, u64) {
+        match self {
+            Claim::EtherType(number) => (packet_kind::ETHER_TYPE, number.into()),
+            Claim::IpProtocol(number) => (packet_kind::IP_PROTOCOL, number.into()),
+            Claim::UdpPort(number) => (packet_kind::UDP_PORT, number.into()),
+        }
+    }
+}
+
+/// Which queues are told of first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Priority {
+    /// Before all others of the same cycle.
+    High,
+    /// As they come.
+    #[default]
+    Usual,
+}
+
+/// A piece of a frame to be sent, out of the memory in which it is.
+#[derive(Debug)]
+pub enum Piece {
+    /// A buffer of transmit memory, all of it.
+    Buffer(TxBuf),
+    /// A part of one that several frames or connections send.
+    Shared(TxShared, Range<usize>),
+    /// A received frame, or what is left of it.
+    Received(Packet),
+}
+
+impl Piece {
+    fn entry(&self) -> SgEntry {
+        let (base, len) = match self {
+            Piece::Buffer(buf) => (buf.base(), buf.len()),
+            Piece::Shared(shared, range) => {
+                let part = shared.get(range.clone()).unwrap_or_default();
+                (part.as_ptr().expose_provenance() as u64, part.len())
+            }
+            Piece::Received(packet) => (packet.base(), packet.len()),
+        };
+        SgEntry { base, len: len as u64 }
+    }
+}
+
+impl From<TxBuf> for Piece {
+    fn from(buf: TxBuf) -> Piece {
+        Piece::Buffer(buf)
+    }
+}
+
+impl From<Packet> for Piece {
+    fn from(packet: Packet) -> Piece {
+        Piece::Received(packet)
+    }
+}
+
+/// A frame to be sent: its pieces one behind the other.
+#[derive(Debug, Default)]
+pub struct Frame([Option<Piece>; PIECES_MAX]);
+
+impl Frame {
+    /// Of these pieces, of which the first [`PIECES_MAX`] count.
+    pub fn new(pieces: impl IntoIterator<Item = Piece>) -> Frame {
+        let mut pieces = pieces.into_iter();
+        Frame(std::array::from_fn(|_| pieces.next()))
+    }
+
+    fn entries(&self) -> impl Iterator<Item = SgEntry> {
+        self.0.iter().flatten().map(Piece::entry)
+    }
+}
+
+/// A packet queue.
+struct Queue {
+    /// Dataplane's name, once it is known.
+    name: Option<Result<u64, Error>>,
+    priority: Priority,
+    /// Frames that nobody has taken.
+    arrived: VecDeque<Packet>,
+    bells: Bells,
+    /// What to ring for at the end of this cycle.
+    has_come: bool,
+    has_left: bool,
+}
+
+/// A frame under way.
+struct Sending {
+    queue: u64,
+    cookie: u64,
+    frame: Frame,
+}
+
+pub(super) struct Packets {
+    queues: Slab<Queue>,
+    /// Memory that must stay until `PacketSent`, or until the call was refused.
+    sending: Slab<Sending>,
+    waiting: VecDeque<u64>,
+    /// Frames to be given back.
+    home: Rc<Returns>,
+    /// Queues to which something happened in this cycle, each once.
+    told: Vec<u64>,
+    /// What became of frames: queue, cookie, outcome.
+    outcomes: Vec<(u64, u64, Result<(), Error>)>,
+    /// Frames that the program knows by numbers.
+    kept: Slab<Packet>,
+    /// What the device is, as it was asked last.
+    info: Option<TxBuf>,
+    pub(super) info_answer: Option<Result<u64, Error>>,
+}
+
+impl Packets {
+    /// For an elastic thread.
+    pub(super) fn new(thread: u32) -> Packets {
+        Packets {
+            queues: Slab::new(thread),
+            sending: Slab::new(thread),
+            waiting: VecDeque::new(),
+            home: Rc::default(),
+            told: Vec::new(),
+            outcomes: Vec::new(),
+            kept: Slab::new(thread),
+            info: None,
+            info_answer: None,
+        }
+    }
+
+    pub(super) fn bells(&mut self, queue: u64) -> Option<&mut Bells> {
+        self.queues.get_mut(queue).map(|queue| &mut queue.bells)
+    }
+
+    /// Gives frames back and sends what waits, as far as there is room.
+    pub(super) fn flush(&mut self, batch: &mut Batch) {
+        while batch.has_room(1)
+            && let Some(call) = self.home.pop()
+        {
+            batch.push(call, Pending::Nothing);
+        }
+        while batch.has_room(1)
+            && let Some(id) = self.waiting.pop_front()
+        {
+            self.push(batch, id);
+        }
+    }
+
+    fn push(&mut self, batch: &mut Batch, id: u64) {
+        let Some(sending) = self.sending.get(id) else { return };
+        match self.queues.get(sending.queue).map(|queue| queue.name) {
+            Some(Some(Ok(name))) => batch.push_packet(name, sending.frame.entries(), id),
+            // It was unbound.
+            _ => drop(self.sending.remove(id)),
+        }
+    }
+
+    pub(super) fn has_backlog(&self) -> bool {
+        !self.waiting.is_empty() || !self.home.is_empty()
+    }
+
+    /// Notes that a queue is to be told of.
+    fn note(&mut self, id: u64, occasion: Occasion) {
+        let Some(queue) = self.queues.get_mut(id) else { return };
+        if !queue.has_come && !queue.has_left {
+            self.told.push(id);
+        }
+        match occasion {
+            Occasion::Arrived => queue.has_come = true,
+            Occasion::Sent => queue.has_left = true,
+        }
+    }
+}
+
+impl<S> Io<S> {
+    /// Opens a packet queue on a device (0: the first) and answers its id; [`Io::packet_outcome`] says
+    /// what came of it ([`EventLoop::packet_bind`] waits for that). Other elastic threads may bind the
+    /// same: each gets what its own queue pair receives.
+    pub fn packet_bind(&mut self, device: u32, claim: Claim, priority: Priority) -> u64 {
+        let id = self.packets.queues.insert(Queue {
+            name: None,
+            priority,
+            arrived: VecDeque::new(),
+            bells: Bells::default(),
+            has_come: false,
+            has_left: false,
+        });
+        let (kind, number) = claim.to_abi();
+        self.batch.push(call::packet_bind(device, kind, number, id), Pending::PacketBind(id));
+        id
+    }
+
+    /// Whether the queue was opened, once that is known; a refused one is forgotten.
+    pub fn packet_outcome(&mut self, queue: u64) -> Option<Result<(), Error>> {
+        let outcome = self.packets.queues.get(queue)?.name;
+        if let Some(Err(_)) = outcome {
+            self.packets.queues.remove(queue);
+        }
+        outcome.map(|name| name.map(|_| ()))
+    }
+
+    /// Ends a packet queue; frames that nobody has taken are lost with it.
+    pub fn packet_unbind(&mut self, queue: u64) {
+        self.packets.flush(&mut self.batch);
+        if let Some(Queue { name: Some(Ok(name)), .. }) = self.packets.queues.remove(queue) {
+            self.batch.push(call::packet_unbind(name), Pending::Nothing);
+        }
+    }
+
+    /// The oldest frame of a queue that nobody has taken.
+    #[inline]
+    pub fn packet_receive(&mut self, queue: u64) -> Option<Packet> {
+        self.packets.queues.get_mut(queue)?.arrived.pop_front()
+    }
+
+    /// Frames of a queue that nobody has taken.
+    pub fn packets_waiting(&self, queue: u64) -> usize {
+        self.packets.queues.get(queue).map_or(0, |queue| queue.arrived.len())
+    }
+
+    /// Sends a frame by the device of a queue with this cycle's batch, without a copy of the
+    /// program's; [`Handler::on_packet_sent`] ends it with the same cookie. Its headers and checksums
+    /// are the program's, and the vNIC's transmit filters decide whether it leaves. `false`: it was
+    /// not taken, because there is no such queue or too many frames wait.
+    pub fn packet_send(&mut self, queue: u64, frame: Frame, cookie: u64) -> bool {
+        let open = self.packets.queues.get(queue).is_some_and(|q| matches!(q.name, Some(Ok(_))));
+        if !open || self.packets.waiting.len() >= WAITING_MAX {
+            return false;
+        }
+        let id = self.packets.sending.insert(Sending { queue, cookie, frame });
+        if self.packets.waiting.is_empty() && self.batch.has_room(1) {
+            self.packets.push(&mut self.batch, id);
+        } else {
+            self.packets.waiting.push_back(id);
+        }
+        true
+    }
+
+    /// Has the loop of another elastic thread (or this one) hear a number; Linux has a part in it only
+    /// if that thread sleeps. One that hears too slowly is told again and again until it has room.
+    pub fn signal(&mut self, thread: u32, value: u64) {
+        self.batch.push(call::signal(thread, value), Pending::Signal(thread, value));
+    }
+
+    pub(super) fn signal_answered(&mut self, to: u32, value: u64, answer: Result<u64, Error>) {
+        if answer == Err(Error::NoResource) {
+            self.batch.push_later(call::signal(to, value), Pending::Signal(to, value));
+        }
+    }
+
+    /// Keeps a frame under a number, for programs that cannot own one.
+    pub fn packet_keep(&mut self, packet: Packet) -> u64 {
+        self.packets.kept.insert(packet)
+    }
+
+    /// The frame that was kept under this number, once.
+    pub fn packet_kept(&mut self, number: u64) -> Option<Packet> {
+        self.packets.kept.remove(number)
+    }
+
+    pub(super) fn packet_bind_answered(&mut self, id: u64, answer: Result<u64, Error>) {
+        match (self.packets.queues.get_mut(id), answer) {
+            (Some(queue), answer) => queue.name = Some(answer),
+            // Ended before it had a name.
+            (None, Ok(name)) => self.batch.push_later(call::packet_unbind(name), Pending::Nothing),
+            (None, Err(_)) => {}
+        }
+    }
+
+    #[inline]
+    pub(super) fn packet_came(&mut self, id: u64, data: Received) {
+        let packet = Packet::new(data, &self.packets.home);
+        if let Some(queue) = self.packets.queues.get_mut(id) {
+            queue.arrived.push_back(packet);
+            self.packets.note(id, Occasion::Arrived);
+        }
+    }
+
+    #[inline]
+    pub(super) fn packet_left(&mut self, id: u64, outcome: Result<(), Error>) {
+        if let Some(Sending { queue, cookie, .. }) = self.packets.sending.remove(id) {
+            self.packets.outcomes.push((queue, cookie, outcome));
+            self.packets.note(queue, Occasion::Sent);
+        }
+    }
+}
+
+impl<H: Handler> EventLoop<H> {
+    /// Opens a packet queue and answers its id; cycles run meanwhile.
+    pub fn packet_bind(
+        &mut self,
+        device: u32,
+        claim: Claim,
+        priority: Priority,
+    ) -> Result<u64, Error> {
+        let id = self.io.packet_bind(device, claim, priority);
+        loop {
+            self.turn(Wait::Poll)?;
+            if let Some(outcome) = self.io.packet_outcome(id) {
+                return outcome.map(|()| id);
+            }
+        }
+    }
+
+    /// What the device of a packet queue is and may do; cycles run meanwhile.
+    pub fn packet_info(&mut self, queue: u64) -> Result<PacketInfo, Error> {
+        let name = match self.io.packets.queues.get(queue).map(|queue| queue.name) {
+            Some(Some(Ok(name))) => name,
+            _ => return Err(Error::BadHandle),
+        };
+        let mut to = self.io.tx().alloc(size_of::<PacketInfo>()).ok_or(Error::NoResource)?;
+        self.io.batch.push(call::packet_info(name, &mut to), Pending::PacketInfo);
+        self.io.packets.info = Some(to);
+        loop {
+            self.turn(Wait::Poll)?;
+            if let Some(answer) = self.io.packets.info_answer.take() {
+                let to = self.io.packets.info.take().ok_or(Error::State)?;
+                return answer.and_then(|_| call::packet_info_in(&to).ok_or(Error::State));
+            }
+        }
+    }
+
+    /// Runs cycles until one of these packet queues has a frame, and answers which: one of high
+    /// priority before others. `None`: none came in that time, or [`Io::stop`].
+    pub fn wait_queues(&mut self, queues: &[u64], wait: Wait) -> Result<Option<u64>, Error> {
+        let now_us = self.io.now_us();
+        let until_us = match wait {
+            Wait::Poll => now_us,
+            Wait::Us(us) => now_us.saturating_add(us),
+            Wait::Forever => u64::MAX,
+        };
+        let mut next = Wait::Poll;
+        loop {
+            let full = queues.iter().filter(|id| self.io.packets_waiting(**id) > 0);
+            let first = full.min_by_key(|id| self.io.packets.queues.get(**id).map(|q| q.priority));
+            if let Some(&id) = first {
+                return Ok(Some(id));
+            }
+            // The first look is a whole cycle: the clock stands still between two.
+            if next != Wait::Poll && (self.io.now_us() >= until_us || self.io.take_stop()) {
+                return Ok(None);
+            }
+            self.turn(next)?;
+            next = match wait {
+                Wait::Forever => Wait::Forever,
+                _ => Wait::Us(until_us.saturating_sub(self.io.now_us())),
+            };
+        }
+    }
+
+    /// Tells of what happened to packet queues in this cycle, and rings for it.
+    pub(super) fn report_packets(&mut self) {
+        if self.io.packets.told.is_empty() {
+            return;
+        }
+        let mut outcomes = core::mem::take(&mut self.io.packets.outcomes);
+        for (queue, cookie, outcome) in outcomes.drain(..) {
+            self.handler.on_packet_sent(&mut self.io, queue, cookie, outcome);
+        }
+        // The list's memory is used again.
+        outcomes.append(&mut self.io.packets.outcomes);
+        self.io.packets.outcomes = outcomes;
+        let mut told = core::mem::take(&mut self.io.packets.told);
+        told.sort_by_key(|id| self.io.packets.queues.get(*id).map(|queue| queue.priority));
+        for id in told.drain(..) {
+            let Some(queue) = self.io.packets.queues.get_mut(id) else { continue };
+            let come = core::mem::take(&mut queue.has_come);
+            if core::mem::take(&mut queue.has_left) {
+                queue.bells.ring(Occasion::Sent);
+            }
+            if come {
+                queue.bells.ring(Occasion::Arrived);
+                self.handler.on_packets(&mut self.io, id);
+            }
+        }
+        told.append(&mut self.io.packets.told);
+        self.io.packets.told = told;
+    }
+}
