@@ -91,6 +91,51 @@ extern "C" {
  * threads, with IX_EVENT_MIGRATED of each; at the end comes
  * IX_EVENT_REVOKE with IX_REVOKE_DRAINED. STATE: no other is active. */
 #define IX_CALL_DRAIN 22
+/* args: device (0: the first), what it takes (IX_PACKET_KIND_* number), its number, cookie.
+ * Answers the id of a packet queue of this elastic thread: whole frames that this thread's queue
+ * pair of the device receives of that kind come as PACKET_RECV, and no part of the dataplane
+ * answers them. IN_USE: another queue or a socket has them. NOT_LOCAL: the device leaves them
+ * to Linux. */
+#define IX_CALL_PACKET_BIND 23
+/* args: packet queue id. */
+#define IX_CALL_PACKET_UNBIND 24
+/* args: packet queue id, pointer to ix_sg_entrys in transmit memory, number of them, cookie.
+ * Sends one whole frame by the queue's device, as it is: its headers and checksums are the
+ * application's. Answers its bytes; PACKET_SENT says when the memory is free. FILTERED: the
+ * vNIC may not send it. */
+#define IX_CALL_PACKET_SENDV 25
+/* args: data pointer of the PACKET_RECV event. Gives the buffer back. */
+#define IX_CALL_PACKET_RECV_DONE 26
+/* args: packet queue id, pointer to a ix_packet_info in transmit memory. */
+#define IX_CALL_PACKET_INFO 27
+/* args: elastic thread, a number. That thread hears SIGNAL. Linux has a part in it only if the
+ * thread sleeps. */
+#define IX_CALL_SIGNAL 28
+
+/* What a packet queue takes (IX_CALL_PACKET_BIND). */
+/* Frames of an EtherType that is none of the dataplane's: the number is 0x0600 or more, and not
+ * IPv4's, ARP's, IPv6's or a VLAN tag's. Not on an interface that is shared with Linux. */
+#define IX_PACKET_KIND_ETHER_TYPE 1
+/* IPv4 packets to an address of the dataplane, of a protocol that is not ICMP, TCP or UDP. Their
+ * header was checked, and those that came in fragments are whole. */
+#define IX_PACKET_KIND_IP_PROTOCOL 2
+/* UDP datagrams to this port. Their headers and checksum were checked. They come to the thread of
+ * their flow group, as those of sockets do. */
+#define IX_PACKET_KIND_UDP_PORT 3
+
+/* What flags is made of. */
+/* Received UDP datagrams may have the sum of their pseudo-header for a checksum: the sender is on
+ * this machine. */
+#define IX_PACKET_FLAG_PARTIAL_CHECKSUMS 1
+/* The peer can still change a received frame: copy what you check. */
+#define IX_PACKET_FLAG_SHARED_FRAMES 2
+/* Transmit filters say what may be sent. Without, it is what comes from the device's own Ethernet
+ * address and, of IPv4 and ARP, in the name of an address of the dataplane. */
+#define IX_PACKET_FLAG_TX_FILTERED 4
+/* Receive filters say what is heard. */
+#define IX_PACKET_FLAG_RX_FILTERED 8
+/* Other EtherTypes than IPv4's and ARP's are the dataplane's as well. */
+#define IX_PACKET_FLAG_ANY_ETHER_TYPE 16
 
 /* Options of a flow (IX_CALL_SET_OPT). */
 /* 1: Nagle's algorithm on (RFC 9293 3.7.4); off by default. */
@@ -139,6 +184,13 @@ extern "C" {
 #define IX_EVENT_MIGRATED 10
 /* This elastic thread is taken away or given back: data is a IX_REVOKE_* number. */
 #define IX_EVENT_REVOKE 11
+/* A frame: cookie of the packet queue, data (address of its Ethernet header), len. Yours
+ * until PACKET_RECV_DONE. */
+#define IX_EVENT_PACKET_RECV 12
+/* The memory of a frame is free again: cookie of the call. */
+#define IX_EVENT_PACKET_SENT 13
+/* Another elastic thread called SIGNAL: len is its number, data what it said. */
+#define IX_EVENT_SIGNAL 14
 
 /* What IX_EVENT_REVOKE tells (data). */
 /* The thread was given back, and has flow groups again. */
@@ -179,6 +231,8 @@ extern "C" {
 #define IX_ERROR_TOO_LONG 13
 /* The flow's group is another elastic thread's: call there. */
 #define IX_ERROR_MOVED 14
+/* The vNIC may not send this. */
+#define IX_ERROR_FILTERED 15
 
 /* Which end of a migration IX_EVENT_MIGRATED tells of (code). */
 /* On the old thread: all events of the group's flows came before this one. Calls on their
@@ -313,6 +367,22 @@ typedef struct ix_flow_info {
     uint32_t reserved;
 } ix_flow_info; /* 80 bytes */
 
+/* What PACKET_INFO tells of a packet queue's device. */
+typedef struct ix_packet_info {
+    /* 0: Its Ethernet address. */
+    uint8_t mac[6];
+    /* 6: Its number. */
+    uint16_t device;
+    /* 8: Longest frame that can be sent, bytes from the Ethernet header on. */
+    uint32_t frame_bytes_max;
+    /* 12: Of IX_PACKET_FLAG_* number. */
+    uint32_t flags;
+    /* 16: Packet queues that an elastic thread can have. */
+    uint32_t queues_max;
+    /* 20: Frames that may be held before PACKET_RECV_DONE; then further ones are lost. */
+    uint32_t held_max;
+} ix_packet_info; /* 24 bytes */
+
 /* What the application finds at the address in IX_ENV_HEADER; read-only for it. */
 typedef struct ix_process_header {
     /* 0: IX_ABI_MAGIC. */
@@ -430,7 +500,36 @@ typedef struct ix_callbacks {
     void (*revoke)(ix_loop *loop);
     /* 120: This elastic thread was given back. */
     void (*restore)(ix_loop *loop);
-} ix_callbacks; /* 128 bytes */
+    /* 128: Frames came to a packet queue: ix_packet_receive takes them, now or later. */
+    void (*packets)(ix_loop *loop, uint64_t queue);
+    /* 136: The memory of a frame that was sent with cookie is free: 0, or minus the IX_ERROR_ number why
+     * it was not sent. */
+    void (*packet_sent)(ix_loop *loop, uint64_t queue, uint64_t cookie, int64_t outcome);
+    /* 144: The loop of elastic thread from said this number (ix_signal). */
+    void (*signal)(ix_loop *loop, uint32_t from, uint64_t value);
+} ix_callbacks; /* 152 bytes */
+
+/* A received frame. */
+typedef struct ix_packet {
+    /* 0: Its Ethernet header, and all that follows. Read-only. */
+    const void *data;
+    /* 8: How many bytes. */
+    size_t bytes;
+    /* 16: For ix_packet_done and ix_packet_send. */
+    uint64_t number;
+} ix_packet; /* 24 bytes */
+
+/* A piece of a frame to be sent. */
+typedef struct ix_packet_piece {
+    /* 0: A buffer, of which the first bytes are sent; NULL: a part of a received frame. */
+    ix_buffer *buffer;
+    /* 8: The number of a received frame, where buffer is NULL. */
+    uint64_t packet;
+    /* 16: From which of its bytes on. */
+    size_t from;
+    /* 24: How many bytes. */
+    size_t bytes;
+} ix_packet_piece; /* 32 bytes */
 
 
 /* The event loop: one for each elastic thread.
@@ -625,6 +724,53 @@ int64_t ix_send_lent(ix_loop *loop, uint64_t conn, const void *data, size_t byte
 
 /* The most bytes that ix_buffer_new has room for. */
 size_t ix_buffer_largest(void);
+
+/* Packets of the program's own protocol, doorbells, and signals between loops.
+ *
+ * A packet queue takes whole frames of a kind (an IX_PACKET_KIND_ number) that no other part of the
+ * dataplane answers. They come to the callback packets, or ix_packet_wait waits for them, and
+ * ix_packet_receive takes them from where the device has put them. What is sent is a frame of the
+ * program's making; the vNIC's transmit filters decide whether it leaves. */
+
+/* Opens a packet queue on a device (0: the first) for frames of a kind with this number, and answers
+ * its number; cycles run meanwhile, so not within a callback. high is not 0: it is told of before
+ * other queues. */
+int64_t ix_packet_bind(ix_loop *loop, uint32_t device, uint64_t kind, uint64_t number, int high);
+
+/* Ends a packet queue; frames that were not taken are lost with it. */
+int64_t ix_packet_unbind(ix_loop *loop, uint64_t queue);
+
+/* What the device of a packet queue is and may do; cycles run meanwhile, so not within a callback. */
+int64_t ix_packet_device(ix_loop *loop, uint64_t queue, ix_packet_info *to);
+
+/* Takes the oldest frame of a queue: 1, and the frame is the program's until ix_packet_done or until
+ * it is sent; 0: there is none. */
+int64_t ix_packet_receive(ix_loop *loop, uint64_t queue, ix_packet *to);
+
+/* Gives a frame back. A program that keeps too many receives no more. */
+int64_t ix_packet_done(ix_loop *loop, uint64_t number);
+
+/* Sends a frame of at most four pieces, one behind the other, by the device of a queue; packet_sent
+ * hears cookie when their memory is free, or that it was not sent. The pieces' buffers and packets
+ * are the library's from here on, whatever the answer. */
+int64_t ix_packet_send(
+    ix_loop *loop, uint64_t queue, const ix_packet_piece *pieces, size_t count, uint64_t cookie);
+
+/* Runs cycles until one of these packet queues has a frame, at most for wait_us (0: one cycle,
+ * IX_GATE_WAIT_FOREVER: no bound), and answers which: one that is high before others. 0: none has.
+ * Not within a callback. */
+int64_t ix_packet_wait(ix_loop *loop, const uint64_t *queues, size_t count, uint64_t wait_us);
+
+/* Adds one to an eventfd, once a cycle, when frames have come to a packet queue; sent is not 0: when
+ * some have left. The descriptor is copied; -1: no doorbell any more. */
+int64_t ix_packet_bell_fd(ix_loop *loop, uint64_t queue, int sent, int fd);
+
+/* As ix_packet_bell_fd, by a signal to the process; 0: no doorbell any more. */
+int64_t ix_packet_bell_signal(ix_loop *loop, uint64_t queue, int sent, int signal);
+
+/* Has the loop of another elastic thread, or this one, hear a number by its callback signal. Linux
+ * has a part in it only if that thread sleeps. */
+int64_t ix_signal(ix_loop *loop, uint32_t thread, uint64_t value);
 
 /* Addresses. */
 

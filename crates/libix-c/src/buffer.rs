@@ -70,7 +70,7 @@ pub unsafe extern "C" fn ix_buffer_free(buffer: *mut ix_buffer) {
 ///
 /// # Safety
 /// As `ix_buffer_free`; the bytes were written.
-unsafe fn take(buffer: *mut ix_buffer, bytes: usize) -> Option<TxBuf> {
+pub(crate) unsafe fn take(buffer: *mut ix_buffer, bytes: usize) -> Option<TxBuf> {
     // SAFETY: the caller's promise.
     let capacity = unsafe { ix_buffer_capacity(buffer) };
     if buffer.is_null() || bytes > capacity {

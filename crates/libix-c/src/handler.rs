@@ -3,8 +3,8 @@ use crate::event_loop::ix_loop;
 use crate::types::{State, ix_callbacks, ix_endpoint};
 use core::ffi::c_void;
 use ix_abi::dead;
-use libix::Dead;
 use libix::event::{Conn, Handler, Io};
+use libix::{Dead, Error};
 use std::net::SocketAddr;
 
 /// Calls what the program has given.
@@ -142,6 +142,31 @@ impl Handler for Callbacks {
         let Some(call) = self.table.revoke else { return };
         // SAFETY: see above.
         self.tell(io, |owner| unsafe { call(owner) });
+    }
+
+    fn on_packets(&mut self, io: &mut Io<State>, queue: u64) {
+        let Some(call) = self.table.packets else { return };
+        // SAFETY: see above.
+        self.tell(io, |owner| unsafe { call(owner, queue) });
+    }
+
+    fn on_packet_sent(
+        &mut self,
+        io: &mut Io<State>,
+        queue: u64,
+        cookie: u64,
+        outcome: Result<(), Error>,
+    ) {
+        let Some(call) = self.table.packet_sent else { return };
+        let outcome = outcome.map_or_else(crate::error::code, |()| 0);
+        // SAFETY: see above.
+        self.tell(io, |owner| unsafe { call(owner, queue, cookie, outcome) });
+    }
+
+    fn on_signal(&mut self, io: &mut Io<State>, from: u32, value: u64) {
+        let Some(call) = self.table.signal else { return };
+        // SAFETY: see above.
+        self.tell(io, |owner| unsafe { call(owner, from, value) });
     }
 
     fn on_restore(&mut self, io: &mut Io<State>) {

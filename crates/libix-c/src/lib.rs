@@ -15,5 +15,6 @@ pub mod error;
 pub mod event_loop;
 pub mod handler;
 pub mod io;
+pub mod packet;
 pub mod process;
 pub mod types;

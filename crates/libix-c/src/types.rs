@@ -1,4 +1,5 @@
 //! Types of the event loop.
+use crate::buffer::ix_buffer;
 use crate::event_loop::ix_loop;
 use core::ffi::{c_int, c_void};
 
@@ -87,6 +88,40 @@ pub struct ix_callbacks {
     pub revoke: Option<unsafe extern "C" fn(loop_: *mut ix_loop)>,
     /// This elastic thread was given back.
     pub restore: Option<unsafe extern "C" fn(loop_: *mut ix_loop)>,
+    /// Frames came to a packet queue: ix_packet_receive takes them, now or later.
+    pub packets: Option<unsafe extern "C" fn(loop_: *mut ix_loop, queue: u64)>,
+    /// The memory of a frame that was sent with cookie is free: 0, or minus the IX_ERROR_ number why
+    /// it was not sent.
+    pub packet_sent:
+        Option<unsafe extern "C" fn(loop_: *mut ix_loop, queue: u64, cookie: u64, outcome: i64)>,
+    /// The loop of elastic thread from said this number (ix_signal).
+    pub signal: Option<unsafe extern "C" fn(loop_: *mut ix_loop, from: u32, value: u64)>,
+}
+
+/// A received frame.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct ix_packet {
+    /// Its Ethernet header, and all that follows. Read-only.
+    pub data: *const c_void,
+    /// How many bytes.
+    pub bytes: usize,
+    /// For ix_packet_done and ix_packet_send.
+    pub number: u64,
+}
+
+/// A piece of a frame to be sent.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct ix_packet_piece {
+    /// A buffer, of which the first bytes are sent; NULL: a part of a received frame.
+    pub buffer: *mut ix_buffer,
+    /// The number of a received frame, where buffer is NULL.
+    pub packet: u64,
+    /// From which of its bytes on.
+    pub from: usize,
+    /// How many bytes.
+    pub bytes: usize,
 }
 
 /// What a C program keeps for a connection.

@@ -136,6 +136,9 @@ impl<P: Protocol> OnIx<P> {
             | Event::Revoked
             | Event::Restored
             | Event::Drained
+            | Event::PacketRecv { .. }
+            | Event::PacketSent { .. }
+            | Event::Signal { .. }
             | Event::Unknown => {}
         }
     }

@@ -155,6 +155,29 @@ fn every_function_does_what_the_header_says() {
 }
 
 #[test]
+fn a_program_in_c_brings_its_own_protocol() {
+    let test = "a_program_in_c_brings_its_own_protocol";
+    for words in [&["cc", "-xc"][..], &["c++", "-xc++"]] {
+        let Some(program) = compile(test, words, "tests/programs/packets.c") else { continue };
+        for nic in Nic::ALL {
+            let Some(bed) = Bed::new(test, nic, 1) else { return };
+            let service = bed.start(&[program.to_str().expect("text")]);
+            service.process.wait_for("ready", PATIENCE);
+            let raw = support::raw::Raw::open(&bed);
+            assert_eq!(raw.ask(b"a question"), b"a question");
+            // The second one is answered in a foreign name, which does not leave.
+            let done = || service.process.said().iter().any(|line| line == "ok");
+            support::eventually("it is done", || {
+                raw.send(b"another");
+                done()
+            });
+            let (status, said) = service.process.wait(PATIENCE);
+            assert!(status.success(), "{words:?}: {said:#?}");
+        }
+    }
+}
+
+#[test]
 fn without_a_dataplane_it_says_so_in_a_line() {
     let test = "without_a_dataplane_it_says_so_in_a_line";
     let Some(program) = compile(test, &["cc"], "examples/echo.c") else { return };

@@ -9,6 +9,7 @@ pub mod frames;
 pub mod lab;
 pub mod memif;
 pub mod process;
+pub mod raw;
 pub mod stats;
 pub mod traffic;
 pub mod turn;

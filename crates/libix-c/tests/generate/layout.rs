@@ -1,6 +1,6 @@
 //! Sizes and offsets, as the compiler has them.
-use ix_abi::{Call, Event, FlowInfo, ProcessHeader, SgEntry, ThreadArea, ThreadStatus};
-use ix_c::types::{ix_callbacks, ix_endpoint};
+use ix_abi::{Call, Event, FlowInfo, PacketInfo, ProcessHeader, SgEntry, ThreadArea, ThreadStatus};
+use ix_c::types::{ix_callbacks, ix_endpoint, ix_packet, ix_packet_piece};
 use std::mem::offset_of;
 
 /// A structure: its name, size and alignment, and of each field name, offset and size.
@@ -55,6 +55,9 @@ pub fn layouts() -> Vec<Layout> {
             retransmits,
             reserved,
         }),
+        layout!(PacketInfo { mac, device, frame_bytes_max, flags, queues_max, held_max }),
+        layout!(ix_packet { data, bytes, number }),
+        layout!(ix_packet_piece { buffer, packet, from, bytes }),
         layout!(ProcessHeader {
             magic,
             version,
@@ -89,6 +92,9 @@ pub fn layouts() -> Vec<Layout> {
             migrate_in,
             revoke,
             restore,
+            packets,
+            packet_sent,
+            signal,
         }),
     ]
 }

@@ -12,6 +12,8 @@ pub fn prefix(module: &str) -> &'static str {
         "error" => "IX_ERROR_",
         "migrated" => "IX_MIGRATED_",
         "dead" => "IX_DEAD_",
+        "packet_kind" => "IX_PACKET_KIND_",
+        "packet_flag" => "IX_PACKET_FLAG_",
         "gate_op" => "IX_GATE_",
         _ => panic!("a new module `{module}`: give it a prefix"),
     }

@@ -28,6 +28,16 @@ pub enum Claim {
 }
 
 impl Claim {
+    /// Of a kind and a number of the contract, if there is such a one.
+    pub fn from_abi(kind: u64, number: u64) -> Option<Claim> {
+        match kind {
+            packet_kind::ETHER_TYPE => u16::try_from(number).ok().map(Claim::EtherType),
+            packet_kind::IP_PROTOCOL => u8::try_from(number).ok().map(Claim::IpProtocol),
+            packet_kind::UDP_PORT => u16::try_from(number).ok().map(Claim::UdpPort),
+            _ => None,
+        }
+    }
+
     /// As the contract writes it: kind and number.
     pub fn to_abi(self) -> (u64, u64) {
         match self {

@@ -1,0 +1,152 @@
+//! Programs that bring their own protocol: packet queues under a real service, asked by real Linux.
+mod support;
+
+use std::process::Command;
+use std::time::{Duration, Instant};
+use support::command::errors;
+use support::frames::{self, Macs};
+use support::raw::Raw;
+use support::{Bed, Nic, PATIENCE, Service};
+
+/// The EtherType for experiments, as `ix-frames` uses it.
+const ETHER_TYPE: u16 = 0x88b5;
+
+fn serve(bed: &Bed, carrier: &str) -> Service {
+    let program = support::build_program("ix-frames");
+    let service = bed.start(&[program.to_str().expect("text"), carrier]);
+    service.process.wait_for("ready", PATIENCE);
+    service
+}
+
+fn question(name: &[u8; 4], numbers: &[u32]) -> Vec<u8> {
+    let mut body = [b"ADD\x01", &name[..]].concat();
+    body.extend((numbers.len() as u32).to_be_bytes());
+    numbers.iter().for_each(|number| body.extend(number.to_be_bytes()));
+    body
+}
+
+fn answer(name: &[u8; 4], sum: u32) -> Vec<u8> {
+    [&b"ADD\x02"[..], name, &sum.to_be_bytes()].concat()
+}
+
+#[test]
+fn linux_is_answered_by_a_protocol_that_only_the_program_knows() {
+    let test = "linux_is_answered_by_a_protocol_that_only_the_program_knows";
+    for nic in Nic::ALL {
+        let Some(bed) = Bed::new(test, nic, 1) else { return };
+        let service = serve(&bed, "ip");
+        let raw = Raw::open(&bed);
+        let many: Vec<u32> = (0..350).collect();
+        for (name, numbers, sum) in
+            [(b"none", &[][..], 0), (b"two ", &[40, 2], 42), (b"many", &many, 350 * 349 / 2)]
+        {
+            assert_eq!(raw.ask(&question(name, numbers)), answer(name, sum), "{nic:?}");
+        }
+        // Fragments are made whole before the program sees them, and what is in several pieces is none
+        // of a packet queue's: either way nothing is left over.
+        for _ in 0..100 {
+            raw.send(b"what is this");
+        }
+        assert_eq!(raw.ask(&question(b"last", &[1])), answer(b"last", 1));
+        service.finish(PATIENCE);
+    }
+}
+
+#[test]
+fn the_vnics_filters_hold_for_a_programs_own_protocol() {
+    let test = "the_vnics_filters_hold_for_a_programs_own_protocol";
+    for nic in Nic::ALL {
+        let Some(bed) = Bed::new(test, nic, 1) else { return };
+        let service = serve(&bed, "ip");
+        let raw = Raw::open(&bed);
+        assert_eq!(raw.ask(&question(b"one ", &[1])), answer(b"one ", 1));
+        ctl(&service, &["filter", "create", "tx ip proto 253 service 10.88.0.2 peer 10.88.9.9"]);
+        let end = Instant::now() + PATIENCE;
+        while service.stats().total("drops.tx_foreign_other") == 0 {
+            assert!(Instant::now() < end, "it is not held back");
+            raw.send(&question(b"two ", &[2]));
+            assert_eq!(raw.receive(Duration::from_millis(20)), None, "answered without a right to");
+        }
+        service.process.wait_for("ix-frames: an answer was not sent: the vNIC may not", PATIENCE);
+        ctl(&service, &["filter", "remove", "--all"]);
+        assert_eq!(raw.ask(&question(b"tre ", &[3])), answer(b"tre ", 3));
+        service.finish(PATIENCE);
+    }
+}
+
+#[track_caller]
+fn ctl(service: &Service, args: &[&str]) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ix"));
+    command.arg("ctl").args(args).arg("--control").arg(service.control());
+    let output = command.output().expect("the command starts");
+    assert!(output.status.success(), "{args:?}: {}", errors(&output));
+}
+
+#[test]
+fn frames_of_a_type_of_their_own_come_where_linux_does_not_keep_them() {
+    let test = "frames_of_a_type_of_their_own_come_where_linux_does_not_keep_them";
+    let Some(bed) = Bed::new(test, Nic::Tap, 1) else { return };
+    let service = serve(&bed, "ether");
+    let (wire, own) = (bed.wire(), bed.client_mac());
+    let macs = Macs { to: [0xff; 6], from: own };
+    let asked = frames::ethernet(macs, ETHER_TYPE, &question(b"wire", &[20, 3]));
+    let end = Instant::now() + PATIENCE;
+    let answered = loop {
+        assert!(Instant::now() < end, "no answer");
+        wire.send(&asked).expect("sends");
+        let came = wire.receive(Duration::from_secs(1)).expect("hears");
+        if let Some(frame) = came.filter(|frame| frame[12..14] == ETHER_TYPE.to_be_bytes()) {
+            break frame;
+        }
+    };
+    assert_eq!(answered[..6], own);
+    assert_eq!(answered[14..26], answer(b"wire", 23));
+    // Somebody else's frame is none of ours.
+    let before = service.stats().total("drops.eth_not_for_us");
+    let macs = Macs { to: [2, 0, 0, 0, 0, 0x77], from: own };
+    wire.send(&frames::ethernet(macs, ETHER_TYPE, &question(b"wire", &[1]))).expect("sends");
+    service.wait_until("it was dropped", PATIENCE, |s| s.total("drops.eth_not_for_us") > before);
+    service.finish(PATIENCE);
+    drop(bed);
+    let Some(bed) = Bed::new(test, Nic::Afxdp, 1) else { return };
+    let program = support::build_program("ix-frames");
+    let service = bed.start(&[program.to_str().expect("text"), "ether"]);
+    let (status, said) = service.process.wait(PATIENCE);
+    assert!(!status.success() && said.iter().any(|l| l.contains("Linux keeps them")), "{said:?}");
+}
+
+/// An idle program sleeps, and a packet wakes it. Printed, not asserted: how long that takes is the
+/// machine's to say.
+#[test]
+fn an_idle_program_sleeps_until_a_packet_comes() {
+    let test = "an_idle_program_sleeps_until_a_packet_comes";
+    for nic in Nic::ALL {
+        let Some(bed) = Bed::new(test, nic, 1) else { return };
+        let service = serve(&bed, "ip");
+        let raw = Raw::open(&bed);
+        let ask = |number: u32| {
+            let start = Instant::now();
+            assert_eq!(raw.ask(&question(b"wake", &[number])), answer(b"wake", number));
+            start.elapsed().as_secs_f64() * 1e6
+        };
+        let mut asleep: Vec<f64> = (0..100)
+            .map(|number| {
+                std::thread::sleep(Duration::from_millis(5));
+                ask(number)
+            })
+            .collect();
+        let mut awake: Vec<f64> = (0..1000).map(ask).collect();
+        for all in [&mut asleep, &mut awake] {
+            all.sort_by(f64::total_cmp);
+        }
+        let at = |all: &[f64], share: f64| all[((all.len() - 1) as f64 * share) as usize];
+        println!(
+            "{nic:?}: answered after {:.0} µs (p99 {:.0}) asleep, {:.0} µs (p99 {:.0}) awake",
+            at(&asleep, 0.5),
+            at(&asleep, 0.99),
+            at(&awake, 0.5),
+            at(&awake, 0.99)
+        );
+        service.finish(PATIENCE);
+    }
+}

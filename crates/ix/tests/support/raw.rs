@@ -1,0 +1,69 @@
+//! Packets of no protocol that Linux knows, out of a raw socket.
+use super::{Bed, PATIENCE, SERVICE};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+/// Protocol number for experiments (RFC 3692).
+pub const IP_PROTOCOL: u8 = 253;
+
+/// A raw socket of Linux, by which it speaks this protocol over IPv4.
+pub struct Raw(OwnedFd);
+
+impl Raw {
+    /// Opens one where the clients are, towards the service.
+    pub fn open(bed: &Bed) -> Raw {
+        bed.client.run(|| {
+            // SAFETY: a plain system call; the descriptor that it answers is nobody else's.
+            let fd = unsafe {
+                let fd = libc::socket(libc::AF_INET, libc::SOCK_RAW, IP_PROTOCOL.into());
+                assert!(fd >= 0, "a raw socket: {}", std::io::Error::last_os_error());
+                OwnedFd::from_raw_fd(fd)
+            };
+            let mut to: libc::sockaddr_in =
+                // SAFETY: all zeroes is a valid address.
+                unsafe { std::mem::zeroed() };
+            to.sin_family = libc::AF_INET as u16;
+            to.sin_addr.s_addr = u32::from(*SERVICE.ip()).to_be();
+            let len = size_of_val(&to) as u32;
+            // SAFETY: the address lives across the call and its size is given.
+            let ret = unsafe { libc::connect(fd.as_raw_fd(), (&raw const to).cast(), len) };
+            assert_eq!(ret, 0, "{}", std::io::Error::last_os_error());
+            Raw(fd)
+        })
+    }
+
+    /// Sends the body of a packet.
+    pub fn send(&self, body: &[u8]) {
+        // SAFETY: the buffer is valid for its length.
+        let n = unsafe { libc::send(self.0.as_raw_fd(), body.as_ptr().cast(), body.len(), 0) };
+        assert_eq!(n, body.len() as isize, "{}", std::io::Error::last_os_error());
+    }
+
+    /// The body of the next packet from the service; `None`: none came in that time.
+    pub fn receive(&self, patience: Duration) -> Option<Vec<u8>> {
+        let mut poll = libc::pollfd { fd: self.0.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        // SAFETY: one pollfd that lives across the call.
+        if unsafe { libc::poll(&mut poll, 1, patience.as_millis() as i32) } != 1 {
+            return None;
+        }
+        let mut packet = [0u8; 2048];
+        let (at, len) = (packet.as_mut_ptr().cast(), packet.len());
+        // SAFETY: the buffer is valid for its length.
+        let n = unsafe { libc::recv(self.0.as_raw_fd(), at, len, 0) };
+        assert!(n >= 20, "{}", std::io::Error::last_os_error());
+        Some(packet[20..n as usize].to_vec())
+    }
+
+    /// Asks until an answer comes: as with every packet, one may be lost.
+    #[track_caller]
+    pub fn ask(&self, body: &[u8]) -> Vec<u8> {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            self.send(body);
+            if let Some(answer) = self.receive(Duration::from_secs(1)) {
+                return answer;
+            }
+            assert!(Instant::now() < end, "no answer");
+        }
+    }
+}

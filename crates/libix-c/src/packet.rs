@@ -1,0 +1,260 @@
+//! Packets of the program's own protocol, doorbells, and signals between loops.
+//!
+//! A packet queue takes whole frames of a kind (an IX_PACKET_KIND_ number) that no other part of the
+//! dataplane answers. They come to the callback packets, or ix_packet_wait waits for them, and
+//! ix_packet_receive takes them from where the device has put them. What is sent is a frame of the
+//! program's making; the vNIC's transmit filters decide whether it leaves.
+use crate::buffer::{ix_buffer, take};
+use crate::event_loop::{answer, ix_loop, with};
+use crate::types::{ix_packet, ix_packet_piece};
+use core::ffi::c_int;
+use ix_abi::{PacketInfo, gate_op};
+use libix::Error;
+use libix::event::{Bell, Claim, Frame, Occasion, PIECES_MAX, Piece, Priority};
+use libix::raw::{TxBuf, Wait};
+use std::os::fd::BorrowedFd;
+
+/// Opens a packet queue on a device (0: the first) for frames of a kind with this number, and answers
+/// its number; cycles run meanwhile, so not within a callback. high is not 0: it is told of before
+/// other queues.
+///
+/// # Safety
+/// A loop of this thread.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ix_packet_bind(
+    loop_: *mut ix_loop,
+    device: u32,
+    kind: u64,
+    number: u64,
+    high: c_int,
+) -> i64 {
+    let priority = if high != 0 { Priority::High } else { Priority::Usual };
+    let open = |this: &ix_loop| {
+        let claim = Claim::from_abi(kind, number).ok_or(Error::Invalid)?;
+        this.events(|events| events.packet_bind(device, claim, priority)).map(|id| id as i64)
+    };
+    // SAFETY: the caller's promise.
+    answer(unsafe { with(loop_, open) })
+}
+
+/// Ends a packet queue; frames that were not taken are lost with it.
+///
+/// # Safety
+/// A loop of this thread.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ix_packet_unbind(loop_: *mut ix_loop, queue: u64) -> i64 {
+    // SAFETY: the caller's promise.
+    answer(unsafe { with(loop_, |this| this.io(|io| io.packet_unbind(queue)).map(|()| 0)) })
+}
+
+/// What the device of a packet queue is and may do; cycles run meanwhile, so not within a callback.
+///
+/// # Safety
+/// A loop of this thread, and a place for it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ix_packet_device(
+    loop_: *mut ix_loop,
+    queue: u64,
+    to: *mut PacketInfo,
+) -> i64 {
+    let ask = |this: &ix_loop| {
+        // SAFETY: the caller's promise.
+        let to = unsafe { to.as_mut() }.ok_or(Error::Invalid)?;
+        *to = this.events(|events| events.packet_info(queue))?;
+        Ok(0)
+    };
+    // SAFETY: the caller's promise.
+    answer(unsafe { with(loop_, ask) })
+}
+
+/// Takes the oldest frame of a queue: 1, and the frame is the program's until ix_packet_done or until
+/// it is sent; 0: there is none.
+///
+/// # Safety
+/// A loop of this thread, and a place for it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ix_packet_receive(
+    loop_: *mut ix_loop,
+    queue: u64,
+    to: *mut ix_packet,
+) -> i64 {
+    let receive = |this: &ix_loop| {
+        // SAFETY: the caller's promise.
+        let to = unsafe { to.as_mut() }.ok_or(Error::Invalid)?;
+        this.io(|io| {
+            let Some(packet) = io.packet_receive(queue) else { return 0 };
+            let (data, bytes) = (packet.as_ptr().cast(), packet.len());
+            *to = ix_packet { data, bytes, number: io.packet_keep(packet) };
+            1
+        })
+    };
+    // SAFETY: the caller's promise.
+    answer(unsafe { with(loop_, receive) })
+}
+
+/// Gives a frame back. A program that keeps too many receives no more.
+///
+/// # Safety
+/// A loop of this thread; the frame's bytes are used no more.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ix_packet_done(loop_: *mut ix_loop, number: u64) -> i64 {
+    let done = |this: &ix_loop| {
+        let packet = this.io(|io| io.packet_kept(number))?;
+        packet.map(|_| 0).ok_or(Error::BadHandle)
+    };
+    // SAFETY: the caller's promise.
+    answer(unsafe { with(loop_, done) })
+}
+
+/// Sends a frame of at most four pieces, one behind the other, by the device of a queue; packet_sent
+/// hears cookie when their memory is free, or that it was not sent. The pieces' buffers and packets
+/// are the library's from here on, whatever the answer.
+///
+/// # Safety
+/// A loop of this thread, and that many pieces; buffers that were neither sent, shared nor freed, with
+/// so many bytes written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ix_packet_send(
+    loop_: *mut ix_loop,
+    queue: u64,
+    pieces: *const ix_packet_piece,
+    count: usize,
+    cookie: u64,
+) -> i64 {
+    let send = |this: &ix_loop| {
+        if pieces.is_null() || count == 0 || count > PIECES_MAX {
+            return Err(Error::Invalid);
+        }
+        // SAFETY: the caller's promise.
+        let pieces = unsafe { core::slice::from_raw_parts(pieces, count) };
+        this.io(|io| {
+            let mut whole = true;
+            let mut made = [const { None }; PIECES_MAX];
+            for (piece, made) in pieces.iter().zip(&mut made) {
+                *made = if piece.buffer.is_null() {
+                    io.packet_kept(piece.packet).and_then(|mut packet| {
+                        let end = piece.from.checked_add(piece.bytes)?;
+                        (end <= packet.len()).then(|| {
+                            packet.truncate(end);
+                            packet.skip(piece.from);
+                            Piece::Received(packet)
+                        })
+                    })
+                } else {
+                    // SAFETY: the caller's promise.
+                    unsafe { buffer_of(piece.buffer, piece.bytes) }.map(Piece::Buffer)
+                };
+                whole &= made.is_some();
+            }
+            if !whole {
+                return Err(Error::Invalid);
+            }
+            let frame = Frame::new(made.into_iter().flatten());
+            if io.packet_send(queue, frame, cookie) { Ok(0) } else { Err(Error::NoResource) }
+        })?
+    };
+    // SAFETY: the caller's promise.
+    answer(unsafe { with(loop_, send) })
+}
+
+/// A buffer's first bytes; it is gone even if it has not so many.
+///
+/// # Safety
+/// As `take`.
+unsafe fn buffer_of(buffer: *mut ix_buffer, bytes: usize) -> Option<TxBuf> {
+    // SAFETY: the caller's promise.
+    let taken = unsafe { take(buffer, bytes) };
+    if taken.is_none() {
+        // SAFETY: it was not taken, and so is still a buffer.
+        unsafe { crate::buffer::ix_buffer_free(buffer) };
+    }
+    taken
+}
+
+/// Runs cycles until one of these packet queues has a frame, at most for wait_us (0: one cycle,
+/// IX_GATE_WAIT_FOREVER: no bound), and answers which: one that is high before others. 0: none has.
+/// Not within a callback.
+///
+/// # Safety
+/// A loop of this thread, and that many numbers.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ix_packet_wait(
+    loop_: *mut ix_loop,
+    queues: *const u64,
+    count: usize,
+    wait_us: u64,
+) -> i64 {
+    let wait = match wait_us {
+        0 => Wait::Poll,
+        gate_op::WAIT_FOREVER => Wait::Forever,
+        us => Wait::Us(us),
+    };
+    let run = |this: &ix_loop| {
+        if queues.is_null() {
+            return Err(Error::Invalid);
+        }
+        // SAFETY: the caller's promise.
+        let queues = unsafe { core::slice::from_raw_parts(queues, count) };
+        let found = this.events(|events| events.wait_queues(queues, wait))?;
+        Ok(found.map_or(0, |queue| queue as i64))
+    };
+    // SAFETY: the caller's promise.
+    answer(unsafe { with(loop_, run) })
+}
+
+fn set_bell(this: &ix_loop, queue: u64, sent: c_int, bell: Option<Bell>) -> Result<i64, Error> {
+    let occasion = if sent != 0 { Occasion::Sent } else { Occasion::Arrived };
+    this.io(|io| io.set_bell(queue, occasion, bell))?.map(|()| 0)
+}
+
+/// Adds one to an eventfd, once a cycle, when frames have come to a packet queue; sent is not 0: when
+/// some have left. The descriptor is copied; -1: no doorbell any more.
+///
+/// # Safety
+/// A loop of this thread, and an open descriptor or -1.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ix_packet_bell_fd(
+    loop_: *mut ix_loop,
+    queue: u64,
+    sent: c_int,
+    fd: c_int,
+) -> i64 {
+    let set = |this: &ix_loop| {
+        if fd < 0 {
+            return set_bell(this, queue, sent, None);
+        }
+        // SAFETY: open by the caller's promise.
+        let copy = unsafe { BorrowedFd::borrow_raw(fd) }.try_clone_to_owned();
+        let bell = Bell::EventFd(copy.map_err(|_| Error::NoResource)?);
+        set_bell(this, queue, sent, Some(bell))
+    };
+    // SAFETY: the caller's promise.
+    answer(unsafe { with(loop_, set) })
+}
+
+/// As ix_packet_bell_fd, by a signal to the process; 0: no doorbell any more.
+///
+/// # Safety
+/// A loop of this thread.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ix_packet_bell_signal(
+    loop_: *mut ix_loop,
+    queue: u64,
+    sent: c_int,
+    signal: c_int,
+) -> i64 {
+    let bell = (signal != 0).then_some(Bell::Signal(signal));
+    // SAFETY: the caller's promise.
+    answer(unsafe { with(loop_, |this| set_bell(this, queue, sent, bell)) })
+}
+
+/// Has the loop of another elastic thread, or this one, hear a number by its callback signal. Linux
+/// has a part in it only if that thread sleeps.
+///
+/// # Safety
+/// A loop of this thread.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ix_signal(loop_: *mut ix_loop, thread: u32, value: u64) -> i64 {
+    // SAFETY: the caller's promise.
+    answer(unsafe { with(loop_, |this| this.io(|io| io.signal(thread, value)).map(|()| 0)) })
+}
