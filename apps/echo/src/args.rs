@@ -85,6 +85,9 @@ pub struct Args {
     /// Datagrams instead of connections; a client has --depth of them under way in each thread.
     #[arg(long, conflicts_with_all = ["bulk", "messages_per_connection"])]
     pub udp: bool,
+    /// Server over UDP on IX: UDP of its own over whole frames, instead of the dataplane's.
+    #[arg(long, requires = "udp")]
+    pub packets: bool,
     /// Server over UDP on IX: one cycle at a time, never waiting inside the dataplane, so that its
     /// counters show what crossing the gate costs.
     #[arg(long, requires = "udp")]

@@ -16,6 +16,7 @@ mod server;
 mod udp;
 mod udp_ix;
 mod udp_linux;
+mod udp_packets;
 mod window;
 
 use clap::Parser;

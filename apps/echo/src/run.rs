@@ -7,6 +7,7 @@ use crate::run_load::load;
 use crate::server::{EchoServer, Limits};
 use crate::udp_ix::UdpEcho;
 use crate::udp_linux;
+use crate::udp_packets::PacketEcho;
 use anyhow::{Context, Result, anyhow, bail};
 use ix_apps::threads::{self, Listening, Place, pin};
 use ix_apps::{ix, linux, socket};
@@ -67,6 +68,14 @@ fn serve_ix(
     let thread = Thread::enter(process, index)?;
     let cannot = || format!("cannot listen on {}", at[0]);
     match what {
+        Serve::Echo(_) if args.packets => {
+            let mut server = PacketEcho::new(thread, at[0].port())?;
+            listening.say();
+            let wait = if args.poll { Wait::Poll } else { Wait::Forever };
+            loop {
+                server.turn(wait)?;
+            }
+        }
         Serve::Echo(_) if args.udp => {
             let mut server = UdpEcho::new(thread, at[0])?;
             listening.say();

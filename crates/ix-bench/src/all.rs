@@ -6,12 +6,13 @@ use ix_cli::report::write_json;
 use std::time::{Duration, Instant};
 
 /// The benchmarks in their order, with the part of the whole time that each takes.
-const BENCHES: [(&str, f64); 9] = [
+const BENCHES: [(&str, f64); 10] = [
     ("echo", 2.0),
     ("pingpong", 2.0),
     ("short", 2.0),
     ("connscaling", 3.0),
     ("memcached", 6.0),
+    ("memcached-udp", 1.0),
     ("batch", 2.0),
     ("udp-echo", 2.0),
     ("churn", 4.0),

@@ -75,6 +75,8 @@ pub enum BenchCommand {
     Connscaling(BenchArgs),
     /// Throughput against latency of key-value servers, for the ETC and USR workloads
     Memcached(BenchArgs),
+    /// memcached over UDP, 90 % gets of 1,024 bytes (Arrakis' figure 4)
+    MemcachedUdp(BenchArgs),
     /// haproxy in front of web servers: requests by second that its hardware thread is busy
     Http(BenchArgs),
     /// The batch bound B at low and at high load

@@ -8,6 +8,7 @@ mod gate;
 mod http;
 pub mod lab;
 mod memcached;
+mod memcached_udp;
 mod migration;
 mod model;
 mod pareto;
@@ -42,6 +43,7 @@ pub fn main(command: &BenchCommand) -> Result<()> {
         BenchCommand::Churn(args) => ("churn", args),
         BenchCommand::UdpEcho(args) => ("udp-echo", args),
         BenchCommand::Memcached(args) => ("memcached", args),
+        BenchCommand::MemcachedUdp(args) => ("memcached-udp", args),
         BenchCommand::Http(args) => ("http", args),
         BenchCommand::Elastic(args) => ("elastic", args),
         BenchCommand::Migration(args) => ("migration", args),
@@ -76,6 +78,7 @@ fn run(name: &str, args: &BenchArgs, device: Device, command: String) -> Result<
     let mut notes = common_notes(&lab);
     let rows = match name {
         "memcached" => memcached::measure(&lab, args, &mut notes)?,
+        "memcached-udp" => memcached_udp::measure(&lab, args, &mut notes)?,
         "http" => http::measure(&lab, args, &mut notes)?,
         "elastic" => elastic::measure(&lab, args, &mut notes)?,
         "migration" => migration::measure(&lab, args, &mut notes)?,
@@ -89,10 +92,13 @@ fn run(name: &str, args: &BenchArgs, device: Device, command: String) -> Result<
         "pingpong" => notes.extend(remarks::half_bandwidth(&rows)),
         "batch" => notes.extend(remarks::batch_at_low_load(&rows)),
         "connscaling" => notes.extend(remarks::scaling(&rows)),
-        "udp-echo" => notes.push(
+        "udp-echo" => notes.extend([
             "Linux: the whole time of a packet at this load; its parts cannot be seen from outside"
                 .to_owned(),
-        ),
+            "server on IX: the dataplane's UDP; packets: UDP of the program's own over whole frames; \
+             sockets: the program for Linux, unmodified"
+                .to_owned(),
+        ]),
         "churn" => notes.extend([
             "Linux: 16384 connections in TIME-WAIT at most, and a port may be used again after 1 s"
                 .to_owned(),

@@ -1,7 +1,7 @@
 //! Which points a benchmark measures. Parameters are those of IX's own benchmarks (ix-bench) and of
 //! the papers where there is one.
 use super::serve::Serve;
-use crate::args::BenchArgs;
+use crate::args::{BenchArgs, ServerKind};
 use serde_json::{Value, json};
 
 /// Connections of IX's bench_short: a hundred on each client machine.
@@ -285,21 +285,45 @@ fn batch(args: &BenchArgs) -> Vec<Point> {
     points
 }
 
+/// By what a server on IX has its datagrams: the dataplane's UDP, UDP of its own over whole frames
+/// (Arrakis' native interface), or unmodified by its sockets.
+const UDP_SERVERS: [Option<&str>; 4] = [None, Some("udp"), Some("packets"), Some("sockets")];
+
 /// Arrakis' UDP echo: one flow, the server never idle, and where the time of a packet goes.
 fn udp_echo(args: &BenchArgs) -> Vec<Point> {
     let depths = or(&args.connections, &[UDP_DEPTH]);
-    let points = or(&args.size, &UDP_SIZES).into_iter().flat_map(|size| {
-        depths.clone().into_iter().map(move |depth| {
-            let mut point = echo_point(1, size);
-            point.also.push(("in_flight", json!(depth)));
-            point.server.arguments.push("--udp".to_owned());
-            point.server.only_ix.push("--poll".to_owned());
-            point.client.extend(texts(["--udp", "--depth", &depth.to_string()]));
-            point.figures = Figures::Breakdown;
-            point
-        })
-    });
-    points.collect()
+    let mut points = Vec::new();
+    for size in or(&args.size, &UDP_SIZES) {
+        for &depth in &depths {
+            points.extend(UDP_SERVERS.map(|server| udp_point(size, depth, server)));
+        }
+    }
+    let asked = |point: &Point| match args.server {
+        None => true,
+        Some(kind) => point.server.run_flags.is_empty() == (kind == ServerKind::Native),
+    };
+    points.retain(|point| point.on == On::Linux || asked(point));
+    points
+}
+
+fn udp_point(size: u64, depth: usize, server: Option<&str>) -> Point {
+    let mut point = echo_point(1, size);
+    point.also = vec![("in_flight", json!(depth)), ("server", json!(server))];
+    point.on = if server.is_some() { On::Ix } else { On::Linux };
+    point.server.arguments.push("--udp".to_owned());
+    let only_ix: &[&str] = match server {
+        None => &[],
+        Some("sockets") => &["--linux"],
+        Some("packets") => &["--poll", "--packets"],
+        Some(_) => &["--poll"],
+    };
+    point.server.only_ix = only_ix.iter().map(|flag| (*flag).to_owned()).collect();
+    if server == Some("sockets") {
+        point.server.run_flags = texts(["--posix", "on"]);
+    }
+    point.client.extend(texts(["--udp", "--depth", &depth.to_string()]));
+    point.figures = Figures::Breakdown;
+    point
 }
 
 fn bulk(args: &BenchArgs) -> Vec<Point> {

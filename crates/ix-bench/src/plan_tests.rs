@@ -76,7 +76,12 @@ fn connections_end_in_three_ways() {
 #[test]
 fn arrakis_echo_is_over_udp() {
     let points = plan("udp-echo", &args()).points;
-    assert!(points.iter().map(|p| p.size).eq([64, 1024]));
+    assert!(points.iter().map(|p| p.size).eq([64, 64, 64, 64, 1024, 1024, 1024, 1024]));
+    let linux = points.iter().filter(|point| point.on == On::Linux);
+    assert_eq!(linux.count(), 2, "one a size");
+    let posix = BenchArgs { server: Some(ServerKind::Posix), ..args() };
+    let posix = plan("udp-echo", &posix).points;
+    assert!(posix.iter().map(|p| &p.also[1].1).eq([&json!(null), &json!("sockets")].repeat(2)));
     assert!(points.iter().all(|p| p.server.arguments.contains(&"--udp".to_owned())));
     assert!(points.iter().all(|p| p.client.join(" ").contains("--udp --depth 64")));
 }

@@ -101,7 +101,10 @@ impl Serve {
         if self.program == Program::Haproxy {
             return args;
         }
-        args.extend(["-u", "root", "-U", "0", "-o", "hashpower=20", "-l"].map(Into::into));
+        if !self.arguments.iter().any(|argument| argument == "-U") {
+            args.extend(["-U", "0"].map(Into::into));
+        }
+        args.extend(["-u", "root", "-o", "hashpower=20", "-l"].map(Into::into));
         args.extend([address.to_string(), "-p".into(), port.to_string()].map(Into::into));
         args.extend(["-t".into(), self.threads().to_string().into()]);
         args

@@ -311,6 +311,10 @@ impl ElasticThread {
         if tails > 0 || self.lent.count() >= self.held_max() {
             return Some(mbuf);
         }
+        // A datagram is captured by whoever handles it, who has the capture meanwhile.
+        if self.capture.is_some() {
+            self.capture_taken(queue.device, &mbuf);
+        }
         let (kind, len) = (event_kind::PACKET_RECV, mbuf.len() as u32);
         let data = self.shared.memory.addr_of(&mbuf);
         self.io.events.push(Event { kind, len, cookie: queue.cookie, data, ..Event::default() });

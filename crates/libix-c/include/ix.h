@@ -449,6 +449,9 @@ typedef struct ix_buffer ix_buffer;
 /* A buffer in transmit memory that several connections may send. */
 typedef struct ix_shared ix_shared;
 
+/* A connection to a control socket. */
+typedef struct ix_control ix_control;
+
 /* An address, 128 bits wide in network byte order (IPv4 mapped: ::ffff:a.b.c.d), and a port. */
 typedef struct ix_endpoint {
     /* 0: The address; all zero: every address of the dataplane. */
@@ -772,6 +775,47 @@ int64_t ix_packet_bell_signal(ix_loop *loop, uint64_t queue, int sent, int signa
  * has a part in it only if that thread sleeps. */
 int64_t ix_signal(ix_loop *loop, uint32_t thread, uint64_t value);
 
+/* The control interface: vNICs, filters and rates.
+ *
+ * Asked of the control socket of a dataplane (ix run --control) or of a shared interface (ix share),
+ * by any thread that has the connection to itself. What is granted are capabilities: texts of 32
+ * digits, and a zero, that nobody can guess and that may be handed to another program. Filters and
+ * rates are said as ix ctl says them. Where an answer is an error, ix_last_error says why. */
+
+/* Connects to a control socket. NULL: see ix_last_error. */
+ix_control *ix_control_open(const char *path);
+
+/* Ends a connection; what was granted stays. */
+void ix_control_close(ix_control *control);
+
+/* Makes a vNIC with so many queue pairs on a shared interface. It goes with the process owner, 0: it
+ * stays. Writes its link, for ix run --nic afxdp:LINK, and its capability. */
+int64_t ix_control_vnic_new(
+    ix_control *control, const char *name, uint32_t queues, uint32_t owner, char *link, size_t link_bytes, char *capability);
+
+/* Deletes a vNIC; its traffic is Linux' again. */
+int64_t ix_control_vnic_delete(ix_control *control, const char *name);
+
+/* Grants a filter to a holder, and answers its number and writes its capability. Of a dataplane it
+ * is assigned at once; of a shared interface to the vNIC of that name, or later by
+ * ix_control_assign. holder and vnic may be NULL. */
+int64_t ix_control_filter(
+    ix_control *control, const char *filter, const char *holder, const char *vnic, char *capability);
+
+/* Writes a capability for a part of a filter, or for all of it once more (part is NULL), to hand on.
+ * It ends with the one that it comes from. Answers its number. */
+int64_t ix_control_derive(
+    ix_control *control, const char *from, const char *part, char *capability);
+
+/* Assigns a filter to a vNIC of a shared interface, both by their capabilities. */
+int64_t ix_control_assign(ix_control *control, const char *filter, const char *vnic);
+
+/* Ends a filter and all that was derived from it; answers how many that were. */
+int64_t ix_control_revoke(ix_control *control, const char *capability);
+
+/* Other limits of a dataplane's vNIC while traffic runs: "none" lifts one, NULL leaves it. */
+int64_t ix_control_rate(ix_control *control, const char *rx, const char *tx);
+
 /* Addresses. */
 
 /* Reads "10.0.0.2:7" or "[::1]:7" into to. */
@@ -784,9 +828,10 @@ size_t ix_endpoint_text(const ix_endpoint *at, char *to, size_t bytes);
 /* Errors.
  *
  * Functions that can fail answer minus an IX_ERROR_ number, or NULL. ix_last_error says in a line
- * what failed last where it was NULL. */
+ * what failed last where it was NULL, or in a function of ix_control. */
 
-/* Why the last function of this thread that answered NULL did so, in one line. Valid until the
+/* Why the last function of this thread that answered NULL, or one of ix_control that answered an
+ * error, did so, in one line. Valid until the
  * next one does. */
 const char *ix_last_error(void);
 

@@ -1,7 +1,7 @@
 //! Errors.
 //!
 //! Functions that can fail answer minus an IX_ERROR_ number, or NULL. ix_last_error says in a line
-//! what failed last where it was NULL.
+//! what failed last where it was NULL, or in a function of ix_control.
 use core::ffi::{CStr, c_char};
 use ix_abi::error;
 use libix::Error;
@@ -39,7 +39,8 @@ pub(crate) fn code(why: Error) -> i64 {
     }
 }
 
-/// Why the last function of this thread that answered NULL did so, in one line. Valid until the
+/// Why the last function of this thread that answered NULL, or one of ix_control that answered an
+/// error, did so, in one line. Valid until the
 /// next one does.
 #[unsafe(no_mangle)]
 pub extern "C" fn ix_last_error() -> *const c_char {

@@ -10,6 +10,7 @@
 
 pub mod buffer;
 pub mod connection;
+pub mod control;
 pub mod endpoint;
 pub mod error;
 pub mod event_loop;

@@ -37,6 +37,7 @@
 #![deny(unsafe_code)]
 
 mod addr;
+pub mod control;
 mod error;
 pub mod event;
 mod fifo;

@@ -61,7 +61,7 @@ const ACHIEVED: Figure = over_time(
     Linear,
 );
 
-const BENCHES: [Bench; 15] = [
+const BENCHES: [Bench; 16] = [
     Bench {
         name: "echo",
         what: "Messages of one size, echoed, over the number of connections.",
@@ -131,6 +131,11 @@ const BENCHES: [Bench; 15] = [
                 )
             },
         ],
+    },
+    Bench {
+        name: "memcached-udp",
+        what: "Key-value servers over UDP, 90 % gets of 1,024 bytes, one process on one core.",
+        figures: &[figure("Requests a second", ("connections", Log), RATE, Linear)],
     },
     Bench {
         name: "batch",

@@ -79,6 +79,16 @@ impl ElasticThread {
         self.capture = Some(capture);
     }
 
+    /// Captures a frame that the parser refused and a packet queue takes.
+    #[cold]
+    pub(crate) fn capture_taken(&mut self, port: u8, mbuf: &Mbuf) {
+        let Some(mut capture) = self.capture.take() else { return };
+        let subject = self.stage(&mut capture, mbuf, 0, 0);
+        let (time_us, len) = (self.io.now_us, mbuf.len() as u32);
+        self.judge(&mut capture, subject, Mark { time_us, len, port, ..Mark::default() });
+        self.capture = Some(capture);
+    }
+
     /// Step 6 with a capture: what is handed to the devices.
     #[cold]
     #[inline(never)]

@@ -1,9 +1,10 @@
 //! Programs in C on IX: the example of `libix-c`, the raw contract, and every function of the event
 //! loop, with real Linux at the other end.
 
+use crate::support::raw::Raw;
 use crate::support::stats::Stats;
 use crate::support::traffic::{close, echo};
-use crate::support::{Bed, CLIENT, Nic, PATIENCE, Service, connect};
+use crate::support::{Bed, CLIENT, Nic, PATIENCE, Service, connect, eventually};
 use std::io::{Read, Write};
 use std::net::{TcpListener, UdpSocket};
 use std::path::{Path, PathBuf};
@@ -163,11 +164,11 @@ fn a_program_in_c_brings_its_own_protocol() {
             let Some(bed) = Bed::new(test, nic, 1) else { return };
             let service = bed.start(&[program.to_str().expect("text")]);
             service.process.wait_for("ready", PATIENCE);
-            let raw = support::raw::Raw::open(&bed);
+            let raw = Raw::open(&bed);
             assert_eq!(raw.ask(b"a question"), b"a question");
             // The second one is answered in a foreign name, which does not leave.
             let done = || service.process.said().iter().any(|line| line == "ok");
-            support::eventually("it is done", || {
+            eventually("it is done", || {
                 raw.send(b"another");
                 done()
             });

@@ -19,6 +19,7 @@ mod http;
 mod kv;
 mod many;
 mod memif;
+mod packets;
 mod pcap;
 mod policy;
 mod shared_cores;

@@ -21,6 +21,7 @@ pub fn library() -> Vec<Part> {
         include_str!("../../src/connection.rs"),
         include_str!("../../src/buffer.rs"),
         include_str!("../../src/packet.rs"),
+        include_str!("../../src/control.rs"),
         include_str!("../../src/endpoint.rs"),
         include_str!("../../src/error.rs"),
         include_str!("../../src/process.rs"),

@@ -315,7 +315,10 @@ impl<S> Io<S> {
 
     #[inline]
     pub(super) fn packet_left(&mut self, id: u64, outcome: Result<(), Error>) {
-        if let Some(Sending { queue, cookie, .. }) = self.packets.sending.remove(id) {
+        // Of a queue that was unbound nobody hears.
+        if let Some(Sending { queue, cookie, .. }) = self.packets.sending.remove(id)
+            && self.packets.queues.get(queue).is_some()
+        {
             self.packets.outcomes.push((queue, cookie, outcome));
             self.packets.note(queue, Occasion::Sent);
         }

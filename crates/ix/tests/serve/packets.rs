@@ -1,12 +1,12 @@
 //! Programs that bring their own protocol: packet queues under a real service, asked by real Linux.
-mod support;
-
+use crate::support;
+use crate::support::command::errors;
+use crate::support::frames::{self, Macs};
+use crate::support::raw::Raw;
+use crate::support::{Bed, Nic, PATIENCE, Service};
+use libix::control::{Capability, Control, ControlError, Granted};
 use std::process::Command;
 use std::time::{Duration, Instant};
-use support::command::errors;
-use support::frames::{self, Macs};
-use support::raw::Raw;
-use support::{Bed, Nic, PATIENCE, Service};
 
 /// The EtherType for experiments, as `ix-frames` uses it.
 const ETHER_TYPE: u16 = 0x88b5;
@@ -42,8 +42,7 @@ fn linux_is_answered_by_a_protocol_that_only_the_program_knows() {
         {
             assert_eq!(raw.ask(&question(name, numbers)), answer(name, sum), "{nic:?}");
         }
-        // Fragments are made whole before the program sees them, and what is in several pieces is none
-        // of a packet queue's: either way nothing is left over.
+        // What the program does not understand it gives back.
         for _ in 0..100 {
             raw.send(b"what is this");
         }
@@ -60,7 +59,9 @@ fn the_vnics_filters_hold_for_a_programs_own_protocol() {
         let service = serve(&bed, "ip");
         let raw = Raw::open(&bed);
         assert_eq!(raw.ask(&question(b"one ", &[1])), answer(b"one ", 1));
-        ctl(&service, &["filter", "create", "tx ip proto 253 service 10.88.0.2 peer 10.88.9.9"]);
+        let mut control = Control::connect(service.control()).expect("a control socket");
+        let elsewhere = "tx ip proto 253 service 10.88.0.2 peer 10.88.9.9";
+        let granted = control.create_filters(&[elsewhere], Some("sums"), None).expect("granted");
         let end = Instant::now() + PATIENCE;
         while service.stats().total("drops.tx_foreign_other") == 0 {
             assert!(Instant::now() < end, "it is not held back");
@@ -68,10 +69,41 @@ fn the_vnics_filters_hold_for_a_programs_own_protocol() {
             assert_eq!(raw.receive(Duration::from_millis(20)), None, "answered without a right to");
         }
         service.process.wait_for("ix-frames: an answer was not sent: the vNIC may not", PATIENCE);
+        hand_on_and_revoke(&service, &mut control, &granted[0]);
+        // Nothing of it is left, and so nothing may be sent but what another filter takes.
+        let all = control
+            .create_filters(&["tx ip proto 253 service 10.88.0.2"], None, None)
+            .expect("granted");
+        assert_eq!(raw.ask(&question(b"tre ", &[3])), answer(b"tre ", 3));
+        control.rate(None, Some("1Gbit")).expect("below the link's");
+        assert!(control.look().expect("JSON").contains("\"tx_rate\":\"1Gbit"));
+        control.rate(None, Some("none")).expect("lifted");
+        control.revoke(&all[0].capability).expect("revoked");
         ctl(&service, &["filter", "remove", "--all"]);
         assert_eq!(raw.ask(&question(b"tre ", &[3])), answer(b"tre ", 3));
         service.finish(PATIENCE);
     }
+}
+
+/// Whoever has a capability has the right, whoever has none is refused.
+fn hand_on_and_revoke(service: &Service, control: &mut Control, granted: &Granted) {
+    let part = "tx ip proto 253 service 10.88.0.2 peer 10.88.9.9";
+    let derived = control.derive(&granted.capability, Some(part)).expect("a part");
+    let handed: Capability = derived.capability.reveal().parse().expect("a capability's text");
+    // The other program need not be an operator.
+    let socket = service.control().with_extension("ro.sock");
+    let mut other = Control::connect(socket).expect("the socket of readers");
+    assert_eq!(other.revoke(&handed), Ok(1));
+    let refusal = |outcome: Result<usize, ControlError>| outcome.expect_err("refused").to_string();
+    assert!(refusal(other.revoke(&handed)).contains("no such capability"), "stale");
+    let forged = "00".repeat(16).parse().expect("it looks like one");
+    assert!(refusal(other.revoke(&forged)).contains("no such capability"), "forged");
+    let taken = control.create_filters(&[part], Some("others"), None).expect_err("held");
+    assert!(taken.to_string().contains("what sums holds"), "{taken}");
+    let nonsense = control.create_filters(&["tx \"quoted\""], None, None);
+    assert!(matches!(nonsense, Err(ControlError::Refused(_))), "{nonsense:?}");
+    assert!(!format!("{granted:?}").contains(granted.capability.reveal()), "it stays a secret");
+    assert_eq!(control.revoke(&granted.capability), Ok(1));
 }
 
 #[track_caller]

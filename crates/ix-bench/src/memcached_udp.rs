@@ -1,0 +1,136 @@
+//! `ix bench memcached-udp`: Arrakis' figure 4, memcached over UDP with the binary protocol.
+//!
+//! 90 % gets, keys of 64 bytes, values of 1,024, 128 records, in closed loop; one process on one
+//! hardware thread, with its own vNIC on IX.
+use crate::args::{BenchArgs, Client, ServerKind};
+use crate::installed;
+use crate::lab::{Host, Lab};
+use crate::plan::{length, or};
+use crate::runner::{Setup, mode};
+use crate::serve::{Program, Serve};
+use ix_cli::problem::{Problem, Result};
+use ix_cli::report::Row;
+use serde_json::{Value, json};
+use std::ffi::OsString;
+use std::time::Duration;
+
+/// Bytes of a value; what a row calls its size.
+const VALUE_BYTES: u64 = 1024;
+/// The paper's workload, as flags of `ix load`.
+const WORKLOAD: [&str; 11] = [
+    "--udp",
+    "--protocol",
+    "memcached-binary",
+    "--key-size",
+    "fixed:64",
+    "--value-size",
+    "fixed:1024",
+    "--update",
+    "0.1",
+    "--records",
+    "128",
+];
+/// Sockets of the client, each with a datagram under way: enough that the server never waits.
+const SOCKETS: usize = 64;
+/// Time for storing the records and for ending, on top of the measurement.
+const SLACK: Duration = Duration::from_secs(60);
+
+/// Measures everything; answers the rows.
+pub fn measure(lab: &Lab, args: &BenchArgs, notes: &mut Vec<String>) -> Result<Vec<Row>> {
+    let (seconds, runs) = length(args);
+    let sockets = or(&args.connections, &[SOCKETS])[0];
+    let mut all: Vec<(Program, Setup, Row)> = contestants(lab, args, notes)?
+        .into_iter()
+        .map(|(program, setup)| (program, setup, row(lab, program, setup, sockets)))
+        .collect();
+    for run in 1..=runs {
+        for (program, setup, row) in &mut all {
+            let serve = serve(*program);
+            lab.set_offloads(true)?;
+            let mut server = lab.start(setup.server, &serve)?;
+            let mut load: Vec<OsString> =
+                ["load".into(), server.address().to_string().into()].into();
+            load.extend(WORKLOAD.map(Into::into));
+            load.extend(["--connections".into(), sockets.to_string().into()]);
+            load.extend(["--quiet", "--json", "-", "--seconds"].map(Into::into));
+            load.push(seconds.to_string().into());
+            let timeout = Duration::from_secs_f64(seconds * 2.0) + SLACK;
+            let result = lab.run_load(setup.client, &mut server, &load, timeout)?;
+            server.stop();
+            let figures = figures(&result)?;
+            let rate =
+                figures.iter().find(|(key, _)| *key == "msgs_per_s").map_or(0.0, |(_, v)| *v);
+            let (name, client) = (row.system.clone(), row.client.clone());
+            eprintln!("ix: run {run}/{runs}: {name}, {client} client: {rate:.0} requests/s");
+            row.add(figures);
+        }
+    }
+    notes.push(format!(
+        "binary protocol over UDP, 90 % gets, 128 records of 64 and {VALUE_BYTES} bytes, {sockets} \
+         sockets in closed loop, one process on one hardware thread: with as many as this machine has \
+         there is no figure by number of cores here"
+    ));
+    Ok(all.into_iter().map(|(_, _, row)| row).collect())
+}
+
+/// Who is measured: memcached and our server on Linux, memcached by its sockets on IX, our server on it.
+fn contestants(
+    lab: &Lab,
+    args: &BenchArgs,
+    notes: &mut Vec<String>,
+) -> Result<Vec<(Program, Setup)>> {
+    if !lab.has_linux_client() || args.client == Some(Client::Ix) {
+        return Err(Problem::new("cannot compare with Linux", "its clients are on Linux sockets")
+            .mend("use --device afxdp or tap, and --client linux"));
+    }
+    let mut programs = vec![Program::Kv];
+    if installed("memcached") {
+        programs.push(Program::Memcached);
+    } else {
+        let missing =
+            "memcached is not installed here, so it is missing: apt-get install memcached";
+        notes.push(missing.to_owned());
+    }
+    let client = Host::BLOCKING;
+    let on_linux = |&program: &Program| (program, Setup { server: Host::BLOCKING, client });
+    let mut all: Vec<_> = programs.iter().map(on_linux).collect();
+    let asked = |program: &Program| match args.server {
+        None => true,
+        Some(kind) => program.is_unmodified() == (kind == ServerKind::Posix),
+    };
+    let on_ix = |program| (program, Setup { server: Host::Ix, client });
+    all.extend(programs.into_iter().filter(asked).map(on_ix));
+    Ok(all)
+}
+
+fn serve(program: Program) -> Serve {
+    let arguments = ["-m", "64", "-U", "7"].map(str::to_owned).to_vec();
+    Serve { program, arguments, ..Serve::default() }
+}
+
+fn row(lab: &Lab, program: Program, setup: Setup, sockets: usize) -> Row {
+    Row {
+        system: setup.server.system().to_owned(),
+        mode: mode(setup.server).to_owned(),
+        device: lab.device_of(setup.server).to_owned(),
+        client: setup.client.system().to_owned(),
+        client_mode: mode(setup.client).to_owned(),
+        connections: sockets,
+        size: VALUE_BYTES,
+        also: vec![("server", json!(program.name()))],
+        settings: match setup.server {
+            Host::Ix => "1 pinned thread, domain none".to_owned(),
+            Host::Linux { .. } => "1 pinned thread, sleeping, offloads on".to_owned(),
+        },
+        samples: Vec::new(),
+    }
+}
+
+fn figures(result: &Value) -> Result<Vec<(&'static str, f64)>> {
+    let rows = result.get("rows").and_then(Value::as_array);
+    let summary = rows.and_then(|rows| rows.last()).ok_or_else(|| {
+        Problem::new("cannot read the result of the load generator", "it has no rows")
+    })?;
+    let keys = ["msgs_per_s", "avg_us", "p50_us", "p99_us", "hit_rate", "errors"];
+    Ok(keys.into_iter().filter_map(|key| Some((key, summary.get(key)?.as_f64()?))).collect())
+}

@@ -1,0 +1,255 @@
+//! The control interface: vNICs, filters and rates.
+//!
+//! Asked of the control socket of a dataplane (ix run --control) or of a shared interface (ix share),
+//! by any thread that has the connection to itself. What is granted are capabilities: texts of 32
+//! digits, and a zero, that nobody can guess and that may be handed to another program. Filters and
+//! rates are said as ix ctl says them. Where an answer is an error, ix_last_error says why.
+use crate::error::remember;
+use core::ffi::{CStr, c_char};
+use ix_abi::error;
+use libix::control::{Capability, Control, ControlError};
+
+/// A connection to a control socket.
+pub struct ix_control(Control);
+
+/// Connects to a control socket. NULL: see ix_last_error.
+///
+/// # Safety
+/// A C string.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ix_control_open(path: *const c_char) -> *mut ix_control {
+    // SAFETY: the caller's promise.
+    let opened = match unsafe { text(path) } {
+        Some(path) => Control::connect(path),
+        None => Err(ControlError::Nonsense),
+    };
+    match opened {
+        Ok(control) => Box::into_raw(Box::new(ix_control(control))),
+        Err(why) => {
+            remember(&why);
+            core::ptr::null_mut()
+        }
+    }
+}
+
+/// Ends a connection; what was granted stays.
+///
+/// # Safety
+/// A connection that was not closed, or null.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ix_control_close(control: *mut ix_control) {
+    if !control.is_null() {
+        // SAFETY: of `Box::into_raw` in `ix_control_open`.
+        drop(unsafe { Box::from_raw(control) });
+    }
+}
+
+/// Makes a vNIC with so many queue pairs on a shared interface. It goes with the process owner, 0: it
+/// stays. Writes its link, for ix run --nic afxdp:LINK, and its capability.
+///
+/// # Safety
+/// A connection, a C string, and places of that many bytes and of 33.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ix_control_vnic_new(
+    control: *mut ix_control,
+    name: *const c_char,
+    queues: u32,
+    owner: u32,
+    link: *mut c_char,
+    link_bytes: usize,
+    capability: *mut c_char,
+) -> i64 {
+    // SAFETY: the caller's promise.
+    let name = unsafe { text(name) };
+    let make = |control: &mut Control| {
+        let name = name.ok_or(ControlError::Nonsense)?;
+        let owner = (owner != 0).then_some(owner);
+        let made = control.create_vnic(name, queues as usize, owner)?;
+        // SAFETY: places of these sizes by the caller's promise.
+        unsafe {
+            write(&made.link, link, link_bytes);
+            write(made.capability.reveal(), capability, CAPABILITY_BYTES);
+        }
+        Ok(0)
+    };
+    // SAFETY: the caller's promise.
+    unsafe { with(control, make) }
+}
+
+/// Deletes a vNIC; its traffic is Linux' again.
+///
+/// # Safety
+/// A connection, and a C string.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ix_control_vnic_delete(
+    control: *mut ix_control,
+    name: *const c_char,
+) -> i64 {
+    // SAFETY: the caller's promise.
+    let name = unsafe { text(name) };
+    let delete = |control: &mut Control| {
+        control.delete_vnic(name.ok_or(ControlError::Nonsense)?).map(|()| 0)
+    };
+    // SAFETY: the caller's promise.
+    unsafe { with(control, delete) }
+}
+
+/// Grants a filter to a holder, and answers its number and writes its capability. Of a dataplane it
+/// is assigned at once; of a shared interface to the vNIC of that name, or later by
+/// ix_control_assign. holder and vnic may be NULL.
+///
+/// # Safety
+/// A connection, C strings, and a place of 33 bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ix_control_filter(
+    control: *mut ix_control,
+    filter: *const c_char,
+    holder: *const c_char,
+    vnic: *const c_char,
+    capability: *mut c_char,
+) -> i64 {
+    // SAFETY: the caller's promise.
+    let (filter, holder, vnic) = unsafe { (text(filter), text(holder), text(vnic)) };
+    let grant = |control: &mut Control| {
+        let filter = filter.ok_or(ControlError::Nonsense)?;
+        let made = control.create_filters(&[filter], holder, vnic)?;
+        let made = made.first().ok_or(ControlError::Nonsense)?;
+        // SAFETY: a place of this size by the caller's promise.
+        unsafe { write(made.capability.reveal(), capability, CAPABILITY_BYTES) };
+        Ok(made.filter.into())
+    };
+    // SAFETY: the caller's promise.
+    unsafe { with(control, grant) }
+}
+
+/// Writes a capability for a part of a filter, or for all of it once more (part is NULL), to hand on.
+/// It ends with the one that it comes from. Answers its number.
+///
+/// # Safety
+/// A connection, C strings, and a place of 33 bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ix_control_derive(
+    control: *mut ix_control,
+    from: *const c_char,
+    part: *const c_char,
+    capability: *mut c_char,
+) -> i64 {
+    // SAFETY: the caller's promise.
+    let (from, part) = unsafe { (capability_at(from), text(part)) };
+    let derive = |control: &mut Control| {
+        let made = control.derive(&from?, part)?;
+        // SAFETY: a place of this size by the caller's promise.
+        unsafe { write(made.capability.reveal(), capability, CAPABILITY_BYTES) };
+        Ok(made.filter.into())
+    };
+    // SAFETY: the caller's promise.
+    unsafe { with(control, derive) }
+}
+
+/// Assigns a filter to a vNIC of a shared interface, both by their capabilities.
+///
+/// # Safety
+/// A connection, and C strings.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ix_control_assign(
+    control: *mut ix_control,
+    filter: *const c_char,
+    vnic: *const c_char,
+) -> i64 {
+    // SAFETY: the caller's promise.
+    let (filter, vnic) = unsafe { (capability_at(filter), capability_at(vnic)) };
+    // SAFETY: the caller's promise.
+    unsafe { with(control, |control| control.assign(&filter?, &vnic?).map(|()| 0)) }
+}
+
+/// Ends a filter and all that was derived from it; answers how many that were.
+///
+/// # Safety
+/// A connection, and a C string.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ix_control_revoke(
+    control: *mut ix_control,
+    capability: *const c_char,
+) -> i64 {
+    // SAFETY: the caller's promise.
+    let capability = unsafe { capability_at(capability) };
+    // SAFETY: the caller's promise.
+    unsafe { with(control, |control| control.revoke(&capability?).map(|gone| gone as i64)) }
+}
+
+/// Other limits of a dataplane's vNIC while traffic runs: "none" lifts one, NULL leaves it.
+///
+/// # Safety
+/// A connection, and C strings.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ix_control_rate(
+    control: *mut ix_control,
+    rx: *const c_char,
+    tx: *const c_char,
+) -> i64 {
+    // SAFETY: the caller's promise.
+    let (rx, tx) = unsafe { (text(rx), text(tx)) };
+    // SAFETY: the caller's promise.
+    unsafe { with(control, |control| control.rate(rx, tx).map(|()| 0)) }
+}
+
+/// Digits of a capability, and a zero.
+const CAPABILITY_BYTES: usize = 33;
+
+/// What a C program points to.
+///
+/// # Safety
+/// A connection that was not closed, or null.
+unsafe fn with(
+    control: *mut ix_control,
+    work: impl FnOnce(&mut Control) -> Result<i64, ControlError>,
+) -> i64 {
+    // SAFETY: the caller's promise; whoever calls has it to itself.
+    let Some(ix_control(control)) = (unsafe { control.as_mut() }) else { return -error::INVALID };
+    work(control).unwrap_or_else(|why| {
+        remember(&why);
+        -match why {
+            ControlError::Lost(_) => error::UNREACHABLE,
+            ControlError::Version(_) => error::NO_SYS,
+            ControlError::Refused(_) => error::REFUSED,
+            ControlError::Nonsense => error::INVALID,
+        }
+    })
+}
+
+/// A C string, if there is one and it is UTF-8.
+///
+/// # Safety
+/// Null, or a C string that outlives the answer.
+unsafe fn text<'a>(at: *const c_char) -> Option<&'a str> {
+    if at.is_null() {
+        return None;
+    }
+    // SAFETY: the caller's promise.
+    unsafe { CStr::from_ptr(at) }.to_str().ok()
+}
+
+/// A capability's text.
+///
+/// # Safety
+/// As `text`.
+unsafe fn capability_at(at: *const c_char) -> Result<Capability, ControlError> {
+    // SAFETY: the caller's promise.
+    unsafe { text(at) }.unwrap_or_default().parse()
+}
+
+/// Writes a text and a zero, cut off where bytes are too few.
+///
+/// # Safety
+/// Null, or a place of so many bytes.
+unsafe fn write(text: &str, to: *mut c_char, bytes: usize) {
+    if to.is_null() || bytes == 0 {
+        return;
+    }
+    let n = text.len().min(bytes - 1);
+    // SAFETY: `n` and the zero are within `bytes`, and text and place do not overlap.
+    unsafe {
+        to.copy_from_nonoverlapping(text.as_ptr().cast(), n);
+        to.add(n).write(0);
+    }
+}
