@@ -34,9 +34,14 @@ impl Raw {
 
     /// Sends the body of a packet.
     pub fn send(&self, body: &[u8]) {
+        assert!(self.try_send(body), "{}", std::io::Error::last_os_error());
+    }
+
+    /// The same where the service may have gone, and its link with it; whether it was sent.
+    pub fn try_send(&self, body: &[u8]) -> bool {
         // SAFETY: the buffer is valid for its length.
         let n = unsafe { libc::send(self.0.as_raw_fd(), body.as_ptr().cast(), body.len(), 0) };
-        assert_eq!(n, body.len() as isize, "{}", std::io::Error::last_os_error());
+        n == body.len() as isize
     }
 
     /// The body of the next packet from the service; `None`: none came in that time.
@@ -54,14 +59,17 @@ impl Raw {
         Some(packet[20..n as usize].to_vec())
     }
 
-    /// Asks until an answer comes: as with every packet, one may be lost.
+    /// Asks until the answer comes: a packet may be lost, or come late and be of an earlier question.
     #[track_caller]
-    pub fn ask(&self, body: &[u8]) -> Vec<u8> {
+    pub fn ask(&self, body: &[u8], is_answer: impl Fn(&[u8]) -> bool) -> Vec<u8> {
         let end = Instant::now() + PATIENCE;
         loop {
             self.send(body);
-            if let Some(answer) = self.receive(Duration::from_secs(1)) {
-                return answer;
+            let again = Instant::now() + Duration::from_secs(1);
+            while let Some(answer) = self.receive(again.saturating_duration_since(Instant::now())) {
+                if is_answer(&answer) {
+                    return answer;
+                }
             }
             assert!(Instant::now() < end, "no answer");
         }
