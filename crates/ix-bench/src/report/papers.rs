@@ -235,19 +235,16 @@ fn memcached_udp(rows: &Rows<'_>) -> Vec<Line> {
 
 fn udp_echo(rows: &Rows<'_>) -> Vec<Line> {
     // Native is what is written for IX, by whichever of its interfaces.
-    let as_posix = |row: &Row, posix: bool| {
-        word(row, "system") != "ix" || (word(row, "server") == "sockets") == posix
+    let kind = |posix: bool| {
+        rows.of(|row| word(row, "system") != "ix" || (word(row, "server") == "sockets") == posix)
     };
-    let large = rows.having("size", 1024.0);
-    let (posix, large) =
-        (large.of(|row| as_posix(row, true)), large.of(|row| as_posix(row, false)));
-    let (posix_all, rows) =
-        (rows.of(|row| as_posix(row, true)), rows.of(|row| as_posix(row, false)));
+    let (native, posix) = (kind(false), kind(true));
+    let large = native.having("size", 1024.0);
     let time = |rows: &Rows<'_>, system: &str| {
         let sums = rows.system(system).0.into_iter().map(|row| parts_ns(row).iter().sum());
         sums.filter(|ns: &f64| *ns > 0.0).reduce(f64::min).map(|ns| ns / 1000.0)
     };
-    vec![
+    let mut lines = vec![
         line(
             "1,024 B, datagrams a second",
             "Arrakis 930,579, Linux 273,478 (Arrakis, fig. 3)",
@@ -255,21 +252,27 @@ fn udp_echo(rows: &Rows<'_>) -> Vec<Line> {
         ),
         line("1,024 B, over Linux", "3.4× (Arrakis)", over_linux(&large, "msgs_per_s")),
         line(
-            "1,024 B, by sockets, over Linux",
-            "2.28× (Arrakis)",
-            over_linux(&posix, "msgs_per_s"),
-        ),
-        line(
             "server time a packet",
             "Arrakis 0.41 µs, Linux 3.36 µs (Arrakis, table 1)",
-            both(time(&rows, "ix"), time(&rows, "linux"), " µs"),
+            both(time(&native, "ix"), time(&native, "linux"), " µs"),
         ),
-        line(
-            "server time a packet, by sockets",
-            "Arrakis 1.44 µs, Linux 3.36 µs (Arrakis, table 1)",
-            both(time(&posix_all, "ix"), time(&posix_all, "linux"), " µs"),
-        ),
-    ]
+    ];
+    if !posix.system("ix").0.is_empty() {
+        let large = posix.having("size", 1024.0);
+        lines.extend([
+            line(
+                "1,024 B, by sockets, over Linux",
+                "2.28× (Arrakis)",
+                over_linux(&large, "msgs_per_s"),
+            ),
+            line(
+                "server time a packet, by sockets",
+                "Arrakis 1.44 µs, Linux 3.36 µs (Arrakis, table 1)",
+                both(time(&posix, "ix"), time(&posix, "linux"), " µs"),
+            ),
+        ]);
+    }
+    lines
 }
 
 fn pareto(rows: &Rows<'_>) -> Vec<Line> {
