@@ -6,7 +6,7 @@
 //! writes meanwhile.
 use crate::io::{Io, Port};
 use crate::metrics::LocalDrop;
-use crate::receive::Refusal;
+use crate::receive::{Refusal, Work};
 use crate::shared::Shared;
 use crate::thread::ElasticThread;
 use ix_abi::{
@@ -227,20 +227,18 @@ impl ElasticThread {
 impl ElasticThread {
     /// A datagram that was parsed, for a queue that has taken its port; given back if there is none.
     #[inline]
-    pub(crate) fn take_datagram(
-        &mut self,
-        device: u8,
-        port: u16,
-        tails: usize,
-        mbuf: Mbuf,
-    ) -> Option<Mbuf> {
+    pub(crate) fn take_datagram(&mut self, work: &Work, port: u16, mbuf: Mbuf) -> Option<Mbuf> {
         if !self.packets.is_any() {
             return Some(mbuf);
         }
-        match self.packets.find(device, Claim::UdpPort(port)) {
-            Some(queue) => self.enqueue(queue, tails, mbuf),
-            None => Some(mbuf),
+        let Some(queue) = self.packets.find(work.port, Claim::UdpPort(port)) else {
+            return Some(mbuf);
+        };
+        if let Some(mbuf) = self.enqueue(queue, work.tails, mbuf) {
+            self.io.metrics.drop_local(LocalDrop::PacketQueueFull);
+            self.give_back(work, mbuf);
         }
+        None
     }
 
     /// A frame that the parser has refused, for a queue that wants it; given back if there is none.

@@ -15,7 +15,7 @@ const HEADERS_BYTES: usize = ethernet::HEADER_BYTES + ipv4::HEADER_BYTES + udp::
 impl ElasticThread {
     pub(crate) fn handle_udp(&mut self, work: &Work, mbuf: Mbuf, packet: &UdpPacket) {
         let tuple = packet.tuple();
-        let Some(mbuf) = self.take_datagram(work.port, tuple.local_port, work.tails, mbuf) else {
+        let Some(mbuf) = self.take_datagram(work, tuple.local_port, mbuf) else {
             return;
         };
         let Some(socket) = self.udp.lookup(tuple.local, tuple.local_port) else {
