@@ -560,6 +560,7 @@ fn config(index: usize, plan: &HostPlan, rng: &mut Rng) -> Config {
         arena_bytes: ARENA_BYTES * plan.threads,
         backlog: if plan.backlog == 0 { 4096 } else { plan.backlog },
         tcp: plan.tcp.clone(),
+        mark_queue: plan.mark_queue,
         ..Config::default()
     }
 }

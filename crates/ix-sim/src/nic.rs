@@ -272,6 +272,10 @@ impl Nic for SimNic {
         None
     }
 
+    fn backlog(&self) -> Option<usize> {
+        Some(self.port.state().queues[self.queue].rx.len())
+    }
+
     fn arm(&mut self) -> bool {
         self.port.state().queues[self.queue].rx.is_empty()
     }

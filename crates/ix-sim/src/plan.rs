@@ -139,6 +139,8 @@ pub struct HostPlan {
     pub tcp: ix_tcp::Config,
     /// Bound of a listener's backlog.
     pub backlog: u32,
+    /// Packets that wait in a receive ring from which on senders that know ECN are told.
+    pub mark_queue: usize,
     /// The host's wire.
     pub faults: Faults,
 }
@@ -404,6 +406,7 @@ fn host(rng: &mut Rng, kinds: [bool; 6], loss: Option<f64>) -> HostPlan {
         is_guarded: false,
         tcp: tcp(rng),
         backlog: rng.pick(&[0, 0, 32, 128]),
+        mark_queue: 256,
         faults,
     }
 }

@@ -389,4 +389,6 @@ const COUNTERS: &[&str] = &[
     "tcp.timed_out",
     "tcp.pmtu_black_hole",
     "tcp.pmtu_raised",
+    "tcp.ce_received",
+    "tcp.ecn_reductions",
 ];

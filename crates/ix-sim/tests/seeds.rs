@@ -170,6 +170,31 @@ fn regression_retransmissions_do_not_stay_in_step() {
     assert!(total(&outcomes, "tcp.rto") > 400, "the queue was large enough");
 }
 
+/// Hosts that fall behind what comes in: senders that know ECN hear of it before the ring overflows.
+#[test]
+fn a_queue_in_front_of_a_host_is_told_of_by_marks() {
+    let run = |seed, mark_queue| {
+        let mut plan = Plan::new(seed, Scenario::Bulk, &Options::default());
+        for host in &mut plan.hosts {
+            host.faults = Faults::none(500);
+            host.tcp.ecn = ix_tcp::EcnMode::Ask;
+            (host.ring, host.batch, host.cycle_us, host.stall) = (256, 8, 200, 0.0);
+            host.mark_queue = mark_queue;
+        }
+        let heal_us = plan.heal_us;
+        plan.changes.retain(|change| change.at_us == heal_us);
+        plan.moves.clear();
+        well(seed, plan)
+    };
+    let marked: Vec<Outcome> = (1700..1710).map(|seed| run(seed, 16)).collect();
+    let unmarked: Vec<Outcome> = (1700..1710).map(|seed| run(seed, 0)).collect();
+    assert!(total(&marked, "tcp.ce_received") > 100);
+    assert!(total(&marked, "tcp.ecn_reductions") > 10);
+    assert_eq!(total(&unmarked, "tcp.ce_received") + total(&unmarked, "tcp.ecn_reductions"), 0);
+    let (with, without) = (total(&marked, "tcp.retransmits"), total(&unmarked, "tcp.retransmits"));
+    assert!(with * 2 < without, "{with} retransmissions with marks, {without} without");
+}
+
 /// A router on the way drops what is longer than it likes and does not say so: segments become
 /// smaller until they get through, and as large as gets through.
 #[test]
