@@ -257,7 +257,13 @@ pub fn enter(core: &mut Core) -> Result<(), i32> {
 }
 
 /// Starts the helper.
-pub fn start_helper() {
+pub fn start_helper(core: &mut Core) {
+    crate::ops::limit_kept(core);
+    // SAFETY: no pointers.
+    let fd = unsafe { libc::syscall(libc::SYS_epoll_create1, libc::EPOLL_CLOEXEC) } as RawFd;
+    core.quiet_sets = crate::sync::out_of_the_way(fd);
+    // SAFETY: ours alone.
+    unsafe { libc::syscall(libc::SYS_close, fd) };
     crate::sync::spawn("ix-helper", help);
 }
 
@@ -265,10 +271,13 @@ pub fn start_helper() {
 fn help() {
     let bell = new_bell();
     let mut seen = u64::MAX;
+    let mut numbers = QuietNumbers { changes: 0, since: Instant::now() };
     loop {
         let mut core = lock();
+        let rest = numbers.rest(&mut core);
         if core.role == Role::Free && core.cycle == seen && core.wants_role.is_empty() {
-            (core, _) = turn(core, Wait::Forever, None, Role::Helper);
+            let wait = rest.map_or(Wait::Forever, |rest| Wait::Us(rest.as_micros() as u64));
+            (core, _) = turn(core, wait, None, Role::Helper);
             seen = core.cycle;
             continue;
         }
@@ -277,8 +286,40 @@ fn help() {
         if idle {
             core.helper_sleeps = Some(bell);
         }
+        let quiet_sets = core.quiet_sets;
         drop(core);
-        sleep(bell, None, if idle { None } else { Some(TICK) });
+        if sleep(bell, quiet_sets, if idle { rest } else { Some(TICK) }) {
+            crate::ready::hear_of_sets(&mut lock());
+        }
+    }
+}
+
+/// A program that opens and closes no sockets for a while has its kept numbers given back.
+struct QuietNumbers {
+    changes: u64,
+    since: Instant,
+}
+
+impl QuietNumbers {
+    /// How long that is.
+    const QUIET: Duration = Duration::from_millis(100);
+    /// So many go back at once: the lock is held meanwhile.
+    const AT_ONCE: usize = 16;
+
+    /// Gives some back if it is time. Answers when to come again; `None`: none is kept.
+    fn rest(&mut self, core: &mut Core) -> Option<Duration> {
+        if core.numbers.changes != self.changes {
+            (self.changes, self.since) = (core.numbers.changes, Instant::now());
+        }
+        if core.numbers.len() == 0 {
+            return None;
+        }
+        let left = Self::QUIET.saturating_sub(self.since.elapsed());
+        if !left.is_zero() {
+            return Some(left);
+        }
+        crate::ops::give_back(core, Self::AT_ONCE, 0);
+        Some(TICK)
     }
 }
 

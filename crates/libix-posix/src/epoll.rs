@@ -68,8 +68,47 @@ pub struct Set {
     pub has_linux: bool,
     /// Threads that wait, by their bells.
     pub waiters: Vec<RawFd>,
-    /// When the real set was last looked at, µs.
-    pub looked_us: u64,
+    /// What is known of the real set.
+    pub linux: Looks,
+}
+
+/// When to look at the real set. That is a call to Linux, so it is not made as long as the set is known
+/// to be quiet: nothing was ready there for a while, no call of the program has gone to Linux since, and
+/// the helper, which watches it, has not said anything.
+#[derive(Clone, Copy, Debug)]
+pub struct Looks {
+    /// When it was last looked at, µs.
+    pub at_us: u64,
+    /// Calls that had gone to Linux by then.
+    pub calls: u64,
+    /// Nothing was ready so many times.
+    empty: u32,
+    /// The helper watches it.
+    watched: bool,
+}
+
+/// After so many looks that found nothing the helper watches a set.
+const EMPTY_LOOKS: u32 = 16;
+
+impl Looks {
+    /// Whether something may be ready.
+    pub fn may_be_ready(&self, calls: u64) -> bool {
+        !self.watched || calls != self.calls
+    }
+
+    /// It was looked at, and so many were ready. Answers whether the helper should watch it now.
+    pub fn looked(&mut self, at_us: u64, calls: u64, ready: usize) -> bool {
+        (self.at_us, self.calls) = (at_us, calls);
+        self.empty = if ready == 0 { self.empty.saturating_add(1) } else { 0 };
+        // It stays ready until the program does something about it.
+        self.watched &= ready == 0;
+        !self.watched && self.empty >= EMPTY_LOOKS
+    }
+
+    /// The helper watches it, until it has said something.
+    pub fn watch(&mut self, watched: bool) {
+        (self.watched, self.empty) = (watched, 0);
+    }
 }
 
 impl Drop for Set {
@@ -90,8 +129,13 @@ impl Set {
             ready: VecDeque::new(),
             has_linux: false,
             waiters: Vec::new(),
-            looked_us: 0,
+            linux: Looks { at_us: 0, calls: 0, empty: 0, watched: false },
         }
+    }
+
+    /// In a forked child: nobody watches.
+    pub fn unwatched(&mut self) {
+        self.linux.watch(false);
     }
 
     /// Whether sockets of IX are in it.

@@ -14,11 +14,14 @@ pub enum Entry {
     Socket(u32),
     /// An epoll set. The index in the table of sets.
     Epoll(u32),
+    /// Closed by the program, and kept for its next socket ([`crate::numbers`]).
+    Kept,
     /// Our own, none of the program's business.
     Private,
 }
 
 const PRIVATE: u32 = u32::MAX;
+const KEPT: u32 = u32::MAX - 1;
 const EPOLL: u32 = 1 << 31;
 
 /// 0: Linux's. Zero pages of the program's memory until they are written.
@@ -28,6 +31,7 @@ fn decode(word: u32) -> Entry {
     match word {
         0 => Entry::Linux,
         PRIVATE => Entry::Private,
+        KEPT => Entry::Kept,
         word if word & EPOLL != 0 => Entry::Epoll((word & !EPOLL) - 1),
         word => Entry::Socket(word - 1),
     }
@@ -37,6 +41,7 @@ fn encode(entry: Entry) -> u32 {
     match entry {
         Entry::Linux => 0,
         Entry::Private => PRIVATE,
+        Entry::Kept => KEPT,
         Entry::Socket(index) => index + 1,
         Entry::Epoll(index) => (index + 1) | EPOLL,
     }
@@ -82,7 +87,9 @@ mod tests {
 
     #[test]
     fn entries_come_back() {
-        for entry in [Entry::Socket(0), Entry::Epoll(0), Entry::Socket(77), Entry::Private] {
+        for entry in
+            [Entry::Socket(0), Entry::Epoll(0), Entry::Socket(77), Entry::Kept, Entry::Private]
+        {
             assert_eq!(replace(500, entry), Entry::Linux);
             assert_eq!(get(500), entry);
             assert_eq!(replace(500, Entry::Linux), entry);

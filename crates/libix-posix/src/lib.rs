@@ -4,9 +4,9 @@
 //! (`ffi`); what is not about a socket of IX goes on to the C library. The table in `table.rs` says
 //! which call goes where.
 //!
-//! * `fds` knows which descriptors are ours, without a lock. Each socket keeps a real Linux socket
-//!   under its descriptor, so that numbers, `dup`, `fcntl`, close-on-exec, `fstat` and `select` are
-//!   as ever.
+//! * `fds` knows which descriptors are ours, without a lock. Under each lies one of Linux's, so that
+//!   numbers, `fstat` and `select` are as ever; `numbers` keeps those of closed sockets for the next
+//!   ones, and `ops::under` makes real sockets of them where Linux is asked after all.
 //! * `ops`, `transfer`, `options`, `poll` and `ready` are the calls, in safe code, on what `state` holds.
 //! * `seat` says which process of the program has the dataplane, and begins it.
 //! * `drive` runs the dataplane on whichever thread has to wait; `emit` and `dispatch` are its two
@@ -27,6 +27,7 @@ mod fds;
 mod ffi;
 mod log;
 mod mem;
+mod numbers;
 mod ops;
 mod options;
 mod poll;

@@ -1,20 +1,120 @@
-//! Socket options. The Linux socket under the descriptor is asked first: it knows which options
-//! there are, what values they take, and remembers them. What means something on IX is noted here.
-use crate::ops::{self, Outcome, socket_of};
+//! Socket options. The few that servers set on each connection are only noted here. For all others the
+//! Linux socket under the descriptor is asked first: it knows which options there are, what values they
+//! take, and remembers them. What means something on IX is noted here as well.
+use crate::ops::{self, Instead, Outcome, socket_of};
 use crate::real;
-use crate::socket::{Kind, RECEIVE_BUFFER, SEND_BUFFER};
+use crate::socket::{Kind, Options, RECEIVE_BUFFER, SEND_BUFFER, Socket, Under};
 use crate::stream::Phase;
 use crate::sync::lock;
 use libc::{
-    IPPROTO_IPV6, IPPROTO_TCP, IPV6_V6ONLY, SO_ERROR, SO_KEEPALIVE, SO_LINGER, SO_RCVBUF,
-    SO_RCVLOWAT, SO_RCVTIMEO, SO_REUSEADDR, SO_REUSEPORT, SO_SNDBUF, SO_SNDTIMEO, SOL_SOCKET,
-    TCP_CORK, TCP_INFO, TCP_KEEPIDLE, TCP_MAXSEG, TCP_NODELAY, c_void, socklen_t,
+    IPPROTO_IPV6, IPPROTO_TCP, IPV6_V6ONLY, SO_DOMAIN, SO_ERROR, SO_KEEPALIVE, SO_LINGER,
+    SO_PROTOCOL, SO_RCVBUF, SO_RCVLOWAT, SO_RCVTIMEO, SO_REUSEADDR, SO_REUSEPORT, SO_SNDBUF,
+    SO_SNDTIMEO, SO_TYPE, SOL_SOCKET, TCP_CORK, TCP_INFO, TCP_KEEPIDLE, TCP_MAXSEG, TCP_NODELAY,
+    TCP_QUICKACK, c_void, socklen_t,
 };
 use std::os::fd::RawFd;
 use std::time::Duration;
 
 /// Smallest send buffer, as on Linux.
 const SEND_BUFFER_MIN: usize = 4608;
+
+/// `setsockopt` of what needs no Linux socket. `Linux`: it needs one, and [`changed`] afterwards.
+pub fn set(fd: RawFd, level: i32, name: i32, value: &[u8]) -> Outcome<()> {
+    let int = |at: usize| {
+        let bytes = value.get(at..at + 4).and_then(|bytes| bytes.try_into().ok());
+        bytes.map(i32::from_ne_bytes).ok_or(Instead::Linux)
+    };
+    let mut core = lock();
+    let id = socket_of(&core, fd)?;
+    let Some(socket) = core.sockets.get_mut(id) else { return Err(libc::EBADF.into()) };
+    if socket.under == Under::Used {
+        return Err(Instead::Linux);
+    }
+    let tcp = socket.is_tcp();
+    let options = &mut socket.options;
+    match (level, name) {
+        (SOL_SOCKET, SO_REUSEADDR) => options.reuse_address = int(0)? != 0,
+        (SOL_SOCKET, SO_KEEPALIVE) => {
+            options.keepalive = int(0)? != 0;
+            if let Some(stream) = socket.stream() {
+                stream.options_changed = true;
+                core.touch(id);
+            }
+        }
+        (SOL_SOCKET, SO_LINGER) => {
+            let (on, seconds) = (int(0)? != 0, int(4)?);
+            options.linger = on.then(|| Duration::from_secs(seconds.max(0) as u64));
+        }
+        (IPPROTO_TCP, TCP_NODELAY) if tcp => options.no_delay = int(0)? != 0,
+        (IPPROTO_TCP, TCP_CORK) if tcp => {
+            options.cork = int(0)? != 0;
+            core.touch(id);
+        }
+        // How soon an acknowledgement goes is the dataplane's: with the answer, or at its end of a cycle.
+        (IPPROTO_TCP, TCP_QUICKACK) if tcp => drop(int(0)?),
+        _ => return Err(Instead::Linux),
+    }
+    Ok(())
+}
+
+/// Tells the Linux socket under a descriptor, which was not asked so far, what the program has set.
+pub fn replay(socket: &Socket) {
+    let (options, none) = (&socket.options, Options::default());
+    let put = |level: i32, name: i32, value: &[i32]| {
+        let (at, len) = (value.as_ptr().cast::<c_void>(), size_of_val(value) as socklen_t);
+        // SAFETY: a slice with its length.
+        unsafe { real::setsockopt(socket.number, level, name, at, len) };
+    };
+    let flag = |level, name, on: bool| {
+        if on {
+            put(level, name, &[1]);
+        }
+    };
+    flag(SOL_SOCKET, SO_REUSEADDR, options.reuse_address);
+    flag(SOL_SOCKET, SO_REUSEPORT, options.reuse_port);
+    flag(SOL_SOCKET, SO_KEEPALIVE, options.keepalive);
+    if let Some(time) = options.linger {
+        put(SOL_SOCKET, SO_LINGER, &[1, time.as_secs().min(i32::MAX as u64) as i32]);
+    }
+    for (name, bytes, usual) in [
+        (SO_SNDBUF, options.send_buffer, none.send_buffer),
+        (SO_RCVBUF, options.receive_buffer, none.receive_buffer),
+    ] {
+        if bytes != usual {
+            // Linux doubles what it is told.
+            put(SOL_SOCKET, name, &[(bytes / 2) as i32]);
+        }
+    }
+    for (name, time) in
+        [(SO_RCVTIMEO, options.receive_timeout), (SO_SNDTIMEO, options.send_timeout)]
+    {
+        if let Some(time) = time {
+            let (seconds, rest) = (time.as_secs() as i64, i64::from(time.subsec_micros()));
+            let halves = |value: i64| [value as i32, (value >> 32) as i32];
+            put(SOL_SOCKET, name, &[halves(seconds), halves(rest)].concat());
+        }
+    }
+    if options.receive_low != none.receive_low {
+        put(SOL_SOCKET, SO_RCVLOWAT, &[options.receive_low as i32]);
+    }
+    if socket.is_tcp() {
+        flag(IPPROTO_TCP, TCP_NODELAY, options.no_delay);
+        flag(IPPROTO_TCP, TCP_CORK, options.cork);
+        if options.keep_idle_s != none.keep_idle_s {
+            put(IPPROTO_TCP, TCP_KEEPIDLE, &[options.keep_idle_s as i32]);
+        }
+    }
+    flag(IPPROTO_IPV6, IPV6_V6ONLY, socket.ipv6 && options.v6_only);
+    // SAFETY: no pointers.
+    unsafe {
+        if socket.nonblocking {
+            real::fcntl(socket.number, libc::F_SETFL, libc::O_NONBLOCK as usize);
+        }
+        if !socket.close_on_exec {
+            real::fcntl(socket.number, libc::F_SETFD, 0);
+        }
+    }
+}
 
 /// `setsockopt` was done on the Linux socket: does the same on IX.
 pub fn changed(fd: RawFd, level: i32, name: i32) {
@@ -66,10 +166,15 @@ pub fn get(fd: RawFd, level: i32, name: i32) -> Outcome<Option<Vec<u8>>> {
     let mut core = lock();
     let id = socket_of(&core, fd)?;
     let Some(socket) = core.sockets.get_mut(id) else { return Err(libc::EBADF.into()) };
+    let int = |value: i32| Ok(Some(value.to_ne_bytes().to_vec()));
+    if socket.under != Under::Used
+        && let Some(value) = noted(socket, level, name)
+    {
+        return int(value);
+    }
     if socket.is_linux() {
         return Ok(None);
     }
-    let int = |value: i32| Ok(Some(value.to_ne_bytes().to_vec()));
     match (level, name) {
         (SOL_SOCKET, SO_ERROR) => int(socket.take_error()),
         (SOL_SOCKET, libc::SO_ACCEPTCONN) => int(matches!(socket.kind, Kind::Listener(_)).into()),
@@ -86,6 +191,40 @@ pub fn get(fd: RawFd, level: i32, name: i32) -> Outcome<Option<Vec<u8>>> {
         }
         _ => Ok(None),
     }
+}
+
+/// What is known of a socket without a Linux one.
+fn noted(socket: &Socket, level: i32, name: i32) -> Option<i32> {
+    let (tcp, options) = (socket.is_tcp(), &socket.options);
+    let value = match (level, name) {
+        (SOL_SOCKET, SO_TYPE) => {
+            if tcp {
+                libc::SOCK_STREAM
+            } else {
+                libc::SOCK_DGRAM
+            }
+        }
+        (SOL_SOCKET, SO_PROTOCOL) => {
+            if tcp {
+                IPPROTO_TCP
+            } else {
+                libc::IPPROTO_UDP
+            }
+        }
+        (SOL_SOCKET, SO_DOMAIN) => {
+            if socket.ipv6 {
+                libc::AF_INET6
+            } else {
+                libc::AF_INET
+            }
+        }
+        (SOL_SOCKET, SO_REUSEADDR) => options.reuse_address.into(),
+        (SOL_SOCKET, SO_KEEPALIVE) => options.keepalive.into(),
+        (IPPROTO_TCP, TCP_NODELAY) if tcp => options.no_delay.into(),
+        (IPPROTO_TCP, TCP_CORK) if tcp => options.cork.into(),
+        _ => return None,
+    };
+    Some(value)
 }
 
 /// `struct tcp_info` in Linux's layout, with what IX counts; the rest is zero.

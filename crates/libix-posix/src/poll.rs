@@ -1,7 +1,7 @@
 //! `poll` and `select`: IX's descriptors and Linux's in the same call.
 use crate::drive::{self, How, Interest, Stop};
 use crate::fds::{self, Entry};
-use crate::ops::{Instead, Outcome};
+use crate::ops::{self, Instead, Outcome};
 use crate::ready::is_over;
 use crate::real;
 use crate::signals;
@@ -32,7 +32,7 @@ pub fn poll(fds: &mut [pollfd], until: Option<Instant>) -> Outcome<usize> {
         return Err(Instead::Linux);
     }
     let mut core = lock();
-    let parts = parts(&core, fds);
+    let parts = parts(&mut core, fds);
     if parts.ours.is_empty() && parts.sets.is_empty() {
         return Err(Instead::Linux);
     }
@@ -64,7 +64,7 @@ pub fn poll(fds: &mut [pollfd], until: Option<Instant>) -> Outcome<usize> {
     }
 }
 
-fn parts(core: &Core, fds: &[pollfd]) -> Parts {
+fn parts(core: &mut Core, fds: &[pollfd]) -> Parts {
     let mut parts = Parts::default();
     for (index, poll) in fds.iter().enumerate() {
         match fds::get(poll.fd) {
@@ -72,10 +72,13 @@ fn parts(core: &Core, fds: &[pollfd]) -> Parts {
                 let Some(id) = core.sockets.id_at(socket) else { continue };
                 let Some(socket) = core.sockets.get(id) else { continue };
                 let both = matches!(&socket.kind, Kind::Listener(listener) if listener.both);
-                if socket.is_linux() || both {
+                let is_linux = socket.is_linux();
+                if is_linux || both {
+                    // Without a descriptor for it, it is asked as it is.
+                    let _ = ops::use_linux(core, poll.fd);
                     parts.linux.push(index);
                 }
-                if !socket.is_linux() {
+                if !is_linux {
                     parts.ours.push((index, id));
                     parts.sockets.push(id);
                 }
@@ -87,6 +90,8 @@ fn parts(core: &Core, fds: &[pollfd]) -> Parts {
                     parts.nested.push((index, id));
                 }
             }
+            // The program has closed it; no socket has this name.
+            Entry::Kept => parts.ours.push((index, 0)),
             _ => parts.linux.push(index),
         }
     }

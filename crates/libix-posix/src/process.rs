@@ -136,7 +136,8 @@ unsafe impl Sync for Held {}
 static HELD: Held = Held(UnsafeCell::new(None));
 
 extern "C" fn before_fork() {
-    let guard = drive::everyone_outside();
+    let mut guard = drive::everyone_outside();
+    crate::ops::before_fork(&mut guard);
     // SAFETY: `Held`.
     unsafe { *HELD.0.get() = Some(guard) };
 }

@@ -46,12 +46,19 @@ pub fn control(
     let mut core = lock();
     let set_id = set_of(&core, set_fd)?;
     let Entry::Socket(_) = fds::get(fd) else {
+        if fds::get(fd) == Entry::Kept {
+            return Err(libc::EBADF.into());
+        }
         if let Some(set) = core.sets.get_mut(set_id) {
             set.has_linux |= op == EPOLL_CTL_ADD;
         }
         return Err(Instead::Linux);
     };
     let id = socket_of(&core, fd)?;
+    if core.sockets.get(id).is_some_and(|socket| matches!(socket.kind, Kind::Idle { .. })) {
+        // The real set has it until it is decided whose it is.
+        crate::ops::use_linux(&mut core, fd)?;
+    }
     let Core { sockets, sets, .. } = &mut *core;
     let (Some(set), Some(socket)) = (sets.get_mut(set_id), sockets.get_mut(id)) else {
         return Err(libc::EBADF.into());
@@ -121,6 +128,7 @@ pub fn wait_set(
     events: &mut [epoll_event],
     until: Option<Instant>,
 ) -> Outcome<usize> {
+    let polls = until.is_some_and(is_over);
     let mut core = lock();
     let id = set_of(&core, set_fd)?;
     if core.tx.is_none() && core.sockets.len() == 0 {
@@ -153,7 +161,8 @@ pub fn wait_set(
         match result {
             Ok(()) => {}
             Err(Stop::Linux | Stop::TimedOut) => {
-                let count = look_at_linux(&mut core, id, events);
+                let quiet = polls && result == Err(Stop::TimedOut) && !may_be_ready(&core, id);
+                let count = if quiet { 0 } else { look_at_linux(&mut core, id, events) };
                 if count > 0 {
                     return Ok(count);
                 }
@@ -176,8 +185,11 @@ fn report(core: &mut Guard, id: Id, events: &mut [epoll_event]) -> usize {
     let Core { sets, sockets, cycle, .. } = &mut **core;
     let Some(set) = sets.get_mut(id) else { return 0 };
     let count = set.report(sockets, *cycle, events);
-    let due = set.has_linux && drive::now_us() >= set.looked_us + LOOK_US;
-    if count == 0 || !due || count == events.len() {
+    if count == 0 || count == events.len() || !may_be_ready(core, id) {
+        return count;
+    }
+    let looked_us = core.sets.get(id).map_or(0, |set| set.linux.at_us);
+    if drive::now_us() < looked_us + LOOK_US {
         return count;
     }
     count + look_at_linux(core, id, &mut events[count..])
@@ -190,12 +202,54 @@ fn look_at_linux(core: &mut Guard, id: Id, events: &mut [epoll_event]) -> usize 
     if !set.has_linux {
         return 0;
     }
-    set.looked_us = now_us;
     let (fd, room) = (set.real, events.len().min(i32::MAX as usize));
     // SAFETY: a slice with its length.
     let count =
         unsafe { real::epoll_pwait(fd, events.as_mut_ptr(), room as i32, 0, core::ptr::null()) };
-    count.max(0) as usize
+    let count = count.max(0) as usize;
+    if set.linux.looked(now_us, real::calls(), count)
+        && let Some(quiet_sets) = core.quiet_sets
+    {
+        watch_quiet(core, quiet_sets, id);
+    }
+    count
+}
+
+/// Whether something of Linux's may be ready in a set.
+fn may_be_ready(core: &Core, id: Id) -> bool {
+    core.sets.get(id).is_some_and(|set| set.has_linux && set.linux.may_be_ready(real::calls()))
+}
+
+/// Has the helper watch a real set until something is ready there.
+fn watch_quiet(core: &mut Core, quiet_sets: RawFd, id: Id) {
+    let Some(set) = core.sets.get_mut(id) else { return };
+    let real_set = set.real;
+    let events = (libc::EPOLLIN | libc::EPOLLONESHOT) as u32;
+    let mut event = epoll_event { events, u64: id };
+    real::own_call();
+    let mut control = |op: i32| {
+        let call = libc::SYS_epoll_ctl;
+        // SAFETY: reads a local; both descriptors are ours.
+        unsafe { libc::syscall(call, quiet_sets, op, real_set, &raw mut event) == 0 }
+    };
+    // What cannot be watched is looked at now and then.
+    let watched = control(EPOLL_CTL_MOD) || control(EPOLL_CTL_ADD);
+    set.linux.watch(watched);
+}
+
+/// The helper has been told of quiet sets: they are not quiet any more.
+pub fn hear_of_sets(core: &mut Core) {
+    let Some(quiet_sets) = core.quiet_sets else { return };
+    let mut events = [epoll_event { events: 0, u64: 0 }; 16];
+    real::own_call();
+    // SAFETY: room of ours for so many.
+    let count =
+        unsafe { libc::syscall(libc::SYS_epoll_wait, quiet_sets, events.as_mut_ptr(), 16, 0) };
+    for event in &events[..count.clamp(0, 16) as usize] {
+        if let Some(set) = core.sets.get_mut(event.u64) {
+            set.linux.watch(false);
+        }
+    }
 }
 
 /// The time after which a wait of `timeout_ms` is over; negative: never.

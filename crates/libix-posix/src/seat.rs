@@ -120,7 +120,7 @@ fn begin(core: &mut Core) {
     // SAFETY: the lock is held, and nobody could drive before there was an elastic thread.
     unsafe { ELASTIC.set(thread) };
     PROCESS.store(Box::into_raw(Box::new(process)), Ordering::Release);
-    drive::start_helper();
+    drive::start_helper(core);
 }
 
 /// In a forked child: its parent's dataplane is none of its.

@@ -133,6 +133,17 @@ pub enum Kind {
     Lost,
 }
 
+/// What of Linux is under the descriptor of a socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Under {
+    /// Something that keeps the number, and nothing else.
+    Number,
+    /// A socket of the right kind that has heard nothing of what the program has set.
+    Untouched,
+    /// One that has heard all of it, and that calls go to. Some may have left traces there.
+    Used,
+}
+
 /// A place in an epoll set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Watch {
@@ -148,6 +159,14 @@ pub struct Socket {
     pub fds: u32,
     /// What it is.
     pub kind: Kind,
+    /// What is under its descriptor on Linux.
+    pub under: Under,
+    /// The descriptor; the only one as long as it is not `Used`.
+    pub number: RawFd,
+    /// Close-on-exec, as long as it is not `Used`; then Linux knows.
+    pub close_on_exec: bool,
+    /// What is under its descriptor is no other process's.
+    pub alone: bool,
     /// Of family `AF_INET6`.
     pub ipv6: bool,
     /// `O_NONBLOCK`.
@@ -174,6 +193,10 @@ impl Socket {
         Socket {
             fds: 0,
             kind,
+            under: Under::Used,
+            number: -1,
+            close_on_exec: false,
+            alone: true,
             ipv6,
             nonblocking,
             options: Options::default(),
@@ -184,6 +207,11 @@ impl Socket {
             dirty: false,
             idle_cycle: u64::MAX,
         }
+    }
+
+    /// Whether it is TCP's.
+    pub fn is_tcp(&self) -> bool {
+        !matches!(self.kind, Kind::Idle { stream: false, .. } | Kind::Datagrams(_))
     }
 
     /// The connection, if it is one.

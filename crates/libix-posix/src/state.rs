@@ -1,5 +1,6 @@
 //! All that the threads of the program share: sockets, epoll sets, calls to be made.
 use crate::epoll::Set;
+use crate::numbers::Numbers;
 use crate::route::Routes;
 use crate::slab::{Id, Slab};
 use crate::socket::{Datagrams, Kind, Socket};
@@ -70,6 +71,8 @@ pub struct Core {
     pub sockets: Slab<Socket>,
     /// Epoll sets.
     pub sets: Slab<Set>,
+    /// Numbers of closed sockets that are kept.
+    pub numbers: Numbers,
     /// Ports that are listened at.
     pub ports: Slab<Port>,
     /// Memory of datagrams that are being sent, and whose they are.
@@ -109,6 +112,8 @@ pub struct Core {
     /// Cycles so far.
     pub cycle: u64,
     bells: Vec<RawFd>,
+    /// Our set of the program's real sets that are quiet, for the helper.
+    pub quiet_sets: Option<RawFd>,
     /// What the dataplane watches beside its own.
     pub watched: Option<RawFd>,
     /// The program ends.
@@ -123,6 +128,7 @@ impl Core {
         Core {
             sockets: Slab::new(),
             sets: Slab::new(),
+            numbers: Numbers::new(),
             ports: Slab::new(),
             datagrams: Slab::new(),
             tx: None,
@@ -143,6 +149,7 @@ impl Core {
             kicked: false,
             cycle: 0,
             bells: Vec::new(),
+            quiet_sets: None,
             watched: None,
             leaving: false,
             waits_for_seat: false,
@@ -292,6 +299,9 @@ impl Core {
         (self.memory_asked, self.memory_refused, self.waits_for_seat) = (false, false, false);
         (self.tx, self.helper_sleeps) = (None, None);
         (self.wants_role, self.bells) = (Vec::new(), Vec::new());
+        if let Some(fd) = self.quiet_sets.take() {
+            crate::sync::close_private(fd);
+        }
         self.dirty.clear();
         self.corked.clear();
         self.old_ports.clear();
@@ -320,6 +330,7 @@ impl Core {
         for id in self.sets.ids() {
             if let Some(set) = self.sets.get_mut(id) {
                 set.waiters.clear();
+                set.unwatched();
             }
         }
         self.new_ports = self.ports.ids();

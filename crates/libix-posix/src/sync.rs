@@ -132,6 +132,7 @@ pub fn close_private(fd: RawFd) {
     crate::fds::replace(fd, crate::fds::Entry::Linux);
     // SAFETY: ours alone.
     unsafe { libc::syscall(libc::SYS_close, fd) };
+    crate::ops::freed(fd);
 }
 
 /// The elastic thread, used by the driver only.

@@ -282,8 +282,8 @@ fn first_datagram(
     if core.routes.connect(to.ip()) == Whose::Linux {
         // A bound one stays open for both until IX is asked for.
         let bound = core.sockets.get(id).is_some_and(|socket| socket.bound.is_some());
-        if !bound && let Some(socket) = core.sockets.get_mut(id) {
-            socket.kind = Kind::Linux;
+        if !bound {
+            ops::leave_to_linux(&mut core, fd, id)?;
         }
         return Err(Instead::Linux);
     }

@@ -12,18 +12,20 @@ const F_SETSIG: c_int = 10;
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn close(fd: c_int) -> c_int {
     match fds::get(fd) {
-        // SAFETY: the C library's `close` gets the program's own arguments.
-        Entry::Linux => return unsafe { real::close(fd) },
-        Entry::Private => return fail(libc::EBADF) as c_int,
+        Entry::Linux => {
+            // SAFETY: the C library's `close` gets the program's own arguments.
+            let result = unsafe { real::close(fd) };
+            ops::freed(fd);
+            return result;
+        }
+        Entry::Private | Entry::Kept => return fail(libc::EBADF) as c_int,
         _ => {}
     }
     ops::linger(fd);
-    // From here on a new descriptor of this number is Linux's.
-    let entry = fds::replace(fd, Entry::Linux);
-    // SAFETY: the C library's `close` gets the program's own arguments.
-    let result = unsafe { real::close(fd) };
-    ops::drop_entry(&mut lock(), entry);
-    result
+    let mut core = lock();
+    let entry = ops::close_number(&mut core, fd);
+    ops::drop_entry(&mut core, entry);
+    0
 }
 
 #[unsafe(no_mangle)]
@@ -32,7 +34,11 @@ pub unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) 
         // SAFETY: the C library's `close_range` gets the program's own arguments.
         if from > to { 0 } else { unsafe { real::close_range(from, to, flags) } }
     };
+    ops::make_room(usize::MAX, 0);
     if flags & libc::CLOSE_RANGE_CLOEXEC as c_int != 0 || first > last {
+        for (fd, _) in fds::within(first, last) {
+            let _ = ops::descriptor_flags(fd, Some(libc::FD_CLOEXEC));
+        }
         // SAFETY: the C library's `close_range` gets the program's own arguments.
         return unsafe { real::close_range(first, last, flags) };
     }
@@ -49,7 +55,9 @@ pub unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) 
             unsafe { close(fd) };
         }
     }
-    if from > last { result } else { result | on_linux(from, last) }
+    let result = if from > last { result } else { result | on_linux(from, last) };
+    ops::freed(first.min(c_int::MAX as c_uint) as c_int);
+    result
 }
 
 #[unsafe(no_mangle)]
@@ -60,10 +68,27 @@ pub unsafe extern "C" fn closefrom(first: c_int) {
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dup(fd: c_int) -> c_int {
+    ops::make_room(1, 0);
+    if let Err(errno) = ops::before_linux(fd) {
+        return fail(errno) as c_int;
+    }
     // SAFETY: the C library's `dup` gets the program's own arguments.
     let new = unsafe { real::dup(fd) };
     if new >= 0 && fds::is_ours(fd) {
         ops::duplicated(fd, new);
+    }
+    new
+}
+
+/// A `dup` over a number that may be kept.
+fn over(fd: c_int, to: c_int, dup: impl FnOnce() -> c_int) -> c_int {
+    if let Err(errno) = ops::before_linux(fd) {
+        return fail(errno) as c_int;
+    }
+    let was_kept = ops::taken_over(to);
+    let new = dup();
+    if new < 0 && was_kept {
+        ops::not_taken_over(to);
     }
     new
 }
@@ -74,7 +99,7 @@ pub unsafe extern "C" fn dup2(fd: c_int, to: c_int) -> c_int {
         return fail(libc::EBADF) as c_int;
     }
     // SAFETY: the C library's `dup2` gets the program's own arguments.
-    let new = unsafe { real::dup2(fd, to) };
+    let new = over(fd, to, || unsafe { real::dup2(fd, to) });
     if new >= 0 && fd != to && (fds::is_ours(fd) || fds::is_ours(to)) {
         ops::duplicated(fd, to);
     }
@@ -87,7 +112,7 @@ pub unsafe extern "C" fn dup3(fd: c_int, to: c_int, flags: c_int) -> c_int {
         return fail(libc::EBADF) as c_int;
     }
     // SAFETY: the C library's `dup3` gets the program's own arguments.
-    let new = unsafe { real::dup3(fd, to, flags) };
+    let new = over(fd, to, || unsafe { real::dup3(fd, to, flags) });
     if new >= 0 && (fds::is_ours(fd) || fds::is_ours(to)) {
         ops::duplicated(fd, to);
     }
@@ -96,9 +121,25 @@ pub unsafe extern "C" fn dup3(fd: c_int, to: c_int, flags: c_int) -> c_int {
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_int {
+    if command == F_DUPFD || command == F_DUPFD_CLOEXEC {
+        ops::make_room(1, argument as c_int);
+    }
     if !fds::is_ours(fd) {
         // SAFETY: the C library's `fcntl` gets the program's own arguments.
         return unsafe { real::fcntl(fd, command, argument) };
+    }
+    let noted = match command {
+        libc::F_GETFD => ops::descriptor_flags(fd, None),
+        libc::F_SETFD => ops::descriptor_flags(fd, Some(argument as c_int)),
+        libc::F_GETFL => ops::file_flags(fd, None),
+        libc::F_SETFL => ops::file_flags(fd, Some(argument as c_int)),
+        _ => Err(Instead::Linux),
+    };
+    if noted != Err(Instead::Linux) {
+        return answer(fd, noted, || -1) as c_int;
+    }
+    if let Err(errno) = ops::before_linux(fd) {
+        return fail(errno) as c_int;
     }
     // SAFETY: the C library's `fcntl` gets the program's own arguments.
     let result = unsafe { real::fcntl(fd, command, argument) };
@@ -144,10 +185,15 @@ pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> 
     }
     match request {
         libc::FIONBIO => {
+            // SAFETY: for this request the argument is a pointer to an int.
+            let on = unsafe { *(argument as *const c_int) } != 0;
+            let flags = if on { O_NONBLOCK } else { 0 };
+            let noted = ops::file_flags(fd, Some(flags));
+            if noted != Err(Instead::Linux) {
+                return answer(fd, noted, || -1) as c_int;
+            }
             let result = on_linux();
             if result == 0 {
-                // SAFETY: for this request the argument is a pointer to an int.
-                let on = unsafe { *(argument as *const c_int) } != 0;
                 transfer::set_nonblocking(fd, on);
                 ops::keep_nonblocking(fd);
             }
@@ -160,7 +206,7 @@ pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> 
                 unsafe { *(argument as *mut c_int) = bytes.min(c_int::MAX as usize) as c_int };
                 0
             });
-            answer(queued, on_linux) as c_int
+            answer(fd, queued, on_linux) as c_int
         }
         // `SIOCATMARK`: urgent data comes in line, so nothing is before a mark.
         0x8905 if transfer::queued(fd) != Err(Instead::Linux) => {
@@ -168,6 +214,10 @@ pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> 
             unsafe { *(argument as *mut c_int) = 0 };
             0
         }
-        _ => on_linux() as c_int,
+        libc::FIOCLEX | libc::FIONCLEX => {
+            let flags = if request == libc::FIOCLEX { libc::FD_CLOEXEC } else { 0 };
+            answer(fd, ops::descriptor_flags(fd, Some(flags)), on_linux) as c_int
+        }
+        _ => answer(fd, Err::<isize, _>(Instead::Linux), on_linux) as c_int,
     }
 }

@@ -6,20 +6,30 @@
 #![allow(clippy::missing_safety_doc)]
 #![allow(missing_docs)]
 
+mod allocate;
 mod descriptors;
+mod execute;
 mod process;
 mod sockets;
 mod transfer;
 mod waits;
 
-use crate::ops::{Instead, Outcome};
+use crate::ops::{self, Instead, Outcome};
 use crate::real;
+use libc::c_int;
 
 /// The answer of a call that was done here, or the C library's.
-fn answer<T: TryInto<isize>>(outcome: Outcome<T>, on_linux: impl FnOnce() -> isize) -> isize {
+fn answer<T: TryInto<isize>>(
+    fd: c_int,
+    outcome: Outcome<T>,
+    on_linux: impl FnOnce() -> isize,
+) -> isize {
     match outcome {
         Ok(value) => value.try_into().unwrap_or(0),
-        Err(Instead::Linux) => on_linux(),
+        Err(Instead::Linux) => match ops::before_linux(fd) {
+            Ok(()) => on_linux(),
+            Err(errno) => fail(errno),
+        },
         Err(Instead::Errno(errno)) => fail(errno),
     }
 }

@@ -1,5 +1,6 @@
 //! Processes, users and signals.
-use crate::{drive, process, real, seat, signals};
+use crate::sync::lock;
+use crate::{drive, ops, process, real, seat, signals};
 use libc::{c_int, gid_t, pid_t, rlimit, sighandler_t, size_t, uid_t};
 
 #[unsafe(no_mangle)]
@@ -83,7 +84,9 @@ unsafe fn set(number: c_int, handler: sighandler_t, flags: c_int) -> sighandler_
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn setrlimit(resource: c_int, limit: *const rlimit) -> c_int {
     // SAFETY: the caller passes a limit, or null, which Linux refuses.
-    unsafe { real::setrlimit(resource, with_room(resource, limit).as_ptr_or(limit)) }
+    let result = unsafe { real::setrlimit(resource, with_room(resource, limit).as_ptr_or(limit)) };
+    limit_changed(resource);
+    result
 }
 
 #[unsafe(no_mangle)]
@@ -103,7 +106,18 @@ pub unsafe extern "C" fn prlimit(
     // SAFETY: the caller passes limits, or null for what it does not want.
     unsafe {
         let room = if own { with_room(resource, new) } else { Room(None) };
-        real::prlimit(pid, resource, room.as_ptr_or(new), old)
+        let result = real::prlimit(pid, resource, room.as_ptr_or(new), old);
+        if own && !new.is_null() {
+            limit_changed(resource);
+        }
+        result
+    }
+}
+
+/// Fewer or more numbers may be kept now.
+fn limit_changed(resource: c_int) {
+    if resource == libc::RLIMIT_NOFILE as c_int {
+        ops::limit_kept(&mut lock());
     }
 }
 

@@ -4,14 +4,19 @@ use crate::ops::{self, Instead};
 use crate::{fds, mem, options, real};
 use libc::{AF_UNSPEC, c_int, c_void, sockaddr, socklen_t};
 
+/// What Linux answers.
+fn linux(fd: c_int, on_linux: impl FnOnce() -> c_int) -> c_int {
+    answer(fd, Err::<isize, _>(Instead::Linux), || on_linux() as isize) as c_int
+}
+
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
-    // SAFETY: the C library's `socket` gets the program's own arguments.
-    let fd = unsafe { real::socket(domain, kind, protocol) };
-    if fd >= 0 && ops::may_be_ours(domain, kind, protocol) {
-        ops::made(fd, domain, kind);
+    if ops::may_be_ours(domain, kind, protocol) {
+        return ops::socket(domain, kind).unwrap_or_else(|errno| fail(errno) as c_int);
     }
-    fd
+    ops::make_room(1, 0);
+    // SAFETY: the C library's `socket` gets the program's own arguments.
+    unsafe { real::socket(domain, kind, protocol) }
 }
 
 #[unsafe(no_mangle)]
@@ -23,8 +28,10 @@ pub unsafe extern "C" fn bind(fd: c_int, address: *const sockaddr, len: socklen_
     }
     // What is no Internet address has Linux's errno.
     // SAFETY: the program passes an address and its length, or null.
-    let Ok(at) = (unsafe { mem::read_address(address, len) }) else { return on_linux() };
-    answer(ops::bind(fd, at, on_linux).map(|()| 0), || on_linux() as isize) as c_int
+    let Ok(at) = (unsafe { mem::read_address(address, len) }) else {
+        return linux(fd, on_linux);
+    };
+    answer(fd, ops::bind(fd, at, on_linux).map(|()| 0), || on_linux() as isize) as c_int
 }
 
 #[unsafe(no_mangle)]
@@ -34,7 +41,7 @@ pub unsafe extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
     if !fds::is_ours(fd) {
         return on_linux();
     }
-    answer(ops::listen(fd, backlog, on_linux).map(|()| 0), || on_linux() as isize) as c_int
+    answer(fd, ops::listen(fd, backlog, on_linux).map(|()| 0), || on_linux() as isize) as c_int
 }
 
 #[unsafe(no_mangle)]
@@ -47,11 +54,13 @@ pub unsafe extern "C" fn connect(fd: c_int, address: *const sockaddr, len: sockl
     // SAFETY: the program passes an address and its length, or null.
     if unsafe { mem::family(address, len) } == Some(AF_UNSPEC) {
         let outcome = ops::disconnect(fd).map(|()| 0);
-        return answer(outcome, || on_linux() as isize) as c_int;
+        return answer(fd, outcome, || on_linux() as isize) as c_int;
     }
     // SAFETY: the program passes an address and its length, or null.
-    let Ok(to) = (unsafe { mem::read_address(address, len) }) else { return on_linux() };
-    answer(ops::connect(fd, to).map(|()| 0), || on_linux() as isize) as c_int
+    let Ok(to) = (unsafe { mem::read_address(address, len) }) else {
+        return linux(fd, on_linux);
+    };
+    answer(fd, ops::connect(fd, to).map(|()| 0), || on_linux() as isize) as c_int
 }
 
 #[unsafe(no_mangle)]
@@ -68,7 +77,7 @@ pub unsafe extern "C" fn accept4(
     flags: c_int,
 ) -> c_int {
     // SAFETY: the C library's `accept4` gets the program's own arguments.
-    let on_linux = || unsafe { real::accept4(fd, address, len, flags) };
+    let on_linux = || ops::lowest(unsafe { real::accept4(fd, address, len, flags) }, flags);
     if !fds::is_ours(fd) {
         return on_linux();
     }
@@ -79,7 +88,7 @@ pub unsafe extern "C" fn accept4(
             new
         }
         Ok((new, None)) => new,
-        Err(Instead::Linux) => on_linux(),
+        Err(Instead::Linux) => linux(fd, on_linux),
         Err(Instead::Errno(errno)) => fail(errno) as c_int,
     }
 }
@@ -91,7 +100,7 @@ pub unsafe extern "C" fn shutdown(fd: c_int, how: c_int) -> c_int {
     if !fds::is_ours(fd) {
         return on_linux() as c_int;
     }
-    answer(ops::shutdown(fd, how).map(|()| 0), on_linux) as c_int
+    answer(fd, ops::shutdown(fd, how).map(|()| 0), on_linux) as c_int
 }
 
 #[unsafe(no_mangle)]
@@ -110,7 +119,7 @@ pub unsafe extern "C" fn getsockname(
         unsafe { mem::write_address(at, ipv6, address, len) };
         0
     };
-    answer(ops::own_name(fd).map(write), on_linux) as c_int
+    answer(fd, ops::own_name(fd).map(write), on_linux) as c_int
 }
 
 #[unsafe(no_mangle)]
@@ -129,7 +138,7 @@ pub unsafe extern "C" fn getpeername(
         unsafe { mem::write_address(at, ipv6, address, len) };
         0
     };
-    answer(ops::peer_name(fd).map(write), on_linux) as c_int
+    answer(fd, ops::peer_name(fd).map(write), on_linux) as c_int
 }
 
 #[unsafe(no_mangle)]
@@ -141,8 +150,20 @@ pub unsafe extern "C" fn setsockopt(
     len: socklen_t,
 ) -> c_int {
     // SAFETY: the C library's `setsockopt` gets the program's own arguments.
-    let result = unsafe { real::setsockopt(fd, level, name, value, len) };
-    if result == 0 && fds::is_ours(fd) {
+    let on_linux = || unsafe { real::setsockopt(fd, level, name, value, len) };
+    if !fds::is_ours(fd) {
+        return on_linux();
+    }
+    let bytes = if value.is_null() || len as c_int <= 0 {
+        &[]
+    } else {
+        // SAFETY: the program passes a value of this length.
+        unsafe { core::slice::from_raw_parts(value.cast(), len as usize) }
+    };
+    let outcome = options::set(fd, level, name, bytes).map(|()| 0);
+    let forwarded = outcome == Err(Instead::Linux);
+    let result = answer(fd, outcome, || on_linux() as isize) as c_int;
+    if forwarded && result == 0 {
         options::changed(fd, level, name);
     }
     result
@@ -163,7 +184,7 @@ pub unsafe extern "C" fn getsockopt(
     }
     let bytes = match options::get(fd, level, name) {
         Ok(Some(bytes)) => bytes,
-        Ok(None) | Err(Instead::Linux) => return on_linux(),
+        Ok(None) | Err(Instead::Linux) => return linux(fd, on_linux),
         Err(Instead::Errno(errno)) => return fail(errno) as c_int,
     };
     if value.is_null() || len.is_null() {

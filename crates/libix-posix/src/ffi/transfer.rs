@@ -1,9 +1,10 @@
 //! Bytes in and out.
 use super::{answer, fail};
+use crate::fds::{self, Entry};
 use crate::mem::{self, Gather, Scatter};
 use crate::ops::{Instead, Outcome};
 use crate::transfer::{self, Received};
-use crate::{fds, log, real};
+use crate::{log, real};
 use libc::{
     MSG_NOSIGNAL, MSG_WAITFORONE, c_int, c_uint, c_void, iovec, mmsghdr, msghdr, off_t, size_t,
     sockaddr, socklen_t, ssize_t, timespec,
@@ -14,25 +15,33 @@ fn piece(at: *const c_void, len: size_t) -> [iovec; 1] {
 }
 
 /// The answer of a call that writes: a broken pipe is a signal, too.
-fn sent(outcome: Outcome<usize>, flags: c_int, on_linux: impl FnOnce() -> isize) -> isize {
+fn sent(
+    fd: c_int,
+    outcome: Outcome<usize>,
+    flags: c_int,
+    on_linux: impl FnOnce() -> isize,
+) -> isize {
     if outcome == Err(Instead::Errno(libc::EPIPE)) && flags & MSG_NOSIGNAL == 0 {
         // SAFETY: no pointers.
         unsafe { libc::raise(libc::SIGPIPE) };
     }
-    answer(outcome, on_linux)
+    answer(fd, outcome, on_linux)
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn read(fd: c_int, to: *mut c_void, len: size_t) -> ssize_t {
     // SAFETY: the C library's `read` gets the program's own arguments.
     let on_linux = || unsafe { real::read(fd, to, len) };
-    if !fds::is_ours(fd) || len == 0 {
+    if !fds::is_ours(fd) {
         return on_linux();
+    }
+    if len == 0 && matches!(fds::get(fd), Entry::Socket(_)) {
+        return 0;
     }
     let piece = piece(to, len);
     // SAFETY: the program lets this call write to its pieces.
     let received = transfer::receive(fd, unsafe { Scatter::new(&piece) }, 0);
-    answer(received.map(|received| received.bytes), on_linux)
+    answer(fd, received.map(|received| received.bytes), on_linux)
 }
 
 #[unsafe(no_mangle)]
@@ -65,7 +74,7 @@ pub unsafe extern "C" fn readv(fd: c_int, to: *const iovec, count: c_int) -> ssi
     if scatter.left() == 0 {
         return 0;
     }
-    answer(transfer::receive(fd, scatter, 0).map(|received| received.bytes), on_linux)
+    answer(fd, transfer::receive(fd, scatter, 0).map(|received| received.bytes), on_linux)
 }
 
 #[unsafe(no_mangle)]
@@ -78,7 +87,7 @@ pub unsafe extern "C" fn recv(fd: c_int, to: *mut c_void, len: size_t, flags: c_
     let piece = piece(to, len);
     // SAFETY: the program lets this call write to its pieces.
     let received = transfer::receive(fd, unsafe { Scatter::new(&piece) }, flags);
-    answer(received.map(|received| received.bytes), on_linux)
+    answer(fd, received.map(|received| received.bytes), on_linux)
 }
 
 #[unsafe(no_mangle)]
@@ -117,7 +126,7 @@ pub unsafe extern "C" fn recvfrom(
         // SAFETY: the program has room for an address there, or passes null.
         unsafe { write_sender(sender, ipv6, from, from_len) };
     }
-    answer(received.map(|received| received.bytes), on_linux)
+    answer(fd, received.map(|received| received.bytes), on_linux)
 }
 
 /// # Safety
@@ -177,7 +186,7 @@ pub unsafe extern "C" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) 
         header.msg_controllen = 0;
         header.msg_flags = received.flags | flags & libc::MSG_CMSG_CLOEXEC;
     }
-    answer(received.map(|received| received.bytes), on_linux)
+    answer(fd, received.map(|received| received.bytes), on_linux)
 }
 
 #[unsafe(no_mangle)]
@@ -220,7 +229,7 @@ pub unsafe extern "C" fn write(fd: c_int, from: *const c_void, len: size_t) -> s
     }
     let piece = piece(from, len);
     // SAFETY: the program leaves its pieces alone during this call.
-    sent(transfer::send(fd, unsafe { Gather::new(&piece) }, 0, None), 0, on_linux)
+    sent(fd, transfer::send(fd, unsafe { Gather::new(&piece) }, 0, None), 0, on_linux)
 }
 
 #[unsafe(no_mangle)]
@@ -235,7 +244,7 @@ pub unsafe extern "C" fn writev(fd: c_int, from: *const iovec, count: c_int) -> 
         return fail(libc::EINVAL);
     };
     // SAFETY: the program leaves its pieces alone during this call.
-    sent(transfer::send(fd, unsafe { Gather::new(pieces) }, 0, None), 0, on_linux)
+    sent(fd, transfer::send(fd, unsafe { Gather::new(pieces) }, 0, None), 0, on_linux)
 }
 
 #[unsafe(no_mangle)]
@@ -252,7 +261,7 @@ pub unsafe extern "C" fn send(
     }
     let piece = piece(from, len);
     // SAFETY: the program leaves its pieces alone during this call.
-    sent(transfer::send(fd, unsafe { Gather::new(&piece) }, flags, None), flags, on_linux)
+    sent(fd, transfer::send(fd, unsafe { Gather::new(&piece) }, flags, None), flags, on_linux)
 }
 
 #[unsafe(no_mangle)]
@@ -276,7 +285,7 @@ pub unsafe extern "C" fn sendto(
     };
     let piece = piece(from, len);
     // SAFETY: the program leaves its pieces alone during this call.
-    sent(transfer::send(fd, unsafe { Gather::new(&piece) }, flags, to), flags, on_linux)
+    sent(fd, transfer::send(fd, unsafe { Gather::new(&piece) }, flags, to), flags, on_linux)
 }
 
 /// # Safety
@@ -312,7 +321,7 @@ pub unsafe extern "C" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int
         Err(errno) => return fail(errno),
     };
     // SAFETY: the program leaves its pieces alone during this call.
-    sent(transfer::send(fd, unsafe { Gather::new(pieces) }, flags, to), flags, on_linux)
+    sent(fd, transfer::send(fd, unsafe { Gather::new(pieces) }, flags, to), flags, on_linux)
 }
 
 #[unsafe(no_mangle)]
@@ -371,7 +380,7 @@ pub unsafe extern "C" fn sendfile(
         let piece = piece(buffer.as_ptr().cast(), n as usize);
         // SAFETY: the program leaves its pieces alone during this call.
         let gather = unsafe { Gather::new(&piece) };
-        let result = sent(transfer::send(out, gather, 0, None), 0, || -1);
+        let result = sent(out, transfer::send(out, gather, 0, None), 0, || -1);
         let taken = result.max(0);
         // SAFETY: null, or an offset of the program's, which waits for this call.
         match unsafe { offset.as_mut() } {

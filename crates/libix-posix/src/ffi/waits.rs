@@ -1,5 +1,6 @@
 //! Waiting for several descriptors.
 use super::answer;
+use crate::ops::{self, Instead};
 use crate::{fds, log, poll, ready, real, signals};
 use core::ptr::null_mut;
 use libc::{c_int, epoll_event, fd_set, nfds_t, pollfd, sigset_t, size_t, timespec, timeval};
@@ -51,6 +52,7 @@ pub unsafe extern "C" fn epoll_create(size: c_int) -> c_int {
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn epoll_create1(flags: c_int) -> c_int {
+    ops::make_room(1, 0);
     // SAFETY: the C library's `epoll_create1` gets the program's own arguments.
     let fd = unsafe { real::epoll_create1(flags) };
     if fd >= 0 {
@@ -73,8 +75,13 @@ pub unsafe extern "C" fn epoll_ctl(
     }
     // SAFETY: null, or a structure of the program's, which waits for this call.
     let event = unsafe { event.as_ref() }.copied();
-    answer(ready::control(set, op, fd, event, on_linux).map(|n| n as isize), || on_linux() as isize)
-        as c_int
+    let outcome = ready::control(set, op, fd, event, on_linux).map(|n| n as isize);
+    if outcome == Err(Instead::Linux)
+        && let Err(errno) = ops::before_linux(fd)
+    {
+        return super::fail(errno) as c_int;
+    }
+    answer(set, outcome, || on_linux() as isize) as c_int
 }
 
 #[unsafe(no_mangle)]
@@ -106,7 +113,7 @@ pub unsafe extern "C" fn epoll_pwait(
     let until = ready::until_ms(timeout_ms);
     // SAFETY: null, or a mask of the program's.
     let outcome = unsafe { with_mask(mask, || ready::wait_set(set, slice, until)) };
-    answer(outcome, on_linux) as c_int
+    answer(set, outcome, on_linux) as c_int
 }
 
 #[unsafe(no_mangle)]
@@ -133,7 +140,7 @@ pub unsafe extern "C" fn epoll_pwait2(
     let slice = unsafe { core::slice::from_raw_parts_mut(events, count as usize) };
     // SAFETY: null, or a mask of the program's.
     let outcome = unsafe { with_mask(mask, || ready::wait_set(set, slice, until)) };
-    answer(outcome, on_linux) as c_int
+    answer(set, outcome, on_linux) as c_int
 }
 
 #[unsafe(no_mangle)]
@@ -146,7 +153,7 @@ pub unsafe extern "C" fn poll(fds: *mut pollfd, count: nfds_t, timeout_ms: c_int
     signals::reset();
     // SAFETY: the program passes an array of so many descriptors.
     let slice = unsafe { core::slice::from_raw_parts_mut(fds, count as usize) };
-    answer(poll::poll(slice, ready::until_ms(timeout_ms)), on_linux) as c_int
+    answer(-1, poll::poll(slice, ready::until_ms(timeout_ms)), on_linux) as c_int
 }
 
 #[unsafe(no_mangle)]
@@ -184,7 +191,7 @@ pub unsafe extern "C" fn ppoll(
     let slice = unsafe { core::slice::from_raw_parts_mut(fds, count as usize) };
     // SAFETY: null, or a mask of the program's.
     let outcome = unsafe { with_mask(mask, || poll::poll(slice, until)) };
-    answer(outcome, on_linux) as c_int
+    answer(-1, outcome, on_linux) as c_int
 }
 
 #[unsafe(no_mangle)]
@@ -250,7 +257,7 @@ pub unsafe extern "C" fn select(
         (timeout.tv_sec, timeout.tv_usec) =
             (left.as_secs() as i64, i64::from(left.subsec_micros()));
     }
-    answer(outcome, on_linux) as c_int
+    answer(-1, outcome, on_linux) as c_int
 }
 
 #[unsafe(no_mangle)]
@@ -277,5 +284,5 @@ pub unsafe extern "C" fn pselect(
     let outcome =
         // SAFETY: null, or a mask of the program's.
         unsafe { with_mask(mask, || poll::select(count, sets.0, sets.1, sets.2, until)) };
-    answer(outcome, on_linux) as c_int
+    answer(-1, outcome, on_linux) as c_int
 }

@@ -1,5 +1,7 @@
 //! Where a socket is bound.
-use super::{Instead, Outcome, leave_to_linux, linux_name, move_watches, socket_of, soon};
+use super::{
+    Instead, Outcome, leave_to_linux, linux_name, move_watches, socket_of, soon, use_linux,
+};
 use crate::drive::Interest;
 use crate::real;
 use crate::route::Whose;
@@ -24,9 +26,10 @@ pub fn bind(fd: RawFd, at: SocketAddr, on_linux: impl FnOnce() -> i32) -> Outcom
     };
     let v6_only = socket.ipv6 && socket.options.v6_only;
     match whose {
-        Whose::Linux => leave_to_linux(&mut core, id),
-        _ if v6_only => leave_to_linux(&mut core, id),
+        Whose::Linux => leave_to_linux(&mut core, fd, id)?,
+        _ if v6_only => leave_to_linux(&mut core, fd, id)?,
         Whose::Both => {
+            use_linux(&mut core, fd)?;
             if on_linux() < 0 {
                 let errno = real::errno();
                 // A low port is root's on Linux, as whom nothing runs behind the wall; on IX it is the
@@ -35,8 +38,8 @@ pub fn bind(fd: RawFd, at: SocketAddr, on_linux: impl FnOnce() -> i32) -> Outcom
                 return if low { on_ix_alone(core, id, at, stream) } else { Err(errno.into()) };
             }
             let at = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), linux_name(fd)?.port());
-            let options = socket.options.clone();
-            if in_use(&core, id, at, stream, &options) {
+            let options = core.sockets.get(id).map(|socket| socket.options.clone());
+            if in_use(&core, id, at, stream, &options.unwrap_or_default()) {
                 return Err(libc::EADDRINUSE.into());
             }
             let given = !stream && at.port() != 0 && !is_ephemeral(fd, at);

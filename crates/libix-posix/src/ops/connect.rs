@@ -30,7 +30,7 @@ pub fn connect(fd: RawFd, to: SocketAddr) -> Outcome<()> {
             let (stream, ix) = (*stream, *ix);
             let bound_elsewhere = ix && socket.bound.is_some_and(|at| at.ip().is_unspecified());
             if whose == Whose::Linux && (!ix || bound_elsewhere) {
-                leave_to_linux(&mut core, id);
+                leave_to_linux(&mut core, fd, id)?;
                 return Err(Instead::Linux);
             }
             if !stream {

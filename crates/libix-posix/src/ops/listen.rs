@@ -1,14 +1,13 @@
 //! Listening and accepting.
-use super::{Instead, Outcome, again, drop_entry, linux_name, socket_of, soon};
+use super::{Instead, Outcome, again, linux_name, place, socket_of, soon, use_linux};
 use crate::drive::{self, How, Interest, Stop};
-use crate::fds::{self, Entry};
 use crate::real;
 use crate::signals;
 use crate::slab::Id;
 use crate::socket::{Kind, Listener, Socket};
 use crate::state::{Core, Port};
 use crate::sync::{Guard, lock};
-use libc::{AF_INET, AF_INET6, SOCK_CLOEXEC, SOCK_NONBLOCK, SOCK_STREAM};
+use libc::{SOCK_CLOEXEC, SOCK_NONBLOCK};
 use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::RawFd;
@@ -38,6 +37,7 @@ pub fn listen(fd: RawFd, backlog: i32, on_linux: impl FnOnce() -> i32) -> Outcom
         Kind::Datagrams(_) => return Err(libc::EOPNOTSUPP.into()),
     };
     if both {
+        use_linux(&mut core, fd)?;
         // It must not block: connections come from two sides.
         // SAFETY: no pointers.
         unsafe {
@@ -175,27 +175,15 @@ fn take_connection(core: &mut Guard, id: Id, flags: i32) -> Outcome<Option<Accep
     if listener.shut {
         return Err(libc::EINVAL.into());
     }
-    if listener.queue.is_empty() {
-        return Ok(None);
-    }
-    let domain = if ipv6 { AF_INET6 } else { AF_INET };
+    let Some(accepted) = listener.queue.front().copied() else { return Ok(None) };
     // The lock is held: the number must not be somebody else's in between.
-    // SAFETY: no pointers.
-    let fd = unsafe { real::socket(domain, SOCK_STREAM | flags, 0) };
-    if fd < 0 {
-        return Err(real::errno().into());
+    let fd = place(core, accepted, flags)?;
+    if let Some(listener) = core.sockets.get_mut(id).and_then(Socket::listener) {
+        listener.queue.pop_front();
     }
-    let listener = core.sockets.get_mut(id).and_then(Socket::listener);
-    let Some(accepted) = listener.and_then(|listener| listener.queue.pop_front()) else {
-        return Ok(None);
-    };
     let Some(socket) = core.sockets.get_mut(accepted) else { return Err(libc::EBADF.into()) };
-    socket.fds = 1;
-    socket.nonblocking = flags & SOCK_NONBLOCK != 0;
     let Some(stream) = socket.stream() else { return Err(libc::EBADF.into()) };
     stream.queued_at = None;
     let peer = stream.peer;
-    let before = fds::replace(fd, Entry::Socket(fds::index_of(accepted)));
-    drop_entry(core, before);
     Ok(Some((fd, Some((peer, ipv6)))))
 }

@@ -1,7 +1,7 @@
 //! Making connections, from `bind` to `close`. An error is an errno.
 //!
-//! Each socket has a real Linux socket under its descriptor, made before anybody can know whose it
-//! is. `bind`, `connect` or `sendto` decide; until then, and for all that is Linux's, calls go there.
+//! Nobody can know whose a new socket is: `bind`, `connect` or `sendto` decide. Until then, and for all
+//! that is Linux's, calls go to a real Linux socket under its descriptor (`under`).
 // As in `lib.rs`: without the C names nobody calls most of it.
 #![cfg_attr(test, allow(unused_imports))]
 
@@ -10,13 +10,14 @@ mod close;
 mod connect;
 mod listen;
 mod names;
+mod under;
 
 use crate::drive::{self, How, Interest, Stop};
 use crate::fds::{self, Entry};
 use crate::real;
 use crate::signals;
 use crate::slab::Id;
-use crate::socket::{Kind, Socket};
+use crate::socket::{Kind, Socket, Under};
 use crate::state::Core;
 use crate::sync::{Guard, lock};
 pub use bind::{become_datagrams, bind};
@@ -28,6 +29,10 @@ pub use names::{info, own_name, peer_name};
 use std::net::SocketAddr;
 use std::os::fd::RawFd;
 use std::time::{Duration, Instant};
+pub use under::{
+    before_exec, before_fork, before_linux, close_number, freed, give_back, limit_kept, lowest,
+    make_room, not_taken_over, place, taken_over, use_linux,
+};
 
 /// What an intercepted call does: it was done here, or the C library has to do it.
 pub type Outcome<T> = Result<T, Instead>;
@@ -57,21 +62,18 @@ pub fn socket_of(core: &Core, fd: RawFd) -> Outcome<Id> {
                 _ => Ok(id),
             }
         }
+        Entry::Kept => Err(libc::EBADF.into()),
         _ => Err(Instead::Linux),
     }
 }
 
-/// A new socket of the program: Linux's under its descriptor, and noted here.
-pub fn made(fd: RawFd, domain: i32, kind: i32) {
+/// A new socket of the program.
+pub fn socket(domain: i32, kind: i32) -> Result<RawFd, i32> {
     let stream = kind & 0xf == SOCK_STREAM;
-    let nonblocking = kind & SOCK_NONBLOCK != 0;
-    if fd as usize >= fds::FDS_MAX {
-        let text = format!("descriptor {fd} stays Linux's: numbers above {} do", fds::FDS_MAX);
-        return crate::log::once(crate::log::Once::Descriptors, &text);
-    }
-    let mut core = lock();
     let idle = Kind::Idle { stream, ix: false, both: false };
-    put(&mut core, fd, Socket::new(idle, domain == AF_INET6, nonblocking));
+    let mut core = lock();
+    let id = core.sockets.insert(Socket::new(idle, domain == AF_INET6, false));
+    place(&mut core, id, kind).inspect_err(|_| drop(core.sockets.remove(id)))
 }
 
 /// Whether `socket` makes one that may become IX's.
@@ -84,18 +86,10 @@ pub fn may_be_ours(domain: i32, kind: i32, protocol: i32) -> bool {
     plain && (domain == AF_INET || domain == AF_INET6) && crate::seat::takes_sockets()
 }
 
-fn put(core: &mut Core, fd: RawFd, mut socket: Socket) -> Id {
-    socket.fds = 1;
-    let id = core.sockets.insert(socket);
-    // A number that comes anew from Linux while we still have it was closed behind our back.
-    drop_entry(core, fds::replace(fd, Entry::Socket(fds::index_of(id))));
-    id
-}
-
 /// One descriptor less for what stood there.
 pub fn drop_entry(core: &mut Core, entry: Entry) {
     match entry {
-        Entry::Linux | Entry::Private => {}
+        Entry::Linux | Entry::Private | Entry::Kept => {}
         Entry::Socket(index) => {
             let Some(id) = core.sockets.id_at(index) else { return };
             let Some(socket) = core.sockets.get_mut(id) else { return };
@@ -120,7 +114,7 @@ pub fn duplicated(from: RawFd, to: RawFd) {
     let mut core = lock();
     let entry = fds::get(from);
     match entry {
-        Entry::Linux | Entry::Private => {}
+        Entry::Linux | Entry::Private | Entry::Kept => {}
         Entry::Socket(index) => {
             if let Some(id) = core.sockets.id_at(index)
                 && let Some(socket) = core.sockets.get_mut(id)
@@ -141,10 +135,43 @@ pub fn duplicated(from: RawFd, to: RawFd) {
 }
 
 /// The socket is Linux's for good.
-fn leave_to_linux(core: &mut Core, id: Id) {
+pub fn leave_to_linux(core: &mut Core, fd: RawFd, id: Id) -> Result<(), i32> {
+    use_linux(core, fd)?;
     if let Some(socket) = core.sockets.get_mut(id) {
         socket.kind = Kind::Linux;
     }
+    Ok(())
+}
+
+/// The descriptor flags of a socket that Linux does not know of; `None`: ask Linux.
+pub fn descriptor_flags(fd: RawFd, set: Option<i32>) -> Outcome<i32> {
+    let mut core = lock();
+    let id = socket_of(&core, fd)?;
+    let Some(socket) = core.sockets.get_mut(id) else { return Err(libc::EBADF.into()) };
+    if socket.under == Under::Used {
+        return Err(Instead::Linux);
+    }
+    if let Some(flags) = set {
+        socket.close_on_exec = flags & libc::FD_CLOEXEC != 0;
+        return Ok(0);
+    }
+    Ok(if socket.close_on_exec { libc::FD_CLOEXEC } else { 0 })
+}
+
+/// The same for the flags of the open file, of which sockets have one that means something.
+pub fn file_flags(fd: RawFd, set: Option<i32>) -> Outcome<i32> {
+    const OTHERS: i32 = libc::O_APPEND | libc::O_ASYNC | libc::O_DIRECT | libc::O_NOATIME;
+    let mut core = lock();
+    let id = socket_of(&core, fd)?;
+    let Some(socket) = core.sockets.get_mut(id) else { return Err(libc::EBADF.into()) };
+    if socket.under == Under::Used || set.is_some_and(|flags| flags & OTHERS != 0) {
+        return Err(Instead::Linux);
+    }
+    if let Some(flags) = set {
+        socket.nonblocking = flags & libc::O_NONBLOCK != 0;
+        return Ok(0);
+    }
+    Ok(libc::O_RDWR | if socket.nonblocking { libc::O_NONBLOCK } else { 0 })
 }
 
 /// Where Linux has bound the socket under a descriptor.
