@@ -23,8 +23,12 @@ impl Core {
                 Event::Dead { cookie, reason } => {
                     self.died(cookie, dead_errno(reason));
                 }
-                Event::Knock { listener, handle, peer } => self.knocked(listener, handle, peer),
+                Event::Knock { listener, handle, peer } => {
+                    crate::real::has_connection();
+                    self.knocked(listener, handle, peer);
+                }
                 Event::Connected { cookie, handle, outcome } => {
+                    crate::real::has_connection();
                     self.connected(cookie, handle, outcome.err().map(errno_of));
                 }
                 Event::UdpRecv { cookie, data, peer } => self.udp_received(cookie, data, peer),

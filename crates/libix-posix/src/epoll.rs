@@ -88,7 +88,7 @@ pub struct Looks {
 }
 
 /// After so many looks that found nothing the helper watches a set.
-const EMPTY_LOOKS: u32 = 16;
+const EMPTY_LOOKS: u32 = 4;
 
 impl Looks {
     /// Whether something may be ready.

@@ -196,22 +196,36 @@ pub fn own_call() {
     OWN.fetch_add(1, Ordering::Relaxed);
 }
 
+/// Calls until the program had its first connection on IX, and one; 0: it had none.
+static FIRST: AtomicU64 = AtomicU64::new(0);
+
+/// The program has a connection on IX.
+pub fn has_connection() {
+    if FIRST.load(Ordering::Relaxed) == 0 {
+        FIRST.store(calls() + 1, Ordering::Relaxed);
+    }
+}
+
 /// How many calls went on to Linux until now.
 pub fn calls() -> u64 {
     ALL.load(Ordering::Relaxed)
 }
 
-/// The same, the most frequent by name.
+/// The same in words, the most frequent by name.
 pub fn calls_made() -> String {
     const NAMED: usize = 12;
     let counts = NAMES.iter().zip(&MADE).map(|(name, made)| (made.load(Ordering::Relaxed), *name));
     let mut counts: Vec<_> = counts.filter(|(count, _)| *count > 0).collect();
     counts.sort_unstable_by(|a, b| b.cmp(a));
-    let all: u64 = counts.iter().map(|(count, _)| count).sum();
+    let all = calls();
+    let since = match FIRST.load(Ordering::Relaxed) {
+        0 => 0,
+        first => all + 1 - first,
+    };
     let most = counts.iter().take(NAMED).map(|(count, name)| format!("{name} {count}"));
     let most = most.collect::<Vec<_>>().join(", ");
     let own = OWN.load(Ordering::Relaxed);
-    format!("{all} ({most}), {own} of the library's own")
+    format!("{since} since its first connection, {all} in all ({most}), {own} of the library's own")
 }
 
 /// The calling thread's errno.

@@ -9,8 +9,8 @@ pub type Row = (&'static str, &'static str, &'static str);
 pub const TABLE: &[Row] = &[
     (
         "socket",
-        "makes a Linux socket; `bind`, `connect` or the first datagram decide whose it is",
-        "corners",
+        "`bind`, `connect` or the first datagram decide whose it is; there is a real Linux socket once Linux is asked",
+        "corners numbers",
     ),
     (
         "bind",
@@ -46,14 +46,18 @@ pub const TABLE: &[Row] = &[
         "IX: a reset if something is unread, else in order in the background; SO_LINGER",
         "corners half_close",
     ),
-    ("dup, dup2, dup3, fcntl(F_DUPFD)", "one socket, several numbers", "corners descriptors"),
+    (
+        "dup, dup2, dup3, fcntl(F_DUPFD)",
+        "one socket, several numbers; the lowest that is free",
+        "corners descriptors, numbers",
+    ),
     ("fcntl(F_GETFL, F_SETFL), ioctl(FIONBIO)", "O_NONBLOCK on both sides", "corners descriptors"),
     ("fcntl(F_SETOWN, F_SETSIG), O_ASYNC", "no signals come; said once in the log", "none"),
     ("ioctl(FIONREAD, TIOCOUTQ, SIOCATMARK)", "IX", "corners reading, writing"),
     (
         "setsockopt",
-        "asked of the Linux socket, which knows what there is. In force on IX: SO_REUSEADDR, SO_REUSEPORT, SO_KEEPALIVE, SO_RCVTIMEO, SO_SNDTIMEO, SO_LINGER, SO_SNDBUF, SO_RCVBUF (UDP), SO_RCVLOWAT, IPV6_V6ONLY, TCP_CORK, TCP_KEEPIDLE. TCP_NODELAY is always on",
-        "corners options, corks",
+        "SO_REUSEADDR, SO_KEEPALIVE, SO_LINGER, TCP_NODELAY, TCP_CORK, TCP_QUICKACK: noted. Others: asked of the Linux socket, which knows what there is. In force on IX: SO_REUSEADDR, SO_REUSEPORT, SO_KEEPALIVE, SO_RCVTIMEO, SO_SNDTIMEO, SO_LINGER, SO_SNDBUF, SO_RCVBUF (UDP), SO_RCVLOWAT, IPV6_V6ONLY, TCP_CORK, TCP_KEEPIDLE. TCP_NODELAY is always on",
+        "corners options, numbers, corks",
     ),
     (
         "getsockopt",
@@ -78,9 +82,9 @@ pub const TABLE: &[Row] = &[
         "a_daemon_serves_on_ix_and_ends_with_ix_run, children_serve_and_after_them_their_parent, connections_stay_with_the_process_that_accepted_them",
     ),
     (
-        "exec",
+        "exec, posix_spawn, popen, system",
         "sockets of IX are not inherited: the new program finds an unconnected Linux socket",
-        "none",
+        "corners numbers",
     ),
     (
         "setrlimit, prlimit",
@@ -125,9 +129,16 @@ hardware thread in `--cpus` for it. What holds:
 
 ## What goes on to Linux
 
-With `IX_POSIX_CALLS=1` in its environment a program says at its end how many calls went on to Linux, the most frequent
-by name, and how many the library made for itself to wake and to wait. `ix bench memcached` and `ix bench http` print
-them by request.
+With `IX_POSIX_CALLS=1` in its environment a program says at its end how many calls went on to Linux since its first
+connection and in all, the most frequent by name, and how many the library made for itself to wake and to wait.
+`ix bench memcached` and `ix bench http` print the former by request.
+
+A connection that is IX's from `socket` or `accept` to `close` needs none: what of Linux's keeps its number stays there
+when it is closed, for the next socket. Numbers are those that Linux would give: before anything else takes a number,
+the lowest of the kept ones go back, and when no socket came or went for a tenth of a second all do. At most 256 are kept,
+and an eighth of `ulimit -n`; what the C library opens within its own functions, and direct system calls, do not see that
+such a number is free. A set of `epoll` that has Linux's descriptors is looked at when a call of the program has gone to
+Linux, or a helper that sleeps in Linux has said that something is ready.
 ";
 
 /// The page.

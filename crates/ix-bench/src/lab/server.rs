@@ -192,7 +192,13 @@ impl Server {
     /// on to Linux.
     pub fn stop(self) -> Option<u64> {
         let said = match self.host {
-            Host::Ix => self.process.stop_and_hear(self.stop, CALLS),
+            Host::Ix => {
+                let said = self.process.stop_and_hear(self.stop, CALLS);
+                if let Some(said) = &said {
+                    eprintln!("{CALLS}{said}");
+                }
+                said
+            }
             Host::Linux { .. } => {
                 self.process.stop();
                 None

@@ -8,6 +8,8 @@ use std::io::{Read, Write};
 use std::process::Command;
 
 const PORT: u16 = 80;
+/// How the line begins that `IX_POSIX_CALLS` asks for.
+const FORWARDED: &str = "ix: calls forwarded to Linux: ";
 
 /// A web server on Linux with a page that is its name, and one that all servers have.
 fn back_end(bed: &Bed, name: &str, port: u16) -> Process {
@@ -34,7 +36,7 @@ fn balancer(bed: &Bed, flags: &[&str]) -> Service {
     );
     std::fs::write(&file, config).expect("a configuration");
     let words = [&["haproxy", "-f", file.to_str().expect("text")], flags].concat();
-    let mut service = bed.start(&words);
+    let mut service = bed.start_env(&[("IX_POSIX_CALLS", "1")], &[], &words);
     support::eventually("haproxy answers", || {
         service.process.check();
         get(bed, "").is_some_and(|answer| answer.starts_with("HTTP/1.1 200"))
@@ -98,7 +100,15 @@ fn haproxy_balances_on_ix() {
         drop(_servers);
         // Connections to the servers and from clients are all gone: no flow and no frame is left.
         service.comes_to_rest(PATIENCE);
-        service.process.signal(libc::SIGTERM);
-        let _ = service.process.wait(PATIENCE);
+        let in_front = flags == ["-db"];
+        service.process.signal(if in_front { libc::SIGUSR1 } else { libc::SIGTERM });
+        let (_, said) = service.process.wait(PATIENCE);
+        if in_front {
+            // Connections came and went by the thousand without a call to Linux for each.
+            let forwarded = said.iter().find_map(|line| line.strip_prefix(FORWARDED));
+            let count = forwarded.and_then(|said| said.split(' ').next()?.parse::<u64>().ok());
+            let accepted = stats.total("accepted");
+            assert!(count.is_some_and(|count| count < accepted / 2), "{accepted}: {said:#?}");
+        }
     }
 }

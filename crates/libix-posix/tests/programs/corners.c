@@ -744,6 +744,106 @@ static void descriptors(void)
     close(file);
 }
 
+/* Numbers of closed sockets are used again, and Linux's calls find the lowest that is free. */
+static void numbers(void)
+{
+    int a = accepted(), b = accepted(), c = accepted(), one = 1, value = 0;
+    socklen_t len = sizeof value;
+    struct stat about;
+    SAY(a < b && b < c);
+    SAY(close(a));
+    SAY(close(a));
+    SAY(fcntl(a, F_GETFD));
+    SAY(fstat(a, &about));
+    SAY(read(a, buffer, 1));
+    SAY(ready(a, POLLIN, 0));
+    SAY(dup(a));
+    SAY(dup2(a, b));
+    SAY(write(b, "b", 1));
+    int n = tcp();
+    SAY(n == a);
+    SAY(fcntl(n, F_GETFL));
+    SAY(fcntl(n, F_GETFD));
+    SAY(fcntl(n, F_SETFD, FD_CLOEXEC));
+    SAY(fcntl(n, F_GETFD));
+    SAY(fstat(n, &about) == 0 && S_ISSOCK(about.st_mode));
+    close(n);
+    int file = open("/dev/null", O_RDONLY), pipes[2];
+    SAY(file == a);
+    close(b);
+    pipe(pipes);
+    SAY(pipes[0] == b);
+    SAY(pipes[1] > c);
+    close(c);
+    close(file);
+    n = accepted();
+    SAY(n == c);
+    close(n);
+    FILE *stream = fopen("/dev/null", "r");
+    SAY(fileno(stream) == a);
+    n = tcp();
+    SAY(n == c);
+    fclose(stream);
+    int m = tcp();
+    SAY(m == a);
+    close(n);
+    SAY(dup2(m, c) == c);
+    SAY(fcntl(m, F_DUPFD, c) > c);
+    close(m);
+    SAY(dup(c) == a);
+    for (n = a; n < c + 8; n++)
+        close(n);
+    /* What was set is there when Linux is asked after all, whatever stood there before. */
+    a = accepted();
+    close(a);
+    n = tcp();
+    SAY(n == a);
+    nonblocking(n);
+    SAY(setsockopt(n, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one));
+    SAY(setsockopt(n, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof one));
+    SAY(setsockopt(n, SOL_SOCKET, SO_KEEPALIVE, &one, 2));
+    SAY(setsockopt(n, SOL_SOCKET, SO_PRIORITY, &one, sizeof one));
+    SAY(getsockopt(n, IPPROTO_TCP, TCP_NODELAY, &value, &len));
+    SAY(value);
+    SAY(getsockopt(n, SOL_SOCKET, SO_KEEPALIVE, &value, &len));
+    SAY(value);
+    SAY((fcntl(n, F_GETFL) & O_NONBLOCK) != 0);
+    close(n);
+    a = accepted();
+    close(a);
+    n = socket(AF_INET, SOCK_DGRAM, 0);
+    SAY(n == a);
+    SAY(getsockopt(n, SOL_SOCKET, SO_TYPE, &value, &len));
+    SAY(value);
+    struct sockaddr_in loopback = address("127.0.0.1", 0);
+    SAY(bind(n, (struct sockaddr *)&loopback, sizeof loopback));
+    loopback.sin_port = htons(port_of(n));
+    SAY(sendto(n, "self", 4, 0, (struct sockaddr *)&loopback, sizeof loopback));
+    SAY(soon(n, POLLIN));
+    SAY(recv(n, buffer, 10, MSG_DONTWAIT));
+    close(n);
+    /* Other programs find what they may inherit, and no more. */
+    n = accepted();
+    m = accepted();
+    fcntl(m, F_SETFD, FD_CLOEXEC);
+    int gone = accepted();
+    close(gone);
+    char line[200];
+    snprintf(line, sizeof line, "for n in %d %d %d; do test -e /proc/$$/fd/$n && echo $n; done", n, m,
+             gone);
+    fflush(stdout);
+    SAY(system(line) != -1);
+    if (fork() == 0) {
+        execl("/bin/sh", "sh", "-c", line, "a", "b", "c", "d", "e", "f", NULL);
+        _exit(1);
+    }
+    SAY(wait(NULL) > 0);
+    SAY(fcntl(n, F_GETFD));
+    SAY(fcntl(m, F_GETFD));
+    close(n);
+    close(m);
+}
+
 static void options(void)
 {
     int fd = dialled(), value = -1;
@@ -962,7 +1062,7 @@ int main(int argc, char **argv)
         {"half_close", half_close},   {"connecting", connecting}, {"accepting", accepting},
         {"epolls", epolls},           {"selects", selects},       {"descriptors", descriptors},
         {"options", options},         {"datagrams", datagrams},   {"interrupts", interrupts},
-        {"exhaustion", exhaustion},   {"corks", corks},
+        {"exhaustion", exhaustion},   {"corks", corks},         {"numbers", numbers},
     };
     for (unsigned i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         if (argc > 5 && strcmp(argv[5], cases[i].name))
