@@ -152,7 +152,22 @@ impl Core {
         turn.or_else(|| port.members.first().copied())
     }
 
-    fn udp_received(&mut self, id: Id, data: Received, from: SocketAddr) {
+    /// Whose a datagram is: the socket's that is connected to its sender, else the latest one's that is
+    /// not connected. One that nobody wants goes to the latest, which gives its memory back.
+    fn choose_datagrams(&mut self, port: Id, from: SocketAddr) -> Option<Id> {
+        let Core { udp_ports, sockets, .. } = self;
+        let members = &udp_ports.get(port)?.members;
+        if let [only] = members[..] {
+            return Some(only);
+        }
+        let mut peer = |id: Id| Some(sockets.get_mut(id)?.datagrams()?.peer);
+        let connected = members.iter().copied().find(|id| peer(*id) == Some(Some(from)));
+        let open = || members.iter().rev().copied().find(|id| peer(*id) == Some(None));
+        connected.or_else(open).or_else(|| members.last().copied())
+    }
+
+    fn udp_received(&mut self, port: Id, data: Received, from: SocketAddr) {
+        let Some(id) = self.choose_datagrams(port, from) else { return };
         let Some(socket) = self.sockets.get_mut(id) else { return };
         let limit = socket.options.receive_buffer;
         let Some(udp) = socket.datagrams() else { return };

@@ -111,10 +111,10 @@ pub fn wait<T>(
             return (core, Err(Stop::TimedOut));
         }
         if can_drive {
-            let (back, events) = turn(core, patience(left), how.linux, Role::Program);
+            let (back, reason) = turn(core, patience(left), how.linux, Role::Program);
             core = back;
             turned = true;
-            if how.linux.is_some() && events == 0 {
+            if how.linux.is_some() && reason == Back::Otherwise {
                 if let Some(value) = ready(&mut core) {
                     return (core, Ok(value));
                 }
@@ -148,14 +148,14 @@ fn patience(left: Option<Duration>) -> Wait {
 }
 
 /// One cycle, or more until there are events: the calls of all threads, then everybody's events.
-/// The role must be free. Answers the number of events.
-pub fn turn(mut core: Guard, wait: Wait, linux: Option<RawFd>, role: Role) -> (Guard, usize) {
+/// The role must be free.
+pub fn turn(mut core: Guard, wait: Wait, linux: Option<RawFd>, role: Role) -> (Guard, Back) {
     debug_assert!(core.role == Role::Free);
     core.role = role;
     // SAFETY: the role is ours from here to where it is given back.
     let Some(thread) = (unsafe { ELASTIC.get() }) else {
         core.role = Role::Free;
-        return (core, 0);
+        return (core, Back::Otherwise);
     };
     let left = core.emit(thread);
     // Memory comes back with acknowledgements, or from the dataplane without an event.
@@ -173,7 +173,7 @@ pub fn turn(mut core: Guard, wait: Wait, linux: Option<RawFd>, role: Role) -> (G
     });
     let mut core = lock();
     let events = events.unwrap_or_else(|error| log::fatal(&format!("the dataplane: {error}")));
-    core.came_out();
+    let kicked = core.came_out();
     core.cycle += 1;
     core.settle(thread);
     core.dispatch(thread, events);
@@ -186,7 +186,23 @@ pub fn turn(mut core: Guard, wait: Wait, linux: Option<RawFd>, role: Role) -> (G
     {
         core.ring(bell);
     }
-    (core, events)
+    let reason = match events {
+        0 if kicked => Back::Kicked,
+        0 => Back::Otherwise,
+        _ => Back::Events,
+    };
+    (core, reason)
+}
+
+/// Why a thread has come back from the dataplane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Back {
+    /// There were events.
+    Events,
+    /// There were none, and another thread wanted it to come out.
+    Kicked,
+    /// There were none: it is late, or Linux's descriptor is readable.
+    Otherwise,
 }
 
 fn at_most(wait: Wait, limit_us: u64) -> Wait {

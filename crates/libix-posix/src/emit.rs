@@ -82,6 +82,9 @@ impl Core {
             for listener in core::mem::take(&mut self.old_ports) {
                 self.push(thread, call::unlisten(listener), Pending::Nothing);
             }
+            for port in core::mem::take(&mut self.old_udp_ports) {
+                self.push(thread, call::udp_unbind(port), Pending::Nothing);
+            }
         }
         more.into_iter().for_each(|id| self.touch(id));
         left || self.pending.iter().any(|pending| self.is_urgent(pending))
@@ -117,13 +120,15 @@ impl Core {
     }
 
     fn emit_socket(&mut self, thread: &mut Thread, id: Id) -> Left {
-        let Core { sockets, pending, datagrams, tx, corked: held, mss, .. } = self;
+        if let Some(left) = self.emit_closing_datagrams(thread, id) {
+            return left;
+        }
+        let Core { sockets, pending, datagrams, tx, corked: held, mss, udp_ports, .. } = self;
         let Some(socket) = sockets.get_mut(id) else { return Left::Nothing };
         let mut batch = Batch { thread, pending };
         let (keepalive, idle_s) = (socket.options.keepalive, socket.options.keep_idle_s);
         let corked = socket.options.cork;
         let local_port = socket.bound.map_or(0, |at| at.port());
-        let bound = socket.bound;
         match &mut socket.kind {
             Kind::Stream(stream) => {
                 let keepalive_s = if keepalive { idle_s.min(KEEP_IDLE_MAX_S) } else { 0 };
@@ -143,21 +148,12 @@ impl Core {
                 batch.stream(id, stream, local_port, limit, keepalive_s)
             }
             Kind::Datagrams(udp) => {
-                if udp.closing {
-                    for data in udp.done.drain(..).chain(udp.inbox.drain(..).map(|w| w.data)) {
-                        if batch.thread.call_room() > 1 {
-                            batch.push(call::udp_recv_done(data), Pending::Nothing);
-                        }
+                let name = udp.port;
+                let Some(port) = udp_ports.get_mut(name) else { return Left::Nothing };
+                let Some(socket) = port.id else {
+                    if !core::mem::replace(&mut port.asked, true) {
+                        batch.push(call::udp_bind(port.at, name), Pending::UdpBind(name));
                     }
-                    if let Some(socket) = udp.id {
-                        batch.push(call::udp_unbind(socket), Pending::Nothing);
-                        return Left::Gone;
-                    }
-                    return Left::Nothing;
-                }
-                let Some(socket) = udp.id else {
-                    let at = bound.unwrap_or(std::net::SocketAddr::from(([0, 0, 0, 0], 0)));
-                    batch.push(call::udp_bind(at, id), Pending::UdpBind(id));
                     return Left::Nothing;
                 };
                 while batch.thread.call_room() > 1
@@ -181,6 +177,26 @@ impl Core {
             }
             Kind::Linux | Kind::Idle { .. } | Kind::Listener(_) | Kind::Lost => Left::Nothing,
         }
+    }
+
+    /// The program is done with a UDP socket: gives back what it has, then the port if nobody else is
+    /// there. `None`: it is not so.
+    fn emit_closing_datagrams(&mut self, thread: &mut Thread, id: Id) -> Option<Left> {
+        let udp = self.sockets.get_mut(id)?.datagrams().filter(|udp| udp.closing)?;
+        while thread.call_room() > 1 {
+            let waiting = || udp.inbox.pop_front().map(|waiting| waiting.data);
+            let Some(data) = udp.done.pop().or_else(waiting) else { break };
+            if thread.push(call::udp_recv_done(data)).is_some() {
+                self.pending.push(Pending::Nothing);
+            }
+        }
+        if !udp.done.is_empty() || !udp.inbox.is_empty() {
+            return Some(Left::More);
+        }
+        if let Some(port) = self.leave_udp_port(id) {
+            self.push(thread, call::udp_unbind(port), Pending::Nothing);
+        }
+        Some(Left::Gone)
     }
 
     /// Takes the answers of the batch in.
@@ -270,14 +286,21 @@ impl Core {
     }
 
     fn udp_bind_answered(&mut self, id: Id, answer: Result<u64, Error>) {
-        let Some(socket) = self.sockets.get_mut(id) else { return };
-        let Some(udp) = socket.datagrams() else { return };
-        match answer {
-            Ok(name) => udp.id = Some(name),
-            Err(error) => socket.error = errno_of(error),
+        let Some(port) = self.udp_ports.get_mut(id) else { return };
+        port.id = answer.ok();
+        let members = port.members.clone();
+        if members.is_empty() {
+            // All were closed meanwhile.
+            self.old_udp_ports.extend(port.id);
+            self.udp_ports.remove(id);
         }
-        self.touch(id);
-        self.tell(id, 0);
+        for member in members {
+            if let (Err(error), Some(socket)) = (answer, self.sockets.get_mut(member)) {
+                socket.error = errno_of(error);
+            }
+            self.touch(member);
+            self.tell(member, 0);
+        }
     }
 
     /// The memory of a datagram is free; with an errno, it was not sent.

@@ -3,7 +3,7 @@
 //! Readiness is computed from the socket when it is reported, so a spurious entry in the list of the
 //! ready costs a look and nothing else.
 use crate::slab::{Id, Slab};
-use crate::socket::Socket;
+use crate::socket::{Socket, Watch};
 use libc::{EPOLLERR, EPOLLET, EPOLLHUP, EPOLLONESHOT, epoll_event};
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
@@ -42,10 +42,19 @@ pub enum Teller {
     Both,
 }
 
-/// A socket in a set.
+/// What is in a set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum What {
+    /// A socket.
+    Socket(Id),
+    /// Another set, and whether something is ready in it.
+    Set(Id, bool),
+}
+
+/// A descriptor in a set.
 struct Item {
     teller: Teller,
-    socket: Id,
+    what: What,
     events: u32,
     data: u64,
     /// It stands in the list of the ready.
@@ -56,6 +65,59 @@ struct Item {
     reported: u64,
 }
 
+impl Item {
+    fn readiness(&self, sockets: &Slab<Socket>) -> u32 {
+        match self.what {
+            What::Socket(id) => sockets.get(id).map_or(0, Socket::readiness),
+            What::Set(_, true) => (libc::EPOLLIN | libc::EPOLLRDNORM) as u32,
+            What::Set(_, false) => 0,
+        }
+    }
+}
+
+/// Tells of what is watched: puts it into the list of the ready of its set, and that set into the lists
+/// of those that it is in. `ring` hears of threads that should look.
+pub fn tell(sets: &mut Slab<Set>, watch: Watch, bits: u32, ring: &mut impl FnMut(RawFd)) {
+    fn tell(
+        sets: &mut Slab<Set>,
+        watch: Watch,
+        bits: u32,
+        ring: &mut impl FnMut(RawFd),
+        depth: u32,
+    ) {
+        let Some(set) = sets.get_mut(watch.set) else { return };
+        if !set.queue(watch.fd, bits) {
+            return;
+        }
+        set.waiters.drain(..).for_each(&mut *ring);
+        if depth == 0 || set.watches.is_empty() {
+            return;
+        }
+        for outer in set.watches.clone() {
+            tell(sets, outer, (libc::EPOLLIN | libc::EPOLLRDNORM) as u32, ring, depth - 1);
+        }
+    }
+    tell(sets, watch, bits, ring, NESTED_MAX);
+}
+
+/// Looks which of the sets in this one have something ready.
+pub fn look_into(sets: &mut Slab<Set>, sockets: &Slab<Socket>, id: Id, depth: u32) {
+    let Some(set) = sets.get(id) else { return };
+    if depth == 0 || set.nested.is_empty() {
+        return;
+    }
+    for (fd, inner) in set.nested.clone() {
+        look_into(sets, sockets, inner, depth - 1);
+        let is_ready = sets.get(inner).is_some_and(|inner| inner.is_ready(sockets));
+        if let Some(set) = sets.get_mut(id) {
+            set.look_into(fd, is_ready);
+        }
+    }
+}
+
+/// How deep sets lie in each other at most, as on Linux.
+pub const NESTED_MAX: u32 = 5;
+
 /// An epoll set.
 pub struct Set {
     /// Descriptors that name it.
@@ -64,6 +126,10 @@ pub struct Set {
     pub real: RawFd,
     items: HashMap<RawFd, Item, BuildHasherDefault<FdHasher>>,
     ready: VecDeque<RawFd>,
+    /// Sets that this one is in.
+    pub watches: Vec<Watch>,
+    /// Sets that are in this one.
+    pub nested: Vec<(RawFd, Id)>,
     /// There was something in the real set.
     pub has_linux: bool,
     /// Threads that wait, by their bells.
@@ -127,6 +193,8 @@ impl Set {
             real,
             items: HashMap::default(),
             ready: VecDeque::new(),
+            watches: Vec::new(),
+            nested: Vec::new(),
             has_linux: false,
             waiters: Vec::new(),
             linux: Looks { at_us: 0, calls: 0, empty: 0, watched: false },
@@ -166,14 +234,24 @@ impl Set {
         }
     }
 
-    /// Puts a socket in; false: it is there already.
-    pub fn add(&mut self, fd: RawFd, socket: Id, teller: Teller, events: u32, data: u64) -> bool {
+    /// Puts something in; false: it is there already.
+    pub fn add(&mut self, fd: RawFd, what: What, teller: Teller, events: u32, data: u64) -> bool {
         if self.items.contains_key(&fd) {
             return false;
         }
         let (queued, spent, reported) = (false, false, u64::MAX);
-        self.items.insert(fd, Item { teller, socket, events, data, queued, spent, reported });
+        self.items.insert(fd, Item { teller, what, events, data, queued, spent, reported });
+        if let What::Set(set, _) = what {
+            self.nested.push((fd, set));
+        }
         true
+    }
+
+    /// Whether something is ready in a set that is in this one.
+    pub fn look_into(&mut self, fd: RawFd, is_ready: bool) {
+        if let Some(Item { what: What::Set(_, ready), .. }) = self.items.get_mut(&fd) {
+            *ready = is_ready;
+        }
     }
 
     /// Changes what is waited for; false: it is not there.
@@ -185,6 +263,7 @@ impl Set {
 
     /// Takes it out; false: it was not there.
     pub fn forget(&mut self, fd: RawFd) -> bool {
+        self.nested.retain(|(other, _)| *other != fd);
         // Its entry in the list of the ready is found to be nobody's later.
         self.items.remove(&fd).is_some()
     }
@@ -216,7 +295,7 @@ impl Set {
     pub fn is_ready(&self, sockets: &Slab<Socket>) -> bool {
         self.ready.iter().filter_map(|fd| self.items.get(fd)).any(|item| {
             let wanted = item.events & !MODES | (EPOLLERR | EPOLLHUP) as u32;
-            let bits = sockets.get(item.socket).map_or(0, Socket::readiness);
+            let bits = item.readiness(sockets);
             item.queued && !item.spent && bits & wanted != 0
         })
     }
@@ -236,7 +315,7 @@ impl Set {
             let Some(fd) = self.ready.pop_front() else { break };
             let Some(item) = self.items.get_mut(&fd).filter(|item| item.queued) else { continue };
             let wanted = item.events & !MODES | (EPOLLERR | EPOLLHUP) as u32;
-            let bits = sockets.get(item.socket).map_or(0, Socket::readiness) & wanted;
+            let bits = item.readiness(sockets) & wanted;
             if bits == 0 || item.spent {
                 item.queued = false;
                 continue;
@@ -267,8 +346,8 @@ mod tests {
         let udp = Box::new(Datagrams::default());
         let id = sockets.insert(Socket::new(Kind::Datagrams(udp), false, false));
         let mut set = Set::new(-1);
-        assert!(set.add(5, id, Teller::Ours, events as u32, 77));
-        assert!(!set.add(5, id, Teller::Ours, 0, 0));
+        assert!(set.add(5, What::Socket(id), Teller::Ours, events as u32, 77));
+        assert!(!set.add(5, What::Socket(id), Teller::Ours, 0, 0));
         (sockets, set, id)
     }
 
@@ -312,7 +391,7 @@ mod tests {
         set.queue(5, EPOLLIN as u32);
         assert!(set.forget(5) && !set.forget(5));
         assert_eq!(report(&mut set, &sockets), []);
-        set.add(6, id, Teller::Ours, EPOLLIN as u32, 0);
+        set.add(6, What::Socket(id), Teller::Ours, EPOLLIN as u32, 0);
         set.queue(6, EPOLLIN as u32);
         sockets.remove(id);
         assert_eq!(report(&mut set, &sockets), []);

@@ -1,8 +1,8 @@
 //! Memory that the program names by pointers, and how it is read and written. All that is unsafe
 //! about it is here.
 //!
-//! The program promises of its pointers what it promises Linux; where Linux would answer EFAULT, a
-//! wrong pointer is a fault here.
+//! The program promises of its pointers what it promises Linux. What can be no address of a program at
+//! all, null above all, is EFAULT as on Linux; any other wrong pointer is a fault here.
 use core::mem::MaybeUninit;
 use libc::{AF_INET, AF_INET6, iovec, sockaddr, sockaddr_in, sockaddr_in6, socklen_t};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
@@ -12,6 +12,7 @@ pub struct Scatter<'a> {
     pieces: &'a [iovec],
     offset: usize,
     left: usize,
+    wrong: bool,
 }
 
 /// Pieces of memory that a call may read, in order.
@@ -19,6 +20,22 @@ pub struct Gather<'a> {
     pieces: &'a [iovec],
     offset: usize,
     left: usize,
+    wrong: bool,
+}
+
+/// The lowest address that Linux gives to a program.
+const LOWEST: usize = 0x1000;
+/// Behind the highest (with 47 bits).
+const BEHIND: usize = 0x7fff_ffff_f000;
+
+/// Whether these bytes can be a program's.
+pub fn is_possible<T>(at: *const T, len: usize) -> bool {
+    let first = at.addr();
+    len == 0 || (first >= LOWEST && first.checked_add(len).is_some_and(|end| end <= BEHIND))
+}
+
+fn is_wrong(pieces: &[iovec]) -> bool {
+    pieces.iter().any(|piece| !is_possible(piece.iov_base, piece.iov_len))
 }
 
 /// The pieces at `iov`; `None` where Linux answers EINVAL.
@@ -46,7 +63,13 @@ impl<'a> Scatter<'a> {
     /// # Safety
     /// Each piece names memory that may be written during `'a`.
     pub unsafe fn new(pieces: &'a [iovec]) -> Scatter<'a> {
-        Scatter { pieces, offset: 0, left: sum(pieces) }
+        Scatter { pieces, offset: 0, left: sum(pieces), wrong: is_wrong(pieces) }
+    }
+
+    /// Whether there is a piece that can be no memory of the program: EFAULT.
+    #[inline]
+    pub fn is_wrong(&self) -> bool {
+        self.wrong
     }
 
     /// Bytes that still fit.
@@ -99,7 +122,13 @@ impl<'a> Gather<'a> {
     /// # Safety
     /// Each piece names memory that may be read during `'a` and that nobody writes meanwhile.
     pub unsafe fn new(pieces: &'a [iovec]) -> Gather<'a> {
-        Gather { pieces, offset: 0, left: sum(pieces) }
+        Gather { pieces, offset: 0, left: sum(pieces), wrong: is_wrong(pieces) }
+    }
+
+    /// Whether there is a piece that can be no memory of the program: EFAULT.
+    #[inline]
+    pub fn is_wrong(&self) -> bool {
+        self.wrong
     }
 
     /// Bytes that were not taken yet.

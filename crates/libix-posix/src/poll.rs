@@ -1,5 +1,6 @@
 //! `poll` and `select`: IX's descriptors and Linux's in the same call.
 use crate::drive::{self, How, Interest, Stop};
+use crate::epoll::{self, NESTED_MAX};
 use crate::fds::{self, Entry};
 use crate::ops::{self, Instead, Outcome};
 use crate::ready::is_over;
@@ -40,13 +41,13 @@ pub fn poll(fds: &mut [pollfd], until: Option<Instant>) -> Outcome<usize> {
     let watched = Watched::of(&linux);
     let mut asked = false;
     loop {
-        let mut count = ours_ready(&core, &parts, fds);
+        let mut count = ours_ready(&mut core, &parts, fds);
         if count == 0 && !asked {
             // One that never waits gets a cycle, too.
             asked = true;
             if until.is_some_and(is_over) {
                 core = drive::poll(core);
-                count = ours_ready(&core, &parts, fds);
+                count = ours_ready(&mut core, &parts, fds);
             }
         }
         count += linux_ready(&mut linux, &parts, fds);
@@ -98,7 +99,7 @@ fn parts(core: &mut Core, fds: &[pollfd]) -> Parts {
     parts
 }
 
-fn ours_ready(core: &Core, parts: &Parts, fds: &mut [pollfd]) -> usize {
+fn ours_ready(core: &mut Core, parts: &Parts, fds: &mut [pollfd]) -> usize {
     const ALWAYS: i16 = libc::POLLERR | libc::POLLHUP;
     for (index, id) in &parts.ours {
         let poll = &mut fds[*index];
@@ -106,6 +107,7 @@ fn ours_ready(core: &Core, parts: &Parts, fds: &mut [pollfd]) -> usize {
         poll.revents = bits & (poll.events | ALWAYS | libc::POLLNVAL);
     }
     for (index, id) in &parts.nested {
+        epoll::look_into(&mut core.sets, &core.sockets, *id, NESTED_MAX);
         let ready = core.sets.get(*id).is_some_and(|set| set.is_ready(&core.sockets));
         let poll = &mut fds[*index];
         poll.revents = if ready { poll.events & libc::POLLIN } else { 0 };

@@ -52,7 +52,10 @@ extern "C" fn begin() {
     };
     hide(library);
     reserve(base);
-    lock().routes = routes.with_linux(linux_networks());
+    let mut core = lock();
+    core.routes = routes.with_linux(linux_networks());
+    core.ephemeral = crate::ops::ephemeral_ports();
+    drop(core);
     // The library's file goes on as the one that is locked.
     let Some(file) = out_of_the_way(library) else {
         return log::line("no descriptor for the dataplane: raise `ulimit -n`");

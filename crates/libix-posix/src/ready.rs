@@ -1,6 +1,6 @@
 //! `epoll`: IX's descriptors and Linux's in the same set.
 use crate::drive::{self, How, Interest, Stop};
-use crate::epoll::{Set, Teller};
+use crate::epoll::{self, NESTED_MAX, Set, Teller, What};
 use crate::fds::{self, Entry};
 use crate::ops::{Instead, Outcome, socket_of};
 use crate::real;
@@ -45,6 +45,9 @@ pub fn control(
 ) -> Outcome<i32> {
     let mut core = lock();
     let set_id = set_of(&core, set_fd)?;
+    if let Entry::Epoll(inner) = fds::get(fd) {
+        return control_nested(&mut core, set_id, op, (fd, inner), event, on_linux);
+    }
     let Entry::Socket(_) = fds::get(fd) else {
         if fds::get(fd) == Entry::Kept {
             return Err(libc::EBADF.into());
@@ -87,7 +90,7 @@ pub fn control(
                 }
                 set.has_linux = true;
             }
-            set.add(fd, id, teller, event.events, event.u64);
+            set.add(fd, What::Socket(id), teller, event.events, event.u64);
             socket.watches.push(watch);
         }
         EPOLL_CTL_MOD => {
@@ -111,14 +114,53 @@ pub fn control(
     }
     // It may be ready already.
     let now = socket.readiness();
-    if set.queue(fd, now) {
-        let waiters = core::mem::take(&mut set.waiters);
-        waiters.into_iter().for_each(|bell| core.ring(bell));
-    } else if ours_only {
+    let mut bells = Vec::new();
+    epoll::tell(sets, watch, now, &mut |bell| bells.push(bell));
+    bells.into_iter().for_each(|bell| core.ring(bell));
+    if ours_only && let Some(set) = core.sets.get_mut(set_id) {
         // Whoever waits in the real set alone must come and look here as well.
         let waiters = core::mem::take(&mut set.waiters);
         waiters.into_iter().for_each(|bell| core.ring(bell));
     }
+    Ok(0)
+}
+
+/// The same for a set in a set: Linux's descriptors in it are told of by the real sets, which lie in
+/// each other in the same way, and ours by ours. Linux knows which nestings there may be.
+fn control_nested(
+    core: &mut Guard,
+    set_id: Id,
+    op: i32,
+    (fd, inner): (RawFd, u32),
+    event: Option<epoll_event>,
+    on_linux: impl FnOnce() -> i32,
+) -> Outcome<i32> {
+    if on_linux() < 0 {
+        return Err(real::errno().into());
+    }
+    let Core { sets, sockets, .. } = &mut **core;
+    let inner_id = sets.id_at(inner).ok_or(libc::EBADF)?;
+    let set = sets.get_mut(set_id).ok_or(libc::EBADF)?;
+    let watch = Watch { set: set_id, fd };
+    match (op, event) {
+        (EPOLL_CTL_ADD, Some(event)) => {
+            set.has_linux = true;
+            set.add(fd, What::Set(inner_id, false), Teller::Both, event.events, event.u64);
+            sets.get_mut(inner_id).ok_or(libc::EBADF)?.watches.push(watch);
+        }
+        (EPOLL_CTL_MOD, Some(event)) => drop(set.modify(fd, event.events, event.u64)),
+        _ => {
+            set.forget(fd);
+            sets.get_mut(inner_id).ok_or(libc::EBADF)?.watches.retain(|other| *other != watch);
+            return Ok(0);
+        }
+    }
+    epoll::look_into(sets, sockets, set_id, NESTED_MAX);
+    let mut bells = Vec::new();
+    if sets.get(inner_id).is_some_and(|inner| inner.is_ready(sockets)) {
+        epoll::tell(sets, watch, libc::EPOLLIN as u32, &mut |bell| bells.push(bell));
+    }
+    bells.into_iter().for_each(|bell| core.ring(bell));
     Ok(0)
 }
 
@@ -152,6 +194,7 @@ pub fn wait_set(
         let how = How { interest: Interest::Set(id), until, linux: Some(linux), drives };
         let (back, result) = drive::wait(core, how, |core| {
             let Core { sets, sockets, .. } = core;
+            epoll::look_into(sets, sockets, id, NESTED_MAX);
             match sets.get(id) {
                 Some(set) => set.is_ready(sockets).then_some(()),
                 None => Some(()),
@@ -183,6 +226,7 @@ pub fn is_over(until: Instant) -> bool {
 /// Reports what is ready on IX, and on Linux if nobody has looked there for long.
 fn report(core: &mut Guard, id: Id, events: &mut [epoll_event]) -> usize {
     let Core { sets, sockets, cycle, .. } = &mut **core;
+    epoll::look_into(sets, sockets, id, NESTED_MAX);
     let Some(set) = sets.get_mut(id) else { return 0 };
     let count = set.report(sockets, *cycle, events);
     if count == 0 || count == events.len() || !may_be_ready(core, id) {

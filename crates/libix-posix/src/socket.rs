@@ -88,8 +88,8 @@ pub struct Waiting {
 /// A UDP socket.
 #[derive(Default)]
 pub struct Datagrams {
-    /// Dataplane's name, once it is known.
-    pub id: Option<u64>,
+    /// The port that it is bound to.
+    pub port: Id,
     /// The only peer, after `connect`.
     pub peer: Option<SocketAddr>,
     /// What waits for the program.

@@ -32,6 +32,19 @@ pub struct Port {
     pub backlog: u32,
 }
 
+/// A UDP port that is bound, for all sockets of this process that are bound there in the same way.
+/// Linux lets them (`SO_REUSEADDR`): a server has one socket for new peers, and one connected to each.
+pub struct UdpPort {
+    /// Dataplane's name, once it is known.
+    pub id: Option<u64>,
+    /// `UDP_BIND` was called.
+    pub asked: bool,
+    /// Its sockets, oldest first.
+    pub members: Vec<Id>,
+    /// What `UDP_BIND` asks for.
+    pub at: std::net::SocketAddr,
+}
+
 /// What has to be done with the answer of a call.
 pub enum Pending {
     /// Nothing.
@@ -44,7 +57,7 @@ pub enum Pending {
     Accept(Id),
     /// The listener's name.
     Listen(Id),
-    /// The socket's name.
+    /// The name of the port.
     UdpBind(Id),
     /// Refused: the memory under this cookie is free.
     UdpSendv(u64),
@@ -75,10 +88,14 @@ pub struct Core {
     pub numbers: Numbers,
     /// Ports that are listened at.
     pub ports: Slab<Port>,
+    /// UDP ports that are bound.
+    pub udp_ports: Slab<UdpPort>,
     /// Memory of datagrams that are being sent, and whose they are.
     pub datagrams: Slab<(TxBuf, Id)>,
     /// Transmit memory; there is some when the dataplane is entered.
     pub tx: Option<Locked<TxArena>>,
+    /// First and last port that a program is given which does not say one.
+    pub ephemeral: (u16, u16),
     /// Which addresses are ours.
     pub routes: Routes,
     /// The dataplane's address.
@@ -93,6 +110,8 @@ pub struct Core {
     pub new_ports: Vec<Id>,
     /// Listeners to be closed, by the dataplane's names.
     pub old_ports: Vec<u64>,
+    /// UDP ports to be unbound, by the dataplane's names.
+    pub old_udp_ports: Vec<u64>,
     /// What the answers of the last batch are for.
     pub pending: Vec<Pending>,
     /// Transmit memory was asked for.
@@ -130,8 +149,10 @@ impl Core {
             sets: Slab::new(),
             numbers: Numbers::new(),
             ports: Slab::new(),
+            udp_ports: Slab::new(),
             datagrams: Slab::new(),
             tx: None,
+            ephemeral: (32768, 60999),
             routes: Routes::none(),
             address: None,
             dirty: VecDeque::new(),
@@ -139,6 +160,7 @@ impl Core {
             mss: 1,
             new_ports: Vec::new(),
             old_ports: Vec::new(),
+            old_udp_ports: Vec::new(),
             pending: Vec::new(),
             memory_asked: false,
             memory_refused: false,
@@ -164,14 +186,17 @@ impl Core {
         kick
     }
 
-    /// A thread has come out of the dataplane.
-    pub fn came_out(&mut self) {
-        self.kicked = false;
+    /// A thread has come out of the dataplane; answers whether somebody wanted it to.
+    pub fn came_out(&mut self) -> bool {
+        core::mem::take(&mut self.kicked)
     }
 
     /// Whether there are calls to make.
     pub fn has_calls(&self) -> bool {
-        !self.dirty.is_empty() || !self.new_ports.is_empty() || !self.old_ports.is_empty()
+        !self.dirty.is_empty()
+            || !self.new_ports.is_empty()
+            || !self.old_ports.is_empty()
+            || !self.old_udp_ports.is_empty()
     }
 
     /// Bells to be rung once the lock is released.
@@ -207,11 +232,7 @@ impl Core {
         };
         socket.waiters.drain(..).for_each(&mut ring);
         for watch in &socket.watches {
-            if let Some(set) = sets.get_mut(watch.set)
-                && set.queue(watch.fd, bits as u32)
-            {
-                set.waiters.drain(..).for_each(&mut ring);
-            }
+            crate::epoll::tell(sets, *watch, bits as u32, &mut ring);
         }
     }
 
@@ -227,7 +248,10 @@ impl Core {
                 self.sockets.remove(id);
             }
             // Nobody has heard of it yet.
-            Kind::Datagrams(_) if self.tx.is_none() => drop(self.sockets.remove(id)),
+            Kind::Datagrams(_) if self.tx.is_none() => {
+                self.leave_udp_port(id);
+                self.sockets.remove(id);
+            }
             Kind::Datagrams(datagrams) => {
                 datagrams.closing = true;
                 self.touch(id);
@@ -305,6 +329,7 @@ impl Core {
         self.dirty.clear();
         self.corked.clear();
         self.old_ports.clear();
+        self.old_udp_ports.clear();
         forget(take(&mut self.pending));
         forget(core::mem::replace(&mut self.datagrams, Slab::new()));
         for id in self.sockets.ids() {
@@ -319,8 +344,8 @@ impl Core {
                 Kind::Listener(listener) => listener.queue.clear(),
                 Kind::Stream(_) => forget(core::mem::replace(&mut socket.kind, Kind::Lost)),
                 Kind::Datagrams(udp) => {
-                    let (peer, read_shut) = (udp.peer, udp.read_shut);
-                    let fresh = Datagrams { peer, read_shut, ..Datagrams::default() };
+                    let (peer, read_shut, port) = (udp.peer, udp.read_shut, udp.port);
+                    let fresh = Datagrams { peer, read_shut, port, ..Datagrams::default() };
                     forget(core::mem::replace(udp.as_mut(), fresh));
                     self.touch(id);
                 }
@@ -333,12 +358,45 @@ impl Core {
                 set.unwatched();
             }
         }
+        for id in self.udp_ports.ids() {
+            if let Some(port) = self.udp_ports.get_mut(id) {
+                (port.id, port.asked) = (None, false);
+            }
+        }
         self.new_ports = self.ports.ids();
         for id in self.new_ports.clone() {
             if let Some(port) = self.ports.get_mut(id) {
                 port.listener = None;
             }
         }
+    }
+
+    /// A UDP socket joins its port; there is a new one if it is the first.
+    pub fn join_udp_port(&mut self, id: Id, at: std::net::SocketAddr) {
+        let same = self.udp_ports.ids().into_iter().find(|port| {
+            self.udp_ports.get(*port).is_some_and(|port| port.at == at && !port.members.is_empty())
+        });
+        let port = same.unwrap_or_else(|| {
+            self.udp_ports.insert(UdpPort { id: None, asked: false, members: Vec::new(), at })
+        });
+        if let Some(port) = self.udp_ports.get_mut(port) {
+            port.members.push(id);
+        }
+        if let Some(udp) = self.sockets.get_mut(id).and_then(Socket::datagrams) {
+            udp.port = port;
+        }
+    }
+
+    /// A UDP socket leaves its port. Answers the dataplane's name of the port if it was the last one
+    /// there; then it has to be unbound.
+    pub fn leave_udp_port(&mut self, id: Id) -> Option<u64> {
+        let name = self.sockets.get_mut(id).and_then(Socket::datagrams)?.port;
+        let port = self.udp_ports.get_mut(name)?;
+        port.members.retain(|member| *member != id);
+        if !port.members.is_empty() || (port.asked && port.id.is_none()) {
+            return None;
+        }
+        self.udp_ports.remove(name)?.id
     }
 
     /// Takes a socket out of all epoll sets.

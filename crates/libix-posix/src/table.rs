@@ -15,7 +15,7 @@ pub const TABLE: &[Row] = &[
     (
         "bind",
         "an address of the dataplane: IX. The wildcard: IX and Linux for TCP; for UDP IX if the port is a server's. Others: Linux",
-        "corners accepting, datagrams",
+        "corners accepting, datagrams, shared_datagrams, ports",
     ),
     (
         "listen, accept, accept4",
@@ -68,8 +68,8 @@ pub const TABLE: &[Row] = &[
     ("poll, ppoll, select, pselect", "IX's and Linux's descriptors together", "corners selects"),
     (
         "epoll_create, epoll_create1, epoll_ctl, epoll_wait, epoll_pwait, epoll_pwait2",
-        "IX's by events, Linux's by a real set; level, edge, oneshot. EPOLLEXCLUSIVE wakes all. A set inside a set sees Linux's descriptors only",
-        "corners epolls",
+        "IX's by events, Linux's by a real set; level, edge, oneshot; sets in sets. EPOLLEXCLUSIVE wakes all",
+        "corners epolls, nested",
     ),
     (
         "sigaction, signal",

@@ -127,6 +127,9 @@ fn take_bytes(
     let error = socket.error;
     let Some(stream) = socket.stream() else { return Some(Err(libc::ENOTCONN)) };
     let peek = flags & MSG_PEEK != 0;
+    if to.is_wrong() && flags & MSG_TRUNC == 0 && stream.inbox.len() > 0 {
+        return Some(Err(libc::EFAULT));
+    }
     let n = match flags & MSG_TRUNC {
         0 => stream.inbox.read(to, peek),
         _ if peek => to.skip(stream.inbox.len()),
@@ -179,6 +182,15 @@ fn take_datagram(
     let Some(first) = udp.inbox.front() else {
         return udp.read_shut.then(|| Ok(Received::default()));
     };
+    if to.is_wrong() {
+        // Linux has taken it out by then.
+        let data = first.data;
+        udp.inbox.pop_front();
+        udp.inbox_bytes -= charged(data).min(udp.inbox_bytes);
+        udp.done.push(data);
+        core.touch(id);
+        return Some(Err(libc::EFAULT));
+    }
     // SAFETY: not given back: it is queued, and the lock is held.
     let bytes = unsafe { mem::received(first.data, 0) };
     let copied = to.put(bytes);
@@ -257,6 +269,9 @@ fn give_bytes(
     }
     if from.left() == 0 {
         return Some(Ok(()));
+    }
+    if from.is_wrong() {
+        return Some(Err(libc::EFAULT));
     }
     let Some(tx) = tx else { return Some(Err(libc::ENOBUFS)) };
     let room = stream.space(limit);
@@ -342,6 +357,9 @@ fn give_datagram(
     }
     if to.port() == 0 {
         return Some(Err(libc::EINVAL));
+    }
+    if from.is_wrong() {
+        return Some(Err(libc::EFAULT));
     }
     if udp.flying >= limit {
         return None;

@@ -1,8 +1,9 @@
 //! Making sockets and connections.
 use super::{answer, fail};
-use crate::ops::{self, Instead};
+use crate::ops::{self, Instead, Outcome};
 use crate::{fds, mem, options, real};
 use libc::{AF_UNSPEC, c_int, c_void, sockaddr, socklen_t};
+use std::net::SocketAddr;
 
 /// What Linux answers.
 fn linux(fd: c_int, on_linux: impl FnOnce() -> c_int) -> c_int {
@@ -103,6 +104,22 @@ pub unsafe extern "C" fn shutdown(fd: c_int, how: c_int) -> c_int {
     answer(fd, ops::shutdown(fd, how).map(|()| 0), on_linux) as c_int
 }
 
+/// # Safety
+/// As `mem::write_address`; what can be no address is EFAULT.
+unsafe fn write_name(
+    name: Outcome<(SocketAddr, bool)>,
+    to: *mut sockaddr,
+    len: *mut socklen_t,
+) -> Outcome<isize> {
+    let (at, ipv6) = name?;
+    if !mem::is_possible(to, 1) || !mem::is_possible(len, 4) {
+        return Err(libc::EFAULT.into());
+    }
+    // SAFETY: the caller's promise.
+    unsafe { mem::write_address(at, ipv6, to, len) };
+    Ok(0)
+}
+
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn getsockname(
     fd: c_int,
@@ -114,12 +131,9 @@ pub unsafe extern "C" fn getsockname(
     if !fds::is_ours(fd) {
         return on_linux() as c_int;
     }
-    let write = |(at, ipv6)| {
-        // SAFETY: the program has room for an address there, or passes null.
-        unsafe { mem::write_address(at, ipv6, address, len) };
-        0
-    };
-    answer(fd, ops::own_name(fd).map(write), on_linux) as c_int
+    // SAFETY: the program has room for an address there.
+    let outcome = unsafe { write_name(ops::own_name(fd), address, len) };
+    answer(fd, outcome, on_linux) as c_int
 }
 
 #[unsafe(no_mangle)]
@@ -133,12 +147,9 @@ pub unsafe extern "C" fn getpeername(
     if !fds::is_ours(fd) {
         return on_linux() as c_int;
     }
-    let write = |(at, ipv6)| {
-        // SAFETY: the program has room for an address there, or passes null.
-        unsafe { mem::write_address(at, ipv6, address, len) };
-        0
-    };
-    answer(fd, ops::peer_name(fd).map(write), on_linux) as c_int
+    // SAFETY: the program has room for an address there.
+    let outcome = unsafe { write_name(ops::peer_name(fd), address, len) };
+    answer(fd, outcome, on_linux) as c_int
 }
 
 #[unsafe(no_mangle)]

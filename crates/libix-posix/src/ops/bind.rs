@@ -12,8 +12,21 @@ use crate::sync::{Guard, lock};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::RawFd;
 
-/// Ports that the program is given when it does not say one (RFC 6056 asks for a wide range).
-const EPHEMERAL: std::ops::Range<u16> = 32768..60999;
+/// Where Linux says which ports a program is given that does not say one.
+const EPHEMERAL_FILE: &str = "/proc/sys/net/ipv4/ip_local_port_range";
+/// Linux's default.
+const EPHEMERAL: (u16, u16) = (32768, 60999);
+
+/// The first and the last of the ports that a program is given which does not say one: Linux's, so that
+/// they can be set in one place.
+pub fn ephemeral_ports() -> (u16, u16) {
+    let text = std::fs::read_to_string(EPHEMERAL_FILE).unwrap_or_default();
+    let mut ports = text.split_whitespace().map_while(|port| port.parse().ok());
+    match (ports.next(), ports.next()) {
+        (Some(first), Some(last)) if 0 < first && first <= last => (first, last),
+        _ => EPHEMERAL,
+    }
+}
 
 /// `bind`.
 pub fn bind(fd: RawFd, at: SocketAddr, on_linux: impl FnOnce() -> i32) -> Outcome<()> {
@@ -42,7 +55,9 @@ pub fn bind(fd: RawFd, at: SocketAddr, on_linux: impl FnOnce() -> i32) -> Outcom
             if in_use(&core, id, at, stream, &options.unwrap_or_default()) {
                 return Err(libc::EADDRINUSE.into());
             }
-            let given = !stream && at.port() != 0 && !is_ephemeral(fd, at);
+            // One that Linux has chosen is a client's.
+            let (first, last) = core.ephemeral;
+            let given = !stream && at.port() != 0 && !(first..=last).contains(&at.port());
             if let Some(socket) = core.sockets.get_mut(id) {
                 socket.bound = Some(at);
                 socket.kind = Kind::Idle { stream, ix: stream, both: true };
@@ -79,11 +94,6 @@ fn on_ix_alone(mut core: Guard, id: Id, at: SocketAddr, stream: bool) -> Outcome
     Ok(())
 }
 
-/// Whether the program left the choice of the port to Linux: then it is a client's.
-fn is_ephemeral(_fd: RawFd, at: SocketAddr) -> bool {
-    EPHEMERAL.contains(&at.port())
-}
-
 /// Whether another socket of this process is bound there in a way that excludes this one.
 fn in_use(
     core: &Core,
@@ -112,12 +122,13 @@ fn in_use(
 }
 
 fn free_port(core: &Core, id: Id, ip: IpAddr, stream: bool) -> Result<u16, i32> {
-    let span = EPHEMERAL.end - EPHEMERAL.start;
+    let (first, last) = core.ephemeral;
+    let span = u32::from(last - first) + 1;
     let mut random = 0u16;
     // SAFETY: two bytes of ours.
     unsafe { libc::getrandom((&raw mut random).cast(), 2, libc::GRND_NONBLOCK) };
     let strict = crate::socket::Options::default();
-    let mut ports = (0..span).map(|n| EPHEMERAL.start + (random % span + n) % span);
+    let mut ports = (0..span).map(|n| first + ((u32::from(random) + n) % span) as u16);
     let free = |port: &u16| !in_use(core, id, SocketAddr::new(ip, *port), stream, &strict);
     ports.find(free).ok_or(libc::EADDRINUSE)
 }
@@ -132,9 +143,11 @@ pub fn become_datagrams(mut core: Guard, id: Id) -> Outcome<()> {
             socket.bound = Some(SocketAddr::new(any, port));
         }
     }
-    if let Some(socket) = core.sockets.get_mut(id) {
-        socket.kind = Kind::Datagrams(Box::default());
-    }
+    let any = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0);
+    let Some(socket) = core.sockets.get_mut(id) else { return Err(libc::EBADF.into()) };
+    socket.kind = Kind::Datagrams(Box::default());
+    let at = socket.bound.unwrap_or(any);
+    core.join_udp_port(id, at);
     move_watches(&mut core, id);
     core.touch(id);
     if core.tx.is_none() {
@@ -144,7 +157,10 @@ pub fn become_datagrams(mut core: Guard, id: Id) -> Outcome<()> {
     let (_core, result) = soon(core, Interest::Socket(id), |core| {
         let socket = core.sockets.get_mut(id)?;
         match socket.take_error() {
-            0 => socket.datagrams()?.id.map(|_| Ok(())),
+            0 => {
+                let port = socket.datagrams()?.port;
+                core.udp_ports.get(port)?.id.map(|_| Ok(()))
+            }
             errno => Some(Err(errno)),
         }
     });

@@ -20,7 +20,7 @@ use crate::slab::Id;
 use crate::socket::{Kind, Socket, Under};
 use crate::state::Core;
 use crate::sync::{Guard, lock};
-pub use bind::{become_datagrams, bind};
+pub use bind::{become_datagrams, bind, ephemeral_ports};
 pub use close::{linger, shutdown};
 pub use connect::{connect, disconnect};
 use libc::{AF_INET, AF_INET6, SOCK_CLOEXEC, SOCK_DGRAM, SOCK_NONBLOCK, SOCK_STREAM, socklen_t};
@@ -103,6 +103,11 @@ pub fn drop_entry(core: &mut Core, entry: Entry) {
             let Some(set) = core.sets.get_mut(id) else { return };
             set.fds = set.fds.saturating_sub(1);
             if set.fds == 0 {
+                for watch in core::mem::take(&mut set.watches) {
+                    if let Some(outer) = core.sets.get_mut(watch.set) {
+                        outer.forget(watch.fd);
+                    }
+                }
                 core.sets.remove(id);
             }
         }

@@ -963,6 +963,130 @@ static void datagrams(void)
     close(fd);
 }
 
+/* One port, two sockets: who is connected to the sender hears it, else the other. */
+static void shared_datagrams(void)
+{
+    int pair[2], one = 1, port = 0;
+    struct sockaddr_in at = address(own_ip, 0);
+    for (int i = 0; i < 2; i++) {
+        pair[i] = socket(AF_INET, SOCK_DGRAM, 0);
+        SAY(setsockopt(pair[i], SOL_SOCKET, SO_REUSEADDR, &one, sizeof one));
+        SAY(bind(pair[i], (struct sockaddr *)&at, sizeof at));
+        if (!i) {
+            port = tell("udp %d", port_of(pair[0]));
+            at.sin_port = htons(port_of(pair[0]));
+            tell("usend 3");
+            SAY(soon(pair[0], POLLIN));
+            SAY(recv(pair[0], buffer, 10, 0));
+            struct sockaddr_in peer = address(peer_ip, port);
+            SAY(connect(pair[0], (struct sockaddr *)&peer, sizeof peer));
+        }
+    }
+    tell("usend 4");
+    SAY(soon(pair[0], POLLIN));
+    SAY(recv(pair[0], buffer, 10, 0));
+    SAY(recv(pair[1], buffer, 10, MSG_DONTWAIT));
+    SAY(send(pair[0], "hello", 5, 0));
+    SAY(tell("urecv"));
+    close(pair[0]);
+    tell("usend 6");
+    SAY(soon(pair[1], POLLIN));
+    SAY(recv(pair[1], buffer, 10, 0));
+    at.sin_port = htons(port);
+    at.sin_addr.s_addr = inet_addr(peer_ip);
+    SAY(sendto(pair[1], "hello", 2, 0, (struct sockaddr *)&at, sizeof at));
+    SAY(tell("urecv"));
+    close(pair[1]);
+}
+
+/* Sets in sets. */
+static void nested(void)
+{
+    struct epoll_event events[8], in = {EPOLLIN, {.u32 = 1}};
+    int fd = accepted(), inner = epoll_create1(0), set = epoll_create1(0), top = epoll_create1(0);
+    nonblocking(fd);
+    SAY(epoll_ctl(inner, EPOLL_CTL_ADD, fd, &in));
+    in.data.u32 = 2;
+    SAY(epoll_ctl(set, EPOLL_CTL_ADD, inner, &in));
+    SAY(epoll_ctl(set, EPOLL_CTL_ADD, inner, &in));
+    SAY(epoll_ctl(inner, EPOLL_CTL_ADD, set, &in));
+    in.data.u32 = 3;
+    in.events = EPOLLIN | EPOLLET;
+    SAY(epoll_ctl(top, EPOLL_CTL_ADD, set, &in));
+    EVENTS(0);
+    SAY(epoll_wait(top, events, 8, 0));
+    tell("send 5");
+    EVENTS(3000);
+    EVENTS(0);
+    SAY(epoll_wait(top, events, 8, 3000));
+    SAY(epoll_wait(top, events, 8, 0));
+    SAY(epoll_wait(inner, events, 8, 0));
+    SAY(ready(set, POLLIN, 0));
+    recv(fd, buffer, 10, 0);
+    SAY(ready(set, POLLIN, 0));
+    EVENTS(0);
+    tell("send 5");
+    SAY(epoll_wait(top, events, 8, 3000));
+    SAY(soon(set, POLLIN));
+    close(inner);
+    EVENTS(0);
+    close(fd);
+    close(set);
+    close(top);
+}
+
+static void faults(void)
+{
+    int fd = accepted();
+    void *wrong = (void *)16;
+    struct sockaddr_in got;
+    socklen_t len = sizeof got;
+    struct iovec pieces[2] = {{buffer, 4}, {wrong, 4}};
+    nonblocking(fd);
+    SAY(recv(fd, wrong, 5, 0));
+    tell("send 5");
+    SAY(soon(fd, POLLIN));
+    SAY(recv(fd, NULL, 5, 0));
+    SAY(read(fd, wrong, 5));
+    SAY(read(fd, buffer, 5));
+    SAY(write(fd, NULL, 5));
+    SAY(send(fd, wrong, 5, 0));
+    SAY(writev(fd, pieces + 1, 1));
+    SAY(write(fd, NULL, 0));
+    SAY(getsockname(fd, NULL, &len));
+    SAY(getsockname(fd, (struct sockaddr *)&got, NULL));
+    SAY(getpeername(fd, NULL, &len));
+    SAY(setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, NULL, 4));
+    SAY(getsockopt(fd, SOL_SOCKET, SO_ERROR, NULL, &len));
+    SAY(bind(fd, NULL, 16));
+    SAY(connect(fd, NULL, 16));
+    close(fd);
+}
+
+/* All ports of the range that programs are given are bound. */
+static void ports(void)
+{
+    static int fds[1200];
+    struct rlimit limit = {4096, 4096};
+    setrlimit(RLIMIT_NOFILE, &limit);
+    for (int kind = SOCK_STREAM; kind <= SOCK_DGRAM; kind++) {
+        int count = 0, result = 0;
+        while (count < 1200) {
+            struct sockaddr_in at = address(own_ip, 0);
+            fds[count] = socket(AF_INET, kind, 0);
+            result = bind(fds[count], (struct sockaddr *)&at, sizeof at);
+            if (result < 0)
+                break;
+            count++;
+        }
+        printf("bind: %d %s\n", result, name_of(errno));
+        SAY(count > 450 && count <= 500);
+        for (; count >= 0; count--)
+            if (count < 1200)
+                close(fds[count]);
+    }
+}
+
 static void interrupts(void)
 {
     int fd = accepted();
@@ -1063,6 +1187,8 @@ int main(int argc, char **argv)
         {"epolls", epolls},           {"selects", selects},       {"descriptors", descriptors},
         {"options", options},         {"datagrams", datagrams},   {"interrupts", interrupts},
         {"exhaustion", exhaustion},   {"corks", corks},         {"numbers", numbers},
+        {"nested", nested},           {"faults", faults},       {"shared_datagrams", shared_datagrams},
+        {"ports", ports},
     };
     for (unsigned i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         if (argc > 5 && strcmp(argv[5], cases[i].name))
