@@ -2,7 +2,7 @@
 //! test below fails when the page is not what the table says, and writes it with `IX_BLESS=1`.
 
 /// A row: calls, what becomes of them on a socket of IX, and the test that shows it
-/// (`corners` cases are in `tests/programs/corners.c`, run by `crates/ix/tests/posix.rs`).
+/// (`corners` cases are in `tests/programs/corners.c`, run by `crates/ix/tests/programs/posix.rs`).
 pub type Row = (&'static str, &'static str, &'static str);
 
 /// The table.
