@@ -96,6 +96,9 @@ pub enum BenchCommand {
     /// How flows share a bottleneck: IX's with each other and with Linux's
     #[command(long_about = crate::path::FAIRNESS_HELP)]
     Fairness(BenchArgs),
+    /// Rate specifiers and a shared interface: limits, pacing, weights, neighbours, handover
+    #[command(long_about = crate::rates::HELP)]
+    Rates(RatesArgs),
     /// All static configurations of the papers' server (a model), and the frontiers they make
     Pareto(ModelArgs),
     /// What crossing into the dataplane costs, beside a system call and a round trip of two processes;
@@ -236,6 +239,20 @@ pub struct BenchArgs {
     #[arg(long, value_enum, default_value = "none")]
     pub domain: Domain,
     /// Fewer points and short runs
+    #[arg(long)]
+    pub quick: bool,
+    /// Write the results to this file as well, as JSON (`-`: standard output)
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+}
+
+/// Flags of `ix bench rates`.
+#[derive(Args, Debug, Clone)]
+pub struct RatesArgs {
+    /// Only these parts: limits, gaps, neighbour, weights, handover
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    pub only: Vec<String>,
+    /// Short runs
     #[arg(long)]
     pub quick: bool,
     /// Write the results to this file as well, as JSON (`-`: standard output)

@@ -15,6 +15,7 @@ mod pareto;
 pub mod path;
 mod plan;
 mod process;
+mod rates;
 mod remarks;
 pub mod report;
 mod runner;
@@ -50,6 +51,7 @@ pub fn main(command: &BenchCommand) -> Result<()> {
         BenchCommand::Loss(args) => ("loss", args),
         BenchCommand::Fairness(args) => ("fairness", args),
         BenchCommand::Gate(args) => return gate::main(args),
+        BenchCommand::Rates(args) => return rates::main(args),
         BenchCommand::Pareto(args) => return pareto::main(args),
         BenchCommand::Dynamic(args) => return dynamic::main(args),
         BenchCommand::Soak(args) => return soak::main(args),

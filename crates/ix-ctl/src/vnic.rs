@@ -18,6 +18,7 @@ pub struct Vnic {
     id: VnicId,
     rx_rate: Option<Rate>,
     tx_rate: Option<Rate>,
+    flow_rate: Option<Rate>,
     /// Directions that filters were granted for: what is not in one of them does not pass.
     filtered: Vec<Direction>,
     queues: usize,
@@ -41,11 +42,17 @@ impl Vnic {
         let name = |e: Why| e.to_string();
         let mut registry = Registry::new(Policy { queues_max: usize::MAX, ..Policy::default() });
         let id = registry.create_vnic("dataplane", queues, draw()?).map_err(name)?;
-        let (rx_rate, tx_rate) = (gate.rx_rate, gate.tx_rate);
-        let (filtered, changed) = (Vec::new(), false);
-        let link_bits_per_s = None;
-        let mut vnic =
-            Vnic { registry, id, rx_rate, tx_rate, filtered, queues, link_bits_per_s, changed };
+        let mut vnic = Vnic {
+            registry,
+            id,
+            rx_rate: gate.rx_rate,
+            tx_rate: gate.tx_rate,
+            flow_rate: gate.flow_rate,
+            filtered: Vec::new(),
+            queues,
+            link_bits_per_s: None,
+            changed: false,
+        };
         for filter in &gate.filters {
             vnic.grant(HOLDER, filter.clone()).map_err(|e| e.to_string())?;
         }
@@ -121,7 +128,7 @@ impl Vnic {
     /// Rates beyond this make no sense.
     pub fn set_link(&mut self, bits_per_s: Option<u64>) -> Result<(), String> {
         self.link_bits_per_s = bits_per_s;
-        let rates = self.rx_rate.into_iter().chain(self.tx_rate);
+        let rates = self.rx_rate.into_iter().chain(self.tx_rate).chain(self.flow_rate);
         rates.map(|rate| self.check(rate)).find_map(Result::err).map_or(Ok(()), Err)
     }
 
@@ -131,23 +138,26 @@ impl Vnic {
     }
 
     /// Other rates; `none` lifts one.
-    pub fn rate(&mut self, rx: Option<&str>, tx: Option<&str>) -> Result<Change, Refusal> {
-        let read = |text: Option<&str>, old| match text {
-            None => Ok(old),
-            Some("none") => Ok(None),
-            Some(text) => match text.parse().map_err(|e: RateError| e.to_string()) {
-                Ok(rate) => self.check(rate).map(Some).map_err(Refusal::Vnic),
-                Err(why) => Err(Refusal::BadRequest(why)),
-            },
-        };
-        (self.rx_rate, self.tx_rate) = (read(rx, self.rx_rate)?, read(tx, self.tx_rate)?);
+    pub fn rate(
+        &mut self,
+        rx: Option<&str>,
+        tx: Option<&str>,
+        flow: Option<&str>,
+    ) -> Result<Change, Refusal> {
+        let read = |text, old| read_rate(text, old, self.link_bits_per_s);
+        let rates = (read(rx, self.rx_rate)?, read(tx, self.tx_rate)?, read(flow, self.flow_rate)?);
+        (self.rx_rate, self.tx_rate, self.flow_rate) = rates;
         let rates = self.rates();
         Ok(self.changed(rates))
     }
 
     fn rates(&self) -> Value {
         let text = |rate: Option<Rate>| rate.map(|rate| rate.to_string());
-        json!({ "rx_rate": text(self.rx_rate), "tx_rate": text(self.tx_rate) })
+        json!({
+            "rx_rate": text(self.rx_rate),
+            "tx_rate": text(self.tx_rate),
+            "flow_rate": text(self.flow_rate),
+        })
     }
 
     /// Everything but the capabilities.
@@ -197,7 +207,27 @@ impl Vnic {
         }
         let is_closed = |d: &Direction| !filters.iter().any(|filter| filter.direction() == *d);
         let closed = self.filtered.iter().copied().filter(is_closed).collect();
-        Gate { filters, rx_rate: self.rx_rate, tx_rate: self.tx_rate, closed }
+        let Vnic { rx_rate, tx_rate, flow_rate, .. } = *self;
+        Gate { filters, rx_rate, tx_rate, flow_rate, closed }
+    }
+}
+
+/// A rate as it was asked for: nothing leaves the old one, `none` lifts it, and more than the link
+/// carries is refused.
+pub fn read_rate(
+    text: Option<&str>,
+    old: Option<Rate>,
+    link_bits_per_s: Option<u64>,
+) -> Result<Option<Rate>, Refusal> {
+    match text {
+        None => Ok(old),
+        Some("none") => Ok(None),
+        Some(text) => {
+            let rate: Rate =
+                text.parse().map_err(|e: RateError| Refusal::BadRequest(e.to_string()))?;
+            let within = rate.within(link_bits_per_s.unwrap_or(u64::MAX));
+            within.map(Some).map_err(|e| Refusal::Vnic(e.to_string()))
+        }
     }
 }
 
@@ -301,13 +331,13 @@ mod tests {
     #[test]
     fn rates_change_one_by_one() {
         let mut vnic = vnic();
-        vnic.rate(Some("1kpps"), Some("1Mbit")).expect("fine");
-        let change = vnic.rate(None, Some("none")).expect("fine");
+        vnic.rate(Some("1kpps"), Some("1Mbit"), Some("2Mbit")).expect("fine");
+        let change = vnic.rate(None, Some("none"), Some("none")).expect("fine");
         assert_eq!(change.gate.as_deref(), Some("gate rate rx 1kpps,burst=3028"));
         vnic.set_link(Some(1_000_000_000)).expect("what is set is below");
-        let refusal = vnic.rate(None, Some("2Gbit")).err().expect("refused").to_string();
+        let refusal = vnic.rate(None, Some("2Gbit"), None).err().expect("refused").to_string();
         assert!(refusal.contains("more than the link's 1Gbit"), "{refusal}");
-        let refusal = vnic.rate(Some("0bit"), None).err().expect("refused").to_string();
+        let refusal = vnic.rate(Some("0bit"), None, None).err().expect("refused").to_string();
         assert!(refusal.contains("zero"), "{refusal}");
     }
 }

@@ -174,6 +174,7 @@ impl Config {
             "vnic_filters" => self.gate.filters.push(value.parse().map_err(|_| NO_FILTER)?),
             "vnic_gate" => self.gate = value.parse().map_err(|_| "not a gate")?,
             "vnic_rx_rate" => self.gate.rx_rate = Some(value.parse().map_err(|_| NO_RATE)?),
+            "vnic_flow_rate" => self.gate.flow_rate = Some(value.parse().map_err(|_| NO_RATE)?),
             "vnic_tx_rate" => self.gate.tx_rate = Some(value.parse().map_err(|_| NO_RATE)?),
             "backlog" => self.backlog = number(value, 1, 1 << 20)? as u32,
             _ => return set_tcp(&mut self.tcp, key, value),

@@ -7,7 +7,10 @@
 use crate::io::Io;
 use crate::metrics::LocalDrop;
 use ix_mem::Mbuf;
-use ix_vnic::{ArpHeader, Direction, FilterSet, Foreign, Gate, Header, IpHeader, Shaper, UNTAGGED};
+use ix_vnic::{
+    ArpHeader, Direction, FilterSet, Foreign, Gate, Header, IpHeader, Offered, Pacer, Shaper,
+    UNTAGGED, flow_of,
+};
 use ix_wire::{IpAddr, IpMeta, MacAddr, Parsed};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -59,6 +62,8 @@ pub(crate) struct Checks {
     rx: Option<FilterSet>,
     shaper: Option<Shaper>,
     policer: Option<Shaper>,
+    /// Packets that wait because of their flow's pace.
+    pacer: Option<Pacer<(u8, Mbuf)>>,
     /// Packets that the filters have let pass and the rate has not, with their ports.
     waiting: VecDeque<(u8, Mbuf)>,
 }
@@ -75,6 +80,7 @@ impl Checks {
             rx: gate.set(Direction::Receive),
             shaper: shaper(Direction::Transmit),
             policer: shaper(Direction::Receive),
+            pacer: gate.flow_rate.map(|rate| Pacer::new(rate, WAITING_MAX, now_ns)),
             waiting: VecDeque::new(),
         }
     }
@@ -89,6 +95,43 @@ impl Checks {
     /// Whether filters say what may be sent.
     pub fn filters_transmit(&self) -> bool {
         self.tx.is_some()
+    }
+
+    /// Takes a packet that the filters have let pass; gives it back when it is lost.
+    fn admit(&mut self, port: u8, mbuf: Mbuf, flow: Option<u64>, now_ns: u64) -> Result<(), Mbuf> {
+        let (Some(pacer), Some(flow)) = (&mut self.pacer, flow) else {
+            return self.wait(port, mbuf);
+        };
+        match pacer.offer(flow, mbuf.len(), now_ns, (port, mbuf)) {
+            Offered::Leaves((port, mbuf)) => self.wait(port, mbuf),
+            Offered::Waits => Ok(()),
+            Offered::Lost((_, mbuf)) => Err(mbuf),
+        }
+    }
+
+    /// Its flow lets it go: now it waits for the rate of all.
+    fn wait(&mut self, port: u8, mbuf: Mbuf) -> Result<(), Mbuf> {
+        if self.waiting.len() >= WAITING_MAX {
+            return Err(mbuf);
+        }
+        self.waiting.push_back((port, mbuf));
+        Ok(())
+    }
+
+    /// Those of paced flows whose turn has come.
+    fn end_waits(&mut self, now_ns: u64) {
+        let Some(pacer) = &mut self.pacer else { return };
+        while self.waiting.len() < WAITING_MAX
+            && let Some(one) = pacer.take(now_ns)
+        {
+            self.waiting.push_back(one);
+        }
+    }
+
+    /// The flow of a packet that is to be paced.
+    fn flow(&self, frame: &[u8]) -> Option<u64> {
+        self.pacer.as_ref()?;
+        flow_of(&Header::read(frame)?)
     }
 
     /// Whether a received packet may be heard.
@@ -177,8 +220,11 @@ impl IoGate {
 
     /// When the next packet that waits may leave, µs.
     pub fn due_us(&self) -> Option<u64> {
-        let checks = self.checks.as_deref().filter(|checks| !checks.waiting.is_empty())?;
-        checks.shaper.as_ref().map(|shaper| shaper.due_ns().div_ceil(1000))
+        let checks = self.checks.as_deref()?;
+        let shaper = checks.shaper.as_ref().filter(|_| !checks.waiting.is_empty());
+        let paced = checks.pacer.as_ref().and_then(Pacer::due_ns);
+        let due_ns = shaper.map(Shaper::due_ns).into_iter().chain(paced).min();
+        due_ns.map(|ns| ns.div_ceil(1000))
     }
 
     #[inline]
@@ -205,8 +251,11 @@ impl Io {
         let checks =
             (!gate.is_open()).then(|| Box::new(Checks::new(&gate, threads, self.now_us * 1000)));
         let old = std::mem::replace(&mut self.gate, IoGate { version, checks });
-        for (port, mbuf) in old.checks.map(|checks| checks.waiting).unwrap_or_default() {
-            self.ports[usize::from(port)].queue.push_back(mbuf);
+        if let Some(mut old) = old.checks {
+            let paced = old.pacer.as_mut().map(Pacer::drain).unwrap_or_default();
+            for (port, mbuf) in std::mem::take(&mut old.waiting).into_iter().chain(paced) {
+                self.ports[usize::from(port)].queue.push_back(mbuf);
+            }
         }
         self.ports.iter_mut().for_each(|port| port.passed = 0);
     }
@@ -232,17 +281,22 @@ impl Io {
         for (index, port) in ports.iter_mut().enumerate() {
             for _ in port.passed..port.queue.len() {
                 let Some(mbuf) = port.queue.remove(port.passed) else { break };
-                let full = checks.waiting.len() >= WAITING_MAX;
-                let verdict = checks.judge(mbuf.bytes(&shared.memory), port.info.mac);
-                match verdict.and(if full { Err(LocalDrop::TxRate) } else { Ok(()) }) {
-                    Ok(()) => checks.waiting.push_back((index as u8, mbuf)),
-                    Err(reason) => {
-                        metrics.drop_local(reason);
-                        tx_pool.put(mbuf);
+                let frame = mbuf.bytes(&shared.memory);
+                let (verdict, flow) = (checks.judge(frame, port.info.mac), checks.flow(frame));
+                let lost = match verdict {
+                    Ok(()) => {
+                        let admitted = checks.admit(index as u8, mbuf, flow, now_ns);
+                        admitted.err().map(|mbuf| (LocalDrop::TxRate, mbuf))
                     }
+                    Err(reason) => Some((reason, mbuf)),
+                };
+                if let Some((reason, mbuf)) = lost {
+                    metrics.drop_local(reason);
+                    tx_pool.put(mbuf);
                 }
             }
         }
+        checks.end_waits(now_ns);
         while let Some((port, mbuf)) = checks.waiting.front() {
             if let Some(shaper) = &mut checks.shaper {
                 if shaper.due_ns() > now_ns {

@@ -215,6 +215,53 @@ fn too_many_that_wait_are_lost_and_counted() {
     assert_eq!(host.thread.io.tx_pool.in_use() as usize + sent, 512);
 }
 
+/// Each flow at its own pace, whatever the others send; all leave within a slot of their turn.
+#[test]
+fn flows_are_paced_one_by_one() {
+    let mut host = host("rate flow 100Mbit");
+    let frames = [80, 81].map(|port| segment(FULL, port, |_| {}));
+    (0..20).for_each(|_| frames.iter().for_each(|frame| assert!(host.queue(frame))));
+    // No TCP, no UDP: no pace.
+    host.queue(&segment(FULL, 9, |f| f[23] = 1));
+    let mut left: [Vec<u64>; 2] = [Vec::new(), Vec::new()];
+    let mut others = 0;
+    for now_us in 1_000_000..1_004_000 {
+        host.thread.turn(now_us);
+        for (_, frame) in host.device.take_sent() {
+            match u16::from_be_bytes([frame[34], frame[35]]) {
+                _ if frame[23] == 1 => others += 1,
+                port => left[usize::from(port - 80)].push(now_us),
+            }
+        }
+        if now_us == 1_000_000 {
+            assert_eq!((left[0].len(), left[1].len(), others), (1, 1, 1), "the first at once");
+            assert!(host.thread.may_sleep());
+            assert!(host.thread.io.gate.due_us().is_some_and(|due| due <= 1_000_138));
+        }
+    }
+    for times in &left {
+        assert_eq!(times.len(), 20);
+        for (n, at) in times.iter().enumerate().skip(1) {
+            // 12,112 bits are 121.12 µs.
+            let due = 1_000_000.0 + n as f64 * 121.12;
+            assert!((due..due + 18.0).contains(&(*at as f64)), "{n}: {at}, due {due}");
+        }
+    }
+    assert_eq!(host.thread.io.tx_pool.in_use(), 0);
+    // Too many of one flow are lost, and only of that one.
+    (0..600).for_each(|_| assert!(host.queue(&frames[0])));
+    host.thread.turn(1_004_001);
+    assert_eq!(host.drops("tx_rate"), 600 - 1 - 512);
+    host.queue(&frames[1]);
+    host.thread.turn(1_004_002);
+    assert_eq!(host.device.take_sent().len(), 2);
+    // Lifted: all that wait leave, in their order.
+    host.thread.shared.gate.set(ix_vnic::Gate::default());
+    host.thread.turn(1_004_003);
+    host.thread.turn(1_004_004);
+    assert_eq!(host.thread.io.tx_pool.in_use(), 0);
+}
+
 #[test]
 fn what_no_filter_takes_is_not_heard_nor_what_is_beyond_the_rate() {
     let incoming = |port: u16| {

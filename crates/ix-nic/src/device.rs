@@ -205,7 +205,9 @@ impl fmt::Debug for OpenedDevice {
 /// with [`raise_memlock_limit`] in the broker before it starts the process.
 pub fn open(spec: &DeviceSpec, options: &OpenOptions) -> Result<OpenedDevice, OpenError> {
     match spec {
-        DeviceSpec::Tap { name, queues, offloads } => tap::open(name, *queues, *offloads, options),
+        DeviceSpec::Tap { name, queues, offloads, mac } => {
+            tap::open(name, *queues, *offloads, *mac, options)
+        }
         DeviceSpec::Afxdp { ifname, queues, mode } => {
             let opened = afxdp::open(ifname, *queues, *mode, options)?;
             Ok(OpenedDevice { again: Some((spec.clone(), options.clone())), ..opened })

@@ -37,7 +37,7 @@ pub use device::{
     attach_table, open, raise_memlock_limit,
 };
 pub use error::{AttachError, OpenError};
-pub use exchange::{Exchange, PortCounts};
+pub use exchange::{Exchange, PORTS_MAX, PortCounts, PortRates};
 pub use info::LineError;
 pub use memif::{MemifRole, MemifSpec, MemifSpecError};
 #[cfg(feature = "fuzzing")]

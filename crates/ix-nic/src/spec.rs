@@ -6,7 +6,7 @@ use std::str::FromStr;
 /// A device as the user names it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DeviceSpec {
-    /// `tap:NAME[,queues=N][,offloads=on|off]`: an Ethernet link to the Linux stack of this machine.
+    /// `tap:NAME[,queues=N][,offloads=on|off][,mac=ADDRESS]`: an Ethernet link to the Linux stack of this machine.
     Tap {
         /// The interface's name; it is made when there is none.
         name: String,
@@ -14,6 +14,8 @@ pub enum DeviceSpec {
         queues: usize,
         /// Checksums and segments may be left to the other end; unless the user says otherwise.
         offloads: bool,
+        /// Our Ethernet address; one beside the kernel's end's unless the user says otherwise.
+        mac: Option<[u8; 6]>,
     },
     /// `afxdp:IFNAME[,queues=N][,mode=zerocopy|copy|generic]`: an interface that Linux has.
     Afxdp {
@@ -44,6 +46,7 @@ enum Reason {
     Queues,
     Mode,
     Offloads,
+    Mac,
     Memif(MemifSpecError),
 }
 
@@ -86,7 +89,7 @@ impl FromStr for DeviceSpec {
         if !is_interface_name(&name) {
             return Err(error(Reason::Name));
         }
-        let (mut queues, mut mode, mut offloads) = (1, XdpMode::Auto, true);
+        let (mut queues, mut mode, mut offloads, mut mac) = (1, XdpMode::Auto, true, None);
         for word in words {
             match word.split_once('=') {
                 Some(("queues", value)) => {
@@ -103,11 +106,14 @@ impl FromStr for DeviceSpec {
                         _ => return Err(error(Reason::Offloads)),
                     };
                 }
+                Some(("mac", value)) if kind == "tap" => {
+                    mac = Some(read_mac(value).ok_or_else(|| error(Reason::Mac))?);
+                }
                 _ => return Err(error(Reason::Option(word.to_owned()))),
             }
         }
         Ok(match kind {
-            "tap" => DeviceSpec::Tap { name, queues, offloads },
+            "tap" => DeviceSpec::Tap { name, queues, offloads, mac },
             _ => DeviceSpec::Afxdp { ifname: name, queues, mode },
         })
     }
@@ -117,9 +123,11 @@ impl fmt::Display for DeviceSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             DeviceSpec::Memif(spec) => spec.fmt(f),
-            DeviceSpec::Tap { name, queues, offloads } => {
+            DeviceSpec::Tap { name, queues, offloads, mac } => {
                 write!(f, "tap:{name},queues={queues}")?;
-                if *offloads { Ok(()) } else { write!(f, ",offloads=off") }
+                f.write_str(if *offloads { "" } else { ",offloads=off" })?;
+                let Some([a, b, c, d, e, g]) = mac else { return Ok(()) };
+                write!(f, ",mac={a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x}")
             }
             DeviceSpec::Afxdp { ifname, queues, mode } => {
                 write!(f, "afxdp:{ifname},queues={queues}")?;
@@ -144,12 +152,13 @@ impl fmt::Display for SpecError {
             Reason::Option(word) => {
                 write!(
                     f,
-                    "unknown option `{}`; there are queues=N, for tap offloads=off, and for afxdp ",
+                    "unknown option `{}`; there are queues=N, for tap offloads=off and mac=, and for afxdp ",
                     word.escape_debug()
                 )?;
                 write!(f, "mode=zerocopy|copy|generic")
             }
             Reason::Offloads => write!(f, "offloads= takes on or off"),
+            Reason::Mac => write!(f, "mac= takes one station's address, as 02:00:00:00:00:01"),
             Reason::Queues => write!(f, "queues=N takes a number from 1 to {MAX_QUEUES}"),
             Reason::Mode => write!(f, "mode= takes zerocopy, copy or generic"),
         }
@@ -157,6 +166,14 @@ impl fmt::Display for SpecError {
 }
 
 impl std::error::Error for SpecError {}
+
+/// An Ethernet address of one station: not a group's, and not zero.
+fn read_mac(text: &str) -> Option<[u8; 6]> {
+    let one = |part: &str| (part.len() == 2).then(|| u8::from_str_radix(part, 16).ok()).flatten();
+    let bytes: Vec<u8> = text.split(':').map(one).collect::<Option<_>>()?;
+    let mac: [u8; 6] = bytes.try_into().ok()?;
+    (mac[0] & 1 == 0 && mac != [0; 6]).then_some(mac)
+}
 
 /// The kernel's own rule (dev_valid_name), without `%`, which would make it count.
 fn is_interface_name(name: &str) -> bool {
@@ -173,14 +190,20 @@ mod tests {
 
     #[test]
     fn reads_what_the_command_line_documents() {
-        let tap =
-            |name: &str, queues| DeviceSpec::Tap { name: name.into(), queues, offloads: true };
+        let tap = |name: &str, queues| DeviceSpec::Tap {
+            name: name.into(),
+            queues,
+            offloads: true,
+            mac: None,
+        };
         let xdp = |queues, mode| DeviceSpec::Afxdp { ifname: "eth1".into(), queues, mode };
         assert_eq!("tap:tap0".parse(), Ok(tap("tap0", 1)));
         assert_eq!("tap:ix-0,queues=4".parse(), Ok(tap("ix-0", 4)));
         assert_eq!("afxdp:eth1".parse(), Ok(xdp(1, XdpMode::Auto)));
-        let plain = DeviceSpec::Tap { name: "t".into(), queues: 2, offloads: false };
-        assert_eq!("tap:t,queues=2,offloads=off".parse(), Ok(plain.clone()));
+        let mac = Some([2, 0, 0, 0, 0, 0xfe]);
+        let plain = DeviceSpec::Tap { name: "t".into(), queues: 2, offloads: false, mac };
+        let text = "tap:t,queues=2,offloads=off,mac=02:00:00:00:00:fe";
+        assert_eq!(text.parse(), Ok(plain.clone()));
         assert_eq!(plain.to_string().parse(), Ok(plain));
         let text = "afxdp:eth1,queues=2,mode=generic";
         assert_eq!(text.parse(), Ok(xdp(2, XdpMode::Generic)));
@@ -203,6 +226,10 @@ mod tests {
             ("tap:t,queue=1", "unknown option `queue=1`"),
             ("tap:t,mode=copy", "is for afxdp"),
             ("tap:t,offloads=no", "on or off"),
+            ("tap:t,mac=02:00:00:00:00", "one station's address"),
+            ("tap:t,mac=ff:ff:ff:ff:ff:ff", "one station's address"),
+            ("tap:t,mac=2:+0:00:00:00:01", "one station's address"),
+            ("afxdp:e,mac=02:00:00:00:00:01", "unknown option"),
             ("afxdp:e,offloads=off", "for tap offloads=off"),
             ("afxdp:e,mode=fast", "zerocopy, copy or generic"),
             ("afxdp:e,", "unknown option"),

@@ -2,12 +2,16 @@
 mod common;
 
 use common::*;
-use ix_nic::{DeviceSpec, Exchange, OpenOptions, OpenedDevice, open};
+use ix_nic::{DeviceSpec, Exchange, OpenOptions, OpenedDevice, PortCounts, PortRates, open};
 use ix_testbed::{Namespace, PacketSocket, VethEnd};
 use ix_vnic::Filter;
 use ix_wire::IpAddr;
+use std::fs::File;
+use std::io::{Read, Write};
 use std::net::{Ipv4Addr, UdpSocket};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -26,12 +30,61 @@ struct Net {
     linux: Namespace,
     exchange: Exchange,
     tenants: Vec<Tenant>,
+    _cable: Option<Cable>,
+}
+
+/// Carries frames between the tap that is shared and Linux' tap, as a switch in a process would.
+struct Cable {
+    done: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Cable {
+    fn between(mut ends: [File; 2]) -> Cable {
+        let done = Arc::new(AtomicBool::new(false));
+        let cut = done.clone();
+        let thread = std::thread::spawn(move || {
+            let mut frame = [0; 2048];
+            while !cut.load(Ordering::Acquire) {
+                let mut moved = false;
+                for (from, to) in [(0, 1), (1, 0)] {
+                    while let Ok(n) = ends[from].read(&mut frame) {
+                        // A tap that is full or not up yet loses it.
+                        let _ = ends[to].write(&frame[..n]);
+                        moved = true;
+                    }
+                }
+                if !moved {
+                    std::thread::sleep(Duration::from_micros(200));
+                }
+            }
+        });
+        Cable { done, thread: Some(thread) }
+    }
+}
+
+impl Drop for Cable {
+    fn drop(&mut self) {
+        self.done.store(true, Ordering::Release);
+        let _ = self.thread.take().map(JoinHandle::join);
+    }
 }
 
 impl Net {
     fn new(test: &str) -> Option<Net> {
         let (ix, linux) = (namespace(test)?, Namespace::new().unwrap());
         ix.add_veth(&VethEnd::new("ix0"), &linux, &VethEnd::new("peer0")).unwrap();
+        Net::on(test, ix, linux, None)
+    }
+
+    /// The shared interface is a tap.
+    fn on_tap(test: &str) -> Option<Net> {
+        let (ix, linux) = (namespace(test)?, Namespace::new().unwrap());
+        let cable = Cable::between([ix.open_tap("ix0").unwrap(), linux.open_tap("peer0").unwrap()]);
+        Net::on(test, ix, linux, Some(cable))
+    }
+
+    fn on(test: &str, ix: Namespace, linux: Namespace, cable: Option<Cable>) -> Option<Net> {
         ix.add_address("ix0", OWN_IP.into(), 24).unwrap();
         linux.add_address("peer0", LINUX_IP.into(), 24).unwrap();
         linux.set_up("peer0", true).unwrap();
@@ -45,23 +98,33 @@ impl Net {
                 return None;
             }
         };
-        let mut net = Net { ix, linux, exchange, tenants: Vec::new() };
+        let mut net = Net { ix, linux, exchange, tenants: Vec::new(), _cable: cable };
         (0..3).for_each(|n| net.add_tenant(n));
         Some(net)
     }
 
+    /// The third is on a tap, the others are on AF_XDP.
     fn add_tenant(&mut self, n: u8) {
-        let (near, far, ip) = (format!("near{n}"), format!("far{n}"), [10, 9, 0, 2 + n]);
         let mac = self.exchange.mac();
-        let (here, there) = (VethEnd::new(&near), VethEnd::new(&far).mac(mac));
-        self.ix.add_veth(&here, &self.ix, &there).unwrap();
+        let (near, ip) = (format!("near{n}"), [10, 9, 0, 2 + n]);
+        let (spec, far) = if n == 2 {
+            self.ix.add_tap(&near).unwrap();
+            let mac = mac.map(|byte| format!("{byte:02x}")).join(":");
+            (format!("tap:{near},offloads=off,mac={mac}"), near.clone())
+        } else {
+            let far = format!("far{n}");
+            let (here, there) = (VethEnd::new(&near), VethEnd::new(&far).mac(mac));
+            self.ix.add_veth(&here, &self.ix, &there).unwrap();
+            (format!("afxdp:{far}"), far)
+        };
         self.ix.set_up(&near, true).unwrap();
         self.ix.set_up(&far, true).unwrap();
-        self.ix.wait_running(&far, PATIENCE).unwrap();
-        let spec: DeviceSpec = format!("afxdp:{far}").parse().unwrap();
+        let spec: DeviceSpec = spec.parse().unwrap();
         let addresses = vec![IpAddr::v4(ip)];
         let options = OpenOptions { addresses, flow_hash_key: KEY, ..OpenOptions::default() };
         let mut device = self.ix.run(|| open(&spec, &options)).unwrap();
+        self.ix.wait_running(&far, PATIENCE).unwrap();
+        assert_eq!(device.info.mac, mac);
         let host = Host { ip, ..Host::on(&mut device) };
         self.exchange_add(&near);
         self.tenants.push(Tenant { near, ip, host, _device: device });
@@ -132,7 +195,17 @@ fn asks(linux: &Namespace, ip: [u8; 4]) -> bool {
 
 #[test]
 fn three_tenants_and_linux_share_an_interface() {
-    let Some(mut net) = Net::new("three_tenants_and_linux_share_an_interface") else { return };
+    let Some(net) = Net::new("three_tenants_and_linux_share_an_interface") else { return };
+    each_has_its_own(net);
+}
+
+#[test]
+fn three_tenants_and_linux_share_a_tap() {
+    let Some(net) = Net::on_tap("three_tenants_and_linux_share_a_tap") else { return };
+    each_has_its_own(net);
+}
+
+fn each_has_its_own(mut net: Net) {
     net.grant(&[0, 1, 2]);
     let ips: Vec<_> = net.tenants.iter().map(|tenant| tenant.ip).collect();
     for (n, ip) in ips.iter().enumerate() {
@@ -236,10 +309,139 @@ fn what_is_revoked_is_linux_s_with_the_next_packet() {
     });
     assert_eq!(net.received()[0], before);
     // And when the exchange is gone all is as it was before.
-    let Net { ix, linux, exchange, .. } = net;
-    drop(exchange);
+    let Net { ix, linux, exchange, tenants, .. } = net;
+    drop((tenants, exchange));
     ix.run(|| Exchange::open("ix0")).expect("no program is left on it");
     drop(linux);
+}
+
+/// The first thing that is done when a vNIC ends, long before its filters leave the program.
+#[test]
+fn what_is_cut_is_linux_s_at_once() {
+    let Some(mut net) = Net::new("what_is_cut_is_linux_s_at_once") else { return };
+    net.grant(&[0, 1]);
+    let ip = net.tenants[0].ip;
+    assert!(net.serve(|linux| asks(linux, ip)));
+    net.ix.add_address("ix0", ip.into(), 24).unwrap();
+    let own = net.ix.run(|| UdpSocket::bind((Ipv4Addr::from(ip), 7))).unwrap();
+    own.set_read_timeout(Some(PATIENCE)).unwrap();
+    let client = net.linux.run(|| UdpSocket::bind((Ipv4Addr::from(LINUX_IP), 0))).unwrap();
+    let near = net.tenants[0].near.clone();
+    net.exchange.cut(&near);
+    let before = net.exchange.counts("near1");
+    client.send_to(&ip, (Ipv4Addr::from(ip), 7)).unwrap();
+    assert_eq!(own.recv(&mut [0; 64]).unwrap(), 4, "the very next packet");
+    assert_eq!(net.exchange.counts("near1"), before);
+    // The others go on, and a new link never gets what the old one's filters take.
+    net.exchange.remove_port(&near);
+    net.exchange_add(&near);
+    client.send_to(&ip, (Ipv4Addr::from(ip), 7)).unwrap();
+    assert_eq!(own.recv(&mut [0; 64]).unwrap(), 4);
+    let other = net.tenants[1].ip;
+    assert!(net.serve(|linux| asks(linux, other)));
+}
+
+const FRAME_BYTES: usize = 1000;
+
+/// The tenants send as fast as they can for a while; answers how long it was, and what each sent.
+fn flood(net: &mut Net, who: &[usize], milliseconds: u64) -> (Duration, Vec<PortCounts>) {
+    let peer = net.linux.link("peer0").unwrap().unwrap().mac;
+    let mac = net.exchange.mac();
+    let nears: Vec<_> = who.iter().map(|n| net.tenants[*n].near.clone()).collect();
+    let start = Instant::now();
+    loop {
+        for n in who {
+            let Tenant { ip, host, .. } = &mut net.tenants[*n];
+            let mut frame = ipv4_frame(17, (7, 9999), 5, 0);
+            frame[..6].copy_from_slice(&peer);
+            frame[6..12].copy_from_slice(&mac);
+            frame[26..30].copy_from_slice(ip);
+            frame[30..34].copy_from_slice(&LINUX_IP);
+            frame.resize(FRAME_BYTES, 0);
+            let mut room = 16;
+            while room > 0 && host.send(0, &frame) {
+                room -= 1;
+            }
+            host.kick(0);
+            host.cycle();
+        }
+        if start.elapsed() >= Duration::from_millis(milliseconds) {
+            break;
+        }
+    }
+    (start.elapsed(), nears.iter().map(|near| net.exchange.counts(near)).collect())
+}
+
+#[test]
+fn no_vnic_exceeds_its_rate() {
+    let Some(mut net) = Net::new("no_vnic_exceeds_its_rate") else { return };
+    net.grant(&[0, 1]);
+    let near = net.tenants[0].near.clone();
+    // By bits, by packets, and by both.
+    for (text, most_per_s) in [("8Mbit", 1000.0), ("500pps", 500.0), ("80Mbit,200pps", 200.0)] {
+        let rates = PortRates { tx: text.parse().ok(), ..PortRates::default() };
+        let (start, before) = (Instant::now(), net.exchange.counts(&near));
+        net.exchange.set_rates(&near, rates).unwrap();
+        let after = flood(&mut net, &[0], 300).1[0];
+        let most = start.elapsed().as_secs_f64() * most_per_s + 4.0;
+        let sent = after.sent - before.sent;
+        assert!(sent > 10 && sent as f64 <= most, "{text}: {sent} of at most {most}");
+        assert_eq!(after.sent_bytes - before.sent_bytes, sent * FRAME_BYTES as u64);
+        assert!(after.over_rate > before.over_rate && after.over_share == 0, "{after:?}");
+    }
+    // What comes in.
+    let rx = "1kpps".parse().ok();
+    net.exchange.set_rates(&near, PortRates { rx, ..PortRates::default() }).unwrap();
+    let client = net.linux.run(|| UdpSocket::bind((Ipv4Addr::from(LINUX_IP), 0))).unwrap();
+    let (start, ip) = (Instant::now(), Ipv4Addr::from(net.tenants[0].ip));
+    while net.exchange.counts(&near).received_over_rate == 0 {
+        assert!(start.elapsed() < PATIENCE, "{:?}", net.exchange.counts(&near));
+        (0..100).for_each(|_| drop(client.send_to(&[0; 18], (ip, 7))));
+        net.tenants[0].host.cycle();
+    }
+    let received = net.exchange.counts(&near).received as f64;
+    assert!(received <= start.elapsed().as_secs_f64() * 1000.0 + 100.0, "{received}");
+}
+
+#[test]
+fn a_full_interface_is_shared_by_weight() {
+    let Some(mut net) = Net::new("a_full_interface_is_shared_by_weight") else { return };
+    net.grant(&[0, 1, 2]);
+    const LINK: u64 = 80_000_000;
+    net.exchange.set_link_rate(Some(LINK)).unwrap();
+    for (n, weight) in [(0, 1), (1, 3)] {
+        let near = net.tenants[n].near.clone();
+        net.exchange.set_rates(&near, PortRates { weight, ..PortRates::default() }).unwrap();
+    }
+    let all = |took: Duration| took.as_secs_f64() * LINK as f64;
+    // What each has sent in a while, in parts of the link: together never more than it carries, and
+    // the bursts. Before, shares are given to those who send.
+    let sent = |net: &mut Net, who: &[usize]| {
+        let before = flood(net, who, 20).1;
+        net.exchange.share_out().unwrap();
+        let (took, after) = flood(net, who, 250);
+        let bits =
+            |(old, new): (&PortCounts, &PortCounts)| (new.sent_bytes - old.sent_bytes) as f64 * 8.0;
+        let bits: Vec<f64> = before.iter().zip(&after).map(bits).collect();
+        let sum: f64 = bits.iter().sum();
+        assert!(sum <= 1.2 * all(took), "{bits:?} of {}", all(took));
+        bits.into_iter().map(|bits| bits / all(took)).collect::<Vec<f64>>()
+    };
+    // A busy machine may send less for a while; wait for one that does not.
+    let end = Instant::now() + PATIENCE;
+    // Who is alone may have all of it.
+    while let [alone] = sent(&mut net, &[0])[..]
+        && alone < 0.7
+    {
+        assert!(Instant::now() < end, "{alone} of the link, alone");
+    }
+    // Beside another each has its part.
+    while let [one, other] = sent(&mut net, &[0, 1])[..]
+        && !(0.15..0.35).contains(&one) | !(0.6..0.85).contains(&other)
+    {
+        assert!(Instant::now() < end, "{one} and {other} of the link, by weights of 1 and 3");
+    }
+    assert!(net.exchange.counts("near1").over_share > 0);
 }
 
 /// Filters change while a tenant echoes: all comes back, and nobody else hears anything of it.

@@ -26,6 +26,7 @@ mod namespace;
 mod netlink;
 mod packet;
 mod path;
+mod tap;
 mod user;
 mod watch;
 

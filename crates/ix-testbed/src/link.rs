@@ -188,6 +188,12 @@ impl Namespace {
         self.set_link(name, libc::IFLA_ADDRESS, &mac, "the address")
     }
 
+    /// Gives an interface another name.
+    pub fn rename_link(&self, name: &str, to: &str) -> Result<(), Error> {
+        let text = [to.as_bytes(), &[0]].concat();
+        self.set_link(name, libc::IFLA_IFNAME, &text, "the name")
+    }
+
     /// Moves an interface to another namespace; it goes down and loses its addresses.
     pub fn move_link(&self, name: &str, to: &Namespace) -> Result<(), Error> {
         let fd = to.fd().as_raw_fd().to_ne_bytes();

@@ -14,6 +14,13 @@ pub enum LinkChange {
     Down(String),
     /// It is gone.
     Removed(String),
+    /// It has another name now.
+    Renamed {
+        /// Its name before.
+        from: String,
+        /// Its name now.
+        to: String,
+    },
 }
 
 /// Says when links of one namespace change.
@@ -54,6 +61,9 @@ impl LinkWatch {
             return self.known.remove(&link.index).map(|(name, _)| LinkChange::Removed(name));
         }
         let before = self.known.insert(link.index, (link.name.clone(), link.running));
+        if let Some((from, _)) = before.as_ref().filter(|(from, _)| *from != link.name) {
+            return Some(LinkChange::Renamed { from: from.clone(), to: link.name });
+        }
         match (before.map(|(_, running)| running), link.running) {
             (Some(true), false) => Some(LinkChange::Down(link.name)),
             (Some(false) | None, true) => Some(LinkChange::Up(link.name)),

@@ -15,6 +15,8 @@ pub struct Gate {
     pub rx_rate: Option<Rate>,
     /// What it may send.
     pub tx_rate: Option<Rate>,
+    /// What each of its flows may send.
+    pub flow_rate: Option<Rate>,
     /// A direction whose filters are all revoked carries nothing.
     pub closed: Vec<Direction>,
 }
@@ -46,7 +48,8 @@ impl fmt::Display for Gate {
         let filters = self.filters.iter().map(Filter::to_string);
         let rate = |name: &str, rate: Option<Rate>| rate.map(|rate| format!("rate {name} {rate}"));
         let closed = self.closed.iter().map(|d| format!("none {}", name(*d)));
-        let parts = filters.chain(rate("rx", self.rx_rate)).chain(rate("tx", self.tx_rate));
+        let rates = rate("rx", self.rx_rate).into_iter().chain(rate("tx", self.tx_rate));
+        let parts = filters.chain(rates).chain(rate("flow", self.flow_rate));
         f.write_str(&parts.chain(closed).collect::<Vec<_>>().join("; "))
     }
 }
@@ -70,7 +73,8 @@ impl FromStr for Gate {
                     let place = match direction {
                         "rx" => &mut gate.rx_rate,
                         "tx" => &mut gate.tx_rate,
-                        _ => return Err(format!("`{part}`: a rate is for rx or tx")),
+                        "flow" => &mut gate.flow_rate,
+                        _ => return Err(format!("`{part}`: a rate is for rx, tx or flow")),
                     };
                     *place = Some(rate.parse().map_err(|e: crate::RateError| e.to_string())?);
                 }

@@ -5,6 +5,7 @@
 //! * [`FilterSet`]: what one direction of a vNIC may carry, and why not ([`Foreign`]).
 //! * [`Registry`]: who holds which part, by capabilities that cannot be guessed and can be revoked.
 //! * [`Rate`], [`Shaper`]: bits and packets a second, and when the next packet may pass.
+//! * [`Pacer`]: the same for each flow by itself, with the packets that wait.
 //! * [`Gate`]: all of it for one dataplane, as one line of text.
 //!
 //! Nothing here reads a clock, draws a random number or touches a device.
@@ -14,6 +15,7 @@ mod capability;
 mod filter;
 mod gate;
 mod header;
+mod pacer;
 mod ranges;
 mod rate;
 mod registry;
@@ -25,6 +27,7 @@ pub use capability::{Capability, CapabilityError};
 pub use filter::{Direction, Field, Filter, Level};
 pub use gate::Gate;
 pub use header::{ArpHeader, Header, IpHeader, UNTAGGED};
+pub use pacer::{Offered, Pacer, flow_of};
 pub use ranges::{RANGES_MAX, Ranges};
 pub use rate::{Rate, RateError};
 pub use registry::{Assigned, FilterId, FilterView, Policy, Refusal, Registry, VnicId, VnicView};

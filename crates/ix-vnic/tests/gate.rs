@@ -1,5 +1,7 @@
 //! What a gate lets through, and when.
-use ix_vnic::{ArpHeader, Direction, FilterSet, Foreign, Gate, Header, Rate, Shaper};
+use ix_vnic::{
+    ArpHeader, Direction, FilterSet, Foreign, Gate, Header, Offered, Pacer, Rate, Shaper,
+};
 use proptest::prelude::*;
 
 const MAC: [u8; 6] = [2, 0, 0, 0, 0, 5];
@@ -223,4 +225,71 @@ fn a_set_knows_its_addresses() {
     let gate: Gate = "rx tcp service 10.0.0.5:80; rx eth type 0x88b5".parse().expect("a gate");
     let set = FilterSet::new(Direction::Receive, &gate.filters);
     assert!(set.has_address(0x0a00_0005) && !set.has_address(0x0a00_0006));
+}
+
+proptest! {
+    /// Against a list that is sorted at the end: each flow's packets leave in order, each in the slot
+    /// of its turn, and no two closer than the rate says.
+    #[test]
+    fn flows_are_paced_as_a_sorted_list_would(
+        offers in prop::collection::vec((0u64..4, 60usize..1515, 0u64..200_000), 1..200),
+        mbits in prop::sample::select(vec![1u64, 10, 1000]),
+        start_s in 0u64..3,
+    ) {
+        const SLOT_NS: u64 = 16_384;
+        let rate = Rate::bits(mbits * 1_000_000);
+        let mut now = start_s * 1_000_000_000;
+        let mut pacer = Pacer::new(rate, 64, now);
+        let mut clocks = [0u64; 4];
+        // When each should leave, and when each did.
+        let (mut wanted, mut left) = (Vec::new(), Vec::new());
+        for (number, (flow, bytes, pause)) in offers.into_iter().enumerate() {
+            let clock = &mut clocks[flow as usize];
+            let due = now.max(*clock);
+            match pacer.offer(flow, bytes, now, (flow, number)) {
+                Offered::Leaves(item) => {
+                    prop_assert!(*clock <= now);
+                    left.push((now, item));
+                    wanted.push((now, item.1));
+                    *clock = due + bytes as u64 * 8_000 / mbits;
+                }
+                Offered::Waits => {
+                    prop_assert!(*clock > now);
+                    wanted.push((due.div_ceil(SLOT_NS) * SLOT_NS, number));
+                    *clock = due + bytes as u64 * 8_000 / mbits;
+                }
+                Offered::Lost(_) => prop_assert_eq!(pacer.waiting(), 64),
+            }
+            let end = now + pause;
+            while let Some(due) = pacer.due_ns().filter(|due| *due <= end) {
+                let at = due.max(now);
+                match pacer.take(at) {
+                    Some(item) => left.push((at, item)),
+                    // Too early: the slot is somebody's of a later round.
+                    None => now = at + SLOT_NS,
+                }
+                if now > end {
+                    break;
+                }
+            }
+            now = now.max(end);
+            while let Some(item) = pacer.take(now) {
+                left.push((now, item));
+            }
+        }
+        let waiting = pacer.waiting();
+        let rest = pacer.drain();
+        prop_assert_eq!(rest.len(), waiting);
+        prop_assert_eq!(left.len() + rest.len(), wanted.len());
+        for (at, (_, number)) in &left {
+            let due = wanted.iter().find(|(_, n)| n == number).expect("offered").0;
+            prop_assert!(*at >= due, "{} left at {}, due at {}", number, at, due);
+        }
+        let order = left.iter().map(|(_, item)| *item).chain(rest);
+        let order: Vec<(u64, usize)> = order.collect();
+        for flow in 0..4 {
+            let own: Vec<_> = order.iter().filter(|(f, _)| *f == flow).map(|(_, n)| *n).collect();
+            prop_assert!(own.is_sorted(), "flow {}: {:?}", flow, own);
+        }
+    }
 }

@@ -201,6 +201,9 @@ pub struct AttackArgs {
     /// Print JSON: a row an attack
     #[arg(long)]
     pub json: bool,
+    /// Not the wall, but what keeps tenants of a shared interface apart (needs no protection keys)
+    #[arg(long)]
+    pub vnic: bool,
     /// Random system calls that the fuzzer makes
     #[arg(long, default_value_t = 20_000)]
     pub fuzz: u32,

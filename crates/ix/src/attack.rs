@@ -38,6 +38,9 @@ struct Outcome {
 
 /// Runs all of them behind the wall and without it.
 pub fn main(args: &AttackArgs) -> Result<()> {
+    if args.vnic {
+        return crate::attack_vnic::main(args.json);
+    }
     has_keys()?;
     let attacker = attacker()?;
     let outcome = run(args, &attacker, "pku", None)?;

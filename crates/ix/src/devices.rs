@@ -89,7 +89,10 @@ impl Devices {
         change: &LinkChange,
         channel: Option<&Channel>,
     ) -> Option<String> {
-        let (LinkChange::Up(name) | LinkChange::Down(name) | LinkChange::Removed(name)) = change;
+        let (LinkChange::Up(name)
+        | LinkChange::Down(name)
+        | LinkChange::Removed(name)
+        | LinkChange::Renamed { from: name, .. }) = change;
         let ours = |device: &Device| device.is_interface() && device.opened.info.name == *name;
         let number = self.0.iter().position(ours)?;
         let device = &mut self.0[number];
@@ -166,6 +169,13 @@ impl Device {
     fn follow(&mut self, change: &LinkChange) -> Option<String> {
         Some(match change {
             LinkChange::Down(_) => self.now("down", ": packets are lost until it is up again"),
+            LinkChange::Renamed { to, .. } => {
+                // The queues are the interface's, whatever its name.
+                let from = &self.opened.info.name;
+                let line = format!("link {from} is called {to} now, and goes on");
+                self.opened.info.name = to.clone();
+                line
+            }
             LinkChange::Removed(_) if self.opened.info.kind == "tap" => {
                 self.now("gone", ": start `ix run` anew")
             }

@@ -5,6 +5,7 @@
 //! what to do.
 pub mod args;
 mod attack;
+mod attack_vnic;
 mod broker;
 mod counters;
 mod demo;

@@ -30,8 +30,10 @@ const IX_CLIENT: Ipv4Addr = Ipv4Addr::new(10, 66, 0, 4);
 const TAP_LINUX: Ipv4Addr = Ipv4Addr::new(10, 67, 0, 3);
 const TAP_IX: Ipv4Addr = Ipv4Addr::new(10, 67, 0, 2);
 const PREFIX: u8 = 24;
-const SERVER_LINK: &str = "ix-server";
-const CLIENT_LINK: &str = "ix-client";
+/// The server's end of the pair.
+pub const SERVER_LINK: &str = "ix-server";
+/// The client's.
+pub const CLIENT_LINK: &str = "ix-client";
 const TAP: &str = "ix-tap";
 /// Names of the interfaces in the middle of [`Lab::apart`].
 pub const MIDDLE_SERVER: &str = "ix-left";
@@ -191,6 +193,16 @@ impl Lab {
     /// The end that Linux's servers are at, and their address.
     pub fn linux_server(&self) -> (&Namespace, SocketAddrV4) {
         (&self.server, SocketAddrV4::new(LINUX_SERVER, PORT))
+    }
+
+    /// The end that servers are at.
+    pub fn server_namespace(&self) -> &Namespace {
+        &self.server
+    }
+
+    /// A place for a socket of this lab.
+    pub fn file(&self, name: &str) -> PathBuf {
+        self.control.with_extension(name)
     }
 
     /// The end that Linux's client is at.

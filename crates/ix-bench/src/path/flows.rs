@@ -91,7 +91,7 @@ fn send(mut stream: TcpStream, stop: &AtomicBool) {
 }
 
 /// Receivers of bulk data, one connection and thread each.
-pub(super) struct Receivers {
+pub(crate) struct Receivers {
     stop: Arc<AtomicBool>,
     bytes: Vec<Arc<AtomicU64>>,
     threads: Vec<JoinHandle<()>>,

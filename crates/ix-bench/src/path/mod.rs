@@ -3,7 +3,7 @@
 //! The path is `ix_testbed::Bridge`, in user space and with a seed, for a kernel may have no netem;
 //! IX and Linux send over the same interface into the same path, to the same Linux receiver.
 mod fairness;
-mod flows;
+pub(crate) mod flows;
 mod loss;
 
 use super::lab::{Host, Lab, MIDDLE_CLIENT, MIDDLE_SERVER, Server};

@@ -61,7 +61,7 @@ const ACHIEVED: Figure = over_time(
     Linear,
 );
 
-const BENCHES: [Bench; 16] = [
+const BENCHES: [Bench; 17] = [
     Bench {
         name: "echo",
         what: "Messages of one size, echoed, over the number of connections.",
@@ -220,6 +220,17 @@ const BENCHES: [Bench; 16] = [
         what: "Flows of IX and of Linux that share a bottleneck; Jain's index is 1 when all get \
                the same.",
         figures: &[],
+    },
+    Bench {
+        name: "rates",
+        what: "How exactly limits hold, how evenly paced packets leave, what a tenant notices of a \
+               neighbour that floods, shares by weight, and how soon Linux has a dead vNIC's traffic.",
+        figures: &[figure(
+            "Error of a limit in its worst second",
+            ("limit_mbit_per_s", Log),
+            &[("worst_error_percent", "")],
+            Linear,
+        )],
     },
 ];
 

@@ -121,7 +121,9 @@ impl Dataplane<'_> {
             Request::FilterCreate { vnic: Some(_), .. }
             | Request::FilterAssign { .. }
             | Request::VnicCreate { .. }
-            | Request::VnicDelete { .. } => {
+            | Request::VnicDelete { .. }
+            | Request::Rate { vnic: Some(_), .. }
+            | Request::Rate { weight: Some(_), .. } => {
                 Err(Refusal::Unsupported("do that: it has one vNIC; `ix share` makes several"))
             }
             Request::FilterCreate { filters, holder, vnic: None } => {
@@ -132,7 +134,9 @@ impl Dataplane<'_> {
             }
             Request::FilterRevoke { capability } => self.vnic.revoke(capability),
             Request::FilterRemove { filter } => self.vnic.remove(*filter),
-            Request::Rate { rx, tx } => self.vnic.rate(rx.as_deref(), tx.as_deref()),
+            Request::Rate { rx, tx, flow, .. } => {
+                self.vnic.rate(rx.as_deref(), tx.as_deref(), flow.as_deref())
+            }
             _ => return None,
         })
     }

@@ -38,7 +38,7 @@ pub use client::{Client, ask};
 pub use dataplane::{Answers, Dataplane};
 pub use place::{Access, Found, all, find, folder, read_only};
 pub use query::{INTERVAL_MAX_MS, PeerFilter, Query, Sort, StateFilter, address, state_name};
-pub use request::{Refusal, Request, Role, Topic};
+pub use request::{Refusal, Request, Role, Topic, VnicDevice};
 pub use server::{Answer, Backend, Server, Ticket};
 pub use view::{Change, ControllerView, GroupView, Shares, ThreadView, View, WallView, WindowView};
 

@@ -118,6 +118,9 @@ pub enum Request {
         /// The process with whose end it goes; none: it stays.
         #[serde(default)]
         owner: Option<u32>,
+        /// What its dataplane opens.
+        #[serde(default)]
+        device: VnicDevice,
     },
     /// Deletes one.
     VnicDelete {
@@ -151,6 +154,15 @@ pub enum Request {
         /// What may be sent.
         #[serde(default)]
         tx: Option<String>,
+        /// What each flow may send.
+        #[serde(default)]
+        flow: Option<String>,
+        /// Of which vNIC, where there are several.
+        #[serde(default)]
+        vnic: Option<String>,
+        /// Its part of a full interface, beside the others' weights.
+        #[serde(default)]
+        weight: Option<u32>,
     },
     /// A controller says that it is in charge, and hears what it shall do.
     Control {
@@ -349,6 +361,17 @@ fn one() -> usize {
     1
 }
 
+/// What the link of a vNIC is to its dataplane.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum VnicDevice {
+    /// An interface for AF_XDP.
+    #[default]
+    Afxdp,
+    /// A tap, which asks nothing of the kernel.
+    Tap,
+}
+
 /// Filters as their texts.
 mod filter_texts {
     use ix_vnic::Filter;
@@ -450,7 +473,7 @@ mod tests {
             Request::FilterCreate { filters: Vec::new(), holder: None, vnic: None },
             Request::VnicDelete { name: String::new() },
             Request::FilterRemove { filter: None },
-            Request::Rate { rx: None, tx: None },
+            Request::Rate { rx: None, tx: None, flow: None, vnic: None, weight: None },
         ];
         assert!(changes.iter().all(|r| r.allowed(Role::Operator) && !r.allowed(Role::ReadOnly)));
         assert!(Request::Stats.allowed(Role::ReadOnly) && Request::Status.allowed(Role::ReadOnly));

@@ -1,5 +1,5 @@
 //! The command line of `ix ctl` and `ix top`.
-use crate::control::{INTERVAL_MAX_MS, PeerFilter, Query, Sort, StateFilter};
+use crate::control::{INTERVAL_MAX_MS, PeerFilter, Query, Sort, StateFilter, VnicDevice};
 use clap::{Args, Subcommand};
 use ix_dataplane::GroupSet;
 use ix_vnic::Filter;
@@ -115,11 +115,17 @@ const RATE_HELP: &str = "Prints or changes how much a dataplane may send and rec
     second, packets a second, or both, with a burst in bytes: `100Mbit`, `20kpps`, \
     `1Gbit,50kpps,burst=64k`. What is sent is paced: packets wait for their turn (512 at most), and \
     leave one by one. What is received beyond its rate is dropped. Each elastic thread has an equal part. \
-    Bytes count from the Ethernet header on.\n\n\
+    Bytes count from the Ethernet header on. --flow paces each TCP and UDP flow by itself: its packets \
+    leave at even distances, on a wheel with slots of 16 µs.\n\n\
+    On a shared interface (`ix share`) the kernel holds a vNIC (--vnic) to its rates, whatever its \
+    dataplane does: what is beyond them is dropped and counted. While the interface is full, vNICs have \
+    parts of it by their weights.\n\n\
     Examples:\n  \
     ix ctl rate\n  \
     ix ctl rate --tx 100Mbit --rx 20kpps\n  \
-    ix ctl rate --tx none";
+    ix ctl rate --flow 10Mbit\n  \
+    ix ctl rate --tx none\n  \
+    ix ctl rate --vnic web --tx 1Gbit --weight 3 --control /run/ix/eth1.share";
 
 const STATS_HELP: &str = "Prints, for each elastic thread, what share of the time each stage of the \
     cycle takes and what that is a packet, in ticks of the time stamp counter; how many packets \
@@ -318,7 +324,7 @@ pub struct VnicArgs {
 /// What to do with vNICs of a shared interface.
 #[derive(Subcommand, Debug)]
 pub enum VnicCommand {
-    /// Make one: a link for `ix run --nic afxdp:LINK`
+    /// Make one: a link for `ix run --nic DEVICE`
     Create(VnicCreateArgs),
     /// Delete one: its traffic is Linux's at once
     Delete(VnicDeleteArgs),
@@ -336,6 +342,9 @@ pub struct VnicCreateArgs {
     /// A process: when it ends, the vNIC goes
     #[arg(long, value_name = "PID")]
     pub owner: Option<u32>,
+    /// What its dataplane opens
+    #[arg(long, value_enum, default_value = "afxdp")]
+    pub device: VnicDevice,
     /// Which shared interface, and how to print
     #[command(flatten)]
     pub look: LookArgs,
@@ -449,6 +458,15 @@ pub struct RateArgs {
     /// What may be sent
     #[arg(long, value_name = "RATE")]
     pub tx: Option<String>,
+    /// What each flow may send, its packets evenly spread
+    #[arg(long, value_name = "RATE", conflicts_with = "vnic")]
+    pub flow: Option<String>,
+    /// Of this vNIC of a shared interface
+    #[arg(long, value_name = "NAME")]
+    pub vnic: Option<String>,
+    /// Its part of the full interface, beside the others' weights
+    #[arg(long, value_name = "N", requires = "vnic")]
+    pub weight: Option<u32>,
     /// Which dataplane, and how to print
     #[command(flatten)]
     pub look: LookArgs,

@@ -13,7 +13,8 @@ pub fn vnic(args: &VnicArgs) -> Result<()> {
         None => return show(&args.look),
         Some(VnicCommand::Create(args)) => {
             let (name, queues, owner) = (args.name.clone(), args.queues, args.owner);
-            (&args.look, Request::VnicCreate { name, queues, owner })
+            let device = args.device;
+            (&args.look, Request::VnicCreate { name, queues, owner, device })
         }
         Some(VnicCommand::Delete(args)) => {
             (&args.look, Request::VnicDelete { name: args.name.clone() })
@@ -22,9 +23,10 @@ pub fn vnic(args: &VnicArgs) -> Result<()> {
     let answer = connect(&look.dataplane)?.ask(&request)?;
     if look.json {
         println!("{answer:#}");
-    } else if let (Some(link), Some(key)) = (answer["link"].as_str(), answer["capability"].as_str())
+    } else if let (Some(device), Some(key)) =
+        (answer["device"].as_str(), answer["capability"].as_str())
     {
-        println!("link {link}\n  capability {key}");
+        println!("device {device}\n  capability {key}");
     } else {
         println!("deleted");
     }
@@ -73,16 +75,31 @@ fn describe_share(value: &Value) -> String {
         let name = vnic["vnic"].as_str().unwrap_or("?");
         let link = vnic["link"].as_str().unwrap_or("?");
         let owner = vnic["owner"].as_u64().map(|pid| format!(", owner {pid}"));
-        let refused = (&vnic["foreign_mac"], &vnic["foreign"]);
         let _ = writeln!(
             out,
-            "vNIC {name} on {link}, {} queue pairs{}: {} packets sent, {} with a foreign Ethernet \
-             address and {} others dropped",
+            "vNIC {name} on {link}, {} queue pairs{}: {} packets sent, {} received",
             vnic["queues"],
             owner.unwrap_or_default(),
             vnic["sent"],
-            refused.0,
-            refused.1
+            vnic["received"],
+        );
+        let rate = |key: &str| vnic[key].as_str().unwrap_or("without limit");
+        let _ = writeln!(
+            out,
+            "  sends {}, receives {}, weight {}",
+            rate("tx_rate"),
+            rate("rx_rate"),
+            vnic["weight"]
+        );
+        let _ = writeln!(
+            out,
+            "  dropped: {} with a foreign Ethernet address, {} others that no filter takes, {} beyond \
+             its rate, {} beyond its share; {} for it beyond its rate",
+            vnic["foreign_mac"],
+            vnic["foreign"],
+            vnic["over_rate"],
+            vnic["over_share"],
+            vnic["received_over_rate"]
         );
         filters().filter(|f| f["vnic"] == vnic["vnic"]).for_each(|f| line_of(&mut out, f));
     }
@@ -164,20 +181,42 @@ pub fn filter(command: &FilterCommand) -> Result<()> {
     Ok(())
 }
 
+/// A line for each rate of a vNIC, after its name where there are several.
+fn show_rates(vnic: &Value) {
+    let name = vnic["vnic"].as_str().map(|name| format!("{name} ")).unwrap_or_default();
+    for kind in ["rx", "tx", "flow"] {
+        // A shared interface knows no flows.
+        let Some(rate) = vnic.get(format!("{kind}_rate")) else { continue };
+        println!("{name}{kind} {}", rate.as_str().unwrap_or("no limit"));
+    }
+    if let Some(weight) = vnic["weight"].as_u64() {
+        println!("{name}weight {weight}");
+    }
+}
+
 /// `ix ctl rate`.
 pub fn rate(args: &RateArgs) -> Result<()> {
-    let request = match (&args.rx, &args.tx) {
-        (None, None) => Request::Vnic,
-        (rx, tx) => Request::Rate { rx: rx.clone(), tx: tx.clone() },
+    let RateArgs { rx, tx, flow, vnic, weight, .. } = args;
+    let asks = rx.is_none() && tx.is_none() && flow.is_none() && weight.is_none();
+    let request = match asks && vnic.is_none() {
+        true => Request::Vnic,
+        false => Request::Rate {
+            rx: rx.clone(),
+            tx: tx.clone(),
+            flow: flow.clone(),
+            vnic: vnic.clone(),
+            weight: *weight,
+        },
     };
     let answer = connect(&args.look.dataplane)?.ask(&request)?;
     if args.look.json {
         println!("{answer:#}");
         return Ok(());
     }
-    for direction in ["rx", "tx"] {
-        let rate = answer[format!("{direction}_rate")].as_str().unwrap_or("no limit");
-        println!("{direction} {rate}");
+    if !answer["vnics"].is_null() {
+        answer["vnics"].as_array().into_iter().flatten().for_each(show_rates);
+        return Ok(());
     }
+    show_rates(&answer);
     Ok(())
 }

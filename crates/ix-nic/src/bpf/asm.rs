@@ -63,6 +63,8 @@ const CLASS_LD: u8 = 0x00;
 const CLASS_LDX: u8 = 0x01;
 const CLASS_STX: u8 = 0x03;
 const MODE_ATOMIC: u8 = 0xc0;
+/// With the bit that asks for the old value.
+const COMPARE_EXCHANGE: i32 = 0xf1;
 const CLASS_ALU: u8 = 0x04;
 const CLASS_JMP: u8 = 0x05;
 const CLASS_JMP32: u8 = 0x06;
@@ -74,6 +76,7 @@ const TO_BE: u8 = 0x08;
 const PSEUDO_MAP_FD: u8 = 1;
 
 const ADD: u8 = 0x00;
+const SUB: u8 = 0x10;
 const MUL: u8 = 0x20;
 const OR: u8 = 0x40;
 const AND: u8 = 0x50;
@@ -140,10 +143,18 @@ impl Assembler {
         self.emit(CLASS_STX | MODE_MEM | size as u8, dst, src as u8, off, 0);
     }
 
-    /// `*(u32 *)(dst + off) += src`, whoever else adds to it.
-    pub fn atomic_add32(&mut self, dst: Reg, off: i16, src: Reg) {
-        let op = i32::from(ADD);
-        self.emit(CLASS_STX | MODE_ATOMIC | Size::Word as u8, dst, src as u8, off, op);
+    /// `*(u64 *)(dst + off) += src`, whoever else adds to it.
+    pub fn atomic_add(&mut self, dst: Reg, off: i16, src: Reg) {
+        self.atomic(i32::from(ADD), dst, off, src);
+    }
+
+    /// `*(u64 *)(dst + off) = src` if it is `R0`; `R0 =` what it was.
+    pub fn compare_exchange(&mut self, dst: Reg, off: i16, src: Reg) {
+        self.atomic(COMPARE_EXCHANGE, dst, off, src);
+    }
+
+    fn atomic(&mut self, op: i32, dst: Reg, off: i16, src: Reg) {
+        self.emit(CLASS_STX | MODE_ATOMIC | Size::Double as u8, dst, src as u8, off, op);
     }
 
     /// `dst += imm`
@@ -154,6 +165,11 @@ impl Assembler {
     /// `dst += src`
     pub fn add(&mut self, dst: Reg, src: Reg) {
         self.alu_reg(ADD, dst, src);
+    }
+
+    /// `dst -= src`
+    pub fn sub(&mut self, dst: Reg, src: Reg) {
+        self.alu_reg(SUB, dst, src);
     }
 
     /// `dst *= src`

@@ -1,5 +1,8 @@
 //! Maps, programs and links through bpf(2), without a library.
 pub mod asm;
+mod rows;
+
+pub use rows::Rows;
 
 use crate::sys::check;
 use asm::Insn;
@@ -24,18 +27,24 @@ pub enum ProgramKind {
 pub enum MapKind {
     /// An array.
     Array = 2,
+    /// Interfaces by index.
+    Dev = 14,
     /// AF_XDP sockets by index.
     Xsk = 17,
 }
 
 /// `bpf_map_lookup_elem(map, key)`.
 pub const HELPER_MAP_LOOKUP: i32 = 1;
+/// `bpf_ktime_get_ns()`.
+pub const HELPER_KTIME_NS: i32 = 5;
 /// `bpf_redirect(ifindex, flags)`.
 pub const HELPER_REDIRECT: i32 = 23;
 /// `bpf_skb_load_bytes(skb, offset, to, len)`.
 pub const HELPER_SKB_LOAD_BYTES: i32 = 26;
 /// `bpf_redirect_map(map, key, flags)`.
 pub const HELPER_REDIRECT_MAP: i32 = 51;
+/// `bpf_xdp_get_buff_len(context)`.
+pub const HELPER_XDP_LEN: i32 = 188;
 
 /// The program takes packets of several buffers (`BPF_F_XDP_HAS_FRAGS`).
 pub const PROGRAM_XDP_FRAGS: u32 = 1 << 5;
@@ -48,6 +57,7 @@ pub const MAPPED_STRIDE: usize = 8;
 const COMMAND_MAP_CREATE: i64 = 0;
 const COMMAND_MAP_LOOKUP: i64 = 1;
 const COMMAND_MAP_UPDATE: i64 = 2;
+const COMMAND_MAP_DELETE: i64 = 3;
 const COMMAND_PROG_LOAD: i64 = 5;
 #[cfg(test)]
 const COMMAND_PROG_TEST_RUN: i64 = 10;
@@ -72,56 +82,17 @@ impl Map {
     }
 
     fn with_flags(kind: MapKind, name: &CStr, entries: u32, map_flags: u32) -> io::Result<Map> {
-        #[repr(C)]
-        #[derive(Default)]
-        struct Attr {
-            map_type: u32,
-            key_size: u32,
-            value_size: u32,
-            max_entries: u32,
-            map_flags: u32,
-            inner_map_fd: u32,
-            numa_node: u32,
-            map_name: [u8; 16],
-        }
-        let mut attr = Attr {
-            map_type: kind as u32,
-            key_size: 4,
-            value_size: 4,
-            max_entries: entries,
-            map_flags,
-            map_name: object_name(name),
-            ..Attr::default()
-        };
-        bpf_fd(COMMAND_MAP_CREATE, &mut attr).map(Map)
-    }
-
-    /// `map[key]`
-    pub fn get(&self, key: u32) -> io::Result<u32> {
-        let mut value = 0u32;
-        let at = (&raw mut value).expose_provenance() as u64;
-        self.element(COMMAND_MAP_LOOKUP, key, at)?;
-        Ok(value)
+        create_map(kind, name, entries, 4, map_flags).map(Map)
     }
 
     /// `map[key] = value`; a program that runs meanwhile sees the old or the new value.
     pub fn set(&self, key: u32, value: u32) -> io::Result<()> {
-        self.element(COMMAND_MAP_UPDATE, key, (&raw const value).addr() as u64)
+        element(&self.0, COMMAND_MAP_UPDATE, key, (&raw const value).addr() as u64)
     }
 
-    /// One command about `map[key]`, whose value is at `value`.
-    fn element(&self, command: i64, key: u32, value: u64) -> io::Result<()> {
-        #[repr(C)]
-        struct Attr {
-            map_fd: u32,
-            pad: u32,
-            key: u64,
-            value: u64,
-            flags: u64,
-        }
-        let key = (&raw const key).addr() as u64;
-        let mut attr = Attr { map_fd: self.raw() as u32, pad: 0, key, value, flags: 0 };
-        bpf(command, &mut attr).map(drop)
+    /// There is no `map[key]` any more.
+    pub fn remove(&self, key: u32) -> io::Result<()> {
+        element(&self.0, COMMAND_MAP_DELETE, key, 0)
     }
 
     /// Another descriptor of it.
@@ -133,6 +104,53 @@ impl Map {
     pub fn raw(&self) -> RawFd {
         self.0.as_raw_fd()
     }
+}
+
+/// A map of `u32` keys and values of so many bytes.
+fn create_map(
+    kind: MapKind,
+    name: &CStr,
+    entries: u32,
+    value_bytes: u32,
+    map_flags: u32,
+) -> io::Result<OwnedFd> {
+    #[repr(C)]
+    #[derive(Default)]
+    struct Attr {
+        map_type: u32,
+        key_size: u32,
+        value_size: u32,
+        max_entries: u32,
+        map_flags: u32,
+        inner_map_fd: u32,
+        numa_node: u32,
+        map_name: [u8; 16],
+    }
+    let mut attr = Attr {
+        map_type: kind as u32,
+        key_size: 4,
+        value_size: value_bytes,
+        max_entries: entries,
+        map_flags,
+        map_name: object_name(name),
+        ..Attr::default()
+    };
+    bpf_fd(COMMAND_MAP_CREATE, &mut attr)
+}
+
+/// One command about `map[key]`, whose value is at `value`.
+fn element(map: &OwnedFd, command: i64, key: u32, value: u64) -> io::Result<()> {
+    #[repr(C)]
+    struct Attr {
+        map_fd: u32,
+        pad: u32,
+        key: u64,
+        value: u64,
+        flags: u64,
+    }
+    let key = (&raw const key).addr() as u64;
+    let mut attr = Attr { map_fd: map.as_raw_fd() as u32, pad: 0, key, value, flags: 0 };
+    bpf(command, &mut attr).map(drop)
 }
 
 /// A loaded program.

@@ -22,6 +22,7 @@ pub(crate) fn open(
     name: &str,
     queues: usize,
     offloads: bool,
+    mac: Option<[u8; 6]>,
     options: &OpenOptions,
 ) -> Result<OpenedDevice, OpenError> {
     let claim = claim(name)?;
@@ -41,10 +42,12 @@ pub(crate) fn open(
         name: name.to_owned(),
         mode: format!("{mode}, {}", offloads.text()),
         queues,
-        mac: other_end(kernel_mac),
+        mac: mac.unwrap_or_else(|| other_end(kernel_mac)),
         mtu,
         steering,
-        partial_checksums: matches!(offloads, Offloads::BothWays),
+        // With an address that was asked for it stands behind a switch, which hands on frames of other
+        // interfaces as they are.
+        partial_checksums: matches!(offloads, Offloads::BothWays) || mac.is_some(),
         shared_frames: false,
         table_fd: table_fd.is_some(),
         xdp: None,

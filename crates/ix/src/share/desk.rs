@@ -1,14 +1,16 @@
 //! What is asked of `ix share`, and done: vNICs with their links, filters in the registry and in the
 //! kernel.
-use super::{has_ended, process_fd};
-use ix_ctl::control::{Answer, Backend, Refusal, Request, Ticket, Topic};
-use ix_ctl::vnic::{capability, draw, linux_addresses, refuse};
+use super::has_ended;
+use super::link::Link;
+use ix_ctl::control::{Answer, Backend, Refusal, Request, Ticket, Topic, VnicDevice};
+use ix_ctl::vnic::{capability, draw, linux_addresses, read_rate, refuse};
 use ix_nic::Exchange;
-use ix_testbed::{Namespace, VethEnd};
-use ix_vnic::{Direction, Filter, FilterId, Policy, Registry, VnicId};
+use ix_testbed::Namespace;
+use ix_vnic::{Direction, Filter, FilterId, Policy, Rate, Registry, VnicId};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, RawFd};
+use std::time::{Duration, Instant};
 
 /// The registry of one interface, and what carries it out.
 pub struct Desk {
@@ -16,20 +18,22 @@ pub struct Desk {
     exchange: Exchange,
     registry: Registry,
     links: BTreeMap<VnicId, Link>,
+    /// When shares are looked at next, while there is somebody to share with.
+    share_out: Option<Instant>,
 }
 
-/// A vNIC's link: its tenant's end, ours, and whose end it shares.
-struct Link {
-    name: String,
-    far: String,
-    near: String,
-    owner: Option<(u32, OwnedFd)>,
-}
+/// So often shares are given to those that use them.
+const SHARE_OUT: Duration = Duration::from_millis(100);
+/// Weights at most.
+const WEIGHT_MAX: u32 = 1000;
+/// The least rate that the kernel's programs tell apart, bits a second.
+const RATE_MIN: u64 = 1000;
 
 impl Desk {
     /// Nobody has a vNIC yet.
     pub fn new(here: Namespace, exchange: Exchange, policy: Policy) -> Desk {
-        Desk { here, exchange, registry: Registry::new(policy), links: BTreeMap::new() }
+        let (registry, links) = (Registry::new(policy), BTreeMap::new());
+        Desk { here, exchange, registry, links, share_out: None }
     }
 
     /// What polls readable when an owner has ended.
@@ -38,18 +42,44 @@ impl Desk {
         owners.map(|(_, fd)| fd.as_raw_fd()).collect()
     }
 
-    /// Deletes the vNICs whose owners have ended; answers a line about each.
+    /// When [`Desk::share_out`] is to be called, if it is.
+    pub fn due(&self) -> Option<Instant> {
+        self.share_out
+    }
+
+    /// Gives the shares of those that send nothing to those that do; answers what went wrong.
+    pub fn share_out(&mut self, now: Instant) -> Vec<String> {
+        if self.share_out.is_none_or(|due| due > now) {
+            return Vec::new();
+        }
+        self.share_out = Some(now + SHARE_OUT);
+        self.exchange.share_out().err().map(|e| e.to_string()).into_iter().collect()
+    }
+
+    /// The number of vNICs has changed.
+    fn begin_sharing(&mut self) {
+        let several = self.links.len() > 1 && self.exchange.link_bits_per_s().is_some();
+        self.share_out = several.then(|| self.share_out.unwrap_or_else(Instant::now));
+    }
+
+    /// Deletes the vNICs whose owners have ended; answers a line about each. First of all their
+    /// traffic is Linux's: the rest takes the kernel some milliseconds each.
     pub fn bury_orphans(&mut self) -> Vec<String> {
-        let orphan = |(id, link): (&VnicId, &Link)| {
-            let (pid, fd) = link.owner.as_ref()?;
-            has_ended(fd).then(|| (*id, format!("vNIC {} is gone: process {pid} ended", link.name)))
-        };
-        let orphans: Vec<_> = self.links.iter().filter_map(orphan).collect();
-        orphans
-            .into_iter()
-            .flat_map(|(id, line)| [Some(line), self.delete(id).err()])
-            .flatten()
-            .collect()
+        let is_orphan = |link: &Link| link.owner.as_ref().is_some_and(|(_, fd)| has_ended(fd));
+        let ended = self.links.iter().filter(|(_, link)| is_orphan(link)).map(|(id, _)| *id);
+        let orphans: Vec<VnicId> = ended.collect();
+        for link in orphans.iter().filter_map(|id| self.links.get(id)) {
+            self.exchange.cut(&link.near);
+        }
+        let mut lines = Vec::new();
+        for id in orphans {
+            if let Some(link) = self.links.get(&id) {
+                let pid = link.owner.as_ref().map_or(0, |(pid, _)| *pid);
+                lines.push(format!("vNIC {} is gone: process {pid} ended", link.name));
+            }
+            lines.extend(self.delete(id).err());
+        }
+        lines
     }
 
     /// Somebody removed a link of the host; answers a line if it was one of ours.
@@ -64,58 +94,94 @@ impl Desk {
         [Some(line), self.delete(id).err()].into_iter().flatten().collect()
     }
 
-    fn create(&mut self, name: &str, queues: usize, owner: Option<u32>) -> Answer {
-        let owner = owner.map(|pid| match process_fd(pid) {
-            Ok(fd) => Ok((pid, fd)),
-            Err(e) => Err(Refusal::Vnic(format!("cannot watch process {pid}: {e}"))),
-        });
-        let owner = owner.transpose()?;
+    /// Somebody gave a link of the host another name.
+    pub fn link_renamed(&mut self, from: &str, to: &str) {
+        for link in self.links.values_mut().filter(|link| link.far == from && link.near != from) {
+            link.far = to.to_owned();
+        }
+    }
+
+    fn create(
+        &mut self,
+        name: &str,
+        queues: usize,
+        owner: Option<u32>,
+        device: VnicDevice,
+    ) -> Answer {
         let key = draw().map_err(Refusal::Vnic)?;
         let id = self.registry.create_vnic(name, queues, key.clone()).map_err(refuse)?;
-        let (near, far) = (format!("ixn-{name}"), format!("ixv-{name}"));
-        if let Err(why) = self.make_link(&near, &far, queues) {
-            self.registry.delete_vnic(id);
-            return Err(Refusal::Vnic(why));
-        }
-        let answer = json!({ "vnic": name, "link": far, "capability": key.reveal() });
-        self.links.insert(id, Link { name: name.to_owned(), far, near, owner });
-        Ok(answer)
-    }
-
-    /// A veth pair with the interface's Ethernet address at the tenant's end, joined to the exchange.
-    fn make_link(&mut self, near: &str, far: &str, queues: usize) -> Result<(), String> {
         let Desk { here, exchange, .. } = self;
-        let there = |name: &str| matches!(here.link(name), Ok(Some(_)));
-        if there(near) || there(far) {
-            return Err(format!("there is a link {near} or {far} already: `ip link del {near}`"));
-        }
-        let queues = queues as u32;
-        let ends = (
-            VethEnd::new(near).queues(queues),
-            VethEnd::new(far).queues(queues).mac(exchange.mac()),
-        );
-        here.add_veth(&ends.0, here, &ends.1).map_err(|e| e.to_string())?;
-        let mut join = || {
-            for end in [near, far] {
-                // Linux is to say nothing of its own there. Refused where there is no IPv6 at all.
-                let _ = here.set_sysctl(&format!("net/ipv6/conf/{end}/disable_ipv6"), "1");
-                here.set_up(end, true).map_err(|e| e.to_string())?;
+        let made = Link::new(name, device, queues, here, exchange).and_then(|mut link| {
+            let owned = owner.map_or(Ok(()), |pid| link.set_owner(pid));
+            if owned.is_err() {
+                exchange.remove_port(&link.near);
+                link.remove(here);
             }
-            exchange.add_port(near).map_err(|e| e.to_string())
-        };
-        join().inspect_err(|_| drop(here.delete_link(near)))
+            owned.map(|()| link)
+        });
+        match made {
+            Ok(link) => {
+                let (far, device) = (&link.far, &link.device);
+                let capability = key.reveal();
+                let answer = json!({
+                    "vnic": name,
+                    "link": far,
+                    "device": device,
+                    "capability": capability,
+                });
+                self.links.insert(id, link);
+                self.begin_sharing();
+                Ok(answer)
+            }
+            Err(why) => {
+                self.registry.delete_vnic(id);
+                Err(Refusal::Vnic(why))
+            }
+        }
     }
 
-    /// First its traffic is Linux's, then its link goes.
+    /// First its traffic is Linux's, then its filters leave the programs, then its link goes.
     fn delete(&mut self, id: VnicId) -> Result<(), String> {
+        if let Some(link) = self.links.get(&id) {
+            self.exchange.cut(&link.near);
+        }
         self.registry.delete_vnic(id);
         let applied = self.apply();
         if let Some(link) = self.links.remove(&id) {
             self.exchange.remove_port(&link.near);
-            // It may be gone already.
-            let _ = self.here.delete_link(&link.near);
+            link.remove(&self.here);
         }
+        self.begin_sharing();
         applied.map_err(|e| e.to_string())
+    }
+
+    /// Other rates or another weight of a vNIC.
+    fn rate(
+        &mut self,
+        name: &str,
+        rx: Option<&str>,
+        tx: Option<&str>,
+        weight: Option<u32>,
+    ) -> Answer {
+        let id = self.registry.vnic_named(name).map_err(refuse)?;
+        let speed = self.exchange.link_bits_per_s();
+        let Some(link) = self.links.get_mut(&id) else { return Err(gone(name)) };
+        let mut rates = link.rates;
+        rates.rx = within(read_rate(rx, rates.rx, speed)?)?;
+        rates.tx = within(read_rate(tx, rates.tx, speed)?)?;
+        if let Some(weight) = weight {
+            if !(1..=WEIGHT_MAX).contains(&weight) {
+                let why = format!("a weight of {weight} is not between 1 and {WEIGHT_MAX}");
+                return Err(Refusal::BadRequest(why));
+            }
+            rates.weight = weight;
+        }
+        let set = self.exchange.set_rates(&link.near, rates);
+        set.map_err(|e| Refusal::Vnic(e.to_string()))?;
+        link.rates = rates;
+        let mut answer = json!({ "vnic": name });
+        put_rates(&mut answer, link);
+        Ok(answer)
     }
 
     /// Grants filters, to a vNIC at once if one is named; all or none.
@@ -177,15 +243,23 @@ impl Desk {
         let vnic = |view: ix_vnic::VnicView| {
             let counts = link(view.id).map(|link| self.exchange.counts(&link.near));
             let counts = counts.unwrap_or_default();
-            json!({
+            let mut value = json!({
                 "vnic": view.name,
                 "queues": view.queues,
                 "link": link(view.id).map(|link| &link.far),
+                "device": link(view.id).map(|link| &link.device),
                 "owner": link(view.id).and_then(|link| Some(link.owner.as_ref()?.0)),
                 "sent": counts.sent,
+                "sent_bytes": counts.sent_bytes,
+                "received": counts.received,
                 "foreign_mac": counts.foreign_mac,
                 "foreign": counts.foreign,
-            })
+                "over_rate": counts.over_rate,
+                "over_share": counts.over_share,
+                "received_over_rate": counts.received_over_rate,
+            });
+            link(view.id).iter().for_each(|link| put_rates(&mut value, link));
+            value
         };
         let filter = |view: ix_vnic::FilterView| {
             json!({
@@ -208,14 +282,23 @@ impl Desk {
             },
             "linux": linux_addresses(),
             "in_hardware": [],
-            "in_software": ["filters"],
+            "in_software": ["filters", "rates", "weights"],
+            "link_bits_per_s": self.exchange.link_bits_per_s(),
         })
     }
 
     fn answer(&mut self, request: &Request) -> Answer {
         match request {
             Request::Vnic => Ok(self.view()),
-            Request::VnicCreate { name, queues, owner } => self.create(name, *queues, *owner),
+            Request::VnicCreate { name, queues, owner, device } => {
+                self.create(name, *queues, *owner, *device)
+            }
+            Request::Rate { vnic: Some(name), rx, tx, weight, flow: None } => {
+                self.rate(name, rx.as_deref(), tx.as_deref(), *weight)
+            }
+            Request::Rate { .. } => Err(Refusal::Unsupported(
+                "limit that: it knows vNICs (`ix ctl rate --vnic NAME`) and no flows",
+            )),
             Request::VnicDelete { name } => {
                 let id = self.registry.vnic_named(name).map_err(refuse)?;
                 self.delete(id).map_err(Refusal::Vnic)?;
@@ -258,6 +341,27 @@ impl Desk {
     }
 }
 
+fn gone(name: &str) -> Refusal {
+    Refusal::Vnic(format!("there is no vNIC `{name}` any more"))
+}
+
+/// Refuses what the kernel's programs would not tell from less.
+fn within(rate: Option<Rate>) -> Result<Option<Rate>, Refusal> {
+    match rate.and_then(|rate| rate.bits_per_s) {
+        Some(bits) if bits < RATE_MIN => {
+            Err(Refusal::Vnic(format!("{bits}bit a second is too little: {RATE_MIN}bit at least")))
+        }
+        _ => Ok(rate),
+    }
+}
+
+fn put_rates(value: &mut Value, link: &Link) {
+    let text = |rate: Option<Rate>| rate.map(|rate| rate.to_string());
+    value["rx_rate"] = json!(text(link.rates.rx));
+    value["tx_rate"] = json!(text(link.rates.tx));
+    value["weight"] = link.rates.weight.into();
+}
+
 impl Backend for Desk {
     fn name(&self) -> Value {
         json!({ "program": "ix share", "pid": std::process::id() })
@@ -276,7 +380,7 @@ impl Backend for Desk {
 impl Drop for Desk {
     fn drop(&mut self) {
         for link in self.links.values() {
-            let _ = self.here.delete_link(&link.near);
+            link.remove(&self.here);
         }
     }
 }

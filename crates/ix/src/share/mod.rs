@@ -4,14 +4,15 @@
 //! space, makes a link for each vNIC, and puts the filters into the kernel ([`ix_nic::Exchange`]). No
 //! packet passes through this process. When it ends, Linux has the whole interface again.
 mod desk;
+mod link;
 
 use clap::Args;
 use desk::Desk;
 use ix_cli::problem::{Problem, Result};
 use ix_ctl::control::{Access, Server, folder};
-use ix_nic::Exchange;
+use ix_nic::{Exchange, PORTS_MAX};
 use ix_testbed::{LinkChange, LinkWatch, Namespace};
-use ix_vnic::Policy;
+use ix_vnic::{Policy, Rate};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::path::PathBuf;
@@ -22,7 +23,9 @@ pub const HELP: &str = "Shares an interface among several dataplanes, which need
     Linux. Each gets a vNIC: a link of its own, for `ix run --nic afxdp:LINK`. The kernel hands what a \
     vNIC's receive filters take into its link, lets out of it what its transmit filters take, and drops \
     and counts all else that it sends. What nobody holds stays Linux's. Runs until it is ended; a vNIC \
-    goes when it is deleted or its owner (--owner) ends, and its traffic is Linux's at once.\n\n\
+    goes when it is deleted or its owner (--owner) ends, and its traffic is Linux's at once. The kernel \
+    also holds each vNIC to its rates, and all to their weights while the interface is full \
+    (`ix ctl rate --vnic`).\n\n\
     vNICs have the interface's own Ethernet address. They reach the network, but neither each other nor \
     Linux on this machine.\n\n\
     Examples:\n  \
@@ -30,7 +33,9 @@ pub const HELP: &str = "Shares an interface among several dataplanes, which need
     ix ctl vnic create web --control /run/ix/eth1.share\n  \
     ix ctl filter create 'rx ip service 10.0.0.5' --both --vnic web --holder web \\\n  \
     \u{20}   --control /run/ix/eth1.share\n  \
-    ix run --nic afxdp:ixv-web --addr 10.0.0.5/24 -- ix-echo 64";
+    ix run --nic afxdp:ixv-web --addr 10.0.0.5/24 -- ix-echo 64\n  \
+    ix ctl vnic create kv --device tap --control /run/ix/eth1.share   # prints what to give --nic\n  \
+    ix ctl rate --vnic kv --tx 1Gbit --weight 3 --control /run/ix/eth1.share";
 
 /// Flags of `ix share`.
 #[derive(Args, Debug)]
@@ -42,8 +47,11 @@ pub struct ShareArgs {
     #[arg(long, value_name = "PATH")]
     pub control: Option<PathBuf>,
     /// vNICs at most
-    #[arg(long, value_name = "N", default_value_t = Policy::default().vnics_max)]
+    #[arg(long, value_name = "N", default_value_t = Policy::default().vnics_max, value_parser = vnics)]
     pub vnics: usize,
+    /// What the interface carries, as 10Gbit (default: what it says itself, if it does)
+    #[arg(long, value_name = "RATE")]
+    pub speed: Option<Rate>,
     /// Queue pairs of a vNIC at most
     #[arg(long, value_name = "N", default_value_t = Policy::default().queues_max)]
     pub queues: usize,
@@ -57,10 +65,13 @@ pub struct ShareArgs {
 
 /// Runs it, until a signal asks for the end.
 pub fn main(args: &ShareArgs) -> Result<()> {
-    let name = &args.interface;
-    let what = || format!("cannot share {name}");
+    let mut name = args.interface.clone();
+    let what = || format!("cannot share {}", args.interface);
     let here = Namespace::current().map_err(|e| Problem::new(what(), e))?;
-    let exchange = Exchange::open(name).map_err(|e| Problem::new(what(), e))?;
+    let mut exchange = Exchange::open(&name).map_err(|e| Problem::new(what(), e))?;
+    if let Some(speed) = args.speed {
+        exchange.set_link_rate(speed.bits_per_s).map_err(|e| Problem::new(what(), e))?;
+    }
     let links = here.links().map_err(|e| Problem::new(what(), e))?;
     let mut watch = LinkWatch::new(&links).map_err(|e| Problem::new(what(), e))?;
     let signals = signal_fd().map_err(|e| Problem::new(what(), e))?;
@@ -80,30 +91,48 @@ pub fn main(args: &ShareArgs) -> Result<()> {
     loop {
         let mut fds = vec![signals.as_raw_fd(), watch.fd().as_raw_fd(), server.fd().as_raw_fd()];
         fds.extend(desk.owner_fds());
-        let ready = poll(&fds, server.due());
+        let ready = poll(&fds, server.due().into_iter().chain(desk.due()).min());
         if ready[0] {
             return Ok(());
         }
         if ready[1] {
             for change in watch.changes() {
-                let (LinkChange::Removed(gone) | LinkChange::Down(gone)) = &change else {
-                    continue;
-                };
-                if gone == name && matches!(change, LinkChange::Removed(_)) {
-                    return Err(Problem::new(
-                        format!("the interface {name} is gone"),
-                        "it was removed, renamed or moved, and all vNICs are gone with it",
-                    )
-                    .mend("start `ix share` anew when it is back"));
-                }
-                if matches!(change, LinkChange::Removed(_)) {
-                    say(desk.link_gone(gone));
-                }
+                follow(&change, &mut name, &mut desk)?;
             }
         }
         say(desk.bury_orphans());
+        say(desk.share_out(Instant::now()));
         server.serve(&mut desk, Instant::now());
     }
+}
+
+fn vnics(text: &str) -> std::result::Result<usize, String> {
+    let number = text.parse().ok().filter(|n| (1..=PORTS_MAX).contains(n));
+    number.ok_or_else(|| format!("not a number from 1 to {PORTS_MAX}"))
+}
+
+/// A link of the host has changed: the shared interface, one of the vNICs', or another.
+fn follow(change: &LinkChange, name: &mut String, desk: &mut Desk) -> Result<()> {
+    match change {
+        LinkChange::Removed(gone) if gone == name => {
+            let what = format!("the interface {name} is gone");
+            let why = "it was removed or moved, and all vNICs are gone with it";
+            return Err(Problem::new(what, why).mend("start `ix share` anew when it is back"));
+        }
+        LinkChange::Removed(gone) => say(desk.link_gone(gone)),
+        // Programs hang on the interface, whatever its name.
+        LinkChange::Renamed { from, to } if from == name => {
+            say(vec![format!("the interface {from} is called {to} now; all goes on")]);
+            name.clone_from(to);
+        }
+        LinkChange::Renamed { from, to } => desk.link_renamed(from, to),
+        LinkChange::Down(down) if down == name => {
+            say(vec![format!("the interface {name} is down: nothing passes until it is up again")]);
+        }
+        LinkChange::Up(up) if up == name => say(vec![format!("the interface {name} is up again")]),
+        LinkChange::Down(_) | LinkChange::Up(_) => {}
+    }
+    Ok(())
 }
 
 fn say(lines: Vec<String>) {

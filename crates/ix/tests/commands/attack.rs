@@ -84,3 +84,24 @@ fn programs_run_behind_the_wall() {
         assert!(success, "{said}");
     }
 }
+
+/// Tenants of a shared interface, on this machine: what a hostile one tries is refused, and what it may
+/// do is not.
+#[test]
+fn no_tenant_can_be_another_or_have_what_is_anothers() {
+    let name = "no_tenant_can_be_another_or_have_what_is_anothers";
+    if support::command::namespace(name).is_none() {
+        return;
+    }
+    let output =
+        Command::new(env!("CARGO_BIN_EXE_ix")).args(["attack", "--vnic", "--json"]).output();
+    let output = output.expect("the command starts");
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
+    let report: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    let rows = report["rows"].as_array().expect("rows");
+    assert_eq!(rows.len(), 15, "{text}");
+    for row in rows {
+        assert!(row["refused"] == true && row["control_succeeds"] == true, "{row}");
+    }
+}

@@ -143,6 +143,31 @@ fn fairness_is_measured_among_ix_and_against_linux() {
 }
 
 #[test]
+fn handover_and_weights_of_a_shared_interface_are_measured() {
+    let test = "handover_and_weights_of_a_shared_interface_are_measured";
+    // SAFETY: no arguments.
+    if unsafe { libc::geteuid() } != 0 {
+        eprintln!("SKIPPED {test}: AF_XDP needs root; run it as root (sudo -E cargo test)");
+        return;
+    }
+    if !may_make_links(test) {
+        return;
+    }
+    let args = ["bench", "rates", "--quick", "--only", "handover,weights", "--json", "-"];
+    let output = ix(&args);
+    assert!(output.status.success(), "{}", errors(&output));
+    let value: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let rows = value["rows"].as_array().expect("rows");
+    let of = |what: &str| rows.iter().filter(|row| row["what"] == what).count();
+    assert_eq!((of("handover"), of("weights")), (3, 2), "{rows:?}");
+    let measured = |row: &Value| match row["what"].as_str() {
+        Some("handover") => row["p50_ms"].as_f64() > Some(0.0),
+        _ => row["ratio"].as_f64() > Some(0.0),
+    };
+    assert!(rows.iter().all(measured), "{rows:?}");
+}
+
+#[test]
 fn udp_echo_says_where_the_time_goes() {
     if !may_make_links("udp_echo_says_where_the_time_goes") {
         return;

@@ -2,14 +2,13 @@
 use crate::support;
 use crate::support::command::errors;
 use crate::support::frames;
-use crate::support::process::Process;
 use crate::support::stats::Stats;
 use crate::support::traffic::{Steady, close, echo};
 use crate::support::{Bed, CLIENT, Nic, PATIENCE, SERVICE, Service};
 use serde_json::Value;
 use std::io::{Read, Write};
-use std::net::{Ipv4Addr, SocketAddrV4, TcpListener, TcpStream, UdpSocket};
-use std::path::{Path, PathBuf};
+use std::net::{SocketAddrV4, TcpStream, UdpSocket};
+use std::path::PathBuf;
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
@@ -20,7 +19,7 @@ fn read_only(service: &Service) -> PathBuf {
     service.control().with_extension("ro.sock")
 }
 
-fn ctl(control: PathBuf, args: &[&str]) -> Output {
+pub fn ctl(control: PathBuf, args: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ix"));
     let command = command.arg("ctl").args(args).arg("--control").arg(control);
     command.output().expect("the command starts")
@@ -37,7 +36,7 @@ fn says(service: &Service, args: &[&str]) -> Value {
 
 /// Why somebody is refused, in one line.
 #[track_caller]
-fn refused(control: PathBuf, args: &[&str]) -> String {
+pub fn refused(control: PathBuf, args: &[&str]) -> String {
     let output = ctl(control, args);
     assert!(!output.status.success(), "{args:?}");
     let text = errors(&output);
@@ -45,7 +44,7 @@ fn refused(control: PathBuf, args: &[&str]) -> String {
     text
 }
 
-fn capability(answer: &Value) -> String {
+pub fn capability(answer: &Value) -> String {
     answer["filters"][0]["capability"].as_str().expect("a capability").to_owned()
 }
 
@@ -154,6 +153,45 @@ fn what_is_held_or_makes_no_sense_is_refused_by_name() {
     service.finish(PATIENCE);
 }
 
+/// A revoked capability is worth nothing when its holder hears so: what the service would send from
+/// then on stays inside, whatever is asked of it.
+#[test]
+fn what_is_revoked_does_not_leave_any_more() {
+    for nic in Nic::ALL {
+        let Some(bed) = Bed::new("what_is_revoked_does_not_leave_any_more", nic, 1) else { return };
+        let service = bed.serve(&["64"]);
+        let wire = bed.wire();
+        for round in 0..5 {
+            let mut stream = bed.connect();
+            let made = says(&service, &["filter", "create", "tx tcp service 10.88.0.2:7"]);
+            echo(&mut stream, round, 64);
+            // Messages are under way all the time.
+            let mut sender = stream.try_clone().expect("a copy");
+            let flood = std::thread::spawn(move || {
+                while sender.write_all(&[5; 64]).is_ok() {
+                    std::thread::sleep(Duration::from_micros(200));
+                }
+            });
+            let gone = ctl(read_only(&service), &["filter", "revoke", &capability(&made)]);
+            assert!(gone.status.success(), "{}", errors(&gone));
+            while wire.receive(Duration::ZERO).expect("the wire").is_some() {}
+            let reasons = ["mac", "vlan", "address", "port", "other"];
+            let total = |s: &Stats, why| s.total(&format!("drops.tx_foreign_{why}"));
+            let held = |s: &Stats| reasons.iter().map(|why| total(s, why)).sum::<u64>();
+            let before = held(&service.stats());
+            service.wait_until("more was to leave", PATIENCE, |s| held(s) > before + 3);
+            while let Some(frame) = wire.receive(Duration::ZERO).expect("the wire") {
+                let from_service = frame.len() > 34 && frame[26..30] == SERVICE.ip().octets();
+                assert!(!from_service, "round {round}: it left without a right to");
+            }
+            says(&service, &["filter", "remove", "--all"]);
+            stream.shutdown(std::net::Shutdown::Both).expect("closed");
+            flood.join().expect("the sender ends");
+        }
+        service.process.terminate();
+    }
+}
+
 /// Filters and rates change a thousand times under load, always such that the load may pass: no
 /// answer is wrong, and none is missing.
 #[test]
@@ -211,7 +249,7 @@ fn a_rate_bounds_what_leaves() {
 /// Linux, which knows nothing of the connection, resets it: now, or already when a late
 /// acknowledgement came.
 #[track_caller]
-fn is_reset(stream: &mut TcpStream) {
+pub fn is_reset(stream: &mut TcpStream) {
     let outcome = stream.write_all(&[1; 64]).and_then(|()| stream.read_exact(&mut [0; 64]));
     let error = outcome.expect_err("Linux has it");
     assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
@@ -256,117 +294,4 @@ fn linux_keeps_what_nobody_holds_of_the_same_address() {
     is_reset(&mut stream);
     drop(stream);
     service.process.terminate();
-}
-
-/// A dataplane on a vNIC of a shared interface.
-struct Tenant {
-    name: &'static str,
-    ip: Ipv4Addr,
-    /// Killed when dropped.
-    _process: Process,
-    stats: PathBuf,
-}
-
-/// Shares the bed's interface; answers the process and where it listens.
-fn share(bed: &Bed) -> (Process, PathBuf) {
-    let (namespace, link) = bed.service_link();
-    let control = bed.file("share.sock");
-    let mut command = namespace.command(env!("CARGO_BIN_EXE_ix"), None);
-    command.args(["share", link, "--control"]).arg(&control);
-    let process = Process::start(command);
-    process.wait_for("ix: sharing", PATIENCE);
-    (process, control)
-}
-
-#[track_caller]
-fn told(control: &Path, args: &[&str]) -> Value {
-    let json: Vec<&str> = args.iter().copied().chain(["--json"]).collect();
-    let output = ctl(control.to_owned(), &json);
-    assert!(output.status.success(), "{args:?}: {}", errors(&output));
-    serde_json::from_slice(&output.stdout).expect("JSON")
-}
-
-/// Makes a vNIC, grants it all of an address, and starts the echo service on it.
-fn tenant(bed: &Bed, control: &Path, name: &'static str, ip: Ipv4Addr, owner: &[&str]) -> Tenant {
-    let create: Vec<_> = ["vnic", "create", name].iter().chain(owner).copied().collect();
-    let link = told(control, &create)["link"].as_str().expect("a link").to_owned();
-    let filter = format!("rx ip service {ip}");
-    told(control, &["filter", "create", &filter, "--both", "--vnic", name]);
-    let cpu = ix_testbed::cpu::allowed()[0].to_string();
-    let (stats, echo) = (bed.file(&format!("{name}.sock")), support::build_echo());
-    let mut command = bed.service_link().0.command(env!("CARGO_BIN_EXE_ix"), None);
-    command.args([
-        "run",
-        "--domain",
-        "none",
-        "--nic",
-        &format!("afxdp:{link}"),
-        "--addr",
-        &format!("{ip}/16"),
-    ]);
-    command.args(["--cpus", &cpu, "--control"]).arg(&stats).arg("--").arg(echo).arg("64");
-    let process = Process::start(command);
-    process.wait_for("ready", PATIENCE);
-    Tenant { name, ip, _process: process, stats }
-}
-
-/// Three dataplanes and Linux on one interface: each has its own traffic, and what a tenant loses is
-/// Linux's.
-#[test]
-fn three_dataplanes_and_linux_share_an_interface() {
-    let test = "three_dataplanes_and_linux_share_an_interface";
-    let Some(bed) = Bed::alone(test, Nic::Afxdp, 1) else { return };
-    let (namespace, link) = bed.service_link();
-    let own = Ipv4Addr::new(10, 88, 0, 100);
-    namespace.add_address(link, own, 16).expect("Linux' own address");
-    let (process, control) = share(&bed);
-    let mut owner = Command::new("sleep").arg("1000").spawn().expect("sleep");
-    let pid = owner.id().to_string();
-    let ip = |n: u8| Ipv4Addr::new(10, 88, 0, n);
-    let tenants = [
-        tenant(&bed, &control, "a", ip(2), &[]),
-        tenant(&bed, &control, "b", ip(3), &[]),
-        tenant(&bed, &control, "c", ip(4), &["--owner", &pid]),
-    ];
-    let connect = |ip| bed.client.run(|| support::connect_to(SocketAddrV4::new(ip, 7)));
-    let mut streams: Vec<_> = tenants.iter().map(|tenant| connect(tenant.ip)).collect();
-    for round in 0..100 {
-        streams.iter_mut().for_each(|stream| echo(stream, round, 64));
-    }
-    for tenant in &tenants {
-        let stats = Stats::ask(&tenant.stats);
-        assert_eq!(stats.total("flows"), 1, "{}: {stats}", tenant.name);
-        assert_eq!(stats.total("drops.ip_not_for_us"), 0, "{}: {stats}", tenant.name);
-    }
-    let listener = namespace.run(|| TcpListener::bind((own, 7))).expect("Linux' own port");
-    let mut linux = connect(own);
-    linux.write_all(&[1; 64]).expect("sends");
-    listener.accept().expect("Linux hears it").0.read_exact(&mut [0; 64]).expect("all");
-    // What another holds, and what is Linux', is not to be had.
-    for (filter, word) in
-        [("rx tcp service 10.88.0.3:80", "what b holds"), ("tx ip service 10.88.0.100", "Linux")]
-    {
-        let why = refused(control.clone(), &["filter", "create", filter, "--vnic", "a"]);
-        assert!(why.contains(word), "{why}");
-    }
-    // Linux takes over what nobody holds any more: with the owner's end, and by deletion.
-    for ip in [ip(3), ip(4)] {
-        namespace.add_address(link, ip, 16).expect("an address");
-    }
-    let start = Instant::now();
-    owner.kill().expect("killed");
-    owner.wait().expect("dead");
-    let vnics = || told(&control, &["vnic"])["vnics"].as_array().map(Vec::len);
-    support::eventually("the owner's vNIC is gone", || vnics() == Some(2));
-    println!("the owner's vNIC was gone within {:?}", start.elapsed());
-    told(&control, &["vnic", "delete", "b"]);
-    for stream in &mut streams[1..] {
-        is_reset(stream);
-    }
-    echo(&mut streams[0], 1000, 64);
-    process.signal(libc::SIGTERM);
-    let (status, said) = process.wait(PATIENCE);
-    assert!(status.success(), "{said:?}");
-    let left = namespace.links().expect("links").into_iter().map(|link| link.name);
-    assert_eq!(left.filter(|name| name.starts_with("ixn-")).count(), 0, "links go with it");
 }

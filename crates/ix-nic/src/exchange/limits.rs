@@ -1,0 +1,160 @@
+//! Rates as rows of words, which the programs read with each packet.
+//!
+//! A limit is the generic cell rate algorithm: a clock says when all that has passed is paid for, and
+//! a packet may pass when that is not later than now. Clocks count 1/256 ns from the machine's start,
+//! so that the shortest packet of the fastest link costs a thousand of them; what a byte costs has 16
+//! bits more.
+use ix_vnic::Rate;
+
+/// Clock units of a nanosecond, as a shift.
+pub(super) const UNITS_SHIFT: i32 = 8;
+/// Bits of a byte's cost behind the point.
+pub(super) const FRACTION_BITS: i32 = 16;
+/// Slower than this is not told apart: the cost of a long packet must fit.
+pub(super) const BITS_MIN: u64 = 1_000;
+const FULL_FRAME: u64 = 1514;
+/// So long a burst of its share may a vNIC send at once, ns: short to the eye of others, long enough
+/// that a sender which is late for a moment loses nothing of its share.
+const SHARE_BURST_NS: u64 = 4_000_000;
+const NS_PER_S: u64 = 1_000_000_000;
+
+/// What is limited, and where its words lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Limit {
+    /// What a vNIC may send, by bits.
+    SendBits = 0,
+    /// The same by packets.
+    SendPackets = 1,
+    /// What a vNIC may send of a full interface.
+    Share = 2,
+    /// What the interface carries.
+    Link = 3,
+    /// What a vNIC may receive, by bits.
+    ReceiveBits = 4,
+    /// The same by packets.
+    ReceivePackets = 5,
+}
+
+pub(super) const LIMITS: usize = 6;
+/// Whether anything is limited, then of each limit what a byte costs, what a packet costs, and the
+/// burst.
+pub(super) const LIMIT_WORDS: usize = 1 + 3 * LIMITS;
+
+/// A vNIC's row.
+pub(super) type Row = [u64; LIMIT_WORDS];
+
+/// Byte offset of a limit's cost of a byte; of a packet, and the burst, are the words behind it.
+pub(super) fn offset(limit: Limit) -> i16 {
+    8 * (1 + 3 * limit as i16)
+}
+
+/// What the operator asks for a vNIC.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PortRates {
+    /// What it may send.
+    pub tx: Option<Rate>,
+    /// What it may receive.
+    pub rx: Option<Rate>,
+    /// Its part of a full interface, beside the others' weights.
+    pub weight: u32,
+}
+
+impl Default for PortRates {
+    fn default() -> PortRates {
+        PortRates { tx: None, rx: None, weight: 1 }
+    }
+}
+
+/// `share`: what it may send of a full link, and what that carries, bits a second.
+pub(super) fn row(rates: &PortRates, share: Option<(u64, u64)>) -> Row {
+    let mut row = [0; LIMIT_WORDS];
+    let directions = [
+        (rates.tx, Limit::SendBits, Limit::SendPackets),
+        (rates.rx, Limit::ReceiveBits, Limit::ReceivePackets),
+    ];
+    for (rate, bits, packets) in directions {
+        let Some(rate) = rate else { continue };
+        let burst = u64::from(rate.burst_bytes);
+        if let Some(bits_per_s) = rate.bits_per_s {
+            set_bits(&mut row, bits, bits_per_s, burst);
+        }
+        if let Some(packets_per_s) = rate.packets_per_s {
+            let cost = (NS_PER_S << UNITS_SHIFT) / packets_per_s;
+            set(&mut row, packets, [0, cost, (burst / FULL_FRAME).max(1) * cost]);
+        }
+    }
+    if let Some((share, link)) = share {
+        let burst = |bits: u64, ns: u64| (bits / 8).saturating_mul(ns / 1000) / 1_000_000;
+        set_bits(&mut row, Limit::Share, share, burst(share, SHARE_BURST_NS).max(2 * FULL_FRAME));
+        set_bits(&mut row, Limit::Link, link, burst(link, SHARE_BURST_NS / 4).max(2 * FULL_FRAME));
+    }
+    row
+}
+
+fn set_bits(row: &mut Row, limit: Limit, bits_per_s: u64, burst_bytes: u64) {
+    let per_byte = u128::from(8 * NS_PER_S) << (UNITS_SHIFT + FRACTION_BITS);
+    let cost = per_byte / u128::from(bits_per_s.max(BITS_MIN));
+    let burst = (u128::from(burst_bytes) * cost) >> FRACTION_BITS;
+    set(row, limit, [cost as u64, 0, burst.min(u128::from(NS_PER_S << UNITS_SHIFT)) as u64]);
+}
+
+fn set(row: &mut Row, limit: Limit, words: [u64; 3]) {
+    row[0] = 1;
+    let at = offset(limit) as usize / 8;
+    row[at..at + 3].copy_from_slice(&words);
+}
+
+/// Bits a second for each of these weights, of whom some use their part: those share all of the link;
+/// who is silent may begin with what is his when nobody is.
+pub(super) fn shares(link_bits_per_s: u64, ports: &[(u32, bool)]) -> Vec<u64> {
+    let sum = |active: bool| -> u64 {
+        let counted = ports.iter().filter(|(_, is_active)| *is_active || !active);
+        counted.map(|(weight, _)| u64::from(*weight)).sum::<u64>().max(1)
+    };
+    let (all, active) = (sum(false), sum(true));
+    let part = |(weight, is_active): &(u32, bool)| {
+        let of = if *is_active { active } else { all };
+        (u128::from(link_bits_per_s) * u128::from(*weight) / u128::from(of)) as u64
+    };
+    ports.iter().map(part).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_is_active_shares_the_link_by_weight() {
+        assert_eq!(shares(1000, &[(1, true), (3, true)]), [250, 750]);
+        assert_eq!(shares(1000, &[(1, true), (1, true), (2, false)]), [500, 500, 500]);
+        assert_eq!(shares(1000, &[(1, false), (4, false)]), [200, 800]);
+        assert_eq!(shares(1000, &[]), []);
+    }
+
+    /// What a packet of so many bytes costs, ns.
+    fn cost_ns(row: &Row, limit: Limit, bytes: u64) -> f64 {
+        let at = offset(limit) as usize / 8;
+        let units = ((row[at] * bytes) >> FRACTION_BITS) + row[at + 1];
+        units as f64 / f64::from(1 << UNITS_SHIFT)
+    }
+
+    #[test]
+    fn costs_are_exact_at_every_speed() {
+        for bits in [1_000, 1_000_000, 10_000_000_000, 1_000_000_000_000] {
+            let rates = PortRates { tx: Some(Rate::bits(bits)), ..PortRates::default() };
+            let row = row(&rates, None);
+            for bytes in [60, 1514, 65_535] {
+                let wanted = bytes as f64 * 8e9 / bits as f64;
+                let error = cost_ns(&row, Limit::SendBits, bytes) / wanted - 1.0;
+                assert!(error.abs() < 0.01, "{bits} {bytes}: {error}");
+            }
+        }
+        let rate = "10Mbit,20kpps,burst=15140".parse().ok();
+        let rates = PortRates { tx: rate, rx: rate, weight: 1 };
+        let row = row(&rates, None);
+        assert_eq!(cost_ns(&row, Limit::SendPackets, 1000), 50_000.0);
+        assert_eq!(cost_ns(&row, Limit::ReceiveBits, 1250), 1_000_000.0);
+        assert_eq!(row[offset(Limit::SendPackets) as usize / 8 + 2] >> UNITS_SHIFT, 500_000);
+        assert_eq!(row[offset(Limit::Share) as usize / 8], 0);
+    }
+}

@@ -1,0 +1,196 @@
+//! Pacing of single flows: each has its own clock, and packets wait on a wheel of departures
+//! (Saeed et al., *Carousel*, SIGCOMM '17) with slots of 16 µs.
+//!
+//! What follows a packet may leave when that is paid for; after silence the next leaves at once, and
+//! never two. Flows are told apart by a hash in a table of fixed size: two that meet in it share a
+//! pace. Nothing is allocated after the beginning.
+use crate::header::Header;
+use crate::rate::Rate;
+
+/// One slot of the wheel, ns.
+const SLOT_NS: u64 = 1 << 14;
+/// A round is 16.8 ms; what is later goes round again.
+const SLOTS: u64 = 1024;
+/// Clocks of flows.
+const FLOWS: usize = 4096;
+const NONE: u16 = u16::MAX;
+
+/// A rate for each flow of a queue, with the packets that wait for their turn.
+#[derive(Debug)]
+pub struct Pacer<T> {
+    rate: Rate,
+    /// When each flow's next packet may leave, ns.
+    clocks: Box<[u64]>,
+    /// First and last entry of each slot.
+    slots: Box<[(u16, u16)]>,
+    entries: Box<[Entry<T>]>,
+    /// Entries that wait for nobody.
+    free: u16,
+    waiting: usize,
+    /// All slots before this one, counted from time zero, are empty.
+    hand: u64,
+}
+
+#[derive(Debug)]
+struct Entry<T> {
+    item: Option<T>,
+    /// The slot in which it leaves, counted from time zero.
+    turn: u64,
+    next: u16,
+}
+
+impl<T> Pacer<T> {
+    /// Room for so many packets (65,535 at most).
+    pub fn new(rate: Rate, room: usize, now_ns: u64) -> Pacer<T> {
+        let room = room.min(usize::from(NONE)) as u16;
+        let next = |i: u16| if i + 1 < room { i + 1 } else { NONE };
+        let entry = |i| Entry { item: None, turn: 0, next: next(i) };
+        Pacer {
+            rate,
+            clocks: vec![0; FLOWS].into(),
+            slots: vec![(NONE, NONE); SLOTS as usize].into(),
+            entries: (0..room).map(entry).collect(),
+            free: if room > 0 { 0 } else { NONE },
+            waiting: 0,
+            hand: now_ns / SLOT_NS,
+        }
+    }
+
+    /// Packets that wait.
+    pub fn waiting(&self) -> usize {
+        self.waiting
+    }
+
+    /// Takes a packet of a flow. Answers it when it may leave now, or when there is no room for it
+    /// (and then that it is lost).
+    pub fn offer(&mut self, flow: u64, bytes: usize, now_ns: u64, item: T) -> Offered<T> {
+        let clock = &mut self.clocks[flow as usize % FLOWS];
+        let due_ns = (*clock).max(now_ns);
+        let is_first = *clock <= now_ns;
+        if !is_first && self.free == NONE {
+            return Offered::Lost(item);
+        }
+        *clock = due_ns.saturating_add(cost_ns(self.rate, bytes));
+        if is_first {
+            return Offered::Leaves(item);
+        }
+        if self.waiting == 0 {
+            self.hand = now_ns / SLOT_NS;
+        }
+        let index = self.free;
+        let turn = due_ns.div_ceil(SLOT_NS);
+        let entry = &mut self.entries[usize::from(index)];
+        self.free = entry.next;
+        (entry.item, entry.turn) = (Some(item), turn);
+        self.waiting += 1;
+        self.append(index);
+        Offered::Waits
+    }
+
+    /// The next packet whose turn has come.
+    pub fn take(&mut self, now_ns: u64) -> Option<T> {
+        let now = now_ns / SLOT_NS;
+        if self.waiting == 0 {
+            self.hand = self.hand.max(now);
+            return None;
+        }
+        while self.hand <= now {
+            let slot = (self.hand % SLOTS) as usize;
+            let mut index = self.slots[slot].0;
+            let mut before = NONE;
+            while index != NONE {
+                let entry = &mut self.entries[usize::from(index)];
+                if entry.turn <= self.hand {
+                    let item = entry.item.take();
+                    self.unlink(slot, before, index);
+                    return item;
+                }
+                // It goes round once more.
+                (before, index) = (index, entry.next);
+            }
+            if self.hand == now {
+                return None;
+            }
+            self.hand += 1;
+        }
+        None
+    }
+
+    /// When somebody's turn comes, ns, or a little before.
+    pub fn due_ns(&self) -> Option<u64> {
+        if self.waiting == 0 {
+            return None;
+        }
+        let full = |n: &u64| self.slots[(n % SLOTS) as usize].0 != NONE;
+        let slot = (self.hand..self.hand + SLOTS).find(full)?;
+        Some(slot * SLOT_NS)
+    }
+
+    /// All that wait, in the order of their turns.
+    pub fn drain(&mut self) -> Vec<T> {
+        let mut all = Vec::new();
+        while self.waiting > 0 {
+            let last = self.entries.iter().filter(|e| e.item.is_some()).map(|e| e.turn).max();
+            match self.take(last.unwrap_or(0).max(self.hand) * SLOT_NS) {
+                Some(item) => all.push(item),
+                None => break,
+            }
+        }
+        all
+    }
+
+    fn append(&mut self, index: u16) {
+        let turn = self.entries[usize::from(index)].turn.max(self.hand);
+        let slot = &mut self.slots[(turn % SLOTS) as usize];
+        self.entries[usize::from(index)].next = NONE;
+        match slot.1 {
+            NONE => slot.0 = index,
+            last => self.entries[usize::from(last)].next = index,
+        }
+        slot.1 = index;
+    }
+
+    fn unlink(&mut self, slot: usize, before: u16, index: u16) {
+        let next = self.entries[usize::from(index)].next;
+        match before {
+            NONE => self.slots[slot].0 = next,
+            before => self.entries[usize::from(before)].next = next,
+        }
+        if self.slots[slot].1 == index {
+            self.slots[slot].1 = before;
+        }
+        self.entries[usize::from(index)].next = self.free;
+        self.free = index;
+        self.waiting -= 1;
+    }
+}
+
+/// What became of a packet.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Offered<T> {
+    /// It may leave now.
+    Leaves(T),
+    /// It waits for its turn.
+    Waits,
+    /// There is no room for it.
+    Lost(T),
+}
+
+/// What a packet takes at this rate.
+fn cost_ns(rate: Rate, bytes: usize) -> u64 {
+    let by_bits = rate.bits_per_s.map_or(0, |r| bytes as u64 * 8_000_000_000 / r.max(1));
+    by_bits.max(rate.packets_per_s.map_or(0, |r| 1_000_000_000 / r.max(1)))
+}
+
+/// A number for the flow that a packet belongs to; none for what is not TCP or UDP.
+pub fn flow_of(header: &Header) -> Option<u64> {
+    let ip = header.ip?;
+    let (src_port, dst_port) = ip.ports?;
+    let mut hash = u64::from(ip.src) << 32 | u64::from(ip.dst);
+    hash ^= (u64::from(src_port) << 40 | u64::from(dst_port) << 16 | u64::from(ip.protocol))
+        .wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    // The finalizer of SplitMix64: every bit of the result depends on every one of the input.
+    hash = (hash ^ hash >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    hash = (hash ^ hash >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    Some(hash ^ hash >> 31)
+}

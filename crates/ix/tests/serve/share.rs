@@ -1,0 +1,302 @@
+//! Several dataplanes and Linux on one interface, by `ix share`.
+use crate::support::command::errors;
+use crate::support::control::Client;
+use crate::support::process::Process;
+use crate::support::stats::Stats;
+use crate::support::traffic::echo;
+use crate::support::{self, Bed, CLIENT, Nic, PATIENCE};
+use crate::vnic::{capability, ctl, is_reset, refused};
+use serde_json::Value;
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddrV4, TcpListener, UdpSocket};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// A dataplane on a vNIC of a shared interface.
+struct Tenant {
+    name: &'static str,
+    ip: Ipv4Addr,
+    /// Killed when dropped.
+    process: Process,
+    stats: PathBuf,
+}
+
+/// Shares the bed's interface; answers the process and where it listens.
+fn share(bed: &Bed, flags: &[&str]) -> (Process, PathBuf) {
+    let (namespace, link) = bed.service_link();
+    let control = bed.file("share.sock");
+    let mut command = namespace.command(env!("CARGO_BIN_EXE_ix"), None);
+    command.args(["share", link]).args(flags).arg("--control").arg(&control);
+    let process = Process::start(command);
+    process.wait_for("ix: sharing", PATIENCE);
+    (process, control)
+}
+
+/// It ends when it is asked to, and takes its links along.
+#[track_caller]
+fn ends(process: Process) {
+    process.signal(libc::SIGTERM);
+    let (status, said) = process.wait(PATIENCE);
+    assert!(status.success(), "{said:?}");
+}
+
+#[track_caller]
+fn told(control: &Path, args: &[&str]) -> Value {
+    let json: Vec<&str> = args.iter().copied().chain(["--json"]).collect();
+    let output = ctl(control.to_owned(), &json);
+    assert!(output.status.success(), "{args:?}: {}", errors(&output));
+    serde_json::from_slice(&output.stdout).expect("JSON")
+}
+
+/// Makes a vNIC, grants it all of an address, and starts the echo service on it.
+fn tenant(bed: &Bed, control: &Path, name: &'static str, ip: Ipv4Addr, flags: &[&str]) -> Tenant {
+    let create: Vec<_> = ["vnic", "create", name].iter().chain(flags).copied().collect();
+    let device = told(control, &create)["device"].as_str().expect("a device").to_owned();
+    let filter = format!("rx ip service {ip}");
+    told(control, &["filter", "create", &filter, "--both", "--vnic", name]);
+    let cpu = bed.cpus()[0].to_string();
+    let (stats, echo) = (bed.file(&format!("{name}.sock")), support::build_echo());
+    let mut command = bed.service_link().0.command(env!("CARGO_BIN_EXE_ix"), None);
+    command.args(["run", "--domain", "none", "--nic", &device, "--addr", &format!("{ip}/16")]);
+    command.args(["--cpus", &cpu, "--control"]).arg(&stats).arg("--").arg(echo).arg("64");
+    let process = Process::start(command);
+    process.wait_for("ready", PATIENCE);
+    Tenant { name, ip, process, stats }
+}
+
+/// Three dataplanes and Linux on one interface: each has its own traffic, and what a tenant loses is
+/// Linux's.
+#[test]
+fn three_dataplanes_and_linux_share_an_interface() {
+    let test = "three_dataplanes_and_linux_share_an_interface";
+    let Some(bed) = Bed::alone(test, Nic::Afxdp, 1) else { return };
+    let (namespace, link) = bed.service_link();
+    let own = Ipv4Addr::new(10, 88, 0, 100);
+    namespace.add_address(link, own, 16).expect("Linux' own address");
+    let (process, control) = share(&bed, &[]);
+    let mut owner = Command::new("sleep").arg("1000").spawn().expect("sleep");
+    let pid = owner.id().to_string();
+    let ip = |n: u8| Ipv4Addr::new(10, 88, 0, n);
+    let tenants = [
+        tenant(&bed, &control, "a", ip(2), &[]),
+        tenant(&bed, &control, "b", ip(3), &["--device", "tap"]),
+        tenant(&bed, &control, "c", ip(4), &["--owner", &pid]),
+    ];
+    let connect = |ip| bed.client.run(|| support::connect_to(SocketAddrV4::new(ip, 7)));
+    let mut streams: Vec<_> = tenants.iter().map(|tenant| connect(tenant.ip)).collect();
+    for round in 0..100 {
+        streams.iter_mut().for_each(|stream| echo(stream, round, 64));
+    }
+    for tenant in &tenants {
+        let stats = Stats::ask(&tenant.stats);
+        assert_eq!(stats.total("flows"), 1, "{}: {stats}", tenant.name);
+        assert_eq!(stats.total("drops.ip_not_for_us"), 0, "{}: {stats}", tenant.name);
+    }
+    let listener = namespace.run(|| TcpListener::bind((own, 7))).expect("Linux' own port");
+    let mut linux = connect(own);
+    linux.write_all(&[1; 64]).expect("sends");
+    listener.accept().expect("Linux hears it").0.read_exact(&mut [0; 64]).expect("all");
+    // What another holds, and what is Linux', is not to be had.
+    for (filter, word) in
+        [("rx tcp service 10.88.0.3:80", "what b holds"), ("tx ip service 10.88.0.100", "Linux")]
+    {
+        let why = refused(control.clone(), &["filter", "create", filter, "--vnic", "a"]);
+        assert!(why.contains(word), "{why}");
+    }
+    // Linux takes over what nobody holds any more: with the owner's end, and by deletion.
+    for ip in [ip(3), ip(4)] {
+        namespace.add_address(link, ip, 16).expect("an address");
+    }
+    owner.kill().expect("killed");
+    owner.wait().expect("dead");
+    let vnics = || told(&control, &["vnic"])["vnics"].as_array().map(Vec::len);
+    support::eventually("the owner's vNIC is gone", || vnics() == Some(2));
+    told(&control, &["vnic", "delete", "b"]);
+    for stream in &mut streams[1..] {
+        is_reset(stream);
+    }
+    echo(&mut streams[0], 1000, 64);
+    ends(process);
+    let left = namespace.links().expect("links").into_iter().map(|link| link.name);
+    assert_eq!(left.filter(|name| name.starts_with("ixn-")).count(), 0, "links go with it");
+}
+
+/// Linux' socket at an address that vNICs hold in turn, and a client that sends there all the time.
+struct Sink {
+    linux: UdpSocket,
+    done: std::sync::Arc<std::sync::atomic::AtomicBool>,
+    sender: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Sink {
+    fn new(bed: &Bed, ip: Ipv4Addr) -> Sink {
+        let (namespace, link) = bed.service_link();
+        namespace.add_address(link, ip, 16).expect("an address");
+        let mac = namespace.link(link).expect("ask").expect("there").mac;
+        bed.client.add_neighbour(bed.client_link(), ip, mac).expect("a neighbour");
+        let linux = namespace.run(|| UdpSocket::bind((ip, 9))).expect("Linux' socket");
+        let from = bed.client.run(|| UdpSocket::bind((CLIENT, 0))).expect("a socket");
+        let done = std::sync::Arc::<std::sync::atomic::AtomicBool>::default();
+        let told = done.clone();
+        let sender = std::thread::spawn(move || {
+            while !told.load(std::sync::atomic::Ordering::Relaxed) {
+                let _ = from.send_to(b"whose?", (ip, 9));
+                std::thread::sleep(Duration::from_micros(100));
+            }
+        });
+        Sink { linux, done, sender: Some(sender) }
+    }
+
+    fn hears(&self, timeout: Duration) -> bool {
+        self.linux.set_read_timeout(Some(timeout)).expect("timeout");
+        self.linux.recv(&mut [0; 64]).is_ok()
+    }
+}
+
+impl Drop for Sink {
+    fn drop(&mut self) {
+        self.done.store(true, std::sync::atomic::Ordering::Relaxed);
+        let _ = self.sender.take().map(std::thread::JoinHandle::join);
+    }
+}
+
+/// A hundred owners are killed. How soon Linux has their traffic is printed; `ix bench rates` measures
+/// it. Here it must come at all, and before the vNIC's link is taken down.
+#[test]
+fn what_a_dead_owner_held_is_linux_s_at_once() {
+    let test = "what_a_dead_owner_held_is_linux_s_at_once";
+    let Some(bed) = Bed::new(test, Nic::Afxdp, 1) else { return };
+    let ip = Ipv4Addr::new(10, 88, 0, 2);
+    let (process, control) = share(&bed, &["--overlap"]);
+    let sink = Sink::new(&bed, ip);
+    let mut times = Vec::new();
+    for _ in 0..100 {
+        let mut owner = Command::new("sleep").arg("1000").spawn().expect("sleep");
+        let mut client = Client::new(&control);
+        let create = format!("{{\"do\":\"vnic-create\",\"name\":\"w\",\"owner\":{}}}", owner.id());
+        client.ask(&create).expect("a vNIC");
+        let grant = format!(
+            "{{\"do\":\"filter-create\",\"vnic\":\"w\",\"filters\":[\"rx udp service {ip}:9\"]}}"
+        );
+        client.ask(&grant).expect("a filter");
+        let end = Instant::now() + PATIENCE;
+        while sink.hears(Duration::from_millis(5)) {
+            assert!(Instant::now() < end, "Linux hears what a vNIC holds");
+        }
+        let start = Instant::now();
+        owner.kill().expect("killed");
+        assert!(sink.hears(PATIENCE), "Linux does not hear what nobody holds any more");
+        times.push(start.elapsed());
+        owner.wait().expect("dead");
+        let vnics = |client: &mut Client| {
+            let view = client.ask("{\"do\":\"vnic\"}").expect("a view");
+            view["vnics"].as_array().map(Vec::len)
+        };
+        support::eventually("the vNIC is gone", || vnics(&mut client) == Some(0));
+    }
+    times.sort();
+    println!(
+        "until Linux heard: median {:?}, p90 {:?}, most {:?}",
+        times[50], times[90], times[99]
+    );
+    drop(sink);
+    ends(process);
+}
+
+/// What makes no sense is refused in a line that says why, and changes nothing.
+#[test]
+fn what_a_shared_interface_cannot_do_is_refused() {
+    let Some(bed) = Bed::new("what_a_shared_interface_cannot_do_is_refused", Nic::Afxdp, 1) else {
+        return;
+    };
+    let flags = ["--vnics", "2", "--queues", "2", "--filters", "3", "--speed", "1Gbit"];
+    let (process, control) = share(&bed, &flags);
+    let made = told(&control, &["vnic", "create", "a"]);
+    let vnic_key = made["capability"].as_str().expect("a capability").to_owned();
+    let filter = "rx tcp service 10.88.0.2:80";
+    let grant = told(&control, &["filter", "create", filter, "--vnic", "a"]);
+    let key = capability(&grant);
+    let forged = "00000000000000000000000000000000";
+    let derived = told(&control, &["filter", "derive", &key]);
+    let stale = derived["capability"].as_str().expect("a capability").to_owned();
+    told(&control, &["filter", "revoke", &stale]);
+    for (args, word) in [
+        (&["vnic", "create", "a"][..], "a vNIC `a` already"),
+        (&["vnic", "create", "B!"], "is no name"),
+        (&["vnic", "create", "b", "--queues", "3"], "3 queue pairs are not between 1 and 2"),
+        (&["vnic", "create", "b", "--queues", "0"], "0 queue pairs"),
+        (&["vnic", "create", "b", "--device", "tap", "--queues", "2"], "one queue pair"),
+        (&["vnic", "create", "b", "--owner", "4194304"], "cannot watch process"),
+        (&["vnic", "delete", "c"], "no vNIC `c`"),
+        (&["filter", "create", "rx tcp service 10.88.0.2", "--holder", "x"], "what a holds"),
+        (&["filter", "create", "rx udp service 10.88.0.9", "--vnic", "c"], "no vNIC `c`"),
+        (&["filter", "assign", forged, "--to", &vnic_key], "no such capability"),
+        (&["filter", "assign", &stale, "--to", &vnic_key], "no such capability"),
+        (&["filter", "assign", &key, "--to", forged], "no such capability"),
+        (&["filter", "assign", &vnic_key, "--to", &vnic_key], "no such capability"),
+        (&["filter", "derive", &key, "rx tcp service 10.88.0.2"], "beyond what was granted"),
+        (&["rate", "--vnic", "a", "--tx", "0bit"], "zero"),
+        (&["rate", "--vnic", "a", "--tx", "2Gbit"], "more than the link's 1Gbit"),
+        (&["rate", "--vnic", "a", "--rx", "999bit"], "too little"),
+        (&["rate", "--vnic", "a", "--weight", "0"], "weight of 0"),
+        (&["rate", "--vnic", "a", "--weight", "1001"], "weight of 1001"),
+        (&["rate", "--vnic", "c", "--tx", "1Mbit"], "no vNIC `c`"),
+        (&["rate", "--tx", "1Mbit"], "--vnic NAME"),
+    ] {
+        let why = refused(control.clone(), args);
+        assert!(why.contains(word), "{args:?}: {why}");
+    }
+    let empty = ctl(control.clone(), &["filter", "create", "rx tcp service 10.0.0.9-10.0.0.1"]);
+    assert!(!empty.status.success() && errors(&empty).contains("nothing in it"));
+    // As many as may be, and no more; what was refused has left nothing.
+    told(&control, &["vnic", "create", "b", "--queues", "2"]);
+    assert!(refused(control.clone(), &["vnic", "create", "c"]).contains("2 vNICs"));
+    told(&control, &["filter", "create", "rx udp service 10.88.0.3", "--both", "--vnic", "b"]);
+    let many = refused(control.clone(), &["filter", "create", "rx udp service 10.88.0.4"]);
+    assert!(many.contains("3 filters"), "{many}");
+    let rates = ["rate", "--vnic", "a", "--tx", "1Gbit", "--rx", "10kpps", "--weight", "7"];
+    told(&control, &rates);
+    let shown = told(&control, &["vnic"]);
+    let a = &shown["vnics"][0];
+    assert_eq!((a["tx_rate"].as_str(), &a["weight"]), (Some("1Gbit,burst=3028"), &7.into()));
+    assert_eq!(shown["filters"].as_array().map(Vec::len), Some(3), "{shown}");
+    ends(process);
+}
+
+/// The shared interface is renamed, goes down and up, and is removed at last, under load: tenants stay,
+/// and are told.
+#[test]
+fn a_shared_interface_may_be_renamed_go_down_and_vanish() {
+    let test = "a_shared_interface_may_be_renamed_go_down_and_vanish";
+    let Some(bed) = Bed::new(test, Nic::Afxdp, 1) else { return };
+    let (namespace, link) = bed.service_link();
+    let (process, control) = share(&bed, &[]);
+    let ip = Ipv4Addr::new(10, 88, 0, 2);
+    let mut tenant = tenant(&bed, &control, "a", ip, &[]);
+    let mut stream = bed.client.run(|| support::connect_to(SocketAddrV4::new(ip, 7)));
+    echo(&mut stream, 1, 64);
+    namespace.rename_link(link, "other").expect("renamed");
+    process.wait_for(&format!("ix: the interface {link} is called other now"), PATIENCE);
+    echo(&mut stream, 2, 64);
+    // What is sent meanwhile is lost, and TCP makes up for it.
+    namespace.set_up("other", false).expect("down");
+    process.wait_for("ix: the interface other is down", PATIENCE);
+    stream.write_all(&[3; 64]).expect("Linux takes it");
+    namespace.set_up("other", true).expect("up");
+    process.wait_for("ix: the interface other is up again", PATIENCE);
+    let mut answer = [0; 64];
+    stream.read_exact(&mut answer).expect("the answer at last");
+    assert_eq!(answer, [3; 64]);
+    // To another namespace: for us that is its end.
+    let elsewhere = ix_testbed::Namespace::new().expect("a namespace");
+    namespace.move_link("other", &elsewhere).expect("moved");
+    let (status, said) = process.wait(PATIENCE);
+    assert_eq!(status.code(), Some(1), "{said:?}");
+    let last = said.last().expect("a last word");
+    assert!(last.contains("the interface other is gone") && last.contains("anew"), "{last}");
+    // The tenant lost its link, and stays what it is.
+    tenant.process.wait_for("ix: link ixv-a is gone", PATIENCE);
+    tenant.process.check();
+    assert_eq!(Stats::ask(&tenant.stats).total("flows"), 1, "{}", tenant.name);
+}
