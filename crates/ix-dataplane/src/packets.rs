@@ -96,6 +96,7 @@ impl PacketQueues {
 /// Calls.
 impl ElasticThread {
     #[cold]
+    #[inline(never)]
     pub(crate) fn run_packet_call(&mut self, call: &Call) -> Result<i64, i64> {
         let a = &call.args;
         match call.op {

@@ -605,9 +605,7 @@ unsafe extern "C" fn netdev_receive(
 ) -> c_int {
     // SAFETY: see `socket`.
     let Some((at_us, packet)) = unsafe { plug(userdata) }.sniff() else {
-        eprintln!(
-            "libix_packetdrill: nothing is sent for hours, though the script expects it"
-        );
+        eprintln!("libix_packetdrill: nothing is sent for hours, though the script expects it");
         std::process::exit(1)
     };
     // SAFETY: room for `*len` octets, as packetdrill promises.

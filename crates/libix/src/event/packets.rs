@@ -170,7 +170,15 @@ impl Packets {
     }
 
     /// Gives frames back and sends what waits, as far as there is room.
+    #[inline]
     pub(super) fn flush(&mut self, batch: &mut Batch) {
+        if self.has_backlog() {
+            self.flush_backlog(batch);
+        }
+    }
+
+    #[inline(never)]
+    fn flush_backlog(&mut self, batch: &mut Batch) {
         while batch.has_room(1)
             && let Some(call) = self.home.pop()
         {

@@ -40,7 +40,15 @@ impl Udp {
     }
 
     /// Appends what waits, as far as there is room.
+    #[inline]
     pub(super) fn flush(&mut self, batch: &mut Batch) {
+        if self.has_backlog() {
+            self.flush_backlog(batch);
+        }
+    }
+
+    #[inline(never)]
+    fn flush_backlog(&mut self, batch: &mut Batch) {
         let mut waiting = core::mem::take(&mut self.waiting);
         while batch.has_room(1)
             && let Some(out) = waiting.pop_front()
