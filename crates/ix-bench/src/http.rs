@@ -74,7 +74,7 @@ pub fn measure(lab: &Lab, args: &BenchArgs, notes: &mut Vec<String>) -> Result<V
          requests/busy s: by second that the balancer's hardware thread was not idle"
     ));
     notes.push(
-        "forwarded/req: calls of the balancer that went on to Linux, over its whole life"
+        "forwarded/req: calls of the balancer that went on to Linux since its first connection"
             .to_owned(),
     );
     Ok(all.into_iter().map(|series| series.row).collect())
