@@ -101,20 +101,8 @@ pub fn attack_all(calls: &Calls, mut tell: impl FnMut(&str, Result<String, Strin
 }
 
 impl Calls {
-    /// Of the elastic thread that the caller has entered, once a client is served.
+    /// Of the elastic thread that the caller has entered.
     pub fn begin(
-        gate: Gate,
-        (array, events): (*mut Call, *const Event),
-        (data, tx_end): (usize, u64),
-        descriptor: i32,
-        control: bool,
-    ) -> Result<Calls, String> {
-        let calls = Calls::alone(gate, (array, events), (data, tx_end), descriptor, control)?;
-        if calls.serves_on() { Ok(calls) } else { Err("no client came".to_owned()) }
-    }
-
-    /// Of the elastic thread that the caller has entered, whoever may come.
-    pub fn alone(
         gate: Gate,
         (array, events): (*mut Call, *const Event),
         (data, tx_end): (usize, u64),
@@ -129,6 +117,11 @@ impl Calls {
         }
         calls.echo.borrow_mut().use_memory(calls.own + ECHO_AT);
         Ok(calls)
+    }
+
+    /// These, once a client is served.
+    pub fn with_client(self) -> Result<Calls, String> {
+        if self.serves_on() { Ok(self) } else { Err("no client came".to_owned()) }
     }
 
     /// Goes on until the client has got another answer; false: it gets none.

@@ -125,7 +125,8 @@ fn main() {
         }
         let arrays = (array as *mut Call, events as *const Event);
         let aims = (targets.data, tx_end);
-        let calls = match Calls::begin(gate, arrays, aims, targets.descriptor, part.is_some()) {
+        let calls = Calls::begin(gate, arrays, aims, targets.descriptor, part.is_some());
+        let calls = match calls.and_then(Calls::with_client) {
             Ok(calls) => calls,
             Err(why) => {
                 println!("a client\tsucceeded\t{why}\t0");
@@ -198,7 +199,7 @@ fn fuzz_calls() {
         let aims = (targets.data, (*header).tx_base + (*header).tx_len);
         let entered = gate(gate_op::ENTER, 0, 0, 0);
         let calls = match entered {
-            0 => Calls::alone(gate, arrays, aims, targets.descriptor, false),
+            0 => Calls::begin(gate, arrays, aims, targets.descriptor, false),
             code => Err(format!("cannot enter: {code}")),
         };
         (gate, calls)

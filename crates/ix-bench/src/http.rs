@@ -6,7 +6,7 @@
 //! balancer's hardware thread was busy, as Linux counts it: spinning is busy, too.
 use super::lab::{Host, Lab, Load, Server};
 use super::plan::{length, or};
-use super::runner::{Setup, mode};
+use super::runner::Setup;
 use super::serve::{Program, Serve};
 use crate::args::{BenchArgs, Client, Device};
 use ix_cli::problem::{Problem, Result};
@@ -102,23 +102,14 @@ fn setups(lab: &Lab, args: &BenchArgs) -> Result<Vec<Setup>> {
 }
 
 fn row(lab: &Lab, setup: Setup, connections: usize, size: u64, kind: &str) -> Row {
-    Row {
-        system: setup.server.system().to_owned(),
-        mode: mode(setup.server).to_owned(),
-        device: lab.device_of(setup.server).to_owned(),
-        client: setup.client.system().to_owned(),
-        client_mode: mode(setup.client).to_owned(),
-        connections,
-        size,
-        also: vec![("server", json!("haproxy")), ("connection", json!(kind))],
-        settings: match setup.server {
-            Host::Ix => "1 pinned thread, domain none".to_owned(),
-            Host::Linux { .. } => {
-                format!("1 pinned thread, epoll, {}, offloads on", lab.congestion_control())
-            }
-        },
-        samples: Vec::new(),
-    }
+    let settings = match setup.server {
+        Host::Ix => "1 pinned thread, domain none".to_owned(),
+        Host::Linux { .. } => {
+            format!("1 pinned thread, epoll, {}, offloads on", lab.congestion_control())
+        }
+    };
+    let also = vec![("server", json!("haproxy")), ("connection", json!(kind))];
+    setup.row(lab, connections, size, also, settings)
 }
 
 /// The page and the configuration. Addresses come by haproxy's environment.

@@ -7,7 +7,7 @@
 use super::installed;
 use super::lab::{Host, Lab, Server};
 use super::plan::{length, or};
-use super::runner::{Setup, mode};
+use super::runner::Setup;
 use super::serve::{Program, Serve};
 use crate::args::{BenchArgs, Client, ServerKind};
 use ix_cli::problem::{Problem, Result};
@@ -152,32 +152,27 @@ impl Series {
         workload: &'static str,
         value_bytes: u64,
     ) -> Series {
-        let row = |kind: &str, share: Option<u32>| Row {
-            system: match (program, setup.server) {
-                (Program::Memcached, Host::Ix) => "memcached on ix".to_owned(),
-                (Program::Memcached, _) => "memcached".to_owned(),
-                _ => setup.server.system().to_owned(),
-            },
-            mode: mode(setup.server).to_owned(),
-            device: lab.device_of(setup.server).to_owned(),
-            client: setup.client.system().to_owned(),
-            client_mode: mode(setup.client).to_owned(),
-            connections: plan.connections,
-            size: value_bytes,
-            also: vec![
+        let settings = match setup.server {
+            Host::Ix => "1 pinned thread, domain none".to_owned(),
+            Host::Linux { .. } => format!(
+                "1 pinned thread, epoll, TCP_NODELAY, {}, offloads on",
+                lab.congestion_control()
+            ),
+        };
+        let row = |kind: &str, share: Option<u32>| {
+            let also = vec![
                 ("workload", json!(workload)),
                 ("server", json!(program.name())),
                 ("point", json!(kind)),
                 ("share_of_peak", json!(share)),
-            ],
-            settings: match setup.server {
-                Host::Ix => "1 pinned thread, domain none".to_owned(),
-                Host::Linux { .. } => format!(
-                    "1 pinned thread, epoll, TCP_NODELAY, {}, offloads on",
-                    lab.congestion_control()
-                ),
-            },
-            samples: Vec::new(),
+            ];
+            let row = setup.row(lab, plan.connections, value_bytes, also, settings.clone());
+            let system = match (program, setup.server) {
+                (Program::Memcached, Host::Ix) => "memcached on ix".to_owned(),
+                (Program::Memcached, _) => "memcached".to_owned(),
+                _ => return row,
+            };
+            Row { system, ..row }
         };
         Series {
             program,

@@ -6,7 +6,7 @@ use crate::args::{BenchArgs, Client, ServerKind};
 use crate::installed;
 use crate::lab::{Host, Lab};
 use crate::plan::{length, or};
-use crate::runner::{Setup, mode};
+use crate::runner::Setup;
 use crate::serve::{Program, Serve};
 use ix_cli::problem::{Problem, Result};
 use ix_cli::report::Row;
@@ -112,21 +112,12 @@ fn serve(program: Program) -> Serve {
 }
 
 fn row(lab: &Lab, program: Program, setup: Setup, sockets: usize) -> Row {
-    Row {
-        system: setup.server.system().to_owned(),
-        mode: mode(setup.server).to_owned(),
-        device: lab.device_of(setup.server).to_owned(),
-        client: setup.client.system().to_owned(),
-        client_mode: mode(setup.client).to_owned(),
-        connections: sockets,
-        size: VALUE_BYTES,
-        also: vec![("server", json!(program.name()))],
-        settings: match setup.server {
-            Host::Ix => "1 pinned thread, domain none".to_owned(),
-            Host::Linux { .. } => "1 pinned thread, sleeping, offloads on".to_owned(),
-        },
-        samples: Vec::new(),
-    }
+    let settings = match setup.server {
+        Host::Ix => "1 pinned thread, domain none".to_owned(),
+        Host::Linux { .. } => "1 pinned thread, sleeping, offloads on".to_owned(),
+    };
+    let also = vec![("server", json!(program.name()))];
+    setup.row(lab, sockets, VALUE_BYTES, also, settings)
 }
 
 fn figures(result: &Value) -> Result<Vec<(&'static str, f64)>> {

@@ -122,7 +122,7 @@ fn descriptors_max() -> usize {
 }
 
 /// How an end waits for work.
-pub(super) fn mode(host: Host) -> &'static str {
+fn mode(host: Host) -> &'static str {
     match host {
         Host::Ix => "run to completion",
         Host::Linux { spin: true } => "spinning",
@@ -130,19 +130,34 @@ pub(super) fn mode(host: Host) -> &'static str {
     }
 }
 
-fn row(lab: &Lab, setup: Setup, point: &Point) -> Row {
-    Row {
-        system: setup.server.system().to_owned(),
-        mode: mode(setup.server).to_owned(),
-        device: lab.device_of(setup.server).to_owned(),
-        client: setup.client.system().to_owned(),
-        client_mode: mode(setup.client).to_owned(),
-        connections: point.connections,
-        size: point.size,
-        also: point.also.clone(),
-        settings: settings(lab, setup.server, point),
-        samples: Vec::new(),
+impl Setup {
+    /// A row of what is measured with these two, without samples.
+    pub(super) fn row(
+        &self,
+        lab: &Lab,
+        connections: usize,
+        size: u64,
+        also: Vec<(&'static str, Value)>,
+        settings: String,
+    ) -> Row {
+        Row {
+            system: self.server.system().to_owned(),
+            mode: mode(self.server).to_owned(),
+            device: lab.device_of(self.server).to_owned(),
+            client: self.client.system().to_owned(),
+            client_mode: mode(self.client).to_owned(),
+            connections,
+            size,
+            also,
+            settings,
+            samples: Vec::new(),
+        }
     }
+}
+
+fn row(lab: &Lab, setup: Setup, point: &Point) -> Row {
+    let settings = settings(lab, setup.server, point);
+    setup.row(lab, point.connections, point.size, point.also.clone(), settings)
 }
 
 /// What the server's system is set to.

@@ -3,7 +3,7 @@
 //!
 //! A handler of ours stands in front of what the program has set when its first thread enters, and goes on
 //! to that. It runs with the program's thread-local storage, and uses none.
-use crate::sys;
+use crate::sys::{self, Action, SA_RESTORER};
 use core::arch::naked_asm;
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
@@ -12,19 +12,6 @@ use std::sync::Arc;
 
 /// Those that an instruction causes and that have an address.
 const FAULTS: [i32; 4] = [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE];
-const SA_RESTORER: u64 = 0x0400_0000;
-
-/// The kernel's `struct sigaction`.
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct Action {
-    handler: u64,
-    flags: u64,
-    restorer: u64,
-    mask: u64,
-}
-
-const DEFAULT: Action = Action { handler: libc::SIG_DFL as u64, flags: 0, restorer: 0, mask: 0 };
 
 struct Actions(UnsafeCell<[Action; FAULTS.len()]>);
 
@@ -32,7 +19,7 @@ struct Actions(UnsafeCell<[Action; FAULTS.len()]>);
 unsafe impl Sync for Actions {}
 
 /// What the program had set.
-static BEFORE: Actions = Actions(UnsafeCell::new([DEFAULT; FAULTS.len()]));
+static BEFORE: Actions = Actions(UnsafeCell::new([Action::DEFAULT; FAULTS.len()]));
 static PAGE: AtomicPtr<ControlPage> = AtomicPtr::new(core::ptr::null_mut());
 
 /// Notes them there.
@@ -48,7 +35,7 @@ pub fn watch() {
         return;
     }
     for (index, signal) in FAULTS.into_iter().enumerate() {
-        let mut before = DEFAULT;
+        let mut before = Action::DEFAULT;
         let ask = [signal as u64, 0, &raw mut before as u64, 8, 0, 0];
         // SAFETY: fills a local; nobody reads the place before the handler below is set.
         unsafe {
@@ -59,7 +46,7 @@ pub fn watch() {
         }
         let flags = match before.handler {
             // A program that overflows its stack has another one, if any, for just that.
-            handler if handler == DEFAULT.handler => libc::SA_ONSTACK as u64,
+            handler if handler == Action::DEFAULT.handler => libc::SA_ONSTACK as u64,
             _ => before.flags & !(libc::SA_RESETHAND as u64),
         };
         let ours = Action {
@@ -98,7 +85,7 @@ extern "C" fn on_fault(
     let before = unsafe { (*BEFORE.0.get())[index] };
     let is_default = [libc::SIG_DFL as u64, libc::SIG_IGN as u64].contains(&before.handler);
     if is_default || before.flags & libc::SA_RESETHAND as u64 != 0 {
-        set(signal, &DEFAULT);
+        set(signal, &Action::DEFAULT);
     }
     if is_default {
         // The instruction faults again, and ends the process. A signal that somebody has sent does not.

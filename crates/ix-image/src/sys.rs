@@ -30,6 +30,29 @@ pub unsafe fn syscall(number: i64, args: [u64; 6]) -> i64 {
     result
 }
 
+/// The kernel's `struct sigaction`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct Action {
+    /// Address, or `SIG_DFL`, `SIG_IGN`.
+    pub handler: u64,
+    /// `SA_…`.
+    pub flags: u64,
+    /// Where the handler returns to, with [`SA_RESTORER`].
+    pub restorer: u64,
+    /// Signals that are blocked meanwhile.
+    pub mask: u64,
+}
+
+impl Action {
+    /// What the kernel does by itself.
+    pub const DEFAULT: Action =
+        Action { handler: libc::SIG_DFL as u64, flags: 0, restorer: 0, mask: 0 };
+}
+
+/// The restorer counts; the C library keeps this one to itself.
+pub const SA_RESTORER: u64 = 0x0400_0000;
+
 /// Maps new anonymous memory.
 pub fn map(bytes: usize, prot: i32) -> Result<*mut u8, i64> {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;

@@ -2,14 +2,13 @@
 use super::asm::{XSTATE_MASK, app_copy};
 use super::handler::{FP_BYTES, Frame, RIP, RSP, set_mask};
 use super::record::{AltStack, Record};
-use crate::sys;
+use crate::sys::{self, Action, SA_RESTORER};
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, Ordering};
 
 const SIGNALS: usize = 65;
 const SIG_DFL: u64 = 0;
 const SIG_IGN: u64 = 1;
-const SA_RESTORER: u64 = 0x0400_0000;
 /// These are about the instruction at hand: never blocked, and always ours first.
 pub const FAULTS: [i32; 6] =
     [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS];
@@ -47,18 +46,6 @@ impl Siginfo {
     }
 }
 
-/// The kernel's `struct sigaction`.
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct Action {
-    handler: u64,
-    flags: u64,
-    restorer: u64,
-    mask: u64,
-}
-
-const NO_ACTION: Action = Action { handler: SIG_DFL, flags: 0, restorer: 0, mask: 0 };
-
 struct Actions {
     locked: AtomicBool,
     table: UnsafeCell<[Action; SIGNALS]>,
@@ -68,7 +55,7 @@ struct Actions {
 unsafe impl Sync for Actions {}
 
 static ACTIONS: Actions =
-    Actions { locked: AtomicBool::new(false), table: UnsafeCell::new([NO_ACTION; SIGNALS]) };
+    Actions { locked: AtomicBool::new(false), table: UnsafeCell::new([Action::DEFAULT; SIGNALS]) };
 
 impl Actions {
     fn with<T>(&self, f: impl FnOnce(&mut [Action; SIGNALS]) -> T) -> T {
@@ -281,7 +268,7 @@ pub fn deliver(record: &mut Record, info: &Siginfo) {
     let action = ACTIONS.with(|table| {
         let action = table[number as usize];
         if action.handler > SIG_IGN && action.flags & libc::SA_RESETHAND as u64 != 0 {
-            table[number as usize] = NO_ACTION;
+            table[number as usize] = Action::DEFAULT;
         }
         action
     });
@@ -447,7 +434,7 @@ pub fn crash(record: &mut Record, info: &Siginfo) -> ! {
 /// Ends the process by a signal, as if there were no handler for it.
 pub fn end_by(record: &mut Record, signal: i32) -> ! {
     super::farewell(record);
-    kernel_action(signal, &NO_ACTION);
+    kernel_action(signal, &Action::DEFAULT);
     // SAFETY: no pointers; the process ends by it, or else by the exit below.
     unsafe {
         let process = sys::syscall(libc::SYS_getpid, [0; 6]) as u64;

@@ -87,7 +87,7 @@ impl Map {
 
     /// `map[key] = value`; a program that runs meanwhile sees the old or the new value.
     pub fn set(&self, key: u32, value: u32) -> io::Result<()> {
-        element(&self.0, COMMAND_MAP_UPDATE, key, (&raw const value).addr() as u64)
+        element(&self.0, COMMAND_MAP_UPDATE, key, (&raw const value).expose_provenance() as u64)
     }
 
     /// There is no `map[key]` any more.
@@ -148,7 +148,8 @@ fn element(map: &OwnedFd, command: i64, key: u32, value: u64) -> io::Result<()> 
         value: u64,
         flags: u64,
     }
-    let key = (&raw const key).addr() as u64;
+    // The kernel reads it there.
+    let key = (&raw const key).expose_provenance() as u64;
     let mut attr = Attr { map_fd: map.as_raw_fd() as u32, pad: 0, key, value, flags: 0 };
     bpf(command, &mut attr).map(drop)
 }

@@ -24,7 +24,7 @@ impl<const N: usize> Rows<N> {
 
     /// Replaces a row.
     pub fn set(&self, row: u32, words: &[u64; N]) -> io::Result<()> {
-        element(&self.0, COMMAND_MAP_UPDATE, row, words.as_ptr().addr() as u64)
+        element(&self.0, COMMAND_MAP_UPDATE, row, words.as_ptr().expose_provenance() as u64)
     }
 
     /// Its descriptor's number, for programs.

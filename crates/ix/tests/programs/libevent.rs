@@ -3,10 +3,10 @@
 //! libevent's name.
 
 use crate::support::process::Process;
-use crate::support::{Bed, CLIENT, Nic, PATIENCE, SERVICE, connect_to, eventually};
+use crate::support::{Bed, CLIENT, Nic, PATIENCE, SERVICE, build_library, connect_to, eventually};
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddrV4, TcpStream};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Once;
 
@@ -20,16 +20,9 @@ const MEMCACHED: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 88, 0, 2), 1
 /// name and libevent's.
 fn library() -> PathBuf {
     static ONCE: Once = Once::new();
-    let built = Path::new(env!("CARGO_BIN_EXE_ix")).parent().expect("a folder");
+    let built = build_library("libix-event");
     let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("libevent");
     ONCE.call_once(|| {
-        let mut cargo = Command::new(env!("CARGO"));
-        cargo.args(["build", "--quiet", "-p", "libix-event", "--lib", "--target-dir"]);
-        cargo.arg(built.parent().expect("target directory"));
-        if !cfg!(debug_assertions) {
-            cargo.arg("--release");
-        }
-        assert!(cargo.status().expect("cargo").success(), "libix-event does not build");
         let _ = std::fs::remove_dir_all(&folder);
         std::fs::create_dir(&folder).expect("a folder");
         for name in ["libix_event.so.0", "libevent-2.1.so.7"] {

@@ -4,10 +4,10 @@
 use crate::support::raw::Raw;
 use crate::support::stats::Stats;
 use crate::support::traffic::{close, echo};
-use crate::support::{Bed, CLIENT, Nic, PATIENCE, Service, connect, eventually};
+use crate::support::{Bed, CLIENT, Nic, PATIENCE, Service, build_library, connect, eventually};
 use std::io::{Read, Write};
 use std::net::{TcpListener, UdpSocket};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Once;
 
@@ -18,21 +18,14 @@ const NAMED: &str = "libix.so.0";
 /// Builds the library next to the command; answers its folder.
 fn build() -> PathBuf {
     static ONCE: Once = Once::new();
-    let folder = Path::new(env!("CARGO_BIN_EXE_ix")).parent().expect("a folder");
+    let folder = build_library("libix-c");
     ONCE.call_once(|| {
-        let mut cargo = Command::new(env!("CARGO"));
-        cargo.args(["build", "--quiet", "-p", "libix-c", "--lib", "--target-dir"]);
-        cargo.arg(folder.parent().expect("target directory"));
-        if !cfg!(debug_assertions) {
-            cargo.arg("--release");
-        }
-        assert!(cargo.status().expect("cargo").success(), "libix-c does not build");
         // Programs look for it by the name that it has inside.
         let named = folder.join(NAMED);
         let _ = std::fs::remove_file(&named);
         std::os::unix::fs::symlink("libix_c.so", &named).expect("a link");
     });
-    folder.to_owned()
+    folder
 }
 
 /// Compiles a program as `words` say; `None`, said loudly, where there is no compiler.

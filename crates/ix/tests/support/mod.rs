@@ -359,22 +359,33 @@ pub fn build_echo() -> PathBuf {
     build_program("ix-echo")
 }
 
-/// Builds the program of another package; once a process, for each is asked for by one name.
+/// Builds the program of another package.
 pub fn build_program(package: &'static str) -> PathBuf {
+    build(package, &[]).join(package)
+}
+
+/// Builds the library of another package; answers its folder.
+pub fn build_library(package: &'static str) -> PathBuf {
+    build(package, &["--lib"])
+}
+
+/// Builds another package next to the command, once a process; answers the command's folder.
+fn build(package: &'static str, what: &[&str]) -> PathBuf {
     static BUILT: Mutex<Vec<&str>> = Mutex::new(Vec::new());
-    let command = Path::new(env!("CARGO_BIN_EXE_ix"));
+    let folder = Path::new(env!("CARGO_BIN_EXE_ix")).parent().expect("a folder");
     let mut built = BUILT.lock().unwrap_or_else(PoisonError::into_inner);
     if !built.contains(&package) {
-        let target = command.ancestors().nth(2).expect("target directory");
+        let target = folder.parent().expect("target directory");
         let mut cargo = Command::new(env!("CARGO"));
-        cargo.args(["build", "--quiet", "-p", package, "--target-dir"]).arg(target);
+        cargo.args(["build", "--quiet", "-p", package]).args(what);
+        cargo.arg("--target-dir").arg(target);
         if !cfg!(debug_assertions) {
             cargo.arg("--release");
         }
         assert!(cargo.status().expect("cargo").success(), "{package} does not build");
         built.push(package);
     }
-    command.with_file_name(package)
+    folder.to_owned()
 }
 
 /// A folder that goes with its test.

@@ -8,60 +8,27 @@
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
-#include <errno.h>
 #include <fcntl.h>
 #include <linux/if_tun.h>
 #include <net/if.h>
 #include <netinet/in.h>
-#include <pthread.h>
 #include <sched.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
-#include <unistd.h>
+
+#define PEER "linux"
+#include "../peer.h"
 
 #define WIRE "wire"
 
-static int tun, fd, sends, waits, aborts_at;
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
-static int ended, written;
+static int tun;
 
-static void must(int good, const char *what) {
-    if (!good) {
-        fprintf(stderr, "linux: %s: %s\n", what, strerror(errno));
-        exit(1);
-    }
+static ssize_t send_some(const void *data, size_t bytes) {
+    return send(fd, data, bytes, MSG_NOSIGNAL);
 }
 
-static void tell(int *fact) {
-    pthread_mutex_lock(&lock);
-    *fact = 1;
-    pthread_cond_broadcast(&changed);
-    pthread_mutex_unlock(&lock);
-}
-
-static void wait_for(int *fact) {
-    pthread_mutex_lock(&lock);
-    while (!*fact) pthread_cond_wait(&changed, &lock);
-    pthread_mutex_unlock(&lock);
-}
-
-static unsigned char pattern(uint32_t at) {
-    uint32_t product = at * 2654435761u;
-    return (unsigned char)(product << 8 | product >> 24);
-}
-
-static struct sockaddr_in address(int host, int port) {
-    struct sockaddr_in in;
-    memset(&in, 0, sizeof in);
-    in.sin_family = AF_INET;
-    in.sin_port = htons((uint16_t)port);
-    in.sin_addr.s_addr = htonl(0x0a000000u | (uint32_t)host);
-    return in;
+static void end_sending(void) {
+    shutdown(fd, SHUT_WR);
 }
 
 /* A setting of the namespace, below net/ipv4. */
@@ -125,23 +92,6 @@ static void *from_wire(void *unused) {
     return NULL;
 }
 
-static void *writer(void *unused) {
-    unsigned char data[4096];
-    int sent = 0;
-    (void)unused;
-    while (sent < sends) {
-        int n = sends - sent < (int)sizeof data ? sends - sent : (int)sizeof data;
-        for (int at = 0; at < n; at++) data[at] = pattern((uint32_t)(sent + at));
-        ssize_t taken = send(fd, data, (size_t)n, MSG_NOSIGNAL);
-        if (taken <= 0) break;
-        sent += (int)taken;
-    }
-    if (waits) wait_for(&ended);
-    if (aborts_at < 0) shutdown(fd, SHUT_WR);
-    tell(&written);
-    return NULL;
-}
-
 /* Reads to the end; answers how it came. */
 static const char *reader(int *got, int *right) {
     unsigned char data[65536];
@@ -200,9 +150,5 @@ int main(int argc, char **argv) {
     usleep((useconds_t)atoi(argv[5]) * 1000);
     int got = 0, right = 1;
     const char *how = reader(&got, &right);
-    tell(&ended);
-    if (strcmp(how, "end") == 0) wait_for(&written);
-    printf("got %d %s %s\n", got, right ? "true" : "false", how);
-    fflush(stdout);
-    for (;;) pause();
+    return report(how, got, right);
 }

@@ -5,46 +5,23 @@
  * begin. What became of the conversation is one line on standard output.
  */
 #include <errno.h>
-#include <pthread.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "lwip/netif.h"
 #include "lwip/sockets.h"
 #include "lwip/tcpip.h"
 
+#define PEER "lwip"
+#include "../peer.h"
+
 static struct netif wire;
-static int fd, sends, waits, aborts_at;
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
-static int ended, written;
 
-static void must(int good, const char *what) {
-    if (!good) {
-        fprintf(stderr, "lwip: %s: %s\n", what, strerror(errno));
-        exit(1);
-    }
+static ssize_t send_some(const void *data, size_t bytes) {
+    return lwip_send(fd, data, bytes, 0);
 }
 
-static void tell(int *fact) {
-    pthread_mutex_lock(&lock);
-    *fact = 1;
-    pthread_cond_broadcast(&changed);
-    pthread_mutex_unlock(&lock);
-}
-
-static void wait_for(int *fact) {
-    pthread_mutex_lock(&lock);
-    while (!*fact) pthread_cond_wait(&changed, &lock);
-    pthread_mutex_unlock(&lock);
-}
-
-static unsigned char pattern(uint32_t at) {
-    uint32_t product = at * 2654435761u;
-    return (unsigned char)(product << 8 | product >> 24);
+static void end_sending(void) {
+    lwip_shutdown(fd, SHUT_WR);
 }
 
 static err_t to_wire(struct netif *netif, struct pbuf *packet, const ip4_addr_t *address) {
@@ -87,32 +64,6 @@ static void ready(void *unused) {
     netif_set_up(&wire);
     (void)unused;
     tell(&written);
-}
-
-static void *writer(void *unused) {
-    unsigned char data[4096];
-    int sent = 0;
-    (void)unused;
-    while (sent < sends) {
-        int n = sends - sent < (int)sizeof data ? sends - sent : (int)sizeof data;
-        for (int at = 0; at < n; at++) data[at] = pattern((uint32_t)(sent + at));
-        ssize_t taken = lwip_send(fd, data, (size_t)n, 0);
-        if (taken <= 0) break;
-        sent += (int)taken;
-    }
-    if (waits) wait_for(&ended);
-    if (aborts_at < 0) lwip_shutdown(fd, SHUT_WR);
-    tell(&written);
-    return NULL;
-}
-
-static struct sockaddr_in address(int host, int port) {
-    struct sockaddr_in in;
-    memset(&in, 0, sizeof in);
-    in.sin_family = AF_INET;
-    in.sin_port = htons((uint16_t)port);
-    in.sin_addr.s_addr = htonl(0x0a000000u | (uint32_t)host);
-    return in;
 }
 
 int main(int argc, char **argv) {
@@ -161,9 +112,5 @@ int main(int argc, char **argv) {
         if (n < 0) how = "reset";
         if (n <= 0) break;
     }
-    tell(&ended);
-    if (strcmp(how, "end") == 0) wait_for(&written);
-    printf("got %d %s %s\n", got, right ? "true" : "false", how);
-    fflush(stdout);
-    for (;;) pause();
+    return report(how, got, right);
 }
