@@ -227,6 +227,17 @@ impl IoGate {
         due_ns.map(|ns| ns.div_ceil(1000))
     }
 
+    /// Takes packets out that wait for a rate, those of each flow in order.
+    pub fn take_waiting(&mut self, wanted: impl Fn(&(u8, Mbuf)) -> bool) -> Vec<(u8, Mbuf)> {
+        let Some(checks) = self.checks.as_deref_mut() else { return Vec::new() };
+        // What its flow's pace has let go was sent earlier.
+        let (mut taken, kept) =
+            std::mem::take(&mut checks.waiting).into_iter().partition::<Vec<_>, _>(&wanted);
+        checks.waiting = kept.into();
+        taken.extend(checks.pacer.iter_mut().flat_map(|pacer| pacer.extract(&wanted)));
+        taken
+    }
+
     #[inline]
     fn is_open(&self) -> bool {
         self.checks.is_none()

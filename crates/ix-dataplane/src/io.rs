@@ -8,7 +8,7 @@ use crate::neighbors::NeighborCopy;
 use crate::output::FlowOutput;
 use crate::shared::Shared;
 use ix_mem::{HEADROOM_BYTES, Mbuf, MbufList, Pool};
-use ix_nic::{Nic, NicInfo, SetReta};
+use ix_nic::{Fence, Nic, NicInfo, SetReta};
 use ix_tcp::SegmentOut;
 use ix_tcp::ack_limit::ChallengeLimit;
 use ix_tcp::arp::PendingQueue;
@@ -30,6 +30,8 @@ pub struct Port {
     pub queue: VecDeque<Mbuf>,
     /// Of these, so many at the front that the gate has let pass.
     pub(crate) passed: usize,
+    /// Packets that the device was given so far.
+    pub(crate) handed: u64,
     /// Its redirection table, if this process can write it.
     pub reta: Option<Arc<dyn SetReta>>,
 }
@@ -83,7 +85,7 @@ impl Io {
         let port = |nic: Box<dyn Nic>| {
             let info = nic.info().clone();
             let reta = nic.reta();
-            Port { nic, info, queue: VecDeque::with_capacity(1024), passed: 0, reta }
+            Port { nic, info, queue: VecDeque::with_capacity(1024), passed: 0, handed: 0, reta }
         };
         let challenge_key = crate::secrets::key_of(&shared.config.secret);
         let ports = nics.into_iter().map(port).collect();
@@ -159,12 +161,19 @@ impl Io {
             let waiting = port.queue.len();
             if waiting > 0 {
                 port.nic.transmit(&self.shared.memory, &mut self.tx_pool, &mut port.queue);
-                sent += waiting - port.queue.len();
+                let handed = waiting - port.queue.len();
+                port.handed += handed as u64;
                 port.passed = port.queue.len();
+                sent += handed;
             }
             port.nic.kick(&self.shared.memory, &mut self.tx_pool);
         }
         sent
+    }
+
+    /// What the devices have been given, and peers may not have taken yet.
+    pub(crate) fn fences(&mut self) -> Vec<Box<dyn Fence>> {
+        self.ports.iter_mut().filter_map(|port| port.nic.fence()).collect()
     }
 
     /// Wakes another elastic thread if it sleeps.

@@ -156,7 +156,13 @@ impl Io {
 
     /// The Ethernet address for packets to `remote`.
     pub(crate) fn resolve(&mut self, remote: IpAddr) -> Resolution {
-        let Some((_, hop)) = self.shared.config.route(remote) else { return Resolution::Failed };
+        match self.shared.config.route(remote) {
+            Some((_, hop)) => self.resolve_hop(hop),
+            None => Resolution::Failed,
+        }
+    }
+
+    fn resolve_hop(&mut self, hop: IpAddr) -> Resolution {
         if let Some(mac) = self.neighbors.known.get(&hop) {
             return Resolution::Known(*mac);
         }
@@ -169,23 +175,49 @@ impl Io {
         self.ask_everywhere(&out);
         if let Resolution::Known(mac) = resolution {
             self.neighbors.known.insert(hop, mac);
+            // Another thread may have learnt it in the midst of our cycle. What has waited goes first.
+            self.release(hop, mac);
         }
         resolution
     }
 
+    /// Sends what waited for a next hop.
+    fn release(&mut self, hop: IpAddr, mac: MacAddr) {
+        for (port, mbuf) in self.pending.take(hop) {
+            self.send_to(mac, port, mbuf);
+        }
+    }
+
+    fn send_to(&mut self, mac: MacAddr, port: u8, mut mbuf: Mbuf) {
+        mbuf.bytes_mut(&self.shared.memory)[..6].copy_from_slice(&mac);
+        self.ports[usize::from(port)].queue.push_back(mbuf);
+    }
+
     /// Keeps a built packet until its next hop answers; drops it if that has just failed.
     pub(crate) fn wait_for_neighbor(&mut self, remote: IpAddr, port: u8, mbuf: Mbuf) {
-        let hop = self.shared.config.route(remote).map(|(_, hop)| hop);
-        let refused = match (hop, self.resolve(remote)) {
-            (Some(hop), Resolution::Pending) => {
-                self.pending.push(hop, (port, mbuf), self.now_us).err()
-            }
-            _ => Some((port, mbuf)),
-        };
-        if let Some((_, mbuf)) = refused {
-            self.metrics.drop_local(LocalDrop::ArpPending);
-            self.tx_pool.put(mbuf);
+        match self.shared.config.route(remote) {
+            Some((_, hop)) => self.wait_for_hop(hop, port, mbuf),
+            None => self.give_up(mbuf),
         }
+    }
+
+    /// The same for a next hop, which may have answered meanwhile.
+    pub(crate) fn wait_for_hop(&mut self, hop: IpAddr, port: u8, mbuf: Mbuf) {
+        match self.resolve_hop(hop) {
+            Resolution::Known(mac) => self.send_to(mac, port, mbuf),
+            Resolution::Pending => {
+                if let Err((_, oldest)) = self.pending.push(hop, (port, mbuf), self.now_us) {
+                    self.give_up(oldest);
+                }
+            }
+            Resolution::Failed => self.give_up(mbuf),
+        }
+    }
+
+    /// No next hop for this one.
+    fn give_up(&mut self, mbuf: Mbuf) {
+        self.metrics.drop_local(LocalDrop::ArpPending);
+        self.tx_pool.put(mbuf);
     }
 
     /// Sends what waited for next hops that are known now.
@@ -195,19 +227,11 @@ impl Io {
         }
         let hops: Vec<IpAddr> = self.pending.hops().collect();
         for hop in hops {
-            match self.resolve(hop) {
-                Resolution::Known(mac) => {
-                    for (port, mut mbuf) in self.pending.take(hop) {
-                        mbuf.bytes_mut(&self.shared.memory)[..6].copy_from_slice(&mac);
-                        self.ports[port as usize].queue.push_back(mbuf);
-                    }
-                }
+            match self.resolve_hop(hop) {
+                Resolution::Known(mac) => self.release(hop, mac),
                 Resolution::Pending => {}
                 Resolution::Failed => {
-                    for (_, mbuf) in self.pending.take(hop) {
-                        self.metrics.drop_local(LocalDrop::ArpPending);
-                        self.tx_pool.put(mbuf);
-                    }
+                    self.pending.take(hop).for_each(|(_, mbuf)| self.give_up(mbuf));
                 }
             }
         }
@@ -239,8 +263,7 @@ impl Io {
     /// Asks again, expires, announces; whichever thread comes first does it for all.
     pub(crate) fn run_neighbor_timers(&mut self) {
         while let Some((_, mbuf)) = self.pending.expire(self.now_us) {
-            self.metrics.drop_local(LocalDrop::ArpPending);
-            self.tx_pool.put(mbuf);
+            self.give_up(mbuf);
         }
         if self.now_us < self.shared.neighbors.due_us.load(Ordering::Relaxed) {
             return;

@@ -60,7 +60,8 @@ const NAP_WITHOUT_DOORBELL_US: u64 = 50;
 
 impl Runner {
     /// The wait loop of `thread`.
-    pub fn new(thread: ElasticThread, clock: Clock) -> Runner {
+    pub fn new(mut thread: ElasticThread, clock: Clock) -> Runner {
+        thread.migrations.run_on_linux();
         let polls = Vec::with_capacity(8);
         let cpus = &thread.shared.config.cpus;
         let same = |cpu: &&u32| cpus.get(thread.io.index) == Some(*cpu);

@@ -139,6 +139,30 @@ impl<T> Pacer<T> {
         all
     }
 
+    /// Takes those that `wanted` says, in the order of their turns; the others keep theirs.
+    pub fn extract(&mut self, wanted: impl Fn(&T) -> bool) -> Vec<T> {
+        let hand = self.hand;
+        let mut turns: Vec<u64> =
+            self.entries.iter().filter(|e| e.item.is_some()).map(|e| e.turn).collect();
+        turns.sort_unstable();
+        let all = self.drain();
+        self.hand = hand;
+        let mut out = Vec::new();
+        for (turn, item) in turns.into_iter().zip(all) {
+            if wanted(&item) {
+                out.push(item);
+                continue;
+            }
+            let index = self.free;
+            let entry = &mut self.entries[usize::from(index)];
+            self.free = entry.next;
+            (entry.item, entry.turn) = (Some(item), turn);
+            self.waiting += 1;
+            self.append(index);
+        }
+        out
+    }
+
     fn append(&mut self, index: u16) {
         let turn = self.entries[usize::from(index)].turn.max(self.hand);
         let slot = &mut self.slots[(turn % SLOTS) as usize];

@@ -260,6 +260,7 @@ proptest! {
                 }
                 Offered::Lost(_) => prop_assert_eq!(pacer.waiting(), 64),
             }
+            prop_assert!(pacer.extract(|_| false).is_empty());
             let end = now + pause;
             while let Some(due) = pacer.due_ns().filter(|due| *due <= end) {
                 let at = due.max(now);
@@ -278,7 +279,11 @@ proptest! {
             }
         }
         let waiting = pacer.waiting();
-        let rest = pacer.drain();
+        let mut rest = pacer.extract(|(flow, _)| *flow == 0);
+        prop_assert!(rest.iter().all(|(flow, _)| *flow == 0));
+        let others = pacer.drain();
+        prop_assert!(others.iter().all(|(flow, _)| *flow != 0));
+        rest.extend(others);
         prop_assert_eq!(rest.len(), waiting);
         prop_assert_eq!(left.len() + rest.len(), wanted.len());
         for (at, (_, number)) in &left {

@@ -4,6 +4,7 @@ use super::on_cpu::OnCpu;
 use super::record::{MigrationEnd, MigrationRecord};
 use super::routes::{HELD, Origin};
 use super::ship::Relink;
+use super::unsent::Unsent;
 use super::{Migrations, OVERDUE_US, QUIET_US, since};
 use crate::group_set::GroupSet;
 use crate::handle::FlowId;
@@ -33,6 +34,10 @@ pub struct Incoming {
     to_announce: Vec<FlowId>,
     /// Until these are passed the flows say nothing: peers might hear it too early.
     fences: Vec<Box<dyn Fence>>,
+    /// The old thread has packets of theirs in front of a device that has no room.
+    queued: bool,
+    /// What it had not sent, and we send first.
+    unsent: Vec<Unsent>,
     shipped_us: u64,
     /// In the last two cycles before they came; the older one is before the last look for them.
     waited_at: [OnCpu; 2],
@@ -106,6 +111,8 @@ impl ElasticThread {
             touched: Vec::new(),
             to_announce: Vec::new(),
             fences: Vec::new(),
+            queued: false,
+            unsent: Vec::new(),
             shipped_us: now_us,
             waited_at: [OnCpu::default(); 2],
             opened_us: now_us,
@@ -137,10 +144,11 @@ impl ElasticThread {
     pub(super) fn step_incoming(&mut self, now_us: u64) {
         for at in 0..self.migrations.incoming.len() {
             match self.migrations.incoming[at].state {
-                State::Asked => self.agree(at),
+                State::Asked => self.agree(at, now_us),
                 State::Agreed => {
+                    let now = (self.migrations.read_on_cpu)(now_us);
                     let waited_at = &mut self.migrations.incoming[at].waited_at;
-                    *waited_at = [waited_at[1], OnCpu::now()];
+                    *waited_at = [waited_at[1], now];
                 }
                 State::Arrived if self.io.events.has_room() => self.tell_arrival(at),
                 _ => {}
@@ -156,7 +164,7 @@ impl ElasticThread {
     }
 
     /// Says yes, once this thread's packets of the groups go to the old thread and nowhere else.
-    fn agree(&mut self, at: usize) {
+    fn agree(&mut self, at: usize, now_us: u64) {
         let incoming = &self.migrations.incoming[at];
         let (from, serial, groups) = (incoming.from, incoming.serial, incoming.groups);
         // Messages of different threads overtake each other: who offers groups may have given up since,
@@ -182,7 +190,7 @@ impl ElasticThread {
             return;
         }
         self.migrations.incoming[at].state = State::Agreed;
-        self.migrations.incoming[at].waited_at = [OnCpu::now(); 2];
+        self.migrations.incoming[at].waited_at = [(self.migrations.read_on_cpu)(now_us); 2];
         groups.iter().for_each(|group| self.migrations.routes[group] = HELD);
         self.tell_thread(from, Message::Ready(serial));
     }
@@ -201,8 +209,20 @@ impl ElasticThread {
         incoming.to_announce = std::mem::take(&mut ship.to_announce);
         incoming.record = ship.record;
         incoming.fences = std::mem::take(&mut ship.fences);
+        incoming.queued = ship.queued;
+        incoming.unsent = std::mem::take(&mut ship.unsent);
         incoming.shipped_us = ship.now_us;
         incoming.ship = Some(ship);
+    }
+
+    /// The devices have taken what the old thread had built.
+    pub(super) fn hear_sent(&mut self, from: usize, serial: u64, fences: Vec<Box<dyn Fence>>) {
+        if let Some(at) = self.incoming_at(from, serial) {
+            let incoming = &mut self.migrations.incoming[at];
+            incoming.queued = false;
+            // Those that came with the groups are behind us.
+            incoming.fences = fences;
+        }
     }
 
     fn tell_arrival(&mut self, at: usize) {
@@ -213,6 +233,7 @@ impl ElasticThread {
             self.unpack(*ship);
         }
         for group in groups.iter() {
+            self.migrations.quiet.insert(group);
             let (kind, code) = (event_kind::MIGRATED, migrated::ARRIVED);
             let (len, data) = (group as u32, from as u64);
             self.io.events.push(Event { kind, code, len, data, ..Event::default() });
@@ -233,9 +254,13 @@ impl ElasticThread {
     /// Packets and timers of groups that have arrived may speak to the application.
     fn open_returned(&mut self, now_us: u64) {
         let ElasticThread { migrations, touched, to_announce, .. } = self;
+        let read_on_cpu = migrations.read_on_cpu;
         for incoming in &mut migrations.incoming {
             // A connection's time must not go back.
             if incoming.state != State::Returned || now_us < incoming.shipped_us {
+                continue;
+            }
+            if incoming.queued && now_us - incoming.shipped_us < QUIET_US {
                 continue;
             }
             incoming.state = State::Open;
@@ -243,21 +268,20 @@ impl ElasticThread {
             let record = &mut incoming.record;
             record.rpc_us = since(incoming.shipped_us, now_us);
             record.packets = incoming.remote.len() as u32;
-            let off_ns = incoming.waited_at[0].off_ns(incoming.shipped_us);
+            let off_ns = incoming.waited_at[0].off_ns(read_on_cpu(now_us), incoming.shipped_us);
             record.descheduled_us += (off_ns / 1000) as u32;
             record.pause_us = since(record.start_us + u64::from(record.prepare_us), now_us);
             touched.append(&mut incoming.touched);
             migrations.stirred = true;
             to_announce.extend(incoming.to_announce.drain(..));
             migrations.replay.append(&mut incoming.remote);
-            incoming.groups.iter().for_each(|group| _ = migrations.quiet.insert(group));
         }
         self.end_quiet(now_us);
     }
 
     /// Flows of groups that have come may speak as soon as peers have taken what the old thread sent.
     fn end_quiet(&mut self, now_us: u64) {
-        let ElasticThread { migrations, touched, .. } = self;
+        let ElasticThread { migrations, touched, io, .. } = self;
         let Migrations { incoming, quiet, quieted, relink, stirred, .. } = migrations;
         for incoming in incoming.iter_mut().filter(|i| i.state == State::Open) {
             let Some(first) = incoming.groups.iter().next() else { continue };
@@ -267,6 +291,7 @@ impl ElasticThread {
                 continue;
             }
             incoming.fences.clear();
+            io.send_unsent(std::mem::take(&mut incoming.unsent));
             incoming.groups.iter().for_each(|group| quiet.remove(group));
             relink.extend(incoming.groups.iter().map(Relink::new));
             touched.append(quieted);

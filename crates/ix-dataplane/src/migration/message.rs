@@ -1,6 +1,7 @@
 //! What the threads of a migration tell each other. All of it goes through the forwarding rings, so
 //! that it stays in order with the packets that are handed over.
 use super::record::MigrationRecord;
+use super::unsent::Unsent;
 use crate::flow_group::FlowGroup;
 use crate::group_set::GroupSet;
 use crate::handle::FlowId;
@@ -21,6 +22,9 @@ pub enum Message {
     Withdraw(u64),
     /// Old to new: here they are.
     Ship(Box<Ship>),
+    /// Old to new: all that I had built of theirs was given to the devices; peers may not have taken
+    /// it yet.
+    Sent(u64, Vec<Box<dyn Fence>>),
     /// New to old: a packet of theirs came in from a device.
     First(u64),
     /// Old to new: what you get of them from elsewhere came after all that I handed to you.
@@ -60,6 +64,10 @@ pub struct Ship {
     pub packets: VecDeque<Forwarded>,
     /// What the old thread has sent of theirs, and peers may not have taken yet.
     pub fences: Vec<Box<dyn Fence>>,
+    /// More of it waits there for room in a device: [`Message::Sent`] is still to come.
+    pub queued: bool,
+    /// What was not sent, and goes along.
+    pub unsent: Vec<Unsent>,
     pub record: MigrationRecord,
     /// The old thread's time: for these flows it must not go backwards.
     pub now_us: u64,

@@ -21,7 +21,7 @@
 //! answers (`Here`). So ways may be as stale as they like.
 //!
 //! Files: `outgoing.rs` and `incoming.rs` have the two ends, `routes.rs` the ways of packets,
-//! `ship.rs` what is packed and unpacked, `message.rs` and `record.rs` what is said and written down.
+//! `ship.rs` what is packed and unpacked, `unsent.rs` what was built and not sent, `message.rs` and `record.rs` what is said and written down.
 mod incoming;
 mod message;
 mod on_cpu;
@@ -33,6 +33,7 @@ mod ship;
 mod testbed;
 #[cfg(test)]
 mod tests;
+mod unsent;
 
 pub use message::Message;
 pub use record::{MigrationEnd, MigrationRecord};
@@ -46,6 +47,7 @@ use crate::thread::ElasticThread;
 use core::fmt;
 use incoming::Incoming;
 use ix_wire::FLOW_GROUPS;
+use on_cpu::{OnCpu, ReadOnCpu};
 use outgoing::Outgoing;
 use record::Records;
 use routes::{HELD, Switching};
@@ -121,6 +123,7 @@ pub(crate) struct Migrations {
     records: Records,
     serial: u64,
     takes_groups: bool,
+    read_on_cpu: ReadOnCpu,
 }
 
 impl Migrations {
@@ -146,7 +149,13 @@ impl Migrations {
             records: Records::default(),
             serial: 0,
             takes_groups: true,
+            read_on_cpu: OnCpu::in_virtual_time,
         }
+    }
+
+    /// The thread runs on Linux, which also runs others.
+    pub fn run_on_linux(&mut self) {
+        self.read_on_cpu = OnCpu::on_linux;
     }
 
     /// Whether something moves, or was just moved, here.
@@ -257,6 +266,7 @@ impl ElasticThread {
         self.give_up_switching(now_us);
         self.step_incoming(now_us);
         self.begin_requests(now_us);
+        self.step_unsent();
         self.step_outgoing(now_us);
         self.end_replayed(now_us);
         self.step_relink(usize::from(u8::MAX));
@@ -279,6 +289,7 @@ impl ElasticThread {
             Message::Refuse(serial) => self.hear_refusal(serial, now_us),
             Message::Withdraw(serial) => self.hear_withdrawal(from, serial),
             Message::Ship(ship) => self.hear_ship(from, ship),
+            Message::Sent(serial, fences) => self.hear_sent(from, serial, fences),
             Message::First(serial) => self.hear_first(serial),
             Message::Settled(serial, early) => self.hear_settled(from, serial, early),
             Message::Where { group, asks } => self.hear_question(group, asks, from, now_us),

@@ -1,36 +1,38 @@
 //! How long a thread did not run: what a machine with more threads than processors adds to a pause.
 
-/// A moment of the calling thread, in time that passes and in time that it ran.
+/// A moment of a thread, in time that passes and in time that it ran.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct OnCpu {
     wall_ns: u64,
     ran_ns: u64,
 }
 
+/// Tells this moment of the calling thread, in a cycle that began at this time, µs.
+pub type ReadOnCpu = fn(u64) -> OnCpu;
+
 impl OnCpu {
-    /// Now. Costs a system call, so this is for migrations only.
+    /// In virtual time a thread always runs, and a cycle takes none.
+    pub fn in_virtual_time(cycle_us: u64) -> OnCpu {
+        OnCpu { wall_ns: cycle_us * 1000, ran_ns: cycle_us * 1000 }
+    }
+
+    /// On Linux. Costs a system call, so this is for migrations only.
     #[cold]
-    pub fn now() -> OnCpu {
-        // In this order: who does not run between the two does not run after this moment.
-        let wall_ns = read_ns(libc::CLOCK_MONOTONIC);
+    pub fn on_linux(cycle_us: u64) -> OnCpu {
+        // In this order: who does not run between the two does not run after this moment. The cycle's
+        // clock is not quite Linux's.
+        let wall_ns = read_ns(libc::CLOCK_MONOTONIC).max(cycle_us * 1000);
         OnCpu { wall_ns, ran_ns: read_ns(libc::CLOCK_THREAD_CPUTIME_ID) }
     }
 
-    /// This moment, µs, for a cycle that began at `cycle_us`; that itself where the cycle's clock is
-    /// another one (virtual time).
-    pub fn within_us(&self, cycle_us: u64) -> u64 {
-        let now_us = self.wall_ns / 1000;
-        if (cycle_us..cycle_us.saturating_add(1_000_000)).contains(&now_us) {
-            now_us
-        } else {
-            cycle_us
-        }
+    /// In time that passes, µs.
+    pub fn wall_us(&self) -> u64 {
+        self.wall_ns / 1000
     }
 
-    /// Since this moment of the same thread it did not run for so long, ns, apart from what it may
-    /// have been before `from_us` of the monotonic clock.
-    pub fn off_ns(&self, from_us: u64) -> u64 {
-        let now = OnCpu::now();
+    /// Until `now`, a later moment of the same thread, it did not run for so long, ns, apart from what
+    /// it may have been before `from_us`.
+    pub fn off_ns(&self, now: OnCpu, from_us: u64) -> u64 {
         let passed_ns = now.wall_ns.saturating_sub(self.wall_ns);
         let off_ns = passed_ns.saturating_sub(now.ran_ns.saturating_sub(self.ran_ns));
         off_ns.saturating_sub((from_us * 1000).saturating_sub(self.wall_ns))
@@ -51,18 +53,28 @@ mod tests {
 
     #[test]
     fn sleep_counts_and_work_does_not() {
-        let start = OnCpu::now();
+        let now = || OnCpu::on_linux(0);
+        let start = now();
         std::thread::sleep(Duration::from_millis(20));
-        let slept_ns = start.off_ns(0);
+        let slept_ns = start.off_ns(now(), 0);
         assert!(slept_ns >= 19_000_000, "{slept_ns}");
         let half_us = (start.wall_ns + 10_000_000) / 1000;
-        assert!(start.off_ns(half_us) <= start.off_ns(0) - 9_000_000);
+        assert!(start.off_ns(now(), half_us) <= start.off_ns(now(), 0) - 9_000_000);
         let begin = Instant::now();
-        let work = OnCpu::now();
-        while work.ran_ns + 5_000_000 > OnCpu::now().ran_ns {
+        let work = now();
+        while work.ran_ns + 5_000_000 > now().ran_ns {
             std::hint::spin_loop();
         }
         let whole_ns = begin.elapsed().as_nanos() as u64;
-        assert!(work.off_ns(0) <= whole_ns.saturating_sub(4_900_000), "it ran for 5 ms of these");
+        assert!(
+            work.off_ns(now(), 0) <= whole_ns.saturating_sub(4_900_000),
+            "it ran for 5 ms of these"
+        );
+    }
+
+    #[test]
+    fn virtual_time_is_the_callers_alone() {
+        let at = OnCpu::in_virtual_time;
+        assert_eq!((at(7).wall_us(), at(7).off_ns(at(1_000_000), 0)), (7, 0));
     }
 }

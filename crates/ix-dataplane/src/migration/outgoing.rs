@@ -37,8 +37,9 @@ enum State {
     Agreed,
     /// The application was told, and has not come back yet.
     Leaving,
-    /// Gone. What the devices' old queues still hold of them is on its way.
-    Shipped { queues: Vec<Queue>, bounded: bool },
+    /// Gone. What the devices' old queues still hold of them is on its way; so is what was sent, up to
+    /// these packets of the devices.
+    Shipped { queues: Vec<Queue>, bounded: bool, unsent: Option<Vec<u64>> },
 }
 
 /// A device's queue that may hold packets of groups which are gone.
@@ -61,6 +62,13 @@ impl Outgoing {
     /// Whether cycles are needed though no packet comes: devices must be asked.
     pub fn is_busy(&self) -> bool {
         matches!(self.state, State::Shipped { .. } | State::Agreed)
+    }
+
+    /// Whom to tell, once, that these devices have been given all that was built for the groups.
+    pub fn has_sent(&mut self, ports: &[Port]) -> Option<(usize, u64)> {
+        let State::Shipped { unsent, .. } = &mut self.state else { return None };
+        let given = |(upto, port): (&u64, &Port)| port.handed >= *upto;
+        unsent.take_if(|upto| upto.iter().zip(ports).all(given)).map(|_| (self.to, self.serial))
     }
 
     /// When it is over at the latest.
@@ -188,11 +196,12 @@ impl ElasticThread {
     /// Holds the groups from now on, points the devices' tables to the new thread, and tells the
     /// application: the last that it hears of these groups here.
     fn leave(&mut self, at: usize, now_us: u64) {
+        let read_on_cpu = self.migrations.read_on_cpu;
         let Some(outgoing) = self.migrations.outgoing.get_mut(at) else { return };
         outgoing.state = State::Leaving;
         // What the cycle did before this moment was no pause.
-        outgoing.held_at = OnCpu::now();
-        outgoing.held_us = outgoing.held_at.within_us(now_us);
+        outgoing.held_at = read_on_cpu(now_us);
+        outgoing.held_us = outgoing.held_at.wall_us();
         outgoing.record.prepare_us = since(outgoing.record.start_us, outgoing.held_us);
         let (groups, to) = (outgoing.groups, outgoing.to);
         for group in groups.iter() {
@@ -210,19 +219,25 @@ impl ElasticThread {
 
     /// The application has come back, and all its calls on the groups are carried out.
     pub(super) fn ship_leaving(&mut self, now_us: u64) {
+        let read_on_cpu = self.migrations.read_on_cpu;
         for at in 0..self.migrations.outgoing.len() {
             let Some(outgoing) = self.migrations.outgoing.get_mut(at) else { return };
             if !matches!(outgoing.state, State::Leaving) {
                 continue;
             }
             let queues = self.io.ports.iter().map(Queue::of).collect();
-            outgoing.state = State::Shipped { queues, bounded: false };
             outgoing.record.wait_us = since(outgoing.held_us, now_us);
-            outgoing.record.descheduled_us = (outgoing.held_at.off_ns(0) / 1000) as u32;
+            outgoing.record.descheduled_us =
+                (outgoing.held_at.off_ns(read_on_cpu(now_us), 0) / 1000) as u32;
             let (groups, to, serial) = (outgoing.groups, outgoing.to, outgoing.serial);
             let held = std::mem::take(&mut outgoing.held);
             let record = outgoing.record;
-            let ship = self.pack(serial, groups, held, record);
+            let mut ship = self.pack(serial, groups, held, record);
+            let unsent = self.io.unsent();
+            ship.queued = unsent.is_some();
+            if let Some(outgoing) = self.migrations.outgoing.get_mut(at) {
+                outgoing.state = State::Shipped { queues, bounded: false, unsent };
+            }
             for group in groups.iter() {
                 self.migrations.routes[group] = to as u16;
                 self.migrations.promised.remove(group);
@@ -238,12 +253,15 @@ impl ElasticThread {
     /// the new thread is told.
     fn settle(&mut self, at: usize, now_us: u64) -> bool {
         let Some(outgoing) = self.migrations.outgoing.get_mut(at) else { return true };
-        let State::Shipped { queues, bounded } = &mut outgoing.state else { return false };
+        let State::Shipped { queues, bounded, unsent } = &mut outgoing.state else { return false };
         // What came while the application was away is no longer in a queue, and not handed over yet.
         if self.away.has_kept() {
             return false;
         }
         let waited_us = now_us.saturating_sub(outgoing.held_us);
+        if unsent.is_some() && waited_us < OVERDUE_US {
+            return false;
+        }
         for (queue, port) in queues.iter_mut().zip(&self.io.ports) {
             if *queue != Queue::Open {
                 continue;

@@ -59,11 +59,9 @@ impl ElasticThread {
                 self.io.rx_pool.disown(&packet.mbuf);
             }
         }
-        match self.capture {
-            None => self.io.transmit(),
-            Some(_) => self.transmit_captured(),
-        };
-        let fences = self.io.ports.iter_mut().filter_map(|port| port.nic.fence()).collect();
+        self.transmit_all();
+        let unsent = self.take_unsent(&groups);
+        let fences = self.io.fences();
         let now_us = self.io.now_us;
         let cookies = self.listeners.cookies(now_us);
         Ship {
@@ -76,6 +74,8 @@ impl ElasticThread {
             cookies,
             packets,
             fences,
+            queued: false,
+            unsent,
             record,
             now_us,
         }

@@ -96,7 +96,11 @@ fn groups_move_without_a_table_too() {
 /// Two hosts with one connection, and the group that it has at the server.
 fn one_connection(threads: usize, config: fn(&mut Config)) -> (Bed, usize) {
     let side = |last, threads| Kind { config, ..kind(last, threads, 1000, SimChange::Settled) };
-    let mut bed = Bed::new(&side(1, 1), &side(2, threads), 5);
+    connect_one(&side(1, 1), &side(2, threads))
+}
+
+fn connect_one(client: &Kind, server: &Kind) -> (Bed, usize) {
+    let mut bed = Bed::new(client, server, 5);
     bed.hosts[0].connect(0, 2, 1000);
     let server = |bed: &Bed| {
         let mut conns = bed.hosts[1].threads.iter().flat_map(|t| t.app.conns.values());
@@ -392,4 +396,166 @@ fn the_new_thread_does_not_overtake_the_old_one() {
     }
     let sent = bed.hosts[1].device.take_sent();
     assert!(sent.iter().any(|(q, f)| *q != from && f.len() > 60));
+}
+
+/// The server's threads alone, step by step: what it sends is taken when the test looks.
+struct Alone {
+    bed: Bed,
+    from: usize,
+    groups: GroupSet,
+}
+
+impl Alone {
+    /// One connection at rest, on a device with room for so many sent frames.
+    fn new(sent_frames: usize) -> Alone {
+        let config = |config: &mut Config| config.tcp.timestamps = true;
+        let side = |last, threads| Kind { config, ..kind(last, threads, 1000, SimChange::Settled) };
+        let mut server = side(2, 2);
+        server.options.sent_frames = sent_frames;
+        let (mut bed, group) = connect_one(&side(1, 1), &server);
+        bed.hosts[1].idle = true;
+        bed.spin(300);
+        bed.hosts[1].device.take_sent();
+        let from = bed.hosts[1].shared.owner(group);
+        Alone { bed, from, groups: [group].into_iter().collect() }
+    }
+
+    fn step(&mut self, thread: usize) {
+        self.bed.now_us += 5;
+        self.bed.hosts[1].run(thread, self.bed.now_us);
+    }
+
+    /// The application says so much, and then nothing.
+    fn say(&mut self, thread: usize, total: usize) {
+        for conn in self.bed.hosts[1].threads[thread].app.conns.values_mut() {
+            (conn.total, conn.shut) = (total, true);
+        }
+        self.bed.hosts[1].idle = false;
+        self.step(thread);
+        self.bed.hosts[1].idle = true;
+        self.step(thread);
+    }
+
+    fn migrate(&mut self) {
+        let to = 1 - self.from;
+        self.bed.hosts[1].migrate(&self.groups, to);
+        for _ in 0..20 {
+            self.step(self.from);
+            self.step(to);
+        }
+        let group = self.groups.iter().next().unwrap();
+        assert_eq!(self.bed.hosts[1].shared.owner(group), to);
+    }
+
+    /// Queues, and sequence numbers, of data that was sent since the last look.
+    fn sent(&mut self) -> Vec<(usize, u32)> {
+        let sent = self.bed.hosts[1].device.take_sent();
+        let number = |frame: &[u8]| u32::from_be_bytes(frame[38..42].try_into().unwrap());
+        let data = sent.iter().filter(|(_, frame)| frame.len() > 80 && frame[23] == 6);
+        data.map(|(queue, frame)| (*queue, number(frame))).collect()
+    }
+}
+
+/// What waits for its next hop's address leaves from the new thread, before what is said there.
+#[test]
+fn what_waits_for_a_next_hop_goes_along() {
+    let mut alone = Alone::new(4096);
+    let mac = [2, 0, 0, 0, 0, 2];
+    alone.bed.hosts[1].shared.neighbors.links_changed(&[mac], alone.bed.now_us);
+    alone.say(alone.from, 2000);
+    let asked = alone.bed.hosts[1].device.take_sent();
+    assert!(!asked.is_empty() && asked.iter().all(|(_, frame)| frame[12..14] == [8, 6]));
+    alone.migrate();
+    alone.say(1 - alone.from, 3000);
+    assert_eq!(alone.sent(), []);
+    assert_eq!(alone.bed.hosts[1].threads[alone.from].elastic.io.tx_pool.in_use(), 0);
+    // The answer comes in; the new thread is the last to hear of it.
+    for (_, frame) in asked {
+        alone.bed.hosts[0].device.inject(frame);
+    }
+    for _ in 0..3 {
+        alone.bed.hosts[0].run(0, alone.bed.now_us);
+    }
+    for (_, frame) in alone.bed.hosts[0].device.take_sent() {
+        alone.bed.hosts[1].device.inject(frame);
+    }
+    for _ in 0..4 {
+        alone.step(alone.from);
+    }
+    assert_eq!(alone.sent(), []);
+    for _ in 0..4 {
+        alone.step(1 - alone.from);
+    }
+    let sent = alone.sent();
+    assert!(sent.len() == 2 && sent.is_sorted(), "{sent:?}");
+    assert!(sent.iter().all(|(queue, _)| *queue == 1 - alone.from), "{sent:?}");
+    for host in &alone.bed.hosts {
+        assert_eq!(host.total("tcp.retransmits") + host.total("drops.arp_pending"), 0);
+    }
+}
+
+/// As what waits for its turn in a rate does.
+#[test]
+fn what_waits_for_a_rate_goes_along() {
+    for gate in ["rate tx 100kbit", "rate flow 100kbit"] {
+        let mut alone = Alone::new(4096);
+        let shared = alone.bed.hosts[1].shared.clone();
+        shared.gate.set(gate.parse().unwrap());
+        alone.say(alone.from, 9000);
+        let first = alone.sent();
+        assert!(first.len() < 5, "{gate}: {first:?}");
+        alone.migrate();
+        alone.say(1 - alone.from, 10_000);
+        shared.gate.set(Default::default());
+        for _ in 0..4 {
+            alone.step(alone.from);
+        }
+        for _ in 0..4 {
+            alone.step(1 - alone.from);
+        }
+        let rest = alone.sent();
+        assert!(rest.iter().all(|(queue, _)| *queue == 1 - alone.from), "{gate}: {rest:?}");
+        let numbers: Vec<u32> = first.iter().chain(&rest).map(|(_, n)| *n).collect();
+        assert!(numbers.len() == 7 && numbers.is_sorted(), "{gate}: {numbers:?}");
+    }
+}
+
+/// What waits for room in a device leaves from the old thread, and the new one waits for that.
+#[test]
+fn what_waits_for_a_device_leaves_first() {
+    let mut alone = Alone::new(2);
+    alone.say(alone.from, 9000);
+    let mut all = alone.sent();
+    assert_eq!(all.len(), 2);
+    alone.migrate();
+    alone.say(1 - alone.from, 10_000);
+    let more = alone.sent();
+    assert!(more.iter().all(|(queue, _)| *queue == alone.from), "overtaken: {more:?}");
+    all.extend(more);
+    for _ in 0..10 {
+        alone.step(alone.from);
+        alone.step(1 - alone.from);
+        all.extend(alone.sent());
+    }
+    let numbers: Vec<u32> = all.iter().map(|(_, number)| *number).collect();
+    assert!(numbers.len() == 7 && numbers.is_sorted(), "{numbers:?}");
+    assert_eq!(all.last().unwrap().0, 1 - alone.from);
+    assert_eq!(alone.bed.hosts[1].total("tcp.retransmits"), 0);
+}
+
+/// Virtual time may be that of Linux's clock, and is read from nowhere else.
+#[test]
+fn a_migration_reads_no_clock() {
+    let at_us = crate::clock::Clock::new().now_us();
+    let records = || {
+        let (mut bed, group) = one_connection(2, |_| {});
+        bed.now_us = at_us;
+        bed.spin(1000);
+        let to = 1 - bed.hosts[1].shared.owner(group);
+        move_group(&mut bed, group, to);
+        bed.hosts[1].records()
+    };
+    let first = records();
+    assert!(first.iter().all(|r| r.total_us < 10_000 && r.descheduled_us == 0), "{first:?}");
+    assert_eq!(first, records());
 }

@@ -84,6 +84,22 @@ impl<B> PendingQueue<B> {
         queue.into_iter().map(|(_, packet)| packet)
     }
 
+    /// Takes the packets that `wanted` says, in order for each next hop.
+    pub fn extract(&mut self, wanted: impl Fn(&B) -> bool) -> Vec<(IpAddr, B)> {
+        let mut out = Vec::new();
+        for (hop, queue) in &mut self.hops {
+            for (since_us, packet) in std::mem::take(queue) {
+                match wanted(&packet) {
+                    true => out.push((*hop, packet)),
+                    false => queue.push_back((since_us, packet)),
+                }
+            }
+        }
+        self.hops.retain(|_, queue| !queue.is_empty());
+        self.total -= out.len();
+        out
+    }
+
     /// Takes one packet that has waited too long; call until there is none.
     pub fn expire(&mut self, now_us: u64) -> Option<B> {
         let too_old = |since_us: u64| now_us.saturating_sub(since_us) >= self.wait_us_max;
@@ -150,7 +166,7 @@ mod tests {
     proptest! {
         /// Every packet comes out exactly once, in order for its hop, and the bounds hold.
         #[test]
-        fn nothing_is_lost_or_doubled(steps in prop::collection::vec((0u8..5, 0u8..4), 0..300)) {
+        fn nothing_is_lost_or_doubled(steps in prop::collection::vec((0u8..5, 0u8..5), 0..300)) {
             let mut queue = PendingQueue::with_limits(4, 9, 50);
             let mut seen = vec![Vec::new(); 5];
             let mut pushed = 0;
@@ -159,6 +175,12 @@ mod tests {
                 let came_out: Vec<(u8, usize)> = match action {
                     0 => queue.take(hop(to)).collect(),
                     1 => queue.expire(now_us).into_iter().collect(),
+                    2 => {
+                        let odd = queue.extract(|(_, n)| n % 2 == 1);
+                        prop_assert!(odd.iter().all(|(at, (to, n))| *at == hop(*to) && n % 2 == 1));
+                        odd.into_iter().for_each(|(_, (to, n))| seen[usize::from(to)].push(n));
+                        Vec::new()
+                    }
                     _ => {
                         pushed += 1;
                         queue.push(hop(to), (to, n), now_us).err().into_iter().collect()
