@@ -175,6 +175,8 @@ impl Audit {
             error::BAD_HANDLE | error::MOVED => !on_flow || !wall.flows.contains_key(&handle),
             error::STATE => on_flow,
             error::IN_USE => call.op == call_op::CONNECT,
+            // From a port whose flow group is another thread's.
+            error::INVALID => call.op == call_op::CONNECT && call.args[4] != 0,
             _ => false,
         };
         if !forgivable {

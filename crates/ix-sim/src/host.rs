@@ -1,10 +1,10 @@
 //! A host: real elastic threads with real event loops, on a simulated device and clock.
 use crate::audit::{Audit, Wall};
-use crate::ledger::Ledger;
+use crate::ledger::{Ledger, Role};
 use crate::nic::{Port, PortConfig, Spread};
 use crate::orders::{Broker, Order};
 use crate::peer::{PORT, Peer, Talk};
-use crate::plan::{HostPlan, SpreadPlan};
+use crate::plan::{ConnectionPlan, HostPlan, SpreadPlan};
 use crate::rng::Rng;
 use ix_abi::{CALLS_MAX, Call, EVENTS_MAX, Event, ThreadArea, ThreadStatus, call_op, gate_op};
 use ix_dataplane::config::AddressCheck;
@@ -280,18 +280,33 @@ impl Host {
         shared.updates.set_source(Box::new(host.broker.clone()));
         for (thread, rings) in forwarding(plan.threads).into_iter().enumerate() {
             let core = host.core(&shared, thread, rings, now_us);
-            let peer = Peer::new(ledger.clone(), servers.clone(), host.rng.fork());
+            let peer = Peer::new(ledger.clone(), servers.clone(), host.rng.fork(), now_us);
             let started = host.start(core, peer, thread, &team, now_us);
             host.threads.push(started);
         }
         let plans = ledger.borrow().plans.clone();
         for (number, connection) in plans.iter().enumerate() {
-            if connection.client.0 == index {
-                let (io, peer) = host.threads[connection.client.1].service.parts();
-                peer.schedule(io, number);
-            }
+            host.schedule(index, number, connection);
         }
         host
+    }
+
+    /// What its applications have to do with a connection.
+    fn schedule(&mut self, index: usize, number: usize, connection: &ConnectionPlan) {
+        let (client, server) = (connection.client, connection.server);
+        if connection.meets.is_none() {
+            if client.0 == index {
+                let (io, peer) = self.threads[client.1].service.parts();
+                peer.schedule(io, number);
+            }
+            return;
+        }
+        // Which thread has the flow group of its ports is not known: all of them try.
+        let role = if client.0 == index { Role::Client } else { Role::Server };
+        for thread in self.threads.iter_mut().filter(|_| index == client.0 || index == server) {
+            let (io, peer) = thread.service.parts();
+            peer.schedule_meeting(io, number, role);
+        }
     }
 
     fn core(
@@ -518,6 +533,18 @@ impl Host {
         self.threads.iter().map(of).sum()
     }
 
+    /// What all migrations took, from first to last and in pauses, µs.
+    pub fn moves_took_us(&self) -> [u64; 2] {
+        let mut took_us = [0; 2];
+        for thread in &self.threads {
+            for record in &thread.core.borrow().records {
+                took_us[0] += u64::from(record.total_us);
+                took_us[1] += u64::from(record.pause_us + record.descheduled_us);
+            }
+        }
+        took_us
+    }
+
     /// Counters of all threads.
     pub fn metrics(&self) -> Snapshot {
         Snapshot::of(&self.page)
@@ -561,6 +588,7 @@ fn config(index: usize, plan: &HostPlan, rng: &mut Rng) -> Config {
         backlog: if plan.backlog == 0 { 4096 } else { plan.backlog },
         tcp: plan.tcp.clone(),
         mark_queue: plan.mark_queue,
+        drop_queue: plan.drop_queue,
         ..Config::default()
     }
 }

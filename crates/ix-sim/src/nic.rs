@@ -63,7 +63,8 @@ pub struct PortConfig {
 }
 
 struct Queue {
-    rx: VecDeque<Vec<u8>>,
+    /// With the time since which each waits.
+    rx: VecDeque<(u64, Vec<u8>)>,
     /// Handed over, waiting for the doorbell.
     tx: VecDeque<Vec<u8>>,
     overruns: u64,
@@ -76,8 +77,18 @@ struct State {
     /// Changes of it that do not hold yet: when, group, queue.
     changes: VecDeque<(u64, usize, u8)>,
     now_us: u64,
+    waited: Waited,
     spread: Spread,
     toeplitz: Option<Toeplitz>,
+}
+
+/// How long frames waited in receive rings.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Waited {
+    /// All of them together, µs.
+    pub total_us: u64,
+    /// The one that waited longest, µs.
+    pub most_us: u64,
 }
 
 /// The network's end of a device. Clones are the same device.
@@ -97,6 +108,7 @@ impl Port {
             reta: std::array::from_fn(|group| (group % config.queues) as u8),
             changes: VecDeque::new(),
             now_us: 0,
+            waited: Waited::default(),
             toeplitz: match &config.spread {
                 Spread::Rss(key) => Some(Toeplitz::new(key)),
                 _ => None,
@@ -133,9 +145,10 @@ impl Port {
     pub fn deliver(&self, frame: Vec<u8>) -> usize {
         let mut state = self.state();
         let queue = state.queue_of(&frame);
+        let now_us = state.now_us;
         let ring = &mut state.queues[queue];
         if ring.rx.len() < self.config.ring {
-            ring.rx.push_back(frame);
+            ring.rx.push_back((now_us, frame));
         } else {
             ring.overruns += 1;
         }
@@ -145,6 +158,11 @@ impl Port {
     /// The next frame that was sent.
     pub fn take_sent(&self) -> Option<Vec<u8>> {
         self.state().sent.pop_front()
+    }
+
+    /// How long frames have waited in its rings.
+    pub fn waited(&self) -> Waited {
+        self.state().waited
     }
 
     /// It is that late.
@@ -228,17 +246,20 @@ impl Nic for SimNic {
         max: usize,
         out: &mut Vec<RxPacket>,
     ) -> usize {
-        let mut state = self.port.state();
-        let ring = &mut state.queues[self.queue].rx;
+        let State { queues, waited, now_us, .. } = &mut *self.port.state();
+        let ring = &mut queues[self.queue].rx;
         let mut received = 0;
         // A frame longer than an mbuf takes several, which must all be there.
-        while let Some(frame) = ring.front() {
+        while let Some((since_us, frame)) = ring.front() {
             let pieces = mbufs_for(frame.len()).max(1);
             if received + pieces > max || pieces > rx_pool.free() {
                 break;
             }
             received += pieces;
-            let frame = ring.pop_front().unwrap_or_default();
+            let wait_us = now_us.saturating_sub(*since_us);
+            waited.total_us += wait_us;
+            waited.most_us = waited.most_us.max(wait_us);
+            let (_, frame) = ring.pop_front().unwrap_or_default();
             copy_frame(&frame, memory, rx_pool, out);
         }
         received

@@ -24,6 +24,9 @@ const CHUNK: usize = 16 << 10;
 /// acknowledgement, so that windows close and must be probed.
 const LAZY_US: u64 = 2_000_000;
 
+/// Between two attempts at a simultaneous open, µs: both ends try at the same times.
+const MEET_EVERY_US: u64 = 1_000_000;
+
 /// One side of a connection.
 pub struct Talk {
     role: Role,
@@ -40,8 +43,15 @@ pub struct Talk {
 }
 
 impl Talk {
+    /// With a greeting, which a server needs to know its plan.
     fn new(role: Role, plan: Option<usize>) -> Talk {
         let greeting = plan.map(greeting_of).unwrap_or_default();
+        Talk { greeting, ..Talk::known(role, plan) }
+    }
+
+    /// Both ends know of what plan it is.
+    fn known(role: Role, plan: Option<usize>) -> Talk {
+        let greeting = Vec::new();
         let (sent, received, eof, shut, reading_later) = (0, 0, false, false, false);
         Talk { role, plan, greeting, sent, received, eof, shut, reading_later }
     }
@@ -49,6 +59,7 @@ impl Talk {
 
 enum Alarm {
     Connect(usize),
+    Meet(usize, Role),
     Read(u64),
 }
 
@@ -57,6 +68,7 @@ pub struct Peer {
     ledger: Rc<RefCell<Ledger>>,
     servers: Rc<[SocketAddr]>,
     rng: Rng,
+    start_us: u64,
     alarms: HashMap<u64, Alarm>,
     next_alarm: u64,
     scratch: Vec<u8>,
@@ -80,9 +92,14 @@ fn key(plan: usize, from: Role, exchange: Exchange) -> u64 {
 
 impl Peer {
     /// An application that knows where the servers are.
-    pub fn new(ledger: Rc<RefCell<Ledger>>, servers: Rc<[SocketAddr]>, rng: Rng) -> Peer {
+    pub fn new(
+        ledger: Rc<RefCell<Ledger>>,
+        servers: Rc<[SocketAddr]>,
+        rng: Rng,
+        start_us: u64,
+    ) -> Peer {
         let (alarms, scratch) = (HashMap::new(), vec![0; CHUNK]);
-        Peer { ledger, servers, rng, alarms, next_alarm: 0, scratch }
+        Peer { ledger, servers, rng, start_us, alarms, next_alarm: 0, scratch }
     }
 
     /// Will connect as planned.
@@ -100,6 +117,34 @@ impl Peer {
     fn connect(&mut self, io: &mut Io<Talk>, plan: usize) {
         let server = self.ledger.borrow().plans[plan].server;
         io.connect(self.servers[server], Talk::new(Role::Client, Some(plan)));
+    }
+
+    /// Will take its part in a simultaneous open.
+    pub fn schedule_meeting(&mut self, io: &mut Io<Talk>, plan: usize, role: Role) {
+        let after_us = self.ledger.borrow().plans[plan].after_us;
+        self.alarm(io, after_us, Alarm::Meet(plan, role));
+    }
+
+    /// Tries to meet the other end, which tries at the same time, and will try again then.
+    fn meet(&mut self, io: &mut Io<Talk>, number: usize, role: Role) {
+        if self.ledger.borrow_mut().side(number, role).progress != Progress::Waiting {
+            return;
+        }
+        let plan = self.plan(number);
+        let Some(ports) = plan.meets else { return };
+        let (host, total) = match role {
+            Role::Client => (plan.server, plan.up()),
+            Role::Server => (plan.client.0, plan.down()),
+        };
+        let there = SocketAddr::new(self.servers[host].ip(), ports[1 - role as usize]);
+        let talk = Talk::known(role, Some(number));
+        let id = io.connect_from(ports[role as usize], there, talk);
+        if let Some(mut conn) = io.conn(id).filter(|_| total == 0 && plan.end == End::HalfClose) {
+            conn.state_mut().shut = true;
+            conn.shutdown();
+        }
+        let since_us = io.now_us().saturating_sub(self.start_us + plan.after_us);
+        self.alarm(io, MEET_EVERY_US - since_us % MEET_EVERY_US, Alarm::Meet(number, role));
     }
 
     fn plan(&self, plan: usize) -> ConnectionPlan {
@@ -270,8 +315,8 @@ impl Handler for Peer {
 
     fn on_connected(&mut self, conn: &mut Conn<'_, Talk>) {
         let talk = conn.state();
-        let (Role::Client, Some(plan)) = (talk.role, talk.plan) else { return };
-        self.ledger.borrow_mut().side(plan, Role::Client).progress = Progress::Open;
+        let (role, Some(plan)) = (talk.role, talk.plan) else { return };
+        self.ledger.borrow_mut().side(plan, role).progress = Progress::Open;
         self.pump(conn);
     }
 
@@ -319,6 +364,9 @@ impl Handler for Peer {
         if let Dead::NotConnected(_) = why {
             // The network may be cut: an application tries again.
             self.ledger.borrow_mut().side(plan, role).failed_attempts += 1;
+            if self.plan(plan).meets.is_some() {
+                return;
+            }
             let delay_us = self.rng.between(100_000, 1_000_000);
             self.alarm(conn.io(), delay_us, Alarm::Connect(plan));
             return;
@@ -340,6 +388,7 @@ impl Handler for Peer {
     fn on_timer(&mut self, io: &mut Io<Talk>, token: u64) {
         match self.alarms.remove(&token) {
             Some(Alarm::Connect(plan)) => self.connect(io, plan),
+            Some(Alarm::Meet(plan, role)) => self.meet(io, plan, role),
             Some(Alarm::Read(id)) => {
                 if let Some(mut conn) = io.conn(id) {
                     conn.state_mut().reading_later = false;

@@ -1,4 +1,6 @@
 //! What a seed stands for: hosts, what goes wrong and when, and which connections are made.
+mod connections;
+
 use crate::nic::Promise;
 use crate::orders::{Order, orders};
 use crate::rng::Rng;
@@ -141,6 +143,8 @@ pub struct HostPlan {
     pub backlog: u32,
     /// Packets that wait in a receive ring from which on senders that know ECN are told.
     pub mark_queue: usize,
+    /// From which on some of the others' payload is dropped early; 0: never.
+    pub drop_queue: usize,
     /// The host's wire.
     pub faults: Faults,
 }
@@ -201,6 +205,8 @@ pub struct ConnectionPlan {
     pub end: End,
     /// Client, server: leaves data unread for a while, so that windows close.
     pub lazy: [bool; 2],
+    /// Both connect to each other at the same time, client and server from these ports.
+    pub meets: Option<[u16; 2]>,
 }
 
 impl ConnectionPlan {
@@ -258,7 +264,11 @@ impl Plan {
         }
         let hosts = hosts;
         let changes = changes(&mut rng, &hosts, start_us, heal_us, options.loss.is_some());
-        let connections = connections(&mut rng, scenario, &hosts, heal_us - start_us, options);
+        let span_us = heal_us - start_us;
+        let mut connections = connections::of(&mut rng, scenario, &hosts, span_us, options);
+        if scenario == Scenario::Lives {
+            connections.extend(connections::meetings(seed, &hosts, span_us));
+        }
         let often = scenario == Scenario::Migration;
         let (moves, orders) = match scenario {
             Scenario::Life => (Vec::new(), orders(&mut moving, &hosts, start_us, heal_us)),
@@ -407,6 +417,7 @@ fn host(rng: &mut Rng, kinds: [bool; 6], loss: Option<f64>) -> HostPlan {
         tcp: tcp(rng),
         backlog: rng.pick(&[0, 0, 32, 128]),
         mark_queue: 256,
+        drop_queue: 0,
         faults,
     }
 }
@@ -490,75 +501,6 @@ fn changes(
     }
     changes.sort_by_key(|change| change.at_us);
     changes
-}
-
-fn connections(
-    rng: &mut Rng,
-    scenario: Scenario,
-    hosts: &[HostPlan],
-    span_us: u64,
-    options: &Options,
-) -> Vec<ConnectionPlan> {
-    let (bulk, echo, churn) = match scenario {
-        Scenario::Bulk => (rng.between(1, 4), 0, 0),
-        Scenario::Echo => (0, rng.spread(1, 60), 0),
-        Scenario::Churn => (0, 0, rng.spread(20, 400)),
-        Scenario::Lives => (0, 0, rng.between(300, 600)),
-        Scenario::All | Scenario::Migration | Scenario::Life => {
-            (rng.below(3), rng.below(10), rng.spread(1, 100))
-        }
-    };
-    // Now and then everybody begins at once: floods of SYNs, full backlogs.
-    let span_us = if rng.chance(0.2) { 0 } else { span_us };
-    let mut all = Vec::new();
-    for _ in 0..bulk {
-        let bytes =
-            |rng: &mut Rng| options.bulk_bytes.unwrap_or_else(|| rng.spread(1_000, 4_000_000));
-        let exchange = Exchange::Bulk { up: bytes(rng), down: bytes(rng) };
-        all.push(connection(rng, hosts, exchange, span_us / 4, false));
-    }
-    for _ in 0..echo {
-        let size = rng.spread(1, 20_000);
-        let count = rng.spread(1, (200_000 / size).clamp(1, 300));
-        all.push(connection(rng, hosts, Exchange::Echo { size, count }, span_us / 2, false));
-    }
-    for _ in 0..churn {
-        let lives = scenario == Scenario::Lives;
-        let exchange = if lives && rng.chance(0.5) {
-            Exchange::Echo { size: rng.between(1, 2_000), count: rng.between(5, 9) }
-        } else if rng.chance(0.5) || lives {
-            Exchange::Bulk { up: rng.below(20_000), down: rng.below(20_000) }
-        } else {
-            Exchange::Echo { size: rng.between(1, 2_000), count: rng.between(1, 3) }
-        };
-        all.push(connection(rng, hosts, exchange, span_us, true));
-    }
-    all
-}
-
-fn connection(
-    rng: &mut Rng,
-    hosts: &[HostPlan],
-    exchange: Exchange,
-    span_us: u64,
-    aborts: bool,
-) -> ConnectionPlan {
-    let from = rng.below(hosts.len() as u64) as usize;
-    let others = rng.between(1, hosts.len() as u64 - 1) as usize;
-    let mut plan = ConnectionPlan {
-        after_us: rng.below(span_us + 1),
-        client: (from, rng.below(hosts[from].threads as u64) as usize),
-        server: (from + others) % hosts.len(),
-        exchange,
-        end: rng.pick(&[End::HalfClose, End::ClientCloses, End::ServerCloses]),
-        lazy: [rng.chance(0.1), rng.chance(0.1)],
-    };
-    if aborts && rng.chance(0.3) {
-        let after = rng.below(plan.up() + plan.down() + 1);
-        plan.end =
-            if rng.chance(0.5) { End::ClientAborts(after) } else { End::ServerAborts(after) };
-    }
-    plan
 }
 
 #[cfg(test)]

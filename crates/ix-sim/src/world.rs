@@ -325,8 +325,17 @@ impl World {
         let ended =
             ORDERS.iter().map(|&name| (name, orders.iter().filter(|o| **o == name).count()));
         let ended = ended.map(|(name, count)| (name, count as u64));
+        let each = self.hosts.iter().map(|host| host.moves_took_us());
+        let sums = each.fold([0; 2], |sum, one| [sum[0] + one[0], sum[1] + one[1]]);
+        let waits: Vec<_> = self.hosts.iter().map(|host| host.port().waited()).collect();
+        let took = [
+            ("moves.total_us", sums[0]),
+            ("moves.pause_us", sums[1]),
+            ("rx_waited_us", waits.iter().map(|waited| waited.total_us).sum()),
+            ("rx_waited_most_us", waits.iter().map(|waited| waited.most_us).max().unwrap_or(0)),
+        ];
         let counters = COUNTERS.iter().map(|&name| (name, total(name)));
-        let counters = counters.chain(ends).chain(ended).collect();
+        let counters = counters.chain(ends).chain(took).chain(ended).collect();
         let (connections, bytes) = (ledger.plans.len(), ledger.bytes());
         let lives = self.observer.into_lives();
         Outcome { violations, connections, bytes, took_us, frames, counters, lives }
@@ -374,6 +383,7 @@ const COUNTERS: &[&str] = &[
     "knocks",
     "syn_cookies",
     "drops.rx_pressure",
+    "drops.early",
     "tcp.retransmits",
     "tcp.rto",
     "tcp.tlp",

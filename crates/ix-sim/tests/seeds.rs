@@ -155,19 +155,32 @@ fn a_seed_repeats_to_the_last_counter() {
     }
 }
 
+/// A run of lives as it was before there were simultaneous opens among them.
+fn as_it_was_found(seed: u64) -> Outcome {
+    let mut plan = Plan::new(seed, Scenario::Lives, &Options::default());
+    plan.connections.retain(|connection| connection.meets.is_none());
+    well(seed, plan)
+}
+
 /// Small pools of receive frames: what one thread received for the others left its own pool empty,
 /// and the others kept it.
 #[test]
 fn regression_a_thread_that_receives_for_others_keeps_frames() {
-    all_well(70_000..70_001, Scenario::Lives, &Options::default());
+    as_it_was_found(70_000);
+}
+
+/// Segments that waited for ARP on the old thread left after newer ones of the thread to which their
+/// flow group had moved.
+#[test]
+fn regression_what_waits_for_a_next_hop_moves_with_its_group() {
+    assert!(as_it_was_found(2_000_642).counter("moves.bound") > 0, "nothing moved");
 }
 
 /// Hundreds of connections begin at once behind a small queue. With exact timeouts their
 /// retransmissions stayed in step, and the same ones overflowed the queue until they gave up.
 #[test]
 fn regression_retransmissions_do_not_stay_in_step() {
-    let outcomes = all_well(1869..1870, Scenario::Lives, &Options::default());
-    assert!(total(&outcomes, "tcp.rto") > 400, "the queue was large enough");
+    assert!(as_it_was_found(1869).counter("tcp.rto") > 400, "the queue was large enough");
 }
 
 /// Hosts that fall behind what comes in: senders that know ECN hear of it before the ring overflows.
@@ -193,6 +206,61 @@ fn a_queue_in_front_of_a_host_is_told_of_by_marks() {
     assert_eq!(total(&unmarked, "tcp.ce_received") + total(&unmarked, "tcp.ecn_reductions"), 0);
     let (with, without) = (total(&marked, "tcp.retransmits"), total(&unmarked, "tcp.retransmits"));
     assert!(with * 2 < without, "{with} retransmissions with marks, {without} without");
+}
+
+/// The same for senders without ECN: some payload is dropped long before the ring is full, so packets
+/// wait a fraction of the time, and what arrives is hardly less.
+#[test]
+fn a_queue_in_front_of_a_host_is_kept_short_by_early_drops() {
+    let run = |seed, drop_queue| {
+        let options = Options { bulk_bytes: Some(3 << 20), ..Options::default() };
+        let mut plan = Plan::new(seed, Scenario::Bulk, &options);
+        for host in &mut plan.hosts {
+            host.faults = Faults::none(500);
+            host.tcp = ix_tcp::Config { ecn: ix_tcp::EcnMode::Off, ..ix_tcp::Config::default() };
+            (host.ring, host.batch, host.cycle_us, host.stall) = (1024, 8, 200, 0.0);
+            (host.rx_frames, host.threads) = (8192, 1);
+            (host.mark_queue, host.drop_queue) = (0, drop_queue);
+        }
+        for connection in &mut plan.connections {
+            (connection.client.1, connection.lazy) = (0, [false; 2]);
+        }
+        let heal_us = plan.heal_us;
+        plan.changes.retain(|change| change.at_us == heal_us);
+        plan.moves.clear();
+        well(seed, plan)
+    };
+    let early: Vec<Outcome> = (1750..1758).map(|seed| run(seed, 32)).collect();
+    let never: Vec<Outcome> = (1750..1758).map(|seed| run(seed, 0)).collect();
+    assert!(total(&early, "drops.early") > 100);
+    assert_eq!(total(&never, "drops.early"), 0);
+    let wait_us = |runs: &[Outcome]| total(runs, "rx_waited_us") / total(runs, "rx_packets");
+    let most_us = |runs: &[Outcome]| runs.iter().map(|o| o.counter("rx_waited_most_us")).max();
+    let took_us = |runs: &[Outcome]| runs.iter().map(|outcome| outcome.took_us).sum::<u64>();
+    println!("early drops: {} µs, {:?}; {} µs", wait_us(&early), most_us(&early), took_us(&early));
+    println!("none: {} µs, {:?}; {} µs", wait_us(&never), most_us(&never), took_us(&never));
+    assert!(wait_us(&early) * 3 < wait_us(&never), "packets wait");
+    assert!(took_us(&early) * 4 < took_us(&never) * 5, "goodput falls");
+}
+
+/// Both ends connect to each other at the same time, on hosts with several threads whose flow groups
+/// move: either of them may open first, and some want to close before they are open.
+#[test]
+fn both_ends_open_at_once() {
+    use ix_sim::observer::State::{FinWait1, SynReceived, SynSent};
+    let (mut met, mut closed) = (0, 0);
+    for seed in 1800..1836 {
+        let mut plan = Plan::new(seed, Scenario::Lives, &Options::default());
+        plan.connections.retain(|connection| connection.meets.is_some());
+        if plan.connections.is_empty() {
+            continue;
+        }
+        let outcome = well(seed, plan);
+        met += outcome.lives.transitions((SynSent, SynReceived));
+        closed += outcome.lives.transitions((SynReceived, FinWait1));
+    }
+    println!("{met} ends have met, {closed} closed at once");
+    assert!(met > 40 && closed > 3, "{met} ends have met, {closed} closed at once");
 }
 
 /// A router on the way drops what is longer than it likes and does not say so: segments become

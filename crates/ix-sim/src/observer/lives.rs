@@ -27,15 +27,20 @@ pub enum State {
     TimeWait,
 }
 
-/// The transitions of RFC 9293 figure 5, and the reset of an open connection; but for the
-/// simultaneous open, which applications on these hosts do not make.
-pub const TRANSITIONS: [(State, State); 14] = {
+/// The transitions of RFC 9293 figure 5, and the reset of an open connection. Missing are those from
+/// and to LISTEN that no segment tells of: a listener that is opened or closed, and one that sends,
+/// for which there is no call.
+pub const TRANSITIONS: [(State, State); 19] = {
     use State::*;
     [
         (Closed, SynSent),
         (Closed, SynReceived),
         (SynSent, Established),
+        (SynSent, SynReceived),
+        (SynSent, Closed),
         (SynReceived, Established),
+        (SynReceived, FinWait1),
+        (SynReceived, Closed),
         (Established, FinWait1),
         (Established, CloseWait),
         (Established, Closed),
@@ -46,6 +51,7 @@ pub const TRANSITIONS: [(State, State); 14] = {
         (Closing, TimeWait),
         (CloseWait, LastAck),
         (LastAck, Closed),
+        (TimeWait, Closed),
     ]
 };
 

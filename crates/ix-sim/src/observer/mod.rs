@@ -54,19 +54,8 @@ impl Observer {
             Some(Err(what)) => return self.violations.push(format!("a host sends a wrong {what}")),
         };
         let Some((name, from)) = name(&segment) else { return };
-        let opens = segment.has(SYN) && !segment.has(ACK);
-        let another = |flow: &Flow| flow.sides[from].iss != Some(segment.seq);
-        if opens
-            && self.flows.get(&name).is_none_or(another)
-            && let Some(mut old) = self.flows.insert(name, Flow::default())
-        {
-            self.lives.ended(old.segments, old.faults);
-            old.earlier.extend(old.sides.iter().filter_map(|side| side.iss));
-            let flow = self.flows.entry(name).or_default();
-            // The other end may still be in the earlier one, and say so; and late segments of that
-            // are duplicates in this one. What applications receive is compared all the same.
-            flow.sides.iter_mut().for_each(|side| side.doubtful = true);
-            flow.earlier = old.earlier;
+        if segment.has(SYN) && !segment.has(ACK) {
+            self.opens(name, from, segment.seq);
         }
         let Some(flow) = self.flows.get_mut(&name) else {
             if !segment.has(RST) {
@@ -88,6 +77,27 @@ impl Observer {
             self.violations.push(format!("on the wire: {what}; {len} octets, {short:?}"));
         }
         self.look(name);
+    }
+
+    /// An end sends the first segment of a connection, or sends it again.
+    fn opens(&mut self, name: (End, End), from: usize, number: u32) {
+        let flow = self.flows.entry(name).or_default();
+        let [mine, other] = [&flow.sides[from], &flow.sides[1 - from]];
+        // Both open at once: the other end has sent its SYN, and knows of nothing else.
+        let meets = mine.iss.is_none() && other.state == State::SynSent;
+        if flow.segments == 0 || meets || mine.iss == Some(number) {
+            return;
+        }
+        let mut old = std::mem::take(flow);
+        self.lives.ended(old.segments, old.faults);
+        for side in &old.sides {
+            side.leaves(&mut self.lives);
+        }
+        old.earlier.extend(old.sides.iter().filter_map(|side| side.iss));
+        // The other end may still be in the earlier one, and say so; and late segments of that
+        // are duplicates in this one. What applications receive is compared all the same.
+        flow.sides.iter_mut().for_each(|side| side.doubtful = true);
+        flow.earlier = old.earlier;
     }
 
     /// A frame arrives at a host.
@@ -119,10 +129,11 @@ impl Observer {
         std::mem::take(&mut self.violations)
     }
 
-    /// What was seen of all lives.
+    /// What was seen of all lives, when no host has a connection left.
     pub fn into_lives(mut self) -> Lives {
         for flow in self.flows.values() {
             self.lives.ended(flow.segments, flow.faults);
+            flow.sides.iter().for_each(|side| side.leaves(&mut self.lives));
         }
         self.lives
     }

@@ -2,7 +2,7 @@
 //!
 //! Positions are 64 bits wide and count from the end's initial sequence number, so that nothing
 //! here wraps.
-use super::lives::State;
+use super::lives::{Lives, State};
 use super::segment::{ACK, FIN, RST, SYN, Segment};
 use std::collections::BTreeMap;
 
@@ -53,6 +53,8 @@ pub struct Side {
     heard_reset: bool,
     /// Which connection of this name a segment is of cannot be told: what it says is not judged.
     pub doubtful: bool,
+    /// It has sent something else than SYNs.
+    spoke: bool,
     pub state: State,
 }
 
@@ -174,6 +176,7 @@ impl Side {
     /// everything that it does be allowed.
     pub fn sends(&mut self, peer: &Side, segment: &Segment) -> Result<(), String> {
         self.settles(segment.seq.wrapping_sub(1));
+        self.spoke = true;
         // Of an earlier connection of the same name, before this one has begun here.
         let Some(start) = self.position(segment.seq, self.snd_max) else { return Ok(()) };
         if !segment.has(ACK) {
@@ -286,13 +289,25 @@ impl Side {
         self.reset = true;
     }
 
+    /// Nothing is left of it: states that no segment ends.
+    pub fn leaves(&self, lives: &mut Lives) {
+        if matches!(self.state, State::SynSent | State::SynReceived | State::TimeWait) {
+            lives.went(self.state, State::Closed);
+        }
+    }
+
     /// The state that it should be in.
     pub fn state_now(&self) -> State {
         if self.reset || (self.iss.is_none() && self.offered.is_empty()) {
             return State::Closed;
         }
+        let meets = self.active && !self.offered.is_empty();
         if self.heard_ack < 1 {
-            return if self.active { State::SynSent } else { State::SynReceived };
+            return if self.active && !meets { State::SynSent } else { State::SynReceived };
+        }
+        // Whether its end was wanted before, its next segment tells.
+        if meets && !self.spoke && !self.heard_end {
+            return State::SynReceived;
         }
         let fin_acked = self.fin.is_some_and(|fin| self.heard_ack > fin);
         match (self.fin.is_some(), fin_acked, self.heard_end) {

@@ -117,3 +117,36 @@ fn each_lie_is_seen() {
     damaged[40] ^= 1;
     assert_eq!(lab.pass(&damaged).len(), 1, "damaged by its sender");
 }
+
+#[test]
+fn both_may_open_at_once() {
+    let mut lab = Lab(Observer::new());
+    let (a, b) = (u32::MAX - 5, 900);
+    let syns = [frame(A, B, SYN, a, 0, &[]), frame(B, A, SYN, b, 0, &[])];
+    syns.iter().for_each(|syn| lab.0.sent(syn, 0));
+    syns.iter().for_each(|syn| lab.0.arrives(syn));
+    let answers =
+        [frame(A, B, SYN | ACK, a, b + 1, &[]), frame(B, A, SYN | ACK, b, a.wrapping_add(1), &[])];
+    answers.iter().for_each(|answer| lab.0.sent(answer, 0));
+    answers.iter().for_each(|answer| lab.0.arrives(answer));
+    // A had closed before it was connected.
+    let mut all = lab.a(ACK | FIN, 1, 1, &[]);
+    all.extend(lab.b(ACK, 1, 2, &[3; 9]));
+    assert_eq!(all, Vec::<String>::new());
+    let lives = lab.0.into_lives();
+    use State::*;
+    assert_eq!((lives.count, lives.transitions((SynSent, SynReceived))), (1, 2), "{lives}");
+    let once = [(SynReceived, FinWait1), (SynReceived, CloseWait)];
+    assert!(once.iter().all(|&pair| lives.transitions(pair) == 1), "{lives}");
+}
+
+#[test]
+fn what_nothing_is_left_of_is_closed() {
+    let mut lab = Lab(Observer::new());
+    assert!(lab.pass(&frame(A, B, SYN, 7, 0, &[])).is_empty());
+    // A gives up and tries again.
+    assert!(lab.pass(&frame(A, B, SYN, 99, 0, &[])).is_empty());
+    let lives = lab.0.into_lives();
+    assert_eq!((lives.count, lives.transitions((State::SynSent, State::Closed))), (2, 2));
+    assert!(lives.missing().contains(&(State::SynSent, State::SynReceived)));
+}

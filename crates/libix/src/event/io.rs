@@ -149,8 +149,14 @@ impl<S> Io<S> {
     /// Begins a connection; the outcome is told by `on_connected` or `on_dead`. What is sent before
     /// that waits.
     pub fn connect(&mut self, to: SocketAddr, state: S) -> u64 {
+        self.connect_from(0, to, state)
+    }
+
+    /// The same from a port of one's own choice; 0: any. Its answers must come to this elastic thread:
+    /// a port whose flow group is another one's is refused as invalid.
+    pub fn connect_from(&mut self, local_port: u16, to: SocketAddr, state: S) -> u64 {
         let id = self.connections.insert(Connection::new(0, false, to, state));
-        self.batch.push(call::connect(id, to, 0), Pending::Connect(id));
+        self.batch.push(call::connect(id, to, local_port), Pending::Connect(id));
         id
     }
 
