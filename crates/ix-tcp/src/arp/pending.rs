@@ -164,11 +164,13 @@ mod tests {
     }
 
     proptest! {
-        /// Every packet comes out exactly once, in order for its hop, and the bounds hold.
+        /// Every packet comes out exactly once, in order for its hop, odd ones and even ones each for
+        /// themselves, and the bounds hold.
         #[test]
         fn nothing_is_lost_or_doubled(steps in prop::collection::vec((0u8..5, 0u8..5), 0..300)) {
             let mut queue = PendingQueue::with_limits(4, 9, 50);
-            let mut seen = vec![Vec::new(); 5];
+            let mut seen = vec![Vec::new(); 10];
+            let place = |to: u8, n: usize| 2 * usize::from(to) + n % 2;
             let mut pushed = 0;
             for (n, (to, action)) in steps.into_iter().enumerate() {
                 let now_us = n as u64;
@@ -178,7 +180,7 @@ mod tests {
                     2 => {
                         let odd = queue.extract(|(_, n)| n % 2 == 1);
                         prop_assert!(odd.iter().all(|(at, (to, n))| *at == hop(*to) && n % 2 == 1));
-                        odd.into_iter().for_each(|(_, (to, n))| seen[usize::from(to)].push(n));
+                        odd.into_iter().for_each(|(_, (to, n))| seen[place(to, n)].push(n));
                         Vec::new()
                     }
                     _ => {
@@ -186,13 +188,13 @@ mod tests {
                         queue.push(hop(to), (to, n), now_us).err().into_iter().collect()
                     }
                 };
-                came_out.into_iter().for_each(|(to, n)| seen[usize::from(to)].push(n));
+                came_out.into_iter().for_each(|(to, n)| seen[place(to, n)].push(n));
                 prop_assert!(queue.len() <= 9);
             }
             for to in 0..5 {
                 let rest: Vec<_> = queue.take(hop(to)).collect();
                 prop_assert!(rest.len() <= 4);
-                seen[usize::from(to)].extend(rest.into_iter().map(|(_, n)| n));
+                rest.into_iter().for_each(|(_, n)| seen[place(to, n)].push(n));
             }
             prop_assert!(queue.is_empty());
             prop_assert!(seen.iter().all(|order| order.is_sorted()));
