@@ -103,7 +103,7 @@ fn restarts(name: &str, killed: Host, times: usize) {
         // The last one leaves its connections behind. Whoever comes next answers what the service
         // sends again with resets; on a busy machine that is only after seconds.
         kill(asker);
-        let is_over = ["1.5", "10", "20"].iter().any(|seconds| {
+        let is_over = ["1.5", "3", "5", "20"].iter().any(|seconds| {
             let done = bed.ask(ours, &["--connections", "1", "--seconds", seconds]);
             let (status, said) = done.process.wait(PATIENCE * 2);
             assert!(status.success(), "{said:#?}");

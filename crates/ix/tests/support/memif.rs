@@ -28,9 +28,10 @@ pub struct MemifBed {
 }
 
 impl MemifBed {
-    /// A place of its own; `None`, said loudly, where there are too few CPUs.
+    /// A place of its own; `None`, said loudly, where there are too few CPUs. Other
+    /// tests run beside it.
     pub fn new(test: &str, threads: usize) -> Option<MemifBed> {
-        let turn = Turn::whole();
+        let turn = Turn::part(2 * threads);
         if cpu::allowed().len() < threads.max(2) {
             eprintln!("SKIPPED {test}: needs {} CPUs", threads.max(2));
             return None;

@@ -72,15 +72,19 @@ pub struct Service {
 }
 
 impl Bed {
-    /// Makes the link; `None`, said loudly, where this process may not. With one queue another test
-    /// may run beside it.
+    /// Makes the link; `None`, said loudly, where this process may not. Other tests run beside it.
     pub fn new(test: &str, nic: Nic, queues: usize) -> Option<Bed> {
-        Bed::in_turn(if queues == 1 { Turn::part() } else { Turn::whole() }, test, nic, queues)
+        Bed::in_turn(Turn::part(queues), test, nic, queues)
     }
 
     /// The same with the machine for itself: for what is measured, or keeps every core busy.
     pub fn alone(test: &str, nic: Nic, queues: usize) -> Option<Bed> {
         Bed::in_turn(Turn::whole(), test, nic, queues)
+    }
+
+    /// What is left of a test that was alone leaves room for another.
+    pub fn share(&mut self) {
+        self.turn.shrink();
     }
 
     fn in_turn(turn: Turn, test: &str, nic: Nic, queues: usize) -> Option<Bed> {

@@ -2,8 +2,9 @@
 //! keeps every core busy, waits until it is alone.
 use std::sync::{Condvar, Mutex, PoisonError};
 
-/// How many tests may run that need a part only: each has a core, its client finds another.
-const PLACES: usize = 2;
+/// How many elastic threads may run at once in tests that do not measure. More than a small machine
+/// has cores: such tests mostly wait.
+const PLACES: usize = 4;
 
 struct Places {
     taken: [bool; PLACES],
@@ -14,20 +15,21 @@ struct Places {
 static PLACES_NOW: Mutex<Places> = Mutex::new(Places { taken: [false; PLACES], whole_waiting: 0 });
 static CHANGED: Condvar = Condvar::new();
 
-/// A place, or all of them; given back when dropped.
+/// Some places, or all of them; given back when dropped.
 pub struct Turn {
-    held: std::ops::Range<usize>,
+    /// Never empty.
+    held: Vec<usize>,
 }
 
 impl Turn {
-    /// One place.
-    pub fn part() -> Turn {
+    /// Places for so many elastic threads.
+    pub fn part(threads: usize) -> Turn {
         let mut places = PLACES_NOW.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
-            let free = places.taken.iter().position(|taken| !taken);
-            if let (0, Some(place)) = (places.whole_waiting, free) {
-                places.taken[place] = true;
-                return Turn { held: place..place + 1 };
+            let held: Vec<usize> = places.free().take(threads.clamp(1, PLACES)).collect();
+            if (places.whole_waiting, held.len()) == (0, threads.clamp(1, PLACES)) {
+                held.iter().for_each(|place| places.taken[*place] = true);
+                return Turn { held };
             }
             places = CHANGED.wait(places).unwrap_or_else(PoisonError::into_inner);
         }
@@ -42,19 +44,36 @@ impl Turn {
         }
         places.whole_waiting -= 1;
         places.taken = [true; PLACES];
-        Turn { held: 0..PLACES }
+        Turn { held: (0..PLACES).collect() }
     }
 
-    /// The first place that is held: an index among the CPUs that this process may use.
+    /// Gives all places but one to others.
+    pub fn shrink(&mut self) {
+        self.give_back(1);
+    }
+
+    /// The first place that is held: which of the CPUs that this process may use comes first,
+    /// modulo their number.
     pub fn place(&self) -> usize {
-        self.held.start
+        self.held[0]
+    }
+
+    fn give_back(&mut self, but: usize) {
+        let mut places = PLACES_NOW.lock().unwrap_or_else(PoisonError::into_inner);
+        self.held.drain(but..).for_each(|place| places.taken[place] = false);
+        CHANGED.notify_all();
+    }
+}
+
+impl Places {
+    fn free(&self) -> impl Iterator<Item = usize> {
+        let taken = self.taken;
+        (0..PLACES).filter(move |place| !taken[*place])
     }
 }
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        let mut places = PLACES_NOW.lock().unwrap_or_else(PoisonError::into_inner);
-        places.taken[self.held.clone()].fill(false);
-        CHANGED.notify_all();
+        self.give_back(0);
     }
 }
