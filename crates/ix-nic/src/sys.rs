@@ -16,6 +16,8 @@ pub(crate) struct Mapping {
 
 // SAFETY: plain memory without thread affinity; users order their accesses themselves.
 unsafe impl Send for Mapping {}
+// SAFETY: a shared mapping gives out raw pointers only, and nothing of itself changes.
+unsafe impl Sync for Mapping {}
 
 impl Mapping {
     /// Maps `bytes` of a descriptor's memory at `offset`.

@@ -5,7 +5,7 @@ use crate::device::RingSizes;
 use crate::error::AttachError;
 use crate::frames::FrameSet;
 use crate::update::{Change, QueueUpdate};
-use crate::{DeviceDrops, NEVER_RINGS, Nic, NicInfo, RxPacket};
+use crate::{DeviceDrops, Fence, NEVER_RINGS, Nic, NicInfo, RxPacket};
 use ix_mem::{FRAME_BYTES, Mbuf, PacketMemory, Pool};
 use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -249,6 +249,15 @@ impl Nic for AfxdpNic {
             self.ring_doorbell();
         }
         self.reap(tx_pool);
+    }
+
+    /// Until the kernel has taken what is in the ring: usually before the doorbell is back, and then
+    /// there is none. A kernel that is rung shows late how far it has come (before Linux 6.17), so it is
+    /// asked only where it has stopped.
+    fn fence(&mut self) -> Option<Box<dyn Fence>> {
+        let socket = self.socket.as_ref().filter(|_| !self.down)?;
+        let waits = self.kick_due || !socket.tx.needs_wakeup();
+        Some(Box::new(socket.tx.fence().filter(|_| waits)?))
     }
 
     fn frames_held(&self) -> (usize, usize) {

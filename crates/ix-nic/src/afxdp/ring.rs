@@ -6,8 +6,10 @@
 //! index and the last value seen of the other's. An index of the other side that claims more
 //! entries than the ring has is taken as "nothing new", so that a torn ring stalls but never makes
 //! us read or overwrite what is not ours.
+use crate::Fence;
 use crate::sys::Mapping;
 use std::ptr::NonNull;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// The indices and entries of one ring.
@@ -18,10 +20,10 @@ struct Shared<T> {
     entries: NonNull<T>,
     size: u32,
     /// Keeps what the pointers point to.
-    _mapping: Mapping,
+    mapping: Arc<Mapping>,
 }
 
-// SAFETY: the pointers lead into `_mapping`, which the ring owns and which has no thread affinity.
+// SAFETY: the pointers lead into `mapping`, which the ring keeps and which has no thread affinity.
 unsafe impl<T: Send> Send for Shared<T> {}
 
 impl<T: Copy> Shared<T> {
@@ -38,7 +40,7 @@ impl<T: Copy> Shared<T> {
             flags: part(mapping.at(offsets.flags, 1)),
             entries: NonNull::new(mapping.at(offsets.desc, size as usize)).expect("as above"),
             size,
-            _mapping: mapping,
+            mapping: Arc::new(mapping),
         }
     }
 
@@ -128,10 +130,40 @@ impl<T: Copy> Producer<T> {
         self.shared.consumer().load(Ordering::Relaxed)
     }
 
+    /// Passed when the consumer has taken all that is submitted now; none if it has already.
+    pub fn fence(&self) -> Option<RingFence> {
+        let upto = self.shared.producer().load(Ordering::Relaxed);
+        let fence = RingFence {
+            consumer: self.shared.consumer,
+            upto,
+            _mapping: self.shared.mapping.clone(),
+        };
+        (!fence.passed()).then_some(fence)
+    }
+
     /// Whether the kernel wants a system call before it looks at the ring.
     #[inline]
     pub fn needs_wakeup(&self) -> bool {
         self.shared.needs_wakeup()
+    }
+}
+
+/// What a ring held when [`Producer::fence`] was called. It may outlive the ring.
+pub(crate) struct RingFence {
+    consumer: NonNull<AtomicU32>,
+    upto: u32,
+    /// Keeps what the pointer points to.
+    _mapping: Arc<Mapping>,
+}
+
+// SAFETY: the pointer leads into `_mapping`, which the fence keeps; only atomic reads go through it.
+unsafe impl Send for RingFence {}
+
+impl Fence for RingFence {
+    fn passed(&self) -> bool {
+        // SAFETY: aligned and within the mapping that `self` keeps; the kernel uses atomics too.
+        let consumed = unsafe { self.consumer.as_ref() }.load(Ordering::Acquire);
+        consumed.wrapping_sub(self.upto) as i32 >= 0
     }
 }
 
@@ -195,9 +227,8 @@ mod tests {
             flags: alias.flags,
             entries: alias.entries,
             size,
-            _mapping: Mapping::anonymous(1).unwrap(),
+            mapping: alias.mapping.clone(),
         };
-        // The consumer must outlive the producer's use of its mapping: tests drop both together.
         let producer = Producer { shared: copy, next: start, consumer_seen: start };
         (producer, Consumer { shared: alias, next: start })
     }
@@ -245,6 +276,22 @@ mod tests {
         assert_eq!(consumer.waiting(), 0);
         producer.shared.consumer().store(77, Ordering::Relaxed);
         assert_eq!(producer.room(8), 7, "as before");
+    }
+
+    #[test]
+    fn a_fence_is_passed_when_the_consumer_has_come_so_far() {
+        let (mut producer, mut consumer) = pair(8, u32::MAX - 1);
+        assert!(producer.fence().is_none(), "nothing to wait for");
+        (0..3).for_each(|value| assert!(producer.push(value)));
+        producer.submit();
+        let fence = producer.fence().unwrap();
+        assert!(producer.push(3));
+        producer.submit();
+        drop(producer);
+        for passed in [false, false, true] {
+            consumer.release(1);
+            assert_eq!(fence.passed(), passed);
+        }
     }
 
     #[test]
