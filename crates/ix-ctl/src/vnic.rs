@@ -19,6 +19,10 @@ pub struct Vnic {
     rx_rate: Option<Rate>,
     tx_rate: Option<Rate>,
     flow_rate: Option<Rate>,
+    /// What whoever shares the link lets it send.
+    link_rate: Option<Rate>,
+    /// Receive filters that a network card asks as well.
+    in_hardware: Vec<Filter>,
     /// Directions that filters were granted for: what is not in one of them does not pass.
     filtered: Vec<Direction>,
     queues: usize,
@@ -48,6 +52,8 @@ impl Vnic {
             rx_rate: gate.rx_rate,
             tx_rate: gate.tx_rate,
             flow_rate: gate.flow_rate,
+            link_rate: None,
+            in_hardware: Vec::new(),
             filtered: Vec::new(),
             queues,
             link_bits_per_s: None,
@@ -132,6 +138,20 @@ impl Vnic {
         rates.map(|rate| self.check(rate)).find_map(Result::err).map_or(Ok(()), Err)
     }
 
+    /// A network card has these receive filters.
+    pub fn set_in_hardware(&mut self, filters: Vec<Filter>) {
+        self.in_hardware = filters;
+    }
+
+    /// What whoever shares the link lets through: packets shall wait here rather than be lost there.
+    /// Answers the gate that the dataplane gets, if it is another one.
+    pub fn set_link_rate(&mut self, rate: Option<Rate>) -> Option<String> {
+        let before = self.gate();
+        self.link_rate = rate;
+        let gate = self.gate();
+        (gate != before).then(|| format!("gate {gate}"))
+    }
+
     fn check(&self, rate: Rate) -> Result<Rate, String> {
         let within = rate.within(self.link_bits_per_s.unwrap_or(u64::MAX));
         within.map_err(|e| e.to_string())
@@ -157,6 +177,7 @@ impl Vnic {
             "rx_rate": text(self.rx_rate),
             "tx_rate": text(self.tx_rate),
             "flow_rate": text(self.flow_rate),
+            "link_rate": text(self.link_rate),
         })
     }
 
@@ -168,6 +189,7 @@ impl Vnic {
                 "text": view.filter.to_string(),
                 "holder": view.holder,
                 "derived_from": view.parent.map(|id| id.0),
+                "in_hardware": self.in_hardware.iter().any(|card| card.contains(&view.filter)),
             })
         };
         let filters: Vec<Value> = self.registry.filters().into_iter().map(filter).collect();
@@ -179,7 +201,9 @@ impl Vnic {
         let held = |d| self.filtered.contains(&d);
         value["rx_filtered"] = held(Direction::Receive).into();
         value["tx_filtered"] = held(Direction::Transmit).into();
-        value["in_hardware"] = json!([]);
+        let in_hardware: Vec<_> = self.in_hardware.iter().map(Filter::to_string).collect();
+        value["in_hardware"] = json!(in_hardware);
+        // These ask them all.
         value["in_software"] = json!(["filters", "rates"]);
         value
     }
@@ -207,7 +231,8 @@ impl Vnic {
         }
         let is_closed = |d: &Direction| !filters.iter().any(|filter| filter.direction() == *d);
         let closed = self.filtered.iter().copied().filter(is_closed).collect();
-        let Vnic { rx_rate, tx_rate, flow_rate, .. } = *self;
+        let Vnic { rx_rate, flow_rate, .. } = *self;
+        let tx_rate = self.tx_rate.into_iter().chain(self.link_rate).reduce(Rate::and);
         Gate { filters, rx_rate, tx_rate, flow_rate, closed }
     }
 }
@@ -229,6 +254,19 @@ pub fn read_rate(
             within.map(Some).map_err(|e| Refusal::Vnic(e.to_string()))
         }
     }
+}
+
+/// Stands in front of a rate that is written on a link.
+const ON_LINK: &str = "ix tx ";
+
+/// What `ix share` writes on a vNIC's link for the dataplane that opens it.
+pub fn written_rate(rate: Option<Rate>) -> String {
+    rate.map_or(String::new(), |rate| format!("{ON_LINK}{rate}"))
+}
+
+/// The rate that is written there; none where there is anything else.
+pub fn read_written_rate(text: &str) -> Option<Rate> {
+    text.strip_prefix(ON_LINK)?.parse().ok()
 }
 
 /// What a device that leaves the rest to Linux is to take; none: everything.
@@ -319,6 +357,18 @@ mod tests {
     }
 
     #[test]
+    fn what_a_card_has_is_told() {
+        let mut vnic = vnic();
+        vnic.create(&filters("rx tcp service 10.0.0.5:80;tx ip service 10.0.0.5"), None, vec![])
+            .expect("granted");
+        vnic.set_in_hardware(filters("rx tcp service 10.0.0.5:80-81"));
+        let told = vnic.look();
+        assert_eq!(told["in_hardware"], json!(["rx tcp service 10.0.0.5:80-81"]));
+        let each = |n: usize| told["filters"][n]["in_hardware"].clone();
+        assert_eq!((each(0), each(1)), (json!(true), json!(false)), "{told}");
+    }
+
+    #[test]
     fn several_are_granted_or_none() {
         let mut vnic = vnic();
         let linux = vec![Ipv4Addr::new(10, 0, 0, 1)];
@@ -337,6 +387,14 @@ mod tests {
         vnic.set_link(Some(1_000_000_000)).expect("what is set is below");
         let refusal = vnic.rate(None, Some("2Gbit"), None).err().expect("refused").to_string();
         assert!(refusal.contains("more than the link's 1Gbit"), "{refusal}");
+        // The link's own rate holds beside ours.
+        let told = read_written_rate(&written_rate("5Mbit".parse().ok()));
+        let gate = vnic.set_link_rate(told).expect("another gate");
+        assert_eq!(gate, "gate rate rx 1kpps,burst=3028; rate tx 5Mbit,burst=3028");
+        assert_eq!(vnic.set_link_rate(told), None, "the same");
+        let change = vnic.rate(None, Some("2Mbit"), None).expect("fine");
+        assert!(change.gate.is_some_and(|gate| gate.ends_with("rate tx 2Mbit,burst=3028")));
+        assert_eq!(vnic.set_link_rate(read_written_rate("my eth0")), None, "ours is less anyway");
         let refusal = vnic.rate(Some("0bit"), None, None).err().expect("refused").to_string();
         assert!(refusal.contains("zero"), "{refusal}");
     }

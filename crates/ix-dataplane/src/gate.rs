@@ -218,6 +218,12 @@ impl IoGate {
         checks.map_or((false, false), |checks| (checks.tx.is_some(), checks.rx.is_some()))
     }
 
+    /// Whether a receive filter asks for frames of this type by name.
+    pub fn names_ethertype(&self, ethertype: u16) -> bool {
+        let rx = self.checks.as_deref().and_then(|checks| checks.rx.as_ref());
+        rx.is_some_and(|rx| rx.names_ethertype(ethertype))
+    }
+
     /// When the next packet that waits may leave, µs.
     pub fn due_us(&self) -> Option<u64> {
         let checks = self.checks.as_deref()?;
@@ -310,7 +316,7 @@ impl Io {
         checks.end_waits(now_ns);
         while let Some((port, mbuf)) = checks.waiting.front() {
             if let Some(shaper) = &mut checks.shaper {
-                if shaper.due_ns() > now_ns {
+                if !shaper.passes(now_ns) {
                     break;
                 }
                 shaper.charge(now_ns, mbuf.len());

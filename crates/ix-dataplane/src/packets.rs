@@ -121,7 +121,11 @@ impl ElasticThread {
         let at = usize::try_from(device).map_err(|_| error::INVALID)?;
         let port = self.io.ports.get(at).ok_or(error::INVALID)?;
         match claim {
-            Claim::EtherType(_) if is_shared(port) => return Err(error::NOT_LOCAL),
+            Claim::EtherType(number)
+                if is_shared(port) && !self.io.gate.names_ethertype(number) =>
+            {
+                return Err(error::NOT_LOCAL);
+            }
             Claim::UdpPort(number) if self.udp.iter().any(|socket| socket.port == number) => {
                 return Err(error::IN_USE);
             }

@@ -283,6 +283,36 @@ fn what_is_sent_is_in_our_name() {
     assert_eq!(host.seats[0].thread.io.tx_pool.in_use(), 0);
 }
 
+/// Beside Linux a frame's type is had by a filter that names it, and sent by one that does.
+#[test]
+fn filters_give_ethertypes_beside_linux() {
+    let shared = |gate: &str| {
+        let mut host = host(1, gate);
+        host.seats[0].thread.io.ports[0].info.kind = "afxdp";
+        host
+    };
+    for gate in ["", "rx ip", "rx eth", "tx eth type 0x88b5", "rx eth type 0x88b6"] {
+        let refused = shared(gate).bind(packet_kind::ETHER_TYPE, 0x88b5, 0);
+        assert_eq!(refused, -error::NOT_LOCAL, "{gate}");
+    }
+    let mut host = shared("rx eth type 0x88b0-0x88b5");
+    let queue = host.bind(packet_kind::ETHER_TYPE, 0x88b5, 7);
+    assert!(queue > 0);
+    let heard = host.hears(&of_type(MAC, PEER_MAC, 0x88b5));
+    assert_eq!(heard.iter().map(|event| event.cookie).collect::<Vec<_>>(), [7]);
+    // What may be heard may not be said.
+    let own = of_type(PEER_MAC, MAC, 0x88b5);
+    assert_eq!(host.send(queue, &own), -error::FILTERED);
+    let both = "rx eth type 0x88b5; tx eth type 0x88b5".parse().unwrap();
+    host.seats[0].thread.shared.gate.set(both);
+    host.cycle(0);
+    assert_eq!(host.send(queue, &own), own.len() as i64);
+    // Without the filter the queue hears nothing any more.
+    host.seats[0].thread.shared.gate.set("none rx".parse().unwrap());
+    host.cycle(0);
+    assert!(host.hears(&of_type(MAC, PEER_MAC, 0x88b5)).is_empty());
+}
+
 #[test]
 fn transmit_filters_take_the_place_of_that() {
     let mut host = host(1, "tx eth type 0x88b5");

@@ -1,5 +1,6 @@
 //! Opening, with privilege, and attaching, without.
 use crate::error::{AttachError, OpenError};
+use crate::hardware::HardwareFilters;
 use crate::steering::MappedReta;
 use crate::sys::check;
 use crate::{DeviceSpec, Nic, NicInfo, SetReta, Steering, afxdp, memif, tap};
@@ -24,6 +25,9 @@ pub struct OpenOptions {
     /// The dataplane's packet memory, for devices that may share it with a peer: whoever opens a
     /// `memif` gives one. Whether it is needed says [`OpenedDevice::shares_memory`].
     pub memory: Option<SharedMemory>,
+    /// The end of this process is told before the kernel has taken the XDP program off, for which a
+    /// process of its own has it a moment longer. Not for processes that wait for any child.
+    pub has_keeper: bool,
 }
 
 /// Packet memory that [`ix_mem::memory_fd`] made.
@@ -68,6 +72,8 @@ pub struct OpenedDevice {
     xdp: Option<afxdp::Attachment>,
     /// The redirection table that the dataplane asks to be written.
     rss: Option<afxdp::RssTable>,
+    /// The card's own filters.
+    hardware: Option<HardwareFilters>,
     memif: Option<memif::Control>,
     /// What `open` was called with, to do it again.
     again: Option<(DeviceSpec, OpenOptions)>,
@@ -81,8 +87,9 @@ impl OpenedDevice {
         queue_fds: Vec<OwnedFd>,
         reta: Option<Box<dyn SetReta>>,
     ) -> OpenedDevice {
-        let (table_fd, xdp, rss, memif, again) = (None, None, None, None, None);
-        OpenedDevice { info, queue_fds, table_fd, reta, xdp, rss, memif, again, _claim: None }
+        let (table_fd, xdp, rss, hardware, memif, again) = Default::default();
+        let _claim = None;
+        OpenedDevice { info, queue_fds, table_fd, reta, xdp, rss, hardware, memif, again, _claim }
     }
 
     /// The descriptors that the dataplane gets: one a queue, then the table's.
@@ -108,6 +115,10 @@ impl OpenedDevice {
         OpenedDevice { rss, ..self }
     }
 
+    pub(crate) fn with_hardware(self, hardware: Option<HardwareFilters>) -> OpenedDevice {
+        OpenedDevice { hardware, ..self }
+    }
+
     pub(crate) fn with_memif(self, control: memif::Control) -> OpenedDevice {
         OpenedDevice { memif: Some(control), ..self }
     }
@@ -122,15 +133,36 @@ impl OpenedDevice {
 
     /// Other receive filters, from the next packet on; none: everything for our addresses is ours. For
     /// devices that have nobody to leave the rest to it does nothing: there the dataplane drops it.
-    pub fn set_filters(&mut self, filters: Option<Vec<Filter>>) -> Result<(), OpenError> {
-        let Some((_, options)) = &mut self.again else { return Ok(()) };
-        if options.filters == filters {
-            return Ok(());
-        }
+    /// A network card gets them as well, as far as it can; answers a line for the user where it refuses
+    /// one.
+    pub fn set_filters(
+        &mut self,
+        filters: Option<Vec<Filter>>,
+    ) -> Result<Option<String>, OpenError> {
+        let Some((_, options)) = &mut self.again else { return Ok(None) };
+        let changes = options.filters != filters;
         options.filters = filters;
         // An interface that is away gets them when it is opened anew.
-        let Some(xdp) = &mut self.xdp else { return Ok(()) };
-        xdp.set_filters(&options.addresses, options.filters.as_deref(), &self.info.name)
+        if let Some(xdp) = self.xdp.as_mut().filter(|_| changes) {
+            xdp.set_filters(&options.addresses, options.filters.as_deref(), &self.info.name)?;
+        }
+        Ok(self.set_hardware())
+    }
+
+    /// After the program, which judges alone meanwhile.
+    fn set_hardware(&mut self) -> Option<String> {
+        let (_, options) = self.again.as_ref()?;
+        self.hardware.as_mut()?.set(options.filters.as_deref().unwrap_or_default())
+    }
+
+    /// The receive filters that the network card asks as well.
+    pub fn filters_in_hardware(&self) -> Vec<Filter> {
+        self.hardware.iter().flat_map(|hardware| hardware.filters().cloned()).collect()
+    }
+
+    /// Takes the XDP program off: all packets are Linux's.
+    pub fn close(&mut self) {
+        (self.xdp, self.hardware) = (None, None);
     }
 
     /// Whether the dataplane must use [`OpenOptions::memory`] ([`ix_mem::PacketMemory::map`]) as
@@ -166,7 +198,7 @@ impl OpenedDevice {
     pub fn reopen(&mut self) -> Result<Option<DeviceUpdate>, OpenError> {
         let Some((spec, options)) = self.again.take() else { return Ok(None) };
         // The old program goes first: it may hang on an interface that has only been moved.
-        self.xdp = None;
+        (self.xdp, self.hardware) = (None, None);
         let opened = open(&spec, &options);
         self.again = Some((spec, options));
         let mut opened = opened?;
@@ -180,6 +212,8 @@ impl OpenedDevice {
         }
         (opened.rss, opened.table_fd) = (rss, None);
         *self = opened;
+        // Refused: that was told of the old one, or is not worth a second word.
+        self.set_hardware();
         Ok(Some(DeviceUpdate { line, fds }))
     }
 }

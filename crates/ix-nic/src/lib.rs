@@ -21,6 +21,7 @@ mod device;
 mod error;
 mod exchange;
 mod frames;
+mod hardware;
 mod info;
 mod memif;
 pub mod netdev;

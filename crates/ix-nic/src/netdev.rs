@@ -1,6 +1,7 @@
 //! What Linux knows of a network interface, through ioctl(2).
 //!
 //! The interface is looked up in the network namespace of the calling thread.
+use crate::hardware::{FlowRule, LOCATION, LOCATION_ANY, RULE_BYTES};
 use crate::sys::{check, socket};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -8,6 +9,12 @@ use std::os::fd::{AsRawFd, OwnedFd};
 // linux/ethtool.h
 const ETHTOOL_GSET: u32 = 0x01;
 const ETHTOOL_GDRVINFO: u32 = 0x03;
+const ETHTOOL_GRXCLSRLCNT: u32 = 0x2e;
+const ETHTOOL_GRXCLSRLALL: u32 = 0x30;
+const ETHTOOL_SRXCLSRLDEL: u32 = 0x31;
+const ETHTOOL_SRXCLSRLINS: u32 = 0x32;
+/// The card chooses where a rule goes.
+const RX_CLS_LOC_SPECIAL: u32 = 1 << 31;
 const ETHTOOL_GCHANNELS: u32 = 0x3c;
 const ETHTOOL_GRSSH: u32 = 0x46;
 const ETHTOOL_SRSSH: u32 = 0x47;
@@ -16,6 +23,16 @@ const SIOCETHTOOL: libc::c_ulong = 0x8946;
 
 /// Words of `struct ethtool_rxfh` in front of the table.
 const RXFH_WORDS: usize = 6;
+
+// Words of `struct ethtool_rxnfc`.
+const RXNFC_DATA: usize = 2;
+const RXNFC_RULE: usize = 4;
+const RXNFC_COUNT: usize = RXNFC_RULE + RULE_BYTES / 4;
+/// Where places follow, if they were asked for.
+const RXNFC_PLACES: usize = RXNFC_COUNT + 1;
+const RXNFC_WORDS: usize = RXNFC_PLACES + 1;
+/// In a rule.
+const RXNFC_LOCATION: usize = RXNFC_RULE + LOCATION / 4;
 
 /// An interface by its name.
 #[derive(Debug)]
@@ -153,6 +170,48 @@ impl Interface {
         whole[4] = u32::from_ne_bytes([0, transformation, 0, 0]);
         whole.extend_from_slice(table);
         self.ethtool(&mut whole)
+    }
+
+    /// Whether it steers packets by rules.
+    pub fn has_flow_rules(&self) -> bool {
+        self.count_flow_rules().is_ok()
+    }
+
+    /// How many rules there are, and whether the card chooses where one goes.
+    fn count_flow_rules(&self) -> io::Result<(usize, bool)> {
+        let mut request = [0u32; RXNFC_WORDS];
+        request[0] = ETHTOOL_GRXCLSRLCNT;
+        self.ethtool(&mut request)?;
+        let chooses = request[RXNFC_DATA] & RX_CLS_LOC_SPECIAL != 0;
+        Ok((request[RXNFC_COUNT] as usize, chooses))
+    }
+
+    /// Adds a rule; answers where it is.
+    pub(crate) fn insert_flow_rule(&self, rule: &FlowRule) -> io::Result<u32> {
+        let (count, chooses) = self.count_flow_rules()?;
+        let place = if chooses { LOCATION_ANY } else { self.free_place(count)? };
+        let mut request = [0u32; RXNFC_WORDS];
+        request[0] = ETHTOOL_SRXCLSRLINS;
+        request[RXNFC_RULE..].iter_mut().zip(rule.words()).for_each(|(to, word)| *to = word);
+        request[RXNFC_LOCATION] = place;
+        self.ethtool(&mut request)?;
+        Ok(request[RXNFC_LOCATION])
+    }
+
+    /// The last place that no rule has: those before it are asked first, and somebody else's.
+    fn free_place(&self, count: usize) -> io::Result<u32> {
+        let mut request = vec![0u32; RXNFC_WORDS + count];
+        (request[0], request[RXNFC_COUNT]) = (ETHTOOL_GRXCLSRLALL, count as u32);
+        self.ethtool(&mut request)?;
+        let used = &request[RXNFC_PLACES..RXNFC_PLACES + count];
+        let free = (0..request[RXNFC_DATA]).rev().find(|place| !used.contains(place));
+        free.ok_or_else(|| io::Error::from_raw_os_error(libc::ENOSPC))
+    }
+
+    pub(crate) fn delete_flow_rule(&self, place: u32) -> io::Result<()> {
+        let mut request = [0u32; RXNFC_WORDS];
+        (request[0], request[RXNFC_LOCATION]) = (ETHTOOL_SRXCLSRLDEL, place);
+        self.ethtool(&mut request)
     }
 
     fn flags(&self) -> io::Result<i16> {

@@ -130,6 +130,58 @@ fn linux_keeps_what_is_not_ours() {
     assert!(linux_hears(b"after we are gone", theirs));
 }
 
+/// Frames of the types that a filter names are ours, from filter to filter; all others stay Linux's.
+#[test]
+fn a_filter_that_names_an_ethertype_takes_its_frames() {
+    let Some(link) = Link::new("afxdp EtherTypes", 1) else { return };
+    let filters = |texts: &[&str]| -> Option<Vec<ix_vnic::Filter>> {
+        Some(texts.iter().map(|text| text.parse().unwrap()).collect())
+    };
+    let named =
+        filters(&["rx eth type 0x88b5 peer 02:00:00:00:00:09", "rx udp service 10.9.0.2:7"]);
+    let with = OpenOptions { filters: named, ..options() };
+    let mut device = link.open_with("afxdp:ix0", &with).unwrap();
+    let mut host = Host::on(&mut device);
+    let raw = ix_testbed::PacketSocket::open(&link.linux, "peer0").unwrap();
+    let frame = |from: u8, kind: u16, len: usize| {
+        let mut frame = vec![0x55; len];
+        frame[..6].copy_from_slice(&[0xff; 6]);
+        frame[6..12].copy_from_slice(&[2, 0, 0, 0, 0, from]);
+        frame[12..14].copy_from_slice(&kind.to_be_bytes());
+        frame
+    };
+    // What is sent, and what of it is heard; the last is, so that all before it has come.
+    let mut heard = |all: &[(u8, u16, usize, bool)]| {
+        all.iter().for_each(|(from, kind, len, _)| raw.send(&frame(*from, *kind, *len)).unwrap());
+        let wanted: Vec<_> = all.iter().filter(|sent| sent.3).collect();
+        let mut came = Vec::new();
+        eventually("all has come", || {
+            came.extend(host.receive(0));
+            came.len() >= wanted.len()
+        });
+        let wanted: Vec<_> = wanted.iter().map(|sent| frame(sent.0, sent.1, sent.2)).collect();
+        assert_eq!(came, wanted);
+    };
+    heard(&[
+        (9, 0x88b6, 64, false),
+        (8, 0x88b5, 64, false),
+        (9, 0x86dd, 64, false),
+        (9, 0x88b5, 20, true),
+        (9, 0x88b5, 1000, true),
+    ]);
+    // All types: none of Linux's IPv6 and VLANs.
+    device.set_filters(filters(&["rx eth type 0x0600-0xffff"])).unwrap();
+    let all = [(9, 0x86dd, 64, false), (9, 0x8100, 64, false), (8, 0x88b6, 64, true)];
+    heard(&all);
+    // A filter of any type names none.
+    for none in [filters(&["rx eth"]), None] {
+        device.set_filters(none).unwrap();
+        raw.send(&frame(9, 0x88b5, 64)).unwrap();
+        device.set_filters(filters(&["rx eth type 0x88b7"])).unwrap();
+        heard(&[(9, 0x88b7, 64, true)]);
+    }
+}
+
 #[test]
 fn arp_for_us_comes_to_us() {
     let Some(link) = Link::new("afxdp arp", 1) else { return };

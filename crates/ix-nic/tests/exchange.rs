@@ -10,7 +10,7 @@ use std::fs::File;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, UdpSocket};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -383,7 +383,8 @@ fn no_vnic_exceeds_its_rate() {
         let (start, before) = (Instant::now(), net.exchange.counts(&near));
         net.exchange.set_rates(&near, rates).unwrap();
         let after = flood(&mut net, &[0], 300).1[0];
-        let most = start.elapsed().as_secs_f64() * most_per_s + 4.0;
+        // The burst, and what a late sender may make up for.
+        let most = (start.elapsed().as_secs_f64() + 0.018) * most_per_s + 4.0;
         let sent = after.sent - before.sent;
         assert!(sent > 10 && sent as f64 <= most, "{text}: {sent} of at most {most}");
         assert_eq!(after.sent_bytes - before.sent_bytes, sent * FRAME_BYTES as u64);
@@ -444,17 +445,19 @@ fn a_full_interface_is_shared_by_weight() {
     assert!(net.exchange.counts("near1").over_share > 0);
 }
 
-/// Filters change while a tenant echoes: all comes back, and nobody else hears anything of it.
-#[test]
-#[ignore = "a minute: the kernel takes some milliseconds for each change"]
-fn a_thousand_changes_misdirect_nothing() {
-    let Some(mut net) = Net::new("a_thousand_changes_misdirect_nothing") else { return };
+/// Filters and rates change while a tenant echoes: all comes back, nobody else hears anything of it, and
+/// with the last change the tenant itself hears nothing any more.
+fn changes_misdirect_nothing(mut net: Net, changes: u32) {
     net.grant(&[0, 1]);
     let Net { linux, exchange, tenants, .. } = &mut net;
     let filter = |direction: &str, ip: [u8; 4]| -> Filter {
         format!("{direction} udp service {}:7", Ipv4Addr::from(ip)).parse().unwrap()
     };
     let rule = |n: usize| (filter("rx", [10, 9, 0, 2 + n as u8]), format!("near{n}"));
+    let rates = |mbit: u32| {
+        let tx = format!("{mbit}Mbit").parse().ok();
+        PortRates { tx, rx: tx, weight: 1 + mbit % 5 }
+    };
     let done = AtomicBool::new(false);
     let echoed = std::thread::scope(|scope| {
         let client = scope.spawn(|| {
@@ -467,14 +470,15 @@ fn a_thousand_changes_misdirect_nothing() {
         });
         scope.spawn(|| {
             let start = Instant::now();
-            for round in 0..1000 {
+            for round in 0..changes {
                 let other = if round % 2 == 0 { 1 } else { 2 };
                 exchange.set_receive(&[rule(other), rule(0)]).unwrap();
                 exchange
                     .set_transmit("near1", &[filter("tx", [10, 9, 0, 2 + other as u8])])
                     .unwrap();
+                exchange.set_rates("near0", rates(100 + round)).unwrap();
             }
-            println!("a change takes {:?}", start.elapsed() / 1000);
+            println!("a change takes {:?}", start.elapsed() / changes);
             done.store(true, Ordering::Release);
         });
         while !done.load(Ordering::Acquire) {
@@ -490,4 +494,71 @@ fn a_thousand_changes_misdirect_nothing() {
     assert!(echoed > 0);
     // ARP of the others may be about.
     assert!(net.received()[1..].iter().all(|n| *n < 100), "{:?}", net.received());
+    assert_eq!(net.exchange.counts("near0").over_rate, 0);
+    nothing_comes_after_the_revocation(&mut net);
+}
+
+/// Tells threads to end when it is dropped.
+struct Ends<'a>(&'a AtomicBool);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Release);
+    }
+}
+
+/// Packets come all the time; from the end of the call on none of them is for the tenant.
+fn nothing_comes_after_the_revocation(net: &mut Net) {
+    let client = net.linux.run(|| UdpSocket::bind((Ipv4Addr::from(LINUX_IP), 0))).unwrap();
+    let ip = Ipv4Addr::from(net.tenants[0].ip);
+    let Net { exchange, tenants, .. } = net;
+    let received = |exchange: &Exchange| exchange.counts("near0").received;
+    let (done, sent) = (AtomicBool::new(false), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(Ordering::Acquire) {
+                // A full queue is no matter.
+                let ok = client.send_to(&[0; 18], (ip, 7)).is_ok();
+                sent.fetch_add(u64::from(ok), Ordering::Relaxed);
+            }
+        });
+        // Also when an assertion fails.
+        let _ends = Ends(&done);
+        let end = Instant::now() + PATIENCE;
+        let before = received(exchange);
+        while received(exchange) < before + 100 {
+            assert!(Instant::now() < end, "no packet came before");
+            tenants[0].host.cycle();
+        }
+        let start = Instant::now();
+        exchange.set_receive(&[]).unwrap();
+        println!("a revocation takes {:?}", start.elapsed());
+        // One that another processor has begun with may still be on its way, for as long as that is
+        // busy with something else; of the thousands that are sent afterwards none is.
+        let mut last = received(exchange);
+        let end = Instant::now() + PATIENCE;
+        loop {
+            let after = sent.load(Ordering::Relaxed);
+            eventually("a thousand more were sent", || sent.load(Ordering::Relaxed) > after + 1000);
+            let now = received(exchange);
+            if now == last {
+                break;
+            }
+            assert!(Instant::now() < end, "they still come: {now}");
+            last = now;
+        }
+    });
+}
+
+#[test]
+fn changes_under_load_misdirect_nothing() {
+    let Some(net) = Net::new("changes_under_load_misdirect_nothing") else { return };
+    changes_misdirect_nothing(net, 40);
+}
+
+#[test]
+#[ignore = "a minute: the kernel takes some milliseconds for each change"]
+fn a_thousand_changes_misdirect_nothing() {
+    let Some(net) = Net::new("a_thousand_changes_misdirect_nothing") else { return };
+    changes_misdirect_nothing(net, 1000);
 }

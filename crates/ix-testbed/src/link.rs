@@ -32,6 +32,8 @@ pub struct Link {
     pub rx_queues: u32,
     /// Kind of a virtual device (`veth`, `tun`), empty for others.
     pub kind: String,
+    /// What somebody has written on it, empty when nobody has.
+    pub alias: String,
 }
 
 /// How one end of a veth pair shall be.
@@ -194,6 +196,11 @@ impl Namespace {
         self.set_link(name, libc::IFLA_IFNAME, &text, "the name")
     }
 
+    /// Writes something on an interface for others to read; an empty text takes it away.
+    pub fn set_alias(&self, name: &str, text: &str) -> Result<(), Error> {
+        self.set_link(name, libc::IFLA_IFALIAS, text.as_bytes(), "the alias")
+    }
+
     /// Moves an interface to another namespace; it goes down and loses its addresses.
     pub fn move_link(&self, name: &str, to: &Namespace) -> Result<(), Error> {
         let fd = to.fd().as_raw_fd().to_ne_bytes();
@@ -290,6 +297,7 @@ pub(crate) fn parse_ifinfo(body: &[u8]) -> Option<Link> {
         tx_queues: 0,
         rx_queues: 0,
         kind: String::new(),
+        alias: String::new(),
     };
     for (kind, payload) in attributes(body.get(16..)?) {
         match kind {
@@ -298,6 +306,7 @@ pub(crate) fn parse_ifinfo(body: &[u8]) -> Option<Link> {
             libc::IFLA_NUM_TX_QUEUES => link.tx_queues = word(payload),
             libc::IFLA_NUM_RX_QUEUES => link.rx_queues = word(payload),
             libc::IFLA_ADDRESS => link.mac = payload.try_into().unwrap_or([0; 6]),
+            libc::IFLA_IFALIAS => link.alias = text(payload),
             libc::IFLA_LINKINFO => {
                 let info = attributes(payload).find(|(kind, _)| *kind == libc::IFLA_INFO_KIND);
                 link.kind = info.map_or(String::new(), |(_, kind)| text(kind));

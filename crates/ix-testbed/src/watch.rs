@@ -21,19 +21,26 @@ pub enum LinkChange {
         /// Its name now.
         to: String,
     },
+    /// Somebody has written something else on it.
+    Alias {
+        /// Its name.
+        name: String,
+        /// What; empty: it was taken away.
+        text: String,
+    },
 }
 
 /// Says when links of one namespace change.
 pub struct LinkWatch {
     fd: OwnedFd,
-    /// Known links by number: name, and whether it was running.
-    known: HashMap<u32, (String, bool)>,
+    /// Known links by number.
+    known: HashMap<u32, Link>,
 }
 
 impl LinkWatch {
     /// Watches the calling thread's namespace, starting from `now` (its links).
     pub fn new(now: &[Link]) -> Result<LinkWatch, Error> {
-        let known = now.iter().map(|l| (l.index, (l.name.clone(), l.running))).collect();
+        let known = now.iter().map(|link| (link.index, link.clone())).collect();
         Ok(LinkWatch { fd: netlink::open(libc::RTMGRP_LINK)?, known })
     }
 
@@ -56,18 +63,23 @@ impl LinkWatch {
         changes
     }
 
-    fn note(&mut self, kind: u16, link: Link) -> Option<LinkChange> {
+    fn note(&mut self, kind: u16, link: Link) -> Vec<LinkChange> {
         if kind == libc::RTM_DELLINK {
-            return self.known.remove(&link.index).map(|(name, _)| LinkChange::Removed(name));
+            let gone = self.known.remove(&link.index);
+            return gone.map(|gone| LinkChange::Removed(gone.name)).into_iter().collect();
         }
-        let before = self.known.insert(link.index, (link.name.clone(), link.running));
-        if let Some((from, _)) = before.as_ref().filter(|(from, _)| *from != link.name) {
-            return Some(LinkChange::Renamed { from: from.clone(), to: link.name });
-        }
-        match (before.map(|(_, running)| running), link.running) {
-            (Some(true), false) => Some(LinkChange::Down(link.name)),
-            (Some(false) | None, true) => Some(LinkChange::Up(link.name)),
-            _ => None,
-        }
+        let before = self.known.insert(link.index, link.clone());
+        let known_alias = before.as_ref().map_or("", |before| before.alias.as_str());
+        let (name, text) = (link.name.clone(), link.alias);
+        let alias = (known_alias != text).then_some(LinkChange::Alias { name, text });
+        let change = match before {
+            Some(before) if before.name != link.name => {
+                Some(LinkChange::Renamed { from: before.name, to: link.name })
+            }
+            Some(before) if before.running && !link.running => Some(LinkChange::Down(link.name)),
+            Some(before) if before.running => None,
+            _ => link.running.then_some(LinkChange::Up(link.name)),
+        };
+        change.into_iter().chain(alias).collect()
     }
 }

@@ -32,5 +32,5 @@ pub use ranges::{RANGES_MAX, Ranges};
 pub use rate::{Rate, RateError};
 pub use registry::{Assigned, FilterId, FilterView, Policy, Refusal, Registry, VnicId, VnicView};
 pub use set::{FILTERS_MAX, FilterSet, Foreign};
-pub use shaper::Shaper;
+pub use shaper::{LATE_NS, Shaper};
 pub use text::FilterError;

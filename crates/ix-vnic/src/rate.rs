@@ -50,6 +50,16 @@ impl Rate {
         Rate { bits_per_s, packets_per_s, ..self }
     }
 
+    /// What both let pass.
+    pub fn and(self, other: Rate) -> Rate {
+        let less = |one: Option<u64>, two: Option<u64>| one.into_iter().chain(two).min();
+        Rate {
+            bits_per_s: less(self.bits_per_s, other.bits_per_s),
+            packets_per_s: less(self.packets_per_s, other.packets_per_s),
+            burst_bytes: self.burst_bytes.min(other.burst_bytes),
+        }
+    }
+
     /// Refuses what a link of so many bits a second cannot carry.
     pub fn within(self, link_bits_per_s: u64) -> Result<Rate, RateError> {
         match self.bits_per_s {

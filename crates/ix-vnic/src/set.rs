@@ -90,6 +90,15 @@ impl FilterSet {
         self.filters.iter().any(names)
     }
 
+    /// Whether a filter asks for frames of this type by name.
+    pub fn names_ethertype(&self, ethertype: u16) -> bool {
+        let names = |filter: &Filter| {
+            let types = filter.field(Field::EtherType);
+            types.is_some_and(|types| types.contains(ethertype.into()))
+        };
+        self.filters.iter().any(names)
+    }
+
     #[cold]
     fn reason(&self, header: &Header, is_own: bool) -> Foreign {
         let known = |field: Field| {

@@ -6,14 +6,20 @@
 //! a late caller missed while packets waited may be made up for [`LATE_NS`] at most.
 use crate::rate::Rate;
 
-/// So much of the time that the caller came late is made up, ns: a machine that is shared stands
-/// still for a while, and the limit is to hold over a second, from below too.
-const LATE_NS: u64 = 2_000_000;
+/// So much of the time that the caller came late is made up, ns. A machine that is shared stands still
+/// for some milliseconds now and then, and the limit is to hold in each whole second, from below and
+/// from above: 2 % of one are 20 ms.
+pub const LATE_NS: u64 = 16_000_000;
+/// Whoever was held back so lately only waits for more to send, ns: its queue may be empty for a round
+/// trip after it has caught up.
+const HELD_NS: u64 = 2 * LATE_NS;
 
 /// A rate specifier at work on one queue.
 #[derive(Clone, Debug)]
 pub struct Shaper {
     limits: Vec<Limit>,
+    /// When a packet was held back last.
+    held_ns: Option<u64>,
 }
 
 /// One of the two limits.
@@ -46,7 +52,7 @@ impl Shaper {
         // As many packets as the burst has full frames.
         let frames = (burst_bytes / 1514).max(1);
         let packets = rate.packets_per_s.map(|r| limit(1_000_000_000, r, true, frames));
-        Shaper { limits: bits.into_iter().chain(packets).collect() }
+        Shaper { limits: bits.into_iter().chain(packets).collect(), held_ns: None }
     }
 
     /// When the next packet may pass, ns; not later than now: at once.
@@ -54,10 +60,21 @@ impl Shaper {
         self.limits.iter().map(|limit| limit.even_ns).max().unwrap_or(0)
     }
 
+    /// Whether the first of the packets that wait may pass now.
+    pub fn passes(&mut self, now_ns: u64) -> bool {
+        let passes = self.due_ns() <= now_ns;
+        if !passes {
+            self.held_ns = Some(now_ns);
+        }
+        passes
+    }
+
     /// Nothing waits: what was not used is kept up to the burst.
     pub fn idle(&mut self, now_ns: u64) {
+        let was_held = self.held_ns.is_some_and(|ns| now_ns.saturating_sub(ns) <= HELD_NS);
+        let least_ns = if was_held { LATE_NS } else { 0 };
         for limit in &mut self.limits {
-            limit.forget_before(now_ns.saturating_sub(limit.burst_ns));
+            limit.forget_before(now_ns.saturating_sub(limit.burst_ns.max(least_ns)));
         }
     }
 

@@ -3,6 +3,7 @@ use ix_vnic::{
     ArpHeader, Direction, FilterSet, Foreign, Gate, Header, Offered, Pacer, Rate, Shaper,
 };
 use proptest::prelude::*;
+use std::collections::VecDeque;
 
 const MAC: [u8; 6] = [2, 0, 0, 0, 0, 5];
 const PEER: [u8; 6] = [2, 0, 0, 0, 0, 9];
@@ -151,7 +152,7 @@ fn flood(rate: Rate, bytes: usize, look_ns: u64) -> (u64, usize) {
     let (mut sent, mut most, mut now) = (0, 0, 0);
     while now < 1_000_000_000 {
         let mut together = 0;
-        while shaper.due_ns() <= now {
+        while shaper.passes(now) {
             shaper.charge(now, bytes);
             sent += bytes as u64;
             together += 1;
@@ -178,6 +179,79 @@ fn a_limit_holds_within_two_percent_from_one_megabit_to_forty_gigabits() {
             assert!(most as f64 <= earned + 2.0, "{bits}: {most} at once, {earned} earned");
         }
     }
+}
+
+/// A sender of so many packets under way, which come back 200 µs after they have left, on a machine
+/// that stands still for as long as `stalls` says, each 50 ms; answers the bytes of each whole second.
+fn seconds_of(rate: Rate, window: usize, stalls: &[u64]) -> Vec<u64> {
+    const PACKET: usize = 1514;
+    let (mut shaper, mut stalls) = (Shaper::new(rate, 0), stalls.iter().cycle());
+    let (mut waiting, mut under_way) = (window, VecDeque::new());
+    let (mut seconds, mut now, mut stall_at) = (vec![0; 3], 0, 20_000_000);
+    loop {
+        while under_way.front().is_some_and(|back| *back <= now) {
+            under_way.pop_front();
+            waiting += 1;
+        }
+        if waiting == 0 {
+            shaper.idle(now);
+        }
+        while waiting > 0 && shaper.passes(now) {
+            shaper.charge(now, PACKET);
+            waiting -= 1;
+            under_way.push_back(now + 200_000);
+            match seconds.get_mut((now / 1_000_000_000) as usize) {
+                Some(second) => *second += PACKET as u64,
+                None => return seconds,
+            }
+        }
+        now += 25_000;
+        if now >= stall_at {
+            stall_at = now + 50_000_000;
+            now += stalls.next().unwrap_or(&0);
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(16))]
+
+    /// Also where the sender has few packets and its queue runs empty while it catches up.
+    #[test]
+    fn each_second_has_its_rate_on_a_machine_that_stands_still(
+        stalls in prop::collection::vec(0u64..15_500_000, 1..40),
+        mbits in prop::sample::select(vec![1u64, 10, 100, 1000]),
+        window in 100usize..600,
+    ) {
+        for (n, bytes) in seconds_of(Rate::bits(mbits * 1_000_000), window, &stalls).iter().enumerate() {
+            let wanted = mbits as f64 * 125_000.0;
+            // A packet more or less is not a matter of the rate.
+            let error = (*bytes as f64 - wanted).abs() - 2.0 * 1514.0;
+            prop_assert!(error <= 0.02 * wanted, "{} Mbit/s, second {}: {}", mbits, n, bytes);
+        }
+    }
+}
+
+#[test]
+fn a_burst_is_for_who_was_silent_and_lateness_for_who_waited() {
+    let at_once = |shaper: &mut Shaper, now: u64| {
+        shaper.idle(now);
+        std::iter::from_fn(|| shaper.passes(now).then(|| shaper.charge(now, 1514))).count()
+    };
+    let mut shaper = Shaper::new(Rate::bits(100_000_000), 0);
+    // 121 µs a packet.
+    assert_eq!(at_once(&mut shaper, 1_000_000_000), 3, "the burst, and one that is on credit");
+    assert_eq!(at_once(&mut shaper, 1_010_000_000), 82, "held back 10 ms ago");
+    assert_eq!(at_once(&mut shaper, 1_040_000_000), 133, "16 ms are made up, not 30");
+    assert_eq!(at_once(&mut shaper, 2_000_000_000), 3, "silent for long");
+}
+
+#[test]
+fn the_narrower_of_two_rates_holds() {
+    let rate = |text: &str| text.parse::<Rate>().expect(text);
+    let both = rate("1Gbit,burst=64k").and(rate("2Gbit,20kpps,burst=3028"));
+    assert_eq!(both, rate("1Gbit,20kpps,burst=3028"));
+    assert_eq!(rate("5kpps").and(rate("1Mbit")), rate("1Mbit,5kpps"));
 }
 
 #[test]

@@ -7,13 +7,13 @@ use ix_cli::problem::{Problem, Result, STATUS_NOT_EXECUTABLE, STATUS_NOT_FOUND};
 use ix_ctl::commands::Commands;
 use ix_ctl::control::{Access, Answers, Captures, Charge, Dataplane, Server};
 use ix_ctl::surveys::Surveys;
-use ix_ctl::vnic::Vnic;
+use ix_ctl::vnic::{Vnic, read_written_rate};
 use ix_domain::{
     Child, Exit, FromImage, Image, LaunchConfig, LaunchError, Occurrence, ServeError,
     SignalForwarding,
 };
 use ix_nic::OpenedDevice;
-use ix_testbed::{LinkWatch, Namespace};
+use ix_testbed::{LinkChange, LinkWatch, Namespace};
 use serde_json::{Value, json};
 use std::ffi::OsString;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -170,7 +170,10 @@ impl Running {
         let text = format!("{}vnic_gate={}\n", outfit.text, self.vnic.gate());
         for device in &mut devices {
             let filters = ix_ctl::vnic::receive_filters(&self.vnic.gate());
-            device.set_filters(filters).map_err(|e| Problem::new("cannot begin a dataplane", e))?;
+            let line = device
+                .set_filters(filters)
+                .map_err(|e| Problem::new("cannot begin a dataplane", e))?;
+            line.iter().for_each(|line| eprintln!("ix: {line}"));
         }
         let mut attached = |device: usize, queue: usize| {
             let sockets = queues.get(device).ok_or("no such device")?;
@@ -190,6 +193,7 @@ impl Running {
         // A queue lives as long as any copy of its descriptor: let the dataplane have the only one.
         drop(queues);
         self.devices = Devices::new(devices);
+        self.vnic.set_in_hardware(self.devices.filters_in_hardware());
         self.commands = Commands::default();
         Ok(())
     }
@@ -296,6 +300,7 @@ impl Running {
         if let Some(filters) = self.vnic.take_receive_filters() {
             let lines = self.devices.set_filters(filters.as_deref());
             lines.iter().for_each(|line| eprintln!("ix: {line}"));
+            self.vnic.set_in_hardware(self.devices.filters_in_hardware());
         }
         self.commands.service(self.child.channel());
         self.serve_surveys();
@@ -367,9 +372,36 @@ impl Running {
     }
 
     fn link_changes(&mut self) -> Vec<String> {
-        let changes = self.watch.changes();
-        let channel = self.child.channel();
-        changes.iter().filter_map(|change| self.devices.link_changed(change, channel)).collect()
+        let mut lines = Vec::new();
+        for change in self.watch.changes() {
+            lines.extend(self.link_rate_changed(&change));
+            lines.extend(self.devices.link_changed(&change, self.child.channel()));
+        }
+        lines
+    }
+
+    /// Whoever shares our link has written on it what we may send.
+    fn link_rate_changed(&mut self, change: &LinkChange) -> Option<String> {
+        let (name, text) = match change {
+            LinkChange::Alias { name, text } => (name, text.as_str()),
+            LinkChange::Removed(name) => (name, ""),
+            _ => return None,
+        };
+        if !self.devices.is_only_link(name) {
+            return None;
+        }
+        let rate = read_written_rate(text);
+        let gate = self.vnic.set_link_rate(rate)?;
+        // A dataplane that is gone needs no rate.
+        self.commands.submit_line(gate, None, Box::new(|_| {}));
+        self.commands.service(self.child.channel());
+        let now = rate.map_or("none any more".to_owned(), |rate| rate.to_string());
+        Some(format!("link {name} has a rate of its own: {now}"))
+    }
+
+    /// The program has ended: its interfaces are Linux's before we end.
+    pub fn close_devices(&mut self) {
+        self.devices.close();
     }
 }
 

@@ -92,13 +92,23 @@ impl Devices {
         let (LinkChange::Up(name)
         | LinkChange::Down(name)
         | LinkChange::Removed(name)
+        | LinkChange::Alias { name, .. }
         | LinkChange::Renamed { from: name, .. }) = change;
-        let ours = |device: &Device| device.is_interface() && device.opened.info.name == *name;
-        let number = self.0.iter().position(ours)?;
+        let number = self.0.iter().position(|device| device.is_called(name))?;
         let device = &mut self.0[number];
         let line = device.follow(change);
         device.send_next(number, channel);
         line
+    }
+
+    /// Whether a link is the only way by which packets leave.
+    pub fn is_only_link(&self, name: &str) -> bool {
+        matches!(&self.0[..], [device] if device.is_called(name))
+    }
+
+    /// Gives the interfaces back to Linux: the dataplane has ended.
+    pub fn close(&mut self) {
+        self.0.iter_mut().for_each(|device| device.opened.close());
     }
 
     /// The dataplane says something about its devices; answers the line for the user.
@@ -135,8 +145,16 @@ impl Devices {
     /// Other receive filters for those that share their interface with Linux; answers the lines for
     /// the user.
     pub fn set_filters(&mut self, filters: Option<&[Filter]>) -> Vec<String> {
-        let set = |device: &mut Device| device.opened.set_filters(filters.map(<[Filter]>::to_vec));
-        self.0.iter_mut().filter_map(|device| set(device).err()).map(|e| e.to_string()).collect()
+        let set = |device: &mut Device| {
+            let outcome = device.opened.set_filters(filters.map(<[Filter]>::to_vec));
+            outcome.unwrap_or_else(|e| Some(e.to_string()))
+        };
+        self.0.iter_mut().filter_map(set).collect()
+    }
+
+    /// The receive filters that network cards ask as well.
+    pub fn filters_in_hardware(&self) -> Vec<Filter> {
+        self.0.iter().flat_map(|device| device.opened.filters_in_hardware()).collect()
     }
 
     /// `kind:name` of each.
@@ -160,14 +178,15 @@ impl Device {
         line.strip_prefix(&self.name()).map_or(line, |rest| rest.trim_start_matches([':', ' ']))
     }
 
-    /// It has the name of a link of the host.
-    fn is_interface(&self) -> bool {
-        matches!(self.opened.info.kind, "afxdp" | "tap")
+    /// It is the link of the host that has this name.
+    fn is_called(&self, name: &str) -> bool {
+        matches!(self.opened.info.kind, "afxdp" | "tap") && self.opened.info.name == *name
     }
 
     /// Its interface changed: answers the line about it.
     fn follow(&mut self, change: &LinkChange) -> Option<String> {
         Some(match change {
+            LinkChange::Alias { .. } => return None,
             LinkChange::Down(_) => self.now("down", ": packets are lost until it is up again"),
             LinkChange::Renamed { to, .. } => {
                 // The queues are the interface's, whatever its name.

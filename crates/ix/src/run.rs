@@ -10,14 +10,19 @@ use ix_cli::domain::Domain;
 use ix_cli::problem::{Problem, Result, STATUS_NOT_EXECUTABLE, STATUS_NOT_FOUND};
 use ix_cli::report::write_json;
 use ix_ctl::cp::Embedded;
-use ix_ctl::vnic::Vnic;
+use ix_ctl::vnic::{Vnic, read_written_rate};
 use ix_nic::netdev::Interface;
-use ix_nic::{DeviceSpec, OpenOptions, OpenedDevice, SharedMemory};
+use ix_nic::{DeviceSpec, OpenError, OpenOptions, OpenedDevice, SharedMemory};
+use ix_testbed::Namespace;
 use ix_vnic::Gate;
 use std::ffi::OsStr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How long the XDP program of a killed process may stay.
+const LEAVING: Duration = Duration::from_millis(200);
 
 /// Runs it; answers the program's exit status.
 pub fn main(args: &RunArgs) -> Result<u8> {
@@ -74,6 +79,7 @@ pub fn main(args: &RunArgs) -> Result<u8> {
         .map(|policy| Embedded::start(policy, args.slo_us, running.control_path().to_owned()));
     let controller = controller.transpose()?;
     let exit = running.wait()?;
+    running.close_devices();
     crate::leftovers::reap();
     drop(controller);
     if let Some(path) = &args.stats {
@@ -108,6 +114,11 @@ fn vnic(gate: &Gate, queues: usize, devices: &[OpenedDevice]) -> Result<Vnic> {
     let real = devices.iter().filter(|device| device.info.kind == "afxdp");
     let speed = |device: &OpenedDevice| Interface::new(&device.info.name).ok()?.speed_bits_per_s();
     vnic.set_link(real.filter_map(speed).min()).map_err(refused)?;
+    if let [device] = devices {
+        let link = Namespace::current().and_then(|here| here.link(&device.info.name));
+        let alias = link.ok().flatten().map_or(String::new(), |link| link.alias);
+        vnic.set_link_rate(read_written_rate(&alias));
+    }
     Ok(vnic)
 }
 
@@ -278,11 +289,28 @@ fn open_devices(
         flow_hash_key: keys.flow_hash_key(),
         filters: ix_ctl::vnic::receive_filters(&settings.gate()),
         memory: memory.clone(),
+        has_keeper: true,
     };
     let open = |spec| {
-        ix_nic::open(spec, &options).map_err(|e| Problem::new(format!("cannot open {spec}"), e))
+        open_once_free(spec, &options).map_err(|e| Problem::new(format!("cannot open {spec}"), e))
     };
     specs.iter().map(open).collect()
+}
+
+/// Of an `ix run` that was just killed, the XDP program is there a moment longer.
+fn open_once_free(
+    spec: &DeviceSpec,
+    options: &OpenOptions,
+) -> std::result::Result<OpenedDevice, OpenError> {
+    let end = Instant::now() + LEAVING;
+    loop {
+        match ix_nic::open(spec, options) {
+            Err(OpenError::ProgramPresent { .. }) if Instant::now() < end => {
+                std::thread::sleep(LEAVING / 20);
+            }
+            outcome => return outcome,
+        }
+    }
 }
 
 /// The configuration as the dataplane reads it: settings, secrets, one line a device.

@@ -89,7 +89,9 @@ fn rounded(value: f64) -> f64 {
 
 fn publish(args: &RatesArgs, machine: &Machine, rows: &[Value]) -> Result<()> {
     let notes = [
-        "limits: bytes that arrive on the wire in whole seconds, against the rate; the worst second",
+        "limits: bits that arrive on the wire in whole seconds, against the rate: the median second, \
+         those with the least and the most, the worst; kept by the tenant's dataplane alone, and behind \
+         `ix share`, where the kernel drops what is beyond",
         "gaps: distances between arrivals of one flow's packets in the kernel at the other end",
         "neighbour: a closed loop of one connection over 64 bytes, client and tenant on one hardware \
          thread, the neighbour and its receiver on another (where there is one): they share the \

@@ -13,18 +13,19 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 const START: Duration = Duration::from_secs(20);
-const PORT: u16 = 7;
-const TENANTS: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 66, 0, 11), Ipv4Addr::new(10, 66, 0, 12)];
+pub(super) const PORT: u16 = 7;
+pub(super) const TENANTS: [Ipv4Addr; 2] =
+    [Ipv4Addr::new(10, 66, 0, 11), Ipv4Addr::new(10, 66, 0, 12)];
 
 /// `ix share` on the server's end of the link.
-struct Shared<'a> {
+pub(super) struct Shared<'a> {
     lab: &'a Lab,
     process: Process,
     control: PathBuf,
 }
 
 impl<'a> Shared<'a> {
-    fn start(lab: &'a Lab, speed: &str) -> Result<Shared<'a>> {
+    pub(super) fn start(lab: &'a Lab, speed: &str) -> Result<Shared<'a>> {
         let control = lab.file("share");
         let mut command = lab.server_namespace().command(lab.ix_file(), None);
         // Linux has the addresses of vNICs that end.
@@ -43,8 +44,9 @@ impl<'a> Shared<'a> {
         Ok(Shared { lab, process, control })
     }
 
-    /// A vNIC that has all of an address; answers the device to open.
-    fn vnic(&self, name: &str, ip: Ipv4Addr, owner: Option<u32>) -> Result<String> {
+    /// A vNIC that has all of an address; answers the device to open, and the capability for what it
+    /// receives.
+    fn vnic(&self, name: &str, ip: Ipv4Addr, owner: Option<u32>) -> Result<(String, String)> {
         let create = Request::VnicCreate {
             name: name.to_owned(),
             queues: 1,
@@ -61,11 +63,12 @@ impl<'a> Shared<'a> {
             holder: Some(name.to_owned()),
             vnic: Some(name.to_owned()),
         };
-        ask(&self.control, &grant)?;
-        Ok(device)
+        let granted = ask(&self.control, &grant)?;
+        let capability = granted["filters"][0]["capability"].as_str().unwrap_or("").to_owned();
+        Ok((device, capability))
     }
 
-    fn rate(&self, name: &str, tx: Option<&str>, weight: u32) -> Result<()> {
+    pub(super) fn rate(&self, name: &str, tx: Option<&str>, weight: u32) -> Result<()> {
         let request = Request::Rate {
             rx: None,
             tx: tx.map(str::to_owned),
@@ -77,8 +80,14 @@ impl<'a> Shared<'a> {
     }
 
     /// A dataplane on a vNIC, with `ix echo` under it.
-    fn tenant(&self, name: &str, ip: Ipv4Addr, cpu: usize, serves: &str) -> Result<Process> {
-        let device = self.vnic(name, ip, None)?;
+    pub(super) fn tenant(
+        &self,
+        name: &str,
+        ip: Ipv4Addr,
+        cpu: usize,
+        serves: &str,
+    ) -> Result<Process> {
+        let (device, _) = self.vnic(name, ip, None)?;
         let mut command = self.run(&device, ip, cpu, serves);
         command.arg("--port").arg(PORT.to_string());
         let mut process = Process::start(command, name)?;
@@ -104,7 +113,7 @@ impl<'a> Shared<'a> {
         Process::start(command, "client")?.result(Duration::from_secs(seconds) + START)
     }
 
-    fn stop(self) {
+    pub(super) fn stop(self) {
         self.process.stop();
     }
 }
@@ -203,6 +212,8 @@ enum End {
     Dataplane,
     /// It is deleted.
     Deleted,
+    /// The capability for what it receives is revoked.
+    Revoked,
 }
 
 /// How soon Linux hears what was a vNIC's.
@@ -213,8 +224,9 @@ pub(super) fn handover(lab: &Lab, quick: bool) -> Result<Vec<Value>> {
     let mut rows = Vec::new();
     for (end, what, runs) in [
         (End::Owner, "owner killed", most),
-        (End::Dataplane, "ix run killed", most / 10),
+        (End::Dataplane, "ix run killed", most / 3),
         (End::Deleted, "deleted", most),
+        (End::Revoked, "capability revoked", most),
     ] {
         eprintln!("ix: {runs} vNICs: {what}");
         let mut times = Vec::new();
@@ -274,12 +286,18 @@ impl Sink {
         let mut owner = match end {
             End::Owner => Some(Owner::start(Command::new("sleep").arg("1000"))?),
             End::Dataplane => Some(Owner::waiting(shared, self.ip)?),
-            End::Deleted => None,
+            End::Deleted | End::Revoked => None,
         };
-        shared.vnic("short", self.ip, owner.as_ref().map(|owner| owner.0.id()))?;
+        let owner_id = owner.as_ref().map(|owner| owner.0.id());
+        let (_, capability) = shared.vnic("short", self.ip, owner_id)?;
         if let (End::Dataplane, Some(owner)) = (end, &mut owner) {
             owner.go(shared, self.ip)?;
         }
+        let delete = Request::VnicDelete { name: "short".into() };
+        let last = match end {
+            End::Revoked => Request::FilterRevoke { capability },
+            _ => delete.clone(),
+        };
         self.hear_nothing()?;
         let start = Instant::now();
         let control = &shared.control;
@@ -287,13 +305,13 @@ impl Sink {
         let took = std::thread::scope(|scope| {
             scope.spawn(|| match &mut owner {
                 Some(owner) => owner.0.kill().is_ok(),
-                None => {
-                    let delete = Request::VnicDelete { name: "short".into() };
-                    ask(control, &delete).is_ok()
-                }
+                None => ask(control, &last).is_ok(),
             });
             self.hear(START).map(|()| start.elapsed())
         })?;
+        if matches!(end, End::Revoked) {
+            ask(control, &delete)?;
+        }
         // Its link has gone when the name is free.
         let until = Instant::now() + START;
         while ask(&shared.control, &Request::Vnic)?["vnics"]

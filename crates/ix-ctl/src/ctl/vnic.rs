@@ -115,7 +115,8 @@ fn line_of(out: &mut String, filter: &Value) {
     let text = |key: &str| filter[key].as_str().unwrap_or("?");
     let from = filter["derived_from"].as_u64().map(|id| format!(", from {id}"));
     let (id, from) = (&filter["filter"], from.unwrap_or_default());
-    let _ = writeln!(out, "  filter {id}: {} ({}{from})", text("text"), text("holder"));
+    let card = if filter["in_hardware"] == true { ", the card asks it too" } else { "" };
+    let _ = writeln!(out, "  filter {id}: {} ({}{from}{card})", text("text"), text("holder"));
 }
 
 fn describe(value: &Value) -> String {

@@ -3,6 +3,7 @@
 //! Our XDP program hands packets for our addresses to AF_XDP sockets, one a queue, and all others
 //! on to the kernel. [`open`] loads and attaches the program and makes the sockets; [`AfxdpNic`]
 //! is one socket with its rings. The program hangs on a BPF link: it goes when its owner dies.
+mod keeper;
 mod nic;
 mod program;
 mod ring;
@@ -12,15 +13,17 @@ mod socket;
 pub(crate) use nic::AfxdpNic;
 pub(crate) use rss::{AskedTable, RssTable};
 
-use crate::bpf::{Map, MapKind, PROGRAM_XDP_FRAGS, Program, ProgramKind};
+use crate::bpf::{self, Map, MapKind, PROGRAM_XDP_FRAGS, Program, ProgramKind};
 use crate::device::{OpenOptions, OpenedDevice};
 use crate::error::OpenError;
+use crate::hardware::HardwareFilters;
 use crate::netdev::{Interface, Rss};
 use crate::sys;
 use crate::{NicInfo, Steering};
 use ix_mem::ROOM_BYTES;
 use ix_vnic::Filter;
 use ix_wire::IpAddr;
+use keeper::Keeper;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
@@ -73,6 +76,14 @@ pub(crate) struct Attachment {
     frags: bool,
     sockets: Map,
     waiting: Vec<Option<OwnedFd>>,
+    _keeper: Option<Keeper>,
+}
+
+impl Drop for Attachment {
+    fn drop(&mut self) {
+        // At once, whoever else has the link. It fails where the interface is gone.
+        let _ = bpf::detach(self.link.as_fd());
+    }
 }
 
 impl Attachment {
@@ -152,9 +163,14 @@ pub(crate) fn open(
         table_fd: table_fd.is_some(),
         xdp: Some(XdpBind { ifindex, mode: attached.bind_mode, frags: attached.frags }),
     };
-    let attachment = Attachment { link: attached.link, frags: attached.frags, sockets, waiting };
+    let Attached { link, frags, .. } = attached;
+    // Without one an end by force takes longer, and that is all.
+    let _keeper = options.has_keeper.then(|| Keeper::new(link.as_fd()).ok()).flatten();
+    let attachment = Attachment { link, frags, sockets, waiting, _keeper };
     let opened = OpenedDevice::new(info, queue_fds, None).with_table_fd(table_fd);
-    Ok(opened.with_xdp(attachment).with_rss(rss))
+    // Several queues get their packets by the redirection table.
+    let hardware = (queues == 1).then(|| HardwareFilters::of(name)).flatten();
+    Ok(opened.with_xdp(attachment).with_rss(rss).with_hardware(hardware))
 }
 
 /// The interface's number, if it is up and has exactly `queues` queues.

@@ -2,13 +2,18 @@
 use crate::bpf::asm::{Assembler, Insn, Label, Reg, Size};
 use crate::bpf::{HELPER_REDIRECT_MAP, Map};
 use crate::classify;
-use ix_vnic::Filter;
+use ix_vnic::{Field, Filter, Level};
 use ix_wire::IpAddr;
 
 // Offsets in `struct xdp_md`.
 const MD_DATA: i16 = 0;
 const MD_DATA_END: i16 = 4;
 const MD_RX_QUEUE: i16 = 16;
+
+const IPV4: u16 = 0x0800;
+const ARP: u16 = 0x0806;
+/// Whatever a filter says, these are Linux's: IPv6, and VLANs, which are links of their own to it.
+const LINUX_FRAMES: [u16; 3] = [0x86dd, 0x8100, 0x88a8];
 
 /// Answer of an XDP program: on to the kernel's stack.
 const XDP_PASS: i32 = 2;
@@ -20,6 +25,7 @@ const ARP_FORMATS: i16 = 14;
 const ARP_LENGTHS: i16 = 14 + 4;
 const ARP_SENDER: i16 = 14 + 14;
 const ARP_TARGET: i16 = 14 + 24;
+const ETHERNET_END: i32 = 14;
 const IPV4_END: i32 = 14 + 20;
 const ARP_END: i32 = 14 + 28;
 
@@ -27,24 +33,24 @@ const ARP_END: i32 = 14 + 28;
 /// IPv4 to it, and ARP that names it as target (requests, answers) or as sender (a host that uses
 /// our address: RFC 5227 wants us to notice). Everything else passes: VLAN tags, IPv6, other hosts'
 /// packets; and ours too on a queue that has no socket. With receive filters, of IPv4 only what one
-/// of them takes.
+/// of them takes, and frames of other EtherTypes where one names their type.
 pub(crate) fn xdp_program(
     sockets: &Map,
     addresses: &[IpAddr],
     filters: Option<&[Filter]>,
 ) -> Vec<Insn> {
     let mut a = Assembler::new();
-    let (arp, ours, pass) = (a.label(), a.label(), a.label());
-    let found = a.label();
+    let [arp, ours, pass, found, other] = std::array::from_fn(|_| a.label());
     let (ctx, data, end, field) = (Reg::R9, Reg::R7, Reg::R8, Reg::R4);
 
     a.mov(ctx, Reg::R1);
     a.load(Size::Word, data, ctx, MD_DATA);
     a.load(Size::Word, end, ctx, MD_DATA_END);
-    check_length(&mut a, data, end, IPV4_END, pass);
+    check_length(&mut a, data, end, ETHERNET_END, pass);
     a.load(Size::Half, field, data, ETHERTYPE);
-    a.jump_eq32(field, u32::from(u16::to_be(0x0806)), arp);
-    a.jump_ne32(field, u32::from(u16::to_be(0x0800)), pass);
+    a.jump_eq32(field, u32::from(ARP.to_be()), arp);
+    a.jump_ne32(field, u32::from(IPV4.to_be()), other);
+    check_length(&mut a, data, end, IPV4_END, pass);
     a.load(Size::Word, field, data, IPV4_DESTINATION);
     jump_if_ours(&mut a, field, addresses, found);
     a.jump(pass);
@@ -57,6 +63,17 @@ pub(crate) fn xdp_program(
     } else {
         a.jump(ours);
     }
+
+    a.place(other);
+    let named: Vec<_> = filters.into_iter().flatten().filter(|f| names_ethertype(f)).collect();
+    if !named.is_empty() {
+        for kept in LINUX_FRAMES {
+            a.jump_eq32(field, u32::from(kept.to_be()), pass);
+        }
+        classify::lay_out(&mut a, pass);
+        named.into_iter().for_each(|filter| classify::ask(&mut a, filter, ours));
+    }
+    a.jump(pass);
 
     a.place(arp);
     check_length(&mut a, data, end, ARP_END, pass);
@@ -81,6 +98,11 @@ pub(crate) fn xdp_program(
     a.call(HELPER_REDIRECT_MAP);
     a.exit();
     a.finish()
+}
+
+/// Whether it asks for frames of certain types, and not only for all that there are.
+fn names_ethertype(filter: &Filter) -> bool {
+    filter.level() == Level::Ethernet && filter.field(Field::EtherType).is_some()
 }
 
 fn check_length(a: &mut Assembler, data: Reg, end: Reg, bytes: i32, too_short: Label) {

@@ -63,6 +63,7 @@ const COMMAND_PROG_LOAD: i64 = 5;
 const COMMAND_PROG_TEST_RUN: i64 = 10;
 const COMMAND_LINK_CREATE: i64 = 28;
 const COMMAND_LINK_UPDATE: i64 = 29;
+const COMMAND_LINK_DETACH: i64 = 34;
 const ATTACH_XDP: u32 = 37;
 
 /// A map of `u32` keys and `u32` values.
@@ -239,6 +240,11 @@ impl AsFd for Program {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
+}
+
+/// Takes the program of a link off, whoever has descriptors of the link.
+pub fn detach(link: BorrowedFd<'_>) -> io::Result<()> {
+    bpf(COMMAND_LINK_DETACH, &mut (link.as_raw_fd() as u32)).map(drop)
 }
 
 fn load(

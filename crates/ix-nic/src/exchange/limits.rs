@@ -4,7 +4,7 @@
 //! a packet may pass when that is not later than now. Clocks count 1/256 ns from the machine's start,
 //! so that the shortest packet of the fastest link costs a thousand of them; what a byte costs has 16
 //! bits more.
-use ix_vnic::Rate;
+use ix_vnic::{LATE_NS, Rate};
 
 /// Clock units of a nanosecond, as a shift.
 pub(super) const UNITS_SHIFT: i32 = 8;
@@ -16,6 +16,10 @@ const FULL_FRAME: u64 = 1514;
 /// So long a burst of its share may a vNIC send at once, ns: short to the eye of others, long enough
 /// that a sender which is late for a moment loses nothing of its share.
 const SHARE_BURST_NS: u64 = 4_000_000;
+/// So much more than its burst may a vNIC send at once, ns of its rate: what its dataplane makes up
+/// for, and as much as packets may catch up with each other on their way here. So nothing is dropped
+/// of what keeps to the rate, and no whole second has 2 % too much of what does not.
+const SLACK_NS: u64 = LATE_NS + 2_000_000;
 const NS_PER_S: u64 = 1_000_000_000;
 
 /// What is limited, and where its words lie.
@@ -76,25 +80,28 @@ pub(super) fn row(rates: &PortRates, share: Option<(u64, u64)>) -> Row {
         let Some(rate) = rate else { continue };
         let burst = u64::from(rate.burst_bytes);
         if let Some(bits_per_s) = rate.bits_per_s {
-            set_bits(&mut row, bits, bits_per_s, burst);
+            set_bits(&mut row, bits, bits_per_s, burst, SLACK_NS);
         }
         if let Some(packets_per_s) = rate.packets_per_s {
             let cost = (NS_PER_S << UNITS_SHIFT) / packets_per_s;
-            set(&mut row, packets, [0, cost, (burst / FULL_FRAME).max(1) * cost]);
+            let slack = SLACK_NS << UNITS_SHIFT;
+            set(&mut row, packets, [0, cost, (burst / FULL_FRAME).max(1) * cost + slack]);
         }
     }
     if let Some((share, link)) = share {
         let burst = |bits: u64, ns: u64| (bits / 8).saturating_mul(ns / 1000) / 1_000_000;
-        set_bits(&mut row, Limit::Share, share, burst(share, SHARE_BURST_NS).max(2 * FULL_FRAME));
-        set_bits(&mut row, Limit::Link, link, burst(link, SHARE_BURST_NS / 4).max(2 * FULL_FRAME));
+        let at_least = 2 * FULL_FRAME;
+        set_bits(&mut row, Limit::Share, share, burst(share, SHARE_BURST_NS).max(at_least), 0);
+        set_bits(&mut row, Limit::Link, link, burst(link, SHARE_BURST_NS / 4).max(at_least), 0);
     }
     row
 }
 
-fn set_bits(row: &mut Row, limit: Limit, bits_per_s: u64, burst_bytes: u64) {
+fn set_bits(row: &mut Row, limit: Limit, bits_per_s: u64, burst_bytes: u64, slack_ns: u64) {
     let per_byte = u128::from(8 * NS_PER_S) << (UNITS_SHIFT + FRACTION_BITS);
     let cost = per_byte / u128::from(bits_per_s.max(BITS_MIN));
-    let burst = (u128::from(burst_bytes) * cost) >> FRACTION_BITS;
+    let slack = u128::from(slack_ns << UNITS_SHIFT);
+    let burst = ((u128::from(burst_bytes) * cost) >> FRACTION_BITS) + slack;
     set(row, limit, [cost as u64, 0, burst.min(u128::from(NS_PER_S << UNITS_SHIFT)) as u64]);
 }
 
@@ -154,7 +161,75 @@ mod tests {
         let row = row(&rates, None);
         assert_eq!(cost_ns(&row, Limit::SendPackets, 1000), 50_000.0);
         assert_eq!(cost_ns(&row, Limit::ReceiveBits, 1250), 1_000_000.0);
-        assert_eq!(row[offset(Limit::SendPackets) as usize / 8 + 2] >> UNITS_SHIFT, 500_000);
+        let burst_ns = row[offset(Limit::SendPackets) as usize / 8 + 2] >> UNITS_SHIFT;
+        assert_eq!(burst_ns, 500_000 + SLACK_NS);
         assert_eq!(row[offset(Limit::Share) as usize / 8], 0);
+    }
+
+    /// What the programs do with the row of a vNIC that sends, in virtual time.
+    struct Wall {
+        row: Row,
+        clock: u64,
+    }
+
+    impl Wall {
+        fn new(rate: Rate) -> Wall {
+            let rates = PortRates { tx: Some(rate), ..PortRates::default() };
+            Wall { row: row(&rates, None), clock: 0 }
+        }
+
+        fn passes(&mut self, now_ns: u64, bytes: u64) -> bool {
+            let at = offset(Limit::SendBits) as usize / 8;
+            let now = now_ns << UNITS_SHIFT;
+            self.clock = self.clock.max(now - self.row[at + 2]);
+            let passes = self.clock <= now;
+            if passes {
+                self.clock += (self.row[at] * bytes) >> FRACTION_BITS;
+            }
+            passes
+        }
+    }
+
+    const RATES: [u64; 4] = [1_000_000, 10_000_000, 100_000_000, 1_000_000_000];
+    const START_NS: u64 = 50 * NS_PER_S;
+
+    #[test]
+    fn who_floods_gets_its_rate_in_each_second() {
+        for bits in RATES {
+            let mut wall = Wall::new(Rate::bits(bits));
+            let step_ns = 1514 * 8 * NS_PER_S / bits / 3;
+            for second in 0..3 {
+                let start = START_NS + second * NS_PER_S;
+                let times = (start..start + NS_PER_S).step_by(step_ns as usize);
+                let sent = 1514 * times.filter(|at| wall.passes(*at, 1514)).count() as u64;
+                let burst = if second == 0 { 3028.0 } else { 0.0 };
+                let error = sent as f64 - bits as f64 / 8.0;
+                let most = 0.02 * bits as f64 / 8.0 + burst + 1514.0;
+                assert!(error >= -1514.0 && error <= most, "{bits}, second {second}: {error}");
+            }
+        }
+    }
+
+    /// A dataplane that stands still now and then and makes up for it, and a path on which packets
+    /// catch up with each other: all of it passes.
+    #[test]
+    fn what_keeps_to_the_rate_passes_the_wall() {
+        for bits in RATES {
+            let rate = Rate::bits(bits);
+            let (mut wall, mut shaper) = (Wall::new(rate), ix_vnic::Shaper::new(rate, START_NS));
+            let (mut now, mut arrived, mut sent) = (START_NS, 0, 0u64);
+            for look in 0..200_000u64 {
+                now += if look % 2_003 == 0 { 15_900_000 } else { 20_000 };
+                while shaper.passes(now) {
+                    shaper.charge(now, 1514);
+                    let delay = if look % 5 == 0 { 1_500_000 } else { 0 };
+                    arrived = (now + delay).max(arrived);
+                    assert!(wall.passes(arrived, 1514), "{bits}: lost after {sent} packets");
+                    sent += 1;
+                }
+            }
+            let wanted = (now - START_NS) as f64 * bits as f64 / 8e9 / 1514.0;
+            assert!((sent as f64 / wanted - 1.0).abs() < 0.01, "{bits}: {sent} of {wanted}");
+        }
     }
 }

@@ -3,7 +3,7 @@
 use super::has_ended;
 use super::link::Link;
 use ix_ctl::control::{Answer, Backend, Refusal, Request, Ticket, Topic, VnicDevice};
-use ix_ctl::vnic::{capability, draw, linux_addresses, read_rate, refuse};
+use ix_ctl::vnic::{capability, draw, linux_addresses, read_rate, refuse, written_rate};
 use ix_nic::Exchange;
 use ix_testbed::Namespace;
 use ix_vnic::{Direction, Filter, FilterId, Policy, Rate, Registry, VnicId};
@@ -179,6 +179,9 @@ impl Desk {
         let set = self.exchange.set_rates(&link.near, rates);
         set.map_err(|e| Refusal::Vnic(e.to_string()))?;
         link.rates = rates;
+        // Its dataplane lets packets wait for what is dropped here. One that has taken its end to
+        // another namespace does not hear of it.
+        let _ = self.here.set_alias(&link.far, &written_rate(rates.tx));
         let mut answer = json!({ "vnic": name });
         put_rates(&mut answer, link);
         Ok(answer)

@@ -130,7 +130,7 @@ fn follow(change: &LinkChange, name: &mut String, desk: &mut Desk) -> Result<()>
             say(vec![format!("the interface {name} is down: nothing passes until it is up again")]);
         }
         LinkChange::Up(up) if up == name => say(vec![format!("the interface {name} is up again")]),
-        LinkChange::Down(_) | LinkChange::Up(_) => {}
+        LinkChange::Down(_) | LinkChange::Up(_) | LinkChange::Alias { .. } => {}
     }
     Ok(())
 }

@@ -3,7 +3,7 @@ use crate::support;
 use crate::support::command::errors;
 use crate::support::frames::{self, Macs};
 use crate::support::raw::Raw;
-use crate::support::{Bed, Nic, PATIENCE, Service, eventually};
+use crate::support::{Bed, Nic, PATIENCE, SERVICE, Service, eventually};
 use libix::control::{Capability, Control, ControlError, Granted};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -128,6 +128,41 @@ fn frames_of_a_type_of_their_own_come_where_linux_does_not_keep_them() {
     let Some(bed) = Bed::new(test, Nic::Tap, 1) else { return };
     let service = serve(&bed, "ether");
     let (wire, own) = (bed.wire(), bed.client_mac());
+    is_answered_on_the_wire(&bed);
+    // Somebody else's frame is none of ours.
+    let before = service.stats().total("drops.eth_not_for_us");
+    let macs = Macs { to: [2, 0, 0, 0, 0, 0x77], from: own };
+    wire.send(&frames::ethernet(macs, ETHER_TYPE, &question(b"wire", &[1]))).expect("sends");
+    service.wait_until("it was dropped", PATIENCE, |s| s.total("drops.eth_not_for_us") > before);
+    service.finish(PATIENCE);
+    drop(bed);
+    let Some(bed) = Bed::new(test, Nic::Afxdp, 1) else { return };
+    let program = support::build_program("ix-frames");
+    let program = [program.to_str().expect("text"), "ether"];
+    let service = bed.start(&program);
+    let (status, said) = service.process.wait(PATIENCE);
+    assert!(!status.success() && said.iter().any(|l| l.contains("Linux keeps them")), "{said:?}");
+    // A filter that names their type gives them to the dataplane.
+    let (_, link) = bed.service_link();
+    let service = bed.start_with(&config_of_frames(link, SERVICE.ip()), &program);
+    service.process.wait_for("ready", PATIENCE);
+    is_answered_on_the_wire(&bed);
+    service.finish(PATIENCE);
+}
+
+/// A dataplane that has nothing but the frames of the program's own type.
+pub fn config_of_frames(link: &str, ip: &std::net::Ipv4Addr) -> String {
+    let cpu = ix_testbed::cpu::allowed()[0];
+    format!(
+        "host_addr = \"{ip}/16\"\ncpu = {cpu}\ndevices = [\"afxdp:{link}\"]\n[vnic]\n\
+         filters = [\"rx eth type 0x88b5\", \"tx eth type 0x88b5\"]\n"
+    )
+}
+
+/// The program answers a frame of a type of its own.
+#[track_caller]
+pub fn is_answered_on_the_wire(bed: &Bed) {
+    let (wire, own) = (bed.wire(), bed.client_mac());
     let macs = Macs { to: [0xff; 6], from: own };
     let asked = frames::ethernet(macs, ETHER_TYPE, &question(b"wire", &[20, 3]));
     let end = Instant::now() + PATIENCE;
@@ -141,18 +176,6 @@ fn frames_of_a_type_of_their_own_come_where_linux_does_not_keep_them() {
     };
     assert_eq!(answered[..6], own);
     assert_eq!(answered[14..26], answer(b"wire", 23));
-    // Somebody else's frame is none of ours.
-    let before = service.stats().total("drops.eth_not_for_us");
-    let macs = Macs { to: [2, 0, 0, 0, 0, 0x77], from: own };
-    wire.send(&frames::ethernet(macs, ETHER_TYPE, &question(b"wire", &[1]))).expect("sends");
-    service.wait_until("it was dropped", PATIENCE, |s| s.total("drops.eth_not_for_us") > before);
-    service.finish(PATIENCE);
-    drop(bed);
-    let Some(bed) = Bed::new(test, Nic::Afxdp, 1) else { return };
-    let program = support::build_program("ix-frames");
-    let service = bed.start(&[program.to_str().expect("text"), "ether"]);
-    let (status, said) = service.process.wait(PATIENCE);
-    assert!(!status.success() && said.iter().any(|l| l.contains("Linux keeps them")), "{said:?}");
 }
 
 /// An idle program sleeps, and a packet wakes it. Printed, not asserted: how long that takes is the

@@ -122,6 +122,35 @@ fn three_dataplanes_and_linux_share_an_interface() {
     assert_eq!(left.filter(|name| name.starts_with("ixn-")).count(), 0, "links go with it");
 }
 
+/// A tenant with frames of a type of its own, and one whose dataplane hears of its rate.
+#[test]
+fn a_tenant_has_ethertypes_and_hears_of_its_rate() {
+    let test = "a_tenant_has_ethertypes_and_hears_of_its_rate";
+    let Some(bed) = Bed::alone(test, Nic::Afxdp, 1) else { return };
+    let (process, control) = share(&bed, &["--speed", "10Gbit"]);
+    told(&control, &["vnic", "create", "f"]);
+    told(&control, &["filter", "create", "rx eth type 0x88b5", "--both", "--vnic", "f"]);
+    let ip = Ipv4Addr::new(10, 88, 0, 2);
+    let program = support::build_program("ix-frames");
+    let program = [program.to_str().expect("text"), "ether"];
+    let config = crate::packets::config_of_frames("ixv-f", &ip);
+    let service = bed.start_with(&config, &program);
+    service.process.wait_for("ready", PATIENCE);
+    crate::packets::is_answered_on_the_wire(&bed);
+    // What the kernel would drop waits in the dataplane, which so must know of it.
+    let says = |what: &str| {
+        let rate = || told(service.control(), &["vnic"])["link_rate"].clone();
+        support::eventually(what, || rate() == serde_json::from_str::<Value>(what).expect("JSON"));
+    };
+    told(&control, &["rate", "--vnic", "f", "--tx", "50Mbit"]);
+    says("\"50Mbit,burst=3028\"");
+    told(&control, &["rate", "--vnic", "f", "--tx", "none"]);
+    says("null");
+    crate::packets::is_answered_on_the_wire(&bed);
+    service.finish(PATIENCE);
+    ends(process);
+}
+
 /// Linux' socket at an address that vNICs hold in turn, and a client that sends there all the time.
 struct Sink {
     linux: UdpSocket,
