@@ -1,5 +1,5 @@
 //! How exactly a limit holds.
-use super::shared::{Shared, TENANTS};
+use super::shared::{PORT, Shared, TENANTS};
 use super::{limit, quantile, rounded};
 use crate::lab::{CLIENT_LINK, Host, Lab};
 use crate::path::flows::Receivers;
@@ -23,26 +23,34 @@ pub(super) fn measure(lab: &Lab, quick: bool) -> Result<Vec<Value>> {
     let server = lab.start(Host::Ix, &Serve::echo(&["bulk".to_owned()]))?;
     let control = server.control().unwrap_or_default();
     let set = |rate: u64| limit(&control, Some(&format!("{rate}bit")), None);
-    let mut rows = all_rates(lab, quick, "its dataplane", server.address(), &set)?;
+    let limited = Limited { by: "its dataplane", set: &set, dropped: &|| Ok(None) };
+    let mut rows = all_rates(lab, quick, server.address(), &limited)?;
     server.stop();
 
     let shared = Shared::start(lab, "100Gbit")?;
     let tenant = shared.tenant("limited", TENANTS[0], lab.cpus.0, "bulk")?;
     let set = |rate: u64| shared.rate("limited", Some(&format!("{rate}bit")), 1);
-    let address = SocketAddrV4::new(TENANTS[0], super::shared::PORT);
-    rows.extend(all_rates(lab, quick, "it and the kernel", address, &set)?);
+    let dropped = || shared.over_rate().map(Some);
+    let limited = Limited { by: "it and the kernel", set: &set, dropped: &dropped };
+    rows.extend(all_rates(lab, quick, SocketAddrV4::new(TENANTS[0], PORT), &limited)?);
     tenant.stop();
     shared.stop();
     Ok(rows)
+}
+
+/// Who keeps to a limit, how it is set, and how many packets the kernel has dropped for it.
+struct Limited<'a> {
+    by: &'a str,
+    set: &'a dyn Fn(u64) -> Result<()>,
+    dropped: &'a dyn Fn() -> Result<Option<u64>>,
 }
 
 /// Rows of a server that sends all it may, under one limit after the other.
 fn all_rates(
     lab: &Lab,
     quick: bool,
-    kept_by: &str,
     server: SocketAddrV4,
-    set: &dyn Fn(u64) -> Result<()>,
+    limited: &Limited<'_>,
 ) -> Result<Vec<Value>> {
     let seconds = if quick { 3 } else { 10 };
     let receivers = Receivers::start(lab.client_namespace(), &[server; FLOWS])?;
@@ -54,18 +62,21 @@ fn all_rates(
     rates.push(of_link);
     let mut rows = Vec::new();
     for rate in rates.into_iter().rev() {
-        eprintln!("ix: a limit of {} Mbit/s, kept by {kept_by}", rate / 1_000_000);
-        set(rate)?;
+        eprintln!("ix: a limit of {} Mbit/s, kept by {}", rate / 1_000_000, limited.by);
+        (limited.set)(rate)?;
         std::thread::sleep(SETTLE);
+        let dropped = (limited.dropped)()?;
         let error = |bits: f64| (bits / rate as f64 - 1.0) * 100.0;
         let mut errors: Vec<f64> = windows(lab, seconds)?.into_iter().map(error).collect();
         errors.sort_by(f64::total_cmp);
+        let dropped = (limited.dropped)()?.zip(dropped).map(|(after, before)| after - before);
         let (least, most) = (quantile(&errors, 0.0), quantile(&errors, 1.0));
         rows.push(json!({
             "what": "limits",
             "system": "ix",
             "device": "afxdp",
-            "kept_by": kept_by,
+            "kept_by": limited.by,
+            "kernel_dropped": dropped,
             "limit_mbit_per_s": rate / 1_000_000,
             "seconds": seconds,
             "error_percent": rounded(quantile(&errors, 0.5)),

@@ -79,6 +79,13 @@ impl<'a> Shared<'a> {
         ask(&self.control, &request).map(drop)
     }
 
+    /// Packets that the kernel has dropped of the only vNIC, for its rate.
+    pub(super) fn over_rate(&self) -> Result<u64> {
+        let view = ask(&self.control, &Request::Vnic)?;
+        let count = view["vnics"][0]["over_rate"].as_u64();
+        count.ok_or_else(|| Problem::new("`ix share` says nothing of drops", view))
+    }
+
     /// A dataplane on a vNIC, with `ix echo` under it.
     pub(super) fn tenant(
         &self,

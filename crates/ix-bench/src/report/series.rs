@@ -5,7 +5,7 @@ use super::text;
 use serde_json::Value;
 
 /// What makes a point, besides who was measured; everything else in a row is an outcome.
-pub const POINT_KEYS: [&str; 25] = [
+pub const POINT_KEYS: [&str; 26] = [
     "workload",
     "connections",
     "size",
@@ -22,6 +22,7 @@ pub const POINT_KEYS: [&str; 25] = [
     "in_flight",
     "close",
     "end",
+    "kept_by",
     "pages",
     "ports",
     "rate",

@@ -159,7 +159,7 @@ fn handover_and_weights_of_a_shared_interface_are_measured() {
     let value: Value = serde_json::from_slice(&output.stdout).expect("JSON");
     let rows = value["rows"].as_array().expect("rows");
     let of = |what: &str| rows.iter().filter(|row| row["what"] == what).count();
-    assert_eq!((of("handover"), of("weights")), (3, 2), "{rows:?}");
+    assert_eq!((of("handover"), of("weights")), (4, 2), "{rows:?}");
     let measured = |row: &Value| match row["what"].as_str() {
         Some("handover") => row["p50_ms"].as_f64() > Some(0.0),
         _ => row["ratio"].as_f64() > Some(0.0),

@@ -2,7 +2,7 @@
 //! one program behind several devices.
 use crate::support::process::Process;
 use crate::support::process::open_files;
-use crate::support::traffic::{close, echo};
+use crate::support::traffic::{Steady, close, echo};
 use crate::support::{Bed, CLIENT, Nic, PATIENCE, PREFIX, SERVICE, Service, build_echo};
 use crate::support::{connect, connect_to};
 use ix_testbed::VethEnd;
@@ -71,6 +71,29 @@ fn an_interface_that_was_moved_away_and_back_serves_again() {
     echo(&mut stream, 1, 64);
     close(stream);
     service.finish(PATIENCE);
+}
+
+/// A name is nothing to a dataplane: not a message under way is lost.
+#[test]
+fn an_interface_that_is_renamed_under_load_goes_on() {
+    for nic in Nic::ALL {
+        let name = "an_interface_that_is_renamed_under_load_goes_on";
+        let Some(bed) = Bed::new(name, nic, 1) else { return };
+        let mut service = bed.serve(&["100"]);
+        let (namespace, link) = bed.service_link();
+        bed.client.run(|| {
+            Steady::during(100, |steady| {
+                for (from, to) in [(link, "other0"), ("other0", link)] {
+                    namespace.rename_link(from, to).expect("renamed");
+                    let line = format!("ix: link {from} is called {to} now");
+                    service.process.wait_for(&line, PATIENCE);
+                    steady.goes_on();
+                }
+            });
+        });
+        service.process.check();
+        service.finish(PATIENCE);
+    }
 }
 
 /// The Linux side's and the service's address on the second device.

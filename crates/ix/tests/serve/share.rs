@@ -293,6 +293,41 @@ fn what_a_shared_interface_cannot_do_is_refused() {
     ends(process);
 }
 
+/// A tenant's link is renamed, and at last removed: its vNIC ends, what it held is Linux's, and no other
+/// tenant notices. Then the interface itself is removed.
+#[test]
+fn a_tenants_link_may_be_renamed_and_removed() {
+    let Some(bed) = Bed::new("a_tenants_link_may_be_renamed_and_removed", Nic::Afxdp, 1) else {
+        return;
+    };
+    let (namespace, link) = bed.service_link();
+    let (process, control) = share(&bed, &[]);
+    let ips = [Ipv4Addr::new(10, 88, 0, 2), Ipv4Addr::new(10, 88, 0, 3)];
+    let mut tenants =
+        [tenant(&bed, &control, "a", ips[0], &[]), tenant(&bed, &control, "b", ips[1], &[])];
+    let connect = |ip| bed.client.run(|| support::connect_to(SocketAddrV4::new(ip, 7)));
+    let mut streams = ips.map(connect);
+    streams.iter_mut().for_each(|stream| echo(stream, 1, 64));
+    namespace.rename_link("ixv-a", "mine").expect("renamed");
+    tenants[0].process.wait_for("ix: link ixv-a is called mine now", PATIENCE);
+    streams.iter_mut().for_each(|stream| echo(stream, 2, 64));
+    let known = || told(&control, &["vnic"])["vnics"][0]["link"] == "mine";
+    support::eventually("the new name is known", known);
+    namespace.add_address(link, ips[0], 16).expect("an address");
+    namespace.delete_link("mine").expect("removed");
+    process.wait_for("ix: vNIC a is gone: its link was removed", PATIENCE);
+    tenants[0].process.wait_for("ix: link mine is gone", PATIENCE);
+    is_reset(&mut streams[0]);
+    echo(&mut streams[1], 3, 64);
+    tenants[0].process.check();
+    namespace.delete_link(link).expect("removed");
+    let (status, said) = process.wait(PATIENCE);
+    assert_eq!(status.code(), Some(1), "{said:?}");
+    assert!(said.last().is_some_and(|last| last.contains(&format!("{link} is gone"))), "{said:?}");
+    tenants[1].process.wait_for("ix: link ixv-b is gone", PATIENCE);
+    tenants[1].process.check();
+}
+
 /// The shared interface is renamed, goes down and up, and is removed at last, under load: tenants stay,
 /// and are told.
 #[test]
