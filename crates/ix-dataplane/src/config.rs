@@ -225,6 +225,7 @@ impl Config {
 }
 
 const NO_FILTER: &str = "not a filter, such as `rx tcp service 10.0.0.5:80`";
+const NO_ECN: &str = "not one of off, accept, ask, accept-accurate, ask-accurate";
 const NO_RATE: &str = "not a rate, such as 100Mbit, 20kpps or 1Gbit,burst=64k";
 
 fn set_tcp(tcp: &mut ix_tcp::Config, key: &str, value: &str) -> Result<(), &'static str> {
@@ -238,7 +239,7 @@ fn set_tcp(tcp: &mut ix_tcp::Config, key: &str, value: &str) -> Result<(), &'sta
             tcp.congestion = kind.ok_or("not one of cubic, reno, dctcp")?;
         }
         "tcp_ecn" => {
-            tcp.ecn = ix_tcp::EcnMode::named(value).ok_or("not one of off, accept, ask")?;
+            tcp.ecn = ix_tcp::EcnMode::named(value).ok_or(NO_ECN)?;
         }
         _ => return Err("no such key"),
     }

@@ -90,7 +90,8 @@ impl ElasticThread {
             (ecn, early) = receive.edge.signal(ecn);
         }
         if flow.tcb.minds_mark(ecn) {
-            flow.tcb.mark(cfg, now_us, &packet.header, ecn, &mut io.of(&mut flow.side));
+            let len = u32::from(packet.payload.len) + u32::from(packet.payload.more);
+            flow.tcb.mark(cfg, now_us, &packet.header, len, ecn, &mut io.of(&mut flow.side));
         }
         let payload = packet.payload;
         let in_order = packet.header.seq.le(flow.tcb.rcv_nxt());
@@ -205,7 +206,8 @@ impl ElasticThread {
         let backlog = &mut listening.backlog;
         match if floor.is_some() { backlog.on_syn_again() } else { backlog.on_syn() } {
             SynVerdict::Accept => {
-                let tcb = self.new_passive(&packet.header, tuple, floor);
+                let mut tcb = self.new_passive(&packet.header, tuple, floor);
+                tcb.syn_mark(packet.ip.ecn);
                 let (hash, now_us) = (work.hash, self.io.now_us);
                 let mut flow = Flow::new(tcb, hash, work.port, Holder::Embryonic, now_us);
                 flow.side.listener = slot;

@@ -283,8 +283,11 @@ fn one_option(scan: &mut Scan) -> Parsed<TcpOption> {
             scan.expect("ecr")?;
             TcpOption::Timestamp(value, scan.sequence("the echo of a timestamp")?)
         }
-        "FO" | "FOEXP" | "md5" | "ECN" | "accecn" => {
-            return scan.error("fast open, MD5 and AccECN options are not built");
+        "FO" | "FOEXP" | "md5" => {
+            return scan.error("fast open and MD5 options are not built");
+        }
+        "ECN" | "accecn" => {
+            return scan.error("write AccECN options as `kind 172` and their bytes");
         }
         "kind" => {
             // Ours: `kind 30 0a0b`, any option as its bytes.

@@ -158,11 +158,14 @@ impl Settings {
                 tcp.congestion = CongestionControl::named(value).ok_or_else(unknown)?;
             }
             "net.ipv4.tcp_ecn" | "net.inet.tcp.ecn.enable" => {
+                let linux = name.starts_with("net.ipv4.");
                 tcp.ecn = match last {
                     "0" => EcnMode::Off,
                     "1" => EcnMode::Ask,
                     "2" => EcnMode::Accept,
-                    _ => return Err(format!("{name}: `{value}` is not built (0, 1, 2)")),
+                    "3" if linux => EcnMode::AskAccurate,
+                    "5" if linux => EcnMode::AcceptAccurate,
+                    _ => return Err(format!("{name}: `{value}` is not built (0 to 3, 5)")),
                 }
             }
             // Probing from the start (2) is not built: it is done once segments became smaller.

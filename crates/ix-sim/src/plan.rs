@@ -262,6 +262,16 @@ impl Plan {
                 }
             }
         }
+        // Another one: of ECN all kinds meet, and what the receive rings mark is felt by some.
+        let mut marking = Rng::new(seed ^ 0x65_636e);
+        for host in &mut hosts {
+            use ix_tcp::EcnMode::{Accept, AcceptAccurate, Ask, AskAccurate, Off};
+            host.tcp.ecn =
+                marking.pick(&[Accept, Off, Ask, AcceptAccurate, AskAccurate, AskAccurate]);
+            if marking.chance(0.3) {
+                host.mark_queue = marking.between(2, 16) as usize;
+            }
+        }
         let hosts = hosts;
         let changes = changes(&mut rng, &hosts, start_us, heal_us, options.loss.is_some());
         let span_us = heal_us - start_us;

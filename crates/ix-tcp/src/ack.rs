@@ -3,6 +3,7 @@ use crate::cc::Ack;
 use crate::cc::hystart::{CSS_GROWTH_DIVISOR, Growth};
 use crate::config::Config;
 use crate::connect::ms_of;
+use crate::ecn::EcnState;
 use crate::output::{DeadReason, Output, RxBuf};
 use crate::records::TxRecord;
 use crate::state::State;
@@ -17,6 +18,8 @@ pub(crate) struct AckReport {
     pub acked: u32,
     /// Octets that it newly acknowledges, either way.
     pub delivered: u32,
+    /// Segments in these.
+    pub packets: u32,
     /// Something was acknowledged that had been transmitted more than once.
     pub retransmitted: bool,
     /// Our FIN is acknowledged.
@@ -107,6 +110,7 @@ impl<B: RxBuf> Tcb<B> {
             control += u32::from(record.has(TxRecord::SYN)) + u32::from(record.has(TxRecord::FIN));
             if !record.has(TxRecord::SACKED) {
                 report.delivered += u32::from(record.len);
+                report.packets += 1;
                 self.note_delivered(&record, now_us, hdr);
                 let again = record.has(TxRecord::RETRANSMITTED);
                 *(if again { &mut again_us } else { &mut sample_sent_us }) = Some(record.sent_us);
@@ -153,7 +157,7 @@ impl<B: RxBuf> Tcb<B> {
         debug_assert!(acked <= self.snd_buf_bytes);
         self.snd_buf_bytes = self.snd_buf_bytes.saturating_sub(acked);
         out.acked(acked);
-        AckReport { acked, delivered: acked, ..AckReport::default() }
+        AckReport { acked, delivered: acked, packets: 1, ..AckReport::default() }
     }
 
     /// The first record is acknowledged up to `ack`, which lies within it.
@@ -217,12 +221,22 @@ impl<B: RxBuf> Tcb<B> {
             self.take_sack(now_us, hdr, &mut report, out);
             self.detect_loss(now_us, hdr, &report, out);
         }
+        let accurate = self.ecn.has(EcnState::ACCURATE);
+        let marked_bytes = if accurate {
+            self.take_ace(hdr, &report, out)
+        } else if hdr.flags.contains(TcpFlags::ECE) && self.uses_ecn() {
+            report.acked
+        } else {
+            0
+        };
         if report.acked > 0 {
             self.dupacks = if self.phase == Phase::Open { 0 } else { self.dupacks };
             if self.phase != Phase::Recovery {
-                let echo = hdr.flags.contains(TcpFlags::ECE) && self.uses_ecn();
-                self.grow_window(&report, echo, now_us);
+                self.grow_window(&report, marked_bytes, now_us);
             }
+        }
+        if accurate && marked_bytes > 0 {
+            self.congestion_echoed(self.flight_bytes() + report.acked, out);
         }
         if report.acked > 0 || report.delivered > 0 || !plain {
             // Most acknowledgements come with an answer, which sets the timer anyway.
@@ -230,7 +244,7 @@ impl<B: RxBuf> Tcb<B> {
         }
     }
 
-    fn grow_window(&mut self, report: &AckReport, echo: bool, now_us: u64) {
+    fn grow_window(&mut self, report: &AckReport, marked_bytes: u32, now_us: u64) {
         let mut acked_bytes = report.acked;
         if self.records.is_large() && self.cc.in_first_slow_start() {
             acked_bytes = self.watch_slow_start(acked_bytes, now_us);
@@ -240,7 +254,7 @@ impl<B: RxBuf> Tcb<B> {
             in_flight_bytes: self.pipe_bytes(),
             app_limited: !self.flags.has(Flags::CWND_LIMITED) && !self.cc.in_slow_start(),
             srtt_us: self.rtt.srtt_us(),
-            marked: echo,
+            marked_bytes,
         };
         self.cc.on_ack(&ack, now_us);
     }
@@ -312,6 +326,7 @@ impl<B: RxBuf> Tcb<B> {
                 self.sacked_bytes += u32::from(record.len);
                 self.sacked_segs += 1;
                 report.sacked = true;
+                report.packets += 1;
                 report.delivered += u32::from(record.len);
                 self.note_delivered(&record, now_us, hdr);
             }

@@ -242,7 +242,7 @@ impl<B: RxBuf> Tcb<B> {
     /// Whether this connection, in TIME-WAIT, may be forgotten in favour of a new SYN of the peer
     /// (RFC 6191 section 2; RFC 9293 section 3.6.1). The caller then frees it and asks the listener.
     pub fn gives_way_to(&self, syn: &TcpHeader) -> bool {
-        const MASK: u8 = TcpFlags::SYN.0 | TcpFlags::ACK.0 | TcpFlags::RST.0 | TcpFlags::FIN.0;
+        const MASK: u16 = TcpFlags::SYN.0 | TcpFlags::ACK.0 | TcpFlags::RST.0 | TcpFlags::FIN.0;
         if self.state != State::TimeWait || syn.flags.0 & MASK != TcpFlags::SYN.0 {
             return false;
         }

@@ -1,5 +1,7 @@
 //! A segment arrives: RFC 9293 section 3.10.7, with RFC 5961 and RFC 7323 section 5.
+use crate::accurate::ACE_BITS;
 use crate::config::Config;
+use crate::ecn::EcnState;
 use crate::output::{DeadReason, Output, RxBuf, TcpEvent};
 use crate::state::State;
 use crate::stats::TcpCounter;
@@ -45,14 +47,16 @@ impl<B: RxBuf> Tcb<B> {
     /// Header prediction: the next segment of an established connection that has missed none.
     #[inline]
     fn is_predicted(&self, hdr: &TcpHeader, payload: Option<&B>) -> bool {
-        const IGNORED: u8 = TcpFlags::PSH.union(TcpFlags::URG).0;
+        const IGNORED: u16 = TcpFlags::PSH.union(TcpFlags::URG).union(TcpFlags::AE).0;
+        const COUNTED: u16 = IGNORED | ACE_BITS.0;
+        let ignored = if self.ecn.has(EcnState::ACCURATE) { COUNTED } else { IGNORED };
         let acked = (hdr.ack - self.snd_una) as u32;
         let timely = match hdr.options.timestamp {
             Some((val, _)) => val.wrapping_sub(self.ts_recent) as i32 >= 0,
             None => !self.flags.has(Flags::TIMESTAMPS),
         };
         self.state == State::Established
-            && hdr.flags.0 & !IGNORED == TcpFlags::ACK.0
+            && hdr.flags.0 & !ignored == TcpFlags::ACK.0
             && hdr.seq == self.rcv_nxt
             && acked <= self.flight_bytes()
             && timely
@@ -170,7 +174,8 @@ impl<B: RxBuf> Tcb<B> {
             let bare = len == 0 && !hdr.flags.contains(TcpFlags::FIN);
             let flight = self.flight_bytes();
             self.acknowledged(cfg, now_us, hdr, !bare, out);
-            if hdr.flags.contains(TcpFlags::ECE) && hdr.ack.ge(self.snd_una) {
+            let classic = !self.ecn.has(EcnState::ACCURATE);
+            if classic && hdr.flags.contains(TcpFlags::ECE) && hdr.ack.ge(self.snd_una) {
                 self.congestion_echoed(flight, out);
             }
         }
@@ -207,6 +212,9 @@ impl<B: RxBuf> Tcb<B> {
         self.snd_shift = shift;
         self.enter(State::Established);
         self.rack_fack = self.snd_una;
+        if self.ecn.has(EcnState::ACCURATE) && !hdr.flags.contains(TcpFlags::SYN) {
+            self.take_first_ace(hdr, out);
+        }
         self.leave_handshake_losses(cfg);
         self.start_keepalive(now_us);
         out.event(TcpEvent::Established);

@@ -76,7 +76,8 @@ pub struct Config {
     pub window_shift_min: u8,
     /// Congestion control.
     pub congestion: CongestionControl,
-    /// Explicit congestion notification (RFC 3168). DCTCP asks for it unless it is off.
+    /// Explicit congestion notification (RFC 3168, RFC 9768). DCTCP asks for it unless it is off.
+    /// Accurate ECN is not the default: it is younger than the hosts and boxes that it meets.
     pub ecn: EcnMode,
     /// Search for the path's MTU (RFC 4821) after long segments went unanswered or a router asked for
     /// shorter ones.

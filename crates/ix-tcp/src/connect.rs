@@ -1,5 +1,6 @@
 //! Connections are made: RFC 9293 sections 3.10.1 (active open) and 3.10.7.2 (a SYN arrives at a
 //! listener), RFC 4987 section 3.6 (SYN cookies).
+use crate::accurate;
 use crate::ack_limit::ChallengeSpacing;
 use crate::cc::{Control, Kind};
 use crate::config::Config;
@@ -10,6 +11,7 @@ use crate::records::{TxRecord, TxRecords};
 use crate::rtt::RttEstimator;
 use crate::state::State;
 use crate::tcb::{Flags, LossTimer, NEVER, Phase, Tcb};
+use ix_wire::EcnBytes;
 use ix_wire::{FlowTuple, SackBlocks, Seq, TcpFlags, TcpHeader, TcpOptions};
 
 /// Bytes of the timestamp option with its padding; they come off the peer's MSS
@@ -28,8 +30,12 @@ impl<B: RxBuf> Tcb<B> {
         tcb.flags.put(Flags::SACK, cfg.sack);
         tcb.flags.put(Flags::WINDOW_SCALING, cfg.window_scaling);
         let dctcp = cfg.congestion == crate::CongestionControl::Dctcp;
-        let asks = cfg.ecn == EcnMode::Ask || dctcp && cfg.ecn != EcnMode::Off;
+        let asks = cfg.ecn.asks() || dctcp && cfg.ecn != EcnMode::Off;
         tcb.ecn.put(EcnState::USED, asks);
+        if asks && cfg.ecn.is_accurate() {
+            tcb.ecn.put(EcnState::ACCURATE, true);
+            tcb.accurate = Some(Box::default());
+        }
         tcb
     }
 
@@ -60,7 +66,7 @@ impl<B: RxBuf> Tcb<B> {
     ) -> Self {
         let mut tcb = Self::new(cfg, tuple, State::SynReceived, ack.ack, ts_offset, now_us);
         tcb.flags.set(Flags::PASSIVE);
-        tcb.agree(cfg, *peer);
+        tcb.agree(cfg, *peer, 0);
         tcb.rcv_nxt = ack.seq;
         tcb.rcv_adv = ack.seq + tcb.rcv_space(cfg).min(SYN_WINDOW_MAX);
         tcb.last_ack_sent = ack.seq;
@@ -136,6 +142,7 @@ impl<B: RxBuf> Tcb<B> {
             challenge_spacing: ChallengeSpacing::default(),
             ecn: EcnState::default(),
             ecn_end: iss,
+            accurate: None,
             dupacks: 0,
             sacked_segs: 0,
             tuple,
@@ -147,9 +154,11 @@ impl<B: RxBuf> Tcb<B> {
         let mut peer = PeerOptions::of_syn(syn);
         if self.state == State::SynSent {
             // In a simultaneous open the SYNs have crossed, and neither grants anything.
-            peer.ecn &= self.uses_ecn() && syn.flags.contains(TcpFlags::ACK);
+            let asked = self.uses_ecn() && syn.flags.contains(TcpFlags::ACK);
+            peer.ecn &= asked;
+            peer.accurate_ecn &= asked && self.ecn.has(EcnState::ACCURATE);
         }
-        self.agree(cfg, peer);
+        self.agree(cfg, peer, accurate::ace_of(syn.flags));
         self.rcv_nxt = syn.seq + 1;
         self.rcv_adv = self.rcv_nxt + self.rcv_space(cfg).min(SYN_WINDOW_MAX);
         self.last_ack_sent = self.rcv_nxt;
@@ -162,7 +171,7 @@ impl<B: RxBuf> Tcb<B> {
     }
 
     /// Settles which options are in use: those that both sides want.
-    fn agree(&mut self, cfg: &Config, peer: PeerOptions) {
+    fn agree(&mut self, cfg: &Config, peer: PeerOptions, ace: u8) {
         let agreed = peer.agreed(cfg);
         self.flags.put(Flags::TIMESTAMPS, agreed.timestamps);
         self.flags.put(Flags::SACK, agreed.sack_permitted);
@@ -171,9 +180,10 @@ impl<B: RxBuf> Tcb<B> {
         self.rcv_shift = if agreed.window_scale.is_some() { cfg.window_shift() } else { 0 };
         self.mss = agreed.mss - if agreed.timestamps { TIMESTAMP_BYTES } else { 0 };
         let wanted = self.cc.kind();
-        let kind = if wanted == Kind::Dctcp && !agreed.ecn { Kind::Cubic } else { wanted };
+        let ecn = agreed.ecn || agreed.accurate_ecn;
+        let kind = if wanted == Kind::Dctcp && !ecn { Kind::Cubic } else { wanted };
         self.cc = Control::new(kind, self.mss, cfg.initial_window_segments);
-        self.agree_on_ecn(agreed.ecn);
+        self.agree_on_ecn(&agreed, ace);
     }
 
     /// Our SYN, for the first time or again.
@@ -192,19 +202,27 @@ impl<B: RxBuf> Tcb<B> {
         }
     }
 
-    /// Control bits of our SYN or SYN-ACK. A SYN sent again asks no more for ECN: something on the
-    /// way may drop those that do (RFC 3168 section 6.1.1.1).
-    fn syn_flags(&mut self, again: bool) -> TcpFlags {
-        let (passive, ecn) = (self.state == State::SynReceived, self.uses_ecn());
-        let flags = if passive { TcpFlags::SYN | TcpFlags::ACK } else { TcpFlags::SYN };
-        if passive && ecn {
-            return flags | TcpFlags::ECE;
-        }
-        if again {
-            self.ecn.put(EcnState::USED, false);
-        }
-        let asks = ecn && !again;
-        if asks { flags | TcpFlags::ECE | TcpFlags::CWR } else { flags }
+    /// What our SYN or SYN-ACK says of ECN. A SYN sent again asks no more for it: something on the
+    /// way may drop those that do (RFC 3168 section 6.1.1.1); one for accurate ECN asks twice
+    /// (RFC 9768 section 3.1.4.1).
+    fn syn_ecn(&mut self, passive: bool, again: bool) -> (TcpFlags, EcnBytes) {
+        const CLASSIC: TcpFlags = TcpFlags::ECE.union(TcpFlags::CWR);
+        let accurate = self.ecn.has(EcnState::ACCURATE);
+        let bits = match (self.uses_ecn(), passive) {
+            (false, _) => TcpFlags(0),
+            (true, true) if accurate => return self.accurate_syn_ack(again),
+            (true, true) => TcpFlags::ECE,
+            (true, false) if again && (!accurate || self.ecn.has(EcnState::SYN_AGAIN)) => {
+                self.forget_ecn();
+                TcpFlags(0)
+            }
+            (true, false) if accurate => {
+                self.ecn.put(EcnState::SYN_AGAIN, again);
+                accurate::ACE_BITS
+            }
+            (true, false) => CLASSIC,
+        };
+        (bits, EcnBytes::NONE)
     }
 
     fn emit_syn(
@@ -216,17 +234,20 @@ impl<B: RxBuf> Tcb<B> {
     ) -> bool {
         let passive = self.state == State::SynReceived;
         let window = if passive { self.rcv_wnd() } else { self.rcv_space(cfg) };
+        let (ecn_bits, ecn_bytes) = self.syn_ecn(passive, retransmission);
+        let flags = if passive { TcpFlags::SYN | TcpFlags::ACK } else { TcpFlags::SYN };
         let options = TcpOptions {
             mss: Some(cfg.mss),
             window_scale: self.flags.has(Flags::WINDOW_SCALING).then(|| cfg.window_shift()),
             sack_permitted: self.flags.has(Flags::SACK),
             timestamp: self.timestamp(now_us),
             sack: SackBlocks::EMPTY,
+            ecn_bytes,
         };
         let seg = SegmentOut {
             seq: self.snd_una,
             ack: if passive { self.rcv_nxt } else { Seq(0) },
-            flags: self.syn_flags(retransmission),
+            flags: flags | ecn_bits,
             window: window.min(SYN_WINDOW_MAX) as u16,
             ecn: NOT_ECT,
             options,

@@ -5,7 +5,9 @@
 //! cover marked packets (RFC 8257 section 3.2). The sender reduces its window at most once for each
 //! window of data. Nothing here runs on a connection without marks.
 use crate::config::Config;
+use crate::listen::PeerOptions;
 use crate::output::{Output, RxBuf, SegmentOut};
+use crate::state::State;
 use crate::stats::TcpCounter;
 use crate::tcb::{Flags, Phase, Tcb};
 use ix_wire::{TcpFlags, TcpHeader};
@@ -17,7 +19,7 @@ pub const ECT0: u8 = 2;
 /// Congestion experienced.
 pub const CE: u8 = 3;
 
-/// Whether connections use ECN.
+/// Whether connections use ECN, and of which kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum EcnMode {
     /// Neither asked for nor granted.
@@ -27,16 +29,35 @@ pub enum EcnMode {
     Accept,
     /// Asked for as well.
     Ask,
+    /// Granted to peers that ask, accurate ECN (RFC 9768) to those that ask for it.
+    AcceptAccurate,
+    /// Accurate ECN is asked for as well.
+    AskAccurate,
 }
 
 impl EcnMode {
     /// Every mode, by name.
-    pub const ALL: [(&str, EcnMode); 3] =
-        [("off", EcnMode::Off), ("accept", EcnMode::Accept), ("ask", EcnMode::Ask)];
+    pub const ALL: [(&str, EcnMode); 5] = [
+        ("off", EcnMode::Off),
+        ("accept", EcnMode::Accept),
+        ("ask", EcnMode::Ask),
+        ("accept-accurate", EcnMode::AcceptAccurate),
+        ("ask-accurate", EcnMode::AskAccurate),
+    ];
 
     /// The mode of this name.
     pub fn named(name: &str) -> Option<EcnMode> {
         Self::ALL.iter().find(|(known, _)| *known == name).map(|(_, mode)| *mode)
+    }
+
+    /// Our SYNs ask for it.
+    pub fn asks(self) -> bool {
+        matches!(self, EcnMode::Ask | EcnMode::AskAccurate)
+    }
+
+    /// Accurate ECN is preferred.
+    pub fn is_accurate(self) -> bool {
+        matches!(self, EcnMode::AcceptAccurate | EcnMode::AskAccurate)
     }
 }
 
@@ -55,6 +76,12 @@ impl EcnState {
     pub const REACTED: u8 = 8;
     /// ECE tells of the very packets acknowledged (RFC 8257).
     pub const EXACT: u8 = 16;
+    /// It is accurate ECN that is used, or asked for.
+    pub const ACCURATE: u8 = 32;
+    /// The path does not carry ECN-capable packets as it should: none are sent (RFC 9768).
+    pub const NOT_CAPABLE: u8 = 64;
+    /// The last SYN or SYN-ACK was not the first (RFC 9768 section 3.1.4).
+    pub const SYN_AGAIN: u8 = 128;
 
     #[inline]
     pub fn has(self, bit: u8) -> bool {
@@ -91,22 +118,28 @@ impl<B: RxBuf> Tcb<B> {
     /// [`Self::mark`] is to be called before [`Self::segment`].
     #[inline]
     pub fn minds_mark(&self, ecn: u8) -> bool {
-        ecn == CE || self.ecn.has(EcnState::ECHO)
+        ecn == CE || self.ecn.has(EcnState::ECHO | EcnState::ACCURATE)
     }
 
-    /// A segment with this ECN field in its IP header is about to be handed to [`Self::segment`].
+    /// A segment with this ECN field in its IP header, and `len` bytes of payload, is about to be
+    /// handed to [`Self::segment`].
     #[cold]
     pub fn mark(
         &mut self,
         cfg: &Config,
         now_us: u64,
         hdr: &TcpHeader,
+        len: u32,
         ecn: u8,
         out: &mut impl Output<B>,
     ) {
-        // Marks on what is not within reach of the window are nobody's (as RFC 5961 has it).
-        let near = hdr.seq.le(self.rcv_adv) && hdr.seq.ge(self.rcv_nxt - self.rcv_wnd().max(1));
-        if !self.uses_ecn() || !self.handshake_done() || !near {
+        if self.ecn.has(EcnState::ACCURATE) {
+            if self.mark_accurately(hdr, len, ecn, out) {
+                self.send_ack(cfg, now_us, out);
+            }
+            return;
+        }
+        if !self.uses_ecn() || !self.handshake_done() || !self.is_near(hdr) {
             return;
         }
         let marked = ecn == CE;
@@ -129,18 +162,32 @@ impl<B: RxBuf> Tcb<B> {
         }
     }
 
-    /// The peer's SYN (`granted`: ECN is agreed on).
-    pub(crate) fn agree_on_ecn(&mut self, granted: bool) {
-        let exact = granted && self.cc.kind() == crate::cc::Kind::Dctcp;
+    /// Marks on what is not within reach of the window are nobody's (as RFC 5961 has it).
+    pub(crate) fn is_near(&self, hdr: &TcpHeader) -> bool {
+        hdr.seq.le(self.rcv_adv) && hdr.seq.ge(self.rcv_nxt - self.rcv_wnd().max(1))
+    }
+
+    /// The peer's SYN or SYN-ACK has settled what is used; `ace`: its three bits.
+    pub(crate) fn agree_on_ecn(&mut self, agreed: &PeerOptions, ace: u8) {
+        let granted = agreed.ecn || agreed.accurate_ecn;
         self.ecn = EcnState::default();
         self.ecn.put(EcnState::USED, granted);
-        self.ecn.put(EcnState::EXACT, exact);
+        self.ecn.put(EcnState::EXACT, granted && self.cc.kind() == crate::cc::Kind::Dctcp);
+        if agreed.accurate_ecn {
+            self.ecn.put(EcnState::ACCURATE, true);
+            self.begin_accurate(self.state == State::SynSent, ace);
+        } else {
+            self.accurate = None;
+        }
     }
 
     /// ECN's part of a segment that goes out. Pure acknowledgements, probes and retransmissions are
     /// not ECN-capable (RFC 3168 sections 6.1.4 to 6.1.6).
     #[cold]
     pub(crate) fn stamp_ecn(&mut self, seg: &mut SegmentOut) {
+        if self.ecn.has(EcnState::ACCURATE) {
+            return self.stamp_accurate(seg);
+        }
         if self.ecn.has(EcnState::ECHO) {
             seg.flags |= TcpFlags::ECE;
         }
@@ -154,8 +201,8 @@ impl<B: RxBuf> Tcb<B> {
         }
     }
 
-    /// An acceptable acknowledgement with ECE has been digested, which came with `flight` bytes
-    /// under way: RFC 3168 section 6.1.2.
+    /// An acceptable acknowledgement that tells of marks has been digested, which came with `flight`
+    /// bytes under way: RFC 3168 section 6.1.2.
     #[cold]
     pub(crate) fn congestion_echoed(&mut self, flight: u32, out: &mut impl Output<B>) {
         if !self.uses_ecn() || self.records.is_empty() && self.snd_buf_bytes == 0 {

@@ -6,6 +6,7 @@
 //! announced. All three speak to the world through [`Output`].
 #![forbid(unsafe_code)]
 
+mod accurate;
 mod ack;
 pub mod ack_limit;
 mod admit;

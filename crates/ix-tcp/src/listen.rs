@@ -1,4 +1,5 @@
 //! Segments that belong to no connection: refusing them, and what a listener does with a SYN.
+use crate::accurate;
 use crate::config::{Config, MSS_DEFAULT, MSS_MAX, MSS_MIN};
 use crate::ecn::{self, EcnMode, NOT_ECT};
 use crate::output::SegmentOut;
@@ -17,20 +18,23 @@ pub struct PeerOptions {
     pub timestamps: bool,
     /// It asks for ECN, or (SYN-ACK) grants it.
     pub ecn: bool,
+    /// The same of accurate ECN (RFC 9768).
+    pub accurate_ecn: bool,
 }
 
 impl PeerOptions {
     /// Reads them from a SYN or SYN-ACK.
     pub fn of_syn(syn: &TcpHeader) -> PeerOptions {
+        let answers = syn.flags.contains(TcpFlags::ACK);
         PeerOptions {
             mss: syn.options.mss.unwrap_or(MSS_DEFAULT).clamp(MSS_MIN, MSS_MAX),
             window_scale: syn.options.window_scale.map(|shift| shift.min(14)),
             sack_permitted: syn.options.sack_permitted,
             timestamps: syn.options.timestamp.is_some(),
-            ecn: if syn.flags.contains(TcpFlags::ACK) {
-                ecn::grants(syn.flags)
-            } else {
-                ecn::asks(syn.flags)
+            ecn: if answers { ecn::grants(syn.flags) } else { ecn::asks(syn.flags) },
+            accurate_ecn: match answers {
+                true => accurate::grants(syn.flags),
+                false => accurate::asks(syn.flags),
             },
         }
     }
@@ -43,6 +47,7 @@ impl PeerOptions {
             sack_permitted: self.sack_permitted && cfg.sack,
             timestamps: self.timestamps && cfg.timestamps,
             ecn: self.ecn && cfg.ecn != EcnMode::Off,
+            accurate_ecn: self.accurate_ecn && cfg.ecn.is_accurate(),
         }
     }
 }

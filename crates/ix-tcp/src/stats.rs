@@ -90,6 +90,9 @@ counters! {
     CeReceived = "ce_received",
     /// Windows reduced because the peer echoed such a mark.
     EcnReductions = "ecn_reductions",
+    /// Connections whose path changes or clears ECN fields (RFC 9768): they send no ECN-capable
+    /// packets.
+    EcnMangled = "ecn_mangled",
     /// Path MTU reductions.
     PmtuReduced = "pmtu_reduced",
     /// Segments made smaller because long ones went unanswered (RFC 4821 section 7.7).

@@ -43,6 +43,8 @@ fn granted(offered: PeerOptions) -> (u32, PeerOptions) {
         sack_permitted: offered.sack_permitted && timestamps,
         timestamps,
         ecn: offered.ecn && timestamps,
+        // No bit is left for it: such a peer gets the ECN of RFC 3168.
+        accurate_ecn: false,
     };
     (index as u32, granted)
 }
@@ -120,6 +122,7 @@ pub fn check(
         sack_permitted: bits & SACK_PERMITTED != 0,
         timestamps: ts_ecr.is_some(),
         ecn: bits & ECN != 0,
+        accurate_ecn: false,
     })
 }
 
@@ -152,6 +155,7 @@ mod tests {
         sack_permitted: true,
         timestamps: true,
         ecn: true,
+        accurate_ecn: false,
     };
 
     fn returned(
@@ -206,6 +210,7 @@ mod tests {
             sack_permitted: false,
             timestamps: false,
             ecn: false,
+            accurate_ecn: false,
         };
         assert_eq!(cookie.granted, granted);
         assert_eq!(returned(&cookie, Seq(9), None, 0), Some(granted));
@@ -250,7 +255,9 @@ mod tests {
             now_us in 0..1u64 << 60,
             age_us in 0..2 * PERIOD_US,
         ) {
-            let offered = PeerOptions { mss, window_scale, sack_permitted, timestamps, ecn };
+            let accurate_ecn = ecn;
+            let offered =
+                PeerOptions { mss, window_scale, sack_permitted, timestamps, ecn, accurate_ecn };
             let cookie = make(&KEY, &tuple(80, 5000), Seq(irs), offered, ts_now, now_us);
             let ecr = timestamps.then_some(cookie.ts_val);
             let got = returned(&cookie, Seq(irs), ecr, now_us + age_us);

@@ -3,6 +3,7 @@
 //! What happens to it stands elsewhere by role: `connect` (made), `admit` and `arrive` (a segment
 //! arrives), `ack` (its acknowledgement), `rcv` (its payload), `rack` and `recovery` (loss), `snd`
 //! (output), `window` (flow control), `timer`, `close`, `pmtu`.
+use crate::accurate::Accurate;
 use crate::ack_limit::ChallengeSpacing;
 use crate::cc::{Control, Kind};
 use crate::config::Config;
@@ -189,6 +190,8 @@ pub struct Tcb<B> {
     pub(crate) challenge_spacing: ChallengeSpacing,
     /// End of the window of data whose congestion marks have been answered.
     pub(crate) ecn_end: Seq,
+    /// Counters of accurate ECN, where it is used or asked for.
+    pub(crate) accurate: Option<Box<Accurate>>,
 }
 
 /// What a connection knows about itself (for `GET_INFO`).
@@ -483,7 +486,8 @@ mod tests {
 
     #[test]
     fn a_connection_is_small_and_its_hot_part_comes_first() {
-        assert!(size_of::<Tcb<Token>>() <= 320, "{}", size_of::<Tcb<Token>>());
+        // Five cache lines, and a pointer that only connections with accurate ECN look at.
+        assert!(size_of::<Tcb<Token>>() <= 328, "{}", size_of::<Tcb<Token>>());
         // The common path works in the first four cache lines; the fifth holds the name, which
         // a segment needs on its way in and out, and little else.
         assert!(core::mem::offset_of!(Tcb<Token>, tuple) <= 4 * 64);

@@ -117,7 +117,9 @@ impl<B: RxBuf> Tcb<B> {
         (self.loss_timer, self.loss_at_us) = (LossTimer::Rto, rto_at_us);
         let reorder_at_us = self.loss.as_ref().map_or(0, |loss| loss.reorder_at_us);
         if reorder_at_us != 0 {
-            if reorder_at_us < rto_at_us {
+            // Where the path is known to reorder, RACK may wait longer than a timeout that lies close
+            // above the round-trip time; the timeout must not decide before RACK does.
+            if reorder_at_us < rto_at_us || self.rtt.backoff() == 0 {
                 (self.loss_timer, self.loss_at_us) = (LossTimer::Reorder, reorder_at_us);
             }
         } else if self.may_probe_tail() {

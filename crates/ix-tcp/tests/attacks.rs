@@ -303,7 +303,7 @@ fn segment_soup_in_every_state() {
                 };
                 let (seq, ack) = (near(&mut random, script.seq), near(&mut random, script.ack));
                 let mut hdr =
-                    TcpHeader { seq, ack, ..script.header(TcpFlags(random.next() as u8)) };
+                    TcpHeader { seq, ack, ..script.header(TcpFlags(random.next() as u16 & 0x1ff)) };
                 if random.chance(700) {
                     hdr.flags = ACK;
                 }

@@ -1,8 +1,9 @@
-//! Explicit congestion notification from outside: RFC 3168 and RFC 8257.
+//! Explicit congestion notification from outside: RFC 3168, RFC 8257 and RFC 9768.
 mod support;
 
 use ix_tcp::ecn::{CE, ECT0, NOT_ECT};
 use ix_tcp::{Config, CongestionControl, EcnMode, PeerOptions, State, Tcb, TcpCounter};
+use ix_wire::EcnBytes;
 use ix_wire::{Seq, TcpFlags};
 use support::net::{Link, Net};
 use support::{ACK, END_MSS, ISS, Offer, START_US, SYN, Script, pattern, tuple};
@@ -227,6 +228,241 @@ fn dctcp_without_ecn_is_cubic() {
     let syn_ack = script.syn(SYN | ACK);
     script.segment(&syn_ack, b"");
     assert_eq!(script.tcb.congestion(), CongestionControl::Cubic);
+}
+
+const AE: TcpFlags = TcpFlags::AE;
+/// ACE at the start: no mark yet.
+const FIVE: TcpFlags = AE.union(ECE);
+
+fn accurate() -> Config {
+    Config { ecn: EcnMode::AskAccurate, ..Config::default() }
+}
+
+/// A client that asked for accurate ECN, and was answered by a SYN-ACK with these bits, which came
+/// with this ECN field. Its acknowledgement is taken from the record.
+fn agreed_accurately(answer: TcpFlags, ecn: u8, acknowledges: TcpFlags) -> Script {
+    let mut script = Script::asked(accurate(), Offer::SACK, SYN | AE | CWR | ECE);
+    let mut syn_ack = script.syn(SYN | ACK | answer);
+    syn_ack.options.ecn_bytes = EcnBytes::new(Some(1), Some(0), Some(1));
+    script.segment_with(&syn_ack, b"", ecn);
+    script.seq += 1;
+    script.output();
+    let ack = script.expect(ACK | acknowledges);
+    assert_eq!(ack.seg.options.ecn_bytes, EcnBytes::new(Some(1), Some(0), Some(1)));
+    script
+}
+
+#[test]
+fn a_client_asks_for_accurate_ecn() {
+    // RFC 9768 tables 2 and 3: the answer tells of the SYN's field, the third segment of the SYN-ACK's.
+    for (ecn, told) in [(NOT_ECT, CWR), (1, CWR | ECE), (ECT0, AE), (CE, AE | CWR)] {
+        let mut script = agreed_accurately(CWR, ecn, told);
+        assert!(script.tcb.uses_accurate_ecn());
+        script.send(&pattern(100));
+        script.output();
+        let counts = if ecn == CE { AE | CWR } else { FIVE };
+        assert_eq!(script.expect(ACK | counts).seg.ecn, ECT0);
+    }
+}
+
+#[test]
+fn a_syn_that_changed_on_the_way_costs_the_marks() {
+    // Section 3.2.2.3: the SYN went as not ECN-capable, and did not arrive so.
+    for answer in [CWR | ECE, AE, AE | CWR] {
+        let mut script = agreed_accurately(answer, NOT_ECT, CWR);
+        script.send(&pattern(100));
+        script.output();
+        assert_eq!(script.expect(ACK | FIVE).seg.ecn, NOT_ECT);
+    }
+}
+
+#[test]
+fn older_servers_give_what_they_have() {
+    // Table 2: ECE alone, and with AE as of the nonce, are RFC 3168's; none and all are no ECN.
+    for (answer, classic) in
+        [(ECE, true), (AE | ECE, true), (TcpFlags(0), false), (AE | CWR | ECE, false)]
+    {
+        let mut script = Script::asked(accurate(), Offer::SACK, SYN | AE | CWR | ECE);
+        let syn_ack = script.syn(SYN | ACK | answer);
+        script.segment(&syn_ack, b"");
+        script.seq += 1;
+        script.output();
+        let ack = script.expect(ACK);
+        assert!(ack.seg.options.is_empty() && !script.tcb.uses_accurate_ecn());
+        assert_eq!(script.tcb.uses_ecn(), classic, "{answer:?}");
+    }
+}
+
+#[test]
+fn a_syn_for_accurate_ecn_asks_twice() {
+    // Section 3.1.4.1.
+    let mut script = Script::asked(accurate(), Offer::SACK, SYN | AE | CWR | ECE);
+    script.run_to_deadline();
+    script.expect(SYN | AE | CWR | ECE);
+    script.run_to_deadline();
+    script.expect(SYN);
+    let syn_ack = script.syn(SYN | ACK | CWR);
+    script.segment(&syn_ack, b"");
+    assert!(!script.tcb.uses_ecn());
+}
+
+/// A server in SYN-RECEIVED after a SYN with these bits and this ECN field.
+fn asked_by(mode: EcnMode, bits: TcpFlags, ecn: u8) -> Script {
+    let cfg = Config { ecn: mode, ..Config::default() };
+    let mut script = Script::syn_received(cfg.clone(), Offer::SACK);
+    let mut syn = script.syn(SYN | bits);
+    (syn.seq, syn.ack) = (script.seq - 1, Seq(0));
+    script.tcb = Tcb::accept(&cfg, tuple(1, 2), &syn, ISS, 0, START_US);
+    script.tcb.syn_mark(ecn);
+    script.output();
+    script
+}
+
+#[test]
+fn a_server_grants_what_was_asked_for() {
+    let all = AE | CWR | ECE;
+    for (ecn, told) in [(NOT_ECT, CWR), (1, CWR | ECE), (ECT0, AE), (CE, AE | CWR)] {
+        let mut script = asked_by(EcnMode::AcceptAccurate, all, ecn);
+        let syn_ack = script.expect(SYN | ACK | told);
+        assert_eq!(syn_ack.seg.options.ecn_bytes, EcnBytes::new(Some(1), Some(0), Some(1)));
+    }
+    // Section 3.1.3: what is not defined yet is asking too; what RFC 3168 defined stays.
+    asked_by(EcnMode::AcceptAccurate, AE, NOT_ECT).expect(SYN | ACK | CWR);
+    asked_by(EcnMode::AcceptAccurate, CWR | ECE, NOT_ECT).expect(SYN | ACK | ECE);
+    asked_by(EcnMode::AcceptAccurate, TcpFlags(0), NOT_ECT).expect(SYN | ACK);
+    // Servers that do not know it.
+    asked_by(EcnMode::Accept, all, NOT_ECT).expect(SYN | ACK | ECE);
+    asked_by(EcnMode::Off, all, NOT_ECT).expect(SYN | ACK);
+}
+
+#[test]
+fn a_syn_ack_without_an_answer_does_without_more_and_more() {
+    // Section 3.1.4.2: first without the option, then without the bits.
+    let mut script = asked_by(EcnMode::AcceptAccurate, AE | CWR | ECE, NOT_ECT);
+    assert!(!script.expect(SYN | ACK | CWR).seg.options.ecn_bytes.is_none());
+    script.run_to_deadline();
+    assert!(script.expect(SYN | ACK | CWR).seg.options.ecn_bytes.is_none());
+    script.run_to_deadline();
+    script.expect(SYN | ACK);
+    script.give(ACK, b"");
+    assert_eq!(script.state(), State::Established);
+    assert!(!script.tcb.uses_ecn());
+}
+
+#[test]
+fn a_server_judges_the_first_acknowledgement() {
+    // Table 4 and section 3.2.2.4: zeros, or a field that is not the SYN-ACK's, cost the marks.
+    for (bits, capable) in [
+        (CWR, true),
+        (FIVE, true),
+        (ECE, true),
+        (TcpFlags(0), false),
+        (CWR | ECE, false),
+        (AE, false),
+        (AE | CWR, false),
+    ] {
+        let mut script = asked_by(EcnMode::AcceptAccurate, AE | CWR | ECE, NOT_ECT);
+        script.expect(SYN | ACK | CWR);
+        script.give(ACK | bits, b"");
+        script.send(&pattern(100));
+        script.output();
+        let sent = script.expect(ACK | FIVE);
+        assert_eq!(sent.seg.ecn, if capable { ECT0 } else { NOT_ECT }, "{bits:?}");
+        assert_eq!(script.count(TcpCounter::EcnMangled), u64::from(!capable));
+    }
+}
+
+/// The peer sends `n` packets of ten bytes with this field.
+fn packets(script: &mut Script, n: usize, ecn: u8) {
+    for _ in 0..n {
+        let hdr = script.header(ACK | FIVE);
+        script.segment_with(&hdr, &pattern(10), ecn);
+        script.seq += 10;
+    }
+}
+
+#[test]
+fn marked_packets_are_counted_for_the_peer() {
+    let mut script = agreed_accurately(CWR, NOT_ECT, CWR);
+    script.send(b"x");
+    script.output();
+    script.expect(ACK | FIVE);
+    script.ack += 1;
+    packets(&mut script, 3, ECT0);
+    script.output();
+    script.expect_nothing();
+    // Marks begin: at once (section 3.2.2.5.1). 6 is AE and CWR.
+    packets(&mut script, 1, CE);
+    script.output();
+    let ack = script.expect(ACK | AE | CWR);
+    assert_eq!(ack.seg.options.ecn_bytes, EcnBytes::new(Some(31), Some(10), None));
+    // However long the batch, at the sixth.
+    packets(&mut script, 8, CE);
+    script.expect(ACK | AE);
+    script.output();
+    script.expect(ACK | AE | CWR);
+    assert_eq!(script.count(TcpCounter::CeReceived), 9);
+}
+
+#[test]
+fn a_count_reduces_the_window_once() {
+    let mut script = agreed_accurately(CWR, NOT_ECT, CWR);
+    let cwnd = |script: &Script| script.tcb.info(&script.cfg).cwnd_bytes;
+    script.send(&pattern(20 * END_MSS));
+    script.output();
+    let window = cwnd(&script);
+    script.out.sent.clear();
+    for (segments, bits) in [(2, FIVE), (4, AE | CWR), (6, AE | CWR | ECE), (8, TcpFlags(0))] {
+        script.ack = ISS + 1 + segments * END_MSS as u32;
+        script.give(ACK | bits, b"");
+    }
+    assert_eq!(script.count(TcpCounter::EcnReductions), 1);
+    assert!(cwnd(&script) < window);
+    script.output();
+    // CWR is a bit of the count now.
+    assert!(script.out.sent.iter().all(|sent| !sent.has(CWR)));
+}
+
+#[test]
+fn zeros_instead_of_a_count_cost_the_marks() {
+    // Section 3.2.2.4, for a client.
+    let mut script = agreed_accurately(CWR, NOT_ECT, CWR);
+    script.send(&pattern(100));
+    script.output();
+    assert_eq!(script.expect(ACK | FIVE).seg.ecn, ECT0);
+    script.ack += 100;
+    script.give(ACK, b"");
+    assert_eq!(script.count(TcpCounter::EcnMangled), 1);
+    script.send(&pattern(100));
+    script.output();
+    assert_eq!(script.expect(ACK | FIVE).seg.ecn, NOT_ECT);
+    assert_eq!(script.count(TcpCounter::EcnReductions), 0);
+}
+
+#[test]
+fn a_path_that_clears_the_field_is_found_out() {
+    let mut script = agreed_accurately(CWR, NOT_ECT, CWR);
+    for round in 0..12 {
+        script.send(&pattern(100));
+        script.output();
+        let sent = script.expect(ACK | FIVE);
+        assert_eq!(sent.seg.ecn, if round < 10 { ECT0 } else { NOT_ECT }, "round {round}");
+        script.ack += 100;
+        let mut hdr = script.header(ACK | FIVE);
+        hdr.options.ecn_bytes = EcnBytes::new(Some(1), Some(0), Some(1));
+        script.segment(&hdr, b"");
+    }
+    assert_eq!(script.count(TcpCounter::EcnMangled), 1);
+}
+
+#[test]
+fn accurate_dctcp_keeps_the_queue_short() {
+    let net = transfer(Config { ecn: EcnMode::AskAccurate, ..dctcp() }, 1_000);
+    assert!(net.ends.iter().all(|end| end.tcb.uses_accurate_ecn()));
+    assert!(net.marks[0] > 0);
+    assert!(net.overflows[0] < 200, "{}", net.overflows[0]);
+    assert_eq!(net.ends[0].out.stats.get(TcpCounter::EcnMangled), 0);
+    assert_eq!(net.ends[1].out.stats.get(TcpCounter::CeReceived), net.marks[0]);
 }
 
 /// A bulk transfer over 100 Mbit/s with 10 ms of queue that marks from 1 ms on.

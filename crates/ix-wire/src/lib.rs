@@ -36,7 +36,7 @@ pub use parse::{
     parse, parse_copied, parse_first, parse_fragment, parse_into, parse_ip,
 };
 pub use seq::Seq;
-pub use tcp::{SackBlocks, TcpFlags, TcpHeader, TcpOptions};
+pub use tcp::{EcnBytes, SackBlocks, TcpFlags, TcpHeader, TcpOptions};
 
 /// The first `N` bytes of a buffer that we build a header in.
 ///

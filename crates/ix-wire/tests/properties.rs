@@ -36,12 +36,15 @@ fn link() -> impl Strategy<Value = FrameHeader> {
 fn options() -> impl Strategy<Value = TcpOptions> {
     let blocks = prop::collection::vec(any::<(u32, u32)>(), 0..=4);
     let shift = prop::option::of(0u8..=14);
-    let mixed = (any::<Option<u16>>(), shift, any::<bool>(), any::<Option<(u32, u32)>>(), blocks)
-        .prop_map(|(mss, window_scale, sack_permitted, timestamp, blocks)| {
+    let ecn = any::<[Option<u32>; 3]>().prop_map(|[a, b, c]| EcnBytes::new(a, b, c));
+    let stamp = any::<Option<(u32, u32)>>();
+    let mixed = (any::<Option<u16>>(), shift, any::<bool>(), stamp, blocks, ecn).prop_map(
+        |(mss, window_scale, sack_permitted, timestamp, blocks, ecn_bytes)| {
             let mut sack = SackBlocks::EMPTY;
             blocks.into_iter().for_each(|(left, right)| sack.push(Seq(left), Seq(right)));
-            TcpOptions { mss, window_scale, sack_permitted, timestamp, sack }
-        });
+            TcpOptions { mss, window_scale, sack_permitted, timestamp, sack, ecn_bytes }
+        },
+    );
     // Nearly every segment of real life, and the one that has a path of its own.
     let usual = any::<(u32, u32)>()
         .prop_map(|timestamp| TcpOptions { timestamp: Some(timestamp), ..TcpOptions::NONE });
@@ -49,7 +52,7 @@ fn options() -> impl Strategy<Value = TcpOptions> {
 }
 
 prop_compose! {
-    fn header()(ports: (u16, u16), seq: u32, ack: u32, flags: u8, window: u16, urgent: u16,
+    fn header()(ports: (u16, u16), seq: u32, ack: u32, flags in 0u16..512, window: u16, urgent: u16,
         options in options()) -> TcpHeader {
         TcpHeader {
             src_port: ports.0,

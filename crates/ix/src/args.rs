@@ -17,7 +17,7 @@ const RUN_HELP: &str = "Runs PROGRAM with its own TCP/IP dataplane inside its pr
     devices = [\"afxdp:eth1\"]\n  cpu = [2, 3]\n  batch = 64\n  \
     arp = [{ ip = \"10.0.0.9\", mac = \"02:00:00:00:00:09\" }]\n  \
     [tcp]\n  min_rto_us = 5000\n  congestion = \"cubic\"      # or reno, dctcp\n  \
-    ecn = \"accept\"            # or off, ask\n  \
+    ecn = \"accept\"            # or off, ask, accept-accurate, ask-accurate\n  \
     [control]                  # who may open the control sockets, by mode and group\n  \
     group = \"ix\"\n  mode = \"0660\"\n  read_only_mode = \"0666\"\n  metrics = \"127.0.0.1:9464\"";
 
@@ -154,7 +154,8 @@ pub struct RunArgs {
     /// Congestion control: cubic, reno or dctcp (default: cubic)
     #[arg(long, value_name = "NAME")]
     pub congestion: Option<String>,
-    /// Explicit congestion notification: off, accept (peers that ask) or ask (default: accept)
+    /// Explicit congestion notification: off, accept (peers that ask), ask, or accept-accurate and
+    /// ask-accurate for accurate ECN, RFC 9768 (default: accept)
     #[arg(long, value_name = "MODE")]
     pub ecn: Option<String>,
     /// Write the dataplane's counters to this file, as JSON, when the program has ended

@@ -204,7 +204,7 @@ impl Application {
             5 | 6 => (TcpFlags::ACK | TcpFlags::PSH, bytes.scaled(10) as usize),
             7 => (TcpFlags::ACK | TcpFlags::FIN, 0),
             8 => (TcpFlags::RST, 0),
-            9 => (TcpFlags(bytes.u8()), 0),
+            9 => (TcpFlags(u16::from(bytes.u8())), 0),
             10 => return self.datagram(bytes),
             _ => return self.garbage(bytes),
         };

@@ -192,8 +192,8 @@ fn change(segment: &mut Segment, seed: u32, bytes: &mut Bytes<'_>) {
         2 => hdr.ack += near,
         3 => hdr.ack = hdr.ack - near,
         4 => hdr.window = near as u16,
-        5 => hdr.flags = TcpFlags(near as u8),
-        6 => hdr.flags = TcpFlags(hdr.flags.0 ^ (1 << (near & 7))),
+        5 => hdr.flags = TcpFlags(near as u16 & 0x1ff),
+        6 => hdr.flags = TcpFlags(hdr.flags.0 ^ (1 << (near % 9))),
         7 => hdr.options.timestamp = (near & 1 == 0).then(|| (bytes.u32(), bytes.u32())),
         8 => {
             if let Some((val, ecr)) = hdr.options.timestamp {

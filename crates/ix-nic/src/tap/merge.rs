@@ -35,8 +35,8 @@ const TYPE_IPV4: u16 = 0x0800;
 const VERSION_IHL: u8 = 0x45;
 const DONT_FRAGMENT: u16 = 0x4000;
 const PROTOCOL_TCP: u8 = 6;
-const PSH: u8 = TcpFlags::PSH.0;
-const ACK: u8 = TcpFlags::ACK.0;
+const PSH: u8 = TcpFlags::PSH.0 as u8;
+const ACK: u8 = TcpFlags::ACK.0 as u8;
 
 /// Consecutive segments that make one frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

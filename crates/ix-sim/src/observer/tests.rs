@@ -21,7 +21,7 @@ fn frame(from: (u8, u16), to: (u8, u16), flags: u8, seq: u32, ack: u32, payload:
         dst_port: to.1,
         seq: Seq(seq),
         ack: Seq(ack),
-        flags: TcpFlags(flags),
+        flags: TcpFlags(flags.into()),
         window: 1000,
         options: TcpOptions::default(),
         ..TcpHeader::default()

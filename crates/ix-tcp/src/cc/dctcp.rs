@@ -57,7 +57,7 @@ impl Dctcp {
     #[inline]
     pub(super) fn on_ack(&mut self, ack: &Ack) {
         let round_over = self.observe(ack);
-        if ack.marked || !ack.validates(self.cwnd_bytes) {
+        if !ack.validates(self.cwnd_bytes) {
             return;
         }
         if self.cwnd_bytes < self.ssthresh_bytes {
@@ -77,15 +77,15 @@ impl Dctcp {
     /// Answers whether one has ended.
     fn observe(&mut self, ack: &Ack) -> bool {
         self.total_bytes = self.total_bytes.saturating_add(ack.acked_bytes);
-        if ack.marked {
-            self.marked_bytes = self.marked_bytes.saturating_add(ack.acked_bytes);
-        }
+        self.marked_bytes = self.marked_bytes.saturating_add(ack.marked_bytes);
         if ack.acked_bytes < self.left_bytes {
             self.left_bytes -= ack.acked_bytes;
             return false;
         }
         let share = u64::from(self.marked_bytes) * u64::from(ALPHA_ONE);
-        let share = (share / u64::from(self.total_bytes.max(1))) as u16;
+        let share = share / u64::from(self.total_bytes.max(1));
+        // Marks of an earlier window may be told late.
+        let share = share.min(u64::from(ALPHA_ONE)) as u16;
         // alpha = (1 - g) * alpha + g * M, rounded up so that it does not stand still above zero.
         let kept = self.alpha - self.alpha.div_ceil(1 << GAIN_SHIFT);
         self.alpha = (kept + (share >> GAIN_SHIFT)).min(ALPHA_ONE);

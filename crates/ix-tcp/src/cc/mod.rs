@@ -65,9 +65,10 @@ pub struct Ack {
     pub app_limited: bool,
     /// Smoothed round-trip time.
     pub srtt_us: u32,
-    /// It echoes a congestion mark. Only DCTCP is told of such acknowledgements' bytes; for the
-    /// others the window does not grow by them (RFC 3168 section 6.1.2).
-    pub marked: bool,
+    /// Bytes that were marked, as far as the acknowledgement tells: all that it covers when it echoes
+    /// a mark (RFC 3168), or as many as were counted (RFC 9768). DCTCP takes their share; for the
+    /// others the window does not grow by such an acknowledgement (RFC 3168 section 6.1.2).
+    pub marked_bytes: u32,
 }
 
 impl Ack {
@@ -75,7 +76,7 @@ impl Ack {
     /// unused says nothing about the path (RFC 7661 section 4.1).
     fn validates(&self, cwnd_bytes: u32) -> bool {
         let flight_bytes = self.in_flight_bytes.saturating_add(self.acked_bytes);
-        !self.app_limited && !self.marked && flight_bytes >= cwnd_bytes / 2
+        !self.app_limited && self.marked_bytes == 0 && flight_bytes >= cwnd_bytes / 2
     }
 }
 

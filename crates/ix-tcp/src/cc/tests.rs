@@ -11,7 +11,7 @@ fn full(control: &Control, acked_bytes: u32, srtt_us: u32) -> Ack {
         in_flight_bytes: control.cwnd_bytes(),
         app_limited: false,
         srtt_us,
-        marked: false,
+        marked_bytes: 0,
     }
 }
 
@@ -117,7 +117,7 @@ fn a_window_acknowledged_at_once_still_grows() {
             in_flight_bytes: 0,
             app_limited: false,
             srtt_us: 9,
-            marked: false,
+            marked_bytes: 0,
         };
         control.on_ack(&ack, 1);
         assert!(control.cwnd_bytes() > whole_bytes);
@@ -323,7 +323,7 @@ fn cubic_does_not_count_app_limited_time() {
             in_flight_bytes: 0,
             app_limited: true,
             srtt_us: 10_000,
-            marked: false,
+            marked_bytes: 0,
         };
         paused.on_ack(&ack, 2_000_000 + (tenths + 1) * 100_000);
     }
@@ -401,7 +401,9 @@ proptest! {
                 Step::Ack(acked_bytes, in_flight_bytes, app_limited, srtt_us, dt_us) => {
                     now_us += dt_us;
                     let marked = srtt_us % 5 == 0;
-                    let ack = Ack { acked_bytes, in_flight_bytes, app_limited, srtt_us, marked };
+                    let marked_bytes = if marked { acked_bytes } else { 0 };
+                    let ack =
+                        Ack { acked_bytes, in_flight_bytes, app_limited, srtt_us, marked_bytes };
                     control.on_ack(&ack, now_us);
                     prop_assert!(control.cwnd_bytes() >= before_bytes);
                     if app_limited || marked {
@@ -468,7 +470,7 @@ fn log(kind: Kind, events: &str) -> String {
                         in_flight_bytes,
                         app_limited: false,
                         srtt_us: 20_000,
-                        marked,
+                        marked_bytes: if marked { 1000 } else { 0 },
                     };
                     control.on_ack(&ack, now_us);
                 }
@@ -536,7 +538,7 @@ fn the_log_of_dctcp() {
                 in_flight_bytes: 100_000,
                 app_limited: true,
                 srtt_us: 100,
-                marked: marked && segment % 2 == 0,
+                marked_bytes: if marked && segment % 2 == 0 { 1000 } else { 0 },
             };
             control.on_ack(&ack, 1);
         }

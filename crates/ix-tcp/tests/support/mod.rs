@@ -139,7 +139,8 @@ impl End {
     /// A segment whose IP header had this ECN field.
     pub fn segment_with(&mut self, hdr: &TcpHeader, payload: &[u8], ecn: u8) {
         if self.tcb.minds_mark(ecn) {
-            self.tcb.mark(&self.cfg, self.now_us, hdr, ecn, &mut self.out);
+            let len = payload.len() as u32;
+            self.tcb.mark(&self.cfg, self.now_us, hdr, len, ecn, &mut self.out);
         }
         self.segment(hdr, payload);
     }

@@ -2,8 +2,10 @@
 use crate::{Checksum, DropReason, IpAddr, Seq, be16, be32, ipv4, put_words};
 use core::ops::{BitOr, BitOrAssign};
 
+mod ecn_bytes;
 mod options;
 
+pub use ecn_bytes::EcnBytes;
 pub use options::{OPTIONS_BYTES_MAX, SackBlocks, TcpOptions, WINDOW_SCALE_MAX};
 pub(crate) use options::{TIMESTAMP_BYTES, TIMESTAMP_ONLY};
 
@@ -14,9 +16,9 @@ pub const HEADER_BYTES_MAX: usize = HEADER_BYTES + OPTIONS_BYTES_MAX;
 
 const CHECKSUM_AT: usize = 16;
 
-/// The control bits.
+/// The control bits, nine of them with [`TcpFlags::AE`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
-pub struct TcpFlags(pub u8);
+pub struct TcpFlags(pub u16);
 
 impl TcpFlags {
     /// No more data from the sender.
@@ -35,6 +37,10 @@ impl TcpFlags {
     pub const ECE: Self = Self(0x40);
     /// Congestion window reduced (RFC 3168).
     pub const CWR: Self = Self(0x80);
+    /// Accurate ECN (RFC 9768); of the reserved bits the lowest.
+    pub const AE: Self = Self(0x100);
+
+    const ALL: u16 = 0x1ff;
 
     /// All of `other`'s bits are set.
     #[inline]
@@ -109,7 +115,7 @@ impl TcpHeader {
             dst_port: be16(fixed, 2),
             seq: Seq(be32(fixed, 4)),
             ack: Seq(be32(fixed, 8)),
-            flags: TcpFlags(fixed[13]),
+            flags: TcpFlags(be16(fixed, 12) & TcpFlags::ALL),
             window: be16(fixed, 14),
             urgent: be16(fixed, 18),
             options,

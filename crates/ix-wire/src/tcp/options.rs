@@ -1,4 +1,5 @@
-//! TCP options (RFC 9293 section 3.2, RFC 7323, RFC 2018).
+//! TCP options (RFC 9293 section 3.2, RFC 7323, RFC 2018, RFC 9768).
+use super::ecn_bytes::{EcnBytes, ORDER_0, ORDER_1};
 use crate::{Checksum, Seq, be16, be32, put_words};
 
 /// Bytes that options may take in a header.
@@ -7,7 +8,7 @@ pub const OPTIONS_BYTES_MAX: usize = 40;
 pub const WINDOW_SCALE_MAX: u8 = 14;
 
 const END: u8 = 0;
-const NO_OPERATION: u8 = 1;
+pub(super) const NO_OPERATION: u8 = 1;
 const MSS: u8 = 2;
 const WINDOW_SCALE: u8 = 3;
 const SACK_PERMITTED: u8 = 4;
@@ -71,6 +72,8 @@ pub struct TcpOptions {
     pub timestamp: Option<(u32, u32)>,
     /// Selective acknowledgements.
     pub sack: SackBlocks,
+    /// Bytes received with each ECN codepoint.
+    pub ecn_bytes: EcnBytes,
 }
 
 impl TcpOptions {
@@ -81,6 +84,7 @@ impl TcpOptions {
         sack_permitted: false,
         timestamp: None,
         sack: SackBlocks::EMPTY,
+        ecn_bytes: EcnBytes::NONE,
     };
 
     /// Parses the options area of a header.
@@ -136,6 +140,9 @@ impl TcpOptions {
                     self.sack.push(Seq(be32(block, 0)), Seq(be32(block, 4)));
                 }
             }
+            (ORDER_0 | ORDER_1, _) => {
+                self.ecn_bytes = EcnBytes::parse(kind, body).unwrap_or(self.ecn_bytes);
+            }
             _ => {}
         }
     }
@@ -163,7 +170,7 @@ impl TcpOptions {
             (true, None) => 4,
             (false, None) => 0,
         };
-        mss + scale + permitted_and_timestamp
+        mss + scale + permitted_and_timestamp + self.ecn_bytes.len()
     }
 
     /// With a timestamp there is room for three blocks only (RFC 2018 section 3).
@@ -216,6 +223,7 @@ impl TcpOptions {
             | self.window_scale.is_some()
             | self.sack_permitted
             | !self.sack.is_empty()
+            | !self.ecn_bytes.is_none()
     }
 
     fn emit_any(&self, out: &mut [u8]) -> usize {
@@ -241,6 +249,9 @@ impl TcpOptions {
         if let Some(shift) = self.window_scale {
             put(&[NO_OPERATION, WINDOW_SCALE, 3, shift]);
         }
+        let mut ecn_bytes = [0; 12];
+        let ecn_len = self.ecn_bytes.emit(&mut ecn_bytes);
+        put(&ecn_bytes[..ecn_len]);
         let sack_blocks = self.sack_blocks_that_fit();
         if sack_blocks > 0 {
             put(&[NO_OPERATION, NO_OPERATION, SACK, (2 + 8 * sack_blocks) as u8]);
