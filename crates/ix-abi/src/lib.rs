@@ -124,6 +124,13 @@ pub mod call_op {
     /// args: elastic thread, a number. That thread hears `SIGNAL`. Linux has a part in it only if the
     /// thread sleeps.
     pub const SIGNAL: u32 = 28;
+    /// args: UDP socket id, option ([`crate::flow_opt::DSCP`] or [`crate::flow_opt::HOP_LIMIT`]), value.
+    /// Holds for what is sent from now on.
+    pub const UDP_SET_OPT: u32 = 29;
+    /// As `CONNECT`, from a local address of the application's choice. args: cookie, address high,
+    /// address low, port | local port << 32 (0: any), local address high, low. `NOT_LOCAL`: it is none
+    /// of the dataplane's; `UNREACHABLE`: it is another device's than the way to the peer.
+    pub const CONNECT_FROM: u32 = 30;
 }
 
 /// What a packet queue takes ([`call_op::PACKET_BIND`]).
@@ -194,7 +201,8 @@ pub mod event_kind {
     pub const SENT: u16 = 5;
     /// The flow is gone, the handle stale: `cookie`, `handle`, `code` is a [`crate::dead`].
     pub const DEAD: u16 = 6;
-    /// A datagram: `cookie` of the socket, `data`, `len`, `addr`, `port` of the sender.
+    /// A datagram: `cookie` of the socket, `data`, `len`, `addr`, `port` of the sender; `handle` and
+    /// `more` are high and low half of the address that it was sent to ([`crate::Event::local_addr`]).
     pub const UDP_RECV: u16 = 7;
     /// The memory of a datagram is free again: `cookie` of the call.
     pub const UDP_SENT: u16 = 8;
@@ -212,6 +220,11 @@ pub mod event_kind {
     pub const PACKET_SENT: u16 = 13;
     /// Another elastic thread called `SIGNAL`: `len` is its number, `data` what it said.
     pub const SIGNAL: u16 = 14;
+    /// Somebody says of a datagram that was sent (RFC 1122 4.1.3.3): `cookie` of the socket, `addr` and
+    /// `port` it went to; `code` is an [`crate::error`]: `REFUSED` (nobody has the port), `TOO_LONG`
+    /// (`data` is the MTU, bytes with the IP header; 0: not said) or `UNREACHABLE`. A hint: anybody can
+    /// send such a message.
+    pub const UDP_ERROR: u16 = 15;
 }
 
 /// What [`event_kind::REVOKE`] tells ([`Event::data`]).
@@ -324,8 +337,21 @@ pub struct Event {
     pub port: u16,
     /// Zero.
     pub reserved: [u16; 3],
-    /// Zero.
-    pub reserved2: u64,
+    /// Zero, or what the kind says.
+    pub more: u64,
+}
+
+impl Event {
+    /// The address in `handle` and `more`.
+    pub const fn local_addr(&self) -> Addr {
+        (((self.handle as u128) << 64) | self.more as u128).to_be_bytes()
+    }
+
+    /// With this address in `handle` and `more`.
+    pub const fn with_local(self, addr: Addr) -> Event {
+        let whole = u128::from_be_bytes(addr);
+        Event { handle: (whole >> 64) as u64, more: whole as u64, ..self }
+    }
 }
 
 /// One piece of memory of a scatter-gather array: in transmit memory, or in a received buffer

@@ -87,6 +87,8 @@ impl ElasticThread {
             call_op::UDP_UNBIND => self.call_udp_unbind(a[0]),
             call_op::UDP_SENDV => self.call_udp_sendv(a),
             call_op::UDP_RECV_DONE => self.call_udp_recv_done(a[0]),
+            call_op::UDP_SET_OPT => self.call_udp_set_opt(a),
+            call_op::CONNECT_FROM => self.call_connect_from(a),
             call_op::TIMER_SET => self.call_timer_set(a[0], a[1]),
             call_op::TIMER_CANCEL => self.call_timer_cancel(a[0]),
             call_op::TX_ALLOC => self.call_tx_alloc(a[0]),

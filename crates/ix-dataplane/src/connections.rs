@@ -137,22 +137,47 @@ impl ElasticThread {
 
     pub(crate) fn call_connect(&mut self, args: &[u64; 6]) -> Result<i64, i64> {
         let remote = addr_of(args[1], args[2]);
-        let remote_port = port_of(args[3])?;
-        let wanted = port_of(args[4])?;
+        self.connect(args[0], remote, port_of(args[3])?, port_of(args[4])?, None)
+    }
+
+    /// RFC 9293 section 3.9.1.1: an application may name the local address (MUST-43).
+    pub(crate) fn call_connect_from(&mut self, args: &[u64; 6]) -> Result<i64, i64> {
+        let (remote, named) = (addr_of(args[1], args[2]), addr_of(args[4], args[5]));
+        let ports = (port_of(args[3] & 0xffff_ffff)?, port_of(args[3] >> 32)?);
+        let named = (!named.is_unspecified()).then_some(named);
+        self.connect(args[0], remote, ports.0, ports.1, named)
+    }
+
+    fn connect(
+        &mut self,
+        cookie: u64,
+        remote: IpAddr,
+        remote_port: u16,
+        local_port: u16,
+        named: Option<IpAddr>,
+    ) -> Result<i64, i64> {
         let group = self.shared.config.is_group(remote);
         if remote_port == 0 || remote.is_unspecified() || group {
             return Err(error::INVALID);
         }
-        let (local, _) = self.shared.config.route(remote).ok_or(error::UNREACHABLE)?;
+        let config = &self.shared.config;
+        let (by_route, _) = config.route(remote).ok_or(error::UNREACHABLE)?;
         if self.io.ports.is_empty() {
             return Err(error::UNREACHABLE);
         }
-        let tuple = FlowTuple { local, remote, local_port: wanted, remote_port };
-        let device = self.shared.config.device_of(local, self.io.ports.len());
+        let local = named.unwrap_or(by_route);
+        if !config.is_local(local) {
+            return Err(error::NOT_LOCAL);
+        }
+        let device = config.device_of(local, self.io.ports.len());
+        if device != config.device_of(by_route, self.io.ports.len()) {
+            return Err(error::UNREACHABLE);
+        }
+        let tuple = FlowTuple { local, remote, local_port, remote_port };
         let (tuple, group, hash) = self.choose_port(tuple, device)?;
         let tcb = self.new_active(&tuple);
         let mut flow = Flow::new(tcb, hash, device, Holder::Connecting, self.io.now_us);
-        flow.side.cookie = args[0];
+        flow.side.cookie = cookie;
         let id = self.insert_flow(group, flow).ok_or(error::NO_RESOURCE)?;
         self.touch(id);
         self.io.metrics.counters.connects.add(1);

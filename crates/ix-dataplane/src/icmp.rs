@@ -18,10 +18,11 @@ impl ElasticThread {
         self.give_back(work, mbuf);
     }
 
-    /// An error about a segment of ours goes to its flow, which judges it (RFC 5927).
+    /// An error about a segment of ours goes to its flow, which judges it (RFC 5927); one about a
+    /// datagram to its socket.
     fn icmp_error(&mut self, work: &Work, error: &IcmpError) {
         if error.protocol != ipv4::PROTOCOL_TCP {
-            return;
+            return self.udp_error(error);
         }
         let ElasticThread { shared, groups, io, .. } = self;
         let hash = shared.flow_hash.hash(&error.tuple);

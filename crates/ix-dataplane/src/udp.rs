@@ -3,11 +3,11 @@ use crate::connections::{addr_of, port_of};
 use crate::metrics::LocalDrop;
 use crate::receive::Work;
 use crate::thread::ElasticThread;
-use ix_abi::{Event, SG_MAX, error, event_kind};
+use ix_abi::{Event, SG_MAX, error, event_kind, flow_opt};
 use ix_mem::{HEADROOM_BYTES, Mbuf};
 use ix_tcp::arp::Resolution;
-use ix_tcp::icmp::ErrorMessage;
-use ix_tcp::udp::{BindError, UdpSocketId};
+use ix_tcp::icmp::{ErrorMessage, IcmpError, IcmpErrorKind};
+use ix_tcp::udp::{BindError, UdpSocket, UdpSocketId};
 use ix_wire::{Checksum, FlowTuple, UdpPacket, ethernet, ipv4, udp};
 
 const HEADERS_BYTES: usize = ethernet::HEADER_BYTES + ipv4::HEADER_BYTES + udp::HEADER_BYTES;
@@ -32,7 +32,7 @@ impl ElasticThread {
             return self.give_back(work, mbuf);
         }
         let data = self.shared.memory.addr_of(&mbuf) + packet.payload.start as u64;
-        self.io.events.push(Event {
+        let event = Event {
             kind: event_kind::UDP_RECV,
             len: u32::from(packet.payload.len),
             cookie: socket.cookie,
@@ -40,8 +40,41 @@ impl ElasticThread {
             addr: tuple.remote.0,
             port: tuple.remote_port,
             ..Event::default()
-        });
+        };
+        self.io.events.push(event.with_local(tuple.local.0));
         self.lent.lend(mbuf);
+    }
+
+    /// What a router, or the other host, says of a datagram of ours goes to its socket (RFC 1122
+    /// section 4.1.3.3); so does a link's MTU (RFC 1191 section 6.5), for datagrams go with DF.
+    pub(crate) fn udp_error(&mut self, said: &IcmpError) {
+        let tuple = &said.tuple;
+        let Some(socket) = self.udp.lookup(tuple.local, tuple.local_port) else { return };
+        let (code, mtu) = match said.kind {
+            IcmpErrorKind::PortUnreachable => (error::REFUSED, 0),
+            IcmpErrorKind::FragNeeded { mtu } => (error::TOO_LONG, mtu),
+            _ => (error::UNREACHABLE, 0),
+        };
+        self.io.events.push(Event {
+            kind: event_kind::UDP_ERROR,
+            code: code as u16,
+            cookie: socket.cookie,
+            data: mtu.into(),
+            addr: tuple.remote.0,
+            port: tuple.remote_port,
+            ..Event::default()
+        });
+    }
+
+    /// RFC 1122 section 4.1.4: type of service and hop limit are the application's to choose.
+    pub(crate) fn call_udp_set_opt(&mut self, args: &[u64; 6]) -> Result<i64, i64> {
+        let socket = self.udp.get_mut(socket_id(args[0])?).ok_or(error::BAD_HANDLE)?;
+        match (args[1], args[2]) {
+            (flow_opt::DSCP, value @ 0..=63) => socket.tos = (value as u8) << 2,
+            (flow_opt::HOP_LIMIT, value @ 1..=255) => socket.ttl = value as u8,
+            _ => return Err(error::INVALID),
+        }
+        Ok(0)
     }
 
     pub(crate) fn call_udp_bind(&mut self, args: &[u64; 6]) -> Result<i64, i64> {
@@ -88,13 +121,19 @@ impl ElasticThread {
         }
         let local = if socket.addr.is_unspecified() { local } else { socket.addr };
         let tuple = FlowTuple { local, remote, local_port: socket.port, remote_port };
-        let sent = self.send_datagram(&tuple, sg, count)?;
+        let sent = self.send_datagram(&socket, &tuple, sg, count)?;
         let kind = event_kind::UDP_SENT;
         self.io.events.push(Event { kind, cookie: args[5], ..Event::default() });
         Ok(sent as i64)
     }
 
-    fn send_datagram(&mut self, tuple: &FlowTuple, sg: u64, count: u64) -> Result<usize, i64> {
+    fn send_datagram(
+        &mut self,
+        socket: &UdpSocket,
+        tuple: &FlowTuple,
+        sg: u64,
+        count: u64,
+    ) -> Result<usize, i64> {
         let port = self.shared.config.device_of(tuple.local, self.io.ports.len());
         let payload_max =
             self.io.ports[port as usize].info.mtu - (HEADERS_BYTES - ethernet::HEADER_BYTES);
@@ -105,7 +144,9 @@ impl ElasticThread {
             Resolution::Pending => [0; 6],
             Resolution::Failed => return Err(error::UNREACHABLE),
         };
-        let header = self.io.frame_header(port, eth_dst, tuple);
+        let mut header = self.io.frame_header(port, eth_dst, tuple);
+        header.tos = socket.tos;
+        header.ttl = if socket.ttl == 0 { header.ttl } else { socket.ttl };
         let mut mbuf = self.io.tx_pool.take().ok_or(error::NO_RESOURCE)?;
         mbuf.set_range(HEADROOM_BYTES, HEADERS_BYTES + payload_max);
         let (headers, payload) = mbuf.bytes_mut(&self.shared.memory).split_at_mut(HEADERS_BYTES);

@@ -1,5 +1,5 @@
 //! Two dataplanes in this process on one memif, with raw calls: devices that change under them.
-use ix_abi::{Call, Event, ProcessHeader, SgEntry, ThreadArea, call_op, event_kind};
+use ix_abi::{Call, Event, FlowInfo, ProcessHeader, SgEntry, ThreadArea, call_op, event_kind};
 use ix_dataplane::metrics::{ControlPage, Snapshot};
 use ix_dataplane::{
     Config, Dataplane, Device, FromBroker, Outcome, Update, UpdateOutcome, UpdateSource,
@@ -152,6 +152,26 @@ impl<'a> App<'a> {
         self.call(call_op::SENDV, &[handle, sg as u64, 1]);
     }
 
+    fn send_datagram(&mut self, socket: u64, to: (ix_abi::Addr, u16), base: u64, len: u64) {
+        // SAFETY: within transmit memory, which is this application's own.
+        let sg = unsafe { self.sg.add(self.sgs) };
+        // SAFETY: as above.
+        unsafe { sg.write(SgEntry { base, len }) };
+        self.sgs += 1;
+        let whole = u128::from_be_bytes(to.0);
+        let (high, low) = ((whole >> 64) as u64, whole as u64);
+        self.call(
+            call_op::UDP_SENDV,
+            &[socket | u64::from(to.1) << 32, sg as u64, 1, high, low, 0],
+        );
+    }
+
+    /// The answer of the last batch's first call.
+    fn answer(&self) -> i64 {
+        // SAFETY: our own array; the dataplane has answered.
+        unsafe { (*self.calls).ret }
+    }
+
     fn run_io(&mut self, wait: Duration) -> Vec<Event> {
         // SAFETY: one Linux thread drives this end.
         let n = unsafe { self.dataplane.run_io(0, self.count, wait.as_micros() as u64) };
@@ -168,6 +188,11 @@ impl<'a> App<'a> {
 fn echo_server(end: &End, stop: &AtomicBool) {
     let mut app = App::new(end);
     app.call(call_op::LISTEN, &[App::half([0; 4], 0), App::half([0; 4], 8), 7, 0, 99]);
+    app.call(call_op::UDP_BIND, &[App::half([0; 4], 0), App::half([0; 4], 8), 9, 98]);
+    let mut datagrams = 0;
+    app.run_io(Duration::ZERO);
+    // SAFETY: the answer of the second call, in our own array.
+    let socket = unsafe { (*app.calls.add(1)).ret } as u64;
     while !stop.load(Ordering::SeqCst) {
         for event in app.run_io(Duration::from_millis(100)) {
             match event.kind {
@@ -177,6 +202,16 @@ fn echo_server(end: &End, stop: &AtomicBool) {
                     app.call(call_op::RECV_DONE, &[event.handle, event.len as u64]);
                 }
                 event_kind::EOF => app.call(call_op::CLOSE, &[event.handle]),
+                event_kind::UDP_RECV => {
+                    // The answer to a datagram: the address that was asked.
+                    datagrams += 1;
+                    // SAFETY: transmit memory far behind the scatter-gather entries.
+                    let place = unsafe { app.sg.cast::<u8>().add((1 << 20) + 16 * datagrams) };
+                    // SAFETY: as above, for this answer alone.
+                    unsafe { place.cast::<[u8; 16]>().write_unaligned(event.local_addr()) };
+                    app.send_datagram(socket, (event.addr, event.port), place as u64, 16);
+                    app.call(call_op::UDP_RECV_DONE, &[event.data]);
+                }
                 _ => {}
             }
         }
@@ -243,8 +278,10 @@ impl<'a> Asker<'a> {
 /// Runs both ends, their brokers, and `work` at the client's.
 fn with_link(name: &str, work: impl FnOnce(&End, &End)) {
     let path = format!("{}/{name}-{}", env!("CARGO_TARGET_TMPDIR"), std::process::id());
-    let server = End::new(&format!("memif:{path},role=server"), "10.98.0.1");
-    let client = End::new(&format!("memif:{path},role=client"), "10.98.0.2");
+    let server =
+        End::new(&format!("memif:{path},role=server"), "10.98.0.1/24\nhost_addr=10.98.0.4");
+    let client =
+        End::new(&format!("memif:{path},role=client"), "10.98.0.2/24\nhost_addr=10.98.0.3");
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| echo_server(&server, &stop));
@@ -325,4 +362,57 @@ fn a_silent_link_costs_nothing_and_the_next_request_is_answered() {
         asker.ask(2);
         asker.close(client);
     });
+}
+
+/// RFC 1122 sections 3.3.4.2 and 4.1.3.5, RFC 9293 MUST-43: a connection leaves from the address that was
+/// named, and a socket of every address hears which one was asked.
+#[test]
+fn an_application_chooses_and_hears_local_addresses() {
+    with_link("addresses", |_, client| {
+        let mut app = App::new(client);
+        let to = [App::half([10, 98, 0, 1], 0), App::half([10, 98, 0, 1], 8)];
+        let mut connect = |from: [u8; 4]| {
+            let from = [App::half(from, 0), App::half(from, 8)];
+            app.call(call_op::CONNECT_FROM, &[5, to[0], to[1], 7, from[0], from[1]]);
+            app.run_io(Duration::ZERO);
+            app.answer()
+        };
+        assert_eq!(connect([10, 98, 0, 9]), -ix_abi::error::NOT_LOCAL);
+        let handle = connect([10, 98, 0, 3]);
+        assert!(handle > 0);
+        // SAFETY: transmit memory far behind the scatter-gather entries.
+        let info = unsafe { app.sg.cast::<u8>().add(1 << 20) }.cast::<FlowInfo>();
+        app.call(call_op::GET_INFO, &[handle as u64, info as u64]);
+        app.run_io(Duration::ZERO);
+        assert_eq!(app.answer(), 0);
+        // SAFETY: the dataplane has written it.
+        assert_eq!(unsafe { info.read() }.local_addr, ix_abi::v4([10, 98, 0, 3]));
+        wait_for(&mut app, event_kind::CONNECTED);
+
+        app.call(call_op::UDP_BIND, &[App::half([0; 4], 0), App::half([0; 4], 8), 5000, 6]);
+        app.run_io(Duration::ZERO);
+        let socket = app.answer() as u64;
+        for asked in [[10, 98, 0, 1], [10, 98, 0, 4]].map(ix_abi::v4) {
+            app.send_datagram(socket, (asked, 9), info as u64, 1);
+            let event = wait_for(&mut app, event_kind::UDP_RECV);
+            // SAFETY: received memory, ours until UDP_RECV_DONE.
+            let said = unsafe { (event.data as *const ix_abi::Addr).read_unaligned() };
+            assert_eq!((event.len, said), (16, asked));
+            assert_eq!(event.local_addr(), ix_abi::v4([10, 98, 0, 2]));
+            app.call(call_op::UDP_RECV_DONE, &[event.data]);
+        }
+        app.run_io(Duration::ZERO);
+        Asker { app, handle: handle as u64 }.close(client);
+    });
+}
+
+fn wait_for(app: &mut App<'_>, kind: u16) -> Event {
+    let until = Instant::now() + PATIENCE;
+    loop {
+        let events = app.run_io(Duration::from_millis(100));
+        if let Some(event) = events.into_iter().find(|event| event.kind == kind) {
+            return event;
+        }
+        assert!(Instant::now() < until, "no event {kind}");
+    }
 }

@@ -285,7 +285,7 @@ impl Stack {
                 // SAFETY: bytes of this event, given back later at the earliest.
                 Told::Received(cookie, unsafe { data.bytes() }.to_vec())
             }
-            Event::UdpRecv { cookie, data, peer } => {
+            Event::UdpRecv { cookie, data, peer, .. } => {
                 // SAFETY: as above.
                 let bytes = unsafe { data.bytes() }.to_vec();
                 self.spent.push(call::udp_recv_done(data));

@@ -8,7 +8,7 @@ use crate::ack::AckReport;
 use crate::ecn::{CE, ECT0, EcnState, NOT_ECT};
 use crate::output::{Output, RxBuf, SegmentOut};
 use crate::stats::TcpCounter;
-use crate::tcb::{Flags, Tcb};
+use crate::tcb::{Flags, Rare, Tcb};
 use ix_wire::EcnBytes;
 use ix_wire::{TcpFlags, TcpHeader};
 
@@ -93,7 +93,7 @@ fn newly_marked(
     }
 }
 
-/// The counters of one connection, boxed: most have none. `r.` and `s.` are RFC 9768's names.
+/// The counters of one connection; most have none. `r.` and `s.` are RFC 9768's names.
 #[derive(Clone, Debug)]
 pub(crate) struct Accurate {
     /// Packets that came marked (r.cep).
@@ -223,6 +223,11 @@ impl Accurate {
     }
 }
 
+/// The counters, where there are any.
+fn of(rare: &mut Option<Box<Rare>>) -> Option<&mut Accurate> {
+    rare.as_mut()?.accurate.as_mut()
+}
+
 impl<B: RxBuf> Tcb<B> {
     /// Both ends use accurate ECN (RFC 9768).
     pub fn uses_accurate_ecn(&self) -> bool {
@@ -231,14 +236,14 @@ impl<B: RxBuf> Tcb<B> {
 
     /// The SYN that [`Self::accept`] was given had this ECN field in its IP header.
     pub fn syn_mark(&mut self, ecn: u8) {
-        if let Some(accurate) = &mut self.accurate {
+        if let Some(accurate) = of(&mut self.rare) {
             accurate.note_syn(ecn);
         }
     }
 
     /// Accurate ECN is agreed on, by a SYN or a SYN-ACK with these bits.
     pub(crate) fn begin_accurate(&mut self, active: bool, ace: u8) {
-        let accurate = self.accurate.get_or_insert_default();
+        let accurate = self.rare_mut().accurate.get_or_insert_default();
         accurate.tells_field = active;
         if active {
             self.judge_field(ace);
@@ -249,7 +254,7 @@ impl<B: RxBuf> Tcb<B> {
     /// on the way (section 3.2.2.3).
     fn judge_field(&mut self, ace: u8) {
         let told = field_told(ace);
-        if let Some(accurate) = &mut self.accurate
+        if let Some(accurate) = of(&mut self.rare)
             && told == Some(CE)
         {
             accurate.snd_packets = PACKETS_INIT + 1;
@@ -263,7 +268,7 @@ impl<B: RxBuf> Tcb<B> {
     #[cold]
     pub(crate) fn take_first_ace(&mut self, hdr: &TcpHeader, out: &mut impl Output<B>) {
         let ace = ace_of(hdr.flags);
-        if let Some(accurate) = &mut self.accurate {
+        if let Some(accurate) = of(&mut self.rare) {
             accurate.heard = true;
         }
         self.judge_field(ace);
@@ -286,7 +291,7 @@ impl<B: RxBuf> Tcb<B> {
     ) -> bool {
         let (done, near) = (self.handshake_done(), self.is_near(hdr));
         let waits = self.flags.has(Flags::ACK_DELAYED) || len > 0;
-        let Some(accurate) = &mut self.accurate else { return false };
+        let Some(accurate) = of(&mut self.rare) else { return false };
         if hdr.flags.contains(TcpFlags::SYN) {
             if !done {
                 accurate.note_syn(ecn);
@@ -308,7 +313,7 @@ impl<B: RxBuf> Tcb<B> {
     /// Accurate ECN's part of a segment that goes out.
     pub(crate) fn stamp_accurate(&mut self, seg: &mut SegmentOut) {
         let capable = !self.ecn.has(EcnState::NOT_CAPABLE) && self.snd_wnd > 0;
-        let Some(accurate) = &mut self.accurate else { return };
+        let Some(accurate) = of(&mut self.rare) else { return };
         let tells_field = std::mem::take(&mut accurate.tells_field);
         let field = telling_field(accurate.syn_field);
         seg.flags |= flags_of(if tells_field { field } else { accurate.rcv_packets as u8 });
@@ -325,7 +330,7 @@ impl<B: RxBuf> Tcb<B> {
     pub(crate) fn accurate_syn_ack(&mut self, again: bool) -> (TcpFlags, EcnBytes) {
         let third = again && self.ecn.has(EcnState::SYN_AGAIN);
         self.ecn.put(EcnState::SYN_AGAIN, again);
-        let Some(accurate) = self.accurate.as_mut().filter(|_| !third) else {
+        let Some(accurate) = of(&mut self.rare).filter(|_| !third) else {
             self.forget_ecn();
             return (TcpFlags(0), EcnBytes::NONE);
         };
@@ -338,7 +343,7 @@ impl<B: RxBuf> Tcb<B> {
     /// No ECN on this connection.
     pub(crate) fn forget_ecn(&mut self) {
         self.ecn = EcnState::default();
-        self.accurate = None;
+        self.rare.iter_mut().for_each(|rare| rare.accurate = None);
     }
 
     /// What an acknowledgement says of marks, of which `report` tells what else it brought. Answers
@@ -351,8 +356,9 @@ impl<B: RxBuf> Tcb<B> {
         out: &mut impl Output<B>,
     ) -> u32 {
         let mss = u32::from(self.mss);
-        let marking = self.ecn.has(EcnState::REACTED) && self.snd_una.lt(self.ecn_end + mss);
-        let Some(accurate) = &mut self.accurate else { return 0 };
+        let answered = self.rare.as_ref().map_or(self.snd_una, |rare| rare.ecn_end);
+        let marking = self.ecn.has(EcnState::REACTED) && self.snd_una.lt(answered + mss);
+        let Some(accurate) = of(&mut self.rare) else { return 0 };
         // Counts of a segment that was overtaken are old.
         let ts = hdr.options.timestamp.map_or(accurate.last_ts, |(val, _)| val);
         let newer = ts.wrapping_sub(accurate.last_ts) as i32 > 0;

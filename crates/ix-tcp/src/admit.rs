@@ -169,7 +169,7 @@ impl<B: RxBuf> Tcb<B> {
     /// An acknowledgement that tells a peer what we expect, and an attacker nothing (RFC 5961
     /// section 7). It goes out at the next output, so that a batch elicits at most one.
     fn challenge(&mut self, now_us: u64, out: &mut impl Output<B>) {
-        if self.challenge_spacing.allow(now_us) && out.may_challenge(now_us) {
+        if self.rare_mut().challenge_spacing.allow(now_us) && out.may_challenge(now_us) {
             out.count(TcpCounter::ChallengeAcks);
             self.flags.set(Flags::ACK_NOW);
         } else {
@@ -215,7 +215,7 @@ impl<B: RxBuf> Tcb<B> {
     /// one a SYN bounds it; the global limit would keep most of a restarted peer's connections out.
     fn refuse_syn(&mut self, now_us: u64, out: &mut impl Output<B>) {
         self.flags.set(Flags::SYN_REFUSED);
-        if self.challenge_spacing.allow(now_us) {
+        if self.rare_mut().challenge_spacing.allow(now_us) {
             out.count(TcpCounter::ChallengeAcks);
             self.flags.set(Flags::ACK_NOW);
         } else {

@@ -1,7 +1,6 @@
 //! Connections are made: RFC 9293 sections 3.10.1 (active open) and 3.10.7.2 (a SYN arrives at a
 //! listener), RFC 4987 section 3.6 (SYN cookies).
-use crate::accurate;
-use crate::ack_limit::ChallengeSpacing;
+use crate::accurate::{self, Accurate};
 use crate::cc::{Control, Kind};
 use crate::config::Config;
 use crate::ecn::{EcnMode, EcnState, NOT_ECT};
@@ -34,7 +33,7 @@ impl<B: RxBuf> Tcb<B> {
         tcb.ecn.put(EcnState::USED, asks);
         if asks && cfg.ecn.is_accurate() {
             tcb.ecn.put(EcnState::ACCURATE, true);
-            tcb.accurate = Some(Box::default());
+            tcb.rare_mut().accurate = Some(Accurate::default());
         }
         tcb
     }
@@ -139,10 +138,8 @@ impl<B: RxBuf> Tcb<B> {
             retransmits: 0,
             keepalive_idle_s: cfg.keepalive_idle_s,
             keepalives: 0,
-            challenge_spacing: ChallengeSpacing::default(),
             ecn: EcnState::default(),
-            ecn_end: iss,
-            accurate: None,
+            rare: None,
             dupacks: 0,
             sacked_segs: 0,
             tuple,

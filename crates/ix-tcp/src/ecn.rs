@@ -177,7 +177,7 @@ impl<B: RxBuf> Tcb<B> {
             self.ecn.put(EcnState::ACCURATE, true);
             self.begin_accurate(self.state == State::SynSent, ace);
         } else {
-            self.accurate = None;
+            self.rare.iter_mut().for_each(|rare| rare.accurate = None);
         }
     }
 
@@ -208,12 +208,13 @@ impl<B: RxBuf> Tcb<B> {
         if !self.uses_ecn() || self.records.is_empty() && self.snd_buf_bytes == 0 {
             return;
         }
-        if self.ecn.has(EcnState::REACTED) && self.snd_una.lt(self.ecn_end) {
+        let answered = self.rare.as_ref().map_or(self.snd_una, |rare| rare.ecn_end);
+        if self.ecn.has(EcnState::REACTED) && self.snd_una.lt(answered) {
             return;
         }
         self.ecn.put(EcnState::REACTED, true);
         self.ecn.put(EcnState::REDUCED, true);
-        self.ecn_end = self.snd_nxt;
+        self.rare_mut().ecn_end = self.snd_nxt;
         if self.phase != Phase::Open {
             // The loss has reduced the window already.
             return;

@@ -187,11 +187,19 @@ pub struct Tcb<B> {
     /// Unanswered keepalive probes.
     pub(crate) keepalives: u8,
     pub(crate) ecn: EcnState,
-    pub(crate) challenge_spacing: ChallengeSpacing,
-    /// End of the window of data whose congestion marks have been answered.
-    pub(crate) ecn_end: Seq,
+    /// What most connections never need.
+    pub(crate) rare: Option<Box<Rare>>,
+}
+
+/// What a connection remembers of congestion marks and of attacks.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Rare {
+    pub challenge_spacing: ChallengeSpacing,
+    /// End of the window of data whose congestion marks have been answered; holds with
+    /// [`EcnState::REACTED`].
+    pub ecn_end: Seq,
     /// Counters of accurate ECN, where it is used or asked for.
-    pub(crate) accurate: Option<Box<Accurate>>,
+    pub accurate: Option<Accurate>,
 }
 
 /// What a connection knows about itself (for `GET_INFO`).
@@ -324,6 +332,12 @@ impl<B: RxBuf> Tcb<B> {
     pub fn idle_us(&self, now_us: u64) -> u64 {
         let sent_ago_ms = ms_of(now_us).wrapping_sub(self.last_snd_ms);
         now_us.saturating_sub(self.last_rcv_us).min(u64::from(sent_ago_ms) << 10)
+    }
+
+    /// The rare part, made when first needed.
+    #[cold]
+    pub(crate) fn rare_mut(&mut self) -> &mut Rare {
+        self.rare.get_or_insert_default()
     }
 
     /// Whether the timer may soon find the peer gone: it has not answered lately.
@@ -486,8 +500,7 @@ mod tests {
 
     #[test]
     fn a_connection_is_small_and_its_hot_part_comes_first() {
-        // Five cache lines, and a pointer that only connections with accurate ECN look at.
-        assert!(size_of::<Tcb<Token>>() <= 328, "{}", size_of::<Tcb<Token>>());
+        assert!(size_of::<Tcb<Token>>() <= 320, "{}", size_of::<Tcb<Token>>());
         // The common path works in the first four cache lines; the fifth holds the name, which
         // a segment needs on its way in and out, and little else.
         assert!(core::mem::offset_of!(Tcb<Token>, tuple) <= 4 * 64);

@@ -39,6 +39,10 @@ pub struct UdpSocket {
     pub port: u16,
     /// The application's name for it.
     pub cookie: u64,
+    /// Type of service of what it sends, without the ECN bits (RFC 1122 section 4.1.4).
+    pub tos: u8,
+    /// Hop limit of what it sends; 0: as configured.
+    pub ttl: u8,
 }
 
 /// Why a socket cannot be bound.
@@ -108,7 +112,7 @@ impl UdpTable {
         let Err(at) = self.place(addr, port) else { return Err(BindError::InUse) };
         let slot = self.free_slot().ok_or(BindError::TooMany)?;
         let id = UdpSocketId::new(usize::from(slot), self.slots[usize::from(slot)].generation);
-        let socket = UdpSocket { id, addr, port, cookie };
+        let socket = UdpSocket { id, addr, port, cookie, tos: 0, ttl: 0 };
         self.slots[usize::from(slot)].socket = Some(socket);
         self.order.insert(at, (port, addr, slot));
         Ok(id)
@@ -151,6 +155,12 @@ impl UdpTable {
     pub fn get(&self, id: UdpSocketId) -> Option<&UdpSocket> {
         let slot = self.slots.get(id.slot())?;
         if slot.generation == id.generation() { slot.socket.as_ref() } else { None }
+    }
+
+    /// As [`Self::get`], to change how it sends. Its address and port stay.
+    pub fn get_mut(&mut self, id: UdpSocketId) -> Option<&mut UdpSocket> {
+        let slot = self.slots.get_mut(id.slot())?;
+        if slot.generation == id.generation() { slot.socket.as_mut() } else { None }
     }
 
     /// The socket that a datagram to `addr` and `port` belongs to.

@@ -391,8 +391,12 @@ fn the_soup_reaches_the_rare_paths() {
         }
         pot.lab.end.finish();
     }
-    let missed: Vec<_> =
-        TcpCounter::ALL.iter().filter(|counter| totals[counter.index()] == 0).collect();
-    // A few are rare enough to depend on the seed; each has a test of its own elsewhere.
-    assert!(missed.len() <= 3, "never happened: {missed:?}");
+    // No packet of the soup is marked.
+    let marks = [TcpCounter::CeReceived, TcpCounter::EcnReductions, TcpCounter::EcnMangled];
+    let missed: Vec<_> = TcpCounter::ALL
+        .iter()
+        .filter(|counter| totals[counter.index()] == 0 && !marks.contains(counter))
+        .collect();
+    // One is rare enough to depend on the seed; it has a test of its own elsewhere.
+    assert!(missed.len() <= 1, "never happened: {missed:?}");
 }

@@ -31,7 +31,8 @@ impl Core {
                     crate::real::has_connection();
                     self.connected(cookie, handle, outcome.err().map(errno_of));
                 }
-                Event::UdpRecv { cookie, data, peer } => self.udp_received(cookie, data, peer),
+                Event::UdpRecv { cookie, data, peer, .. } => self.udp_received(cookie, data, peer),
+                Event::UdpError { cookie, peer, why, .. } => self.udp_failed(cookie, peer, why),
                 Event::UdpSent { cookie } => self.datagram_left(cookie, 0),
                 _ => {}
             }
@@ -164,6 +165,20 @@ impl Core {
         let connected = members.iter().copied().find(|id| peer(*id) == Some(Some(from)));
         let open = || members.iter().rev().copied().find(|id| peer(*id) == Some(None));
         connected.or_else(open).or_else(|| members.last().copied())
+    }
+
+    /// As on Linux only a connected socket hears of it, by the error of its next call.
+    fn udp_failed(&mut self, port: Id, to: SocketAddr, why: libix::Error) {
+        let Core { udp_ports, sockets, .. } = self;
+        let Some(port) = udp_ports.get(port) else { return };
+        let mut to_it = |id: &Id| sockets.get_mut(*id)?.datagrams().map(|udp| udp.peer == Some(to));
+        let found = port.members.iter().copied().find(|id| to_it(id) == Some(true));
+        if let Some(id) = found
+            && let Some(socket) = sockets.get_mut(id)
+        {
+            socket.error = errno_of(why);
+            self.tell(id, IN);
+        }
     }
 
     fn udp_received(&mut self, port: Id, data: Received, from: SocketAddr) {

@@ -6,6 +6,7 @@ use crate::stream::{CORK_US, Ending, Phase, Stream};
 use ix_abi::{SgEntry, flow_opt};
 use libix::Error;
 use libix::raw::{Thread, call};
+use std::net::SocketAddr;
 
 /// Calls that one socket makes in one cycle at most.
 const CALLS_A_SOCKET: usize = 10;
@@ -128,7 +129,7 @@ impl Core {
         let mut batch = Batch { thread, pending };
         let (keepalive, idle_s) = (socket.options.keepalive, socket.options.keep_idle_s);
         let corked = socket.options.cork;
-        let local_port = socket.bound.map_or(0, |at| at.port());
+        let bound = socket.bound;
         match &mut socket.kind {
             Kind::Stream(stream) => {
                 let keepalive_s = if keepalive { idle_s.min(KEEP_IDLE_MAX_S) } else { 0 };
@@ -145,7 +146,7 @@ impl Core {
                 if unheld && stream.held_us.is_some() {
                     held.push(id);
                 }
-                batch.stream(id, stream, local_port, limit, keepalive_s)
+                batch.stream(id, stream, bound, limit, keepalive_s)
             }
             Kind::Datagrams(udp) => {
                 let name = udp.port;
@@ -337,13 +338,18 @@ impl Batch<'_> {
         &mut self,
         id: Id,
         stream: &mut Stream,
-        local_port: u16,
+        bound: Option<SocketAddr>,
         limit: u64,
         keepalive_s: u32,
     ) -> Left {
         match stream.phase {
             Phase::ToConnect => {
-                let connect = call::connect(id, stream.peer, local_port);
+                let connect = match bound {
+                    Some(at) if !at.ip().is_unspecified() => {
+                        call::connect_from(id, stream.peer, at)
+                    }
+                    _ => call::connect(id, stream.peer, bound.map_or(0, |at| at.port())),
+                };
                 self.push(connect, Pending::Connect(id));
                 stream.phase = Phase::Connecting;
                 return Left::Nothing;

@@ -74,6 +74,9 @@ impl Sockets {
     /// `recvfrom` on a UDP socket.
     pub fn receive_datagram(&mut self, fd: c_int) -> Result<Vec<u8>, c_int> {
         let socket = self.get_mut(fd)?;
+        if socket.error != 0 {
+            return Err(std::mem::take(&mut socket.error));
+        }
         socket.datagrams_in.pop_front().map(|(bytes, _)| bytes).ok_or(libc::EAGAIN)
     }
 
@@ -81,6 +84,9 @@ impl Sockets {
     pub fn send_datagram(&mut self, fd: c_int, len: usize, port: u16) -> Answer {
         let socket = self.get_mut(fd)?;
         let Role::Datagrams(id) = socket.role else { return Err(libc::ENOTCONN) };
+        if socket.error != 0 {
+            return Err(std::mem::take(&mut socket.error));
+        }
         let to = SocketAddr::new(IpAddr::V4(self.at.remote), port);
         let buffer = self.stack().buffer(&octets(0, len)).ok_or(libc::ENOBUFS)?;
         let sent = self.stack().send_datagram((id, port), to, &buffer, 0).map_err(errno_of);

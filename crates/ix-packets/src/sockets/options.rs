@@ -39,6 +39,11 @@ impl Sockets {
     pub(super) fn mark_packets(&mut self, fd: c_int) -> Answer {
         let socket = self.get_mut(fd)?;
         let (handle, dscp, ttl) = (socket.handle, socket.dscp, socket.ttl);
+        if let Role::Datagrams(id) = socket.role {
+            self.stack().call(call::udp_set_opt(id, flow_opt::DSCP, dscp.into())).ok();
+            self.stack().call(call::udp_set_opt(id, flow_opt::HOP_LIMIT, ttl.into())).ok();
+            return Ok(0);
+        }
         let lives = matches!(socket.role, Role::Connection | Role::Connecting);
         if lives && socket.dead.is_none() {
             self.stack().call(call::set_opt(handle, flow_opt::DSCP, dscp.into())).ok();

@@ -15,6 +15,7 @@ impl Sockets {
             Role::Listener => {}
             Role::Datagrams(_) => {
                 ready |= output | if socket.datagrams_in.is_empty() { 0 } else { input };
+                ready |= if socket.error != 0 { error | input } else { 0 };
             }
             Role::Fresh => {
                 ready |= output | hang_up | if socket.error != 0 { error | input } else { 0 }

@@ -40,7 +40,8 @@ impl Sockets {
     }
 
     pub(super) fn event(&mut self, event: Event) {
-        let (Event::Connected { cookie, .. }
+        let (Event::UdpError { cookie, .. }
+        | Event::Connected { cookie, .. }
         | Event::Eof { cookie }
         | Event::Sent { cookie, .. }
         | Event::Dead { cookie, .. }) = event
@@ -51,6 +52,7 @@ impl Sockets {
         let Some(socket) = self.sockets.get_mut(&fd) else { return };
         socket.news += 1;
         match event {
+            Event::UdpError { why, .. } => socket.error = errno_of(why),
             Event::Connected { outcome: Ok(()), .. } => socket.role = Role::Connection,
             Event::Connected { outcome: Err(error), .. } => {
                 socket.role = Role::Fresh;

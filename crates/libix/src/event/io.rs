@@ -160,6 +160,13 @@ impl<S> Io<S> {
         id
     }
 
+    /// As [`Io::connect`], from this address of ours and port (0: any).
+    pub fn connect_from(&mut self, from: SocketAddr, to: SocketAddr, state: S) -> u64 {
+        let id = self.connections.insert(Connection::new(0, false, to, state));
+        self.batch.push(call::connect_from(id, to, from), Pending::Connect(id));
+        id
+    }
+
     /// Sets a timer: `on_timer` hears `token` once, `delay_us` from now. Answers an id.
     pub fn set_timer(&mut self, delay_us: u64, token: u64) -> u64 {
         let due_us = self.now_us().saturating_add(delay_us);

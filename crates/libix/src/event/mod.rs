@@ -118,6 +118,20 @@ pub trait Handler {
         let _ = (io, socket, from, data);
     }
 
+    /// Somebody says that a datagram of this socket did not arrive: nobody has the port
+    /// ([`Error::Refused`]), it is longer than the path's `mtu` ([`Error::TooLong`]; 0: not said), or
+    /// there is no way ([`Error::Unreachable`]). A hint: anybody can send such a message.
+    fn on_datagram_error(
+        &mut self,
+        io: &mut Io<Self::State>,
+        socket: u64,
+        to: SocketAddr,
+        why: Error,
+        mtu: u16,
+    ) {
+        let _ = (io, socket, to, why, mtu);
+    }
+
     /// Frames came to a packet queue: [`Io::packet_receive`] takes them, now or later.
     fn on_packets(&mut self, io: &mut Io<Self::State>, queue: u64) {
         let _ = (io, queue);
@@ -320,7 +334,16 @@ impl<H: Handler> EventLoop<H> {
             Event::Revoked => self.handler.on_revoke(&mut self.io),
             Event::Restored => self.handler.on_restore(&mut self.io),
             Event::Drained => self.io.drained = true,
-            Event::UdpRecv { cookie, data, peer } => self.datagram(cookie, data, peer),
+            Event::UdpRecv { cookie, data, peer, local } => {
+                self.io.udp.asked = Some(local);
+                self.datagram(cookie, data, peer);
+                self.io.udp.asked = None;
+            }
+            Event::UdpError { cookie, peer, why, mtu } => {
+                if self.io.has_socket(cookie) {
+                    self.handler.on_datagram_error(&mut self.io, cookie, peer, why, mtu);
+                }
+            }
             Event::UdpSent { cookie } => self.io.udp_sent(cookie),
             Event::PacketRecv { cookie, data } => self.io.packet_came(cookie, data),
             Event::PacketSent { cookie } => self.io.packet_left(cookie, Ok(())),

@@ -5,7 +5,7 @@ use super::slab::Slab;
 use crate::error::Error;
 use crate::raw::{TxBuf, call};
 use std::collections::VecDeque;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 /// Datagrams that may wait for room in the call array; beyond that `udp_send` refuses.
 const WAITING_MAX: usize = 4096;
@@ -24,6 +24,8 @@ pub(super) struct Udp {
     sending: Slab<TxBuf>,
     waiting: VecDeque<Outgoing>,
     lost: u64,
+    /// The address that the datagram was sent to of which the handler is told.
+    pub(super) asked: Option<IpAddr>,
 }
 
 impl Udp {
@@ -88,6 +90,22 @@ impl<S> Io<S> {
             self.udp.sockets.remove(socket);
         }
         outcome.map(|socket| socket.map(|_| ()))
+    }
+
+    /// In [`super::Handler::on_datagram`]: the address of ours that the datagram was sent to. A socket of
+    /// every address hears it here; to answer from it, bind another one to it.
+    pub fn udp_asked(&self) -> Option<IpAddr> {
+        self.udp.asked
+    }
+
+    /// Sets how a socket sends from now on: `DSCP` or `HOP_LIMIT` of [`ix_abi::flow_opt`]. `false`: it
+    /// is not open.
+    pub fn udp_set_opt(&mut self, socket: u64, option: u64, value: u64) -> bool {
+        let Some(Some(Ok(name))) = self.udp.sockets.get(socket) else { return false };
+        let name = *name;
+        self.udp.flush(&mut self.batch);
+        self.batch.push(call::udp_set_opt(name, option, value), Pending::Nothing);
+        true
     }
 
     /// Ends a UDP socket.

@@ -18,7 +18,7 @@ impl World {
                 Some(_) => Ok(0),
                 None => Err(error::BAD_HANDLE),
             },
-            call_op::CONNECT => self.connect(lane, args),
+            call_op::CONNECT | call_op::CONNECT_FROM => self.connect(lane, args),
             call_op::ACCEPT => {
                 let flow = self.flow(lane, handle)?;
                 assert_eq!(flow.holder, Holder::Knocking, "accepted twice");
@@ -61,6 +61,7 @@ impl World {
             call_op::UDP_BIND => self.udp_bind(lane, args[2] as u16, args[3]),
             call_op::UDP_UNBIND => self.udp_unbind(lane, args[0]),
             call_op::UDP_SENDV => self.udp_sendv(lane, args),
+            call_op::UDP_SET_OPT => self.udp_set_opt(lane, args),
             call_op::UDP_RECV_DONE => self.udp_recv_done(lane, args[0]),
             call_op::PACKET_BIND => self.packet_bind(lane, args),
             call_op::PACKET_UNBIND => self.packet_unbind(lane, args[0]),

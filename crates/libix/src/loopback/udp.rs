@@ -62,6 +62,11 @@ impl World {
         }
     }
 
+    pub(super) fn udp_set_opt(&mut self, lane: usize, args: &[u64; 6]) -> Result<i64, i64> {
+        let theirs = self.udp.sockets.get(&args[0]).is_some_and(|socket| socket.lane == lane);
+        if theirs { Ok(0) } else { Err(error::BAD_HANDLE) }
+    }
+
     pub(super) fn udp_sendv(&mut self, lane: usize, args: &[u64; 6]) -> Result<i64, i64> {
         if self.refuses() {
             return Err(error::NO_RESOURCE);
@@ -134,7 +139,7 @@ impl World {
         unsafe { to.copy_from_nonoverlapping(data.as_ptr(), data.len()) };
         self.udp.held.insert(base, (lane, buffer));
         let from = SocketAddr::from((LOCAL, flying.from_port));
-        self.lanes[lane].queue.push_back(Event {
+        let event = Event {
             kind: event_kind::UDP_RECV,
             cookie,
             data: base,
@@ -142,6 +147,7 @@ impl World {
             addr: addr::to_abi(from.ip()),
             port: from.port(),
             ..Event::default()
-        });
+        };
+        self.lanes[lane].queue.push_back(event.with_local(addr::to_abi(LOCAL.into())));
     }
 }

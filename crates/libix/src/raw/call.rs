@@ -52,6 +52,14 @@ pub fn connect(cookie: Cookie, to: SocketAddr, local_port: u16) -> Batched {
     batched(call_op::CONNECT, [cookie, high, low, to.port().into(), local_port.into()])
 }
 
+/// As [`connect`], from this address of ours and port (0: any).
+pub fn connect_from(cookie: Cookie, to: SocketAddr, from: SocketAddr) -> Batched {
+    let [high, low] = addr::words(addr::to_abi(to.ip()));
+    let [from_high, from_low] = addr::words(addr::to_abi(from.ip()));
+    let ports = u64::from(to.port()) | u64::from(from.port()) << 32;
+    batched(call_op::CONNECT_FROM, [cookie, high, low, ports, from_high, from_low])
+}
+
 /// Takes a flow that knocked.
 pub fn accept(handle: Handle, cookie: Cookie) -> Batched {
     batched(call_op::ACCEPT, [handle, cookie])
@@ -117,6 +125,11 @@ pub fn udp_bind(at: SocketAddr, cookie: Cookie) -> Batched {
 /// Ends a UDP socket.
 pub fn udp_unbind(socket: u64) -> Batched {
     batched(call_op::UDP_UNBIND, [socket])
+}
+
+/// Sets how a UDP socket sends: `DSCP` or `HOP_LIMIT` of [`ix_abi::flow_opt`].
+pub fn udp_set_opt(socket: u64, option: u64, value: u64) -> Batched {
+    batched(call_op::UDP_SET_OPT, [socket, option, value])
 }
 
 /// Gives the buffer of a datagram back.

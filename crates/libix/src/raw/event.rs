@@ -2,7 +2,7 @@
 use crate::addr;
 use crate::error::{Dead, Error};
 use ix_abi::{Cookie, Handle, event_kind, migrated, revoke};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 /// An event condition ([`ix_abi::event_kind`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,6 +63,19 @@ pub enum Event {
         data: Received,
         /// The sender.
         peer: SocketAddr,
+        /// The address of ours that it was sent to.
+        local: IpAddr,
+    },
+    /// Somebody says that a datagram did not arrive (RFC 1122 section 4.1.3.3).
+    UdpError {
+        /// The socket.
+        cookie: Cookie,
+        /// Where it went to.
+        peer: SocketAddr,
+        /// Why.
+        why: Error,
+        /// With [`Error::TooLong`]: MTU of the path, bytes with the IP header; 0: not said.
+        mtu: u16,
     },
     /// The memory of a datagram is free again.
     UdpSent {
@@ -183,7 +196,14 @@ impl Event {
             }
             event_kind::EOF => Event::Eof { cookie },
             event_kind::DEAD => Event::Dead { cookie, reason: Dead::from_code(raw.code) },
-            event_kind::UDP_RECV => Event::UdpRecv { cookie, data: received(raw), peer: peer(raw) },
+            event_kind::UDP_RECV => {
+                let local = addr::from_abi(raw.local_addr());
+                Event::UdpRecv { cookie, data: received(raw), peer: peer(raw), local }
+            }
+            event_kind::UDP_ERROR => {
+                let why = Error::from_code(raw.code.into());
+                Event::UdpError { cookie, peer: peer(raw), why, mtu: raw.data as u16 }
+            }
             event_kind::UDP_SENT => Event::UdpSent { cookie },
             event_kind::PACKET_RECV => Event::PacketRecv { cookie, data: received(raw) },
             event_kind::PACKET_SENT => Event::PacketSent { cookie },
