@@ -145,6 +145,11 @@ unsafe extern "C" fn socket(userdata: *mut c_void, domain: c_int, kind: c_int, _
     if domain != libc::AF_INET {
         return failed(libc::EAFNOSUPPORT);
     }
+    if kind & 0xf == libc::SOCK_DGRAM {
+        // They hang there; why, nobody has found yet. The interpreter plays them.
+        eprintln!("ix: UDP scripts do not run within packetdrill: play them with `ix packets`");
+        return failed(libc::EPROTONOSUPPORT);
+    }
     // SAFETY: `plug`'s, here and in all functions below: packetdrill hands back what it was given.
     answer(unsafe { plug(userdata) }.now(|sockets| sockets.socket(kind)))
 }

@@ -135,6 +135,8 @@ fn gaps_everywhere_do_not_use_up_the_receive_frames() {
             host.rx_frames = 512;
             host.batch = 64;
             host.tcp.sack = true;
+            // Nothing that is dropped early, at the edge.
+            host.mark_queue = usize::MAX;
             host.faults = Faults { loss: 0.1, ..Faults::none(5_000) };
         }
         for connection in &mut plan.connections {

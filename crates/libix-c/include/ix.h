@@ -111,6 +111,13 @@ extern "C" {
 /* args: elastic thread, a number. That thread hears SIGNAL. Linux has a part in it only if the
  * thread sleeps. */
 #define IX_CALL_SIGNAL 28
+/* args: UDP socket id, option (IX_OPT_DSCP or IX_OPT_HOP_LIMIT), value.
+ * Holds for what is sent from now on. */
+#define IX_CALL_UDP_SET_OPT 29
+/* As CONNECT, from a local address of the application's choice. args: cookie, address high,
+ * address low, port | local port << 32 (0: any), local address high, low. NOT_LOCAL: it is none
+ * of the dataplane's; UNREACHABLE: it is another device's than the way to the peer. */
+#define IX_CALL_CONNECT_FROM 30
 
 /* What a packet queue takes (IX_CALL_PACKET_BIND). */
 /* Frames of an EtherType that is none of the dataplane's: the number is 0x0600 or more, and not
@@ -173,7 +180,8 @@ extern "C" {
 #define IX_EVENT_SENT 5
 /* The flow is gone, the handle stale: cookie, handle, code is a IX_DEAD_* number. */
 #define IX_EVENT_DEAD 6
-/* A datagram: cookie of the socket, data, len, addr, port of the sender. */
+/* A datagram: cookie of the socket, data, len, addr, port of the sender; handle and
+ * more are high and low half of the address that it was sent to (local_addr). */
 #define IX_EVENT_UDP_RECV 7
 /* The memory of a datagram is free again: cookie of the call. */
 #define IX_EVENT_UDP_SENT 8
@@ -191,6 +199,11 @@ extern "C" {
 #define IX_EVENT_PACKET_SENT 13
 /* Another elastic thread called SIGNAL: len is its number, data what it said. */
 #define IX_EVENT_SIGNAL 14
+/* Somebody says of a datagram that was sent (RFC 1122 4.1.3.3): cookie of the socket, addr and
+ * port it went to; code is an IX_ERROR_* number: REFUSED (nobody has the port), TOO_LONG
+ * (data is the MTU, bytes with the IP header; 0: not said) or UNREACHABLE. A hint: anybody can
+ * send such a message. */
+#define IX_EVENT_UDP_ERROR 15
 
 /* What IX_EVENT_REVOKE tells (data). */
 /* The thread was given back, and has flow groups again. */
@@ -317,8 +330,8 @@ typedef struct __attribute__((aligned(64))) ix_event {
     uint16_t port;
     /* 50: Zero. */
     uint16_t reserved[3];
-    /* 56: Zero. */
-    uint64_t reserved2;
+    /* 56: Zero, or what the kind says. */
+    uint64_t more;
 } ix_event; /* 64 bytes */
 
 /* One piece of memory of a scatter-gather array: in transmit memory, or in a received buffer

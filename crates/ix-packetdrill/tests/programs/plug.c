@@ -161,6 +161,7 @@ int main(int argc, char **argv)
 	listener = t.socket(t.own, AF_INET, SOCK_STREAM, 0);
 	assert(listener > 2 && fcntl(listener, F_GETFD) >= 0);
 	assert(t.socket(t.own, AF_INET6, SOCK_STREAM, 0) == -1 && errno == EAFNOSUPPORT);
+	assert(t.socket(t.own, AF_INET, SOCK_DGRAM, 0) == -1 && errno == EPROTONOSUPPORT);
 	assert(t.bind(t.own, listener, (void *)&any, sizeof any) == 0);
 	assert(t.listen(t.own, listener, 4) == 0);
 	assert(pthread_create(&second, NULL, accepter, NULL) == 0);

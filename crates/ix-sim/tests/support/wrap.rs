@@ -24,7 +24,7 @@ fn first_number(seed: u64, plan: Plan) -> u32 {
     let first = Rc::new(Cell::new(None));
     let seen = first.clone();
     world.set_trace(Box::new(move |_, _, frame| {
-        if frame.len() > 47 && frame[23] == 6 && frame[47] == 2 && seen.get().is_none() {
+        if frame.len() > 47 && frame[23] == 6 && frame[47] & 0x3f == 2 && seen.get().is_none() {
             seen.set(Some(u32::from_be_bytes([frame[38], frame[39], frame[40], frame[41]])));
         }
     }));

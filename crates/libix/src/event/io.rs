@@ -160,8 +160,8 @@ impl<S> Io<S> {
         id
     }
 
-    /// As [`Io::connect`], from this address of ours and port (0: any).
-    pub fn connect_from(&mut self, from: SocketAddr, to: SocketAddr, state: S) -> u64 {
+    /// The same from an address of ours, too, where there are several.
+    pub fn connect_from_addr(&mut self, from: SocketAddr, to: SocketAddr, state: S) -> u64 {
         let id = self.connections.insert(Connection::new(0, false, to, state));
         self.batch.push(call::connect_from(id, to, from), Pending::Connect(id));
         id
