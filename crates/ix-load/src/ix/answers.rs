@@ -139,6 +139,7 @@ impl<P: Protocol> OnIx<P> {
             | Event::PacketRecv { .. }
             | Event::PacketSent { .. }
             | Event::Signal { .. }
+            | Event::UdpError { .. }
             | Event::Unknown => {}
         }
     }
