@@ -29,7 +29,7 @@ fn build() -> PathBuf {
 }
 
 /// Compiles a program as `words` say; `None`, said loudly, where there is no compiler.
-fn compile(test: &str, words: &[&str], source: &str) -> Option<PathBuf> {
+pub fn compile(test: &str, words: &[&str], source: &str) -> Option<PathBuf> {
     let (library, compiler) = (build(), words[0]);
     let program = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{test}-{compiler}"));
     let mut cc = Command::new(compiler);

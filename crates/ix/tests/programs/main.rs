@@ -5,4 +5,5 @@ mod support;
 mod haproxy;
 mod libevent;
 mod libix_c;
+mod libix_c_control;
 mod posix;
