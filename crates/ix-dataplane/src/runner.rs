@@ -325,7 +325,7 @@ impl Runner {
             }
             let since = ticks();
             thread.io.metrics.sleeps(now_us);
-            poll(&mut self.polls, wake_us.saturating_sub(now_us));
+            poll(&mut self.polls, (wake_us < u64::MAX).then(|| wake_us.saturating_sub(now_us)));
             thread.io.metrics.slept(since);
             if thread.shared.updates.is_ordered(index) {
                 let called = thread.shared.updates.ordered_at(index).max(since);
@@ -348,7 +348,7 @@ impl Runner {
         let fds = [self.signal_fd.unwrap_or(-1), self.thread.shared.updates.source_fd()];
         let mut both = fds.map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
         if fds != [-1, -1] {
-            poll(&mut both, 0);
+            poll(&mut both, Some(0));
         }
         if both[1].revents != 0 {
             self.thread.io.read_updates(now_us);
@@ -363,13 +363,16 @@ impl Runner {
     }
 }
 
-fn poll(polls: &mut [libc::pollfd], wait_us: u64) {
-    let time = libc::timespec {
+/// `None`: for ever, without a timer that the kernel has to start and, when the thread wakes, to stop.
+fn poll(polls: &mut [libc::pollfd], wait_us: Option<u64>) {
+    let time = wait_us.map(|wait_us| libc::timespec {
         tv_sec: (wait_us / 1_000_000).min(i32::MAX as u64) as i64,
         tv_nsec: (wait_us % 1_000_000 * 1000) as i64,
-    };
-    // SAFETY: an exclusive slice and its length; no signal mask. An error (EINTR) is a wake-up.
-    unsafe { libc::ppoll(polls.as_mut_ptr(), polls.len() as u64, &time, core::ptr::null()) };
+    });
+    let time = time.as_ref().map_or(core::ptr::null(), core::ptr::from_ref);
+    // SAFETY: an exclusive slice and its length; a local or null; no signal mask. An error (EINTR) is a
+    // wake-up.
+    unsafe { libc::ppoll(polls.as_mut_ptr(), polls.len() as u64, time, core::ptr::null()) };
 }
 
 /// Empties an eventfd.

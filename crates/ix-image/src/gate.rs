@@ -283,6 +283,7 @@ fn enter(index: u64, slot: &Slot, app_fs: u64) -> i64 {
     unsafe { sys::syscall(libc::SYS_sched_getaffinity, [own_thread, bytes, mask, 0, 0, 0]) };
     let mut result = -error::NO_RESOURCE;
     if pin(slot.cpu) {
+        set_slice(SLICE_NS);
         result = cross(gate_op::ENTER, index, before.signal_mask, 0, slot, app_fs);
     }
     if result < 0 {
@@ -334,7 +335,10 @@ pub fn enter_walled(index: u64, owner: u64, tid: u64, mask: u64, fs: u64) -> Res
     // SAFETY: fills an array of ours.
     unsafe { sys::syscall(libc::SYS_sched_getaffinity, [0, bytes, at, 0, 0, 0]) };
     let result = match pin(slot.cpu) {
-        true => cross(gate_op::ENTER, index, mask, 0, slot, fs),
+        true => {
+            set_slice(SLICE_NS);
+            cross(gate_op::ENTER, index, mask, 0, slot, fs)
+        }
         false => -error::NO_RESOURCE,
     };
     if result < 0 {
@@ -386,6 +390,7 @@ fn free(slot: &Slot) -> Before {
     slot.owner_id.store(0, Ordering::Relaxed);
     slot.owner.store(0, Ordering::Release);
     set_affinity(&before.affinity);
+    set_slice(USUAL_SLICE);
     before
 }
 
@@ -411,6 +416,44 @@ fn pin(cpu: u32) -> bool {
         None => return false,
     }
     set_affinity(&mask)
+}
+
+/// As `sched_setattr` takes it (version 0).
+#[repr(C)]
+#[derive(Default)]
+struct SchedAttr {
+    size: u32,
+    policy: u32,
+    flags: u64,
+    nice: i32,
+    priority: u32,
+    runtime_ns: u64,
+    deadline_ns: u64,
+    period_ns: u64,
+}
+
+/// The slice of an elastic thread. Linux' scheduler (EEVDF) lets a thread with a shorter slice go first
+/// when it wakes, at once, for less time each: what a thread that sleeps until a packet comes wants. The
+/// shortest that there is.
+const SLICE_NS: u64 = 100_000;
+/// Of all others.
+const USUAL_SLICE: u64 = 0;
+
+/// Asks for the slice `runtime_ns` (0: the usual one) of the calling thread, and keeps its nice value. A
+/// thread that has a policy of another kind is left alone, and a kernel that knows no slices ignores it.
+fn set_slice(runtime_ns: u64) {
+    let mut attr = SchedAttr::default();
+    let bytes = size_of::<SchedAttr>() as u64;
+    let to = &raw mut attr as u64;
+    // SAFETY: fills a structure of ours; 0 is the calling thread.
+    let got = unsafe { sys::syscall(libc::SYS_sched_getattr, [0, to, bytes, 0, 0, 0]) };
+    if got != 0 || attr.policy != libc::SCHED_OTHER as u32 {
+        return;
+    }
+    let attr = SchedAttr { size: bytes as u32, runtime_ns, ..attr };
+    let from = &raw const attr as u64;
+    // SAFETY: reads a structure of ours; 0 is the calling thread. A refusal changes nothing.
+    unsafe { sys::syscall(libc::SYS_sched_setattr, [0, from, 0, 0, 0, 0]) };
 }
 
 fn set_affinity(mask: &[u64; CPUS_MAX / 64]) -> bool {
