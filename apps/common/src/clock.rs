@@ -1,6 +1,11 @@
-//! Monotonic time.
+//! Time.
 use std::sync::OnceLock;
-use std::time::Instant;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+/// Nanoseconds by the wall clock, which all processes of a machine share.
+pub fn wall_ns() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64)
+}
 
 /// Nanoseconds since the program first asked.
 pub fn now_ns() -> u64 {

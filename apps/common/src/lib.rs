@@ -12,6 +12,7 @@ pub mod linux;
 mod pattern;
 mod service;
 pub mod socket;
+pub mod stamps;
 pub mod threads;
 
 pub use pattern::Pattern;

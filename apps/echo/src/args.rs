@@ -88,6 +88,17 @@ pub struct Args {
     /// Server over UDP on IX: UDP of its own over whole frames, instead of the dataplane's.
     #[arg(long, requires = "udp")]
     pub packets: bool,
+    /// Server over UDP on Linux: datagrams in a system call at most.
+    #[arg(long, value_name = "N", requires = "udp", default_value_t = 64,
+        value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub burst: u32,
+    /// Server over UDP on Linux: one datagram a call, and a line of where their time goes, after so many.
+    #[arg(long, value_name = "N", requires_all = ["udp", "linux"])]
+    pub parts: Option<u32>,
+    /// Server over UDP: answers say when their question was heard; with --packets, by whoever waits for
+    /// a packet queue.
+    #[arg(long, requires = "udp")]
+    pub stamp: bool,
     /// Server over UDP on IX: one cycle at a time, never waiting inside the dataplane, so that its
     /// counters show what crossing the gate costs.
     #[arg(long, requires = "udp")]

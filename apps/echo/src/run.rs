@@ -2,9 +2,11 @@
 use crate::args::{Args, Direction, Serve};
 use crate::bulk::{BulkClient, BulkServer, Transfer};
 use crate::ix::Partial;
+use crate::parts;
 use crate::report;
 use crate::run_load::load;
 use crate::server::{EchoServer, Limits};
+use crate::stamp;
 use crate::udp_ix::UdpEcho;
 use crate::udp_linux;
 use crate::udp_packets::PacketEcho;
@@ -68,6 +70,7 @@ fn serve_ix(
     let thread = Thread::enter(process, index)?;
     let cannot = || format!("cannot listen on {}", at[0]);
     match what {
+        Serve::Echo(_) if args.stamp => stamp::serve_ix(thread, at[0], args.packets, listening)?,
         Serve::Echo(_) if args.packets => {
             let mut server = PacketEcho::new(thread, at[0].port())?;
             listening.say();
@@ -113,7 +116,13 @@ fn serve_linux(
     if args.udp {
         let socket = socket::bind_udp(at[0]).with_context(|| format!("cannot bind {}", at[0]))?;
         listening.say();
-        return Ok(udp_linux::serve(&socket, args.spin)?);
+        if let Some(samples) = args.parts {
+            parts::serve(&socket, args.spin, samples)?;
+        }
+        if args.stamp {
+            stamp::serve_linux(&socket, args.spin)?;
+        }
+        return Ok(udp_linux::serve(&socket, args.spin, args.burst as usize)?);
     }
     let listen = |&at: &_| socket::listen(at).with_context(|| format!("cannot listen on {at}"));
     let listeners = at.iter().map(listen).collect::<Result<Vec<_>>>()?;

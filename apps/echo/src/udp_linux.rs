@@ -6,16 +6,16 @@ use std::io;
 use std::net::{SocketAddr, UdpSocket};
 use std::time::Duration;
 
-/// Datagrams in one system call.
+/// Datagrams in one system call of a client.
 const BURST: usize = 64;
 /// Longest datagram.
 const ROOM: usize = 2048;
 /// Longest sleep of a client, so that losses and the end are noticed.
 const SLEEP: Duration = Duration::from_millis(5);
 
-/// Answers datagrams for ever.
-pub fn serve(socket: &UdpSocket, spin: bool) -> io::Result<()> {
-    let mut burst = Datagrams::new(BURST, ROOM);
+/// Answers datagrams for ever, so many in a system call at most.
+pub fn serve(socket: &UdpSocket, spin: bool, burst: usize) -> io::Result<()> {
+    let mut burst = Datagrams::new(burst, ROOM);
     loop {
         if burst.receive(socket, !spin)? > 0 {
             burst.send(socket)?;

@@ -1,4 +1,5 @@
 //! The command line.
+use crate::udp::Steps;
 use clap::Parser;
 use ix_apps::cpu::Cpus;
 use std::net::{IpAddr, Ipv4Addr};
@@ -48,6 +49,9 @@ pub struct Args {
     /// Growth of chunk sizes
     #[arg(short = 'f', long, value_name = "FACTOR", default_value_t = 1.25, value_parser = factor)]
     pub slab_growth_factor: f64,
+    /// On IX: what of datagrams' way through the program is zero-copy, for benchmarks
+    #[arg(long, value_name = "STEPS", value_enum, default_value = "both", hide = true)]
+    pub udp_steps: Steps,
     /// Use Linux sockets and epoll
     #[arg(long)]
     pub linux: bool,

@@ -120,8 +120,8 @@ impl Server {
         for _ in 0..DATAGRAM_BURST {
             let Ok((n, from)) = socket.recv_from(&mut self.buf) else { return };
             let context = self.service.context(self.me, clock_us());
-            udp::answer(&self.buf[..n], &context, &mut self.reply, |part| {
-                socket.send_to(part, from).is_ok()
+            udp::answer(&self.buf[..n], &context, &mut self.reply, |front, part| {
+                udp::joined(front, part, |datagram| socket.send_to(datagram, from).is_ok())
             });
         }
     }

@@ -119,7 +119,7 @@ fn serve_ix(
         SERVICE.wait()
     };
     let Addresses { tcp, udp } = addresses;
-    let mut server = server::server(thread, service, tcp, udp, team)
+    let mut server = server::server(thread, service, tcp, (udp, args.udp_steps), team)
         .with_context(|| format!("cannot listen on {}", tcp.or(udp).unwrap_or(UNKNOWN)))?;
     listening.say();
     server.run()?;

@@ -5,7 +5,7 @@ use crate::reply::{Lent, Reply};
 use crate::service::{Service, TOO_MANY};
 use crate::session::Session;
 use crate::store::Store;
-use crate::udp;
+use crate::udp::{self, Steps};
 use libix::event::{Conn, EventLoop, Handler, Io, Lease, Release, Team};
 use libix::raw::Thread;
 use libix::{Dead, Error};
@@ -45,6 +45,16 @@ pub struct Server {
     service: &'static Service,
     me: &'static Counters,
     reply: Reply,
+    datagrams: Datagrams,
+}
+
+/// What datagrams are carried out with.
+struct Datagrams {
+    steps: Steps,
+    /// Where a request is copied to, if it is.
+    question: Vec<u8>,
+    /// Nothing of it is lent.
+    reply: Reply,
 }
 
 /// A loop that serves TCP, and UDP where `datagrams` says so. Connections move between the loops of
@@ -54,12 +64,14 @@ pub fn server(
     thread: Thread,
     service: &'static Service,
     at: Option<SocketAddr>,
-    datagrams: Option<SocketAddr>,
+    (datagrams, steps): (Option<SocketAddr>, Steps),
     team: &Team<Client>,
 ) -> Result<EventLoop<Server>, Error> {
     let me = service.store.counters(thread.index() as usize);
     let reply = Reply::new(service.lends);
-    let mut server = EventLoop::in_team(thread, Server { service, me, reply }, team);
+    let own = Datagrams { steps, question: Vec::new(), reply: Reply::new(false) };
+    let server = Server { service, me, reply, datagrams: own };
+    let mut server = EventLoop::in_team(thread, server, team);
     if let Some(at) = at {
         server.listen(at, 0)?;
     }
@@ -217,9 +229,37 @@ impl Handler for Server {
     }
 
     fn on_datagram(&mut self, io: &mut Io<Client>, socket: u64, from: SocketAddr, data: &[u8]) {
+        let Datagrams { steps, question, reply } = &mut self.datagrams;
         let context = self.service.context(self.me, io.now_us());
-        udp::answer(data, &context, &mut self.reply, |part| io.udp_send(socket, from, part));
+        let data = match steps.receives() {
+            true => data,
+            false => {
+                question.clear();
+                question.extend_from_slice(data);
+                &question[..]
+            }
+        };
+        let transmits = steps.transmits();
+        udp::answer(data, &context, reply, |front, part| match transmits {
+            true => send_in_place(io, socket, from, front, part),
+            false => udp::joined(front, part, |whole| io.udp_send(socket, from, whole)),
+        });
     }
+}
+
+/// Sends a datagram that is written into transmit memory at once.
+fn send_in_place(
+    io: &mut Io<Client>,
+    socket: u64,
+    to: SocketAddr,
+    front: [u8; udp::FRAME_BYTES],
+    part: &[u8],
+) -> bool {
+    let bytes = front.len() + part.len();
+    let Some(mut buf) = io.tx().alloc(bytes) else { return false };
+    buf.extend(&front);
+    buf.extend(part);
+    buf.len() == bytes && io.udp_send_zc(socket, to, buf).is_ok()
 }
 
 #[cfg(test)]

@@ -80,7 +80,7 @@ fn half_read_values_and_lent_ones_go_along() {
         let mut first = model.enter(0).unwrap();
         let (service, team) = (service(&mut first), Team::new(THREADS));
         let mut servers = [first, model.enter(1).unwrap()]
-            .map(|thread| server(thread, service, Some(at), None, &team).unwrap());
+            .map(|thread| server(thread, service, Some(at), (None, Steps::Both), &team).unwrap());
         let talker = Talker { to_send: requests.clone(), sent: 0, got: Vec::new(), dead: None };
         let mut talker = EventLoop::new(model.enter(THREADS).unwrap(), talker);
         let id = talker.io().connect(at, ());

@@ -3,51 +3,94 @@ use crate::context::Context;
 use crate::reply::Reply;
 use crate::session::Session;
 
-const FRAME_BYTES: usize = 8;
+/// Bytes of the frame.
+pub const FRAME_BYTES: usize = 8;
 /// Reply bytes in one datagram, as memcached has it: fits an Ethernet packet with room to spare.
 const PART_BYTES: usize = 1392;
 /// Datagrams of one reply are numbered with 16 bits.
 const PARTS_MAX: usize = u16::MAX as usize;
 const SPLIT: &[u8] = b"SERVER_ERROR multi-packet request not supported\r\n";
 
-/// Carries out what one datagram asks and gives the datagrams of the reply to `send`, until that
-/// refuses. A request must be in one datagram; what is left of it is not waited for.
+/// What of a server's way with datagrams is zero-copy (the Arrakis paper's case study).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Steps {
+    /// Nothing: datagrams are copied out and in, as socket calls must
+    None,
+    /// Requests are read where they were received
+    Receive,
+    /// Replies are written into transmit memory
+    Transmit,
+    /// Both
+    Both,
+}
+
+impl Steps {
+    /// Requests are read where they were received.
+    pub fn receives(self) -> bool {
+        matches!(self, Steps::Receive | Steps::Both)
+    }
+
+    /// Replies are written into transmit memory.
+    pub fn transmits(self) -> bool {
+        matches!(self, Steps::Transmit | Steps::Both)
+    }
+}
+
+/// Carries out what one datagram asks and gives the datagrams of the reply to `send`, each as its frame and
+/// the rest, until that refuses. A request must be in one datagram; what is left of it is not waited for.
 pub fn answer(
     datagram: &[u8],
     context: &Context<'_>,
     reply: &mut Reply,
-    mut send: impl FnMut(&[u8]) -> bool,
+    mut send: impl FnMut([u8; FRAME_BYTES], &[u8]) -> bool,
 ) {
-    let Some((frame, mut request)) = datagram.split_first_chunk::<FRAME_BYTES>() else { return };
+    let Some((frame, request)) = datagram.split_first_chunk::<FRAME_BYTES>() else { return };
     context.me.bytes_read.add(datagram.len() as u64);
-    if frame[4..6] != [0, 1] {
-        reply.put(SPLIT);
+    let mut long = Vec::new();
+    if frame[4..6] == [0, 1] {
+        carry_out(request, context, reply, &mut long);
     } else {
-        let mut session = Session::default();
-        let mut whole = Reply::new(false);
-        while !session.is_closed() {
-            let taken = session.feed(request, context, &mut whole);
-            request = &request[taken..];
-            reply.put(&whole.bytes);
-            let more = whole.is_full() && reply.bytes.len() < PART_BYTES * PARTS_MAX;
-            whole.clear();
-            if !more {
-                break;
-            }
-        }
+        reply.put(SPLIT);
     }
-    let parts = reply.bytes.chunks(PART_BYTES);
-    let total = parts.len().min(PARTS_MAX);
-    let mut out = [0; FRAME_BYTES + PART_BYTES];
-    for (number, part) in parts.take(total).enumerate() {
-        out[..2].copy_from_slice(&frame[..2]);
-        out[2..4].copy_from_slice(&(number as u16).to_be_bytes());
-        out[4..6].copy_from_slice(&(total as u16).to_be_bytes());
-        out[FRAME_BYTES..FRAME_BYTES + part.len()].copy_from_slice(part);
+    // Most replies are short, and lie where they were written.
+    let bytes = if long.is_empty() { &reply.bytes } else { &long };
+    let total = bytes.len().div_ceil(PART_BYTES).min(PARTS_MAX);
+    for (number, part) in bytes.chunks(PART_BYTES).take(total).enumerate() {
+        let mut front = [0; FRAME_BYTES];
+        front[..2].copy_from_slice(&frame[..2]);
+        front[2..4].copy_from_slice(&(number as u16).to_be_bytes());
+        front[4..6].copy_from_slice(&(total as u16).to_be_bytes());
         context.me.bytes_written.add((FRAME_BYTES + part.len()) as u64);
-        if !send(&out[..FRAME_BYTES + part.len()]) {
+        if !send(front, part) {
             break;
         }
     }
     reply.clear();
+}
+
+/// Leaves the reply in `reply`, or all of it in `long` where it is more than fits there.
+fn carry_out(mut request: &[u8], context: &Context<'_>, reply: &mut Reply, long: &mut Vec<u8>) {
+    let mut session = Session::default();
+    while !session.is_closed() {
+        let taken = session.feed(request, context, reply);
+        request = &request[taken..];
+        if !reply.is_full() && long.is_empty() {
+            return;
+        }
+        long.extend_from_slice(&reply.bytes);
+        let more = reply.is_full() && long.len() < PART_BYTES * PARTS_MAX;
+        reply.clear();
+        if !more {
+            return;
+        }
+    }
+}
+
+/// As the system calls of sockets have it: a whole datagram in one place.
+pub fn joined(front: [u8; FRAME_BYTES], part: &[u8], send: impl FnOnce(&[u8]) -> bool) -> bool {
+    let mut out = [0; FRAME_BYTES + PART_BYTES];
+    out[..FRAME_BYTES].copy_from_slice(&front);
+    let bytes = FRAME_BYTES + part.len();
+    out[FRAME_BYTES..bytes].copy_from_slice(part);
+    send(&out[..bytes])
 }

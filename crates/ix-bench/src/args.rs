@@ -77,12 +77,17 @@ pub enum BenchCommand {
     Memcached(BenchArgs),
     /// memcached over UDP, 90 % gets of 1,024 bytes (Arrakis' figure 4)
     MemcachedUdp(BenchArgs),
+    /// The key-value server over UDP from sockets to the native interface, step by step (Arrakis' case
+    /// study)
+    KvSteps(BenchArgs),
     /// haproxy in front of web servers: requests by second that its hardware thread is busy
     Http(BenchArgs),
     /// The batch bound B at low and at high load
     Batch(BenchArgs),
     /// Connections a second, by how many there are and how they end
     Churn(BenchArgs),
+    /// How soon a service that sleeps has a packet, and what it costs while nobody asks
+    Wakeup(BenchArgs),
     /// Echo of datagrams, and where the time of a packet goes (Arrakis' table 1)
     UdpEcho(BenchArgs),
     /// Flow groups moved back and forth under full load (the papers' table of phases)
@@ -111,6 +116,9 @@ pub enum BenchCommand {
     Soak(crate::soak::SoakArgs),
     /// All of them, one after the other, each with its results in a file, and a page of them all
     All(AllArgs),
+    /// The echo inside the driver, as udp-echo runs it
+    #[command(hide = true)]
+    DeviceEcho(crate::driver::DriverArgs),
     /// One HTML page of all results, with figures
     #[command(long_about = REPORT_HELP)]
     Report(ReportArgs),
@@ -223,6 +231,10 @@ pub struct BenchArgs {
     /// Numbers of the server's cores, where they matter: `1,2`
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub cores: Vec<usize>,
+    /// Numbers of server processes, each with a hardware thread and a vNIC of its own: `1,2` (memcached-udp
+    /// and http on afxdp)
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = processes)]
+    pub processes: Vec<usize>,
     /// Messages of a connection, where connections end: `1,64`
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub messages: Vec<u64>,
@@ -244,6 +256,12 @@ pub struct BenchArgs {
     /// Write the results to this file as well, as JSON (`-`: standard output)
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
+}
+
+/// As many as a shared interface has ports for, and somebody would want.
+fn processes(text: &str) -> Result<usize, String> {
+    let number = text.parse().ok().filter(|n| (1..=16).contains(n));
+    number.ok_or_else(|| "not a number of processes from 1 to 16".to_owned())
 }
 
 /// Flags of `ix bench rates`.

@@ -1,17 +1,20 @@
 //! `ix bench http`: Debian's haproxy in front of web servers, as in the Arrakis paper, on Linux and on
-//! IX by its sockets; with connections that are kept, and with a new one for each request.
+//! IX by its sockets; with connections that are kept, and with a new one for each request; one process or
+//! several (its figure 5).
 //!
 //! The web servers and the load stand at the client's end of the link. Where that has one hardware
 //! thread they are what limits the rate, so the figure that compares is requests by second that the
 //! balancer's hardware thread was busy, as Linux counts it: spinning is busy, too.
+use super::busy::Busy;
 use super::lab::{Host, Lab, Load, Server};
 use super::plan::{length, or};
 use super::runner::Setup;
 use super::serve::{Program, Serve};
+use super::tenants::{self, Tenants};
 use crate::args::{BenchArgs, Client, Device};
 use ix_cli::problem::{Problem, Result};
 use ix_cli::report::Row;
-use serde_json::json;
+use serde_json::{Value, json};
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -39,6 +42,8 @@ impl Drop for Folder {
 /// A point of one system.
 struct Series {
     setup: Setup,
+    /// 0: one, alone on the link.
+    processes: usize,
     connections: usize,
     /// The `ix load` flags that make the point.
     flags: &'static [&'static str],
@@ -54,16 +59,22 @@ pub fn measure(lab: &Lab, args: &BenchArgs, notes: &mut Vec<String>) -> Result<V
     let (seconds, runs) = length(args);
     let page_bytes = or(&args.size, &[PAGE_BYTES])[0];
     let folder = prepare(page_bytes)?;
+    let numbers = tenants::numbers(lab, args)?;
     let mut all = Vec::new();
     for setup in setups(lab, args)? {
         for &connections in &or(&args.connections, &[CONNECTIONS]) {
-            let kept = ("kept", &[][..]);
-            for (kind, flags) in [kept, ("one a request", &["--messages-per-connection", "1"])] {
-                let row = row(lab, setup, connections, page_bytes, kind);
-                all.push(Series { setup, connections, flags, row });
+            for &processes in &or(&numbers, &[0]) {
+                let kept = ("kept", &[][..]);
+                for (kind, flags) in [kept, ("one a request", &["--messages-per-connection", "1"])]
+                {
+                    let also = (kind, processes.max(1));
+                    let row = row(lab, setup, connections, page_bytes, also);
+                    all.push(Series { setup, processes, connections, flags, row });
+                }
             }
         }
     }
+    notes.extend(tenants::note(lab, &numbers));
     for run in 1..=runs {
         for series in &mut all {
             series.measure(lab, &folder, seconds, &format!("run {run}/{runs}"))?;
@@ -101,14 +112,24 @@ fn setups(lab: &Lab, args: &BenchArgs) -> Result<Vec<Setup>> {
     Ok(vec![linux, Setup { server: Host::Ix, client }])
 }
 
-fn row(lab: &Lab, setup: Setup, connections: usize, size: u64, kind: &str) -> Row {
+fn row(
+    lab: &Lab,
+    setup: Setup,
+    connections: usize,
+    size: u64,
+    (kind, processes): (&str, usize),
+) -> Row {
     let settings = match setup.server {
         Host::Ix => "1 pinned thread, domain none".to_owned(),
         Host::Linux { .. } => {
             format!("1 pinned thread, epoll, {}, offloads on", lab.congestion_control())
         }
     };
-    let also = vec![("server", json!("haproxy")), ("connection", json!(kind))];
+    let also = vec![
+        ("server", json!("haproxy")),
+        ("connection", json!(kind)),
+        ("processes", json!(processes)),
+    ];
     setup.row(lab, connections, size, also, settings)
 }
 
@@ -119,13 +140,14 @@ fn prepare(page_bytes: u64) -> Result<Folder> {
     std::fs::create_dir_all(&folder.0).map_err(cannot)?;
     std::fs::write(folder.0.join("page.txt"), "x".repeat(page_bytes as usize)).map_err(cannot)?;
     let servers: String = (0..BACK_ENDS)
-        .map(|n| format!(" server s{n} \"${{IX_BACK}}:{}\"\n", BACK_PORT + n))
+        .map(|n| format!(" server s{n} \"${{IX_BACK}}:{}\" cookie s{n}\n", BACK_PORT + n))
         .collect();
     let config = format!(
         "global\n nbthread 1\n maxconn 8192\n\
          defaults\n mode http\n timeout connect 20s\n timeout client 20s\n timeout server 20s\n\
          frontend web\n bind \"${{IX_FRONT}}\"\n default_backend servers\n\
-         backend servers\n balance roundrobin\n{servers}"
+         backend servers\n balance roundrobin\n \
+         cookie IXSERVER insert indirect nocache\n{servers}"
     );
     std::fs::write(folder.0.join("haproxy.cfg"), config).map_err(cannot)?;
     Ok(folder)
@@ -138,27 +160,32 @@ impl Series {
         let config = folder.0.join("haproxy.cfg").display().to_string();
         let arguments = vec!["-db".to_owned(), "-f".to_owned(), config];
         let serve = Serve { program: Program::Haproxy, arguments, ..Serve::default() };
-        let mut balancer = lab.start(self.setup.server, &serve)?;
+        let serve = |_| serve.clone();
+        let mut balancers = Tenants::start(lab, self.setup.server, self.processes, serve)?;
         let back_ends: Vec<Server> = (0..BACK_ENDS)
             .map(|n| lab.start_back_end(&folder.0, BACK_PORT + n))
             .collect::<Result<_>>()?;
-        let load = lab.start_load(self.setup.client, &self.arguments(&balancer, seconds))?;
-        let busy = busy_share(lab.cpus.0, &load, self.setup.client, seconds);
-        let timeout = Duration::from_secs_f64(seconds * 2.0) + SLACK;
-        let result = load.finish(&mut balancer, timeout)?;
-        let rows = result.get("rows").and_then(|rows| rows.as_array());
-        let summary = rows.and_then(|rows| rows.last()).ok_or_else(|| {
-            Problem::new("cannot read the result of the load generator", "it has no rows")
-        })?;
-        let mut figures = Vec::new();
-        for key in ["msgs_per_s", "p50_us", "p99_us", "errors"] {
-            figures.extend(summary.get(key).and_then(|v| v.as_f64()).map(|value| (key, value)));
+        let mut loads = Vec::new();
+        for balancer in &balancers.servers {
+            let args = self.arguments(balancer, seconds);
+            loads.push(lab.start_load(self.setup.client, &args)?);
         }
-        let rate = summary.get("msgs_per_s").and_then(|v| v.as_f64()).unwrap_or(0.0);
+        // Of one: several share hardware threads with the load.
+        let busy = match loads.as_slice() {
+            [load] => busy_share(lab.cpus.0, load, self.setup.client, seconds),
+            _ => None,
+        };
+        let timeout = Duration::from_secs_f64(seconds * 2.0) + SLACK;
+        let mut figures = Vec::new();
+        for (load, balancer) in loads.into_iter().zip(&mut balancers.servers) {
+            figures.push(summary(&load.finish(balancer, timeout)?)?);
+        }
+        let mut figures = tenants::merge(&figures);
+        let rate = figures.iter().find(|(key, _)| *key == "msgs_per_s").map_or(0.0, |(_, v)| *v);
         if let Some(busy) = busy {
             figures.extend([("server_busy", busy), ("msgs_per_busy_s", rate / busy)]);
         }
-        let forwarded = balancer.stop();
+        let forwarded = balancers.stop();
         if let Some(forwarded) = forwarded.filter(|_| rate > 0.0) {
             // The load's warm-up is part of the balancer's life.
             let requests = rate * (seconds + warm_up(seconds));
@@ -168,7 +195,8 @@ impl Series {
             back_end.stop();
         }
         eprintln!(
-            "ix: {told}: haproxy on {}, connections {}: {rate:.0} requests/s, {:.0} a busy second",
+            "ix: {told}: {} × haproxy on {}, connections {}: {rate:.0} requests/s, {:.0} a busy second",
+            self.processes.max(1),
             self.row.system,
             self.row.also[1].1.as_str().unwrap_or_default(),
             busy.map_or(0.0, |busy| rate / busy),
@@ -189,6 +217,16 @@ impl Series {
     }
 }
 
+/// What a load says of all of its time.
+fn summary(result: &Value) -> Result<Vec<(&'static str, f64)>> {
+    let rows = result.get("rows").and_then(Value::as_array);
+    let summary = rows.and_then(|rows| rows.last()).ok_or_else(|| {
+        Problem::new("cannot read the result of the load generator", "it has no rows")
+    })?;
+    let keys = ["msgs_per_s", "p50_us", "p99_us", "errors"];
+    Ok(keys.into_iter().filter_map(|key| Some((key, summary.get(key)?.as_f64()?))).collect())
+}
+
 fn warm_up(seconds: f64) -> f64 {
     (seconds / 10.0).min(1.0)
 }
@@ -201,39 +239,7 @@ fn busy_share(cpu: usize, load: &Load, client: Host, seconds: f64) -> Option<f64
         std::thread::sleep(Duration::from_millis(5));
     }
     std::thread::sleep(Duration::from_secs_f64(warm_up(seconds) + seconds * 0.3));
-    let before = ticks(cpu)?;
+    let busy = Busy::of(cpu)?;
     std::thread::sleep(Duration::from_secs_f64(seconds * 0.5));
-    let after = ticks(cpu)?;
-    let (busy, idle) = (after.0 - before.0, after.1 - before.1);
-    (busy > 0).then(|| busy as f64 / (busy + idle) as f64)
-}
-
-/// Ticks that a hardware thread was busy, and idle.
-fn ticks(cpu: usize) -> Option<(u64, u64)> {
-    busy_and_idle(&std::fs::read_to_string("/proc/stat").ok()?, cpu)
-}
-
-/// From `/proc/stat`: user, nice, system, idle, iowait, irq, softirq.
-fn busy_and_idle(stat: &str, cpu: usize) -> Option<(u64, u64)> {
-    let name = format!("cpu{cpu}");
-    let line = stat.lines().find(|line| line.split(' ').next() == Some(&name))?;
-    let numbers = line.split_whitespace().skip(1).take(7);
-    let numbers: Vec<u64> = numbers.filter_map(|number| number.parse().ok()).collect();
-    let &[user, nice, system, idle, iowait, irq, softirq] = numbers.as_slice() else {
-        return None;
-    };
-    Some((user + nice + system + irq + softirq, idle + iowait))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_hardware_threads_time_is_read() {
-        let stat = "cpu  9 9 9 9 9 9 9 9 0 0\ncpu0 1 2 3 40 5 6 7 8 0 0\ncpu1 0 0 0 7 0 0 1 0\n";
-        assert_eq!(busy_and_idle(stat, 0), Some((19, 45)));
-        assert_eq!(busy_and_idle(stat, 1), Some((1, 7)));
-        assert_eq!(busy_and_idle(stat, 2), None);
-    }
+    busy.share()
 }

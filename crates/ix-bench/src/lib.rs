@@ -2,17 +2,22 @@
 mod all;
 pub mod args;
 mod breakdown;
+mod busy;
+pub mod driver;
 mod dynamic;
 pub mod elastic;
 mod gate;
 mod http;
+mod kv_steps;
 pub mod lab;
+mod linux_parts;
 mod memcached;
 mod memcached_udp;
 mod migration;
 mod model;
 mod pareto;
 pub mod path;
+mod ping;
 mod plan;
 mod process;
 mod rates;
@@ -21,6 +26,8 @@ pub mod report;
 mod runner;
 pub mod serve;
 mod soak;
+mod tenants;
+mod wakeup;
 
 use crate::args::{BenchArgs, BenchCommand, Client, Device};
 use ix_cli::domain::Domain;
@@ -39,12 +46,15 @@ pub fn main(command: &BenchCommand) -> Result<()> {
         BenchCommand::Short(args) => ("short", args),
         BenchCommand::Bulk(args) => ("bulk", args),
         BenchCommand::Report(args) => return report::main(args),
+        BenchCommand::DeviceEcho(args) => return driver::main(args),
         BenchCommand::Connscaling(args) => ("connscaling", args),
         BenchCommand::Batch(args) => ("batch", args),
         BenchCommand::Churn(args) => ("churn", args),
         BenchCommand::UdpEcho(args) => ("udp-echo", args),
+        BenchCommand::Wakeup(args) => ("wakeup", args),
         BenchCommand::Memcached(args) => ("memcached", args),
         BenchCommand::MemcachedUdp(args) => ("memcached-udp", args),
+        BenchCommand::KvSteps(args) => ("kv-steps", args),
         BenchCommand::Http(args) => ("http", args),
         BenchCommand::Elastic(args) => ("elastic", args),
         BenchCommand::Migration(args) => ("migration", args),
@@ -81,13 +91,19 @@ fn run(name: &str, args: &BenchArgs, device: Device, command: String) -> Result<
     let rows = match name {
         "memcached" => memcached::measure(&lab, args, &mut notes)?,
         "memcached-udp" => memcached_udp::measure(&lab, args, &mut notes)?,
+        "kv-steps" => kv_steps::measure(&lab, args, &mut notes)?,
         "http" => http::measure(&lab, args, &mut notes)?,
+        "wakeup" => wakeup::measure(&lab, args, &mut notes)?,
         "elastic" => elastic::measure(&lab, args, &mut notes)?,
         "migration" => migration::measure(&lab, args, &mut notes)?,
         _ => {
             let setups = setups(&lab, args)?;
             let plan = Plan::of(name, args, lab.server_cpus.len());
-            measure(&lab, &plan, &setups, &mut notes)?
+            let mut rows = measure(&lab, &plan, &setups, &mut notes)?;
+            if name == "udp-echo" && lab.has_linux_client() {
+                rows.extend(linux_parts::measure(&lab, args, &mut notes)?);
+            }
+            rows
         }
     };
     match name {
@@ -95,7 +111,10 @@ fn run(name: &str, args: &BenchArgs, device: Device, command: String) -> Result<
         "batch" => notes.extend(remarks::batch_at_low_load(&rows)),
         "connscaling" => notes.extend(remarks::scaling(&rows)),
         "udp-echo" => notes.extend([
-            "Linux: the whole time of a packet at this load; its parts cannot be seen from outside"
+            "Linux at full load: the whole time of a packet; its parts are those of one at a time"
+                .to_owned(),
+            "driver: frames go back below any stack, as the device gave them; client busy: of a \
+             second, the client's hardware thread; at 1 the client is the limit, not the server"
                 .to_owned(),
             "server on IX: the dataplane's UDP; packets: UDP of the program's own over whole frames; \
              sockets: the program for Linux, unmodified"

@@ -1,21 +1,23 @@
 //! `ix bench memcached-udp`: Arrakis' figure 4, memcached over UDP with the binary protocol.
 //!
-//! 90 % gets, keys of 64 bytes, values of 1,024, 128 records, in closed loop; one process on one
-//! hardware thread, with its own vNIC on IX.
+//! 90 % gets, keys of 64 bytes, values of 1,024, 128 records, in closed loop; one process or several, each
+//! on one hardware thread, with its own vNIC on IX.
 use crate::args::{BenchArgs, Client, ServerKind};
 use crate::installed;
 use crate::lab::{Host, Lab};
 use crate::plan::{length, or};
 use crate::runner::Setup;
 use crate::serve::{Program, Serve};
+use crate::tenants::{self, Tenants};
 use ix_cli::problem::{Problem, Result};
 use ix_cli::report::Row;
 use serde_json::{Value, json};
 use std::ffi::OsString;
+use std::net::SocketAddrV4;
 use std::time::Duration;
 
 /// Bytes of a value; what a row calls its size.
-const VALUE_BYTES: u64 = 1024;
+pub(crate) const VALUE_BYTES: u64 = 1024;
 /// The paper's workload, as flags of `ix load`.
 const WORKLOAD: [&str; 11] = [
     "--udp",
@@ -36,44 +38,91 @@ const QUICK_SOCKETS: [usize; 1] = [64];
 /// Time for storing the records and for ending, on top of the measurement.
 const SLACK: Duration = Duration::from_secs(60);
 
+/// A point of one server on one system.
+struct Series {
+    program: Program,
+    setup: Setup,
+    /// 0: one, alone on the link.
+    processes: usize,
+    sockets: usize,
+    row: Row,
+}
+
 /// Measures everything; answers the rows.
 pub fn measure(lab: &Lab, args: &BenchArgs, notes: &mut Vec<String>) -> Result<Vec<Row>> {
     let (seconds, runs) = length(args);
+    let processes = tenants::numbers(lab, args)?;
     let usual: &[usize] = if args.quick { &QUICK_SOCKETS } else { &SOCKETS };
     let sockets = or(&args.connections, usual);
+    let most = sockets.iter().copied().max().unwrap_or(0);
+    let mut points: Vec<_> = sockets.iter().map(|&sockets| (sockets, 1)).collect();
+    // Several processes where one is busy all the time.
+    points.extend(processes.iter().filter(|n| **n > 1).map(|&n| (most, n)));
+    if !processes.is_empty() && !processes.contains(&1) {
+        points.retain(|(_, processes)| *processes > 1);
+    }
     let contestants = contestants(lab, args, notes)?;
-    let mut all: Vec<(Program, Setup, Row)> = Vec::new();
-    for sockets in sockets {
-        let row = |&(program, setup)| (program, setup, row(lab, program, setup, sockets));
-        all.extend(contestants.iter().map(row));
+    let mut all = Vec::new();
+    for (sockets, count) in points {
+        let series = |&(program, setup)| {
+            let row = row(lab, program, setup, sockets, count);
+            let processes = if processes.is_empty() { 0 } else { count };
+            Series { program, setup, processes, sockets, row }
+        };
+        all.extend(contestants.iter().map(series));
     }
     for run in 1..=runs {
-        for (program, setup, row) in &mut all {
-            let serve = serve(*program);
-            lab.set_offloads(true)?;
-            let mut server = lab.start(setup.server, &serve)?;
-            let mut load: Vec<OsString> =
-                ["load".into(), server.address().to_string().into()].into();
-            load.extend(WORKLOAD.map(Into::into));
-            load.extend(["--connections".into(), row.connections.to_string().into()]);
-            load.extend(["--quiet", "--json", "-", "--seconds"].map(Into::into));
-            load.push(seconds.to_string().into());
-            let timeout = Duration::from_secs_f64(seconds * 2.0) + SLACK;
-            let result = lab.run_load(setup.client, &mut server, &load, timeout)?;
-            server.stop();
-            let figures = figures(&result)?;
-            let rate =
-                figures.iter().find(|(key, _)| *key == "msgs_per_s").map_or(0.0, |(_, v)| *v);
-            let (name, client) = (row.system.clone(), row.client.clone());
-            eprintln!("ix: run {run}/{runs}: {name}, {client} client: {rate:.0} requests/s");
-            row.add(figures);
+        for series in &mut all {
+            series.measure(lab, seconds, &format!("run {run}/{runs}"))?;
         }
     }
     notes.push(format!(
-        "binary protocol over UDP, 90 % gets, 128 records of 64 and {VALUE_BYTES} bytes, sockets in closed \
-         loop; one process on one hardware thread, so not the paper's figure by number of cores"
+        "binary protocol over UDP, 90 % gets, 128 records of 64 and {VALUE_BYTES} bytes, sockets in \
+         closed loop"
     ));
-    Ok(all.into_iter().map(|(_, _, row)| row).collect())
+    notes.extend(tenants::note(lab, &processes));
+    Ok(all.into_iter().map(|series| series.row).collect())
+}
+
+impl Series {
+    /// One round with servers and loads of its own.
+    fn measure(&mut self, lab: &Lab, seconds: f64, told: &str) -> Result<()> {
+        lab.set_offloads(true)?;
+        let serve = |port| serve(self.program, port);
+        let mut tenants = Tenants::start(lab, self.setup.server, self.processes, serve)?;
+        let timeout = Duration::from_secs_f64(seconds * 2.0) + SLACK;
+        let mut loads = Vec::new();
+        for server in &tenants.servers {
+            let args = load(server.address(), self.sockets, seconds);
+            loads.push(lab.start_load(self.setup.client, &args)?);
+        }
+        let mut figures = Vec::new();
+        for (load, server) in loads.into_iter().zip(&mut tenants.servers) {
+            figures.push(self::figures(&load.finish(server, timeout)?)?);
+        }
+        tenants.stop();
+        let figures = tenants::merge(&figures);
+        let rate = figures.iter().find(|(key, _)| *key == "msgs_per_s").map_or(0.0, |(_, v)| *v);
+        eprintln!(
+            "ix: {told}: {} × {} on {}, {} sockets each: {rate:.0} requests/s",
+            self.processes.max(1),
+            self.program.name(),
+            self.row.system,
+            self.sockets
+        );
+        self.row.add(figures);
+        Ok(())
+    }
+}
+
+/// Arguments of `ix` for a load on one server.
+pub(crate) fn load(to: SocketAddrV4, sockets: usize, seconds: f64) -> Vec<OsString> {
+    let mut load: Vec<OsString> = ["load".into(), to.to_string().into()].into();
+    load.extend(WORKLOAD.map(Into::into));
+    load.extend(["--connections".into(), sockets.to_string().into()]);
+    load.extend(["--quiet", "--json", "-", "--seconds"].map(Into::into));
+    load.push(seconds.to_string().into());
+    load
 }
 
 /// Who is measured: memcached and our server on Linux, memcached by its sockets on IX, our server on it.
@@ -106,21 +155,21 @@ fn contestants(
     Ok(all)
 }
 
-fn serve(program: Program) -> Serve {
-    let arguments = ["-m", "64", "-U", "7"].map(str::to_owned).to_vec();
+fn serve(program: Program, port: u16) -> Serve {
+    let arguments = ["-m", "64", "-U", &port.to_string()].map(str::to_owned).to_vec();
     Serve { program, arguments, ..Serve::default() }
 }
 
-fn row(lab: &Lab, program: Program, setup: Setup, sockets: usize) -> Row {
+fn row(lab: &Lab, program: Program, setup: Setup, sockets: usize, processes: usize) -> Row {
     let settings = match setup.server {
-        Host::Ix => "1 pinned thread, domain none".to_owned(),
-        Host::Linux { .. } => "1 pinned thread, sleeping, offloads on".to_owned(),
+        Host::Ix => "1 pinned thread each, domain none".to_owned(),
+        Host::Linux { .. } => "1 pinned thread each, sleeping, offloads on".to_owned(),
     };
-    let also = vec![("server", json!(program.name()))];
+    let also = vec![("server", json!(program.name())), ("processes", json!(processes))];
     setup.row(lab, sockets, VALUE_BYTES, also, settings)
 }
 
-fn figures(result: &Value) -> Result<Vec<(&'static str, f64)>> {
+pub(crate) fn figures(result: &Value) -> Result<Vec<(&'static str, f64)>> {
     let rows = result.get("rows").and_then(Value::as_array);
     let summary = rows.and_then(|rows| rows.last()).ok_or_else(|| {
         Problem::new("cannot read the result of the load generator", "it has no rows")

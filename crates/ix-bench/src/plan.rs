@@ -1,6 +1,6 @@
 //! Which points a benchmark measures. Parameters are those of IX's own benchmarks (ix-bench) and of
 //! the papers where there is one.
-use super::serve::Serve;
+use super::serve::{Program, Serve};
 use crate::args::{BenchArgs, ServerKind};
 use serde_json::{Value, json};
 
@@ -15,7 +15,7 @@ const BATCHES: [usize; 7] = [1, 2, 4, 8, 16, 32, 64];
 /// Connections of low and of high load.
 const BATCH_LOADS: [(&str, usize); 2] = [("low", 1), ("high", 256)];
 /// Sizes of Arrakis' UDP echo.
-const UDP_SIZES: [u64; 2] = [64, 1024];
+pub(super) const UDP_SIZES: [u64; 2] = [64, 1024];
 /// Datagrams under way: enough that the server never waits.
 const UDP_DEPTH: usize = 64;
 /// Messages under way over all connections.
@@ -285,9 +285,12 @@ fn batch(args: &BenchArgs) -> Vec<Point> {
     points
 }
 
-/// By what a server on IX has its datagrams: the dataplane's UDP, UDP of its own over whole frames
-/// (Arrakis' native interface), or unmodified by its sockets.
-const UDP_SERVERS: [Option<&str>; 4] = [None, Some("udp"), Some("packets"), Some("sockets")];
+/// By what a server has its datagrams. On Linux: many in a call, or one. On IX: the dataplane's UDP, UDP of
+/// its own over whole frames (Arrakis' native interface), unmodified by its sockets, or inside the driver.
+const UDP_SERVERS: [Option<&str>; 6] =
+    [None, Some(ONE_A_CALL), Some("udp"), Some("packets"), Some("sockets"), Some(DRIVER)];
+const ONE_A_CALL: &str = "one a call";
+const DRIVER: &str = "driver";
 
 /// Arrakis' UDP echo: one flow, the server never idle, and where the time of a packet goes.
 fn udp_echo(args: &BenchArgs) -> Vec<Point> {
@@ -309,10 +312,16 @@ fn udp_echo(args: &BenchArgs) -> Vec<Point> {
 fn udp_point(size: u64, depth: usize, server: Option<&str>) -> Point {
     let mut point = echo_point(1, size);
     point.also = vec![("in_flight", json!(depth)), ("server", json!(server))];
-    point.on = if server.is_some() { On::Ix } else { On::Linux };
+    let linux = matches!(server, None | Some(ONE_A_CALL));
+    point.on = if linux { On::Linux } else { On::Ix };
     point.server.arguments.push("--udp".to_owned());
+    match server {
+        Some(ONE_A_CALL) => point.server.arguments.extend(texts(["--burst", "1"])),
+        Some(DRIVER) => point.server.program = Program::Driver,
+        _ => {}
+    }
     let only_ix: &[&str] = match server {
-        None => &[],
+        None | Some(ONE_A_CALL | DRIVER) => &[],
         Some("sockets") => &["--linux"],
         Some("packets") => &["--poll", "--packets"],
         Some(_) => &["--poll"],

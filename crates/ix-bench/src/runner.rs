@@ -1,6 +1,7 @@
 //! Measuring: every setup in turn, again and again, so that a change of the machine's mood meets
 //! all of them.
 use super::breakdown::{breakdown, gate_ticks};
+use super::busy::Busy;
 use super::lab::{Host, Lab, Load, Server};
 use super::plan::{Figures, On, Plan, Point};
 use ix_cli::cost;
@@ -243,7 +244,7 @@ fn measure_point(
     let meter = Meter::of_cpu(lab.cpus.0).ok();
     let spent = match bulk {
         true => None,
-        false => Some(spend(point, seconds, server, &mut load, meter.as_ref())?),
+        false => Some(spend(lab, point, seconds, server, &mut load, meter.as_ref())?),
     };
     let result = load.finish(server, timeout)?;
     let mut figures: Vec<(&'static str, f64)> = CLIENT_FIGURES
@@ -289,6 +290,8 @@ fn cost_of_gate(server: &Server) -> Option<f64> {
 /// elastic threads did then.
 struct Spent {
     seconds: f64,
+    /// How much of it the client's hardware thread was busy.
+    client_busy: Option<f64>,
     counted: Option<(Count, Count)>,
     used: Option<(cost::Figures, f64)>,
 }
@@ -296,6 +299,7 @@ struct Spent {
 /// Looks at the counters in the middle of the measurement, so that warming up and ending are left
 /// out.
 fn spend(
+    lab: &Lab,
     point: &Point,
     seconds: f64,
     server: &Server,
@@ -305,11 +309,13 @@ fn spend(
     wait_for_load(point, server, load)?;
     let look = || (Instant::now(), meter.map(Meter::read), usage(server));
     std::thread::sleep(Duration::from_secs_f64(seconds * 0.3));
+    let busy = Busy::of(lab.cpus.1);
     let (start, counted, used) = look();
     std::thread::sleep(Duration::from_secs_f64(seconds * 0.4));
     let (end, counted_after, used_after) = look();
     Ok(Spent {
         seconds: (end - start).as_secs_f64(),
+        client_busy: busy.and_then(Busy::share),
         counted: counted.zip(counted_after),
         used: used_after
             .zip(used)
@@ -366,6 +372,7 @@ impl Spent {
             }
         }
         if kind == Figures::Breakdown {
+            figures.extend(self.client_busy.map(|share| ("client_busy", share)));
             match &self.used {
                 Some((used, ticks_per_us)) => figures.extend(breakdown(used, *ticks_per_us, gate)),
                 // Linux tells no more than the whole.

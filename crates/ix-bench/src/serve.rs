@@ -9,6 +9,8 @@ pub enum Program {
     /// `ix echo`.
     #[default]
     Echo,
+    /// The echo inside the driver, on IX's devices only.
+    Driver,
     /// `ix kv`, the key-value server.
     Kv,
     /// Debian's memcached, on IX by its sockets.
@@ -22,6 +24,7 @@ impl Program {
     pub fn name(self) -> &'static str {
         match self {
             Program::Echo => "ix-echo",
+            Program::Driver => "driver",
             Program::Kv => "ix-kv",
             Program::Memcached => "memcached",
             Program::Haproxy => "haproxy",

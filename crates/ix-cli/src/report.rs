@@ -5,18 +5,24 @@ use serde_json::{Map, Value, json};
 use std::path::Path;
 
 /// Figures that may be measured at a point, in the table's order: key, heading, decimals.
-const FIGURES: [(&str, &str, usize); 52] = [
+const FIGURES: [(&str, &str, usize); 61] = [
     ("wanted_per_s", "wanted/s", 0),
     ("msgs_per_s", "msg/s", 0),
     ("connections_per_s", "conn/s", 0),
     ("mbit_per_s", "Mbit/s", 0),
     ("msgs_per_busy_s", "msg/busy s", 0),
     ("server_busy", "busy", 2),
+    ("client_busy", "client busy", 2),
     ("forwarded_per_msg", "forwarded/msg", 3),
     ("avg_us", "avg µs", 1),
     ("p50_us", "p50 µs", 1),
     ("p99_us", "p99 µs", 1),
     ("one_way_us", "one way µs", 1),
+    ("wake_p50_us", "heard p50 µs", 1),
+    ("wake_p99_us", "heard p99 µs", 1),
+    ("awake_p50_us", "awake p50 µs", 1),
+    ("idle_cpu_us_per_s", "idle CPU µs/s", 0),
+    ("idle_wakes_per_s", "idle wakes/s", 1),
     ("threads", "threads", 1),
     ("queueing_delay_us", "delay µs", 0),
     ("background_mb_per_s", "backgr. MB/s", 0),
@@ -33,8 +39,11 @@ const FIGURES: [(&str, &str, usize); 52] = [
     ("app_share", "app", 2),
     ("receive_ns", "receive ns", 0),
     ("stack_in_ns", "stack in ns", 0),
+    ("scheduler_ns", "scheduler ns", 0),
+    ("copy_in_ns", "copy in ns", 0),
     ("gate_ns", "gate ns", 0),
     ("app_ns", "app ns", 0),
+    ("copy_out_ns", "copy out ns", 0),
     ("stack_out_ns", "stack out ns", 0),
     ("timers_ns", "timers ns", 0),
     ("transmit_ns", "transmit ns", 0),

@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 pub use load::Load;
-pub use server::Server;
+pub use server::{Server, Spot};
 
 const LINUX_SERVER: Ipv4Addr = Ipv4Addr::new(10, 66, 0, 1);
 const IX_SERVER: Ipv4Addr = Ipv4Addr::new(10, 66, 0, 2);

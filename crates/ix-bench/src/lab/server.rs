@@ -16,11 +16,23 @@ use std::time::{Duration, Instant};
 /// How a line of an unmodified program begins, see `IX_POSIX_CALLS` in docs/posix.md.
 const CALLS: &str = "ix: calls forwarded to Linux: ";
 
+/// Where a server stands, if not alone on the link.
+#[derive(Clone, Debug)]
+pub struct Spot {
+    /// Its hardware thread.
+    pub cpu: usize,
+    /// Its port.
+    pub port: u16,
+    /// The device of its vNIC, and its address there; Linux' servers have the link's.
+    pub vnic: Option<(String, Ipv4Addr)>,
+}
+
 /// A running server.
 pub struct Server {
     pub(super) process: Process,
     host: Host,
     address: Ipv4Addr,
+    port: u16,
     control: PathBuf,
     /// The signal that ends it in order.
     stop: i32,
@@ -34,31 +46,47 @@ impl Lab {
 
     /// Starts a server, and waits until it listens.
     pub fn start(&self, host: Host, serve: &Serve) -> Result<Server> {
-        let cpus = self.cpus_for(serve.threads());
+        self.start_at(host, serve, None)
+    }
+
+    /// The same for one of several, each with its spot.
+    pub fn start_at(&self, host: Host, serve: &Serve, spot: Option<&Spot>) -> Result<Server> {
+        let cpus = spot.map_or_else(|| self.cpus_for(serve.threads()), |spot| vec![spot.cpu]);
+        let port = spot.map_or(PORT, |spot| spot.port);
         self.set_queues(cpus.len())?;
         let (command, address, on_tap) = match (host, self.device) {
             (Host::Linux { .. }, _) if serve.program.is_unmodified() => {
-                let words = serve.of_unmodified(LINUX_SERVER, PORT);
+                let words = serve.of_unmodified(LINUX_SERVER, port);
                 let mut command = self.server.command(&words[0], Some(cpus[0]));
                 command.args(&words[1..]);
                 (command, LINUX_SERVER, false)
             }
             (Host::Linux { spin }, _) => {
                 let mut command = self.server.command(&self.ix, Some(cpus[0]));
-                command.args(serve.of_linux(PORT, spin, &cpus));
+                command.args(serve.of_linux(port, spin, &cpus));
                 (command, LINUX_SERVER, false)
             }
-            (Host::Ix, Device::Tap) => {
-                (self.serve_ix(&self.client, TAP_IX, &cpus, serve), TAP_IX, true)
+            (Host::Ix, _) if serve.program == Program::Driver => {
+                let mut command = self.server.command(&self.ix, Some(cpus[0]));
+                command.args(["bench", "device-echo", "--nic", &self.nic(true), "--addr"]);
+                command.args([IX_SERVER.to_string(), "--port".into(), port.to_string()]);
+                (command, IX_SERVER, false)
             }
-            (Host::Ix, _) => {
-                (self.serve_ix(&self.server, IX_SERVER, &cpus, serve), IX_SERVER, false)
+            (Host::Ix, device) => {
+                let on_tap = device == Device::Tap;
+                let (namespace, address) = match on_tap {
+                    true => (&self.client, TAP_IX),
+                    false => (&self.server, IX_SERVER),
+                };
+                let vnic = spot.and_then(|spot| spot.vnic.clone());
+                let (nic, address) = vnic.unwrap_or_else(|| (self.nic(true), address));
+                (self.serve_ix(namespace, &nic, (address, port), &cpus, serve), address, on_tap)
             }
         };
         let mut command = command;
         if serve.program.is_unmodified() {
             let back = if on_tap { TAP_LINUX } else { LINUX_CLIENT };
-            command.env("IX_FRONT", format!("{address}:{PORT}")).env("IX_BACK", back.to_string());
+            command.env("IX_FRONT", format!("{address}:{port}")).env("IX_BACK", back.to_string());
             command.env("IX_POSIX_CALLS", "1");
         }
         let mut process = Process::start(command, &format!("{} server", host.system()))?;
@@ -70,12 +98,12 @@ impl Lab {
                 drop(process.wait_for_line("ready", START)?);
             }
             _ if host == Host::Ix => wait_for_dataplane(&mut process)?,
-            _ => self.wait_for_listener(&mut process, address)?,
+            _ => self.wait_for_listener(&mut process, (address, port))?,
         }
         // haproxy dies of a SIGTERM.
         let gently = serve.program == Program::Haproxy;
         let stop = if gently { libc::SIGUSR1 } else { libc::SIGTERM };
-        Ok(Server { process, host, address, control: self.control_of(address), stop })
+        Ok(Server { process, host, address, port, control: self.control_of(address), stop })
     }
 
     /// Starts `ix-httpd` on Linux sockets at the client's end.
@@ -86,13 +114,13 @@ impl Lab {
         let mut process = Process::start(command, "web server")?;
         process.wait_for_line("ready", START)?;
         let (host, control, stop) = (Host::BLOCKING, PathBuf::new(), libc::SIGTERM);
-        Ok(Server { process, host, address: LINUX_CLIENT, control, stop })
+        Ok(Server { process, host, address: LINUX_CLIENT, port, control, stop })
     }
 
     /// Waits for a server that does not say when it is ready.
-    fn wait_for_listener(&self, server: &mut Process, address: Ipv4Addr) -> Result<()> {
+    fn wait_for_listener(&self, server: &mut Process, at: (Ipv4Addr, u16)) -> Result<()> {
         let end = Instant::now() + START;
-        let listens = || TcpStream::connect((address, PORT)).is_ok();
+        let listens = || TcpStream::connect(at).is_ok();
         while !self.client.run(listens) {
             server.check()?;
             if Instant::now() > end {
@@ -129,18 +157,19 @@ impl Lab {
     fn serve_ix(
         &self,
         namespace: &Namespace,
-        address: Ipv4Addr,
+        nic: &str,
+        (address, port): (Ipv4Addr, u16),
         cpus: &[usize],
         serve: &Serve,
     ) -> Command {
         let batch = serve.batch.map(|b| vec!["--batch".into(), b.to_string().into()]);
         let args = match serve.program {
-            program if program.is_unmodified() => serve.of_unmodified(address, PORT),
-            _ => serve.of_ix(&self.ix, PORT),
+            program if program.is_unmodified() => serve.of_unmodified(address, port),
+            _ => serve.of_ix(&self.ix, port),
         };
         let mut flags = batch.unwrap_or_default();
         flags.extend(serve.run_flags.iter().map(std::ffi::OsString::from));
-        self.ix_command(namespace, &self.nic(true), address, cpus, &flags, &args)
+        self.ix_command(namespace, nic, address, cpus, &flags, &args)
     }
 }
 
@@ -160,7 +189,7 @@ fn wait_for_dataplane(server: &mut Process) -> Result<()> {
 impl Server {
     /// Where it listens.
     pub fn address(&self) -> SocketAddrV4 {
-        SocketAddrV4::new(self.address, PORT)
+        SocketAddrV4::new(self.address, self.port)
     }
 
     /// Where to ask the dataplane for its counters; `None` on Linux.
@@ -176,6 +205,11 @@ impl Server {
     /// Whether its standard error has a line that starts so.
     pub fn has_said(&self, start: &str) -> bool {
         self.process.said(start).is_some()
+    }
+
+    /// Waits for a line of its output that starts so, and answers it.
+    pub fn wait_for(&mut self, start: &str, timeout: Duration) -> Result<String> {
+        self.process.wait_for_line(start, timeout)
     }
 
     /// An error, with its last words, when it has ended by itself.

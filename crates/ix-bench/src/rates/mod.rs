@@ -5,7 +5,7 @@
 //! a vNIC that ends.
 mod gaps;
 mod limits;
-mod shared;
+pub(crate) mod shared;
 
 use crate::args::{Device, RatesArgs};
 use crate::lab::Lab;

@@ -18,14 +18,14 @@ pub(super) const TENANTS: [Ipv4Addr; 2] =
     [Ipv4Addr::new(10, 66, 0, 11), Ipv4Addr::new(10, 66, 0, 12)];
 
 /// `ix share` on the server's end of the link.
-pub(super) struct Shared<'a> {
+pub(crate) struct Shared<'a> {
     lab: &'a Lab,
     process: Process,
     control: PathBuf,
 }
 
 impl<'a> Shared<'a> {
-    pub(super) fn start(lab: &'a Lab, speed: &str) -> Result<Shared<'a>> {
+    pub(crate) fn start(lab: &'a Lab, speed: &str) -> Result<Shared<'a>> {
         let control = lab.file("share");
         let mut command = lab.server_namespace().command(lab.ix_file(), None);
         // Linux has the addresses of vNICs that end.
@@ -46,7 +46,12 @@ impl<'a> Shared<'a> {
 
     /// A vNIC that has all of an address; answers the device to open, and the capability for what it
     /// receives.
-    fn vnic(&self, name: &str, ip: Ipv4Addr, owner: Option<u32>) -> Result<(String, String)> {
+    pub(crate) fn vnic(
+        &self,
+        name: &str,
+        ip: Ipv4Addr,
+        owner: Option<u32>,
+    ) -> Result<(String, String)> {
         let create = Request::VnicCreate {
             name: name.to_owned(),
             queues: 1,
@@ -120,7 +125,7 @@ impl<'a> Shared<'a> {
         Process::start(command, "client")?.result(Duration::from_secs(seconds) + START)
     }
 
-    pub(super) fn stop(self) {
+    pub(crate) fn stop(self) {
         self.process.stop();
     }
 }

@@ -61,7 +61,7 @@ const ACHIEVED: Figure = over_time(
     Linear,
 );
 
-const BENCHES: [Bench; 17] = [
+const BENCHES: [Bench; 20] = [
     Bench {
         name: "echo",
         what: "Messages of one size, echoed, over the number of connections.",
@@ -134,8 +134,43 @@ const BENCHES: [Bench; 17] = [
     },
     Bench {
         name: "memcached-udp",
-        what: "Key-value servers over UDP, 90 % gets of 1,024 bytes, one process on one core.",
-        figures: &[figure("Requests a second", ("connections", Log), RATE, Linear)],
+        what: "Key-value servers over UDP, 90 % gets of 1,024 bytes, each process on one core \
+               (Arrakis' figure 4).",
+        figures: &[
+            figure("Requests a second", ("connections", Log), RATE, Linear),
+            figure("Requests a second by processes", ("processes", Linear), RATE, Linear),
+        ],
+    },
+    Bench {
+        name: "kv-steps",
+        what: "A key-value server over UDP from sockets to the native interface (Arrakis' case study).",
+        figures: &[
+            figure("Requests a second", ("connections", Log), RATE, Linear),
+            figure("Median round trip", ("connections", Log), &[("p50_us", "")], Linear),
+        ],
+    },
+    Bench {
+        name: "http",
+        what: "haproxy in front of web servers, by number of processes (Arrakis' figure 5).",
+        figures: &[
+            figure("Requests a second by processes", ("processes", Linear), RATE, Linear),
+            figure(
+                "Requests by second that the balancer is busy",
+                ("connections", Log),
+                &[("msgs_per_busy_s", "")],
+                Linear,
+            ),
+        ],
+    },
+    Bench {
+        name: "wakeup",
+        what: "How soon a service that sleeps has a packet, and what it costs while nobody asks.",
+        figures: &[figure(
+            "Until the program hears",
+            ("connections", Log),
+            &[("wake_p50_us", "")],
+            Linear,
+        )],
     },
     Bench {
         name: "batch",
@@ -147,7 +182,7 @@ const BENCHES: [Bench; 17] = [
     },
     Bench {
         name: "udp-echo",
-        what: "Where the time of a datagram goes: receive, stack, gate, application, transmit.",
+        what: "Where the time of a datagram goes (Arrakis' table 1), and how many there are (figure 3).",
         figures: &[figure("Datagrams a second by size", ("size", Log), RATE, Linear)],
     },
     Bench {
@@ -240,8 +275,20 @@ const OUTCOMES: [&str; 6] =
 
 /// Parts of a packet's way, in its order, where rows have them as `NAME_ns`; the whole where its
 /// parts are not known.
-const PARTS: [&str; 9] =
-    ["receive", "stack_in", "stack", "gate", "app", "stack_out", "timers", "transmit", "total"];
+const PARTS: [&str; 12] = [
+    "receive",
+    "stack_in",
+    "stack",
+    "scheduler",
+    "copy_in",
+    "gate",
+    "app",
+    "copy_out",
+    "stack_out",
+    "timers",
+    "transmit",
+    "total",
+];
 
 /// Where a benchmark comes on the page; unknown ones come last.
 pub fn place(bench: &str) -> usize {

@@ -2,6 +2,7 @@
 //!
 //! [`read`] has the files, [`figures`] says what each benchmark's figures show, [`chart`] and
 //! [`bars`] draw them, [`papers`] sets them beside the papers' results, [`page`] puts it together.
+mod arrakis;
 mod bars;
 mod chart;
 mod figures;

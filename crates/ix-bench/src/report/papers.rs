@@ -1,5 +1,5 @@
 //! The papers' results beside ours. Their machines were others: 10 GbE, eight cores, a switch.
-use super::figures::parts_ns;
+use super::arrakis;
 use super::read::{Results, Row};
 use super::series::{number, word};
 use super::text::{full, short};
@@ -22,9 +22,12 @@ pub fn lines(results: &Results) -> Vec<Line> {
         "short" => short_messages(&rows),
         "connscaling" => connscaling(&rows),
         "memcached" => memcached(&rows),
-        "memcached-udp" => memcached_udp(&rows),
+        "memcached-udp" => arrakis::memcached_udp(&rows),
+        "kv-steps" => arrakis::kv_steps(&rows),
+        "http" => arrakis::http(&rows),
+        "wakeup" => arrakis::wakeup(&rows),
         "batch" => batch(&rows),
-        "udp-echo" => udp_echo(&rows),
+        "udp-echo" => arrakis::udp_echo(&rows),
         "churn" => vec![line(
             "connections a second, one message each",
             "IX 4.2 M on eight cores and 4 × 10 GbE (TOCS '16)",
@@ -37,51 +40,51 @@ pub fn lines(results: &Results) -> Vec<Line> {
 }
 
 /// Rows of one benchmark, or some of them.
-struct Rows<'a>(Vec<&'a Row>);
+pub(super) struct Rows<'a>(pub(super) Vec<&'a Row>);
 
 impl<'a> Rows<'a> {
-    fn of(&self, keep: impl Fn(&Row) -> bool) -> Rows<'a> {
+    pub(super) fn of(&self, keep: impl Fn(&Row) -> bool) -> Rows<'a> {
         Rows(self.0.iter().copied().filter(|row| keep(row)).collect())
     }
 
-    fn system(&self, system: &str) -> Rows<'a> {
+    pub(super) fn system(&self, system: &str) -> Rows<'a> {
         self.of(|row| word(row, "system") == system)
     }
 
-    fn having(&self, key: &str, value: f64) -> Rows<'a> {
+    pub(super) fn having(&self, key: &str, value: f64) -> Rows<'a> {
         self.of(|row| number(row, key) == Some(value))
     }
 
-    fn values(&self, key: &str) -> impl Iterator<Item = f64> {
+    pub(super) fn values(&self, key: &str) -> impl Iterator<Item = f64> {
         self.0.iter().filter_map(move |row| number(row, key))
     }
 
-    fn highest(&self, key: &str) -> Option<f64> {
+    pub(super) fn highest(&self, key: &str) -> Option<f64> {
         self.values(key).reduce(f64::max)
     }
 
-    fn lowest(&self, key: &str) -> Option<f64> {
+    pub(super) fn lowest(&self, key: &str) -> Option<f64> {
         self.values(key).reduce(f64::min)
     }
 }
 
-fn line(what: impl Into<String>, paper: &'static str, here: String) -> Line {
+pub(super) fn line(what: impl Into<String>, paper: &'static str, here: String) -> Line {
     Line { what: what.into(), paper, here }
 }
 
 /// `IX 5.1 µs, Linux 12 µs`, of those that there are.
-fn both(ix: Option<f64>, linux: Option<f64>, unit: &str) -> String {
+pub(super) fn both(ix: Option<f64>, linux: Option<f64>, unit: &str) -> String {
     let named = [("IX", ix), ("Linux", linux)];
     let told = named.iter().filter_map(|(name, v)| Some(format!("{name} {}{unit}", short((*v)?))));
     told.collect::<Vec<_>>().join(", ")
 }
 
-fn best_of_both(rows: &Rows<'_>, key: &str, unit: &str) -> String {
+pub(super) fn best_of_both(rows: &Rows<'_>, key: &str, unit: &str) -> String {
     both(rows.system("ix").highest(key), rows.system("linux").highest(key), unit)
 }
 
 /// IX's best over Linux's best.
-fn over_linux(rows: &Rows<'_>, key: &str) -> String {
+pub(super) fn over_linux(rows: &Rows<'_>, key: &str) -> String {
     match (rows.system("ix").highest(key), rows.system("linux").highest(key)) {
         (Some(ix), Some(linux)) if linux > 0.0 => format!("{}×", short(ix / linux)),
         _ => String::new(),
@@ -210,69 +213,6 @@ fn batch(rows: &Rows<'_>) -> Vec<Line> {
         _ => String::new(),
     };
     vec![line("rate at B = 16 over B = 1", "+29 % (TOCS '16)", gain)]
-}
-
-fn memcached_udp(rows: &Rows<'_>) -> Vec<Line> {
-    // The paper's is memcached on both, and then memcached changed for the native interface.
-    let of = |server: &str| rows.of(|row| word(row, "server") == server);
-    let native = rows.of(|row| {
-        let server = if word(row, "system") == "ix" { "ix-kv" } else { "memcached" };
-        word(row, "server") == server
-    });
-    vec![
-        line(
-            "one core, memcached by sockets, over Linux",
-            "1.7× (Arrakis, fig. 4)",
-            over_linux(&of("memcached"), "msgs_per_s"),
-        ),
-        line(
-            "one core, native, over memcached on Linux",
-            "1.7 × 1.19 (Arrakis, fig. 4 and section 4.3)",
-            over_linux(&native, "msgs_per_s"),
-        ),
-    ]
-}
-
-fn udp_echo(rows: &Rows<'_>) -> Vec<Line> {
-    // Native is what is written for IX, by whichever of its interfaces.
-    let kind = |posix: bool| {
-        rows.of(|row| word(row, "system") != "ix" || (word(row, "server") == "sockets") == posix)
-    };
-    let (native, posix) = (kind(false), kind(true));
-    let large = native.having("size", 1024.0);
-    let time = |rows: &Rows<'_>, system: &str| {
-        let sums = rows.system(system).0.into_iter().map(|row| parts_ns(row).iter().sum());
-        sums.filter(|ns: &f64| *ns > 0.0).reduce(f64::min).map(|ns| ns / 1000.0)
-    };
-    let mut lines = vec![
-        line(
-            "1,024 B, datagrams a second",
-            "Arrakis 930,579, Linux 273,478 (Arrakis, fig. 3)",
-            best_of_both(&large, "msgs_per_s", ""),
-        ),
-        line("1,024 B, over Linux", "3.4× (Arrakis)", over_linux(&large, "msgs_per_s")),
-        line(
-            "server time a packet",
-            "Arrakis 0.41 µs, Linux 3.36 µs (Arrakis, table 1)",
-            both(time(&native, "ix"), time(&native, "linux"), " µs"),
-        ),
-    ];
-    if !posix.system("ix").0.is_empty() {
-        let large = posix.having("size", 1024.0);
-        lines.extend([
-            line(
-                "1,024 B, by sockets, over Linux",
-                "2.28× (Arrakis)",
-                over_linux(&large, "msgs_per_s"),
-            ),
-            line(
-                "server time a packet, by sockets",
-                "Arrakis 1.44 µs, Linux 3.36 µs (Arrakis, table 1)",
-                both(time(&posix, "ix"), time(&posix, "linux"), " µs"),
-            ),
-        ]);
-    }
-    lines
 }
 
 fn pareto(rows: &Rows<'_>) -> Vec<Line> {

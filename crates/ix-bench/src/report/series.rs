@@ -5,12 +5,15 @@ use super::text;
 use serde_json::Value;
 
 /// What makes a point, besides who was measured; everything else in a row is an outcome.
-pub const POINT_KEYS: [&str; 26] = [
+pub const POINT_KEYS: [&str; 29] = [
     "workload",
     "connections",
     "size",
     "messages_per_connection",
     "cores",
+    "processes",
+    "connection",
+    "neighbour",
     "threads",
     "batch",
     "load",

@@ -1,0 +1,51 @@
+//! How much of a second a hardware thread was busy, as Linux counts it: spinning is busy, too.
+
+/// A hardware thread from some moment on.
+pub struct Busy {
+    cpu: usize,
+    before: (u64, u64),
+}
+
+impl Busy {
+    /// From now on.
+    pub fn of(cpu: usize) -> Option<Busy> {
+        Some(Busy { cpu, before: ticks(cpu)? })
+    }
+
+    /// How much of the time since then it was busy.
+    pub fn share(self) -> Option<f64> {
+        let after = ticks(self.cpu)?;
+        let (busy, idle) = (after.0 - self.before.0, after.1 - self.before.1);
+        (busy > 0).then(|| busy as f64 / (busy + idle) as f64)
+    }
+}
+
+/// Ticks that a hardware thread was busy, and idle.
+fn ticks(cpu: usize) -> Option<(u64, u64)> {
+    busy_and_idle(&std::fs::read_to_string("/proc/stat").ok()?, cpu)
+}
+
+/// From `/proc/stat`: user, nice, system, idle, iowait, irq, softirq.
+fn busy_and_idle(stat: &str, cpu: usize) -> Option<(u64, u64)> {
+    let name = format!("cpu{cpu}");
+    let line = stat.lines().find(|line| line.split(' ').next() == Some(&name))?;
+    let numbers = line.split_whitespace().skip(1).take(7);
+    let numbers: Vec<u64> = numbers.filter_map(|number| number.parse().ok()).collect();
+    let &[user, nice, system, idle, iowait, irq, softirq] = numbers.as_slice() else {
+        return None;
+    };
+    Some((user + nice + system + irq + softirq, idle + iowait))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hardware_threads_time_is_read() {
+        let stat = "cpu  9 9 9 9 9 9 9 9 0 0\ncpu0 1 2 3 40 5 6 7 8 0 0\ncpu1 0 0 0 7 0 0 1 0\n";
+        assert_eq!(busy_and_idle(stat, 0), Some((19, 45)));
+        assert_eq!(busy_and_idle(stat, 1), Some((1, 7)));
+        assert_eq!(busy_and_idle(stat, 2), None);
+    }
+}

@@ -1,0 +1,114 @@
+//! One datagram at a time from the client's end of the link, to a server that says when it heard it
+//! (`ix-echo --udp --stamp`).
+use crate::lab::Lab;
+use ix_cli::problem::{Problem, Result};
+use std::io::ErrorKind;
+use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// After so long an answer is lost.
+const LOST: Duration = Duration::from_millis(500);
+/// Lost ones in a row after which the server is taken for dead.
+const LOST_MAX: u32 = 20;
+/// Awake for so long before a question: the client's own waking is none of the server's time.
+const AWAKE: Duration = Duration::from_micros(300);
+
+/// A client on a Linux socket.
+pub struct Pinger {
+    socket: UdpSocket,
+    to: SocketAddrV4,
+    question: Vec<u8>,
+    number: u64,
+}
+
+impl Pinger {
+    /// At the client's end, with questions of so many bytes.
+    pub fn new(lab: &Lab, to: SocketAddrV4, bytes: usize) -> Result<Pinger> {
+        let cannot = |e| Problem::new("cannot open a socket", e);
+        let open = || UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0));
+        let socket = lab.client_namespace().run(open).map_err(cannot)?;
+        socket.set_nonblocking(true).map_err(cannot)?;
+        Ok(Pinger { socket, to, question: vec![0; bytes.max(8)], number: 0 })
+    }
+
+    /// Asks so many times, with a pause before each question. Answers of each how long it took, ns, from
+    /// before it was sent until the server's program had it; what is lost is left out.
+    pub fn rounds(&mut self, count: usize, pause: Duration) -> Result<Vec<f64>> {
+        let (mut rounds, mut lost) = (Vec::with_capacity(count), 0);
+        while rounds.len() < count {
+            if !pause.is_zero() {
+                std::thread::sleep(pause);
+                let since = Instant::now();
+                while since.elapsed() < AWAKE {
+                    std::hint::spin_loop();
+                }
+            }
+            match self.ask()? {
+                Some(heard_ns) => {
+                    rounds.push(heard_ns);
+                    lost = 0;
+                }
+                None if lost == LOST_MAX => {
+                    return Err(Problem::new(
+                        "the server does not answer",
+                        "all datagrams are lost",
+                    ));
+                }
+                None => lost += 1,
+            }
+        }
+        Ok(rounds)
+    }
+
+    /// Asks until the server is there and addresses are known.
+    pub fn wait_for_answer(&mut self, patience: Duration) -> Result<()> {
+        let end = Instant::now() + patience;
+        while self.ask()?.is_none() {
+            if Instant::now() > end {
+                return Err(Problem::new("the server does not answer", "all datagrams are lost"));
+            }
+        }
+        Ok(())
+    }
+
+    fn ask(&mut self) -> Result<Option<f64>> {
+        let cannot = |e| Problem::new("cannot ask the server", e);
+        self.number += 1;
+        self.question[..8].copy_from_slice(&self.number.to_le_bytes());
+        let mut answer = [0; 2048];
+        let sent_ns = wall_ns();
+        self.socket.send_to(&self.question, self.to).map_err(cannot)?;
+        let since = Instant::now();
+        while since.elapsed() < LOST {
+            let n = match self.socket.recv(&mut answer) {
+                Ok(n) => n,
+                Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {
+                    std::hint::spin_loop();
+                    continue;
+                }
+                // Somebody did not listen; that is an answer, too.
+                Err(e) if e.kind() == ErrorKind::ConnectionRefused => continue,
+                Err(e) => return Err(cannot(e)),
+            };
+            let answered_ns = wall_ns();
+            let word = |at: usize| answer[at..].first_chunk().map(|w| u64::from_le_bytes(*w));
+            if n < 8 || word(0) != Some(self.number) {
+                continue;
+            }
+            let heard_ns = word(8).filter(|_| n >= 16).unwrap_or(answered_ns);
+            return Ok(Some(heard_ns as f64 - sent_ns as f64));
+        }
+        Ok(None)
+    }
+}
+
+fn wall_ns() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64)
+}
+
+/// The value of a part of some times, µs.
+pub fn quantile_us(times_ns: &mut [f64], part: f64) -> f64 {
+    times_ns.sort_unstable_by(f64::total_cmp);
+    let last = times_ns.len().saturating_sub(1);
+    times_ns.get((last as f64 * part).round() as usize).map_or(0.0, |ns| ns / 1000.0)
+}

@@ -1,0 +1,181 @@
+//! `ix bench wakeup`: how soon a service that sleeps has a packet, and what it costs while nobody asks.
+//!
+//! A datagram is sent after a pause in which the server has fallen asleep; the server's program says when
+//! it had it. Both clocks are the machine's. Beside it the same without a pause, where the server on IX
+//! is awake: the difference is what waking takes.
+use crate::args::{BenchArgs, Device};
+use crate::lab::{Host, Lab};
+use crate::ping::{Pinger, quantile_us};
+use crate::plan::{MESSAGE_BYTES, length};
+use crate::runner::Setup;
+use crate::serve::Serve;
+use crate::tenants::Tenants;
+use ix_cli::problem::{Problem, Result};
+use ix_cli::report::Row;
+use serde_json::json;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// Between questions: far longer than any server spins.
+const PAUSE: Duration = Duration::from_millis(4);
+/// Questions that are not measured: addresses are asked for, caches and pools filled.
+const WARM: usize = 20;
+const START: Duration = Duration::from_secs(20);
+
+/// How a server has its datagrams: by a blocking socket of Linux; on IX by the event loop's callback, or by
+/// waiting for a packet queue (Arrakis' `event_wait_queues`).
+const SERVERS: [(Host, &str); 3] =
+    [(Host::BLOCKING, "socket"), (Host::Ix, "callback"), (Host::Ix, "wait_queues")];
+
+/// Measures everything; answers the rows.
+pub fn measure(lab: &Lab, args: &BenchArgs, notes: &mut Vec<String>) -> Result<Vec<Row>> {
+    if lab.device() == Device::Memif {
+        return Err(Problem::new("cannot measure waking over memif", "who asks is on Linux")
+            .mend("say --device afxdp or tap"));
+    }
+    let (seconds, runs) = length(args);
+    let questions = ((seconds * 400.0) as usize).max(50);
+    let mut rows = Vec::new();
+    for (server, kind) in SERVERS {
+        let setup = Setup { server, client: Host::SPINNING };
+        for neighbour in ["none", "computes"] {
+            let also = vec![("server", json!(kind)), ("neighbour", json!(neighbour))];
+            let settings = format!("asked every {} ms", PAUSE.as_millis());
+            rows.push(setup.row(lab, 1, MESSAGE_BYTES, also, settings));
+        }
+    }
+    for run in 1..=runs {
+        for (index, row) in rows.iter_mut().enumerate() {
+            let (server, kind) = SERVERS[index / 2];
+            let busy = index % 2 == 1;
+            let figures = measure_one(lab, server, kind, busy, questions, seconds)?;
+            let p50 = figures.iter().find(|(key, _)| *key == "wake_p50_us").map_or(0.0, |f| f.1);
+            eprintln!(
+                "ix: run {run}/{runs}: {} ({kind}), neighbour {}: heard after {p50:.1} µs",
+                row.system,
+                if busy { "computes" } else { "none" }
+            );
+            row.add(figures);
+        }
+    }
+    notes.push(format!(
+        "heard: from before a datagram is sent until the server's program has it, after {} ms of \
+         silence; awake: the same at once after an answer; idle: processor time of all processes of \
+         the service while nobody asks",
+        PAUSE.as_millis()
+    ));
+    notes.push("computes: another program has the server's hardware thread for itself".to_owned());
+    if lab.device() == Device::Afxdp {
+        notes.push("IX: a tenant of `ix share`, on a vNIC".to_owned());
+    }
+    Ok(rows)
+}
+
+fn measure_one(
+    lab: &Lab,
+    host: Host,
+    kind: &str,
+    busy: bool,
+    questions: usize,
+    seconds: f64,
+) -> Result<Vec<(&'static str, f64)>> {
+    let mut serve = Serve::echo(&[MESSAGE_BYTES.to_string(), "--udp".into(), "--stamp".into()]);
+    if kind == "wait_queues" {
+        serve.only_ix.push("--packets".into());
+    }
+    let count = usize::from(lab.device() == Device::Afxdp);
+    let tenants = Tenants::start(lab, host, count, |_| serve.clone())?;
+    let server = &tenants.servers[0];
+    let mut figures = Vec::new();
+    if !busy {
+        figures.extend(idle(server.pid(), Duration::from_secs_f64(seconds.max(1.0))));
+    }
+    let (cpus, at) = (lab.cpus, server.address());
+    let ask = || -> Result<(Vec<f64>, Vec<f64>)> {
+        let pinned = ix_testbed::cpu::pin(cpus.1);
+        pinned.map_err(|e| Problem::new("cannot choose a hardware thread", e))?;
+        let mut pinger = Pinger::new(lab, at, MESSAGE_BYTES as usize)?;
+        pinger.wait_for_answer(START)?;
+        pinger.rounds(WARM, PAUSE)?;
+        let asleep = pinger.rounds(questions, PAUSE)?;
+        Ok((asleep, pinger.rounds(questions, Duration::ZERO)?))
+    };
+    let done = AtomicBool::new(false);
+    let rounds = std::thread::scope(|scope| {
+        if busy {
+            scope.spawn(|| compute(cpus.0, &done));
+        }
+        let rounds = scope.spawn(ask).join();
+        done.store(true, Ordering::Relaxed);
+        rounds
+    });
+    let panicked = |_| Err(Problem::new("cannot ask the server", "the client panicked"));
+    let (mut asleep, mut awake) = rounds.unwrap_or_else(panicked)?;
+    tenants.stop();
+    figures.push(("wake_p50_us", quantile_us(&mut asleep, 0.5)));
+    figures.push(("wake_p99_us", quantile_us(&mut asleep, 0.99)));
+    figures.push(("awake_p50_us", quantile_us(&mut awake, 0.5)));
+    Ok(figures)
+}
+
+/// A program that never waits.
+fn compute(cpu: usize, done: &AtomicBool) {
+    // Where it cannot be pinned it disturbs less, and the figures are better than they should be.
+    let _ = ix_testbed::cpu::pin(cpu);
+    while !done.load(Ordering::Relaxed) {
+        std::hint::spin_loop();
+    }
+}
+
+/// Processor time that a service needs while nobody asks, and how often it is woken.
+fn idle(pid: i32, time: Duration) -> [(&'static str, f64); 2] {
+    // What starting took is over, and the threads sleep.
+    std::thread::sleep(Duration::from_millis(200));
+    let (start, before) = (Instant::now(), usage(pid));
+    std::thread::sleep(time);
+    let (seconds, after) = (start.elapsed().as_secs_f64(), usage(pid));
+    let each = |before: u64, after: u64| after.saturating_sub(before) as f64 / seconds;
+    [
+        ("idle_cpu_us_per_s", each(before.0, after.0) / 1000.0),
+        ("idle_wakes_per_s", each(before.1, after.1)),
+    ]
+}
+
+/// Nanoseconds on a processor, and sleeps, of a process and all below it.
+fn usage(pid: i32) -> (u64, u64) {
+    let read = |path: PathBuf| std::fs::read_to_string(path).unwrap_or_default();
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task"));
+    let mut sum = (0, 0);
+    for task in tasks.into_iter().flatten().flatten().map(|task| task.path()) {
+        let schedstat = read(task.join("schedstat"));
+        sum.0 += schedstat.split(' ').next().and_then(|ns| ns.parse().ok()).unwrap_or(0);
+        let status = read(task.join("status"));
+        let sleeps = status.lines().find_map(|l| l.strip_prefix("voluntary_ctxt_switches:"));
+        sum.1 += sleeps.and_then(|n| n.trim().parse().ok()).unwrap_or(0);
+        for child in read(task.join("children")).split_whitespace() {
+            let below = child.parse().map_or((0, 0), usage);
+            sum = (sum.0 + below.0, sum.1 + below.1);
+        }
+    }
+    sum
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_that_computes_is_seen_to() {
+        let own = std::process::id() as i32;
+        let before = usage(own);
+        let start = Instant::now();
+        while start.elapsed() < Duration::from_millis(20) {
+            std::hint::spin_loop();
+        }
+        std::thread::sleep(Duration::from_millis(1));
+        let after = usage(own);
+        assert!(after.0 > before.0 && after.1 > before.1, "{before:?} {after:?}");
+        assert_eq!(usage(-1), (0, 0));
+    }
+}
