@@ -195,11 +195,11 @@ impl Series {
             back_end.stop();
         }
         eprintln!(
-            "ix: {told}: {} × haproxy on {}, connections {}: {rate:.0} requests/s, {:.0} a busy second",
+            "ix: {told}: {} × haproxy on {}, connections {}: {rate:.0} requests/s{}",
             self.processes.max(1),
             self.row.system,
             self.row.also[1].1.as_str().unwrap_or_default(),
-            busy.map_or(0.0, |busy| rate / busy),
+            busy.map_or(String::new(), |busy| format!(", {:.0} a busy second", rate / busy)),
         );
         self.row.add(figures);
         Ok(())

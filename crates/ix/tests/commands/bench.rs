@@ -184,6 +184,44 @@ fn udp_echo_says_where_the_time_goes() {
     assert!(ns("gate_ns") > 0.0 && ns("stack_in_ns") > 0.0, "{row}");
     let linux = rows.iter().find(|row| row["system"] == "linux").expect("a row of Linux");
     assert!(linux["total_ns"].as_f64() > Some(0.0) && linux.get("gate_ns").is_none(), "{linux}");
+    for kind in ["running", "idle"] {
+        let server = format!("one a call, {kind}");
+        let row = rows.iter().find(|row| row["server"] == server.as_str()).expect("its parts");
+        assert!(row["gate_ns"].as_f64() > Some(0.0) && row["stack_in_ns"].is_number(), "{row}");
+    }
+    let drives = |row: &&Value| row["server"] == "driver" && row["msgs_per_s"].as_f64() > Some(0.0);
+    assert!(rows.iter().any(|row| drives(&row)) || rows[0]["device"] != "afxdp", "{rows:?}");
+}
+
+/// What Arrakis' figures need: several processes with vNICs, all steps to the native interface, waking.
+#[test]
+fn arrakis_figures_have_all_their_rows() {
+    if !may_make_links("arrakis_figures_have_all_their_rows") {
+        return;
+    }
+    let rows = |words: &str| {
+        let words: Vec<&str> = words.split(' ').chain(["--quick", "--json", "-"]).collect();
+        let output = ix(&[&["bench"], &words[..]].concat());
+        assert!(output.status.success(), "{words:?}: {}", errors(&output));
+        let value: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        value["rows"].as_array().expect("rows").clone()
+    };
+    let steps = rows("kv-steps --device tap --connections 4 --seconds 0.2");
+    assert_eq!(steps.len(), 6, "{steps:?}");
+    assert!(steps.iter().all(|row| row["msgs_per_s"].as_f64() > Some(0.0)), "{steps:?}");
+    let wakes = rows("wakeup --device tap --seconds 0.1");
+    assert_eq!(wakes.len(), 6, "{wakes:?}");
+    assert!(wakes.iter().all(|row| row["wake_p50_us"].as_f64() > Some(0.0)), "{wakes:?}");
+    // SAFETY: cannot fail and touches no memory.
+    if unsafe { libc::geteuid() } != 0 {
+        eprintln!("SKIPPED the rest: to share an interface takes root");
+        return;
+    }
+    let two = rows("memcached-udp --server native --processes 2 --connections 4 --seconds 0.2");
+    let of = |system: &str| two.iter().filter(move |row| row["system"] == system);
+    assert!(of("ix").count() == 1 && of("linux").count() > 0, "{two:?}");
+    assert!(two.iter().all(|row| row["processes"] == 2 && row["errors"] == 0.0), "{two:?}");
+    assert!(two.iter().all(|row| row["msgs_per_s"].as_f64() > Some(0.0)), "{two:?}");
 }
 
 /// Processes whose command line has this in it.

@@ -1,7 +1,7 @@
 //! Several dataplanes and Linux on one interface, by `ix share`.
 use crate::support::command::errors;
 use crate::support::control::Client;
-use crate::support::process::Process;
+use crate::support::process::{Process, cpu_time};
 use crate::support::stats::Stats;
 use crate::support::traffic::echo;
 use crate::support::{self, Bed, CLIENT, Nic, PATIENCE};
@@ -230,6 +230,43 @@ fn what_a_dead_owner_held_is_linux_s_at_once() {
         times[50], times[90], times[99]
     );
     drop(sink);
+    ends(process);
+}
+
+/// Processor time of a process and all below it.
+fn cpu_time_of_all(pid: i32) -> Duration {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).expect("the process runs");
+    let children = tasks.flatten().map(|task| task.path().join("children"));
+    let children: String = children
+        .filter_map(|path| std::fs::read_to_string(path).ok())
+        .collect::<Vec<_>>()
+        .join(" ");
+    let below = children.split_whitespace().filter_map(|pid| pid.parse().ok()).map(cpu_time_of_all);
+    below.fold(cpu_time(pid), |sum, time| sum + time)
+}
+
+/// `ix bench wakeup` measures how little; here it must be next to nothing, and the tenant must be there
+/// when it is asked.
+#[test]
+fn an_idle_tenant_needs_no_processor_and_wakes_for_a_packet() {
+    let test = "an_idle_tenant_needs_no_processor_and_wakes_for_a_packet";
+    let Some(bed) = Bed::new(test, Nic::Afxdp, 1) else { return };
+    let (process, control) = share(&bed, &[]);
+    let ip = Ipv4Addr::new(10, 88, 0, 2);
+    let tenant = tenant(&bed, &control, "a", ip, &[]);
+    let mut stream = bed.client.run(|| support::connect_to(SocketAddrV4::new(ip, 7)));
+    for round in 0..3 {
+        echo(&mut stream, round, 64);
+        let (end, pid) = (Instant::now() + PATIENCE, tenant.process.pid());
+        let mut spent = Vec::new();
+        // Once is enough: what has to be done after a packet (an acknowledgement, keepalive) is done.
+        while !spent.iter().any(|spent| *spent < Duration::from_millis(10)) {
+            assert!(Instant::now() < end, "in each second it spent {spent:?}");
+            let before = cpu_time_of_all(pid);
+            std::thread::sleep(Duration::from_secs(1));
+            spent.push(cpu_time_of_all(pid).saturating_sub(before));
+        }
+    }
     ends(process);
 }
 
