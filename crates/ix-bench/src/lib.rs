@@ -98,7 +98,10 @@ fn run(name: &str, args: &BenchArgs, device: Device, command: String) -> Result<
         "migration" => migration::measure(&lab, args, &mut notes)?,
         _ => {
             let setups = setups(&lab, args)?;
-            let plan = Plan::of(name, args, lab.server_cpus.len());
+            let mut plan = Plan::of(name, args, lab.server_cpus.len());
+            // A memif needs a program on either side, a tap whoever raises it.
+            let drives = |point: &plan::Point| point.server.program == serve::Program::Driver;
+            plan.points.retain(|point| lab.device() == Device::Afxdp || !drives(point));
             let mut rows = measure(&lab, &plan, &setups, &mut notes)?;
             if name == "udp-echo" && lab.has_linux_client() {
                 rows.extend(linux_parts::measure(&lab, args, &mut notes)?);

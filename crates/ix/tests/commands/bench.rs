@@ -189,8 +189,9 @@ fn udp_echo_says_where_the_time_goes() {
         let row = rows.iter().find(|row| row["server"] == server.as_str()).expect("its parts");
         assert!(row["gate_ns"].as_f64() > Some(0.0) && row["stack_in_ns"].is_number(), "{row}");
     }
-    let drives = |row: &&Value| row["server"] == "driver" && row["msgs_per_s"].as_f64() > Some(0.0);
-    assert!(rows.iter().any(|row| drives(&row)) || rows[0]["device"] != "afxdp", "{rows:?}");
+    let drives = |row: &Value| row["server"] == "driver" && row["msgs_per_s"].as_f64() > Some(0.0);
+    let may_drive = rows.iter().any(|row| row["device"] == "afxdp");
+    assert_eq!(rows.iter().any(drives), may_drive, "{rows:?}");
 }
 
 /// What Arrakis' figures need: several processes with vNICs, all steps to the native interface, waking.
@@ -218,8 +219,8 @@ fn arrakis_figures_have_all_their_rows() {
         return;
     }
     let two = rows("memcached-udp --server native --processes 2 --connections 4 --seconds 0.2");
-    let of = |system: &str| two.iter().filter(move |row| row["system"] == system);
-    assert!(of("ix").count() == 1 && of("linux").count() > 0, "{two:?}");
+    let of = |system: &str| two.iter().filter(|row| row["system"] == system).count();
+    assert!(of("ix") == 1 && of("linux") > 0, "{two:?}");
     assert!(two.iter().all(|row| row["processes"] == 2 && row["errors"] == 0.0), "{two:?}");
     assert!(two.iter().all(|row| row["msgs_per_s"].as_f64() > Some(0.0)), "{two:?}");
 }
