@@ -28,9 +28,10 @@ impl<'a> Shared<'a> {
     pub(crate) fn start(lab: &'a Lab, speed: &str) -> Result<Shared<'a>> {
         let control = lab.file("share");
         let mut command = lab.server_namespace().command(lab.ix_file(), None);
-        // Linux has the addresses of vNICs that end.
+        // Linux has the addresses of vNICs that end, and their filters are held until they are revoked.
         command
-            .args(["share", SERVER_LINK, "--overlap", "--speed", speed, "--control"])
+            .args(["share", SERVER_LINK, "--overlap", "--speed", speed, "--filters", "4096"])
+            .arg("--control")
             .arg(&control);
         let mut process = Process::start(command, "shared interface")?;
         let end = Instant::now() + START;
