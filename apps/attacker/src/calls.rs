@@ -6,6 +6,7 @@
 //! the same call with what is the application's own: it must be accepted.
 use crate::Gate;
 use crate::batches;
+use crate::hold;
 use crate::random::Random;
 use crate::raw::{call_on_bare_stack, call_with_flags, call_with_vectors};
 use crate::serve::{self, Echo};
@@ -31,7 +32,7 @@ pub struct Calls {
     /// Transmit memory of ours, once allocated.
     own: u64,
     /// The client's service.
-    echo: RefCell<Echo>,
+    pub echo: RefCell<Echo>,
 }
 
 /// An attack: `Ok` when it got what it wanted, else what stopped it.
@@ -60,7 +61,8 @@ pub const ATTACKS: &[(&str, Attack)] = &[
     }),
     ("all transmit memory", all_memory),
     ("all connections", all_connections),
-    ("all received packets held for ever", all_packets),
+    ("all received packets held for ever", hold::datagrams),
+    ("all received data of many connections held for ever", hold::streams),
     ("random batched calls", batches::attack),
     ("more calls than the array has", |c| c.gate_call(gate_op::RUN_IO, 0, u64::MAX)),
     ("an elastic thread that is none", |c| c.gate_call(gate_op::RUN_IO, 1 << 40, 0)),
@@ -76,18 +78,13 @@ const SG_AT: u64 = 0;
 /// Transmit memory: the first part for attacks, the second for the client.
 const OWN_BYTES: u64 = 2 << 20;
 const ECHO_AT: u64 = 1 << 20;
-/// From when on nothing more comes.
-const QUIET: Duration = Duration::from_millis(500);
 /// What a busy machine needs at most.
-const PATIENCE: Duration = Duration::from_secs(20);
-const LOCAL: [u8; 4] = [10, 9, 0, 2];
+pub const PATIENCE: Duration = Duration::from_secs(20);
+pub const LOCAL: [u8; 4] = [10, 9, 0, 2];
 const PEER: [u8; 4] = [10, 9, 0, 3];
-/// Where `ix attack` sends datagrams to between two lines of this name.
-const FLOODED_PORT: u64 = 7010;
-const FLOOD: &str = "!flood";
 const STRANGER: [u8; 4] = [10, 9, 0, 77];
 
-fn words(address: [u8; 4]) -> [u64; 2] {
+pub fn words(address: [u8; 4]) -> [u64; 2] {
     let low = 0xffff_u64 << 32 | u64::from(u32::from_be_bytes(address));
     [0, low]
 }
@@ -125,7 +122,7 @@ impl Calls {
     }
 
     /// Goes on until the client has got another answer; false: it gets none.
-    fn serves_on(&self) -> bool {
+    pub fn serves_on(&self) -> bool {
         let (mark, begin) = (serve::answered(), Instant::now());
         while serve::answered() == mark {
             if begin.elapsed() > PATIENCE || self.cycle(1000) < 0 {
@@ -455,64 +452,6 @@ fn all_connections(c: &Calls) -> Result<String, String> {
     let [high, low] = words(PEER);
     // In small steps: to find that no port is free takes a look at each of them.
     exhaust(c, 16, call_op::CONNECT, &[0, high, low, 9, 0], call_op::ABORT)
-}
-
-/// A peer floods, and no datagram is given back: then no more come, but to nobody else's harm, and all are
-/// there again when these are.
-fn all_packets(c: &Calls) -> Result<String, String> {
-    const MOST: usize = 100_000;
-    const GIVEN: u64 = 20_000;
-    let [high, low] = words(LOCAL);
-    let socket = c.call(call_op::UDP_BIND, &[high, low, FLOODED_PORT, serve::KEPT]);
-    if socket < 0 {
-        return Ok(format!("no socket: {socket}"));
-    }
-    c.echo.borrow_mut().keep(!c.control);
-    let outcome = hold(c, MOST, GIVEN);
-    c.call(call_op::UDP_UNBIND, &[socket as u64]);
-    outcome
-}
-
-fn hold(c: &Calls, most: usize, given: u64) -> Result<String, String> {
-    let count = || {
-        let echo = c.echo.borrow();
-        (echo.kept.len(), echo.given)
-    };
-    println!("{FLOOD}\t1");
-    let (begin, mut last, mut before) = (Instant::now(), Instant::now(), count());
-    loop {
-        c.cycle(1000);
-        let now = count();
-        if now != before {
-            (before, last) = (now, Instant::now());
-        }
-        let quiet = now.0 > 0 && last.elapsed() > QUIET;
-        if quiet || now.0 > most || now.1 > given || begin.elapsed() > 2 * PATIENCE {
-            break;
-        }
-    }
-    // With the flood going on.
-    let served = c.serves_on();
-    println!("{FLOOD}\t0");
-    c.echo.borrow_mut().keep(false);
-    let kept = std::mem::take(&mut c.echo.borrow_mut().kept);
-    for some in kept.chunks(CALLS_MAX / 2) {
-        let slots = some.iter().enumerate();
-        slots.for_each(|(slot, data)| c.put(slot, call_op::UDP_RECV_DONE, &[*data]));
-        c.run(some.len());
-        if (0..some.len()).any(|slot| c.ret(slot) < 0) {
-            return Ok("it does not take them back".to_owned());
-        }
-    }
-    match (kept.len(), count().1) {
-        _ if !served => Ok("nobody else was served".to_owned()),
-        (0, given_back) if given_back > given => Ok(format!("{given_back} without an end")),
-        (0, given_back) => Err(format!("only {given_back} came")),
-        (held, _) if held > most => Ok(format!("{held} without an end")),
-        (held, _) => {
-            Err(format!("no more after {held}, others are served, and all are taken back"))
-        }
-    }
 }
 
 /// The gate ends waits when a descriptor is readable; of the dataplane's own that is not told.

@@ -9,6 +9,8 @@ mod calls;
 mod code;
 mod crossing;
 mod fuzz;
+mod hold;
+mod later;
 mod memory;
 mod random;
 mod raw;
@@ -151,12 +153,25 @@ fn main() {
     if elastic.is_finished() {
         std::process::exit(1);
     }
-    // It starts with the first thread that enters.
-    let targets = Targets { survivor: survivor(), ..targets };
     let all = memory::ATTACKS.iter().chain(system::ATTACKS).chain(code::ATTACKS);
     if args.part.is_none_or(|part| part == Part::Keys) {
         print("write received packets", served_on(|| memory::write_received(&targets)));
     }
+    let tries = |stops: Part| args.part.is_none_or(|part| part == stops);
+    if later::ATTACKS.iter().any(|(_, stops, _)| tries(*stops)) {
+        let later = later::Later::come();
+        for (nth, (name, stops, attack)) in later::ATTACKS.iter().enumerate() {
+            if tries(*stops) {
+                let outcome = match &later {
+                    Ok(later) => served_on(|| later.attack(nth, *attack)),
+                    Err(why) => Ok(why.clone()),
+                };
+                print(name, outcome);
+            }
+        }
+    }
+    // There is one since a thread has entered, and a new one since a device has changed.
+    let targets = Targets { survivor: survivor(), ..targets };
     for (name, stops, attack) in all {
         if args.part.is_none_or(|part| part == *stops) {
             print(name, served_on(|| in_a_copy(|| attack(&targets))));
@@ -270,11 +285,11 @@ fn survivor() -> i32 {
     let is_it = |pid: &i32| {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
         // Behind the name: the state, then the parent.
-        let behind = stat.rsplit(") ").next().unwrap_or_default();
-        *pid != own && behind.split(' ').nth(1) == Some(&parent.to_string())
+        let mut behind = stat.rsplit(") ").next().unwrap_or_default().split(' ');
+        let lives = !matches!(behind.next(), None | Some("Z" | "X"));
+        *pid != own && lives && behind.next() == Some(&parent.to_string())
     };
-    let mut all = numbers.filter(is_it);
-    all.next().unwrap_or(0)
+    numbers.filter(is_it).max().unwrap_or(0)
 }
 
 fn header() -> Option<*const ProcessHeader> {

@@ -13,6 +13,9 @@ const COOKIE: u64 = 0x4543_484f_0000;
 pub const UNSERVED: &str = "the client is not served any more";
 /// The cookie of the socket whose datagrams may be kept ([`Echo::keep`]).
 pub const KEPT: u64 = COOKIE + 0xffff;
+/// The cookie of the listener whose connections' data may be kept; theirs is the next one.
+pub const STREAM: u64 = 0x5354_524d_0000;
+const STREAMING: u64 = STREAM + 1;
 /// Transmit memory of a connection: its scatter-gather entry, then its answer.
 const CLIENT_BYTES: u64 = 512;
 const ANSWER_AT: u64 = 64;
@@ -40,6 +43,10 @@ pub struct Echo {
     pub kept: Vec<u64>,
     /// How many were given back at once.
     pub given: u64,
+    /// Connections of [`STREAM`], what came of them, and what of that is held: handle and octets.
+    pub streams: Vec<u64>,
+    pub streamed: u64,
+    pub held: Vec<[u64; 2]>,
     keeps: bool,
 }
 
@@ -63,6 +70,9 @@ impl Echo {
             sending: Vec::new(),
             kept: Vec::new(),
             given: 0,
+            streams: Vec::new(),
+            streamed: 0,
+            held: Vec::new(),
             keeps: false,
         }
     }
@@ -77,7 +87,7 @@ impl Echo {
         self.handles.contains(&handle)
     }
 
-    /// From now on datagrams of the cookie [`KEPT`] are kept, or given back at once.
+    /// From now on datagrams of the cookie [`KEPT`] and data of [`STREAM`] are kept, or given back at once.
     pub fn keep(&mut self, keeps: bool) {
         self.keeps = keeps;
     }
@@ -120,6 +130,25 @@ impl Echo {
                 self.waiting.push_back(call(call_op::CLOSE, &[event.handle]));
             }
             event_kind::DEAD if place < CLIENTS => self.handles[place] = 0,
+            event_kind::KNOCK if event.cookie == STREAM => {
+                self.streams.push(event.handle);
+                self.waiting.push_back(call(call_op::ACCEPT, &[event.handle, STREAMING]));
+            }
+            event_kind::RECV if event.cookie == STREAMING => {
+                let lent = [event.handle, event.len.into()];
+                self.streamed += lent[1];
+                match self.keeps {
+                    true => self.held.push(lent),
+                    false => self.waiting.push_back(call(call_op::RECV_DONE, &lent)),
+                }
+            }
+            event_kind::EOF if event.cookie == STREAMING => {
+                self.waiting.push_back(call(call_op::CLOSE, &[event.handle]));
+                self.streams.retain(|handle| *handle != event.handle);
+            }
+            event_kind::DEAD if event.cookie == STREAMING => {
+                self.streams.retain(|handle| *handle != event.handle);
+            }
             event_kind::UDP_RECV if event.cookie == KEPT && self.keeps => {
                 self.kept.push(event.data);
             }

@@ -265,6 +265,12 @@ impl Dataplane {
         ranges
     }
 
+    /// Memory that may be shared with other processes and is never unmapped: packets, control page.
+    pub fn lasting_ranges(&self) -> [(usize, usize); 2] {
+        let memory = &self.shared.memory;
+        [(memory.base() as usize, memory.bytes()), self.page.range()]
+    }
+
     /// Elastic threads.
     pub fn threads(&self) -> usize {
         self.runners.len()

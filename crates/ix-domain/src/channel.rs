@@ -65,6 +65,11 @@ pub enum FromImage {
         /// The survey's number.
         serial: u64,
     },
+    /// Said by the process that will close the program's connections.
+    Survivor {
+        /// This process.
+        pid: u32,
+    },
 }
 
 /// What the broker says.
@@ -106,6 +111,11 @@ pub enum ToImage {
         /// Then nobody waits for it any more, µs of the monotonic clock.
         until_us: u64,
     },
+    /// The process of this number, which was to close the program's connections, has ended before it.
+    SurvivorEnded {
+        /// As it has called itself.
+        pid: u32,
+    },
 }
 
 impl FromImage {
@@ -123,6 +133,7 @@ impl FromImage {
             FromImage::UpdateFailed { device, why } => format!("update-failed {device} {why}"),
             FromImage::Outcome { serial, line } => format!("outcome {serial} {line}"),
             FromImage::Surveyed { serial } => format!("surveyed {serial}"),
+            FromImage::Survivor { pid } => format!("survivor {pid}"),
         }
     }
 
@@ -153,6 +164,7 @@ impl FromImage {
                 Some(FromImage::UpdateFailed { device, why: why.to_owned() })
             }
             "surveyed" => Some(FromImage::Surveyed { serial: rest.parse().ok()? }),
+            "survivor" => Some(FromImage::Survivor { pid: rest.parse().ok()? }),
             "outcome" => {
                 let (serial, line) = number(rest)?;
                 Some(FromImage::Outcome { serial, line: line.to_owned() })
@@ -174,6 +186,7 @@ impl ToImage {
                 format!("command {serial} {until_us} {line}")
             }
             ToImage::Survey { serial, until_us } => format!("survey {serial} {until_us}"),
+            ToImage::SurvivorEnded { pid } => format!("survivor-ended {pid}"),
         }
     }
 
@@ -191,6 +204,7 @@ impl ToImage {
                 let (serial, line) = number(rest)?;
                 Some(ToImage::Update { device, serial, line: line.to_owned() })
             }
+            "survivor-ended" => Some(ToImage::SurvivorEnded { pid: rest.parse().ok()? }),
             "survey" => {
                 let (serial, until_us) = number(rest)?;
                 Some(ToImage::Survey { serial, until_us: until_us.parse().ok()? })
@@ -430,14 +444,17 @@ mod tests {
         let unusable = FromImage::UpdateFailed { device: 1, why };
         let outcome = FromImage::Outcome { serial: 4, line: "refused no such thread".to_owned() };
         let begin = [FromImage::Hello { pid: 77 }, attached, FromImage::Ready, failed];
-        for message in begin.into_iter().chain([taken, updated, unusable, outcome]) {
+        let survivor = FromImage::Survivor { pid: 78 };
+        for message in begin.into_iter().chain([taken, updated, unusable, outcome, survivor]) {
             assert_eq!(FromImage::decode(&message.encode()), Some(message));
         }
         let config = ToImage::Config("a=1\nb=2 3\n".to_owned());
         let line = "link up regions=2".to_owned();
         let update = ToImage::Update { device: 1, serial: 9, line };
         let command = ToImage::Command { serial: 2, until_us: 77, line: "park 1".to_owned() };
-        for message in [config, ToImage::Ok, ToImage::Refused("busy".to_owned()), update, command] {
+        let (refused, ended) =
+            (ToImage::Refused("busy".to_owned()), ToImage::SurvivorEnded { pid: 78 });
+        for message in [config, ToImage::Ok, refused, update, command, ended] {
             assert_eq!(ToImage::decode(&message.encode()), Some(message));
         }
         for junk in [

@@ -1,4 +1,4 @@
-//! As much of ELF as planting needs: the loadable segments of a static position-independent image.
+//! As much of ELF as planting and loading need: the loadable segments of the image and of programs.
 
 /// A page of the x86-64.
 pub const PAGE: u64 = 4096;
@@ -7,6 +7,7 @@ const EHDR_BYTES: usize = 64;
 const PHDR_BYTES: usize = 56;
 const PT_LOAD: u32 = 1;
 const PT_INTERP: u32 = 3;
+const ET_EXEC: u16 = 2;
 const ET_DYN: u16 = 3;
 const EM_X86_64: u16 = 62;
 
@@ -55,6 +56,17 @@ pub struct Layout {
     pub segments: Vec<Segment>,
     /// Pages from the base to the end of the last segment, in bytes.
     pub span_bytes: u64,
+    /// What the base must be a multiple of; 0: the base is 0, for the addresses are fixed.
+    pub align: u64,
+}
+
+/// A program, or a dynamic loader.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Program {
+    /// Its segments.
+    pub layout: Layout,
+    /// The path of the dynamic loader that it wants, as its file has it.
+    pub interpreter: Option<Vec<u8>>,
 }
 
 impl Layout {
@@ -63,6 +75,16 @@ impl Layout {
 
     /// Checks the headers of an image and collects what mapping it takes.
     pub fn parse(file: &[u8]) -> Result<Layout, ElfError> {
+        match Program::parse(file)? {
+            Program { layout, interpreter: None } if layout.align != 0 => Ok(layout),
+            _ => Err(ElfError::NotStaticPie),
+        }
+    }
+}
+
+impl Program {
+    /// Checks the headers of a program and collects what mapping it takes.
+    pub fn parse(file: &[u8]) -> Result<Program, ElfError> {
         let header = file.get(..EHDR_BYTES).ok_or(ElfError::Malformed)?;
         if header[..4] != *b"\x7fELF" {
             return Err(ElfError::Malformed);
@@ -71,9 +93,11 @@ impl Layout {
         if !class64 || !little_endian || u16_at(header, 18) != EM_X86_64 {
             return Err(ElfError::WrongMachine);
         }
-        if u16_at(header, 16) != ET_DYN {
-            return Err(ElfError::NotStaticPie);
-        }
+        let fixed = match u16_at(header, 16) {
+            ET_DYN => false,
+            ET_EXEC => true,
+            _ => return Err(ElfError::Malformed),
+        };
         let (entry, phoff) = (u64_at(header, 24), u64_at(header, 32));
         let (phentsize, phnum) = (u16_at(header, 54) as usize, u16_at(header, 56) as usize);
         let table = usize::try_from(phoff)
@@ -81,11 +105,15 @@ impl Layout {
             .and_then(|at| file.get(at..at.checked_add(phnum * PHDR_BYTES)?))
             .filter(|_| phentsize == PHDR_BYTES)
             .ok_or(ElfError::Malformed)?;
-        let mut segments = Vec::new();
+        let (mut segments, mut interpreter) = (Vec::new(), None);
+        let mut align = if fixed { 0 } else { PAGE };
         for ph in table.chunks_exact(PHDR_BYTES) {
             match u32_at(ph, 0) {
-                PT_LOAD => segments.push(segment(ph, file.len() as u64)?),
-                PT_INTERP => return Err(ElfError::NotStaticPie),
+                PT_LOAD => {
+                    segments.push(segment(ph, file.len() as u64)?);
+                    align = if fixed { 0 } else { align.max(alignment(ph)?) };
+                }
+                PT_INTERP => interpreter = Some(path(ph, file)?),
                 _ => {}
             }
         }
@@ -98,10 +126,33 @@ impl Layout {
             .map(|s| s.vaddr + (phoff - s.offset));
         match phdr {
             Some(phdr) if ascending && entry < span_bytes => {
-                Ok(Layout { entry, phdr, phnum: phnum as u64, segments, span_bytes })
+                let phnum = phnum as u64;
+                let layout = Layout { entry, phdr, phnum, segments, span_bytes, align };
+                Ok(Program { layout, interpreter })
             }
             _ => Err(ElfError::Malformed),
         }
+    }
+}
+
+fn alignment(ph: &[u8]) -> Result<u64, ElfError> {
+    match u64_at(ph, 48) {
+        0 => Ok(1),
+        align if align.is_power_of_two() && align <= 1 << 30 => Ok(align),
+        _ => Err(ElfError::Malformed),
+    }
+}
+
+/// What a program header points to in the file, without the zero at its end.
+fn path(ph: &[u8], file: &[u8]) -> Result<Vec<u8>, ElfError> {
+    let range = |start: u64, bytes: u64| {
+        let start = usize::try_from(start).ok()?;
+        file.get(start..start.checked_add(usize::try_from(bytes).ok()?)?)
+    };
+    let text = range(u64_at(ph, 8), u64_at(ph, 32)).ok_or(ElfError::Malformed)?;
+    match text {
+        [path @ .., 0] if !path.is_empty() && !path.contains(&0) => Ok(path.to_vec()),
+        _ => Err(ElfError::Malformed),
     }
 }
 
@@ -194,6 +245,8 @@ mod tests {
     #[test]
     fn a_dynamic_executable_is_refused() {
         assert_eq!(Layout::parse(&own_file()), Err(ElfError::NotStaticPie));
+        let loader = Program::parse(&own_file()).unwrap().interpreter.unwrap();
+        assert!(loader.starts_with(b"/lib"));
     }
 
     #[test]
@@ -232,7 +285,7 @@ mod tests {
             for (at, byte) in damage {
                 file[at] = byte;
             }
-            if let Ok(layout) = Layout::parse(&file) {
+            if let Ok(Program { layout, .. }) = Program::parse(&file) {
                 let mut at = 0;
                 for s in &layout.segments {
                     prop_assert!(page_down(s.vaddr) >= at);

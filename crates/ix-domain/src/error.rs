@@ -32,7 +32,7 @@ pub enum LaunchError {
     /// Linux does not let us stop our own child.
     #[error(
         "cannot plant the dataplane: tracing is refused ({0}); run without strace or gdb -f, \
-         or lower kernel.yama.ptrace_scope"
+         lower kernel.yama.ptrace_scope, or say --entry loading"
     )]
     TraceRefused(io::Error),
     /// The process ended before the dataplane was in it.

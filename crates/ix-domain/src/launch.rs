@@ -5,6 +5,7 @@ use crate::error::{LaunchError, system};
 use crate::exit::Exit;
 use crate::fds::ReservedFds;
 use crate::image::Image;
+use crate::load::Exec;
 use crate::plant::plant;
 use crate::program::{check, diagnose};
 use crate::tracee::Tracee;
@@ -31,6 +32,16 @@ pub enum Domain {
     Pku,
 }
 
+/// How image and program come together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Entry {
+    /// Linux starts the program; the image is put beside it before its first instruction.
+    #[default]
+    Planted,
+    /// Linux starts the image, which loads the program.
+    Loading,
+}
+
 /// Which program, with which arguments.
 #[derive(Clone, Debug, Default)]
 pub struct LaunchConfig {
@@ -44,6 +55,8 @@ pub struct LaunchConfig {
     pub inherited: Vec<RawFd>,
     /// The wall.
     pub domain: Domain,
+    /// The way in.
+    pub entry: Entry,
     /// User and group that the program runs as, without other groups; `None`: the broker's.
     pub user: Option<(u32, u32)>,
     /// The dataplane begins when the program first needs it, in whichever of its processes does: they
@@ -115,14 +128,27 @@ pub fn launch(image: &Image, config: &LaunchConfig) -> Result<Child, LaunchError
         command.env("LD_BIND_NOW", "1");
     }
     let mut keep = config.inherited.clone();
-    keep.extend([channel_fd, image_fd]);
+    keep.push(channel_fd);
+    if config.entry == Entry::Planted {
+        keep.push(image_fd);
+    }
     if let Some((user, group)) = config.user {
         // Other groups go with it: `Command` drops them when it changes the user as root.
         command.gid(group).uid(user);
     }
-    // SAFETY: the function only makes system calls, as a child of a threaded process must.
-    unsafe { command.pre_exec(move || before_exec(&keep)) };
-    let child = command.spawn().map_err(|error| diagnose(&config.program, error))?;
+    let child = match config.entry {
+        Entry::Planted => {
+            // SAFETY: the function only makes system calls, as a child of a threaded process must.
+            unsafe { command.pre_exec(move || before_exec(&keep).and_then(|()| be_traced())) };
+            command.spawn().map_err(|error| diagnose(&config.program, error))
+        }
+        Entry::Loading => {
+            let exec = Exec::new(config, image_fd, channel_fd).map_err(system("execveat"))?;
+            // SAFETY: as above; what they point to is moved along.
+            unsafe { command.pre_exec(executes(exec, keep)) };
+            command.spawn().map_err(system("execveat of the image"))
+        }
+    }?;
     let pid = child.id() as libc::pid_t;
     // Until here only; our own `Child` waits for it from now on.
     drop(child);
@@ -135,6 +161,9 @@ pub fn launch(image: &Image, config: &LaunchConfig) -> Result<Child, LaunchError
         heir: None,
         over: None,
     };
+    if config.entry == Entry::Loading {
+        return Ok(child);
+    }
     let planted = Tracee::at_exec(pid).and_then(|tracee| {
         if tracee.is_64_bit() {
             plant(tracee, image, image_fd, channel_fd, config)
@@ -160,9 +189,34 @@ fn before_exec(keep: &[RawFd]) -> io::Result<()> {
         check(unsafe { libc::fcntl(*fd, libc::F_SETFD, 0) }.into())?;
     }
     // SAFETY: no pointers. The death signal survives the exec.
-    check(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) }.into())?;
+    check(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) }.into())
+}
+
+fn be_traced() -> io::Result<()> {
     // SAFETY: no pointers.
-    check(unsafe { libc::ptrace(libc::PTRACE_TRACEME, 0, 0, 0) })
+    let rc = unsafe { libc::ptrace(libc::PTRACE_TRACEME, 0, 0, 0) };
+    if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// In the child: becomes the image.
+fn executes(exec: Exec, keep: Vec<RawFd>) -> impl FnMut() -> io::Result<()> + Send + Sync {
+    struct Pointers([Vec<*const libc::c_char>; 2]);
+    // SAFETY: into strings on the heap, which `exec` keeps and nobody changes.
+    unsafe impl Send for Pointers {}
+    // SAFETY: as above.
+    unsafe impl Sync for Pointers {}
+    impl Pointers {
+        /// A method, so that the closure has the whole.
+        fn both(&self) -> &[Vec<*const libc::c_char>; 2] {
+            &self.0
+        }
+    }
+    let pointers = Pointers(exec.pointers());
+    move || {
+        let [args, env] = pointers.both();
+        before_exec(&keep)?;
+        Err(exec.run(args, env))
+    }
 }
 
 fn pidfd(pid: libc::pid_t) -> io::Result<OwnedFd> {

@@ -16,24 +16,28 @@
 //!    wait for its end
 //! ```
 //!
+//! With [`Entry::Loading`] the image is what Linux executes, and maps the dynamic loader and the program
+//! itself: nobody is traced.
+//!
 //! With [`Domain::None`] the program can touch the dataplane's memory. Everything of the image lies in
 //! page-aligned mappings of its own; with [`Domain::Pku`] it raises the wall round them before the program
 //! runs, by [`policy`] and [`scan`].
 mod auxv;
 mod channel;
-mod elf;
+pub mod elf;
 mod error;
 mod exit;
 mod fds;
 mod image;
 mod launch;
+mod load;
 mod plant;
 pub mod policy;
 mod program;
 pub mod scan;
 mod serve;
 mod signals;
-mod stack;
+pub mod stack;
 mod tracee;
 
 pub use auxv::Auxv;
@@ -42,7 +46,8 @@ pub use error::LaunchError;
 pub use exit::Exit;
 pub use fds::{RESERVED_FDS, ReservedFds};
 pub use image::{Image, ImageError, memfd, seal_size};
-pub use launch::{Child, Domain, LaunchConfig, Occurrence, launch};
+pub use launch::{Child, Domain, Entry, LaunchConfig, Occurrence, launch};
+pub use load::LOAD;
 pub use serve::{ServeError, equip, serve};
 pub use signals::SignalForwarding;
 

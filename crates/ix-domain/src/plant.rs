@@ -20,7 +20,7 @@ const STACK_BYTES: u64 = 1 << 20;
 
 /// The image's environment. glibc must not register restartable sequences: the kernel knows one
 /// such area for each thread, and the program's own C library wants it.
-const IMAGE_ENV: [&str; 1] = ["GLIBC_TUNABLES=glibc.pthread.rseq=0"];
+pub const IMAGE_ENV: &str = "GLIBC_TUNABLES=glibc.pthread.rseq=0";
 
 /// Plants the image and lets the process go with it. `image_fd` and `channel_fd` are numbers in the
 /// process; `image_fd` is closed.
@@ -112,10 +112,11 @@ fn first_stack(
     auxv.set(libc::AT_PHNUM, layout.phnum);
     auxv.set(libc::AT_BASE, 0);
     auxv.set(libc::AT_ENTRY, base + layout.entry);
-    let args: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let args: Vec<&[u8]> = arguments.iter().map(String::as_bytes).collect();
     let stack = InitialStack {
+        file: args[0],
         args: &args,
-        env: &IMAGE_ENV,
+        env: &[IMAGE_ENV.as_bytes()],
         auxv,
         random: random().map_err(system("getrandom"))?,
     };

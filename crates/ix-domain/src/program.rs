@@ -9,7 +9,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 /// The file that a name means: itself if it has a slash, else the first one along `path`.
-fn resolve(program: &Path, path: Option<&OsStr>) -> Option<PathBuf> {
+pub fn resolve(program: &Path, path: Option<&OsStr>) -> Option<PathBuf> {
     if program.as_os_str().as_bytes().contains(&b'/') {
         return program.exists().then(|| program.to_owned());
     }

@@ -64,7 +64,8 @@ pub fn equip(
             | FromImage::Updated { .. }
             | FromImage::UpdateFailed { .. }
             | FromImage::Outcome { .. }
-            | FromImage::Surveyed { .. } => {}
+            | FromImage::Surveyed { .. }
+            | FromImage::Survivor { .. } => {}
             FromImage::Hello { .. } => return Err(ServeError::Protocol),
         }
     }

@@ -4,10 +4,12 @@ use crate::auxv::Auxv;
 
 /// What goes onto it.
 pub struct InitialStack<'a> {
+    /// The program's file, for `AT_EXECFN`.
+    pub file: &'a [u8],
     /// Arguments.
-    pub args: &'a [&'a str],
+    pub args: &'a [&'a [u8]],
     /// Environment.
-    pub env: &'a [&'a str],
+    pub env: &'a [&'a [u8]],
     /// Auxiliary vector; `AT_RANDOM` and `AT_EXECFN` are set here.
     pub auxv: Auxv,
     /// What `AT_RANDOM` points to: seeds of the stack protector and of pointer mangling.
@@ -20,19 +22,19 @@ impl InitialStack<'_> {
     pub fn build(mut self, top: u64) -> (u64, Vec<u8>) {
         debug_assert_eq!(top % 16, 0);
         let mut strings = self.random.to_vec();
-        let mut place = |text: &str| {
+        let mut place = |text: &[u8]| {
             let offset = strings.len() as u64;
-            strings.extend_from_slice(text.as_bytes());
+            strings.extend_from_slice(text);
             strings.push(0);
             offset
         };
+        let file = place(self.file);
         let args: Vec<u64> = self.args.iter().map(|text| place(text)).collect();
         let env: Vec<u64> = self.env.iter().map(|text| place(text)).collect();
         let strings_at = (top - strings.len() as u64) & !15;
 
-        let exec_name = args.first().map_or(0, |offset| strings_at + offset);
         self.auxv.set(libc::AT_RANDOM, strings_at);
-        self.auxv.set(libc::AT_EXECFN, exec_name);
+        self.auxv.set(libc::AT_EXECFN, strings_at + file);
         let mut words = vec![args.len() as u64];
         words.extend(args.iter().map(|offset| strings_at + offset));
         words.push(0);
@@ -97,7 +99,10 @@ mod tests {
             let (a, e): (Vec<&str>, Vec<&str>) =
                 (args.iter().map(|s| &**s).collect(), env.iter().map(|s| &**s).collect());
             let top = 0x7000_0000_0000;
-            let stack = InitialStack { args: &a, env: &e, auxv: auxv.clone(), random };
+            let (a8, e8): (Vec<&[u8]>, Vec<&[u8]>) =
+                (a.iter().map(|s| s.as_bytes()).collect(), e.iter().map(|s| s.as_bytes()).collect());
+            let (file, auxv) = (b"/bin/it", auxv.clone());
+            let stack = InitialStack { file, args: &a8, env: &e8, auxv: auxv.clone(), random };
             let (base, bytes) = stack.build(top);
             prop_assert_eq!(base % 16, 0);
             prop_assert_eq!(base + bytes.len() as u64, top);
@@ -112,7 +117,7 @@ mod tests {
             }
             let seed = (found.get(libc::AT_RANDOM).unwrap() - base) as usize;
             prop_assert_eq!(&bytes[seed..seed + 16], &random);
-            prop_assert_eq!(reader.string(found.get(libc::AT_EXECFN).unwrap()), &*args[0]);
+            prop_assert_eq!(reader.string(found.get(libc::AT_EXECFN).unwrap()), "/bin/it");
             for &(kind, value) in auxv.entries() {
                 prop_assert_eq!(found.get(kind), Some(value));
             }

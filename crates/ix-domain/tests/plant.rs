@@ -1,7 +1,7 @@
 //! Programs of all kinds run to their end with the image in them, and do not notice.
 mod common;
-use common::{CONFIG, boot, boot_with, compile, run, start};
-use ix_domain::{Exit, LaunchError, Occurrence};
+use common::{CONFIG, boot, boot_with, compile, run, run_loaded, start, start_by};
+use ix_domain::{Entry, Exit, LaunchError, Occurrence, ServeError, memfd, serve};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -72,7 +72,40 @@ fn the_program_finds_everything_as_the_kernel_leaves_it() {
 fn a_rust_program_runs() {
     let own = std::env::current_exe().expect("own path");
     let args = ["--exact", "a_rust_program", "--ignored", "--quiet"];
-    assert_eq!(run(own, &args), Exit::Status(0));
+    assert_eq!(run(&own, &args), Exit::Status(0));
+    assert_eq!(run_loaded(own, &args), Exit::Status(0));
+}
+
+/// All but `/proc/self/exe` is as Linux leaves it.
+#[test]
+fn programs_are_loaded_as_linux_does_it() {
+    for flags in [&[][..], &["-static"], &["-static-pie"], &["-no-pie"]] {
+        let program = compile("native", flags);
+        let path = program.to_str().expect("plain path");
+        let native = Command::new(&program).arg("count").status().expect("runs");
+        let descriptors = native.code().expect("exited").to_string();
+        let args = [path, "two words", &descriptors];
+        assert_eq!(run_loaded(&program, &args), Exit::Status(0), "{flags:?}");
+        let threads = compile("threads", flags);
+        assert_eq!(run_loaded(threads, &[]), Exit::Status(0), "{flags:?}");
+    }
+    assert_eq!(run_loaded(compile("heap", &[]), &[]), Exit::Status(0));
+    let bare = compile("registers", &["-nostdlib", "-static"]);
+    assert_eq!(run_loaded(bare, &[]), Exit::Status(0));
+    let crash = compile("crash", &[]);
+    assert_eq!(run_loaded(&crash, &["segv"]), Exit::Signal(libc::SIGSEGV));
+    assert_eq!(run_loaded("sh", &["-c", "exit 3"]), Exit::Status(3));
+}
+
+#[test]
+fn what_cannot_be_loaded_is_refused_with_the_reason() {
+    let script = scratch("loaded-script", "#!/bin/sh\n", 0o755);
+    let mut child = start_by(Entry::Loading, &script, &[]).expect("the image starts");
+    let page = memfd(c"ix-control").expect("memfd");
+    use std::os::fd::AsFd;
+    let refused = serve(&mut child, CONFIG, &[page.as_fd()], &mut |_, _| Ok(()));
+    let Err(ServeError::Refused(why)) = refused else { panic!("{refused:?}") };
+    assert!(why.contains("loaded-script") && why.contains("--entry planted"), "{why}");
 }
 
 /// Run by the test above, inside a process with the image in it.

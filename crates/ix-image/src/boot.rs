@@ -17,7 +17,7 @@ use ix_mem::PacketMemory;
 use ix_nic::NicInfo;
 use std::fmt::Display;
 use std::mem::ManuallyDrop;
-use std::os::fd::{AsFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
@@ -60,17 +60,19 @@ pub fn start(
     })?;
     reserved.fence().map_err(|e| text("setrlimit", e))?;
     if let Domain::Pku(program) = domain {
-        wall::raise(program, &dataplane.app_ranges(), reserved.base())?;
+        let (ranges, shared) = (dataplane.app_ranges(), dataplane.lasting_ranges());
+        wall::raise(program, &ranges, shared, reserved.base())?;
     }
     channel.send(&FromImage::Ready.encode(), &[]).map_err(broken)?;
     let header = dataplane.header();
+    let channel = own.as_raw_fd();
     dataplane.set_update_source(Box::new(ChannelUpdates::new(
         Channel::from_fd(own),
         reserved,
         later,
     )));
     let running: &'static Running = Box::leak(Box::new(Running { dataplane, signals }));
-    survivor::prepare(&running.dataplane, provisions);
+    survivor::prepare(&running.dataplane, provisions, channel);
     // The one before, if there is one, was the parent's: it lies in memory that is not here any more.
     RUNNING.store((&raw const *running).cast_mut(), Ordering::Release);
     Ok(header)

@@ -2,7 +2,7 @@
 //! touches the program break: glibc caches its break, and the program's C library believes that the
 //! heap above it is its own.
 use crate::heap::Heap;
-use crate::sys;
+use crate::{sys, wall};
 use core::ffi::c_void;
 use core::ptr::null_mut;
 
@@ -137,18 +137,15 @@ unsafe extern "C" fn mmap(
 ) -> *mut c_void {
     let args = [addr as u64, bytes as u64, prot as u64, flags as u64, fd as u64, offset as u64];
     // SAFETY: the caller's promise.
-    let answer = unsafe { sys::syscall(libc::SYS_mmap, args) };
+    let answer = unsafe {
+        match wall::is_raised() {
+            true => wall::memory::map_own(args),
+            false => sys::syscall(libc::SYS_mmap, args),
+        }
+    };
     if answer < 0 {
         // SAFETY: errno of this thread.
         unsafe { *libc::__errno_location() = -answer as i32 };
-        return libc::MAP_FAILED;
-    }
-    if crate::wall::is_raised() && !crate::wall::adopt(answer as usize, bytes, prot) {
-        // SAFETY: mapped just now; and errno of this thread.
-        unsafe {
-            sys::syscall(libc::SYS_munmap, [answer as u64, bytes as u64, 0, 0, 0, 0]);
-            *libc::__errno_location() = libc::ENOMEM;
-        }
         return libc::MAP_FAILED;
     }
     answer as *mut c_void
@@ -172,14 +169,16 @@ unsafe extern "C" fn mmap64(
 #[unsafe(no_mangle)]
 unsafe extern "C" fn munmap(addr: *mut c_void, bytes: usize) -> i32 {
     // SAFETY: the caller's promise.
-    let answer = unsafe { sys::syscall(libc::SYS_munmap, [addr as u64, bytes as u64, 0, 0, 0, 0]) };
+    let answer = unsafe {
+        match wall::is_raised() {
+            true => wall::memory::unmap_own(addr as u64, bytes as u64),
+            false => sys::syscall(libc::SYS_munmap, [addr as u64, bytes as u64, 0, 0, 0, 0]),
+        }
+    };
     if answer < 0 {
         // SAFETY: errno of this thread.
         unsafe { *libc::__errno_location() = -answer as i32 };
         return -1;
-    }
-    if crate::wall::is_raised() {
-        crate::wall::memory::forget(addr as usize);
     }
     0
 }

@@ -17,7 +17,7 @@ use core::arch::naked_asm;
 use core::sync::atomic::{AtomicI32, AtomicPtr, Ordering};
 use ix_dataplane::Dataplane;
 use ix_domain::ReservedFds;
-use std::io;
+use std::io::{self, Write};
 use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd, RawFd};
 
 /// So long may the connections take to end in order, µs.
@@ -34,6 +34,8 @@ struct Survivor {
     /// Readable at the program's end, or when it executes another one.
     pipe: (RawFd, RawFd),
     fd_base: RawFd,
+    /// The channel to the broker.
+    channel: RawFd,
     /// The process's parent is the broker.
     is_brokers: bool,
 }
@@ -77,11 +79,11 @@ pub fn provide(reserved: ReservedFds, later: bool) -> io::Result<Provisions> {
 }
 
 /// Makes it possible to [`start`] one for this dataplane.
-pub fn prepare(dataplane: &'static Dataplane, provisions: Provisions) {
+pub fn prepare(dataplane: &'static Dataplane, provisions: Provisions, channel: RawFd) {
     let Provisions { context, process, pipe, fd_base, is_brokers } = provisions;
     // They stay open for the life of the process.
     let (process, pipe) = (process.into_raw_fd(), (pipe.0.into_raw_fd(), pipe.1.into_raw_fd()));
-    let survivor = Survivor { dataplane, context, process, pipe, fd_base, is_brokers };
+    let survivor = Survivor { dataplane, context, process, pipe, fd_base, channel, is_brokers };
     // The parent's, if it had one, is not this process's.
     PROCESS.store(0, Ordering::Release);
     SURVIVOR.store(Box::into_raw(Box::new(survivor)), Ordering::Release);
@@ -113,6 +115,16 @@ pub fn start() {
 /// Its process; 0: there is none.
 pub fn process() -> i32 {
     PROCESS.load(Ordering::Acquire).max(0)
+}
+
+/// This one has ended before the program, says the broker: another one takes its place.
+pub fn replace(process: u32) {
+    let (process, nobody) = (process as i32, 0);
+    let is_it = PROCESS.compare_exchange(process, nobody, Ordering::AcqRel, Ordering::Relaxed);
+    // Else it was one that has made way, or the program's numbers are not the broker's.
+    if process > 0 && is_it.is_ok() {
+        start();
+    }
 }
 
 /// The dataplane's descriptors have changed: another one takes its place.
@@ -161,14 +173,39 @@ extern "C" fn survive() -> ! {
         sys::syscall(libc::SYS_close, [survivor.pipe.1 as u64, 0, 0, 0, 0, 0]);
         sys::syscall(libc::SYS_chdir, [c"/".as_ptr() as u64, 0, 0, 0, 0, 0]);
     }
+    say_who(survivor.channel);
     wait_for_end(survivor);
     end_in_time();
+    // Whoever held it is gone.
+    crate::wall::memory::unlock();
     // SAFETY: all threads of the program are gone, or go and execute nothing any more.
     unsafe { survivor.dataplane.wind_up(PATIENCE_US) };
     loop {
         // SAFETY: no pointers; ends this process.
         unsafe { sys::syscall(libc::SYS_exit_group, [0; 6]) };
     }
+}
+
+/// Tells the broker of this process, who sees to it that there is another when this one is killed.
+fn say_who(channel: RawFd) {
+    let mut text = [0u8; 32];
+    // SAFETY: no arguments.
+    let process = unsafe { sys::syscall(libc::SYS_getpid, [0; 6]) } as u32;
+    let text = survivor_text(process, &mut text);
+    let flags = (libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT) as u64;
+    let args = [channel as u64, text.as_ptr() as u64, text.len() as u64, flags, 0, 0];
+    // SAFETY: sends bytes of a local. A broker that does not hear it watches nobody.
+    unsafe { sys::syscall(libc::SYS_sendto, args) };
+}
+
+/// `FromImage::Survivor` as text, without the heap: who is killed in the midst of it would take the
+/// heap's lock along.
+fn survivor_text(process: u32, text: &mut [u8; 32]) -> &[u8] {
+    let mut cursor = io::Cursor::new(&mut text[..]);
+    // It has room for every number.
+    let _ = write!(cursor, "survivor {process}");
+    let length = cursor.position() as usize;
+    &text[..length]
 }
 
 fn wait_for_end(survivor: &Survivor) {
@@ -194,5 +231,20 @@ fn end_in_time() {
         sys::syscall(libc::SYS_rt_sigaction, action);
         sys::set_signal_mask(!alarm);
         sys::syscall(libc::SYS_alarm, [LONGEST_S, 0, 0, 0, 0, 0]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ix_domain::FromImage;
+
+    #[test]
+    fn says_what_the_broker_understands() {
+        for pid in [1, u32::MAX] {
+            let mut text = [0; 32];
+            let text = core::str::from_utf8(survivor_text(pid, &mut text)).expect("text");
+            assert_eq!(FromImage::decode(text), Some(FromImage::Survivor { pid }));
+        }
     }
 }

@@ -91,6 +91,7 @@ impl UpdateSource for ChannelUpdates {
                         return Some(FromBroker::Survey { serial, until_us, memory });
                     }
                 }
+                Some(ToImage::SurvivorEnded { pid }) => crate::survivor::replace(pid),
                 // Nothing else is said to a running dataplane.
                 _ => {}
             }

@@ -117,6 +117,16 @@ pub enum Posix {
     Off,
 }
 
+/// How dataplane and program come together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Entry {
+    /// Linux starts the program, and the dataplane is put beside it before its first instruction
+    #[default]
+    Planted,
+    /// Linux starts the dataplane, which loads the program: where tracing is not allowed
+    Loading,
+}
+
 /// Flags of `ix run`.
 #[derive(Args, Debug, Default)]
 pub struct RunArgs {
@@ -139,6 +149,9 @@ pub struct RunArgs {
     /// What keeps the program out of the dataplane's memory (default: pku, which not every machine has)
     #[arg(long, value_enum)]
     pub domain: Option<Domain>,
+    /// The way of the dataplane into the program's process
+    #[arg(long, value_enum, default_value_t = Entry::Planted)]
+    pub entry: Entry,
     /// As whom the program runs with `--domain pku`, a number (default: 65534, nobody)
     #[arg(long, value_name = "UID")]
     pub user: Option<u32>,

@@ -2,12 +2,14 @@
 //! control: the same attack without the wall, which must succeed there. All the while the dataplane serves
 //! a client ([`client`]), which must not miss an answer.
 mod client;
+mod peer;
 
 use crate::args::AttackArgs;
-use client::{Client, LINK, OWN, PREFIX};
+use client::{Client, LINK, OWN, PREFIX, Served};
 use ix_cli::problem::{Problem, Result};
 use ix_cli::wall::{attacker, has_keys};
 use ix_testbed::Namespace;
+use peer::Peer;
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -29,11 +31,7 @@ struct Row {
 /// How a program with all its attacks ended.
 struct Outcome {
     rows: Vec<Row>,
-    /// Requests of the client that were answered, as the client counts them, and that were not.
-    answered: u64,
-    lost: u64,
-    /// How long the slowest answer took.
-    longest_ms: u64,
+    client: Served,
 }
 
 /// Runs all of them behind the wall and without it.
@@ -77,17 +75,19 @@ pub fn main(args: &AttackArgs) -> Result<()> {
         let why = format!("{failures} were not refused, or did not succeed without the wall");
         return Err(Problem::new("the wall does not hold", why));
     }
-    if outcome.lost > 0 || walled.iter().any(|row| row.served == 0) {
-        let why = format!("the client lost {} answers", outcome.lost);
+    let client = &outcome.client;
+    if client.lost > 0 || walled.iter().any(|row| row.served == 0) {
+        let why = format!("the client lost {} answers: {}", client.lost, client.why);
         return Err(Problem::new("the wall holds, but who is behind it is not served", why));
     }
     Ok(())
 }
 
 fn show(args: &AttackArgs, rows: &[Value], outcome: &Outcome) {
-    let Outcome { answered, lost, longest_ms, .. } = outcome;
+    let Served { answered, lost, longest_ms, why } = &outcome.client;
     if args.json {
-        let client = json!({ "answered": answered, "lost": lost, "longest_ms": longest_ms });
+        let client =
+            json!({ "answered": answered, "lost": lost, "why": why, "longest_ms": longest_ms });
         println!("{:#}", json!({ "bench": "attack", "client": client, "rows": rows }));
         return;
     }
@@ -104,9 +104,13 @@ fn show(args: &AttackArgs, rows: &[Value], outcome: &Outcome) {
             text("control_detail")
         );
     }
+    let (refused, all) = (rows.iter().filter(|row| row["refused"] == true).count(), rows.len());
+    let controls = rows.iter().filter(|row| row["control_succeeds"] == true).count();
+    println!("{refused} of {all} attacks refused; {controls} succeed without what stops them");
+    let why = if why.is_empty() { String::new() } else { format!(" ({why})") };
     println!(
-        "another client, all the while: {answered} requests answered, {lost} not; the slowest took \
-         {longest_ms} ms"
+        "another client, all the while: {answered} requests answered, {lost} not{why}; the slowest \
+         took {longest_ms} ms"
     );
 }
 
@@ -120,13 +124,16 @@ fn run(args: &AttackArgs, attacker: &Path, domain: &str, without: Option<&str>) 
     let ix = std::env::current_exe().map_err(|e| problem(&e))?;
     let image = ImageFile::new().map_err(|e| problem(&e))?;
     let namespace = Namespace::new().map_err(|e| problem(&e).mend("run it as root"))?;
+    let link = std::env::temp_dir().join(format!("ix-attack-{}.memif", std::process::id()));
     let mut child = namespace
         .command(&ix, None)
         .args(["run", "--domain", domain, "--posix", "off", "--user", "65534"])
         .args(without.iter().flat_map(|part| ["--without", part]))
         .arg("--addr")
         .arg(format!("{OWN}/{PREFIX}"))
-        .args(["--cpus", "0", "--nic", &format!("tap:{LINK}"), "--"])
+        .args(["--cpus", "0", "--nic", &format!("tap:{LINK}"), "--nic"])
+        .arg(format!("memif:{},role=server", link.display()))
+        .arg("--")
         .arg(attacker)
         .args([args.fuzz.to_string(), args.seed.to_string()])
         .arg(&image.0)
@@ -139,6 +146,7 @@ fn run(args: &AttackArgs, attacker: &Path, domain: &str, without: Option<&str>) 
     let output = child.stdout.take().map(BufReader::new);
     let mut rows = Vec::new();
     let mut said = String::new();
+    let mut _peer = None;
     for line in output.into_iter().flat_map(BufRead::lines).map_while(std::io::Result::ok) {
         let words: Vec<&str> = line.split('\t').collect();
         match (words.as_slice(), &client) {
@@ -149,17 +157,23 @@ fn run(args: &AttackArgs, attacker: &Path, domain: &str, without: Option<&str>) 
                 served: served.parse().unwrap_or(0),
             }),
             (["!flood", on], Ok(client)) => client.flood(*on == "1"),
+            (["!streams", on], Ok(client)) => client.stream(*on == "1"),
+            (["!peer", _], _) => match Peer::start(&link) {
+                Ok(peer) => _peer = Some(peer),
+                // The attacks on its memory will fail.
+                Err(e) => eprintln!("ix: no peer for a memif: {e}"),
+            },
             _ => said = line,
         }
     }
     let status = child.wait().map_err(|e| problem(&e))?;
-    let (answered, lost, longest_ms) = client?.finish();
+    let client = client?.finish();
     if !status.success() {
         let last =
             rows.last().map_or(String::new(), |row| format!("{}: {}", row.attack, row.detail));
         return Err(problem(&format!("the program ended with {status}; it said {last}{said}")));
     }
-    Ok(Outcome { rows, answered, lost, longest_ms })
+    Ok(Outcome { rows, client })
 }
 
 /// The dataplane's code, where a program that runs as another user can read it.

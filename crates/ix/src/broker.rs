@@ -3,6 +3,7 @@
 use crate::counters::Counters;
 use crate::devices::Devices;
 use crate::posix::Preload;
+use crate::survivor::Survivor;
 use ix_cli::problem::{Problem, Result, STATUS_NOT_EXECUTABLE, STATUS_NOT_FOUND};
 use ix_ctl::commands::Commands;
 use ix_ctl::control::{Access, Answers, Captures, Charge, Dataplane, Server};
@@ -52,6 +53,8 @@ pub struct Broker {
     pub preload: Preload,
     /// What stands between the two.
     pub domain: ix_domain::Domain,
+    /// The way of the one into the other's process.
+    pub entry: ix_domain::Entry,
     /// What it may send and receive.
     pub vnic: Vnic,
     /// Whom the program runs as, when not as ourselves.
@@ -83,6 +86,7 @@ pub struct Running {
     devices: Devices,
     commands: Commands,
     surveys: Surveys,
+    survivor: Survivor,
     vnic: Vnic,
     name: String,
     signals: SignalForwarding,
@@ -111,6 +115,7 @@ impl Broker {
             inherited: self.preload.inherited.iter().map(AsRawFd::as_raw_fd).collect(),
             later,
             domain: self.domain,
+            entry: self.entry,
             user: self.user,
         };
         let child = ix_domain::launch(&image, &config).map_err(launch_problem)?;
@@ -132,6 +137,7 @@ impl Broker {
             devices: Devices::new(Vec::new()),
             commands: Commands::default(),
             surveys: Surveys::default(),
+            survivor: Survivor::default(),
             vnic: self.vnic,
             name,
             signals,
@@ -221,6 +227,7 @@ impl Running {
             // The last: the first that is ready has its turn, and clients may be many and busy.
             also.push(self.control.fd());
             let control = also.len() - 1;
+            also.extend(self.survivor.fd());
             let occurrence = self
                 .child
                 .next(&also, self.service_in_ms())
@@ -234,6 +241,7 @@ impl Running {
                     }
                 }
                 Occurrence::Readable(n) if n == control => self.serve_control(),
+                Occurrence::Readable(n) if n > control => self.survivor.ended(self.child.channel()),
                 Occurrence::Readable(_) => self.serve_devices(),
                 Occurrence::Nothing => {
                     self.serve_devices();
@@ -334,6 +342,9 @@ impl Running {
     }
 
     fn heard(&mut self, message: &FromImage) {
+        if let FromImage::Survivor { pid } = message {
+            return self.survivor.is(*pid);
+        }
         if self.surveys.heard(message) {
             return self.serve_surveys();
         }

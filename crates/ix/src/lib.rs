@@ -18,6 +18,7 @@ mod posix;
 mod run;
 pub mod settings;
 mod share;
+mod survivor;
 
 use args::{Cli, Command};
 use clap::Parser;

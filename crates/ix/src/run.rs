@@ -2,7 +2,7 @@
 //!
 //! Checks everything before it touches anything, opens the devices (which needs privilege), and
 //! becomes the program's broker; ends as the program ends.
-use crate::args::RunArgs;
+use crate::args::{Entry, RunArgs};
 use crate::broker::{Broker, Outfit};
 use crate::isn_key;
 use crate::settings::Settings;
@@ -43,6 +43,10 @@ pub fn main(args: &RunArgs) -> Result<u8> {
     keys.isn_secret =
         isn_key::of_addresses(kept.as_deref(), &settings.addresses(), keys.isn_secret);
     let domain = if walled { ix_domain::Domain::Pku } else { ix_domain::Domain::None };
+    let entry = match args.entry {
+        Entry::Planted => ix_domain::Entry::Planted,
+        Entry::Loading => ix_domain::Entry::Loading,
+    };
     let user = if walled { user_of(args.user)? } else { None };
     let (cpus, access, gate) = (settings.cpus(), settings.access.clone(), settings.gate());
     let left_out = args.without.as_ref().map_or(String::new(), |part| {
@@ -70,8 +74,19 @@ pub fn main(args: &RunArgs) -> Result<u8> {
     let name = program.display().to_string();
     shared_cpus(&cpus).iter().for_each(|line| eprintln!("ix: {line}"));
     let argv = args.program.clone();
-    let broker =
-        Broker { program, args: argv, cpus, outfit, again, access, preload, domain, vnic, user };
+    let broker = Broker {
+        program,
+        args: argv,
+        cpus,
+        outfit,
+        again,
+        access,
+        preload,
+        domain,
+        entry,
+        vnic,
+        user,
+    };
     let mut running = broker.start(args.control.as_deref())?;
     let controller = args
         .policy

@@ -218,6 +218,11 @@ impl ControlPage {
         &self.header().wall
     }
 
+    /// Where it is mapped: address and bytes, whole pages.
+    pub(crate) fn range(&self) -> (usize, usize) {
+        (self.header.as_ptr() as usize, self.bytes.next_multiple_of(4096))
+    }
+
     /// Whether it may be written: a page from [`ControlPage::open`] may not.
     pub fn writable(&self) -> bool {
         self.writable

@@ -1,6 +1,6 @@
 //! Builds the image and test programs, and runs programs on a dataplane without devices.
 #![allow(dead_code)]
-use ix_domain::{Child, Exit, Image, LaunchConfig, LaunchError, launch, memfd, serve};
+use ix_domain::{Child, Entry, Exit, Image, LaunchConfig, LaunchError, launch, memfd, serve};
 use std::ffi::OsStr;
 use std::os::fd::AsFd;
 use std::sync::OnceLock;
@@ -54,12 +54,23 @@ pub fn compile(name: &str, flags: &[&str]) -> PathBuf {
     program
 }
 
-/// Starts a program.
+/// Starts a program, with the image planted.
 pub fn start(program: impl AsRef<OsStr>, args: &[&str]) -> Result<Child, LaunchError> {
+    start_by(Entry::Planted, program, args)
+}
+
+/// Starts a program; the variable `LOADED` says which way in it was.
+pub fn start_by(
+    entry: Entry,
+    program: impl AsRef<OsStr>,
+    args: &[&str],
+) -> Result<Child, LaunchError> {
     let program = PathBuf::from(program.as_ref());
     let arg0 = program.clone().into_os_string();
     let args = std::iter::once(arg0).chain(args.iter().map(Into::into)).collect();
-    launch(image(), &LaunchConfig { program, args, ..LaunchConfig::default() })
+    let loaded = (entry == Entry::Loading).then(|| ("LOADED".into(), "1".into()));
+    let env = loaded.into_iter().collect();
+    launch(image(), &LaunchConfig { program, args, env, entry, ..LaunchConfig::default() })
 }
 
 /// Boots the dataplane in it.
@@ -71,6 +82,13 @@ pub fn boot(child: &mut Child) {
 pub fn boot_with(child: &mut Child, config: &str) {
     let page = memfd(c"ix-control").expect("memfd");
     serve(child, config, &[page.as_fd()], &mut |_, _| Ok(())).expect("boots");
+}
+
+/// Runs a program on IX that the image has loaded to its end.
+pub fn run_loaded(program: impl AsRef<OsStr>, args: &[&str]) -> Exit {
+    let mut child = start_by(Entry::Loading, program, args).expect("starts");
+    boot(&mut child);
+    child.wait().expect("ends")
 }
 
 /// Runs a program on IX to its end.

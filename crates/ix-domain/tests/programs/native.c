@@ -38,8 +38,13 @@ int main(int argc, char **argv)
         return entries("/proc/self/fd", 1, 0);
     if (argc != 4 || strcmp(argv[0], argv[1]) || strcmp(argv[2], "two words"))
         return 1;
-    if (readlink("/proc/self/exe", path, sizeof path - 1) < 0 || strcmp(path, argv[1]))
+    if (readlink("/proc/self/exe", path, sizeof path - 1) < 0)
         return 2;
+    /* That is the image's where the image has loaded the program. */
+    if (!getenv("LOADED") && strcmp(path, argv[1]))
+        return 2;
+    if (strcmp((const char *)getauxval(AT_EXECFN), argv[1]))
+        return 11;
     for (int signal = 1; signal < 32; signal++) {
         struct sigaction action;
         if (sigaction(signal, NULL, &action) == 0 && action.sa_handler != SIG_DFL)

@@ -49,9 +49,46 @@ pub fn mappings() -> std::io::Result<Vec<Mapping>> {
     Ok(text.lines().filter_map(Mapping::parse).collect())
 }
 
+/// What remains of a mapping without these ranges: Linux may have joined what lies side by side. Its
+/// special ones (`[stack]`, `[vdso]`) grow, and are one.
+pub fn without(mapping: &Mapping, ranges: &[(usize, usize)]) -> Vec<Mapping> {
+    let touches = |&&(start, end): &&(usize, usize)| mapping.start < end && start < mapping.end;
+    let mut holes: Vec<_> = ranges.iter().filter(touches).copied().collect();
+    if mapping.name.starts_with('[') && !holes.is_empty() {
+        return Vec::new();
+    }
+    holes.sort_unstable();
+    holes.push((mapping.end, mapping.end));
+    let (mut pieces, mut at) = (Vec::new(), mapping.start);
+    for (start, end) in holes {
+        if at < start {
+            pieces.push(Mapping { start: at, end: start, ..mapping.clone() });
+        }
+        at = at.max(end);
+    }
+    pieces
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_taken_out_is_all_that_is_missing() {
+        let mapping = |name: &str| {
+            Mapping::parse(&format!("1000-9000 rw-p 0 0:0 0 {name}")).expect("well-formed")
+        };
+        let left = |name: &str, holes: &[(usize, usize)]| -> Vec<_> {
+            without(&mapping(name), holes).iter().map(|m| (m.start, m.end)).collect()
+        };
+        assert_eq!(left("", &[]), [(0x1000, 0x9000)]);
+        assert_eq!(left("", &[(0, 0x1000), (0x9000, 0xa000)]), [(0x1000, 0x9000)]);
+        let holes = [(0x8000, 0xb000), (0x2000, 0x3000), (0x2000, 0x4000)];
+        assert_eq!(left("", &holes), [(0x1000, 0x2000), (0x4000, 0x8000)]);
+        assert_eq!(left("", &[(0, 0xf000)]), []);
+        assert_eq!(left("[stack]", &[(0x2000, 0x9000)]), []);
+        assert_eq!(left("[stack]", &[]), [(0x1000, 0x9000)]);
+    }
 
     #[test]
     fn reads_what_linux_writes() {

@@ -16,6 +16,8 @@ const RANGES: usize = 512;
 const EACCES: i64 = libc::EACCES as i64;
 const ENOMEM: i64 = libc::ENOMEM as i64;
 const SYS_MSEAL: i64 = 462;
+/// `MADV_POPULATE_WRITE`, Linux 5.14.
+const POPULATE_WRITE: u64 = 23;
 
 static LOCKED: AtomicBool = AtomicBool::new(false);
 /// Mappings of the dataplane: address and end of each; an empty one is a free place.
@@ -48,13 +50,69 @@ pub fn protect(addr: usize, bytes: usize) -> bool {
 }
 
 /// Forgets one that was unmapped.
-pub fn forget(addr: usize) {
+fn forget(addr: usize) {
     for (start, end) in &PROTECTED {
         if end.load(Ordering::Acquire) != 0 && start.load(Ordering::Acquire) == addr {
             start.store(0, Ordering::Release);
             end.store(0, Ordering::Release);
         }
     }
+}
+
+/// `mmap` for the dataplane, behind the wall: for a device that changes, or a capture. Nobody can touch
+/// the mapping before it has its key, for it is made without access, and no call of the application's
+/// reaches it before it is remembered. It is not sealed: what is sealed could not go with the device.
+///
+/// # Safety
+/// As the call demands.
+pub unsafe fn map_own(args: [u64; 6]) -> i64 {
+    let [_, bytes, prot, flags, ..] = args;
+    let bytes = bytes.next_multiple_of(PAGE);
+    let populate = libc::MAP_POPULATE as u64;
+    let mut closed = args;
+    closed[2] = libc::PROT_NONE as u64;
+    closed[3] &= !populate;
+    lock();
+    // SAFETY: the caller's promise.
+    let addr = unsafe { sys::syscall(libc::SYS_mmap, closed) };
+    if addr < 0 {
+        unlock();
+        return addr;
+    }
+    let known = protect(addr as usize, bytes as usize);
+    let key = if stands(Part::Keys) { KEY_OWN } else { 0 };
+    // SAFETY: the mapping made just now.
+    let opened =
+        unsafe { sys::syscall(libc::SYS_pkey_mprotect, [addr as u64, bytes, prot, key, 0, 0]) };
+    if !known || opened < 0 {
+        // SAFETY: as above.
+        unsafe { sys::syscall(libc::SYS_munmap, [addr as u64, bytes, 0, 0, 0, 0]) };
+        forget(addr as usize);
+        unlock();
+        return -ENOMEM;
+    }
+    unlock();
+    if flags & populate != 0 {
+        // SAFETY: as above. A device's rings have all their pages, and refuse.
+        unsafe { sys::syscall(libc::SYS_madvise, [addr as u64, bytes, POPULATE_WRITE, 0, 0, 0]) };
+    }
+    addr
+}
+
+/// `munmap` for the dataplane, behind the wall.
+///
+/// # Safety
+/// As the call demands.
+pub unsafe fn unmap_own(addr: u64, bytes: u64) -> i64 {
+    // Somebody else's mapping may come to lie there at once: it must not be forgotten in its place.
+    lock();
+    // SAFETY: the caller's promise.
+    let answer = unsafe { sys::syscall(libc::SYS_munmap, [addr, bytes, 0, 0, 0, 0]) };
+    if answer == 0 {
+        forget(addr as usize);
+    }
+    unlock();
+    answer
 }
 
 /// Forgets what a fork has not inherited: the kernel gives the addresses to the application there.

@@ -41,10 +41,12 @@ static RAISED: AtomicBool = AtomicBool::new(false);
 static FORKED: AtomicBool = AtomicBool::new(false);
 
 /// Raises it. `program` are the mappings that were there before the image's; `ranges` says what of
-/// the dataplane's memory the application may use. Nobody else runs in the process.
+/// the dataplane's memory the application may use, `shared` which of what it may share with others
+/// stays as long as the process. Nobody else runs in the process.
 pub fn raise(
     program: &[(usize, usize)],
     ranges: &[(usize, usize, AppAccess)],
+    shared: [(usize, usize); 2],
     fd_base: i32,
 ) -> Result<(), String> {
     refuse_privilege()?;
@@ -66,7 +68,7 @@ pub fn raise(
     learn_frame(first)?;
     crate::heap::commit_all();
     remember_ignored();
-    tag(program, &ranges)?;
+    tag(program, &ranges, shared)?;
     first.in_handler = 1;
     first.state.store(LIVE, Ordering::Release);
     threads::own_faults().map_err(refused("sigaction"))?;
@@ -259,13 +261,15 @@ fn remember_ignored() {
     }
 }
 
-/// Gives every mapping that is not the program's its key, remembers it, and seals it.
-fn tag(program: &[(usize, usize)], ranges: &[(usize, usize, AppAccess)]) -> Result<(), String> {
+/// Gives every mapping that is not the program's its key, remembers it, and seals it, and the `shared`
+/// ones too, which nobody ever unmaps.
+fn tag(
+    program: &[(usize, usize)],
+    ranges: &[(usize, usize, AppAccess)],
+    shared: [(usize, usize); 2],
+) -> Result<(), String> {
     let all = maps::mappings().map_err(|e| text("/proc/self/maps", e))?;
-    let own: Vec<_> = all
-        .iter()
-        .filter(|m| !program.iter().any(|&(start, end)| m.start < end && start < m.end))
-        .collect();
+    let own: Vec<_> = all.iter().flat_map(|mapping| maps::without(mapping, program)).collect();
     let key = |start: usize, end: usize, prot: i32, key: u64| -> Result<(), String> {
         let args = [start as u64, (end - start) as u64, prot as u64, key, 0, 0];
         // SAFETY: a mapping of the dataplane's, with the rights that it has already.
@@ -291,12 +295,15 @@ fn tag(program: &[(usize, usize)], ranges: &[(usize, usize, AppAccess)]) -> Resu
         if !memory::protect(mapping.start, mapping.end - mapping.start) {
             return Err("cannot raise the wall: too many mappings".to_owned());
         }
-        // Memory shared with a device or a peer goes when the link does.
-        if !mapping.shared && stands(Part::Calls) {
-            let errno = memory::seal(mapping.start, mapping.end - mapping.start);
-            if errno < 0 {
-                return Err(text("mseal (Linux 6.10 and later has it)", os(errno)));
-            }
+    }
+    // What is shared with a device or a peer goes when the link does, and what is sealed cannot go. The
+    // rest of what is shared stays.
+    let lasting =
+        own.iter().filter(|m| !m.shared).map(|m| (m.start, m.end - m.start)).chain(shared);
+    for (start, bytes) in lasting.filter(|_| stands(Part::Calls)) {
+        let errno = memory::seal(start, bytes);
+        if errno < 0 {
+            return Err(text("mseal (Linux 6.10 and later has it)", os(errno)));
         }
     }
     Ok(())
@@ -441,17 +448,6 @@ fn farewell(record: &mut Record) {
 /// Whether mappings that are made from now on belong behind the wall.
 pub fn is_raised() -> bool {
     RAISED.load(Ordering::Relaxed)
-}
-
-/// Puts a new mapping of the dataplane behind the wall. There is a moment before: whoever guesses the
-/// address then can read what a device has put there, which is why devices' memory is mapped at the
-/// start wherever that is possible.
-pub fn adopt(addr: usize, bytes: usize, prot: i32) -> bool {
-    let bytes = bytes.next_multiple_of(4096);
-    let args = [addr as u64, bytes as u64, prot as u64, KEY_OWN, 0, 0];
-    // SAFETY: a mapping that was made just now.
-    let keyed = unsafe { sys::syscall(libc::SYS_pkey_mprotect, args) } == 0;
-    keyed && memory::protect(addr, bytes)
 }
 
 /// The calling process is a fork.

@@ -1,9 +1,9 @@
 //! Who is served while the dataplane is attacked: a client on Linux's sockets at the other end of a tap.
 use ix_testbed::Namespace;
 use std::io::{self, Read, Write};
-use std::net::{Ipv4Addr, SocketAddrV4, TcpStream, UdpSocket};
-use std::sync::Arc;
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpStream, UdpSocket};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -18,6 +18,9 @@ const HERE: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 1);
 /// Where attackers echo, and where they want to be flooded.
 const ECHO_PORT: u16 = 7;
 const FLOODED_PORT: u16 = 7010;
+const STREAMED_PORT: u16 = 7011;
+/// Connections that send for ever.
+const STREAMS: usize = 48;
 /// For a dataplane that is slow to begin, and for an answer.
 const PATIENCE: Duration = Duration::from_secs(20);
 const LATE: Duration = Duration::from_secs(60);
@@ -27,9 +30,12 @@ const PAUSE: Duration = Duration::from_millis(1);
 struct State {
     stop: AtomicBool,
     floods: AtomicBool,
+    streams: AtomicBool,
     answered: AtomicU64,
     lost: AtomicU64,
     longest_ms: AtomicU64,
+    /// What was lost first.
+    why: OnceLock<String>,
 }
 
 impl State {
@@ -52,7 +58,7 @@ impl Client {
         namespace.set_up(LINK, true)?;
         let state = Arc::new(State::default());
         let (namespace, mut threads) = (Arc::new(namespace), Vec::new());
-        for life in [ask as fn(&State), flood] {
+        for life in [ask as fn(&State), flood, stream] {
             let (namespace, state) = (namespace.clone(), state.clone());
             threads.push(std::thread::spawn(move || namespace.run(|| life(&state))));
         }
@@ -64,16 +70,37 @@ impl Client {
         self.state.floods.store(on, Ordering::Relaxed);
     }
 
-    /// Answers how many of its requests were answered, how many were not, and how long the slowest took, ms.
-    pub fn finish(self) -> (u64, u64, u64) {
+    /// Begins or ends many connections that send as much as is taken.
+    pub fn stream(&self, on: bool) {
+        self.state.streams.store(on, Ordering::Relaxed);
+    }
+
+    /// Ends it.
+    pub fn finish(self) -> Served {
         self.state.stop.store(true, Ordering::Relaxed);
         for thread in self.threads {
             let _ = thread.join();
         }
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let State { answered, lost, longest_ms, .. } = &*self.state;
-        (count(answered), count(lost), count(longest_ms))
+        let State { answered, lost, longest_ms, why, .. } = &*self.state;
+        Served {
+            answered: count(answered),
+            lost: count(lost),
+            longest_ms: count(longest_ms),
+            why: why.get().cloned().unwrap_or_default(),
+        }
     }
+}
+
+/// How the client was served.
+pub struct Served {
+    /// Requests that were answered, and that were not.
+    pub answered: u64,
+    pub lost: u64,
+    /// How long the slowest answer took.
+    pub longest_ms: u64,
+    /// What was lost first.
+    pub why: String,
 }
 
 /// A request at a time, over one connection as long as it lives.
@@ -89,16 +116,20 @@ fn ask(state: &State) {
         while state.goes_on() {
             number += 1;
             let asked = Instant::now();
-            match exchange(&mut stream, number) {
-                Ok(true) => state.answered.fetch_add(1, Ordering::Relaxed),
+            let why = match exchange(&mut stream, number) {
+                Ok(answer) if answer == number => None,
+                Ok(answer) => Some(format!("request {number} was answered {answer:#x}")),
                 // The program has ended; were it too early, its attacks would find nobody served.
                 Err(e) if !is_late(&e) => return,
-                // Late or wrong: what comes next here may be the answer to this one.
-                _ => {
-                    state.lost.fetch_add(1, Ordering::Relaxed);
-                    break;
-                }
+                Err(_) => Some(format!("request {number} was not answered in {LATE:?}")),
             };
+            // What comes next on this connection may be the answer to this request.
+            if let Some(why) = why {
+                state.lost.fetch_add(1, Ordering::Relaxed);
+                let _ = state.why.set(why);
+                break;
+            }
+            state.answered.fetch_add(1, Ordering::Relaxed);
             state.longest_ms.fetch_max(asked.elapsed().as_millis() as u64, Ordering::Relaxed);
             std::thread::sleep(PAUSE);
         }
@@ -110,12 +141,12 @@ fn is_late(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
 }
 
-/// Whether the answer is the request.
-fn exchange(stream: &mut TcpStream, number: u64) -> io::Result<bool> {
+/// The answer, which must be the request.
+fn exchange(stream: &mut TcpStream, number: u64) -> io::Result<u64> {
     let mut back = [0; 8];
     stream.write_all(&number.to_ne_bytes())?;
     stream.read_exact(&mut back)?;
-    Ok(back == number.to_ne_bytes())
+    Ok(u64::from_ne_bytes(back))
 }
 
 fn flood(state: &State) {
@@ -128,5 +159,28 @@ fn flood(state: &State) {
             }
         }
         std::thread::sleep(PAUSE);
+    }
+}
+
+fn stream(state: &State) {
+    let address = SocketAddr::from((OWN, STREAMED_PORT));
+    let bytes = vec![0x55; 64 << 10];
+    let mut streams: Vec<TcpStream> = Vec::new();
+    while state.goes_on() {
+        if !state.streams.load(Ordering::Relaxed) {
+            streams.clear();
+        } else if streams.len() < STREAMS {
+            let opened = TcpStream::connect_timeout(&address, PATIENCE / 20);
+            let opened = opened.and_then(|s| s.set_nonblocking(true).map(|()| s));
+            streams.extend(opened.ok());
+        }
+        // Those that were reset are opened anew.
+        streams.retain_mut(|stream| match stream.write(&bytes) {
+            Ok(_) => true,
+            Err(e) => e.kind() == io::ErrorKind::WouldBlock,
+        });
+        if streams.is_empty() || streams.len() == STREAMS {
+            std::thread::sleep(PAUSE);
+        }
     }
 }

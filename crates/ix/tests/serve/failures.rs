@@ -341,14 +341,22 @@ fn until_all_ended(end: impl FnOnce(), mut streams: Vec<TcpStream>) -> Duration 
 fn connections_of_a_program_that_ended_are_closed() {
     use std::io::Write;
     type End = fn(&Service, &mut TcpStream);
-    let ways: [(&str, i32, End); 8] = [
+    let ways: [(&str, i32, End); 9] = [
         ("abort", 134, |_, stream| stream.write_all(b"a").expect("write")),
         ("fault", 139, |_, stream| stream.write_all(b"s").expect("write")),
         ("exit", 3, |_, stream| stream.write_all(b"e").expect("write")),
         ("SIGTERM", 143, |service, _| kill(service, libc::SIGTERM)),
         ("SIGKILL", 137, |service, _| kill(service, libc::SIGKILL)),
         ("SIGKILL, and its survivor stopped", 137, |service, _| {
-            stop_survivor(service);
+            signal(survivor(service).expect("a survivor"), libc::SIGSTOP);
+            kill(service, libc::SIGKILL);
+        }),
+        ("SIGKILL, and its survivor killed before", 137, |service, _| {
+            let first = survivor(service).expect("a survivor");
+            signal(first, libc::SIGKILL);
+            eventually("another one takes its place", || {
+                survivor(service).is_some_and(|pid| pid != first)
+            });
             kill(service, libc::SIGKILL);
         }),
         ("own SIGKILL", 137, |_, stream| stream.write_all(b"K").expect("write")),
@@ -389,21 +397,24 @@ fn connections_of_a_program_that_ended_are_closed() {
 }
 
 /// Who closes the connections is the other child of the program's parent.
-fn stop_survivor(service: &Service) {
+fn survivor(service: &Service) -> Option<i32> {
     let program = service.program();
-    let parent_of = |pid: i32| -> Option<i32> {
+    let living_child_of = |pid: i32| -> Option<i32> {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        stat.rsplit(") ").next()?.split(' ').nth(1)?.parse().ok()
+        let mut behind = stat.rsplit(") ").next()?.split(' ');
+        (behind.next()? != "Z").then(|| behind.next()?.parse().ok()).flatten()
     };
-    let broker = parent_of(program);
+    let broker = living_child_of(program)?;
     let all = std::fs::read_dir("/proc").expect("/proc").flatten();
-    let numbers = all.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    let survivor = numbers.filter(|pid| *pid != program).find(|pid| parent_of(*pid) == broker);
-    // SAFETY: signals a process that we have started.
-    assert_eq!(unsafe { libc::kill(survivor.expect("a survivor"), libc::SIGSTOP) }, 0);
+    let mut numbers = all.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    numbers.find(|pid| *pid != program && living_child_of(*pid) == Some(broker))
 }
 
-fn kill(service: &Service, signal: i32) {
+fn kill(service: &Service, with: i32) {
+    signal(service.program(), with);
+}
+
+fn signal(pid: i32, signal: i32) {
     // SAFETY: signals a process that we have started.
-    assert_eq!(unsafe { libc::kill(service.program(), signal) }, 0);
+    assert_eq!(unsafe { libc::kill(pid, signal) }, 0);
 }

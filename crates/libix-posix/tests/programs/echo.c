@@ -1,9 +1,11 @@
-/* An echo server as any book has it: epoll, non-blocking, level-triggered. echo PORT */
+/* An echo server as any book has it: epoll, non-blocking, level-triggered. echo PORT [SECONDS]: computes
+ * so long before it answers. */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/in.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,6 +24,23 @@
     })
 
 static char buffer[65536];
+static int seconds;
+static volatile sig_atomic_t over;
+
+static void end(int signal)
+{
+    over = signal;
+}
+
+/* Without a system call. */
+static void compute(void)
+{
+    over = 0;
+    signal(SIGALRM, end);
+    alarm(seconds);
+    while (!over)
+        ;
+}
 
 /* What the peer does not take waits here; one connection at a time may fall behind. */
 static void echo(int set, int fd)
@@ -35,6 +54,8 @@ static void echo(int set, int fd)
             close(fd);
             return;
         }
+        if (seconds)
+            compute();
         for (ssize_t sent = 0; sent < n;) {
             ssize_t m = write(fd, buffer + sent, n - sent);
             if (m < 0 && errno == EAGAIN) {
@@ -56,6 +77,7 @@ static void echo(int set, int fd)
 int main(int argc, char **argv)
 {
     int port = argc > 1 ? atoi(argv[1]) : 7;
+    seconds = argc > 2 ? atoi(argv[2]) : 0;
     int listener = CHECK(socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0));
     int one = 1;
     CHECK(setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one));

@@ -1,0 +1,139 @@
+//! Attacks that keep what was received and never give it back. Memory for packets is everybody's: then no
+//! more may come of the same, but to nobody else's harm, and all of it must be there again afterwards.
+use crate::calls::{Calls, LOCAL, PATIENCE, words};
+use crate::serve::{KEPT, STREAM};
+use ix_abi::{CALLS_MAX, call_op};
+use std::time::{Duration, Instant};
+
+/// Where `ix attack` sends datagrams to between two lines of this name.
+const FLOODED_PORT: u64 = 7010;
+const FLOOD: &str = "!flood";
+/// Where many connections of `ix attack` send without an end, between two lines of this name.
+const STREAMED_PORT: u64 = 7011;
+const STREAMS: &str = "!streams";
+/// From when on nothing more comes.
+const QUIET: Duration = Duration::from_millis(500);
+
+/// A peer floods, and no datagram is given back.
+pub fn datagrams(c: &Calls) -> Result<String, String> {
+    let [high, low] = words(LOCAL);
+    let socket = c.call(call_op::UDP_BIND, &[high, low, FLOODED_PORT, KEPT]);
+    if socket < 0 {
+        return Ok(format!("no socket: {socket}"));
+    }
+    c.echo.borrow_mut().keep(!c.control);
+    let outcome = hold_datagrams(c);
+    c.call(call_op::UDP_UNBIND, &[socket as u64]);
+    outcome
+}
+
+fn hold_datagrams(c: &Calls) -> Result<String, String> {
+    const MOST: usize = 100_000;
+    const GIVEN: u64 = 20_000;
+    let count = || {
+        let echo = c.echo.borrow();
+        (echo.kept.len(), echo.given)
+    };
+    println!("{FLOOD}\t1");
+    until_quiet(c, || {
+        let (kept, given) = count();
+        (kept as u64, kept > MOST || given > GIVEN)
+    });
+    // With the flood going on.
+    let served = c.serves_on();
+    println!("{FLOOD}\t0");
+    c.echo.borrow_mut().keep(false);
+    let kept = std::mem::take(&mut c.echo.borrow_mut().kept);
+    let calls: Vec<_> = kept.iter().map(|data| [*data, 0]).collect();
+    if !give_back(c, call_op::UDP_RECV_DONE, &calls) {
+        return Ok("it does not take them back".to_owned());
+    }
+    match (kept.len(), count().1) {
+        _ if !served => Ok("nobody else was served".to_owned()),
+        (0, given_back) if given_back > GIVEN => Ok(format!("{given_back} without an end")),
+        (0, given_back) => Err(format!("only {given_back} came")),
+        (held, _) if held > MOST => Ok(format!("{held} without an end")),
+        (held, _) => {
+            Err(format!("no more after {held}, others are served, and all are taken back"))
+        }
+    }
+}
+
+/// Many connections send, and nothing that they have sent is given back: their windows close.
+pub fn streams(c: &Calls) -> Result<String, String> {
+    let [high, low] = words(LOCAL);
+    let listener = c.call(call_op::LISTEN, &[high, low, STREAMED_PORT, 0, STREAM]);
+    if listener < 0 {
+        return Ok(format!("no listener: {listener}"));
+    }
+    c.echo.borrow_mut().keep(!c.control);
+    println!("{STREAMS}\t1");
+    let outcome = hold_streams(c);
+    println!("{STREAMS}\t0");
+    c.echo.borrow_mut().keep(false);
+    c.call(call_op::UNLISTEN, &[listener as u64]);
+    let handles = std::mem::take(&mut c.echo.borrow_mut().streams);
+    c.echo.borrow_mut().held.clear();
+    for handle in handles {
+        c.call(call_op::ABORT, &[handle]);
+    }
+    outcome
+}
+
+fn hold_streams(c: &Calls) -> Result<String, String> {
+    const MOST: u64 = 64 << 20;
+    const GIVEN: u64 = 16 << 20;
+    let streamed = || c.echo.borrow().streamed;
+    until_quiet(c, || (streamed(), streamed() > if c.control { GIVEN } else { MOST }));
+    let (held, connections) = (streamed(), c.echo.borrow().streams.len());
+    match c.control {
+        true if held > GIVEN => return Ok(format!("{} MB without an end", held >> 20)),
+        true => return Err(format!("only {held} octets came")),
+        false if held > MOST => return Ok(format!("{} MB without an end", held >> 20)),
+        false if connections < 2 => return Ok(format!("only {connections} connections came")),
+        false => {}
+    }
+    if !c.serves_on() {
+        return Ok("nobody else was served".to_owned());
+    }
+    c.echo.borrow_mut().keep(false);
+    let lent = std::mem::take(&mut c.echo.borrow_mut().held);
+    if !give_back(c, call_op::RECV_DONE, &lent) {
+        return Ok("it does not take it back".to_owned());
+    }
+    let begin = Instant::now();
+    while streamed() == held {
+        if begin.elapsed() > PATIENCE || c.cycle(1000) < 0 {
+            return Ok("nothing comes any more".to_owned());
+        }
+    }
+    let kilobytes = held >> 10;
+    Err(format!(
+        "{connections} connections wait after {kilobytes} KB, others are served, then all go on"
+    ))
+}
+
+/// Goes on until the count has stood still for a while, or is said to be enough.
+fn until_quiet(c: &Calls, count: impl Fn() -> (u64, bool)) {
+    let (begin, mut last, mut before) = (Instant::now(), Instant::now(), 0);
+    loop {
+        c.cycle(1000);
+        let (now, enough) = count();
+        if now != before {
+            (before, last) = (now, Instant::now());
+        }
+        let quiet = now > 0 && last.elapsed() > QUIET;
+        if quiet || enough || begin.elapsed() > 2 * PATIENCE {
+            return;
+        }
+    }
+}
+
+/// Makes a call for each; answers whether all were accepted.
+fn give_back(c: &Calls, op: u32, what: &[[u64; 2]]) -> bool {
+    what.chunks(CALLS_MAX / 2).all(|some| {
+        some.iter().enumerate().for_each(|(slot, args)| c.put(slot, op, args));
+        c.run(some.len());
+        (0..some.len()).all(|slot| c.ret(slot) >= 0)
+    })
+}

@@ -1,0 +1,104 @@
+//! Attacks on memory of a device that has come after the program's start: a memif's peer, whose memory the
+//! dataplane maps when it is there, and unmaps when it goes. So it cannot be sealed as the rest is.
+//!
+//! Made by the process itself, for a copy of it does not inherit such memory. What succeeds without the
+//! wall must not end the dataplane, so each of them has a page of its own at the end, which nobody uses.
+use crate::{Part, call};
+use std::time::{Duration, Instant};
+
+/// `ix attack` lets a peer come when it reads this line.
+const PEER: &str = "!peer\t1";
+const PATIENCE: Duration = Duration::from_secs(20);
+const PAGE: u64 = 4096;
+const PROT: u64 = (libc::PROT_READ | libc::PROT_WRITE) as u64;
+
+/// An attack on a page.
+type Attack = fn(u64) -> Result<u64, String>;
+
+/// Name, what stops it, and attack.
+pub const ATTACKS: &[(&str, Part, Attack)] = &[
+    ("read memory of a later device", Part::Keys, |page| {
+        let ends = pipe()?;
+        let read = call(libc::SYS_write, [ends[1], page, 8, 0, 0, 0]);
+        close(ends).and(read)
+    }),
+    ("write memory of a later device", Part::Keys, |page| {
+        let (ends, byte) = (pipe()?, 0u8);
+        call(libc::SYS_write, [ends[1], &raw const byte as u64, 1, 0, 0, 0])?;
+        let written = call(libc::SYS_read, [ends[0], page, 1, 0, 0, 0]);
+        close(ends).and(written)
+    }),
+    ("mprotect of it", Part::Calls, |page| call(libc::SYS_mprotect, [page, PAGE, PROT, 0, 0, 0])),
+    ("pkey_mprotect of it", Part::Calls, |page| {
+        call(libc::SYS_pkey_mprotect, [page, PAGE, PROT, 0, 0, 0])
+    }),
+    ("munmap of it", Part::Calls, |page| call(libc::SYS_munmap, [page, PAGE, 0, 0, 0, 0])),
+    ("mmap with MAP_FIXED over memory of a later device", Part::Calls, |page| {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
+        call(libc::SYS_mmap, [page, PAGE, PROT, flags as u64, u64::MAX, 0])
+    }),
+    ("move it elsewhere", Part::Calls, |page| {
+        let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as u64;
+        let own = call(libc::SYS_mmap, [0, PAGE, PROT, flags, u64::MAX, 0])?;
+        let flags = (libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED) as u64;
+        call(libc::SYS_mremap, [page, PAGE, PAGE, flags, own, 0])
+    }),
+    ("punch a hole into it", Part::Calls, |page| {
+        call(libc::SYS_madvise, [page, PAGE, libc::MADV_REMOVE as u64, 0, 0, 0])
+    }),
+    ("let copies of the process have it", Part::Calls, |page| {
+        call(libc::SYS_madvise, [page, PAGE, libc::MADV_DOFORK as u64, 0, 0, 0])
+    }),
+];
+
+/// Memory of a device that was not there before.
+pub struct Later {
+    end: u64,
+}
+
+impl Later {
+    /// Has the peer come.
+    pub fn come() -> Result<Later, String> {
+        let before = shared();
+        println!("{PEER}");
+        let begin = Instant::now();
+        loop {
+            let new = shared().into_iter().filter(|mapping| !before.contains(mapping));
+            if let Some((_, end)) = new.max_by_key(|(start, end)| end - start) {
+                return Ok(Later { end });
+            }
+            if begin.elapsed() > PATIENCE {
+                return Err("no memory of a device has come".to_owned());
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// Makes one of [`ATTACKS`].
+    pub fn attack(&self, nth: usize, attack: Attack) -> Result<String, String> {
+        attack(self.end - (nth as u64 + 1) * PAGE).map(|answer| format!("answered {answer:#x}"))
+    }
+}
+
+/// Memory that is shared with somebody, as Linux lists it, large enough for packets.
+fn shared() -> Vec<(u64, u64)> {
+    const LEAST: u64 = 2 << 20;
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
+    let range = |line: &str| {
+        let (range, rest) = line.split_once(' ')?;
+        let (start, end) = range.split_once('-')?;
+        let hex = |text| u64::from_str_radix(text, 16).ok();
+        rest.starts_with("rw-s").then_some((hex(start)?, hex(end)?))
+    };
+    maps.lines().filter_map(range).filter(|(start, end)| end - start >= LEAST).collect()
+}
+
+fn pipe() -> Result<[u64; 2], String> {
+    let mut ends = [0i32; 2];
+    call(libc::SYS_pipe, [ends.as_mut_ptr() as u64, 0, 0, 0, 0, 0])?;
+    Ok(ends.map(|end| end as u64))
+}
+
+fn close(ends: [u64; 2]) -> Result<u64, String> {
+    ends.into_iter().try_fold(0, |_, end| call(libc::SYS_close, [end, 0, 0, 0, 0, 0]))
+}
