@@ -67,9 +67,9 @@ pub fn main(args: &RunArgs) -> Result<u8> {
     match user {
         _ if !walled => eprintln!("ix: domain none: the program can touch the dataplane's memory"),
         Some((user, _)) => {
-            eprintln!("ix: domain pku (new, little used): the program runs as user {user}")
+            eprintln!("ix: domain pku: the program runs as user {user}")
         }
-        None => eprintln!("ix: domain pku (new, little used)"),
+        None => eprintln!("ix: domain pku"),
     }
     let name = program.display().to_string();
     shared_cpus(&cpus).iter().for_each(|line| eprintln!("ix: {line}"));
