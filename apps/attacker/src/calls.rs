@@ -78,8 +78,8 @@ const SG_AT: u64 = 0;
 /// Transmit memory: the first part for attacks, the second for the client.
 const OWN_BYTES: u64 = 2 << 20;
 const ECHO_AT: u64 = 1 << 20;
-/// What a busy machine needs at most.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+/// What a busy machine needs at most, and a client whose packets were lost some times in turn.
+pub const PATIENCE: Duration = Duration::from_secs(60);
 pub const LOCAL: [u8; 4] = [10, 9, 0, 2];
 const PEER: [u8; 4] = [10, 9, 0, 3];
 const STRANGER: [u8; 4] = [10, 9, 0, 77];

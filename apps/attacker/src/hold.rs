@@ -123,7 +123,7 @@ fn until_quiet(c: &Calls, count: impl Fn() -> (u64, bool)) {
             (before, last) = (now, Instant::now());
         }
         let quiet = now > 0 && last.elapsed() > QUIET;
-        if quiet || enough || begin.elapsed() > 2 * PATIENCE {
+        if quiet || enough || begin.elapsed() > PATIENCE {
             return;
         }
     }

@@ -252,7 +252,7 @@ fn fuzz_all(targets: &Targets, args: &Args) -> Result<String, String> {
 
 /// Makes an attack; the client must be served after it.
 fn served_on(attack: impl FnOnce() -> Result<String, String>) -> Result<String, String> {
-    const PATIENCE_S: u64 = 20;
+    const PATIENCE_S: u64 = 60;
     let outcome = attack();
     let (mark, begin) = (serve::answered(), std::time::Instant::now());
     while serve::answered() == mark {

@@ -2,6 +2,7 @@
 use ix_testbed::Namespace;
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpStream, UdpSocket};
+use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
@@ -23,7 +24,7 @@ const STREAMED_PORT: u16 = 7011;
 const STREAMS: usize = 48;
 /// For a dataplane that is slow to begin, and for an answer.
 const PATIENCE: Duration = Duration::from_secs(20);
-const LATE: Duration = Duration::from_secs(60);
+const LATE: Duration = Duration::from_secs(90);
 const PAUSE: Duration = Duration::from_millis(1);
 
 #[derive(Default)]
@@ -171,7 +172,7 @@ fn stream(state: &State) {
             streams.clear();
         } else if streams.len() < STREAMS {
             let opened = TcpStream::connect_timeout(&address, PATIENCE / 20);
-            let opened = opened.and_then(|s| s.set_nonblocking(true).map(|()| s));
+            let opened = opened.and_then(|s| hold_little(&s).map(|()| s));
             streams.extend(opened.ok());
         }
         // Those that were reset are opened anew.
@@ -183,4 +184,16 @@ fn stream(state: &State) {
             std::thread::sleep(PAUSE);
         }
     }
+}
+
+/// Without waiting, and so little under way that the tap's queue never overflows: what is lost there is
+/// anybody's.
+fn hold_little(stream: &TcpStream) -> io::Result<()> {
+    let bytes: libc::c_int = 32 << 10;
+    let (at, len) = ((&raw const bytes).cast(), size_of::<libc::c_int>() as libc::socklen_t);
+    // SAFETY: reads an int; the socket is open.
+    let set = unsafe {
+        libc::setsockopt(stream.as_raw_fd(), libc::SOL_SOCKET, libc::SO_SNDBUF, at, len)
+    };
+    if set < 0 { Err(io::Error::last_os_error()) } else { stream.set_nonblocking(true) }
 }

@@ -23,26 +23,19 @@ fn in_a_guest(name: &str, command: &[&str]) -> Option<(bool, String)> {
     Some((output.status.success(), format!("{text}{errors}")))
 }
 
-fn attack_in_a_guest(name: &str, fuzz: &str, seed: &str) {
+/// The same is a part of `.ci/run`, with fewer random calls.
+#[test]
+#[ignore = "boots a guest: a minute or more"]
+fn every_attack_is_refused_and_succeeds_without_the_wall() {
     let ix = env!("CARGO_BIN_EXE_ix");
+    let name = "every_attack_is_refused_and_succeeds_without_the_wall";
     let attacker = support::build_program("ix-attacker");
     let attacker = attacker.to_str().expect("text");
-    let command = ["-f", attacker, ix, "attack", "--fuzz", fuzz, "--seed", seed];
-    if let Some((success, text)) = in_a_guest(name, &command) {
+    if let Some((success, text)) =
+        in_a_guest(name, &["-f", attacker, ix, "attack", "--fuzz", "100000"])
+    {
         assert!(success, "{text}");
     }
-}
-
-#[test]
-fn every_attack_is_refused_and_succeeds_without_the_wall() {
-    let name = "every_attack_is_refused_and_succeeds_without_the_wall";
-    attack_in_a_guest(name, "20000", "1");
-}
-
-#[test]
-#[ignore = "boots a guest: some minutes"]
-fn many_random_system_calls_are_refused() {
-    attack_in_a_guest("many_random_system_calls_are_refused", "200000", "2");
 }
 
 /// Programs of libix, plain C programs and Debian's memcached, each with a client; and the corners of the
