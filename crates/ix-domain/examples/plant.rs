@@ -1,6 +1,7 @@
 //! Runs a program on a dataplane without devices: `plant IMAGE none|pku PROGRAM [ARGUMENTS]`, as
-//! user and group 65534 behind a wall. For tests in a guest, which have no cargo.
-use ix_domain::{Domain, Exit, Image, LaunchConfig, launch, memfd, serve};
+//! user and group 65534 behind a wall; with `LOADED` in the environment the image loads the program. For
+//! tests in a guest, which have no cargo.
+use ix_domain::{Domain, Entry, Exit, Image, LaunchConfig, launch, memfd, serve};
 use std::os::fd::AsFd;
 use std::path::Path;
 use std::process::ExitCode;
@@ -39,6 +40,10 @@ fn run(
         args: command.to_vec(),
         domain: if walled { Domain::Pku } else { Domain::None },
         user: walled.then_some(NOBODY),
+        entry: match std::env::var_os("LOADED") {
+            Some(_) => Entry::Loading,
+            None => Entry::Planted,
+        },
         ..LaunchConfig::default()
     };
     let mut child = launch(&image, &config)?;

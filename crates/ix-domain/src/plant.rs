@@ -117,6 +117,7 @@ fn first_stack(
         file: args[0],
         args: &args,
         env: &[IMAGE_ENV.as_bytes()],
+        platform: None,
         auxv,
         random: random().map_err(system("getrandom"))?,
     };

@@ -12,6 +12,8 @@ pub struct InitialStack<'a> {
     pub env: &'a [&'a [u8]],
     /// Auxiliary vector; `AT_RANDOM` and `AT_EXECFN` are set here.
     pub auxv: Auxv,
+    /// What `AT_PLATFORM` points to, where it must not stay where Linux has put it.
+    pub platform: Option<&'a [u8]>,
     /// What `AT_RANDOM` points to: seeds of the stack protector and of pointer mangling.
     pub random: [u8; 16],
 }
@@ -29,12 +31,16 @@ impl InitialStack<'_> {
             offset
         };
         let file = place(self.file);
+        let platform = self.platform.map(&mut place);
         let args: Vec<u64> = self.args.iter().map(|text| place(text)).collect();
         let env: Vec<u64> = self.env.iter().map(|text| place(text)).collect();
         let strings_at = (top - strings.len() as u64) & !15;
 
         self.auxv.set(libc::AT_RANDOM, strings_at);
         self.auxv.set(libc::AT_EXECFN, strings_at + file);
+        if let Some(platform) = platform {
+            self.auxv.set(libc::AT_PLATFORM, strings_at + platform);
+        }
         let mut words = vec![args.len() as u64];
         words.extend(args.iter().map(|offset| strings_at + offset));
         words.push(0);
@@ -101,8 +107,9 @@ mod tests {
             let top = 0x7000_0000_0000;
             let (a8, e8): (Vec<&[u8]>, Vec<&[u8]>) =
                 (a.iter().map(|s| s.as_bytes()).collect(), e.iter().map(|s| s.as_bytes()).collect());
-            let (file, auxv) = (b"/bin/it", auxv.clone());
-            let stack = InitialStack { file, args: &a8, env: &e8, auxv: auxv.clone(), random };
+            let (file, auxv, platform) = (b"/bin/it", auxv.clone(), Some(&b"x86_64"[..]));
+            let stack =
+                InitialStack { file, args: &a8, env: &e8, auxv: auxv.clone(), platform, random };
             let (base, bytes) = stack.build(top);
             prop_assert_eq!(base % 16, 0);
             prop_assert_eq!(base + bytes.len() as u64, top);

@@ -89,8 +89,11 @@ impl Request {
         auxv.set(libc::AT_PHNUM, program.layout.phnum);
         auxv.set(libc::AT_BASE, loader_base);
         auxv.set(libc::AT_ENTRY, base + program.layout.entry);
+        // SAFETY: Linux has put a C string there, on the stack that stays the image's.
+        let platform = auxv.get(libc::AT_PLATFORM).map(|at| unsafe { CStr::from_ptr(at as *const _) });
         let first = InitialStack {
             file: &file,
+            platform: platform.map(CStr::to_bytes),
             args: &args.iter().map(Vec::as_slice).collect::<Vec<_>>(),
             env: &env.iter().map(Vec::as_slice).collect::<Vec<_>>(),
             auxv,

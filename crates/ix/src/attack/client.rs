@@ -192,8 +192,7 @@ fn hold_little(stream: &TcpStream) -> io::Result<()> {
     let bytes: libc::c_int = 32 << 10;
     let (at, len) = ((&raw const bytes).cast(), size_of::<libc::c_int>() as libc::socklen_t);
     // SAFETY: reads an int; the socket is open.
-    let set = unsafe {
-        libc::setsockopt(stream.as_raw_fd(), libc::SOL_SOCKET, libc::SO_SNDBUF, at, len)
-    };
+    let set =
+        unsafe { libc::setsockopt(stream.as_raw_fd(), libc::SOL_SOCKET, libc::SO_SNDBUF, at, len) };
     if set < 0 { Err(io::Error::last_os_error()) } else { stream.set_nonblocking(true) }
 }

@@ -51,16 +51,17 @@ both() { [ "$1$2" = yesyes ] && echo yes; }
 # away STATE: the program computes before it answers; meanwhile a ping is answered, and `ix ctl` calls the
 # elastic thread this. A round in which the answer came too early says nothing.
 away() {
+    words=1234567812345678
     for _ in $(seq 5); do
         : >/tmp/back
-        { printf 12345678; sleep 12; } | timeout 30 nc $own 7 >/tmp/back &
+        { printf %s%s%s%s $words $words $words $words; sleep 15; } | timeout 30 nc $own 7 >/tmp/back &
         client=$!
         sleep 1
         ping -c 1 -W 3 $own >/tmp/ping 2>&1 && pinged=yes || pinged=
         "$ix" ctl threads >/tmp/threads 2>&1
-        early=$(cat /tmp/back)
+        early=$(wc -c </tmp/back)
         wait $client
-        [ "$pinged" ] && [ -z "$early" ] && [ "$(cat /tmp/back)" = 12345678 ] &&
+        [ "$pinged" ] && [ "$early" -lt 64 ] && [ "$(wc -c </tmp/back)" = 64 ] &&
             grep -q "$1" /tmp/threads && echo yes && return
     done
     cat /tmp/ping /tmp/threads >>/tmp/said
@@ -79,7 +80,7 @@ verdict "ix-echo that the dataplane has loaded" "$(both "$(is_echo)" "$(is_walle
 stop
 flags=
 
-start pku ready "$ix_echo" 8 --work-us 6000000
+start pku ready "$ix_echo" 8 --work-us 1000000
 verdict "the network is served while ix-echo computes, and it is told" "$(away non-responsive)"
 stop
 
@@ -143,7 +144,8 @@ for domain in none pku; do
     echo "status $?" >>/tmp/said
     kill $server
     wait $server
-    grep -v '^ix: ' /tmp/said >/tmp/corners-$domain
+    # All ports take more descriptors than the limit, which only root may raise; here nobody is root.
+    sed -e '/^ix: /d' -e '/^== ports/,/^status/{/^status/!d}' /tmp/said >/tmp/corners-$domain
     for _ in $(seq 100); do ip link show ix0 >/dev/null 2>&1 || break; usleep 100000; done
 done
 lines=$(wc -l </tmp/corners-none)
