@@ -71,15 +71,6 @@ start pku ready "$echo" 7
 verdict "a C program with epoll" "$(both "$(is_echo)" "$(is_walled)")"
 stop
 
-flags="--entry loading"
-start pku ready "$echo" 7
-verdict "a C program that the dataplane has loaded" "$(both "$(is_echo)" "$(is_walled)")"
-stop
-start pku ready "$ix_echo" 7
-verdict "ix-echo that the dataplane has loaded" "$(both "$(is_echo)" "$(is_walled)")"
-stop
-flags=
-
 start pku ready "$ix_echo" 8 --work-us 1000000
 verdict "the network is served while ix-echo computes, and it is told" "$(away non-responsive)"
 stop
