@@ -1,4 +1,5 @@
-//! What a crossing costs: calls of the gate that the dataplane refuses at once.
+//! What a crossing costs: calls of the gate that the dataplane refuses at once; and what a cycle costs
+//! in which nothing happens.
 use crate::Gate;
 use ix_abi::{CALLS_MAX, error, gate_op};
 
@@ -7,17 +8,20 @@ const BATCH: usize = 100;
 const BATCHES: usize = 2001;
 
 /// Prints the tenth, the fiftieth and the ninetieth percentile of ticks of the time stamp counter.
-pub fn measure(gate: Gate) -> Result<(), String> {
+///
+/// Of a whole cycle with `cycle`, else of a crossing.
+pub fn measure(gate: Gate, cycle: bool) -> Result<(), String> {
     match gate(gate_op::ENTER, 0, 0, 0) {
         0 => {}
         errno => return Err(format!("the elastic thread cannot be entered: {errno}")),
     }
     // Behind the gate, and on the dataplane's stack, somebody looks at the number of calls first.
-    let cross = || gate(gate_op::RUN_IO, 0, CALLS_MAX as u64 + 1, 0);
+    let (calls, wanted) = if cycle { (0, 0) } else { (CALLS_MAX as u64 + 1, -error::INVALID) };
+    let cross = || gate(gate_op::RUN_IO, 0, calls, 0);
     let mut ticks: Vec<u64> = (0..BATCHES)
         .map(|_| {
             let start = now();
-            let good = (0..BATCH).filter(|_| cross() == -error::INVALID).count();
+            let good = (0..BATCH).filter(|_| cross() == wanted).count();
             let passed = now() - start;
             if good == BATCH { passed } else { u64::MAX }
         })

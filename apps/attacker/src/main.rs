@@ -59,7 +59,7 @@ pub enum Part {
 pub type Attack = fn(&Targets) -> Result<String, String>;
 
 /// `ix-attacker FUZZ SEED IMAGE [PART]`: random system calls, their seed, the dataplane's code. (Or
-/// `ix-attacker crossing`, for `ix bench gate`; or `ix-attacker calls SECONDS SEED`, a fuzzer of batched
+/// `ix-attacker crossing` or `cycle`, for `ix bench gate`; or `ix-attacker calls SECONDS SEED`, a fuzzer of batched
 /// calls, with or without a wall.)
 struct Args {
     fuzz: u32,
@@ -91,10 +91,13 @@ impl Args {
 type Gate = extern "C" fn(u64, u64, u64, u64) -> i64;
 
 fn main() {
-    if std::env::args().nth(1).as_deref() == Some("crossing") {
+    let first = std::env::args().nth(1);
+    if let Some("crossing" | "cycle") = first.as_deref() {
         // SAFETY: the dataplane's own description of itself.
         let gate = header().map(|header| unsafe { gate_of(header) });
-        let done = gate.ok_or("no dataplane here".to_owned()).and_then(crossing::measure);
+        let done = gate
+            .ok_or("no dataplane here".to_owned())
+            .and_then(|gate| crossing::measure(gate, first.as_deref() == Some("cycle")));
         if let Err(why) = done {
             eprintln!("ix-attacker: {why}");
             std::process::exit(1);

@@ -290,4 +290,7 @@ pub struct GateArgs {
     /// Write the results to this file as well, as JSON (`-`: standard output)
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
+    /// Only times calls of sockets against this `ix-echo`: what runs under `ix run`
+    #[arg(long, value_name = "ADDR", hide = true)]
+    pub calls_to: Option<std::net::SocketAddr>,
 }

@@ -1,6 +1,7 @@
 //! `ix bench gate`: what crossing into the dataplane costs, beside what other walls cost: a system call,
 //! and two processes that wake each other. Where there are protection keys, the programs are measured
 //! behind the wall and without it as well, alternated in one run.
+use super::calls;
 use super::lab::{Host, Lab};
 use super::serve::{Program, Serve};
 use crate::args::{Device, GateArgs};
@@ -16,7 +17,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 /// Samples of what this process measures by itself; each is of so many at a time.
-const SAMPLES: usize = 201;
+pub(crate) const SAMPLES: usize = 201;
 const SYSTEM_CALLS: u32 = 1000;
 const ROUND_TRIPS: u32 = 100;
 /// On top of a load's length.
@@ -26,6 +27,9 @@ const NO_KEYS: &str = "no protection keys here";
 
 /// Measures and prints.
 pub fn main(args: &GateArgs) -> Result<()> {
+    if let Some(to) = args.calls_to {
+        return calls::subject(to);
+    }
     let keys = has_keys().is_ok();
     let ticks_per_us = ix_dataplane::Clock::new().ticks_per_us() as f64;
     let mut rows = vec![crossing("none", ticks_per_us)?];
@@ -46,6 +50,17 @@ pub fn main(args: &GateArgs) -> Result<()> {
             .to_owned(),
         "eventfd round trip: two processes on one hardware thread wake each other".to_owned(),
     ];
+    match intercepted(args, ticks_per_us) {
+        Ok(more) => {
+            rows.extend(more);
+            notes.push(
+                "sockets: calls of an unmodified program that find their bytes there; over_native_ns: \
+                 without the cycle that epoll_wait runs, and without what Linux takes itself"
+                    .to_owned(),
+            );
+        }
+        Err(why) => notes.push(format!("calls of sockets are not measured: {why}")),
+    }
     match programs {
         Ok(more) => rows.extend(more),
         Err(why) => notes.push(format!("the programs are not compared: {why}")),
@@ -56,7 +71,12 @@ pub fn main(args: &GateArgs) -> Result<()> {
     publish(args, &rows, &notes)
 }
 
-fn row(what: &str, domain: Option<&str>, [low, mid, high]: [f64; 3], ticks_per_us: f64) -> Value {
+pub(crate) fn row(
+    what: &str,
+    domain: Option<&str>,
+    [low, mid, high]: [f64; 3],
+    ticks_per_us: f64,
+) -> Value {
     let round = |value: f64| (value * 10.0).round() / 10.0;
     let mut row = json!({
         "what": what,
@@ -102,7 +122,7 @@ fn crossing(domain: &str, ticks_per_us: f64) -> Result<Value> {
 }
 
 /// Percentiles 10, 50 and 90 of `sample`, which answers ticks for so many at a time.
-fn percentiles(each: u32, mut sample: impl FnMut() -> u64) -> [f64; 3] {
+pub(crate) fn percentiles(each: u32, mut sample: impl FnMut() -> u64) -> [f64; 3] {
     let mut all: Vec<f64> = (0..SAMPLES).map(|_| sample() as f64 / f64::from(each)).collect();
     all.sort_unstable_by(f64::total_cmp);
     [10, 50, 90].map(|percent| all[SAMPLES * percent / 100])
@@ -182,6 +202,12 @@ fn file_of(program: Program) -> Result<PathBuf> {
         let what = format!("cannot measure {}", program.name());
         Problem::new(what, "it is not beside ix").mend("cargo build --release")
     })
+}
+
+/// What calls cost programs that know nothing of IX.
+fn intercepted(args: &GateArgs, ticks_per_us: f64) -> Result<Vec<Value>> {
+    let (device, _) = super::choose_device(args.device.or(Some(Device::Memif)))?;
+    calls::rows(&Lab::new(device)?, ticks_per_us)
 }
 
 /// Echo and the key-value server, with the wall, where there can be one, and without it in turn.
@@ -291,10 +317,11 @@ fn publish(args: &GateArgs, rows: &[Value], notes: &[String]) -> Result<()> {
 }
 
 fn table(rows: &[Value]) -> String {
-    const COLUMNS: [&str; 8] = [
+    const COLUMNS: [&str; 9] = [
         "domain",
         "cycles",
         "ns",
+        "over_native_ns",
         "msgs_per_s",
         "p50_us",
         "ratio_to_none",

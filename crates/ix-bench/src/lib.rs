@@ -3,6 +3,7 @@ mod all;
 pub mod args;
 mod breakdown;
 mod busy;
+mod calls;
 pub mod driver;
 mod dynamic;
 pub mod elastic;

@@ -42,6 +42,9 @@ pub struct Config {
     pub timers_max: usize,
     /// Backlog of a listener that asks for the default.
     pub backlog: u32,
+    /// Local ports of outgoing connections, the first and the last: below Linux' own range, which
+    /// shares the address on some devices.
+    pub local_ports: (u16, u16),
     /// Descriptors of the dataplane's own get numbers from here on. Not in the text form.
     pub fd_base: i32,
     /// TCP's own.
@@ -105,6 +108,7 @@ impl Default for Config {
             flows_max: 1 << 20,
             timers_max: 1 << 16,
             backlog: 4096,
+            local_ports: (10_000, 32_767),
             fd_base: 0,
             tcp: ix_tcp::Config::default(),
             mark_queue: 256,
@@ -176,6 +180,7 @@ impl Config {
             "vnic_rx_rate" => self.gate.rx_rate = Some(value.parse().map_err(|_| NO_RATE)?),
             "vnic_flow_rate" => self.gate.flow_rate = Some(value.parse().map_err(|_| NO_RATE)?),
             "vnic_tx_rate" => self.gate.tx_rate = Some(value.parse().map_err(|_| NO_RATE)?),
+            "local_ports" => self.local_ports = port_range(value)?,
             "backlog" => self.backlog = number(value, 1, 1 << 20)? as u32,
             _ => return set_tcp(&mut self.tcp, key, value),
         }
@@ -244,6 +249,15 @@ fn set_tcp(tcp: &mut ix_tcp::Config, key: &str, value: &str) -> Result<(), &'sta
         _ => return Err("no such key"),
     }
     Ok(())
+}
+
+fn port_range(text: &str) -> Result<(u16, u16), &'static str> {
+    const WRONG: &str = "not a range of ports, such as 10000-32767";
+    let (low, high) = text.split_once('-').ok_or(WRONG)?;
+    match (low.parse().map_err(|_| WRONG)?, high.parse().map_err(|_| WRONG)?) {
+        (low, high) if 0 < low && low <= high => Ok((low, high)),
+        _ => Err(WRONG),
+    }
 }
 
 fn number(text: &str, low: u64, high: u64) -> Result<u64, &'static str> {

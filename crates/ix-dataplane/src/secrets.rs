@@ -8,10 +8,6 @@ use ix_tcp::syn_cookie;
 use ix_tcp::{Config, PeerOptions, SegmentOut, Tcb};
 use ix_wire::{FlowTuple, Seq, TcpHeader};
 
-/// Local ports of outgoing connections: below Linux' own range, which shares the address on some
-/// devices.
-const PORTS: (u16, u16) = (10_000, 32_767);
-
 /// Keys and randomness of one elastic thread.
 pub struct Secrets {
     key: Key,
@@ -31,7 +27,8 @@ impl Secrets {
     pub fn new(config: &DataplaneConfig, thread: usize) -> Secrets {
         let (key, isn_key) = (key_of(&config.secret), key_of(&config.isn_secret));
         let state = (key.0[0] ^ key.0[1].rotate_left(32) ^ ((thread as u64 + 1) << 17)) | 1;
-        Secrets { key, isn_key, ports: PortSelector::new(key, PORTS.0, PORTS.1), state }
+        let (low, high) = config.local_ports;
+        Secrets { key, isn_key, ports: PortSelector::new(key, low, high), state }
     }
 
     /// Not secret, only spread out.

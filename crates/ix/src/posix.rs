@@ -16,6 +16,8 @@ static LIBRARY: &[u8] = include_bytes!(env!("IX_POSIX_LIBRARY"));
 
 /// Most of a program that is read to see what it is: its headers, and its notes behind them.
 const HEAD_BYTES: u64 = 64 << 10;
+/// Elastic threads that the library uses at most (`libix-posix/src/lane.rs`).
+const LANES_MAX: usize = 64;
 
 /// What makes a program load the library.
 #[derive(Default)]
@@ -75,10 +77,17 @@ pub fn preload(how: Posix, program: &Path, settings: &Settings, walled: bool) ->
         return Ok(Preload::default());
     }
     refuse_other_identity(program)?;
-    if settings.cpus().len() > 1 {
-        let why = "unmodified programs use one elastic thread yet, whatever threads they have";
-        let what = format!("cannot run {name} on {} elastic threads", settings.cpus().len());
-        return Err(Problem::new(what, why).mend("name one hardware thread with --cpus"));
+    let threads = settings.cpus().len();
+    if threads > 1 && walled {
+        let why = "behind the wall unmodified programs use one elastic thread yet";
+        let what = format!("cannot run {name} on {threads} elastic threads");
+        let mend = "name one hardware thread with --cpus, or say --domain none";
+        return Err(Problem::new(what, why).mend(mend));
+    }
+    if threads > LANES_MAX {
+        let why = format!("unmodified programs use at most {LANES_MAX}");
+        let what = format!("cannot run {name} on {threads} elastic threads");
+        return Err(Problem::new(what, why).mend("name fewer hardware threads with --cpus"));
     }
     prepare(settings, walled)
         .map_err(|e| Problem::new("cannot hand over the library for sockets", e))

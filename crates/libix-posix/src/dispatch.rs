@@ -1,6 +1,7 @@
 //! After a cycle: its event conditions, told to the sockets that they are about.
 use crate::emit::errno_of;
-use crate::slab::Id;
+use crate::epoll::Set;
+use crate::slab::{Id, Slab};
 use crate::socket::{Kind, Listener, Socket, Waiting};
 use crate::state::{Core, cookie};
 use crate::stream::{Ending, Phase, Stream};
@@ -14,7 +15,7 @@ const OUT: i32 = EPOLLOUT | EPOLLWRNORM;
 
 impl Core {
     /// Tells the first `events` event conditions of the cycle.
-    pub fn dispatch(&mut self, thread: &Thread, events: usize) {
+    pub fn dispatch(&mut self, lane: usize, thread: &Thread, events: usize) {
         for index in 0..events {
             match thread.event(index) {
                 Event::Recv { cookie, data, .. } => self.received(cookie, data),
@@ -25,13 +26,15 @@ impl Core {
                 }
                 Event::Knock { listener, handle, peer } => {
                     crate::real::has_connection();
-                    self.knocked(listener, handle, peer);
+                    self.knocked(lane, listener, handle, peer);
                 }
                 Event::Connected { cookie, handle, outcome } => {
                     crate::real::has_connection();
                     self.connected(cookie, handle, outcome.err().map(errno_of));
                 }
-                Event::UdpRecv { cookie, data, peer, .. } => self.udp_received(cookie, data, peer),
+                Event::UdpRecv { cookie, data, peer, .. } => {
+                    self.udp_received(lane, cookie, data, peer);
+                }
                 Event::UdpError { cookie, peer, why, .. } => self.udp_failed(cookie, peer, why),
                 Event::UdpSent { cookie } => self.datagram_left(cookie, 0),
                 _ => {}
@@ -113,8 +116,8 @@ impl Core {
         self.tell(id, OUT);
     }
 
-    fn knocked(&mut self, port: u64, handle: u64, peer: SocketAddr) {
-        let Some(listener) = self.choose_listener(port & !cookie::PORT) else {
+    fn knocked(&mut self, lane: usize, port: u64, handle: u64, peer: SocketAddr) {
+        let Some(listener) = self.choose_listener(lane, port & !cookie::PORT) else {
             // The last listener was closed in this cycle: `UNLISTEN` refuses whoever waits.
             return;
         };
@@ -130,7 +133,7 @@ impl Core {
         stream.queued_at = Some(listener);
         stream.options_changed = options.keepalive;
         let mut accepted = Socket::new(Kind::Stream(Box::new(stream)), ipv6, false);
-        accepted.options = options;
+        (accepted.options, accepted.lane) = (options, lane);
         let id = self.sockets.insert(accepted);
         if let Some(listener) = self.sockets.get_mut(listener).and_then(Socket::listener) {
             listener.queue.push_back(id);
@@ -139,18 +142,29 @@ impl Core {
         self.tell(listener, IN);
     }
 
-    /// Whose turn it is; the ones with a full queue are passed over.
-    fn choose_listener(&mut self, port: Id) -> Option<Id> {
-        let Core { ports, sockets, .. } = self;
+    /// Whose turn it is among the listeners of threads at home on this elastic thread, or among all;
+    /// the ones with a full queue are passed over.
+    pub fn choose_listener(&mut self, lane: usize, port: Id) -> Option<Id> {
+        let Core { ports, sockets, sets, lane_count, .. } = self;
         let port = ports.get_mut(port)?;
+        if let [only] = port.members[..] {
+            return Some(only);
+        }
         let count = port.members.len();
-        let has_room = |id: &Id| {
-            let listener = sockets.get_mut(*id).and_then(Socket::listener);
-            listener.is_some_and(|listener: &mut Listener| listener.queue.len() <= listener.backlog)
+        let lanes = *lane_count;
+        let turn = (0..count).map(|n| (port.next + n) % count);
+        let mut choose = |only_here: bool| {
+            turn.clone().find(|member| {
+                let Some(socket) = sockets.get_mut(port.members[*member]) else { return false };
+                let is_here = !only_here || waits_at(socket, sets) == Some(lane);
+                let has_room = |listener: &mut Listener| listener.queue.len() <= listener.backlog;
+                is_here && socket.listener().is_some_and(has_room)
+            })
         };
-        let turn = (0..count).map(|n| port.members[(port.next + n) % count]).find(has_room);
-        port.next = port.next.wrapping_add(1) % count.max(1);
-        turn.or_else(|| port.members.first().copied())
+        let here = if lanes > 1 { choose(true) } else { None };
+        let chosen = here.or_else(|| choose(false));
+        port.next = (chosen.unwrap_or(port.next) + 1) % count.max(1);
+        chosen.map(|chosen| port.members[chosen]).or_else(|| port.members.first().copied())
     }
 
     /// Whose a datagram is: the socket's that is connected to its sender, else the latest one's that is
@@ -181,7 +195,7 @@ impl Core {
         }
     }
 
-    fn udp_received(&mut self, port: Id, data: Received, from: SocketAddr) {
+    fn udp_received(&mut self, lane: usize, port: Id, data: Received, from: SocketAddr) {
         let Some(id) = self.choose_datagrams(port, from) else { return };
         let Some(socket) = self.sockets.get_mut(id) else { return };
         let limit = socket.options.receive_buffer;
@@ -189,13 +203,19 @@ impl Core {
         let foreign = udp.peer.is_some_and(|peer| peer != from);
         // What does not fit is lost, as on Linux.
         if foreign || udp.closing || udp.read_shut || udp.inbox_bytes >= limit {
-            udp.done.push(data);
-            return self.touch(id);
+            return self.lanes[lane].read.push(data);
         }
         udp.inbox_bytes += charged(data);
-        udp.inbox.push_back(Waiting { data, from });
+        udp.inbox.push_back(Waiting { data, from, lane });
         self.tell(id, IN);
     }
+}
+
+/// The elastic thread of whoever waits for a listener, in a set or by itself.
+fn waits_at(socket: &mut Socket, sets: &Slab<Set>) -> Option<usize> {
+    let alone = socket.listener().and_then(|listener| listener.lane);
+    let in_set = || sets.get(socket.watches.first()?.set)?.lane;
+    alone.or_else(in_set)
 }
 
 /// What a datagram counts against the receive buffer: buffers are held whole.

@@ -8,10 +8,11 @@
 //! When no thread of the program has run a cycle for a millisecond (it computes, or waits for
 //! something else), our own thread, the helper, takes the role until one comes back: connections are
 //! acknowledged and retransmitted meanwhile, as they would be by a kernel.
+use crate::lane::{Role, Waiter};
 use crate::log;
 use crate::signals;
 use crate::slab::Id;
-use crate::state::{Core, Role};
+use crate::state::Core;
 use crate::stream::CORK_US;
 use crate::sync::{ELASTIC, Guard, hush, lock, new_bell};
 use ix_abi::gate_op;
@@ -62,7 +63,7 @@ pub enum Stop {
 }
 
 impl Interest<'_> {
-    fn each(self, core: &mut Core, mut visit: impl FnMut(&mut Vec<RawFd>)) {
+    fn each(self, core: &mut Core, mut visit: impl FnMut(&mut Vec<Waiter>)) {
         match self {
             Interest::Socket(id) => {
                 if let Some(socket) = core.sockets.get_mut(id) {
@@ -97,6 +98,8 @@ pub fn wait<T>(
     mut ready: impl FnMut(&mut Core) -> Option<T>,
 ) -> (Guard, Result<T, Stop>) {
     let mut turned = false;
+    // Others have something to do: whoever of them waits next runs the dataplane.
+    let mut aside = false;
     loop {
         if let Some(value) = ready(&mut core) {
             return (core, Ok(value));
@@ -106,14 +109,27 @@ pub fn wait<T>(
         }
         let left = how.until.map(|until| until.saturating_duration_since(Instant::now()));
         let late = left.is_some_and(|left| left.is_zero());
-        let can_drive = how.drives && core.role == Role::Free && crate::seat::take(&mut core);
+        let may_drive = how.drives && crate::seat::take(&mut core);
+        let lane = if how.drives { core.home() } else { 0 };
+        let is_free = core.lanes[lane].role == Role::Free && core.stay_out == 0;
+        let can_drive = may_drive && is_free && !aside;
         if late && (turned || !can_drive) {
             return (core, Err(Stop::TimedOut));
         }
         if can_drive {
-            let (back, reason) = turn(core, patience(left), how.linux, Role::Program);
+            // What it waits for may come by way of another elastic thread.
+            let elsewhere = core.lane_count > 1;
+            if elsewhere {
+                how.interest.each(&mut core, |waiters| waiters.push(Waiter::Driver(lane)));
+            }
+            let (back, reason) = turn(core, lane, patience(left), how.linux, Role::Program);
             core = back;
+            if elsewhere {
+                let own = Waiter::Driver(lane);
+                how.interest.each(&mut core, |waiters| waiters.retain(|other| *other != own));
+            }
             turned = true;
+            aside = reason == Back::ForOthers;
             if how.linux.is_some() && reason == Back::Otherwise {
                 if let Some(value) = ready(&mut core) {
                     return (core, Ok(value));
@@ -123,15 +139,17 @@ pub fn wait<T>(
             continue;
         }
         let bell = own_bell();
-        how.interest.each(&mut core, |waiters| waiters.push(bell));
-        if how.drives && (core.role == Role::Helper || core.tx.is_none()) {
-            core.wants_role.push(bell);
+        let waiter = Waiter::Bell(bell, lane);
+        how.interest.each(&mut core, |waiters| waiters.push(waiter));
+        if how.drives && (core.lanes[lane].role == Role::Helper || !core.has_begun()) {
+            core.lanes[lane].wants_role.push(bell);
         }
         drop(core);
         let linux = sleep(bell, how.linux, left);
         core = lock();
-        core.wants_role.retain(|other| *other != bell);
-        how.interest.each(&mut core, |waiters| waiters.retain(|other| *other != bell));
+        aside = false;
+        core.lanes.iter_mut().for_each(|lane| lane.wants_role.retain(|other| *other != bell));
+        how.interest.each(&mut core, |waiters| waiters.retain(|other| *other != waiter));
         if linux {
             return (core, Err(Stop::Linux));
         }
@@ -149,23 +167,27 @@ fn patience(left: Option<Duration>) -> Wait {
 
 /// One cycle, or more until there are events: the calls of all threads, then everybody's events.
 /// The role must be free.
-pub fn turn(mut core: Guard, wait: Wait, linux: Option<RawFd>, role: Role) -> (Guard, Back) {
-    debug_assert!(core.role == Role::Free);
-    core.role = role;
+pub fn turn(
+    mut core: Guard,
+    index: usize,
+    wait: Wait,
+    linux: Option<RawFd>,
+    role: Role,
+) -> (Guard, Back) {
+    debug_assert!(core.lanes[index].role == Role::Free);
     // SAFETY: the role is ours from here to where it is given back.
-    let Some(thread) = (unsafe { ELASTIC.get() }) else {
-        core.role = Role::Free;
-        return (core, Back::Otherwise);
-    };
-    let left = core.emit(thread);
+    let Some(thread) = (unsafe { ELASTIC[index].get() }) else { return (core, Back::Otherwise) };
+    core.lanes[index].role = role;
+    let left = core.emit(index, thread);
+    let lane = &mut core.lanes[index];
     // Memory comes back with acknowledgements, or from the dataplane without an event.
-    let wait = if core.starved { at_most(wait, STARVED_US) } else { wait };
-    core.starved = false;
-    let wait = if core.corked.is_empty() { wait } else { at_most(wait, CORK_US) };
-    let rewatch = core.watched != linux;
-    core.watched = linux;
+    let starved = core::mem::take(&mut lane.starved);
+    let wait = if starved { at_most(wait, STARVED_US) } else { wait };
+    let wait = if lane.corked.is_empty() { wait } else { at_most(wait, CORK_US) };
+    let rewatch = lane.watched != linux;
+    lane.watched = linux;
     drop(core);
-    let events = signals::inside(|may_wait| {
+    let events = signals::inside(index, |may_wait| {
         if rewatch {
             let _ = thread.watch(linux);
         }
@@ -173,22 +195,25 @@ pub fn turn(mut core: Guard, wait: Wait, linux: Option<RawFd>, role: Role) -> (G
     });
     let mut core = lock();
     let events = events.unwrap_or_else(|error| log::fatal(&format!("the dataplane: {error}")));
-    let kicked = core.came_out();
-    core.cycle += 1;
-    core.settle(thread);
-    core.dispatch(thread, events);
-    core.role = Role::Free;
-    if let Some(bell) = core.wants_role.first().copied() {
+    let kicked = core.came_out(index);
+    core.lanes[index].cycle += 1;
+    core.settle(index, thread);
+    core.dispatch(index, thread, events);
+    core.called.came_out(index);
+    let for_others = core.called.is_at_home(index);
+    core.lanes[index].role = Role::Free;
+    if let Some(bell) = core.lanes[index].wants_role.first().copied() {
         core.ring(bell);
     }
     if role == Role::Program
-        && let Some(bell) = core.helper_sleeps.take()
+        && let Some(bell) = core.lanes[index].helper_sleeps.take()
     {
         core.ring(bell);
     }
     let reason = match events {
         0 if kicked => Back::Kicked,
         0 => Back::Otherwise,
+        _ if for_others => Back::ForOthers,
         _ => Back::Events,
     };
     (core, reason)
@@ -199,6 +224,8 @@ pub fn turn(mut core: Guard, wait: Wait, linux: Option<RawFd>, role: Role) -> (G
 pub enum Back {
     /// There were events.
     Events,
+    /// There were, and another thread has heard of them that runs cycles when it waits next.
+    ForOthers,
     /// There were none, and another thread wanted it to come out.
     Kicked,
     /// There were none: it is late, or Linux's descriptor is readable.
@@ -214,18 +241,18 @@ fn at_most(wait: Wait, limit_us: u64) -> Wait {
 }
 
 /// One cycle without waiting, if nobody else runs one.
-pub fn poll(mut core: Guard) -> Guard {
-    if core.role == Role::Free && crate::seat::take(&mut core) {
-        turn(core, Wait::Poll, None, Role::Program).0
+pub fn poll(mut core: Guard, lane: usize) -> Guard {
+    if core.lanes[lane].role == Role::Free && crate::seat::take(&mut core) {
+        turn(core, lane, Wait::Poll, None, Role::Program).0
     } else {
         core
     }
 }
 
-/// Makes the driver come out of the dataplane. Signal handlers call it, even inside.
-pub fn kick() {
+/// Makes the driver of an elastic thread come out. Signal handlers call it, even inside.
+pub fn kick(lane: usize) {
     if let Some(process) = crate::seat::process() {
-        process.gate().call(gate_op::KICK, 0, 0, 0);
+        process.gate().call(gate_op::KICK, lane as u64, 0, 0);
     }
 }
 
@@ -272,37 +299,43 @@ pub fn enter(core: &mut Core) -> Result<(), i32> {
     if crate::seat::take(core) { Ok(()) } else { Err(libc::ENETDOWN) }
 }
 
-/// Starts the helper.
-pub fn start_helper(core: &mut Core) {
+/// Starts a helper for each elastic thread.
+pub fn start_helpers(core: &mut Core) {
     crate::ops::limit_kept(core);
     // SAFETY: no pointers.
     let fd = unsafe { libc::syscall(libc::SYS_epoll_create1, libc::EPOLL_CLOEXEC) } as RawFd;
     core.quiet_sets = crate::sync::out_of_the_way(fd);
     // SAFETY: ours alone.
     unsafe { libc::syscall(libc::SYS_close, fd) };
-    crate::sync::spawn("ix-helper", help);
+    for lane in 0..core.lane_count {
+        crate::sync::spawn("ix-helper", move || help(lane));
+    }
 }
 
-/// The helper's life.
-fn help() {
+/// A helper's life. The first one also hears of quiet sets.
+fn help(lane: usize) {
     let bell = new_bell();
     let mut seen = u64::MAX;
     let mut numbers = QuietNumbers { changes: 0, since: Instant::now() };
     loop {
         let mut core = lock();
         let rest = numbers.rest(&mut core);
-        if core.role == Role::Free && core.cycle == seen && core.wants_role.is_empty() {
+        let stays_out = core.stay_out > 0;
+        let own = &mut core.lanes[lane];
+        let unchanged = own.cycle == seen;
+        seen = own.cycle;
+        let is_free = own.role == Role::Free && own.wants_role.is_empty() && !stays_out;
+        if is_free && unchanged {
             let wait = rest.map_or(Wait::Forever, |rest| Wait::Us(rest.as_micros() as u64));
-            (core, _) = turn(core, wait, None, Role::Helper);
-            seen = core.cycle;
+            (core, _) = turn(core, lane, wait, None, Role::Helper);
+            seen = core.lanes[lane].cycle;
             continue;
         }
-        let idle = core.role == Role::Program && core.cycle == seen;
-        seen = core.cycle;
+        let idle = own.role == Role::Program && unchanged;
         if idle {
-            core.helper_sleeps = Some(bell);
+            own.helper_sleeps = Some(bell);
         }
-        let quiet_sets = core.quiet_sets;
+        let quiet_sets = core.quiet_sets.filter(|_| lane == 0);
         drop(core);
         if sleep(bell, quiet_sets, if idle { rest } else { Some(TICK) }) {
             crate::ready::hear_of_sets(&mut lock());
@@ -342,14 +375,17 @@ impl QuietNumbers {
 /// The lock, with no thread inside the dataplane as long as it is held.
 pub fn everyone_outside() -> Guard {
     let mut core = lock();
-    while core.role != Role::Free {
+    // Whoever wants to go on waits meanwhile; helpers see to it that somebody does.
+    core.stay_out += 1;
+    while let Some(busy) = core.all_lanes().iter().position(|lane| lane.role != Role::Free) {
         let bell = own_bell();
-        core.wants_role.push(bell);
+        core.lanes[busy].wants_role.push(bell);
         drop(core);
         sleep(bell, None, Some(TICK));
         core = lock();
-        core.wants_role.retain(|other| *other != bell);
+        core.lanes[busy].wants_role.retain(|other| *other != bell);
     }
+    core.stay_out -= 1;
     core
 }
 

@@ -1,4 +1,5 @@
 //! Before a cycle: what the program has done becomes batched system calls. After it: their answers.
+use crate::lane::{Lane, Name};
 use crate::slab::Id;
 use crate::socket::{Kind, Socket};
 use crate::state::{Core, Pending, cookie};
@@ -28,73 +29,101 @@ enum Left {
 impl Core {
     /// Appends the calls that wait to the batch. Answers whether another cycle must follow soon: some
     /// calls were left, or something depends on their answers.
-    pub fn emit(&mut self, thread: &mut Thread) -> bool {
-        self.pending.clear();
-        self.ask_for_memory(thread);
-        self.touch_corked();
-        self.emit_waiting(thread)
+    pub fn emit(&mut self, lane: usize, thread: &mut Thread) -> bool {
+        self.lanes[lane].pending.clear();
+        self.ask_for_memory(lane, thread);
+        self.touch_corked(lane);
+        self.emit_waiting(lane, thread)
     }
 
     /// The same for the first batch, behind a call that is not ours: listeners and UDP sockets that
     /// were noted so far.
-    pub fn emit_first(&mut self, thread: &mut Thread) {
-        self.pending.clear();
-        self.pending.push(Pending::Nothing);
-        self.emit_waiting(thread);
+    pub fn emit_first(&mut self, lane: usize, thread: &mut Thread) {
+        self.lanes[lane].pending.clear();
+        self.lanes[lane].pending.push(Pending::Nothing);
+        self.emit_waiting(lane, thread);
     }
 
     /// Connections that hold bytes back look whether it is time.
-    fn touch_corked(&mut self) {
-        if self.corked.is_empty() {
+    fn touch_corked(&mut self, lane: usize) {
+        if self.lanes[lane].corked.is_empty() {
             return;
         }
         let now_us = crate::drive::now_us();
-        for id in core::mem::take(&mut self.corked) {
+        for id in core::mem::take(&mut self.lanes[lane].corked) {
             let stream = self.sockets.get_mut(id).and_then(Socket::stream);
             match stream.and_then(|stream| stream.held_us) {
-                Some(since_us) if now_us < since_us + CORK_US => self.corked.push(id),
+                Some(since_us) if now_us < since_us + CORK_US => {
+                    self.lanes[lane].corked.push(id);
+                }
                 Some(_) => self.touch(id),
                 None => {}
             }
         }
     }
 
-    fn emit_waiting(&mut self, thread: &mut Thread) -> bool {
-        for id in core::mem::take(&mut self.new_ports) {
-            if let Some(port) = self.ports.get(id) {
-                let listen = call::listen(port.at, port.backlog, id | cookie::PORT);
-                self.push(thread, listen, Pending::Listen(id));
-            }
+    fn emit_waiting(&mut self, lane: usize, thread: &mut Thread) -> bool {
+        self.emit_new_ports(lane, thread);
+        while thread.call_room() > CALLS_A_SOCKET
+            && let Some(data) = self.lanes[lane].read.pop()
+        {
+            self.push(lane, thread, call::udp_recv_done(data), Pending::Nothing);
         }
         let mut more = Vec::new();
         while thread.call_room() >= CALLS_A_SOCKET && thread.sg_room() {
-            let Some(id) = self.dirty.pop_front() else { break };
-            let Some(socket) = self.sockets.get_mut(id) else { continue };
+            let Some(id) = self.lanes[lane].dirty.pop_front() else { break };
+            // One that was refused here stands in the list of another one now.
+            let here = |socket: &&mut Socket| socket.lane == lane;
+            let Some(socket) = self.sockets.get_mut(id).filter(here) else { continue };
             socket.dirty = false;
-            match self.emit_socket(thread, id) {
+            match self.emit_socket(lane, thread, id) {
                 Left::Nothing => {}
                 Left::More => more.push(id),
                 Left::Gone => drop(self.sockets.remove(id)),
             }
         }
-        let left = !self.dirty.is_empty() || !more.is_empty();
         // `UNLISTEN` refuses who was not accepted: first those are.
-        if self.dirty.is_empty() {
-            for listener in core::mem::take(&mut self.old_ports) {
-                self.push(thread, call::unlisten(listener), Pending::Nothing);
+        let Lane { dirty, read, old_ports, old_udp_ports, pending, .. } = &mut self.lanes[lane];
+        let left = !dirty.is_empty() || !more.is_empty() || !read.is_empty();
+        if dirty.is_empty() {
+            let mut batch = Batch { thread, pending };
+            while batch.thread.call_room() > 0
+                && let Some(listener) = old_ports.pop()
+            {
+                batch.push(call::unlisten(listener), Pending::Nothing);
             }
-            for port in core::mem::take(&mut self.old_udp_ports) {
-                self.push(thread, call::udp_unbind(port), Pending::Nothing);
+            while batch.thread.call_room() > 0
+                && let Some(port) = old_udp_ports.pop()
+            {
+                batch.push(call::udp_unbind(port), Pending::Nothing);
             }
         }
         more.into_iter().for_each(|id| self.touch(id));
-        left || self.pending.iter().any(|pending| self.is_urgent(pending))
+        left || self.lanes[lane].pending.iter().any(|pending| self.is_urgent(pending))
+    }
+
+    fn emit_new_ports(&mut self, lane: usize, thread: &mut Thread) {
+        let Core { ports, udp_ports, lanes, .. } = self;
+        let Lane { new_ports, new_udp_ports, pending, .. } = &mut lanes[lane];
+        let mut batch = Batch { thread, pending };
+        for id in new_ports.drain(..) {
+            let Some(port) = ports.get_mut(id) else { continue };
+            port.names.set(lane, Name::Asked);
+            let listen = call::listen(port.at, port.backlog, id | cookie::PORT);
+            batch.push(listen, Pending::Listen(id));
+        }
+        for id in new_udp_ports.drain(..) {
+            let Some(port) = udp_ports.get_mut(id) else { continue };
+            port.names.set(lane, Name::Asked);
+            batch.push(call::udp_bind(port.at, id), Pending::UdpBind(id));
+        }
     }
 
     /// Whether somebody waits for the answer, and no event comes of it.
     fn is_urgent(&self, pending: &Pending) -> bool {
         match pending {
-            Pending::Info(..) | Pending::Listen(_) | Pending::UdpBind(_) | Pending::Memory => true,
+            Pending::Connect(_) | Pending::Info(..) | Pending::Memory => true,
+            Pending::Listen(_) | Pending::UdpBind(_) => true,
             Pending::Sendv(id, offered) => {
                 let Some(Kind::Stream(stream)) = self.sockets.get(*id).map(|s| &s.kind) else {
                     return false;
@@ -106,25 +135,27 @@ impl Core {
         }
     }
 
-    fn push(&mut self, thread: &mut Thread, call: call::Batched, pending: Pending) {
+    fn push(&mut self, lane: usize, thread: &mut Thread, call: call::Batched, pending: Pending) {
         if thread.push(call).is_some() {
-            self.pending.push(pending);
+            self.lanes[lane].pending.push(pending);
         }
     }
 
-    fn ask_for_memory(&mut self, thread: &mut Thread) {
-        let wants = self.tx.as_ref().is_some_and(|tx| tx.0.wants_memory());
-        if wants && !self.memory_asked && !self.memory_refused {
-            self.memory_asked = true;
-            self.push(thread, call::tx_alloc(TX_STEP_BYTES), Pending::Memory);
+    fn ask_for_memory(&mut self, index: usize, thread: &mut Thread) {
+        let lane = &mut self.lanes[index];
+        let wants = lane.tx.as_ref().is_some_and(|tx| tx.0.wants_memory());
+        if wants && !lane.memory_asked && !lane.memory_refused {
+            lane.memory_asked = true;
+            self.push(index, thread, call::tx_alloc(TX_STEP_BYTES), Pending::Memory);
         }
     }
 
-    fn emit_socket(&mut self, thread: &mut Thread, id: Id) -> Left {
-        if let Some(left) = self.emit_closing_datagrams(thread, id) {
-            return left;
+    fn emit_socket(&mut self, lane: usize, thread: &mut Thread, id: Id) -> Left {
+        if self.close_datagrams(id) {
+            return Left::Gone;
         }
-        let Core { sockets, pending, datagrams, tx, corked: held, mss, udp_ports, .. } = self;
+        let Core { sockets, lanes, datagrams, mss, udp_ports, .. } = self;
+        let Lane { pending, tx, corked: held, .. } = &mut lanes[lane];
         let Some(socket) = sockets.get_mut(id) else { return Left::Nothing };
         let mut batch = Batch { thread, pending };
         let (keepalive, idle_s) = (socket.options.keepalive, socket.options.keep_idle_s);
@@ -149,19 +180,11 @@ impl Core {
                 batch.stream(id, stream, bound, limit, keepalive_s)
             }
             Kind::Datagrams(udp) => {
-                let name = udp.port;
-                let Some(port) = udp_ports.get_mut(name) else { return Left::Nothing };
-                let Some(socket) = port.id else {
-                    if !core::mem::replace(&mut port.asked, true) {
-                        batch.push(call::udp_bind(port.at, name), Pending::UdpBind(name));
-                    }
+                let port = udp_ports.get(udp.port);
+                // Its answer brings the socket back here.
+                let Some(socket) = port.and_then(|port| port.names.get(lane)) else {
                     return Left::Nothing;
                 };
-                while batch.thread.call_room() > 1
-                    && let Some(data) = udp.done.pop()
-                {
-                    batch.push(call::udp_recv_done(data), Pending::Nothing);
-                }
                 while batch.thread.call_room() > 1
                     && batch.thread.sg_room()
                     && let Some((memory, to)) = udp.outbox.pop_front()
@@ -173,36 +196,28 @@ impl Core {
                         batch.pending.push(Pending::UdpSendv(name));
                     }
                 }
-                let left = !udp.outbox.is_empty() || !udp.done.is_empty();
-                if left { Left::More } else { Left::Nothing }
+                if udp.outbox.is_empty() { Left::Nothing } else { Left::More }
             }
             Kind::Linux | Kind::Idle { .. } | Kind::Listener(_) | Kind::Lost => Left::Nothing,
         }
     }
 
-    /// The program is done with a UDP socket: gives back what it has, then the port if nobody else is
-    /// there. `None`: it is not so.
-    fn emit_closing_datagrams(&mut self, thread: &mut Thread, id: Id) -> Option<Left> {
-        let udp = self.sockets.get_mut(id)?.datagrams().filter(|udp| udp.closing)?;
-        while thread.call_room() > 1 {
-            let waiting = || udp.inbox.pop_front().map(|waiting| waiting.data);
-            let Some(data) = udp.done.pop().or_else(waiting) else { break };
-            if thread.push(call::udp_recv_done(data)).is_some() {
-                self.pending.push(Pending::Nothing);
-            }
+    /// The program is done with a UDP socket: what it has goes back, and so does the port if nobody else
+    /// is there. False: it is not so.
+    fn close_datagrams(&mut self, id: Id) -> bool {
+        let Core { sockets, lanes, .. } = self;
+        let udp = sockets.get_mut(id).and_then(Socket::datagrams).filter(|udp| udp.closing);
+        let Some(udp) = udp else { return false };
+        for waiting in udp.inbox.drain(..) {
+            lanes[waiting.lane].read.push(waiting.data);
         }
-        if !udp.done.is_empty() || !udp.inbox.is_empty() {
-            return Some(Left::More);
-        }
-        if let Some(port) = self.leave_udp_port(id) {
-            self.push(thread, call::udp_unbind(port), Pending::Nothing);
-        }
-        Some(Left::Gone)
+        self.leave_udp_port(id);
+        true
     }
 
     /// Takes the answers of the batch in.
-    pub fn settle(&mut self, thread: &mut Thread) {
-        let pending = core::mem::take(&mut self.pending);
+    pub fn settle(&mut self, lane: usize, thread: &mut Thread) {
+        let pending = core::mem::take(&mut self.lanes[lane].pending);
         for (slot, pending) in pending.into_iter().enumerate() {
             let answer = thread.answer(slot);
             match pending {
@@ -217,6 +232,9 @@ impl Core {
                             }
                         }
                     }
+                    Err(Error::Invalid | Error::NoResource) if self.connect_elsewhere(id) => {}
+                    // All local ports are taken.
+                    Err(Error::NoResource) => self.died(id, libc::EADDRNOTAVAIL),
                     Err(error) => self.died(id, errno_of(error)),
                 },
                 Pending::Accept(id) => {
@@ -224,8 +242,8 @@ impl Core {
                         self.died(id, libc::ECONNRESET);
                     }
                 }
-                Pending::Listen(id) => self.listen_answered(id, answer),
-                Pending::UdpBind(id) => self.udp_bind_answered(id, answer),
+                Pending::Listen(id) => self.listen_answered(lane, id, answer),
+                Pending::UdpBind(id) => self.udp_bind_answered(lane, id, answer),
                 Pending::UdpSendv(name) => {
                     if let Err(error) = answer {
                         self.datagram_left(name, errno_of(error));
@@ -244,8 +262,8 @@ impl Core {
                     }
                 }
                 Pending::Memory => {
-                    self.memory_asked = false;
-                    self.memory_refused = thread.adopt_tx(slot).is_err();
+                    self.lanes[lane].memory_asked = false;
+                    self.lanes[lane].memory_refused = thread.adopt_tx(slot).is_err();
                 }
             }
         }
@@ -270,31 +288,38 @@ impl Core {
         }
     }
 
-    fn listen_answered(&mut self, id: Id, answer: Result<u64, Error>) {
-        let Some(port) = self.ports.get_mut(id) else { return };
-        port.listener = Some(answer);
+    /// A connection from a port that the program has chosen belongs to the elastic thread whose flow
+    /// group it falls into, and another one may have a port left: the next one is asked, and at last
+    /// this one again, for ports that were given back in this cycle. False: all have been.
+    fn connect_elsewhere(&mut self, id: Id) -> bool {
+        let lanes = self.lane_count;
+        let Some(socket) = self.sockets.get_mut(id) else { return false };
+        let next = (socket.lane + 1) % lanes;
+        let Some(stream) = socket.stream() else { return false };
+        stream.refused_by += 1;
+        if stream.refused_by > lanes || stream.ending != Ending::No {
+            return false;
+        }
+        stream.phase = Phase::ToConnect;
+        (socket.lane, socket.dirty) = (next, false);
+        self.touch(id);
+        true
+    }
+
+    fn listen_answered(&mut self, lane: usize, id: Id, answer: Result<u64, Error>) {
+        let Some(port) = self.ports.get(id) else { return };
         if let Err(error) = answer {
             crate::log::line(&format!("cannot listen at {}: {error}", port.at));
         }
         let members = port.members.clone();
-        if members.is_empty() {
-            if let Ok(listener) = answer {
-                self.old_ports.push(listener);
-            }
-            self.ports.remove(id);
-        }
+        self.opened(lane, id, answer, false);
         members.into_iter().for_each(|member| self.tell(member, 0));
     }
 
-    fn udp_bind_answered(&mut self, id: Id, answer: Result<u64, Error>) {
-        let Some(port) = self.udp_ports.get_mut(id) else { return };
-        port.id = answer.ok();
+    fn udp_bind_answered(&mut self, lane: usize, id: Id, answer: Result<u64, Error>) {
+        let Some(port) = self.udp_ports.get(id) else { return };
         let members = port.members.clone();
-        if members.is_empty() {
-            // All were closed meanwhile.
-            self.old_udp_ports.extend(port.id);
-            self.udp_ports.remove(id);
-        }
+        self.opened(lane, id, answer, true);
         for member in members {
             if let (Err(error), Some(socket)) = (answer, self.sockets.get_mut(member)) {
                 socket.error = errno_of(error);

@@ -2,6 +2,7 @@
 //!
 //! Readiness is computed from the socket when it is reported, so a spurious entry in the list of the
 //! ready costs a look and nothing else.
+use crate::lane::Waiter;
 use crate::slab::{Id, Slab};
 use crate::socket::{Socket, Watch};
 use libc::{EPOLLERR, EPOLLET, EPOLLHUP, EPOLLONESHOT, epoll_event};
@@ -77,12 +78,12 @@ impl Item {
 
 /// Tells of what is watched: puts it into the list of the ready of its set, and that set into the lists
 /// of those that it is in. `ring` hears of threads that should look.
-pub fn tell(sets: &mut Slab<Set>, watch: Watch, bits: u32, ring: &mut impl FnMut(RawFd)) {
+pub fn tell(sets: &mut Slab<Set>, watch: Watch, bits: u32, ring: &mut impl FnMut(Waiter)) {
     fn tell(
         sets: &mut Slab<Set>,
         watch: Watch,
         bits: u32,
-        ring: &mut impl FnMut(RawFd),
+        ring: &mut impl FnMut(Waiter),
         depth: u32,
     ) {
         let Some(set) = sets.get_mut(watch.set) else { return };
@@ -132,8 +133,10 @@ pub struct Set {
     pub nested: Vec<(RawFd, Id)>,
     /// There was something in the real set.
     pub has_linux: bool,
-    /// Threads that wait, by their bells.
-    pub waiters: Vec<RawFd>,
+    /// Threads that wait.
+    pub waiters: Vec<Waiter>,
+    /// The elastic thread of whoever waited last.
+    pub lane: Option<usize>,
     /// What is known of the real set.
     pub linux: Looks,
 }
@@ -197,6 +200,7 @@ impl Set {
             nested: Vec::new(),
             has_linux: false,
             waiters: Vec::new(),
+            lane: None,
             linux: Looks { at_us: 0, calls: 0, empty: 0, watched: false },
         }
     }

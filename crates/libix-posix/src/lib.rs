@@ -25,11 +25,13 @@ mod epoll;
 mod fds;
 #[cfg(not(test))]
 mod ffi;
+mod lane;
 mod log;
 mod mem;
 mod numbers;
 mod ops;
 mod options;
+mod pair;
 mod poll;
 mod process;
 mod ready;

@@ -3,7 +3,7 @@
 //! take, and remembers them. What means something on IX is noted here as well.
 use crate::ops::{self, Instead, Outcome, socket_of};
 use crate::real;
-use crate::socket::{Kind, Options, RECEIVE_BUFFER, SEND_BUFFER, Socket, Under};
+use crate::socket::{Kind, Options, Socket, Under};
 use crate::stream::Phase;
 use crate::sync::lock;
 use libc::{
@@ -15,8 +15,9 @@ use libc::{
 use std::os::fd::RawFd;
 use std::time::Duration;
 
-/// Smallest send buffer, as on Linux.
+/// Smallest buffers, as on Linux, which knows the largest (`net.core.wmem_max`).
 const SEND_BUFFER_MIN: usize = 4608;
+const RECEIVE_BUFFER_MIN: usize = 2304;
 
 /// `setsockopt` of what needs no Linux socket. `Linux`: it needs one, and [`changed`] afterwards.
 pub fn set(fd: RawFd, level: i32, name: i32, value: &[u8]) -> Outcome<()> {
@@ -136,10 +137,10 @@ pub fn changed(fd: RawFd, level: i32, name: i32) {
         (SOL_SOCKET, SO_LINGER) => options.linger = linger(fd),
         // Linux doubles what was asked for, and counts its own overhead in it; so do we.
         (SOL_SOCKET, SO_SNDBUF) => {
-            options.send_buffer = (read(name) as usize).clamp(SEND_BUFFER_MIN, 16 * SEND_BUFFER);
+            options.send_buffer = (read(name) as usize).max(SEND_BUFFER_MIN);
         }
         (SOL_SOCKET, SO_RCVBUF) => {
-            options.receive_buffer = (read(name) as usize).clamp(2304, 32 * RECEIVE_BUFFER);
+            options.receive_buffer = (read(name) as usize).max(RECEIVE_BUFFER_MIN);
         }
         (SOL_SOCKET, SO_RCVLOWAT) => options.receive_low = read(name).max(1) as usize,
         (IPPROTO_IPV6, IPV6_V6ONLY) => options.v6_only = read(name) != 0,

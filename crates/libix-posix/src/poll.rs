@@ -46,7 +46,8 @@ pub fn poll(fds: &mut [pollfd], until: Option<Instant>) -> Outcome<usize> {
             // One that never waits gets a cycle, too.
             asked = true;
             if until.is_some_and(is_over) {
-                core = drive::poll(core);
+                let home = core.home();
+                core = drive::poll(core, home);
                 count = ours_ready(&mut core, &parts, fds);
             }
         }

@@ -1,13 +1,13 @@
 //! The library's beginning and end in a process, and forked children.
 use crate::drive;
 use crate::fds;
+use crate::lane::Role;
 use crate::log::{self, Once};
 use crate::real;
 use crate::route::{self, Network, Routes};
 use crate::seat;
 use crate::signals;
 use crate::socket::Kind;
-use crate::state::Role;
 use crate::sync::{Guard, lock, out_of_the_way};
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, AtomicI32, Ordering};
@@ -194,7 +194,7 @@ pub fn leave() {
         return;
     }
     let mut core = lock();
-    if core.tx.is_none() || core.leaving {
+    if !core.has_begun() || core.leaving {
         return;
     }
     core.leaving = true;
@@ -213,13 +213,17 @@ pub fn leave() {
         // One more cycle for what the last answers brought about.
         last = !core.is_leaving();
         let wait = if last { Wait::Poll } else { Wait::Us(1_000) };
-        if core.role == Role::Free {
-            (core, _) = drive::turn(core, wait, None, Role::Program);
-        } else {
-            drop(core);
-            drive::kick();
-            std::thread::sleep(Duration::from_micros(100));
-            core = lock();
+        for lane in 0..core.lane_count {
+            if core.lanes[lane].role == Role::Free {
+                // The others' turn is now, too.
+                let wait = if core.lane_count > 1 { Wait::Poll } else { wait };
+                (core, _) = drive::turn(core, lane, wait, None, Role::Program);
+            } else {
+                drop(core);
+                drive::kick(lane);
+                std::thread::sleep(Duration::from_micros(100));
+                core = lock();
+            }
         }
     }
 }

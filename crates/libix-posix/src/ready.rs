@@ -62,7 +62,7 @@ pub fn control(
         // The real set has it until it is decided whose it is.
         crate::ops::use_linux(&mut core, fd)?;
     }
-    let Core { sockets, sets, .. } = &mut *core;
+    let Core { sockets, sets, called, .. } = &mut *core;
     let (Some(set), Some(socket)) = (sets.get_mut(set_id), sockets.get_mut(id)) else {
         return Err(libc::EBADF.into());
     };
@@ -114,13 +114,11 @@ pub fn control(
     }
     // It may be ready already.
     let now = socket.readiness();
-    let mut bells = Vec::new();
-    epoll::tell(sets, watch, now, &mut |bell| bells.push(bell));
-    bells.into_iter().for_each(|bell| core.ring(bell));
+    epoll::tell(sets, watch, now, &mut |waiter| called.add(waiter));
     if ours_only && let Some(set) = core.sets.get_mut(set_id) {
         // Whoever waits in the real set alone must come and look here as well.
         let waiters = core::mem::take(&mut set.waiters);
-        waiters.into_iter().for_each(|bell| core.ring(bell));
+        waiters.into_iter().for_each(|waiter| core.called.add(waiter));
     }
     Ok(0)
 }
@@ -138,7 +136,7 @@ fn control_nested(
     if on_linux() < 0 {
         return Err(real::errno().into());
     }
-    let Core { sets, sockets, .. } = &mut **core;
+    let Core { sets, sockets, called, .. } = &mut **core;
     let inner_id = sets.id_at(inner).ok_or(libc::EBADF)?;
     let set = sets.get_mut(set_id).ok_or(libc::EBADF)?;
     let watch = Watch { set: set_id, fd };
@@ -156,11 +154,9 @@ fn control_nested(
         }
     }
     epoll::look_into(sets, sockets, set_id, NESTED_MAX);
-    let mut bells = Vec::new();
     if sets.get(inner_id).is_some_and(|inner| inner.is_ready(sockets)) {
-        epoll::tell(sets, watch, libc::EPOLLIN as u32, &mut |bell| bells.push(bell));
+        epoll::tell(sets, watch, libc::EPOLLIN as u32, &mut |waiter| called.add(waiter));
     }
-    bells.into_iter().for_each(|bell| core.ring(bell));
     Ok(0)
 }
 
@@ -173,29 +169,30 @@ pub fn wait_set(
     let polls = until.is_some_and(is_over);
     let mut core = lock();
     let id = set_of(&core, set_fd)?;
-    if core.tx.is_none() && core.sockets.len() == 0 {
-        // The program uses no sockets that could ever be IX's.
-        return Err(Instead::Linux);
-    }
     loop {
-        let cycle = core.cycle;
+        let drives = core.sets.get(id).is_some_and(Set::has_items);
+        let home = if drives { core.home() } else { 0 };
+        let cycle = core.lanes[home].cycle;
         let Some(set) = core.sets.get_mut(id) else { return Err(libc::EBADF.into()) };
-        if !set.has_fresh(cycle) && (set.has_ready() || until.is_some_and(is_over)) {
+        set.lane = drives.then_some(home);
+        let wants_cycle = set.has_ready() || until.is_some_and(is_over);
+        if drives && wants_cycle && !set.has_fresh(cycle) {
             // What is ready was told in this cycle: time for another one.
-            core = drive::poll(core);
+            core = drive::poll(core, home);
         }
-        let count = report(&mut core, id, events);
+        let count = report(&mut core, id, home, events);
         if count > 0 {
             return Ok(count);
         }
         let Some(set) = core.sets.get(id) else { return Err(libc::EBADF.into()) };
-        let drives = set.has_items();
         let linux = set.real;
         let how = How { interest: Interest::Set(id), until, linux: Some(linux), drives };
         let (back, result) = drive::wait(core, how, |core| {
             let Core { sets, sockets, .. } = core;
             epoll::look_into(sets, sockets, id, NESTED_MAX);
             match sets.get(id) {
+                // With the first socket of IX in it the wait is another one.
+                Some(set) if !drives && set.has_items() => Some(()),
                 Some(set) => set.is_ready(sockets).then_some(()),
                 None => Some(()),
             }
@@ -210,7 +207,7 @@ pub fn wait_set(
                     return Ok(count);
                 }
                 if result == Err(Stop::TimedOut) || until.is_some_and(is_over) {
-                    return Ok(report(&mut core, id, events));
+                    return Ok(report(&mut core, id, home, events));
                 }
             }
             Err(Stop::Interrupted) => return Err(libc::EINTR.into()),
@@ -224,11 +221,11 @@ pub fn is_over(until: Instant) -> bool {
 }
 
 /// Reports what is ready on IX, and on Linux if nobody has looked there for long.
-fn report(core: &mut Guard, id: Id, events: &mut [epoll_event]) -> usize {
-    let Core { sets, sockets, cycle, .. } = &mut **core;
+fn report(core: &mut Guard, id: Id, home: usize, events: &mut [epoll_event]) -> usize {
+    let Core { sets, sockets, lanes, .. } = &mut **core;
     epoll::look_into(sets, sockets, id, NESTED_MAX);
     let Some(set) = sets.get_mut(id) else { return 0 };
-    let count = set.report(sockets, *cycle, events);
+    let count = set.report(sockets, lanes[home].cycle, events);
     if count == 0 || count == events.len() || !may_be_ready(core, id) {
         return count;
     }

@@ -102,7 +102,8 @@ impl Routes {
         if on(&self.linux) || self.gateway.is_none() { Whose::Linux } else { Whose::Ix }
     }
 
-    fn is_ours(&self, address: Ipv4Addr) -> bool {
+    /// Whether it is an address of the dataplane's own.
+    pub fn is_ours(&self, address: Ipv4Addr) -> bool {
         self.ours.iter().any(|network| network.address == address)
     }
 }

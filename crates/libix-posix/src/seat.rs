@@ -45,7 +45,7 @@ pub fn process() -> Option<&'static Process> {
 /// Sees to it that the dataplane runs in this process; false: another process has it, and a thread of
 /// ours waits for its end. Whoever waits meanwhile stands in `wants_role`.
 pub fn take(core: &mut Core) -> bool {
-    if core.tx.is_some() {
+    if core.has_begun() {
         return true;
     }
     if !is_offered() || core.waits_for_seat {
@@ -97,37 +97,50 @@ fn lock_file(how: i32) -> bool {
 
 /// The seat is ours: begins.
 fn begin(core: &mut Core) {
-    let begun = signals::inside(|_| {
+    let begun = signals::inside(0, |_| {
         // SAFETY: the core is locked, the seat is ours, and handlers wait.
-        let process = unsafe { STARTER.get()?.start()? };
-        Some((process, Thread::share(&process, 0, |thread| core.emit_first(thread))))
+        unsafe { STARTER.get()?.start() }
     });
-    let Some((process, shared)) = begun else {
+    let Some(process) = begun else {
         // `ix run` says why.
         // SAFETY: ends the process, without its handlers.
         unsafe { libc::syscall(libc::SYS_exit_group, 1) };
         return;
     };
+    core.address = Some(process.local_addr());
+    core.mss = process.mss_bytes().into();
+    core.has_lanes(process.threads() as usize);
+    for lane in 0..core.lane_count {
+        enter(core, &process, lane);
+    }
+    PROCESS.store(Box::into_raw(Box::new(process)), Ordering::Release);
+    drive::start_helpers(core);
+}
+
+/// Makes one elastic thread ours: listeners that were noted so far are in its first batch.
+fn enter(core: &mut Core, process: &Process, lane: usize) {
+    let index = lane as u32;
+    let shared = signals::inside(lane, |_| {
+        Thread::share(process, index, |thread| core.emit_first(lane, thread))
+    });
     let (mut thread, events) = shared.unwrap_or_else(|error| {
         log::fatal(&format!("the program cannot use the dataplane: {error}"))
     });
-    core.tx = Some(Locked(*thread.tx()));
-    core.address = Some(process.local_addr());
-    core.mss = process.mss_bytes().into();
-    core.cycle += 1;
-    core.settle(&mut thread);
-    core.dispatch(&thread, events);
+    core.lanes[lane].tx = Some(Locked(*thread.tx()));
+    core.lanes[lane].cycle += 1;
+    core.settle(lane, &mut thread);
+    core.dispatch(lane, &thread, events);
     // SAFETY: the lock is held, and nobody could drive before there was an elastic thread.
-    unsafe { ELASTIC.set(thread) };
-    PROCESS.store(Box::into_raw(Box::new(process)), Ordering::Release);
-    drive::start_helper(core);
+    unsafe { ELASTIC[lane].set(thread) };
 }
 
 /// In a forked child: its parent's dataplane is none of its.
 pub fn forked() {
     PROCESS.store(core::ptr::null_mut(), Ordering::Release);
-    // SAFETY: the only thread; what the parent's elastic thread has is forgotten, not given back.
-    unsafe { ELASTIC.forget() };
+    for elastic in &ELASTIC {
+        // SAFETY: the only thread; what the parent's elastic threads have is forgotten, not given back.
+        unsafe { elastic.forget() };
+    }
     if let Some(starter) = STARTER.get() {
         // SAFETY: as `Core::forked` has left it, nothing of the parent's dataplane is used.
         let can_begin = unsafe { starter.forked() };

@@ -5,6 +5,7 @@
 //! may. Otherwise it keeps the signal and asks the dataplane to come back; as soon as the thread is
 //! out, it sends the signal to itself once more, and the kernel delivers it as the program wants it.
 //! Nothing is blocked, so default actions, `signalfd` and masks work as ever.
+use crate::lane::LANES_MAX;
 use crate::real;
 use core::cell::{Cell, UnsafeCell};
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
@@ -25,10 +26,10 @@ struct Action {
 static ACTIONS: [Action; SIGNALS] =
     [const { Action { handler: AtomicUsize::new(SIG_DFL), flags: AtomicI32::new(0) } }; SIGNALS];
 
-/// Linux's number of the thread that is inside the dataplane, 0: none.
-static INSIDE: AtomicI32 = AtomicI32::new(0);
-/// What was kept for the thread that is inside. Written by handlers on that thread, read by it.
-static KEPT_INSIDE: Kept = Kept::new();
+/// Linux's number of the thread that is inside each elastic thread, 0: none.
+static INSIDE: [AtomicI32; LANES_MAX] = [const { AtomicI32::new(0) }; LANES_MAX];
+/// What was kept for the threads that are inside. Written by handlers on that thread, read by it.
+static KEPT_INSIDE: [Kept; LANES_MAX] = [const { Kept::new() }; LANES_MAX];
 
 struct Kept {
     count: AtomicUsize,
@@ -130,17 +131,17 @@ pub fn own_tid() -> i32 {
 /// A forked child has another number.
 pub fn forked() {
     OWN.with(|own| own.tid.set(0));
-    INSIDE.store(0, Ordering::SeqCst);
+    INSIDE.iter().for_each(|inside| inside.store(0, Ordering::SeqCst));
 }
 
-/// Goes inside the dataplane: `visit` runs there. `may_wait` is false when a handler has run on this
+/// Goes inside an elastic thread: `visit` runs there. `may_wait` is false when a handler has run on this
 /// thread since [`reset`], for then nobody may sleep.
-pub fn inside<R>(visit: impl FnOnce(bool) -> R) -> R {
-    INSIDE.store(own_tid(), Ordering::SeqCst);
+pub fn inside<R>(lane: usize, visit: impl FnOnce(bool) -> R) -> R {
+    INSIDE[lane].store(own_tid(), Ordering::SeqCst);
     let result = visit(interrupted() == 0);
-    INSIDE.store(0, Ordering::SeqCst);
-    if KEPT_INSIDE.count.load(Ordering::SeqCst) != 0 {
-        KEPT_INSIDE.send_again();
+    INSIDE[lane].store(0, Ordering::SeqCst);
+    if KEPT_INSIDE[lane].count.load(Ordering::SeqCst) != 0 {
+        KEPT_INSIDE[lane].send_again();
     }
     result
 }
@@ -168,14 +169,13 @@ pub fn interrupted() -> u32 {
 /// Stands in front of the program's handlers.
 extern "C" fn on_signal(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
     // Nothing here may use thread-local storage before we know that it is ours.
-    let inside = INSIDE.load(Ordering::SeqCst);
-    if inside != 0 && inside == bare_gettid() {
+    if let Some(lane) = lane_inside() {
         if is_fault(signal) {
             end_by_fault();
         }
         // SAFETY: the kernel passes information.
-        KEPT_INSIDE.add(unsafe { &*info });
-        crate::drive::kick();
+        KEPT_INSIDE[lane].add(unsafe { &*info });
+        crate::drive::kick(lane);
         return;
     }
     let held = OWN.try_with(|own| {
@@ -191,6 +191,15 @@ extern "C" fn on_signal(signal: c_int, info: *mut siginfo_t, context: *mut c_voi
         return;
     }
     run(signal, info, context);
+}
+
+/// The elastic thread that the calling thread is inside of.
+fn lane_inside() -> Option<usize> {
+    if INSIDE.iter().all(|inside| inside.load(Ordering::SeqCst) == 0) {
+        return None;
+    }
+    let own = bare_gettid();
+    INSIDE.iter().position(|inside| inside.load(Ordering::SeqCst) == own)
 }
 
 fn run(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {

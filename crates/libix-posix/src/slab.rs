@@ -12,23 +12,16 @@ struct Slot<T> {
 pub struct Slab<T> {
     slots: Vec<Slot<T>>,
     free: Vec<u32>,
-    len: usize,
 }
 
 impl<T> Slab<T> {
     /// Nothing in it.
     pub const fn new() -> Slab<T> {
-        Slab { slots: Vec::new(), free: Vec::new(), len: 0 }
-    }
-
-    /// How many there are.
-    pub fn len(&self) -> usize {
-        self.len
+        Slab { slots: Vec::new(), free: Vec::new() }
     }
 
     /// Puts one in; its name is never 0.
     pub fn insert(&mut self, value: T) -> Id {
-        self.len += 1;
         let index = self.free.pop().unwrap_or_else(|| {
             self.slots.push(Slot { generation: 0, value: None });
             self.slots.len() as u32 - 1
@@ -45,7 +38,6 @@ impl<T> Slab<T> {
     pub fn remove(&mut self, id: Id) -> Option<T> {
         self.get_mut(id)?;
         self.free.push(id as u32);
-        self.len -= 1;
         self.slots[id as u32 as usize].value.take()
     }
 
@@ -97,7 +89,7 @@ mod tests {
         assert_ne!(a, b);
         assert_eq!(slab.get(a), None);
         assert_eq!(slab.remove(a), None);
-        assert_eq!((slab.get(b), slab.len()), (Some(&'b'), 1));
+        assert_eq!(slab.get(b), Some(&'b'));
         assert_eq!(slab.ids(), [b]);
     }
 }

@@ -1,4 +1,5 @@
 //! Sockets that are IX's or may become so, and whether they are ready.
+use crate::lane::Waiter;
 use crate::slab::Id;
 use crate::stream::{Phase, Stream};
 use libix::raw::Received;
@@ -75,6 +76,8 @@ pub struct Listener {
     pub both: bool,
     /// `shutdown` has ended it.
     pub shut: bool,
+    /// The elastic thread of whoever last waited for it alone.
+    pub lane: Option<usize>,
 }
 
 /// A datagram that waits.
@@ -83,6 +86,8 @@ pub struct Waiting {
     pub data: Received,
     /// Its sender.
     pub from: SocketAddr,
+    /// The elastic thread that it came in on.
+    pub lane: usize,
 }
 
 /// A UDP socket.
@@ -96,8 +101,6 @@ pub struct Datagrams {
     pub inbox: VecDeque<Waiting>,
     /// Bytes in it.
     pub inbox_bytes: usize,
-    /// Read, and to be given back.
-    pub done: Vec<Received>,
     /// To be sent.
     pub outbox: VecDeque<(libix::raw::TxBuf, SocketAddr)>,
     /// Bytes of datagrams that were given to `UDP_SENDV` or wait for it.
@@ -179,8 +182,10 @@ pub struct Socket {
     pub error: i32,
     /// Epoll sets that it is in.
     pub watches: Vec<Watch>,
-    /// Threads that wait for it, by their bells.
-    pub waiters: Vec<RawFd>,
+    /// Threads that wait for it.
+    pub waiters: Vec<Waiter>,
+    /// The elastic thread that has its flow, or sends its datagrams.
+    pub lane: usize,
     /// It stands in the list of those with calls to make.
     pub dirty: bool,
     /// The cycle in which a call last found nothing to do.
@@ -204,6 +209,7 @@ impl Socket {
             error: 0,
             watches: Vec::new(),
             waiters: Vec::new(),
+            lane: 0,
             dirty: false,
             idle_cycle: u64::MAX,
         }

@@ -1,13 +1,12 @@
 //! All that the threads of the program share: sockets, epoll sets, calls to be made.
 use crate::epoll::Set;
+use crate::lane::{Called, LANES_MAX, Lane, Name, Names, Role};
 use crate::numbers::Numbers;
 use crate::route::Routes;
 use crate::slab::{Id, Slab};
 use crate::socket::{Datagrams, Kind, Socket};
 use crate::stream::{Ending, Phase};
-use crate::sync::Locked;
-use libix::raw::{TxArena, TxBuf};
-use std::collections::VecDeque;
+use libix::raw::TxBuf;
 use std::os::fd::RawFd;
 
 /// Cookies say what they name by their upper bits; names of sockets leave these free.
@@ -20,8 +19,8 @@ pub mod cookie {
 
 /// A port that the dataplane listens at, for all sockets of this process that do.
 pub struct Port {
-    /// Dataplane's name, or why not; `None`: not known yet.
-    pub listener: Option<Result<u64, libix::Error>>,
+    /// The dataplane's names.
+    pub names: Names,
     /// Its listening sockets.
     pub members: Vec<Id>,
     /// Whose turn it is.
@@ -35,10 +34,8 @@ pub struct Port {
 /// A UDP port that is bound, for all sockets of this process that are bound there in the same way.
 /// Linux lets them (`SO_REUSEADDR`): a server has one socket for new peers, and one connected to each.
 pub struct UdpPort {
-    /// Dataplane's name, once it is known.
-    pub id: Option<u64>,
-    /// `UDP_BIND` was called.
-    pub asked: bool,
+    /// The dataplane's names.
+    pub names: Names,
     /// Its sockets, oldest first.
     pub members: Vec<Id>,
     /// What `UDP_BIND` asks for.
@@ -67,17 +64,6 @@ pub enum Pending {
     Memory,
 }
 
-/// Who runs the dataplane.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
-    /// Nobody.
-    Free,
-    /// A thread of the program.
-    Program,
-    /// Our own thread, while the program does something else.
-    Helper,
-}
-
 /// What the threads of the program share.
 pub struct Core {
     /// Sockets.
@@ -92,49 +78,24 @@ pub struct Core {
     pub udp_ports: Slab<UdpPort>,
     /// Memory of datagrams that are being sent, and whose they are.
     pub datagrams: Slab<(TxBuf, Id)>,
-    /// Transmit memory; there is some when the dataplane is entered.
-    pub tx: Option<Locked<TxArena>>,
+    /// What belongs to each elastic thread.
+    pub lanes: [Lane; LANES_MAX],
+    /// So many of them there are; before the dataplane begins, one.
+    pub lane_count: usize,
     /// First and last port that a program is given which does not say one.
     pub ephemeral: (u16, u16),
     /// Which addresses are ours.
     pub routes: Routes,
     /// The dataplane's address.
     pub address: Option<std::net::IpAddr>,
-    /// Sockets with calls to make.
-    pub dirty: VecDeque<Id>,
-    /// Connections that hold the end of what is unsent back (`TCP_CORK`).
-    pub corked: Vec<Id>,
     /// Largest TCP payload of one packet, bytes.
     pub mss: u64,
-    /// Ports to be opened.
-    pub new_ports: Vec<Id>,
-    /// Listeners to be closed, by the dataplane's names.
-    pub old_ports: Vec<u64>,
-    /// UDP ports to be unbound, by the dataplane's names.
-    pub old_udp_ports: Vec<u64>,
-    /// What the answers of the last batch are for.
-    pub pending: Vec<Pending>,
-    /// Transmit memory was asked for.
-    pub memory_asked: bool,
-    /// The dataplane has refused more transmit memory.
-    pub memory_refused: bool,
-    /// Somebody found no transmit memory in this cycle.
-    pub starved: bool,
-    /// Who runs the dataplane.
-    pub role: Role,
-    /// Threads of the program that want to.
-    pub wants_role: Vec<RawFd>,
-    /// The helper's bell while it sleeps for long.
-    pub helper_sleeps: Option<RawFd>,
-    /// The driver was asked to come back.
-    kicked: bool,
-    /// Cycles so far.
-    pub cycle: u64,
-    bells: Vec<RawFd>,
+    /// Threads that wait for nobody to be inside the dataplane.
+    pub stay_out: u32,
+    /// Threads to be told of something.
+    pub called: Called,
     /// Our set of the program's real sets that are quiet, for the helper.
     pub quiet_sets: Option<RawFd>,
-    /// What the dataplane watches beside its own.
-    pub watched: Option<RawFd>,
     /// The program ends.
     pub leaving: bool,
     /// A thread of ours waits until the process that has the dataplane ends.
@@ -151,64 +112,76 @@ impl Core {
             ports: Slab::new(),
             udp_ports: Slab::new(),
             datagrams: Slab::new(),
-            tx: None,
+            lanes: [const { Lane::new() }; LANES_MAX],
+            lane_count: 1,
             ephemeral: (32768, 60999),
             routes: Routes::none(),
             address: None,
-            dirty: VecDeque::new(),
-            corked: Vec::new(),
             mss: 1,
-            new_ports: Vec::new(),
-            old_ports: Vec::new(),
-            old_udp_ports: Vec::new(),
-            pending: Vec::new(),
-            memory_asked: false,
-            memory_refused: false,
-            starved: false,
-            role: Role::Free,
-            wants_role: Vec::new(),
-            helper_sleeps: None,
-            kicked: false,
-            cycle: 0,
-            bells: Vec::new(),
+            stay_out: 0,
+            called: Called::nobody(),
             quiet_sets: None,
-            watched: None,
             leaving: false,
             waits_for_seat: false,
         }
     }
 
-    /// Whether a thread is inside the dataplane that should come out for calls that wait.
-    pub fn wants_kick(&mut self) -> bool {
-        let waits = self.has_calls() || !self.wants_role.is_empty();
-        let kick = self.role != Role::Free && waits && !self.kicked;
-        self.kicked |= kick;
-        kick
+    /// Whether the dataplane has begun in this process.
+    pub fn has_begun(&self) -> bool {
+        self.lanes[0].tx.is_some()
+    }
+
+    /// The elastic threads.
+    pub fn all_lanes(&self) -> &[Lane] {
+        &self.lanes[..self.lane_count]
+    }
+
+    /// The elastic thread that the calling thread runs when it waits.
+    pub fn home(&self) -> usize {
+        crate::lane::home(self.lane_count)
+    }
+
+    /// The dataplane begins with so many elastic threads: each opens what was noted so far.
+    pub fn has_lanes(&mut self, count: usize) {
+        self.lane_count = count.clamp(1, LANES_MAX);
+        for lane in &mut self.lanes[..self.lane_count] {
+            (lane.new_ports, lane.new_udp_ports) = (self.ports.ids(), self.udp_ports.ids());
+        }
+        for id in self.ports.ids() {
+            if let Some(port) = self.ports.get_mut(id) {
+                port.names = Names::unasked(self.lane_count);
+            }
+        }
+        for id in self.udp_ports.ids() {
+            if let Some(port) = self.udp_ports.get_mut(id) {
+                port.names = Names::unasked(self.lane_count);
+            }
+        }
+    }
+
+    /// Elastic threads, a bit each, with a thread inside that should come out: for calls that wait, or
+    /// because something is ready that it waits for.
+    pub fn take_kicks(&mut self) -> u64 {
+        let (called, mut drivers) = (self.called.take_drivers(), 0);
+        for (index, lane) in self.lanes[..self.lane_count].iter_mut().enumerate() {
+            let is_called = called >> index & 1 != 0;
+            let waits = is_called || lane.has_calls() || !lane.wants_role.is_empty();
+            if lane.role != Role::Free && waits && !lane.kicked {
+                lane.kicked = true;
+                drivers |= 1 << index;
+            }
+        }
+        drivers
     }
 
     /// A thread has come out of the dataplane; answers whether somebody wanted it to.
-    pub fn came_out(&mut self) -> bool {
-        core::mem::take(&mut self.kicked)
-    }
-
-    /// Whether there are calls to make.
-    pub fn has_calls(&self) -> bool {
-        !self.dirty.is_empty()
-            || !self.new_ports.is_empty()
-            || !self.old_ports.is_empty()
-            || !self.old_udp_ports.is_empty()
-    }
-
-    /// Bells to be rung once the lock is released.
-    pub fn take_bells(&mut self) -> Option<Vec<RawFd>> {
-        if self.bells.is_empty() { None } else { Some(core::mem::take(&mut self.bells)) }
+    pub fn came_out(&mut self, lane: usize) -> bool {
+        core::mem::take(&mut self.lanes[lane].kicked)
     }
 
     /// Has this bell rung once the lock is released.
     pub fn ring(&mut self, bell: RawFd) {
-        if !self.bells.contains(&bell) {
-            self.bells.push(bell);
-        }
+        self.called.ring(bell);
     }
 
     /// Notes that a socket has calls to make.
@@ -217,19 +190,15 @@ impl Core {
             && !socket.dirty
         {
             socket.dirty = true;
-            self.dirty.push_back(id);
+            self.lanes[socket.lane].dirty.push_back(id);
         }
     }
 
     /// Something about a socket has changed: tells those who wait for any of these `EPOLL*` bits.
     pub fn tell(&mut self, id: Id, bits: i32) {
-        let Core { sockets, sets, bells, .. } = self;
+        let Core { sockets, sets, called, .. } = self;
         let Some(socket) = sockets.get_mut(id) else { return };
-        let mut ring = |bell: RawFd| {
-            if !bells.contains(&bell) {
-                bells.push(bell);
-            }
-        };
+        let mut ring = |waiter| called.add(waiter);
         socket.waiters.drain(..).for_each(&mut ring);
         for watch in &socket.watches {
             crate::epoll::tell(sets, *watch, bits as u32, &mut ring);
@@ -248,7 +217,7 @@ impl Core {
                 self.sockets.remove(id);
             }
             // Nobody has heard of it yet.
-            Kind::Datagrams(_) if self.tx.is_none() => {
+            Kind::Datagrams(_) if self.lanes[0].tx.is_none() => {
                 self.leave_udp_port(id);
                 self.sockets.remove(id);
             }
@@ -260,6 +229,9 @@ impl Core {
                 if stream.phase == Phase::Dead || stream.phase == Phase::ToConnect {
                     self.sockets.remove(id);
                     return;
+                }
+                if stream.mate.is_some() {
+                    return self.close_pair(id);
                 }
                 // Unread data: the peer must hear that it was not read (RFC 2525, 2.17).
                 let abort = stream.inbox.len() > 0
@@ -284,23 +256,30 @@ impl Core {
             }
             self.close_dead_or_touch(waiting);
         }
-        let Some(port) = self.ports.get_mut(port_id) else { return };
-        port.members.retain(|member| *member != id);
-        if port.members.is_empty() {
-            if let Some(Ok(listener)) = port.listener {
-                self.old_ports.push(listener);
-            }
-            let unheard = self.new_ports.len();
-            self.new_ports.retain(|port| *port != port_id);
-            if port.listener.is_some() || self.new_ports.len() < unheard {
-                self.ports.remove(port_id);
-            }
+        if let Some(port) = self.ports.get_mut(port_id) {
+            port.members.retain(|member| *member != id);
+            self.close_port(port_id);
+        }
+    }
+
+    /// Ends a port that nobody is at any more. Where its name is awaited the answer ends it.
+    pub fn close_port(&mut self, id: Id) {
+        let Some(port) = self.ports.get(id).filter(|port| port.members.is_empty()) else { return };
+        for lane in &mut self.lanes {
+            lane.new_ports.retain(|port| *port != id);
+        }
+        if !port.names.is_awaited() {
+            port.names.all().for_each(|(lane, name)| self.lanes[lane].old_ports.push(name));
+            self.ports.remove(id);
         }
     }
 
     fn close_dead_or_touch(&mut self, id: Id) {
-        let dead = self.sockets.get_mut(id).and_then(Socket::stream);
-        if dead.is_some_and(|stream| stream.phase == Phase::Dead) {
+        let Some(stream) = self.sockets.get_mut(id).and_then(Socket::stream) else { return };
+        if let Some(mate) = stream.mate {
+            self.sockets.remove(id);
+            self.died(mate, libc::ECONNRESET);
+        } else if stream.phase == Phase::Dead {
             self.sockets.remove(id);
         } else {
             self.touch(id);
@@ -309,8 +288,8 @@ impl Core {
 
     /// The dataplane has begun: whoever waits looks again.
     pub fn everybody_looks(&mut self) {
-        for bell in core::mem::take(&mut self.wants_role) {
-            self.ring(bell);
+        for lane in &mut self.lanes {
+            lane.wants_role.drain(..).for_each(|bell| self.called.ring(bell));
         }
     }
 
@@ -318,24 +297,18 @@ impl Core {
     /// with; connections are its parent's. Whatever lies in the parent's packet memory is forgotten:
     /// that memory is not here.
     pub fn forked(&mut self) {
-        use core::mem::{forget, take};
-        (self.role, self.kicked, self.watched, self.starved) = (Role::Free, false, None, false);
-        (self.memory_asked, self.memory_refused, self.waits_for_seat) = (false, false, false);
-        (self.tx, self.helper_sleeps) = (None, None);
-        (self.wants_role, self.bells) = (Vec::new(), Vec::new());
+        use core::mem::forget;
+        self.lanes.iter_mut().for_each(Lane::forked);
+        crate::lane::forked();
+        (self.called, self.stay_out, self.waits_for_seat) = (Called::nobody(), 0, false);
         if let Some(fd) = self.quiet_sets.take() {
             crate::sync::close_private(fd);
         }
-        self.dirty.clear();
-        self.corked.clear();
-        self.old_ports.clear();
-        self.old_udp_ports.clear();
-        forget(take(&mut self.pending));
         forget(core::mem::replace(&mut self.datagrams, Slab::new()));
         for id in self.sockets.ids() {
             let Some(socket) = self.sockets.get_mut(id) else { continue };
             socket.waiters.clear();
-            socket.dirty = false;
+            (socket.dirty, socket.lane) = (false, 0);
             if socket.fds == 0 {
                 forget(self.sockets.remove(id));
                 continue;
@@ -358,17 +331,8 @@ impl Core {
                 set.unwatched();
             }
         }
-        for id in self.udp_ports.ids() {
-            if let Some(port) = self.udp_ports.get_mut(id) {
-                (port.id, port.asked) = (None, false);
-            }
-        }
-        self.new_ports = self.ports.ids();
-        for id in self.new_ports.clone() {
-            if let Some(port) = self.ports.get_mut(id) {
-                port.listener = None;
-            }
-        }
+        // Until its own dataplane begins.
+        self.has_lanes(1);
     }
 
     /// A UDP socket joins its port; there is a new one if it is the first.
@@ -377,7 +341,11 @@ impl Core {
             self.udp_ports.get(*port).is_some_and(|port| port.at == at && !port.members.is_empty())
         });
         let port = same.unwrap_or_else(|| {
-            self.udp_ports.insert(UdpPort { id: None, asked: false, members: Vec::new(), at })
+            let names = Names::unasked(self.lane_count);
+            let port = self.udp_ports.insert(UdpPort { names, members: Vec::new(), at });
+            let lanes = &mut self.lanes[..self.lane_count];
+            lanes.iter_mut().for_each(|lane| lane.new_udp_ports.push(port));
+            port
         });
         if let Some(port) = self.udp_ports.get_mut(port) {
             port.members.push(id);
@@ -387,16 +355,41 @@ impl Core {
         }
     }
 
-    /// A UDP socket leaves its port. Answers the dataplane's name of the port if it was the last one
-    /// there; then it has to be unbound.
-    pub fn leave_udp_port(&mut self, id: Id) -> Option<u64> {
-        let name = self.sockets.get_mut(id).and_then(Socket::datagrams)?.port;
-        let port = self.udp_ports.get_mut(name)?;
-        port.members.retain(|member| *member != id);
-        if !port.members.is_empty() || (port.asked && port.id.is_none()) {
-            return None;
+    /// A UDP socket leaves its port, which ends if it was the last one there.
+    pub fn leave_udp_port(&mut self, id: Id) {
+        let udp = self.sockets.get_mut(id).and_then(Socket::datagrams);
+        let Some(name) = udp.map(|udp| udp.port) else { return };
+        if let Some(port) = self.udp_ports.get_mut(name) {
+            port.members.retain(|member| *member != id);
+            self.close_udp_port(name);
         }
-        self.udp_ports.remove(name)?.id
+    }
+
+    /// Ends a UDP port that nobody is at any more. Where its name is awaited the answer ends it.
+    pub fn close_udp_port(&mut self, id: Id) {
+        let Some(port) = self.udp_ports.get(id).filter(|port| port.members.is_empty()) else {
+            return;
+        };
+        for lane in &mut self.lanes {
+            lane.new_udp_ports.retain(|port| *port != id);
+        }
+        if !port.names.is_awaited() {
+            port.names.all().for_each(|(lane, name)| self.lanes[lane].old_udp_ports.push(name));
+            self.udp_ports.remove(id);
+        }
+    }
+
+    /// An elastic thread has opened a port, or refused to; with `udp`, a UDP port.
+    pub fn opened(&mut self, lane: usize, id: Id, answer: Result<u64, libix::Error>, udp: bool) {
+        let names = match udp {
+            true => self.udp_ports.get_mut(id).map(|port| &mut port.names),
+            false => self.ports.get_mut(id).map(|port| &mut port.names),
+        };
+        if let Some(names) = names {
+            names.set(lane, Name::Is(answer));
+        }
+        // All may have left meanwhile.
+        if udp { self.close_udp_port(id) } else { self.close_port(id) }
     }
 
     /// Takes a socket out of all epoll sets.
@@ -417,6 +410,6 @@ impl Core {
             _ => false,
         };
         let mut sockets = self.sockets.ids().into_iter().filter_map(|id| self.sockets.get(id));
-        self.has_calls() || sockets.any(unfinished)
+        self.all_lanes().iter().any(Lane::has_calls) || sockets.any(unfinished)
     }
 }

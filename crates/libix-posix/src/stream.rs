@@ -34,6 +34,13 @@ impl Inbox {
         self.pieces.push_back(data);
     }
 
+    /// Takes bytes in that come from no buffer of the dataplane.
+    pub fn append(&mut self, bytes: &[u8]) {
+        debug_assert!(self.pieces.is_empty());
+        self.bytes += bytes.len();
+        self.saved.extend(bytes);
+    }
+
     /// Copies the first unread bytes out, and forgets them unless it is only a look (`MSG_PEEK`).
     pub fn read(&mut self, to: &mut Scatter<'_>, peek: bool) -> usize {
         let room = to.left();
@@ -167,6 +174,11 @@ impl Outbox {
         })
     }
 
+    /// So many are with the other end, which is a socket of this process, until it has read them.
+    pub fn lend(&mut self, bytes: u64) {
+        self.flying += bytes;
+    }
+
     /// A `SENDV` took so many.
     pub fn taken(&mut self, bytes: u64) {
         let bytes = bytes.min(self.unsent);
@@ -250,6 +262,10 @@ pub struct Stream {
     pub queued_at: Option<Id>,
     /// Since when `TCP_CORK` holds the end of what is unsent back, µs.
     pub held_us: Option<u64>,
+    /// The other end, if that is a socket of this process.
+    pub mate: Option<Id>,
+    /// So many elastic threads have refused to connect it.
+    pub refused_by: usize,
     /// Options that the dataplane has not heard of.
     pub options_changed: bool,
     /// It was open once.
@@ -285,6 +301,8 @@ impl Stream {
             ending: Ending::No,
             queued_at: None,
             held_us: None,
+            mate: None,
+            refused_by: 0,
             options_changed: false,
             was_open: phase == Phase::ToAccept,
             announced: phase == Phase::ToAccept,

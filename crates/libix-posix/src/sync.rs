@@ -1,9 +1,10 @@
 //! The one lock, and what is only touched under it or by the thread that runs the dataplane.
 //!
 //! Everything of this library that is shared lies in [`Core`], behind one mutex: an uncontended one
-//! costs two atomic instructions a call, and no order of locks can be wrong. The elastic thread is
-//! not in it: whoever has the role of driver ([`crate::drive`]) uses it without the lock, for it may
+//! costs two atomic instructions a call, and no order of locks can be wrong. Elastic threads are
+//! not in it: whoever has the role of driver ([`crate::drive`]) uses one without the lock, for it may
 //! sleep in there.
+use crate::lane::LANES_MAX;
 use crate::signals;
 use crate::state::Core;
 use core::cell::UnsafeCell;
@@ -44,15 +45,14 @@ impl Drop for Guard {
     #[inline]
     fn drop(&mut self) {
         let Some(mut core) = self.0.take() else { return };
-        let kick = core.wants_kick();
-        let bells = core.take_bells();
+        let mut drivers = core.take_kicks();
+        let bells = core.called.take_bells();
         drop(core);
-        if kick {
-            crate::drive::kick();
+        while drivers != 0 {
+            crate::drive::kick(drivers.trailing_zeros() as usize);
+            drivers &= drivers - 1;
         }
-        if let Some(bells) = bells {
-            bells.into_iter().for_each(ring);
-        }
+        bells.into_iter().for_each(ring);
         signals::release();
     }
 }
@@ -95,7 +95,7 @@ pub fn new_bell() -> RawFd {
 }
 
 /// Starts a thread of ours, with all signals blocked: the program's handlers run on its own threads.
-pub fn spawn(name: &str, life: fn()) {
+pub fn spawn(name: &str, life: impl FnOnce() + Send + 'static) {
     // SAFETY: sets of ours; the call cannot fail with these arguments.
     unsafe {
         let (mut all, mut before) = core::mem::zeroed::<(libc::sigset_t, libc::sigset_t)>();
@@ -135,14 +135,14 @@ pub fn close_private(fd: RawFd) {
     crate::ops::freed(fd);
 }
 
-/// The elastic thread, used by the driver only.
+/// An elastic thread, used by its driver only.
 pub struct Elastic(UnsafeCell<Option<Thread>>);
 
-// SAFETY: `with` demands the role of driver, of which there is one.
+// SAFETY: `get` demands the role of driver, of which there is one.
 unsafe impl Sync for Elastic {}
 
-/// The one elastic thread of this process that unmodified programs use.
-pub static ELASTIC: Elastic = Elastic(UnsafeCell::new(None));
+/// The elastic threads of this process that unmodified programs use.
+pub static ELASTIC: [Elastic; LANES_MAX] = [const { Elastic(UnsafeCell::new(None)) }; LANES_MAX];
 
 impl Elastic {
     /// Puts it in.

@@ -24,19 +24,19 @@ pub const TABLE: &[Row] = &[
     ),
     (
         "connect",
-        "loopback: Linux. A network of the dataplane: IX. A network of a Linux interface: Linux. Else IX if there is a gateway",
-        "corners connecting; route.rs",
+        "loopback: Linux. The dataplane's own address: a listener of the same process, or the socket itself, without a packet. A network of the dataplane: IX. A network of a Linux interface: Linux. Else IX if there is a gateway",
+        "corners connecting, itself, no_ports; route.rs",
     ),
     ("connect (AF_UNSPEC)", "UDP: no peer any more. TCP: EOPNOTSUPP", "corners datagrams"),
     (
         "read, readv, recv, recvfrom, recvmsg, recvmmsg",
-        "IX; MSG_PEEK, MSG_WAITALL, MSG_DONTWAIT, MSG_TRUNC; no control messages; urgent data comes in line",
-        "corners reading, datagrams",
+        "IX; MSG_PEEK, MSG_WAITALL, MSG_DONTWAIT, MSG_TRUNC; no control messages; urgent data comes in line, as with SO_OOBINLINE",
+        "corners reading, urgent, datagrams",
     ),
     (
         "write, writev, send, sendto, sendmsg, sendmmsg",
-        "IX; copied into transmit memory, sent with the next cycle; SIGPIPE as on Linux; MSG_ZEROCOPY copies",
-        "corners writing, broken_pipe, datagrams",
+        "IX; copied into transmit memory, sent with the next cycle; SIGPIPE as on Linux; MSG_ZEROCOPY copies; MSG_OOB sends in line",
+        "corners writing, urgent, broken_pipe, datagrams",
     ),
     ("sendfile", "IX: read from the file, copied", "corners writing"),
     ("splice, tee", "EINVAL, said once in the log: programs copy instead", "none"),
@@ -56,8 +56,8 @@ pub const TABLE: &[Row] = &[
     ("ioctl(FIONREAD, TIOCOUTQ, SIOCATMARK)", "IX", "corners reading, writing"),
     (
         "setsockopt",
-        "SO_REUSEADDR, SO_KEEPALIVE, SO_LINGER, TCP_NODELAY, TCP_CORK, TCP_QUICKACK: noted. Others: asked of the Linux socket, which knows what there is. In force on IX: SO_REUSEADDR, SO_REUSEPORT, SO_KEEPALIVE, SO_RCVTIMEO, SO_SNDTIMEO, SO_LINGER, SO_SNDBUF, SO_RCVBUF (UDP), SO_RCVLOWAT, IPV6_V6ONLY, TCP_CORK, TCP_KEEPIDLE. TCP_NODELAY is always on",
-        "corners options, numbers, corks",
+        "SO_REUSEADDR, SO_KEEPALIVE, SO_LINGER, TCP_NODELAY, TCP_CORK, TCP_QUICKACK: noted. Others: asked of the Linux socket, which knows what there is. In force on IX: SO_REUSEADDR, SO_REUSEPORT, SO_KEEPALIVE, SO_RCVTIMEO, SO_SNDTIMEO, SO_LINGER, SO_SNDBUF, SO_RCVBUF (UDP; a TCP window has the dataplane's own bound), SO_RCVLOWAT, IPV6_V6ONLY, TCP_CORK, TCP_KEEPIDLE. TCP_NODELAY is always on",
+        "corners options, buffers, numbers, corks",
     ),
     (
         "getsockopt",
@@ -115,17 +115,21 @@ pub const TABLE: &[Row] = &[
 const MORE: &str = "
 ## Threads
 
-A program has one elastic thread of the dataplane, whatever threads it has itself; `ix run` refuses more than one
-hardware thread in `--cpus` for it. What holds:
+A program has as many elastic threads as `--cpus` names (behind the wall one, yet: `--domain none` for more), whatever
+threads it has itself. What holds:
 
 - Any thread may use any socket: accepted on one, read on another, closed by a third.
-- The thread that has to wait runs the dataplane meanwhile. A program with one busy thread so never hands
-  anything over.
-- Others that wait sleep, and are woken by a write to an eventfd when an event is theirs: microseconds, as Linux's own
-  wake-ups. So `memcached -t 2` works and is no faster than `-t 1`.
-- Listeners of several threads at one port (`SO_REUSEPORT`) get connections in turn.
-- A connection does not move to the thread that polls it, and more than one elastic thread for one program does not
-  exist yet.
+- A thread that waits for sockets of IX has one elastic thread, and runs it while it waits: the one with the fewest
+  threads when it first did. A program with one busy thread for each so never hands anything over.
+- Threads that have the same elastic thread take turns: one runs it, the others sleep and are woken by a write to an
+  eventfd when an event is theirs, microseconds as Linux's own wake-ups. Whoever has just been woken runs it next.
+- A connection stays with the elastic thread that its flow group belongs to, and does not move to the thread that uses
+  it. Where those differ, each has the other come out of its cycle: no wake-up while both are busy.
+- Of several listeners at one port (`SO_REUSEPORT`) those whose thread has the elastic thread of a new connection
+  get it, in turn; so a program with a listener a thread shares nothing. `accept` on one listener from several
+  threads works, and connections then are where they are.
+- The books of all sockets are behind one lock, held for the time of a call.
+- Flow groups of such a program do not migrate, and its elastic threads cannot be parked.
 
 ## What goes on to Linux
 

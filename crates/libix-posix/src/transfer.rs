@@ -1,6 +1,7 @@
 //! Bytes in and out: what `read`, `write` and their kin come down to. An error is an errno.
 use crate::dispatch::charged;
 use crate::drive::{self, How, Interest, Stop};
+use crate::lane::Lane;
 use crate::mem::{self, Gather, Scatter};
 use crate::ops::{self, Instead, Outcome, socket_of};
 use crate::route::Whose;
@@ -141,15 +142,21 @@ fn take_bytes(
     *total += n;
     // The window is opened in large steps: the rest of what is read now goes along.
     let touch = stream.inbox.has_done();
-    let ended = stream.eof || stream.read_shut || stream.phase == Phase::Dead;
+    let mate = stream.mate.filter(|_| n > 0 && !peek);
+    let eof = stream.eof;
+    let ended = eof || stream.read_shut || stream.phase == Phase::Dead;
     let connecting = stream.is_connecting();
     if touch {
         core.touch(id);
     }
+    if let Some(mate) = mate {
+        core.took_from_mate(mate, n);
+    }
     if to.left() == 0 || (*total > 0 && !whole) {
         return Some(Ok(()));
     }
-    if error != 0 {
+    // Whoever has read the end goes on reading it, whatever came after it.
+    if error != 0 && !eof {
         if *total == 0
             && let Some(socket) = core.sockets.get_mut(id)
         {
@@ -184,11 +191,10 @@ fn take_datagram(
     };
     if to.is_wrong() {
         // Linux has taken it out by then.
-        let data = first.data;
+        let (data, lane) = (first.data, first.lane);
         udp.inbox.pop_front();
         udp.inbox_bytes -= charged(data).min(udp.inbox_bytes);
-        udp.done.push(data);
-        core.touch(id);
+        core.lanes[lane].read.push(data);
         return Some(Err(libc::EFAULT));
     }
     // SAFETY: not given back: it is queued, and the lock is held.
@@ -202,11 +208,10 @@ fn take_datagram(
         flags: if cut { MSG_TRUNC } else { 0 },
     };
     if flags & MSG_PEEK == 0 {
-        let data = first.data;
+        let (data, lane) = (first.data, first.lane);
         udp.inbox.pop_front();
         udp.inbox_bytes -= charged(data).min(udp.inbox_bytes);
-        udp.done.push(data);
-        core.touch(id);
+        core.lanes[lane].read.push(data);
     }
     Some(Ok(received))
 }
@@ -250,9 +255,10 @@ fn give_bytes(
     from: &mut Gather<'_>,
     total: &mut usize,
 ) -> Option<Result<(), i32>> {
-    let Core { sockets, tx, starved, .. } = core;
+    let Core { sockets, lanes, .. } = core;
     let Some(socket) = sockets.get_mut(id) else { return Some(Err(libc::EBADF)) };
     let limit = socket.options.send_buffer;
+    let Lane { tx, starved, .. } = &mut lanes[socket.lane];
     if socket.error != 0 {
         let errno = socket.error;
         if *total == 0 {
@@ -272,6 +278,10 @@ fn give_bytes(
     }
     if from.is_wrong() {
         return Some(Err(libc::EFAULT));
+    }
+    if let Some(mate) = stream.mate {
+        *total += core.give_to_mate(id, mate, from);
+        return (from.left() == 0).then_some(Ok(()));
     }
     let Some(tx) = tx else { return Some(Err(libc::ENOBUFS)) };
     let room = stream.space(limit);
@@ -343,9 +353,10 @@ fn give_datagram(
     len: usize,
     to: Option<SocketAddr>,
 ) -> Option<Result<usize, i32>> {
-    let Core { sockets, tx, starved, .. } = core;
+    let Core { sockets, lanes, .. } = core;
     let Some(socket) = sockets.get_mut(id) else { return Some(Err(libc::EBADF)) };
     let limit = socket.options.send_buffer;
+    let Lane { tx, starved, .. } = &mut lanes[socket.lane];
     match socket.take_error() {
         0 => {}
         errno => return Some(Err(errno)),
@@ -385,6 +396,7 @@ pub fn queued(fd: RawFd) -> Outcome<(usize, usize)> {
     match &core.sockets.get_mut(id).ok_or(libc::EBADF)?.kind {
         Kind::Linux | Kind::Idle { .. } | Kind::Lost => Err(Instead::Linux),
         Kind::Listener(_) => Err(libc::EINVAL.into()),
+        Kind::Stream(stream) if stream.mate.is_some() => Ok((stream.inbox.len(), 0)),
         Kind::Stream(stream) => Ok((stream.inbox.len(), stream.outbox.len() as usize)),
         Kind::Datagrams(udp) => {
             Ok((udp.inbox.front().map_or(0, |first| first.data.len() as usize), udp.flying))

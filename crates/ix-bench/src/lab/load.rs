@@ -2,7 +2,7 @@
 use super::{Host, IX_CLIENT, Lab, Server};
 use crate::process::Process;
 use crate::serve::linux_flags;
-use ix_cli::problem::Result;
+use ix_cli::problem::{Problem, Result};
 use serde_json::Value;
 use std::ffi::OsString;
 use std::time::Duration;
@@ -54,6 +54,22 @@ impl Lab {
             }
         };
         Ok(Load { process: Process::start(command, &format!("{} client", host.system()))? })
+    }
+
+    /// Runs a program under `ix run` at the client's end, to its end; answers what it prints.
+    pub fn run_at_client(&self, flags: &[&str], args: &[OsString]) -> Result<String> {
+        let flags: Vec<OsString> = flags.iter().map(Into::into).collect();
+        let nic = self.nic(false);
+        let cpu = self.cpus.1;
+        let mut command = self.ix_command(&self.client, &nic, IX_CLIENT, &[cpu], &flags, args);
+        let what = || format!("cannot run {} at the client's end", args[0].display());
+        let output = command.output().map_err(|e| Problem::new(what(), e))?;
+        if !output.status.success() {
+            let said = String::from_utf8_lossy(&output.stderr);
+            let last = said.lines().last().unwrap_or("it said nothing").to_owned();
+            return Err(Problem::new(what(), last));
+        }
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
     /// Arguments of an `ix echo` client against a server.

@@ -294,6 +294,12 @@ impl Directory {
         }
         for group in groups.iter() {
             let owner = self.plan.thread_of(group);
+            if self.lives[owner].shared {
+                return Err(format!(
+                    "flow group {group} cannot move: the program does not know of elastic threads, \
+                     and would not hear of it"
+                ));
+            }
             self.check(owner, &[ThreadState::Active])
                 .map_err(|why| format!("flow group {group} cannot move: {why}"))?;
         }

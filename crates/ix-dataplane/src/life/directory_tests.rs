@@ -174,6 +174,9 @@ fn what_cannot_be_is_refused_and_says_why() {
     world.directory.share(1);
     let said = world.begin(1, Command::Park { thread: 1 }).unwrap_err();
     assert!(said.contains("no Linux thread of its own"), "{said}");
+    let groups = [1].into_iter().collect();
+    let said = world.begin(1, Command::Migrate { groups, to: 0 }).unwrap_err();
+    assert!(said.contains("does not know of elastic threads"), "{said}");
     // Nobody has entered it.
     let mut directory = Directory::new(2, |group| group % 2);
     directory.enter(0);

@@ -24,7 +24,7 @@ fn compile(test: &str, name: &str) -> Option<PathBuf> {
     let program = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{test}-{name}"));
     let source = format!("{folder}/{name}.c");
     let mut cc = Command::new("cc");
-    cc.args(["-O1", "-w", "-o"]).arg(&program).arg(&source);
+    cc.args(["-O1", "-w", "-pthread", "-o"]).arg(&program).arg(&source);
     match cc.status() {
         Ok(status) => {
             assert!(status.success(), "{source} does not compile");
@@ -129,7 +129,7 @@ fn corner_cases_are_linuxs() {
         let Some(bed) = Bed::new(test, nic, 1) else { return };
         narrow(&bed);
         let _peer = start_peer(&bed);
-        let service = bed.start(&run);
+        let service = bed.start_after("local_ports = '40000-40499'", &run);
         let (status, lines) = service.process.wait(Duration::from_secs(60));
         assert!(status.success(), "on IX: {lines:#?}");
         let ix = said(&lines);
@@ -137,6 +137,94 @@ fn corner_cases_are_linuxs() {
             assert_eq!(ix, linux, "line {number} on {nic:?}; IX said {lines:#?}");
         }
         assert_eq!(ix.len(), linux.len(), "{lines:#?}");
+    }
+}
+
+/// `threads` with two threads of each shape, on two elastic threads.
+fn threads(test: &str, nic: Nic, shape: &str) -> Option<(Bed, Service)> {
+    let program = compile(test, "threads")?;
+    let bed = Bed::new(test, nic, 2)?;
+    let program = [program.to_str().expect("text"), shape, "2", "7"];
+    let service = bed.start(&program);
+    let ready = if shape == "listeners" { 2 } else { 1 };
+    service.process.wait_for_nth("ready", ready, PATIENCE);
+    Some((bed, service))
+}
+
+/// Sixteen connections at once; of each its own port, and which of the program's threads has it.
+fn answered_by(bed: &Bed) -> Vec<(TcpStream, u8)> {
+    let clients: Vec<_> = (0..16u8)
+        .map(|_| {
+            let mut stream = bed.client.run(|| connect_to(SERVICE));
+            std::thread::spawn(move || {
+                let mut name = [0];
+                for round in 0..20usize {
+                    let sent: Vec<u8> = (0..500 * round + 1).map(|n| (n * 7 >> 3) as u8).collect();
+                    stream.write_all(&sent).expect("write");
+                    if round == 0 {
+                        stream.read_exact(&mut name).expect("who serves");
+                    }
+                    let mut back = vec![0; sent.len()];
+                    stream.read_exact(&mut back).expect("the echo");
+                    assert!(back == sent, "what came back differs");
+                }
+                (stream, name[0])
+            })
+        })
+        .collect();
+    clients.into_iter().map(|client| client.join().expect("a client")).collect()
+}
+
+/// Each thread of the program has a listener of its own: it gets the connections of its elastic thread,
+/// and no other thread has anything to do with them.
+#[test]
+fn a_listener_a_thread_shares_nothing() {
+    let test = "a_listener_a_thread_shares_nothing";
+    for nic in Nic::ALL {
+        let Some((bed, service)) = threads(test, nic, "listeners") else { return };
+        support::eventually("each thread has the connections of one elastic thread", || {
+            let streams = answered_by(&bed);
+            let answer = service.client().ask("{\"do\":\"connections\"}").expect("connections");
+            let elastic_thread = |stream: &TcpStream| {
+                let own = stream.local_addr().expect("an address").to_string();
+                let list = answer["connections"].as_array().expect("a list");
+                list.iter().find(|c| c["peer"] == own).expect("it is told")["thread"].as_u64()
+            };
+            let of = |name: u8| {
+                let named = streams.iter().filter(|(_, by)| *by == name);
+                let mut threads: Vec<_> = named.map(|(stream, _)| elastic_thread(stream)).collect();
+                threads.sort_unstable();
+                threads.dedup();
+                threads
+            };
+            let (a, b) = (of(b'A'), of(b'B'));
+            a.len() == 1 && b.len() == 1 && a != b
+        });
+        service.finish(PATIENCE);
+    }
+}
+
+/// Connections that are accepted on one thread, used on another, and go on to a third, whichever elastic
+/// thread has them.
+#[test]
+fn connections_go_from_thread_to_thread() {
+    let test = "connections_go_from_thread_to_thread";
+    for nic in Nic::ALL {
+        let Some((bed, service)) = threads(test, nic, "handing") else { return };
+        let mut streams = answered_by(&bed);
+        support::eventually("both elastic threads have connections", || {
+            streams.extend(answered_by(&bed));
+            service.stats().each("accepted").iter().all(|accepted| *accepted > 0)
+        });
+        for worker in *b"AB" {
+            assert!(streams.iter().any(|(_, name)| *name == worker), "a worker without any");
+        }
+        // Between threads that do not know of each other nothing may be migrated.
+        let refused = service.client().migrate("0-3", 1).expect_err("groups stay");
+        assert!(refused.contains("does not know of elastic threads"), "{refused}");
+        drop(streams);
+        service.comes_to_rest(PATIENCE);
+        service.finish(PATIENCE);
     }
 }
 
@@ -161,8 +249,10 @@ fn memcached_passes_its_clients_tests() {
         eprintln!("SKIPPED {test}: no memcached; apt-get install memcached libmemcached-tools");
         return;
     }
-    for (workers, nic) in [("1", Nic::Tap), ("2", Nic::Tap), ("2", Nic::Afxdp)] {
-        let Some(bed) = Bed::new(test, nic, 1) else { return };
+    for (workers, nic, threads) in
+        [("1", Nic::Tap, 1), ("2", Nic::Afxdp, 1), ("2", Nic::Tap, 2), ("2", Nic::Afxdp, 2)]
+    {
+        let Some(bed) = Bed::new(test, nic, threads) else { return };
         let Some(service) = memcached(&bed, workers) else { return };
         let at = MEMCACHED.ip().to_string();
         let words = ["memccapable", "-h", &at, "-p", "11211"];

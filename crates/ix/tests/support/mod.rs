@@ -145,6 +145,17 @@ impl Bed {
         service
     }
 
+    /// Starts a program with more lines at the head of the configuration.
+    pub fn start_after(&self, lines: &str, program: &[&str]) -> Service {
+        let (namespace, link) = self.service_link();
+        let mut service =
+            self.launch(&format!("{lines}\n{}", self.config(link)), &[], &[], program);
+        if self.nic == Nic::Tap {
+            service.raise_tap(namespace, link, CLIENT, PREFIX);
+        }
+        service
+    }
+
     /// Starts a program under `ix run` with this configuration, where the service's link is.
     pub fn start_with(&self, config: &str, program: &[&str]) -> Service {
         self.launch(config, &[], &[], program)

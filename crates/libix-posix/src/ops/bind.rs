@@ -3,6 +3,7 @@ use super::{
     Instead, Outcome, leave_to_linux, linux_name, move_watches, socket_of, soon, use_linux,
 };
 use crate::drive::Interest;
+use crate::emit::errno_of;
 use crate::real;
 use crate::route::Whose;
 use crate::slab::Id;
@@ -121,7 +122,8 @@ fn in_use(
     })
 }
 
-fn free_port(core: &Core, id: Id, ip: IpAddr, stream: bool) -> Result<u16, i32> {
+/// A port for a socket that says none.
+pub fn free_port(core: &Core, id: Id, ip: IpAddr, stream: bool) -> Result<u16, i32> {
     let (first, last) = core.ephemeral;
     let span = u32::from(last - first) + 1;
     let mut random = 0u16;
@@ -144,13 +146,15 @@ pub fn become_datagrams(mut core: Guard, id: Id) -> Outcome<()> {
         }
     }
     let any = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0);
+    let home = core.home();
     let Some(socket) = core.sockets.get_mut(id) else { return Err(libc::EBADF.into()) };
     socket.kind = Kind::Datagrams(Box::default());
+    socket.lane = home;
     let at = socket.bound.unwrap_or(any);
     core.join_udp_port(id, at);
     move_watches(&mut core, id);
     core.touch(id);
-    if core.tx.is_none() {
+    if !core.has_begun() {
         // Noted: it begins in the process that waits or sends.
         return Ok(());
     }
@@ -159,7 +163,7 @@ pub fn become_datagrams(mut core: Guard, id: Id) -> Outcome<()> {
         match socket.take_error() {
             0 => {
                 let port = socket.datagrams()?.port;
-                core.udp_ports.get(port)?.id.map(|_| Ok(()))
+                core.udp_ports.get(port)?.names.outcome().map(|answer| answer.map_err(errno_of))
             }
             errno => Some(Err(errno)),
         }

@@ -45,6 +45,9 @@ pub fn shutdown(fd: RawFd, how: i32) -> Outcome<()> {
             }
             stream.read_shut |= read;
             stream.write_shut |= write;
+            if let Some(mate) = stream.mate.filter(|_| write) {
+                core.mate_ended(mate);
+            }
         }
     }
     core.touch(id);
@@ -62,7 +65,7 @@ pub fn linger(fd: RawFd) {
         return;
     }
     let Some(stream) = socket.stream() else { return };
-    if stream.phase != Phase::Open || stream.inbox.len() > 0 {
+    if stream.phase != Phase::Open || stream.inbox.len() > 0 || stream.mate.is_some() {
         return;
     }
     stream.write_shut = true;

@@ -3,10 +3,12 @@ use super::{Instead, Outcome, become_datagrams, leave_to_linux, move_watches, so
 use crate::drive::{self, How, Interest, Stop};
 use crate::route::Whose;
 use crate::signals;
+use crate::slab::Id;
 use crate::socket::{Kind, Socket};
+use crate::state::Core;
 use crate::stream::{Phase, Stream};
 use crate::sync::lock;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::RawFd;
 use std::time::Instant;
 
@@ -41,10 +43,21 @@ pub fn connect(fd: RawFd, to: SocketAddr) -> Outcome<()> {
                 }
                 return Ok(());
             }
+            let here = matches!(to.ip(), IpAddr::V4(ip) if core.routes.is_ours(ip));
+            if here {
+                core.connect_here(id, to)?;
+                move_watches(&mut core, id);
+                if nonblocking {
+                    return Err(libc::EINPROGRESS.into());
+                }
+                return Ok(connected(&mut core, id).unwrap_or(Ok(()))?);
+            }
             drive::enter(&mut core)?;
+            let home = core.home();
             if let Some(socket) = core.sockets.get_mut(id) {
                 let stream = Stream::new(Phase::ToConnect, 0, to, None);
                 socket.kind = Kind::Stream(Box::new(stream));
+                socket.lane = home;
                 if let Some(stream) = socket.stream() {
                     stream.options_changed = true;
                 }
@@ -53,8 +66,20 @@ pub fn connect(fd: RawFd, to: SocketAddr) -> Outcome<()> {
             core.touch(id);
             if nonblocking {
                 // The SYN goes now.
-                drop(drive::poll(core));
-                return Err(libc::EINPROGRESS.into());
+                let lane = core.home();
+                // Every elastic thread may be asked, and this one once more.
+                for _ in 0..2 * core.lane_count {
+                    core = drive::poll(core, lane);
+                    let stream = core.sockets.get_mut(id).and_then(Socket::stream);
+                    if stream.is_none_or(|stream| stream.phase != Phase::ToConnect) {
+                        break;
+                    }
+                }
+                let socket = core.sockets.get_mut(id).ok_or(libc::EBADF)?;
+                // Without a port nothing has left; all else is heard of later.
+                let no_port = socket.error == libc::EADDRNOTAVAIL;
+                let errno = if no_port { failed_to_connect(socket) } else { libc::EINPROGRESS };
+                return Err(errno.into());
             }
         }
         Kind::Stream(stream) => match stream.phase {
@@ -75,17 +100,7 @@ pub fn connect(fd: RawFd, to: SocketAddr) -> Outcome<()> {
     let until = timeout.map(|timeout| Instant::now() + timeout);
     let how = How { interest: Interest::Socket(id), until, linux: None, drives: true };
     loop {
-        let (back, result) = drive::wait(core, how, |core| {
-            let socket = core.sockets.get_mut(id)?;
-            match socket.stream()?.phase {
-                Phase::ToConnect | Phase::Connecting => None,
-                Phase::Dead => Some(Err(failed_to_connect(socket))),
-                _ => {
-                    socket.stream()?.announced = true;
-                    Some(Ok(()))
-                }
-            }
-        });
+        let (back, result) = drive::wait(core, how, |core| connected(core, id));
         match result {
             Ok(outcome) => return Ok(outcome?),
             Err(Stop::TimedOut) => return Err(libc::EINPROGRESS.into()),
@@ -96,6 +111,19 @@ pub fn connect(fd: RawFd, to: SocketAddr) -> Outcome<()> {
             Err(Stop::Interrupted) => return Err(libc::EINTR.into()),
         }
         core = back;
+    }
+}
+
+/// How a connection attempt went, once that is known.
+fn connected(core: &mut Core, id: Id) -> Option<Result<(), i32>> {
+    let socket = core.sockets.get_mut(id)?;
+    match socket.stream()?.phase {
+        Phase::ToConnect | Phase::Connecting => None,
+        Phase::Dead => Some(Err(failed_to_connect(socket))),
+        _ => {
+            socket.stream()?.announced = true;
+            Some(Ok(()))
+        }
     }
 }
 

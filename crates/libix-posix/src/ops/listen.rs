@@ -1,6 +1,7 @@
 //! Listening and accepting.
 use super::{Instead, Outcome, again, linux_name, place, socket_of, soon, use_linux};
 use crate::drive::{self, How, Interest, Stop};
+use crate::lane::Names;
 use crate::real;
 use crate::signals;
 use crate::slab::Id;
@@ -57,22 +58,26 @@ pub fn listen(fd: RawFd, backlog: i32, on_linux: impl FnOnce() -> i32) -> Outcom
     if let Some(socket) = core.sockets.get_mut(id) {
         socket.bound = Some(at);
         let (queue, backlog) = (VecDeque::new(), backlog as usize);
-        socket.kind = Kind::Listener(Listener { port, backlog, queue, both, shut: false });
+        socket.kind =
+            Kind::Listener(Listener { port, backlog, queue, both, shut: false, lane: None });
     }
     for watch in core.sockets.get(id).map_or(Vec::new(), |socket| socket.watches.clone()) {
         if let Some(set) = core.sets.get_mut(watch.set) {
             if both { set.becomes_both(watch.fd) } else { set.becomes_ours(watch.fd) }
         }
     }
-    if core.tx.is_none() {
+    if !core.has_begun() {
         // Noted: it begins in the process that waits for connections.
         return Ok(());
     }
     let (mut core, result) = soon(core, Interest::Socket(id), |core| {
-        core.ports.get(port)?.listener.map(|answer| answer.map(drop).map_err(crate::emit::errno_of))
+        core.ports.get(port)?.names.outcome().map(|answer| answer.map_err(crate::emit::errno_of))
     });
     if result.is_err() {
-        core.ports.remove(port);
+        if let Some(entry) = core.ports.get_mut(port) {
+            entry.members.retain(|member| *member != id);
+            core.close_port(port);
+        }
         if let Some(socket) = core.sockets.get_mut(id) {
             socket.kind = Kind::Idle { stream: true, ix: true, both };
         }
@@ -93,8 +98,10 @@ fn join_port(
     let Some(port) = same else {
         let backlog = backlog.max(1) as u32;
         let (members, next) = (vec![id], 0);
-        let port = core.ports.insert(Port { listener: None, members, next, at, backlog });
-        core.new_ports.push(port);
+        let names = Names::unasked(core.lane_count);
+        let port = core.ports.insert(Port { names, members, next, at, backlog });
+        let lanes = core.lane_count;
+        core.lanes[..lanes].iter_mut().for_each(|lane| lane.new_ports.push(port));
         return Ok(port);
     };
     let Some(entry) = core.ports.get_mut(port).filter(|_| reuse_port) else {
@@ -148,6 +155,10 @@ pub fn accept(
                 Some(accepted) => Ok(accepted),
                 None => Err(libc::EAGAIN.into()),
             };
+        }
+        let home = core.home();
+        if let Some(listener) = core.sockets.get_mut(id).and_then(Socket::listener) {
+            listener.lane = Some(home);
         }
         let (back, result) = drive::wait(core, how, |core| {
             let socket = core.sockets.get_mut(id)?;

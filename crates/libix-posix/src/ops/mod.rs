@@ -20,7 +20,7 @@ use crate::slab::Id;
 use crate::socket::{Kind, Socket, Under};
 use crate::state::Core;
 use crate::sync::{Guard, lock};
-pub use bind::{become_datagrams, bind, ephemeral_ports};
+pub use bind::{become_datagrams, bind, ephemeral_ports, free_port};
 pub use close::{linger, shutdown};
 pub use connect::{connect, disconnect};
 use libc::{AF_INET, AF_INET6, SOCK_CLOEXEC, SOCK_DGRAM, SOCK_NONBLOCK, SOCK_STREAM, socklen_t};
@@ -228,10 +228,12 @@ fn soon<T>(
 /// be a program that only asks, and never waits.
 pub fn again(core: Guard, id: Id) -> Guard {
     let mut core = core;
-    let cycle = core.cycle;
-    let Some(socket) = core.sockets.get_mut(id) else { return core };
+    let Core { sockets, lanes, .. } = &mut *core;
+    let Some(socket) = sockets.get_mut(id) else { return core };
+    let cycle = lanes[socket.lane].cycle;
     if socket.idle_cycle == cycle {
-        return drive::poll(core);
+        let lane = socket.lane;
+        return drive::poll(core, lane);
     }
     socket.idle_cycle = cycle;
     core

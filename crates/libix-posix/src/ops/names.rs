@@ -70,6 +70,12 @@ pub fn info(core: Guard, id: Id) -> Option<ix_abi::FlowInfo> {
     if stream.phase == Phase::Dead {
         return None;
     }
+    if stream.mate.is_some() {
+        /// `ESTABLISHED`.
+        const OPEN: u16 = 4;
+        let mss_bytes = core.mss as u32;
+        return Some(ix_abi::FlowInfo { state: OPEN, mss_bytes, ..Default::default() });
+    }
     stream.wants_info = true;
     stream.info = None;
     core.touch(id);

@@ -143,7 +143,7 @@ fn linux_kind(socket: &Socket) -> Sockets {
 /// Closes a number of ours that is not Linux's; answers what stood there, which the caller drops.
 pub fn close_number(core: &mut Core, fd: RawFd) -> Entry {
     let entry = fds::get(fd);
-    let begun = core.tx.is_some();
+    let begun = core.has_begun();
     let may_be_kept = |socket: &&Socket| {
         let linuxs = matches!(socket.kind, Kind::Linux | Kind::Lost);
         begun && !linuxs && socket.alone && socket.under != Under::Used && socket.fds == 1

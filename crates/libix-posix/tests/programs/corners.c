@@ -888,6 +888,174 @@ static void options(void)
     close(fd);
 }
 
+/* With buffers of this size, set at the listener, which hands them on, both ends send until nothing goes
+ * any more, before either reads. */
+static void taken_unread(int bytes)
+{
+    int l = tcp(), value;
+    socklen_t len = sizeof value;
+    struct sockaddr_in at = address(own_ip, 0);
+    setsockopt(l, SOL_SOCKET, SO_RCVBUF, &bytes, sizeof bytes);
+    setsockopt(l, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof bytes);
+    bind(l, (struct sockaddr *)&at, sizeof at);
+    listen(l, 8);
+    tell("dial %d", port_of(l));
+    soon(l, POLLIN);
+    int fd = accept(l, NULL, NULL);
+    SAY(getsockopt(fd, SOL_SOCKET, SO_RCVBUF, &value, &len));
+    SAY(value);
+    SAY(getsockopt(fd, SOL_SOCKET, SO_SNDBUF, &value, &len));
+    SAY(value);
+    /* Sent while nobody reads there: less than twice the buffer, as Linux counts it. */
+    nonblocking(fd);
+    long sent = 0, n;
+    while ((n = write(fd, buffer, sizeof buffer)) > 0)
+        sent += n;
+    SAY(sent > 0);
+    close(l);
+    long taken = tell("fill");
+    SAY(tell("recv %ld", sent) == sent);
+    /* It opens again as it is read. */
+    long have = 0;
+    while (have < taken && soon(fd, POLLIN) && (n = read(fd, buffer, sizeof buffer)) > 0)
+        have += n;
+    SAY(have >= taken);
+    close(fd);
+}
+
+static void buffers(void)
+{
+    int fd = dialled(), value = 0;
+    socklen_t len = sizeof value;
+    static const int sizes[] = {0, 1, 20000, 1 << 30, -1};
+    for (unsigned i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
+        SAY(setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &sizes[i], sizeof sizes[i]));
+        SAY(getsockopt(fd, SOL_SOCKET, SO_RCVBUF, &value, &len));
+        SAY(value);
+        SAY(setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &sizes[i], sizeof sizes[i]));
+        SAY(getsockopt(fd, SOL_SOCKET, SO_SNDBUF, &value, &len));
+        SAY(value);
+    }
+    close(fd);
+    taken_unread(20000);
+    taken_unread(200000);
+}
+
+/* A connection to itself, and to a listener of the same program. */
+static void itself(void)
+{
+    int fd = tcp(), one = 1, value;
+    socklen_t len = sizeof value;
+    struct sockaddr_in at = address(own_ip, 0), got;
+    SAY(bind(fd, (struct sockaddr *)&at, sizeof at));
+    at.sin_port = htons(port_of(fd));
+    SAY(connect(fd, (struct sockaddr *)&at, sizeof at));
+    len = sizeof got;
+    SAY(getpeername(fd, (struct sockaddr *)&got, &len));
+    SAY(got.sin_port == at.sin_port && got.sin_addr.s_addr == at.sin_addr.s_addr);
+    SAY(getsockname(fd, (struct sockaddr *)&got, &len));
+    SAY(got.sin_port == at.sin_port && got.sin_addr.s_addr == at.sin_addr.s_addr);
+    SAY(ready(fd, POLLIN | POLLOUT, 0));
+    SAY(write(fd, "myself", 6));
+    SAY(soon(fd, POLLIN));
+    SAY(ioctl(fd, FIONREAD, &value));
+    SAY(value);
+    SAY(read(fd, buffer, 100));
+    SAY(buffer[0] == 'm');
+    SAY(recv(fd, buffer, 1, MSG_DONTWAIT));
+    SAY(shutdown(fd, SHUT_WR));
+    SAY(soon(fd, POLLIN));
+    SAY(read(fd, buffer, 1));
+    close(fd);
+
+    int l = listener(own_ip, 4);
+    at.sin_port = htons(port_of(l));
+    fd = tcp();
+    nonblocking(fd);
+    SAY(connect(fd, (struct sockaddr *)&at, sizeof at));
+    SAY(soon(fd, POLLOUT));
+    SAY(getsockopt(fd, SOL_SOCKET, SO_ERROR, &value, &len));
+    SAY(value);
+    SAY(soon(l, POLLIN));
+    int other = accept(l, (struct sockaddr *)&got, &len);
+    SAY(other >= 0);
+    SAY(ntohs(got.sin_port) == port_of(fd));
+    SAY(setsockopt(other, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one));
+    SAY(send(other, "hello", 5, 0));
+    SAY(soon(fd, POLLIN));
+    SAY(recv(fd, buffer, 3, 0));
+    SAY(recv(fd, buffer, 3, MSG_PEEK));
+    /* Much more than there is room for. */
+    memset(buffer, 'x', sizeof buffer);
+    long sent = 0, have = 0, n;
+    while ((n = write(fd, buffer, sizeof buffer)) > 0)
+        sent += n;
+    SAY(n);
+    SAY(ready(fd, POLLOUT, 0));
+    shutdown(fd, SHUT_WR);
+    while ((n = read(other, buffer, sizeof buffer)) > 0)
+        have += n;
+    SAY(n);
+    SAY(sent > 10000 && have == sent);
+    SAY(send(fd, "x", 1, MSG_NOSIGNAL));
+    /* Two bytes were not read. */
+    close(fd);
+    SAY(soon(other, POLLIN | POLLHUP) > 0);
+    SAY(recv(other, buffer, 1, 0));
+    close(other);
+    close(l);
+
+    fd = tcp();
+    SAY(connect(fd, (struct sockaddr *)&at, sizeof at));
+    nonblocking(fd);
+    SAY(connect(fd, (struct sockaddr *)&at, sizeof at));
+    SAY(soon(fd, POLLOUT));
+    len = sizeof value;
+    SAY(getsockopt(fd, SOL_SOCKET, SO_ERROR, &value, &len));
+    SAY(value);
+    close(fd);
+}
+
+/* Urgent data in line, where the program wants it so. */
+static void urgent(void)
+{
+    int fd = accepted(), one = 1, value = -1;
+    socklen_t len = sizeof value;
+    SAY(recv(fd, buffer, 1, MSG_OOB));
+    SAY(getsockopt(fd, SOL_SOCKET, SO_OOBINLINE, &value, &len));
+    SAY(value);
+    SAY(setsockopt(fd, SOL_SOCKET, SO_OOBINLINE, &one, sizeof one));
+    SAY(getsockopt(fd, SOL_SOCKET, SO_OOBINLINE, &value, &len));
+    SAY(value);
+    SAY(fcntl(fd, F_SETOWN, getpid()));
+    SAY(fcntl(fd, F_GETOWN) == getpid());
+    handle(SIGURG, SA_RESTART);
+    SAY(tell("send 3"));
+    SAY(tell("oob"));
+    SAY(tell("send 2"));
+    int have = 0;
+    while (have < 6 && soon(fd, POLLIN)) {
+        int n = recv(fd, buffer + have, 6 - have, 0);
+        if (n <= 0)
+            break;
+        have += n;
+    }
+    SAY(have);
+    printf("%.6s\n", buffer);
+    SAY(recv(fd, buffer, 1, MSG_OOB));
+    SAY(recv(fd, buffer, 1, MSG_OOB | MSG_DONTWAIT));
+    SAY(ioctl(fd, SIOCATMARK, &value));
+    SAY(value);
+    /* The other way. */
+    SAY(tell("inline"));
+    SAY(send(fd, "ab", 2, 0));
+    SAY(send(fd, "!", 1, MSG_OOB));
+    SAY(send(fd, "cd", 2, 0));
+    SAY(tell("recv 5"));
+    signal(SIGURG, SIG_DFL);
+    close(fd);
+}
+
 static void datagrams(void)
 {
     int fd = socket(AF_INET, SOCK_DGRAM, 0);
@@ -1087,6 +1255,37 @@ static void ports(void)
     }
 }
 
+/* The same for connections to one peer, which has no need to accept them. */
+static void no_ports(void)
+{
+    static int fds[600];
+    int count = 0, result = 0, error = 0, listening = tell("listen 1000");
+    struct sockaddr_in at = address(peer_ip, listening);
+    while (count < 600) {
+        fds[count] = tcp();
+        result = connect(fds[count], (struct sockaddr *)&at, sizeof at);
+        error = errno;
+        if (result < 0)
+            break;
+        count++;
+    }
+    printf("connect: %d %s\n", result, name_of(error));
+    SAY(count > 450 && count <= 500);
+    fds[++count] = tcp();
+    nonblocking(fds[count]);
+    SAY(connect(fds[count], (struct sockaddr *)&at, sizeof at));
+    /* One is free again. A reset leaves no TIME-WAIT behind. */
+    struct linger hard = {1, 0};
+    for (; count >= 0; count--) {
+        setsockopt(fds[count], SOL_SOCKET, SO_LINGER, &hard, sizeof hard);
+        close(fds[count]);
+    }
+    int fd = tcp();
+    SAY(connect(fd, (struct sockaddr *)&at, sizeof at));
+    close(fd);
+    tell("unlisten");
+}
+
 static void interrupts(void)
 {
     int fd = accepted();
@@ -1188,7 +1387,8 @@ int main(int argc, char **argv)
         {"options", options},         {"datagrams", datagrams},   {"interrupts", interrupts},
         {"exhaustion", exhaustion},   {"corks", corks},         {"numbers", numbers},
         {"nested", nested},           {"faults", faults},       {"shared_datagrams", shared_datagrams},
-        {"ports", ports},
+        {"ports", ports},             {"buffers", buffers},       {"itself", itself},
+        {"urgent", urgent},           {"no_ports", no_ports},
     };
     for (unsigned i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         if (argc > 5 && strcmp(argv[5], cases[i].name))

@@ -82,6 +82,22 @@ static int serve(int port)
             answer = send(d, bytes, number, 0);
         } else if (!strcmp(word, "oob")) {
             answer = send(d, "!", 1, MSG_OOB);
+        } else if (!strcmp(word, "inline")) {
+            answer = setsockopt(d, SOL_SOCKET, SO_OOBINLINE, &one, sizeof one);
+        } else if (!strcmp(word, "fill")) {
+            /* As much as the subject takes without reading, but for what waits here. */
+            int small = 4608, kept = 0;
+            setsockopt(d, SOL_SOCKET, SO_SNDBUF, &small, sizeof small);
+            for (int still = 0; still < 10; still++) {
+                long n;
+                while ((n = send(d, bytes, sizeof bytes, MSG_DONTWAIT)) > 0) {
+                    answer += n;
+                    still = 0;
+                }
+                sleep_ms(20);
+            }
+            ioctl(d, TIOCOUTQ, &kept);
+            answer -= kept;
         } else if (!strcmp(word, "recv")) {
             long have = 0;
             while (have < number) {
