@@ -161,6 +161,7 @@ impl Lane {
             || !self.old_ports.is_empty()
             || !self.new_udp_ports.is_empty()
             || !self.old_udp_ports.is_empty()
+            || !self.read.is_empty()
     }
 
     /// In a forked child. Buffers in the parent's packet memory are forgotten, not given back: that
