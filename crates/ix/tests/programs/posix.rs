@@ -159,7 +159,8 @@ fn answered_by(bed: &Bed) -> Vec<(TcpStream, u8)> {
             std::thread::spawn(move || {
                 let mut name = [0];
                 for round in 0..20usize {
-                    let sent: Vec<u8> = (0..500 * round + 1).map(|n| (n * 7 >> 3) as u8).collect();
+                    let sent: Vec<u8> =
+                        (0..500 * round + 1).map(|n| ((n * 7) >> 3) as u8).collect();
                     stream.write_all(&sent).expect("write");
                     if round == 0 {
                         stream.read_exact(&mut name).expect("who serves");
