@@ -90,7 +90,8 @@ impl Request {
         auxv.set(libc::AT_BASE, loader_base);
         auxv.set(libc::AT_ENTRY, base + program.layout.entry);
         // SAFETY: Linux has put a C string there, on the stack that stays the image's.
-        let platform = auxv.get(libc::AT_PLATFORM).map(|at| unsafe { CStr::from_ptr(at as *const _) });
+        let platform =
+            auxv.get(libc::AT_PLATFORM).map(|at| unsafe { CStr::from_ptr(at as *const _) });
         let first = InitialStack {
             file: &file,
             platform: platform.map(CStr::to_bytes),
