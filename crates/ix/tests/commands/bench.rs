@@ -38,9 +38,12 @@ fn check(result: &Value, bench: &str, rate: &str) {
     for system in ["ix", "linux"] {
         assert!(rows.iter().any(|row| row["system"] == system), "{bench}: no row of {system}");
     }
-    for row in rows {
+    // Where a datagram's time goes on Linux is a table of its own, without a rate.
+    for row in rows.iter().filter(|row| row.get("total_ns").is_none()) {
         assert!(row[rate].as_f64() > Some(0.0), "{bench}: {row}");
-        assert!(row.get("errors").is_none_or(|errors| errors == 0.0), "{bench}: {row}");
+        // A datagram may be lost, and is counted.
+        let clean = row.get("errors").is_none_or(|errors| errors == 0.0);
+        assert!(clean || bench == "udp-echo", "{bench}: {row}");
         assert!(row["settings"].as_str().is_some_and(|text| text.contains("pinned")), "{row}");
     }
 }
