@@ -95,7 +95,8 @@ impl ElasticThread {
         }
         let payload = packet.payload;
         let in_order = packet.header.seq.le(flow.tcb.rcv_nxt());
-        if payload.len > 0 && (early || receive.must_drop_payload(in_order)) {
+        let held = flow.tcb.rcv_held_bufs();
+        if payload.len > 0 && (early || receive.must_drop_payload(in_order, held)) {
             io.metrics.drop_local(if early { LocalDrop::Early } else { LocalDrop::RxPressure });
             io.rx_pool.put(mbuf);
             for _ in 0..work.tails {

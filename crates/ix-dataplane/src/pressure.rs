@@ -2,10 +2,14 @@
 //!
 //! Out-of-order queues can hold every frame of a thread, each waiting for a segment that no frame is
 //! left to receive: nothing would ever move again, and a few hostile peers can bring it about. So
-//! when few frames are left, payload that no application can have yet is dropped as if lost, and
-//! when almost none is left, all payload. Headers are always handled: acknowledgements, resets and
+//! when few frames are left, payload that no application can have yet is dropped as if lost, and so
+//! is that of flows of which the application holds many frames already: it must not keep what it
+//! gets from some to the harm of all others. When almost none is left, all payload is. Headers are always handled: acknowledgements, resets and
 //! windows need no frame, and free some.
 use crate::io::Io;
+
+/// Buffers that an application may hold of one flow and get more while frames are short.
+pub(crate) const HELD_UNDER_PRESSURE: u16 = 16;
 
 /// How short receive frames are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -13,7 +17,7 @@ pub enum Pressure {
     /// Not at all.
     #[default]
     None,
-    /// In-order payload only.
+    /// Payload only in order, and only to who holds little ([`HELD_UNDER_PRESSURE`]).
     Low,
     /// No payload.
     Critical,

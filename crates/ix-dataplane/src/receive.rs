@@ -11,7 +11,7 @@ use crate::fragments::UnderWay;
 use crate::handover::{Forwarded, Forwarding, Taken};
 use crate::metrics::{LocalDrop, Stage, ThreadMetrics};
 use crate::migration::{Message, Origin, Way};
-use crate::pressure::Pressure;
+use crate::pressure::{HELD_UNDER_PRESSURE, Pressure};
 use crate::thread::ElasticThread;
 use ix_mem::{Mbuf, prefetch_read};
 use ix_nic::{RxPacket, Steering};
@@ -123,12 +123,13 @@ impl Receive {
         }
     }
 
-    /// Whether payload of this batch is given up.
+    /// Whether payload of this batch is given up: of a flow of which the application holds so many
+    /// buffers.
     #[inline]
-    pub(crate) fn must_drop_payload(&self, in_order: bool) -> bool {
+    pub(crate) fn must_drop_payload(&self, in_order: bool, held_bufs: u16) -> bool {
         match self.pressure {
             Pressure::None => false,
-            Pressure::Low => !in_order,
+            Pressure::Low => !in_order || held_bufs >= HELD_UNDER_PRESSURE,
             Pressure::Critical => true,
         }
     }

@@ -13,6 +13,12 @@ impl<B: RxBuf> Tcb<B> {
         self.rcv_nxt
     }
 
+    /// Buffers that the application has got and not given back.
+    #[inline]
+    pub fn rcv_held_bufs(&self) -> u16 {
+        self.rcv_held_bufs
+    }
+
     /// Payload that begins exactly at `rcv_nxt` and lies within the window.
     #[inline]
     pub(crate) fn take_in_order(&mut self, cfg: &Config, buf: B, out: &mut impl Output<B>) {
