@@ -53,7 +53,8 @@ fn new_socket(addr: SocketAddr, kind: libc::c_int) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-fn set_option<T>(
+/// Sets an option of a socket to a value of the type that it takes.
+pub(crate) fn set_option<T>(
     fd: &impl AsRawFd,
     level: libc::c_int,
     name: libc::c_int,

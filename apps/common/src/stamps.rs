@@ -1,5 +1,6 @@
 //! Datagrams with the times at which Linux had them: software time stamps of a UDP socket
 //! (SO_TIMESTAMPING), by the wall clock.
+use crate::socket::set_option;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
 use std::os::fd::AsRawFd;
@@ -24,13 +25,7 @@ pub fn enable(socket: &UdpSocket) -> io::Result<()> {
         | libc::SOF_TIMESTAMPING_TX_SOFTWARE
         | libc::SOF_TIMESTAMPING_SOFTWARE
         | libc::SOF_TIMESTAMPING_OPT_TSONLY;
-    let (level, name) = (libc::SOL_SOCKET, libc::SO_TIMESTAMPING);
-    let (at, len) = ((&raw const flags).cast(), size_of_val(&flags) as libc::socklen_t);
-    // SAFETY: reads a local of that many bytes.
-    match unsafe { libc::setsockopt(socket.as_raw_fd(), level, name, at, len) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    }
+    set_option(socket, libc::SOL_SOCKET, libc::SO_TIMESTAMPING, flags)
 }
 
 /// Receives a datagram of IPv4 as far as there is room for it; `None`: none is there and the socket does

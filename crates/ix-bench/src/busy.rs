@@ -25,15 +25,20 @@ fn ticks(cpu: usize) -> Option<(u64, u64)> {
     busy_and_idle(&std::fs::read_to_string("/proc/stat").ok()?, cpu)
 }
 
-/// From `/proc/stat`: user, nice, system, idle, iowait, irq, softirq.
+/// A hardware thread's numbers in `/proc/stat`, ticks: user, nice, system, idle, iowait, irq, softirq, steal.
+pub fn numbers_of(stat: &str, cpu: usize) -> Option<[u64; 8]> {
+    let name = format!("cpu{cpu} ");
+    let line = stat.lines().find_map(|line| line.strip_prefix(&name))?;
+    let mut numbers = line.split_whitespace().map(|number| number.parse().ok());
+    let mut eight = [0; 8];
+    for number in &mut eight {
+        *number = numbers.next()??;
+    }
+    Some(eight)
+}
+
 fn busy_and_idle(stat: &str, cpu: usize) -> Option<(u64, u64)> {
-    let name = format!("cpu{cpu}");
-    let line = stat.lines().find(|line| line.split(' ').next() == Some(&name))?;
-    let numbers = line.split_whitespace().skip(1).take(7);
-    let numbers: Vec<u64> = numbers.filter_map(|number| number.parse().ok()).collect();
-    let &[user, nice, system, idle, iowait, irq, softirq] = numbers.as_slice() else {
-        return None;
-    };
+    let [user, nice, system, idle, iowait, irq, softirq, _] = numbers_of(stat, cpu)?;
     Some((user + nice + system + irq + softirq, idle + iowait))
 }
 

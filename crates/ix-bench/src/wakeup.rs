@@ -167,14 +167,20 @@ mod tests {
 
     #[test]
     fn a_process_that_computes_is_seen_to() {
-        let own = std::process::id() as i32;
+        // A process of its own: of this one, threads of other tests end meanwhile, and take their time along.
+        let mut program = std::process::Command::new("sh");
+        let mut program = program.args(["-c", "while :; do sleep 0.01; done"]).spawn().unwrap();
+        let own = program.id() as i32;
         let before = usage(own);
         let start = Instant::now();
-        while start.elapsed() < Duration::from_millis(20) {
-            std::hint::spin_loop();
-        }
-        std::thread::sleep(Duration::from_millis(1));
-        let after = usage(own);
+        let after = loop {
+            let after = usage(own);
+            if (after.0 > before.0 && after.1 > before.1) || start.elapsed() > START {
+                break after;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        };
+        program.kill().and_then(|()| program.wait()).unwrap();
         assert!(after.0 > before.0 && after.1 > before.1, "{before:?} {after:?}");
         assert_eq!(usage(-1), (0, 0));
     }

@@ -43,6 +43,47 @@ pub struct Segment {
     pub prot: i32,
 }
 
+/// Where a segment lies when its image is mapped somewhere: whole pages from the file, then zeroes to
+/// the end of the last of these pages, then pages of zeroes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Placed {
+    /// The first page.
+    pub start: u64,
+    /// Where the pages from the file begin there.
+    pub offset: u64,
+    /// Bytes of whole pages from the file; 0: none.
+    pub file_bytes: u64,
+    /// From where on the last page from the file must be zero, if its rest belongs to the segment.
+    pub tail: Option<u64>,
+    /// Bytes of whole pages of zeroes behind those; 0: none.
+    pub zero_bytes: u64,
+}
+
+impl Segment {
+    /// With the image at `base`.
+    pub fn placed(&self, base: u64) -> Placed {
+        let start = page_down(base + self.vaddr);
+        let file_end = base + self.vaddr + self.file_bytes;
+        let mem_end = base + self.vaddr + self.mem_bytes;
+        let zeroes = if self.file_bytes > 0 { page_up(file_end) } else { start };
+        let tail = (self.file_bytes > 0 && mem_end > file_end).then_some(file_end);
+        Placed {
+            start,
+            offset: page_down(self.offset),
+            file_bytes: zeroes - start,
+            tail,
+            zero_bytes: page_up(mem_end).saturating_sub(zeroes),
+        }
+    }
+}
+
+impl Placed {
+    /// Where the pages of zeroes begin.
+    pub fn zeroes(&self) -> u64 {
+        self.start + self.file_bytes
+    }
+}
+
 /// What the headers say.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Layout {

@@ -6,7 +6,7 @@
 //! ```
 use crate::IMAGE_ARGV0;
 use crate::auxv::Auxv;
-use crate::elf::{Layout, PAGE, Segment, page_down, page_up};
+use crate::elf::{Layout, PAGE, Segment};
 use crate::error::{LaunchError, system};
 use crate::image::Image;
 use crate::launch::{Domain, LaunchConfig};
@@ -69,30 +69,25 @@ fn protect(tracee: &mut Tracee, addr: u64, bytes: u64, prot: i32) -> Result<(), 
     tracee.syscall("mprotect", libc::SYS_mprotect, args).map(drop)
 }
 
-/// Whole pages from the file, then zeroes: to the end of the last of these pages, and pages of the
-/// reservation, which are anonymous.
+/// Its pages of zeroes are those of the reservation, which are anonymous.
 fn map_segment(
     tracee: &mut Tracee,
     base: u64,
     segment: &Segment,
     image_fd: RawFd,
 ) -> Result<(), LaunchError> {
-    let start = page_down(base + segment.vaddr);
-    let file_end = base + segment.vaddr + segment.file_bytes;
-    let mem_end = base + segment.vaddr + segment.mem_bytes;
-    let mut bss = start;
-    if segment.file_bytes > 0 {
-        bss = page_up(file_end);
-        let flags = libc::MAP_PRIVATE | libc::MAP_FIXED;
-        let offset = page_down(segment.offset);
-        let args = [start, bss - start, segment.prot as u64, flags as u64, image_fd as u64, offset];
+    let placed = segment.placed(base);
+    if placed.file_bytes > 0 {
+        let flags = (libc::MAP_PRIVATE | libc::MAP_FIXED) as u64;
+        let (start, bytes, prot) = (placed.start, placed.file_bytes, segment.prot as u64);
+        let args = [start, bytes, prot, flags, image_fd as u64, placed.offset];
         tracee.syscall("mmap", libc::SYS_mmap, args)?;
-        if mem_end > file_end {
-            tracee.zero_to_page_end(file_end).map_err(system("process_vm_writev"))?;
-        }
     }
-    if page_up(mem_end) > bss {
-        protect(tracee, bss, page_up(mem_end) - bss, segment.prot)?;
+    if let Some(tail) = placed.tail {
+        tracee.zero_to_page_end(tail).map_err(system("process_vm_writev"))?;
+    }
+    if placed.zero_bytes > 0 {
+        protect(tracee, placed.zeroes(), placed.zero_bytes, segment.prot)?;
     }
     Ok(())
 }

@@ -223,32 +223,26 @@ fn map_nothing(at: u64, bytes: u64, flags: i32) -> io::Result<u64> {
     if at == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(at as u64) }
 }
 
-/// Whole pages from the file, then zeroes: to the end of the last of these pages, and pages of the
-/// reservation, which are anonymous.
+/// Its pages of zeroes are those of the reservation, which are anonymous.
 fn map_segment(file: &File, base: u64, segment: &Segment) -> io::Result<()> {
-    let start = page_down(base + segment.vaddr);
-    let file_end = base + segment.vaddr + segment.file_bytes;
-    let mem_end = base + segment.vaddr + segment.mem_bytes;
-    let mut zeroes = start;
-    if segment.file_bytes > 0 {
-        zeroes = page_up(file_end);
+    let placed = segment.placed(base);
+    if placed.file_bytes > 0 {
         let flags = libc::MAP_PRIVATE | libc::MAP_FIXED;
-        let offset = page_down(segment.offset) as i64;
-        let bytes = (zeroes - start) as usize;
+        let (start, offset) = (placed.start as *mut _, placed.offset as i64);
+        let bytes = placed.file_bytes as usize;
         // SAFETY: within the reservation, which nobody uses yet.
-        let at = unsafe {
-            libc::mmap(start as *mut _, bytes, segment.prot, flags, file.as_raw_fd(), offset)
-        };
+        let at = unsafe { libc::mmap(start, bytes, segment.prot, flags, file.as_raw_fd(), offset) };
         if at == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
-        if mem_end > file_end {
-            // SAFETY: the rest of the last page, which is writable, as the layout's check has seen to.
-            unsafe { core::ptr::write_bytes(file_end as *mut u8, 0, (zeroes - file_end) as usize) };
-        }
     }
-    if page_up(mem_end) > zeroes {
-        protect(zeroes, page_up(mem_end) - zeroes, segment.prot)?;
+    if let Some(tail) = placed.tail {
+        let bytes = (placed.zeroes() - tail) as usize;
+        // SAFETY: the rest of the last page, which is writable, as the layout's check has seen to.
+        unsafe { core::ptr::write_bytes(tail as *mut u8, 0, bytes) };
+    }
+    if placed.zero_bytes > 0 {
+        protect(placed.zeroes(), placed.zero_bytes, segment.prot)?;
     }
     Ok(())
 }

@@ -1,5 +1,6 @@
 //! What the machine takes from the dataplane: time that its hypervisor gives to others, and time that
 //! other programs had on the first elastic thread's hardware thread.
+use crate::busy::numbers_of;
 use ix_cli::problem::{Problem, Result};
 use ix_ctl::control::View;
 use std::io;
@@ -46,11 +47,9 @@ fn pinned_to(tasks: &Path, cpu: u32) -> Option<PathBuf> {
     tasks.find(pinned).map(|task| task.join("schedstat"))
 }
 
-/// `steal` of a hardware thread in `/proc/stat`: the eighth number.
+/// `steal` of a hardware thread in `/proc/stat`.
 fn stolen_ticks(stat: &str, cpu: u32) -> f64 {
-    let name = format!("cpu{cpu} ");
-    let line = stat.lines().find_map(|line| line.strip_prefix(&name));
-    line.and_then(|line| line.split_whitespace().nth(7)?.parse().ok()).unwrap_or(0.0)
+    numbers_of(stat, cpu as usize).map_or(0.0, |numbers| numbers[7] as f64)
 }
 
 /// Time that a thread could have run and did not: the second number of its `schedstat`, ns.

@@ -12,16 +12,7 @@
 #include <sys/epoll.h>
 #include <sys/socket.h>
 #include <unistd.h>
-
-#define CHECK(call)                                                          \
-    ({                                                                       \
-        long result_ = (call);                                               \
-        if (result_ < 0) {                                                   \
-            fprintf(stderr, "%s: %s\n", #call, strerror(errno));             \
-            exit(1);                                                         \
-        }                                                                    \
-        (int)result_;                                                        \
-    })
+#include "check.h"
 
 static char buffer[65536];
 static int seconds;

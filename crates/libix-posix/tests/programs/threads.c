@@ -17,16 +17,7 @@
 #include <sys/epoll.h>
 #include <sys/socket.h>
 #include <unistd.h>
-
-#define CHECK(call)                                                          \
-    ({                                                                       \
-        long result_ = (call);                                               \
-        if (result_ < 0) {                                                   \
-            fprintf(stderr, "%s: %s\n", #call, strerror(errno));             \
-            exit(1);                                                         \
-        }                                                                    \
-        (int)result_;                                                        \
-    })
+#include "check.h"
 
 enum { THREADS = 16, NUMBERS = 65536 };
 
