@@ -145,11 +145,6 @@ unsafe extern "C" fn socket(userdata: *mut c_void, domain: c_int, kind: c_int, _
     if domain != libc::AF_INET {
         return failed(libc::EAFNOSUPPORT);
     }
-    if kind & 0xf == libc::SOCK_DGRAM {
-        // They hang there; why, nobody has found yet. The interpreter plays them.
-        eprintln!("ix: UDP scripts do not run within packetdrill: play them with `ix packets`");
-        return failed(libc::EPROTONOSUPPORT);
-    }
     // SAFETY: `plug`'s, here and in all functions below: packetdrill hands back what it was given.
     answer(unsafe { plug(userdata) }.now(|sockets| sockets.socket(kind)))
 }
@@ -164,6 +159,16 @@ unsafe fn port_of(addr: *const sockaddr, len: socklen_t) -> u16 {
     }
     // SAFETY: long enough, as was looked at; read as it stands, however it is aligned.
     u16::from_be(unsafe { addr.cast::<libc::sockaddr_in>().read_unaligned() }.sin_port)
+}
+
+/// Whether an address is of no family: `connect` takes it for the end of a connection.
+///
+/// # Safety
+/// `addr` is null or points to `len` octets.
+unsafe fn is_unspecified(addr: *const sockaddr, len: socklen_t) -> bool {
+    let long = !addr.is_null() && len as usize >= size_of::<libc::sa_family_t>();
+    // SAFETY: long enough for its first field; read as it stands, however it is aligned.
+    long && unsafe { (&raw const (*addr).sa_family).read_unaligned() } == libc::AF_UNSPEC as u16
 }
 
 unsafe extern "C" fn bind(
@@ -256,6 +261,13 @@ unsafe extern "C" fn connect(
     let port = unsafe { port_of(addr, len) };
     // SAFETY: see `socket`.
     let plug = unsafe { plug(userdata) };
+    // SAFETY: as above.
+    if unsafe { is_unspecified(addr, len) } {
+        return answer(plug.now(|sockets| match sockets.is_datagrams(fd) {
+            true => sockets.connect_datagrams(fd, None),
+            false => Err(libc::EAFNOSUPPORT),
+        }));
+    }
     let mut begun = false;
     answer(plug.until_done(
         None,
@@ -278,20 +290,29 @@ fn len_of(pieces: &[iovec]) -> Option<usize> {
     pieces.iter().all(sane).then(|| pieces.iter().map(|piece| piece.iov_len).sum())
 }
 
-/// Receives into pieces of memory.
+/// Receives into pieces of memory; of a datagram writes to `from` who sent it.
 ///
 /// # Safety
 /// Each of `pieces` is memory that may be written.
-unsafe fn receive(userdata: *mut c_void, fd: c_int, pieces: &[iovec], flags: c_int) -> ssize_t {
+unsafe fn receive(
+    userdata: *mut c_void,
+    fd: c_int,
+    pieces: &[iovec],
+    flags: c_int,
+    from: &mut Option<SocketAddr>,
+) -> ssize_t {
     // SAFETY: see `socket`.
     let plug = unsafe { plug(userdata) };
     let Some(len) = len_of(pieces) else { return failed(libc::EFAULT) as ssize_t };
     let mut bytes = Vec::new();
     let got = blocking(plug, fd, flags & libc::MSG_DONTWAIT != 0, |sockets| {
-        bytes = match sockets.is_datagrams(fd) {
-            true => sockets.receive_datagram(fd)?,
-            false => sockets.receive(fd, len, flags & libc::MSG_PEEK != 0)?,
-        };
+        let peek = flags & libc::MSG_PEEK != 0;
+        if sockets.is_datagrams(fd) {
+            let (datagram, sender) = sockets.receive_datagram(fd, peek)?;
+            (bytes, *from) = (datagram, Some(sender));
+        } else {
+            bytes = sockets.receive(fd, len, peek)?;
+        }
         Ok(bytes.len().min(len) as i64)
     });
     let mut rest = &bytes[..];
@@ -334,7 +355,7 @@ unsafe fn transmit(
     let dont_wait = flags & libc::MSG_DONTWAIT != 0;
     let done = blocking(plug, fd, dont_wait, |sockets| {
         if sockets.is_datagrams(fd) {
-            return sockets.send_datagram(fd, bytes.len(), to);
+            return sockets.send_datagram(fd, &bytes, (to != 0).then_some(to));
         }
         taken += sockets.write_bytes(fd, &bytes[taken..])? as usize;
         let waits = !dont_wait && sockets.get(fd).is_ok_and(|socket| !socket.nonblocking);
@@ -356,12 +377,12 @@ unsafe fn pieces<'a>(iov: *const iovec, count: usize) -> &'a [iovec] {
 
 unsafe extern "C" fn read(u: *mut c_void, fd: c_int, to: *mut c_void, len: size_t) -> ssize_t {
     // SAFETY: C's promise about `read`, here and below about each call's arguments.
-    unsafe { receive(u, fd, &piece(to, len), 0) }
+    unsafe { receive(u, fd, &piece(to, len), 0, &mut None) }
 }
 
 unsafe extern "C" fn readv(u: *mut c_void, fd: c_int, iov: *const iovec, n: c_int) -> ssize_t {
     // SAFETY: see `read`.
-    unsafe { receive(u, fd, pieces(iov, n.max(0) as usize), 0) }
+    unsafe { receive(u, fd, pieces(iov, n.max(0) as usize), 0, &mut None) }
 }
 
 unsafe extern "C" fn recv(
@@ -372,7 +393,7 @@ unsafe extern "C" fn recv(
     flags: c_int,
 ) -> ssize_t {
     // SAFETY: see `read`.
-    unsafe { receive(u, fd, &piece(to, len), flags) }
+    unsafe { receive(u, fd, &piece(to, len), flags, &mut None) }
 }
 
 unsafe extern "C" fn recvfrom(
@@ -386,8 +407,10 @@ unsafe extern "C" fn recvfrom(
 ) -> ssize_t {
     // SAFETY: see `read`.
     unsafe {
-        put_address(None, addr, addr_len);
-        receive(u, fd, &piece(to, len), flags)
+        let mut from = None;
+        let got = receive(u, fd, &piece(to, len), flags, &mut from);
+        put_address(from, addr, addr_len);
+        got
     }
 }
 
@@ -396,7 +419,10 @@ unsafe extern "C" fn recvmsg(u: *mut c_void, fd: c_int, msg: *mut msghdr, f: c_i
     unsafe {
         (*msg).msg_flags = 0;
         (*msg).msg_controllen = 0;
-        receive(u, fd, pieces((*msg).msg_iov, (*msg).msg_iovlen), f)
+        let mut from = None;
+        let got = receive(u, fd, pieces((*msg).msg_iov, (*msg).msg_iovlen), f, &mut from);
+        put_address(from, (*msg).msg_name.cast(), &raw mut (*msg).msg_namelen);
+        got
     }
 }
 
@@ -594,7 +620,14 @@ unsafe extern "C" fn poll(
 
 unsafe extern "C" fn netdev_send(userdata: *mut c_void, from: *const c_void, len: size_t) -> c_int {
     // SAFETY: `len` octets, as packetdrill promises.
-    let packet = unsafe { std::slice::from_raw_parts(from.cast(), len) };
+    let packet: &[u8] = unsafe { std::slice::from_raw_parts(from.cast(), len) };
+    if packet.get(16..20) == Some(&[0; 4]) {
+        eprintln!(
+            "libix_packetdrill: a datagram comes to a socket that has neither sent nor connected, \
+             so packetdrill knows no address for it: call packetdrill with --is_anyip"
+        );
+        std::process::exit(1);
+    }
     // SAFETY: see `socket`.
     unsafe { plug(userdata) }.inject(packet);
     0

@@ -2,7 +2,8 @@
 //!
 //! packetdrill makes calls that may block on a second thread and moves time on the first. A blocked
 //! call tries again whenever time has moved or a packet has come; time goes on when it has tried. So
-//! the outcome does not depend on how the kernel schedules the two.
+//! the outcome does not depend on how the kernel schedules the two. A call that blocks on the first
+//! thread, because the script does not say that it may, moves time itself: nobody else would.
 use ix_packets::settings::Settings;
 use ix_packets::sockets::Sockets;
 use ix_packets::stack::Addresses;
@@ -10,6 +11,7 @@ use libc::c_int;
 use std::collections::VecDeque;
 use std::net::Ipv4Addr;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
 /// Virtual time at the begin.
@@ -24,6 +26,8 @@ const SETTLE: Duration = Duration::from_millis(2);
 
 /// What the functions of the interface work on.
 pub struct Plug {
+    /// The thread that moves time.
+    first: ThreadId,
     state: Mutex<State>,
     /// Something has happened: blocked calls try again.
     moved: Condvar,
@@ -74,7 +78,9 @@ impl Plug {
         let (blocked, untried, epoch, came_back) = (0, 0, 0, false);
         let sent = VecDeque::new();
         let state = State { sockets, sent, blocked, untried, epoch, came_back };
-        Ok(Plug { state: Mutex::new(state), moved: Condvar::new(), tried: Condvar::new() })
+        let first = std::thread::current().id();
+        let (moved, tried) = (Condvar::new(), Condvar::new());
+        Ok(Plug { first, state: Mutex::new(state), moved, tried })
     }
 
     /// The stack. A panic of another call is no reason to make this one fail, too.
@@ -104,6 +110,9 @@ impl Plug {
             return answer;
         }
         let end_us = timeout_us.map(|us| state.sockets.now_us().saturating_add(us));
+        if std::thread::current().id() == self.first {
+            return self.wait_alone(state, end_us, call).unwrap_or_else(late);
+        }
         state.blocked += 1;
         let mut seen = state.epoch;
         let answer = loop {
@@ -125,6 +134,36 @@ impl Plug {
         self.tried.notify_all();
         drop(state);
         answer.unwrap_or_else(late)
+    }
+
+    /// Lets time pass until a call answers; `None`: it has not by its end. What comes from the script
+    /// cannot come any more, so a call without an end that outlasts all timers ends the process.
+    fn wait_alone<'a, T>(
+        &'a self,
+        mut state: MutexGuard<'a, State>,
+        end_us: Option<u64>,
+        mut call: impl FnMut(&mut Sockets) -> Option<T>,
+    ) -> Option<T> {
+        let limit_us = end_us.unwrap_or(state.sockets.now_us() + PATIENCE_US);
+        loop {
+            let goes_on = state.step(limit_us);
+            if !goes_on && end_us.is_some() {
+                state.sockets.advance(limit_us);
+                state.collect();
+            }
+            state = self.let_try(state);
+            let answer = call(&mut state.sockets);
+            if answer.is_some() || !goes_on && end_us.is_some() {
+                return answer;
+            }
+            if !goes_on {
+                eprintln!(
+                    "libix_packetdrill: a call blocks that the script waits for: nothing ends it; \
+                     give it an end (`+0...1 read(…)`), or its socket SOCK_NONBLOCK"
+                );
+                std::process::exit(1);
+            }
+        }
     }
 
     /// Carries out a command line of a script: settings, before anything else happens.

@@ -166,16 +166,16 @@ impl Runner<'_> {
             _ => (integer(call, 2)? as usize, integer(call, 3)?),
         };
         let waits = self.blocking(fd) && flags & i64::from(libc::MSG_DONTWAIT) == 0;
+        let peek = flags & i64::from(libc::MSG_PEEK) != 0;
         if self.sockets.is_datagrams(fd) {
-            return Ok(match self.sockets.receive_datagram(fd) {
+            return Ok(match self.sockets.receive_datagram(fd, peek) {
                 Err(libc::EAGAIN) if waits => Attempt::Blocks,
-                Ok(bytes) if bytes != octets(0, bytes.len()) => {
+                Ok((bytes, _)) if bytes != octets(0, bytes.len()) => {
                     return Err("the datagram's bytes are not those that were sent".into());
                 }
-                answer => Attempt::Done(answer.map(|bytes| bytes.len().min(len) as i64)),
+                answer => Attempt::Done(answer.map(|(bytes, _)| bytes.len().min(len) as i64)),
             });
         }
-        let peek = flags & i64::from(libc::MSG_PEEK) != 0;
         let place = self.sockets.get(fd).map_or(0, |socket| socket.read);
         match self.sockets.receive(fd, len, peek) {
             Err(libc::EAGAIN) if waits => Ok(Attempt::Blocks),
@@ -198,8 +198,11 @@ impl Runner<'_> {
             return Err("MSG_MORE and MSG_OOB are not built".into());
         }
         if self.sockets.is_datagrams(fd) {
-            let port = port(call.args.get(4))?.unwrap_or(crate::run::remote_port(1));
-            return Ok(Attempt::Done(self.sockets.send_datagram(fd, len, port)));
+            let port = match call.name.as_str() {
+                "sendto" => Some(port(call.args.get(4))?.unwrap_or(crate::run::remote_port(1))),
+                _ => None,
+            };
+            return Ok(Attempt::Done(self.sockets.send_datagram(fd, &octets(0, len), port)));
         }
         let before = pending.as_ref().map_or(0, |pending| pending.written);
         let waits = self.blocking(fd) && flags & i64::from(libc::MSG_DONTWAIT) == 0;

@@ -123,6 +123,62 @@ static long long sniff(size_t *len)
 	return at;
 }
 
+/* A datagram of 192.0.2.1 to 192.168.0.1, without a checksum (RFC 768 allows that). */
+static void inject_datagram(unsigned from_port, unsigned port, const char *text)
+{
+	static const unsigned char from[] = { 192, 0, 2, 1 }, to[] = { 192, 168, 0, 1 };
+	unsigned char p[1500] = { 0x45 }, *h = p + 20;
+	size_t n = strlen(text), len = 28 + n;
+	unsigned short check;
+	p[2] = len >> 8, p[3] = len, p[8] = 64, p[9] = 17;
+	memcpy(p + 12, from, 4), memcpy(p + 16, to, 4);
+	check = fold(sum(p, 20, 0)), memcpy(p + 10, &check, 2);
+	h[0] = from_port >> 8, h[1] = from_port, h[2] = port >> 8, h[3] = port;
+	h[4] = (8 + n) >> 8, h[5] = 8 + n;
+	memcpy(h + 8, text, n);
+	assert(t.netdev_send(t.own, p, len) == 0);
+}
+
+/* A socket that is connected has a port and a peer; a call that waits on this thread moves time. */
+static void datagrams(void)
+{
+	struct sockaddr_in to = { .sin_family = AF_INET, .sin_port = htons(4001) }, from;
+	struct sockaddr none = { .sa_family = AF_UNSPEC };
+	int fd = t.socket(t.own, AF_INET, SOCK_DGRAM, IPPROTO_UDP), queued = 0;
+	socklen_t room = sizeof from;
+	size_t len = sizeof packet;
+	long long at, before;
+	char text[64];
+
+	assert(t.write(t.own, fd, "question", 8) == -1 && errno == EDESTADDRREQ);
+	assert(t.connect(t.own, fd, (void *)&to, sizeof to) == 0);
+	assert(t.write(t.own, fd, "question", 8) == 8);
+	assert(t.netdev_receive(t.own, packet, &len, &at) == 0);
+	assert(len == 36 && packet[9] == 17 && !memcmp(packet + 28, "question", 8));
+	assert((packet[22] << 8 | packet[23]) == 4001);
+
+	unsigned port = packet[20] << 8 | packet[21];
+	inject_datagram(4002, port, "stranger");
+	inject_datagram(4001, port, "answer");
+	assert(t.ioctl(t.own, fd, FIONREAD, &queued) == 0 && queued == 6);
+	assert(t.recv(t.own, fd, text, sizeof text, MSG_PEEK) == 6);
+	assert(t.recvfrom(t.own, fd, text, sizeof text, 0, (void *)&from, &room) == 6);
+	assert(!memcmp(text, "answer", 6) && room == sizeof from);
+	assert(ntohs(from.sin_port) == 4001 && ntohl(from.sin_addr.s_addr) == 0xc0000201);
+	assert(t.recv(t.own, fd, text, sizeof text, MSG_DONTWAIT) == -1 && errno == EAGAIN);
+
+	struct pollfd pfd = { .fd = fd, .events = POLLIN };
+	before = now_us();
+	assert(t.poll(t.own, &pfd, 1, 1000) == 0);
+	assert(now_us() >= before + 1000000);
+
+	assert(t.connect(t.own, fd, &none, sizeof none) == 0);
+	assert(t.send(t.own, fd, "question", 8, 0) == -1 && errno == EDESTADDRREQ);
+	inject_datagram(4002, port, "stranger");
+	assert(t.read(t.own, fd, text, sizeof text) == 8);
+	assert(t.close(t.own, fd) == 0);
+}
+
 static void *accepter(void *unused)
 {
 	struct sockaddr_in peer;
@@ -161,7 +217,6 @@ int main(int argc, char **argv)
 	listener = t.socket(t.own, AF_INET, SOCK_STREAM, 0);
 	assert(listener > 2 && fcntl(listener, F_GETFD) >= 0);
 	assert(t.socket(t.own, AF_INET6, SOCK_STREAM, 0) == -1 && errno == EAFNOSUPPORT);
-	assert(t.socket(t.own, AF_INET, SOCK_DGRAM, 0) == -1 && errno == EPROTONOSUPPORT);
 	assert(t.bind(t.own, listener, (void *)&any, sizeof any) == 0);
 	assert(t.listen(t.own, listener, 4) == 0);
 	assert(pthread_create(&second, NULL, accepter, NULL) == 0);
@@ -222,6 +277,7 @@ int main(int argc, char **argv)
 	sniff(&len);
 	assert(packet[33] & 1);
 	assert(t.close(t.own, listener) == 0);
+	datagrams();
 	t.free(t.own);
 	puts("as packetdrill expects");
 	return 0;

@@ -107,8 +107,13 @@ impl Runner<'_> {
                 actual = text(&segment);
                 why
             }
-            (Body::Udp(len), ReadBody::Udp(payload)) => (payload.len() != *len as usize)
-                .then(|| format!("{} bytes not {len}", payload.len())),
+            (Body::Udp(len), ReadBody::Udp(payload)) => {
+                let back = read.way.back();
+                let way = *self.conversation(packet.conversation).way.get_or_insert(back);
+                (way != back)
+                    .then(|| "a datagram of another conversation".into())
+                    .or_else(|| wrong_payload(*len as usize, payload))
+            }
             (Body::Icmp { kind, .. }, ReadBody::Icmp(actual_kind, code)) => {
                 (*kind != (*actual_kind, *code)).then(|| "another kind of ICMP".into())
             }
@@ -208,4 +213,12 @@ impl Runner<'_> {
             },
         }
     }
+}
+
+/// What is wrong with a datagram's bytes.
+fn wrong_payload(len: usize, payload: &[u8]) -> Option<String> {
+    if payload.len() != len {
+        return Some(format!("{} bytes not {len}", payload.len()));
+    }
+    (payload != octets(0, len)).then(|| "bytes that are not those that were sent".into())
 }

@@ -71,24 +71,54 @@ impl Sockets {
         Err(libc::EAGAIN)
     }
 
-    /// `recvfrom` on a UDP socket.
-    pub fn receive_datagram(&mut self, fd: c_int) -> Result<Vec<u8>, c_int> {
-        let socket = self.get_mut(fd)?;
-        if socket.error != 0 {
-            return Err(std::mem::take(&mut socket.error));
-        }
-        socket.datagrams_in.pop_front().map(|(bytes, _)| bytes).ok_or(libc::EAGAIN)
+    /// `connect` of a UDP socket: it sends to this port of the other end where a call does not say,
+    /// and hears nobody else. `None` undoes it (`AF_UNSPEC`).
+    pub fn connect_datagrams(&mut self, fd: c_int, port: Option<u16>) -> Answer {
+        self.open_datagrams(fd)?;
+        let remote = IpAddr::V4(self.at.remote);
+        self.get_mut(fd)?.peer = port.map(|port| SocketAddr::new(remote, port));
+        Ok(0)
     }
 
-    /// `sendto` on a UDP socket.
-    pub fn send_datagram(&mut self, fd: c_int, len: usize, port: u16) -> Answer {
+    /// Opens a UDP socket that was not bound, at a port of the stack's choice, and answers its id.
+    fn open_datagrams(&mut self, fd: c_int) -> Result<u64, c_int> {
+        if self.get_mut(fd)?.role == Role::Fresh {
+            self.bind(fd, 0)?;
+            self.mark_packets(fd)?;
+        }
+        match self.get_mut(fd)?.role {
+            Role::Datagrams(id) => Ok(id),
+            _ => Err(libc::EOPNOTSUPP),
+        }
+    }
+
+    /// `recvfrom` on a UDP socket: takes the next datagram, or looks at it.
+    pub fn receive_datagram(
+        &mut self,
+        fd: c_int,
+        peek: bool,
+    ) -> Result<(Vec<u8>, SocketAddr), c_int> {
         let socket = self.get_mut(fd)?;
-        let Role::Datagrams(id) = socket.role else { return Err(libc::ENOTCONN) };
         if socket.error != 0 {
             return Err(std::mem::take(&mut socket.error));
         }
+        let next = match peek {
+            true => socket.datagrams_in.front().cloned(),
+            false => socket.datagrams_in.pop_front(),
+        };
+        next.ok_or(libc::EAGAIN)
+    }
+
+    /// `sendto` on a UDP socket; without a port to where it is connected.
+    pub fn send_datagram(&mut self, fd: c_int, bytes: &[u8], port: Option<u16>) -> Answer {
+        let socket = self.get_mut(fd)?;
+        if socket.error != 0 {
+            return Err(std::mem::take(&mut socket.error));
+        }
+        let port = port.or(socket.peer.map(|peer| peer.port())).ok_or(libc::EDESTADDRREQ)?;
+        let id = self.open_datagrams(fd)?;
         let to = SocketAddr::new(IpAddr::V4(self.at.remote), port);
-        let buffer = self.stack().buffer(&octets(0, len)).ok_or(libc::ENOBUFS)?;
+        let buffer = self.stack().buffer(bytes).ok_or(libc::ENOBUFS)?;
         let sent = self.stack().send_datagram((id, port), to, &buffer, 0).map_err(errno_of);
         self.settle();
         sent.map(|n| n as i64)

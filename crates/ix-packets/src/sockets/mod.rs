@@ -41,7 +41,7 @@ pub struct Socket {
     datagrams: bool,
     /// The dataplane's name of the flow.
     pub handle: u64,
-    /// The peer of a connection that was accepted.
+    /// The peer of a connection that was accepted, or that `connect` gave a UDP socket.
     pub peer: Option<SocketAddr>,
     listener: u64,
     port: u16,
@@ -315,12 +315,15 @@ impl Sockets {
         }
     }
 
-    /// `connect`. `EINPROGRESS` when it begins, `EALREADY` while it lasts.
+    /// `connect`. `EINPROGRESS` when it begins, `EALREADY` while it lasts; at once for a UDP socket.
     pub fn connect(&mut self, fd: c_int, port: u16) -> Answer {
+        if self.is_datagrams(fd) {
+            return self.connect_datagrams(fd, Some(port));
+        }
         let socket = self.get_mut(fd)?;
         match socket.role {
             Role::Fresh if socket.error != 0 => return Err(std::mem::take(&mut socket.error)),
-            Role::Fresh if !socket.datagrams => {}
+            Role::Fresh => {}
             Role::Connecting => return Err(libc::EALREADY),
             Role::Connection => return Err(libc::EISCONN),
             _ => return Err(libc::EOPNOTSUPP),

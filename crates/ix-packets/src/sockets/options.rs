@@ -129,11 +129,12 @@ impl Sockets {
         })
     }
 
-    /// Octets received and not read, and written and not acknowledged.
+    /// Octets received and not read (of UDP the next datagram's), and written and not acknowledged.
     pub fn queued(&self, fd: c_int) -> Result<(i64, i64), c_int> {
         let socket = self.get(fd)?;
         let unacknowledged = socket.unsent.len() + socket.in_flight_bytes;
-        Ok((socket.received.len() as i64, unacknowledged as i64))
+        let next = socket.datagrams_in.front().map_or(0, |(bytes, _)| bytes.len());
+        Ok(((socket.received.len() + next) as i64, unacknowledged as i64))
     }
 
     /// Octets written and not given to the stack.

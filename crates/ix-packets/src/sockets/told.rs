@@ -18,7 +18,9 @@ impl Sockets {
                 }
                 Told::Received(cookie, bytes) => self.received(cookie as c_int, bytes),
                 Told::Datagram(cookie, bytes, peer) => {
-                    if let Some(socket) = self.sockets.get_mut(&(cookie as c_int)) {
+                    if let Some(socket) = self.sockets.get_mut(&(cookie as c_int))
+                        && socket.peer.is_none_or(|of| of == peer)
+                    {
                         socket.datagrams_in.push_back((bytes, peer));
                         socket.news += 1;
                     }
