@@ -523,7 +523,12 @@ typedef struct ix_callbacks {
     void (*packet_sent)(ix_loop *loop, uint64_t queue, uint64_t cookie, int64_t outcome);
     /* 144: The loop of elastic thread from said this number (ix_signal). */
     void (*signal)(ix_loop *loop, uint32_t from, uint64_t value);
-} ix_callbacks; /* 152 bytes */
+    /* 152: Somebody says that a datagram of a UDP socket did not arrive. why: -IX_ERROR_REFUSED, nobody
+     * has the port; -IX_ERROR_TOO_LONG, it is longer than the path's mtu (0: not said);
+     * -IX_ERROR_UNREACHABLE, there is no way. A hint: anybody can send such a message. */
+    void (*datagram_error)(
+        ix_loop *loop, uint64_t socket, const ix_endpoint *to, int64_t why, uint16_t mtu);
+} ix_callbacks; /* 160 bytes */
 
 /* A received frame. */
 typedef struct ix_packet {
@@ -630,6 +635,18 @@ int64_t ix_cancel_timer(ix_loop *loop, uint64_t timer);
  * one that finds no resources on its way is lost. -IX_ERROR_NO_RESOURCE: it was not taken. */
 int64_t ix_udp_send(
     ix_loop *loop, uint64_t socket, const ix_endpoint *to, const void *data, size_t bytes);
+
+/* Writes to at, in datagram, the address of ours that the datagram was sent to, with port 0. A socket
+ * of every address hears it here; to answer from it, bind another one to it. -IX_ERROR_STATE: not
+ * within datagram. */
+int64_t ix_udp_asked(ix_loop *loop, ix_endpoint *at);
+
+/* Sets how a UDP socket sends from now on: IX_OPT_DSCP (0 to 63) or IX_OPT_HOP_LIMIT (1 to 255). */
+int64_t ix_udp_set_option(ix_loop *loop, uint64_t socket, uint64_t option, uint64_t value);
+
+/* Datagrams of the loop that were taken and then refused by the dataplane: no buffers, no route, too
+ * long for the link. */
+uint64_t ix_udp_lost(ix_loop *loop);
 
 /* Ends a UDP socket. */
 int64_t ix_udp_unbind(ix_loop *loop, uint64_t socket);

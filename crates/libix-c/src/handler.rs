@@ -112,6 +112,20 @@ impl Handler for Callbacks {
         });
     }
 
+    fn on_datagram_error(
+        &mut self,
+        io: &mut Io<State>,
+        socket: u64,
+        to: SocketAddr,
+        why: Error,
+        mtu: u16,
+    ) {
+        let (Some(call), to) = (self.table.datagram_error, ix_endpoint::new(to)) else { return };
+        let why = crate::error::code(why);
+        // SAFETY: see above; a local.
+        self.tell(io, |owner| unsafe { call(owner, socket, &to, why, mtu) });
+    }
+
     fn on_cycle(&mut self, io: &mut Io<State>) {
         let Some(call) = self.table.cycle else { return };
         let told = self.told;

@@ -3,7 +3,9 @@ use crate::endpoint::read;
 use crate::event_loop::{answer, ix_loop, with};
 use crate::types::{State, ix_endpoint};
 use core::ffi::c_void;
+use ix_abi::flow_opt;
 use libix::Error;
+use std::net::SocketAddr;
 
 /// Time of this cycle, µs of the dataplane's monotonic clock.
 ///
@@ -128,6 +130,63 @@ pub unsafe extern "C" fn ix_udp_send(
     };
     // SAFETY: the caller's promise.
     answer(unsafe { with(loop_, send) })
+}
+
+/// Writes to at, in datagram, the address of ours that the datagram was sent to, with port 0. A socket
+/// of every address hears it here; to answer from it, bind another one to it. -IX_ERROR_STATE: not
+/// within datagram.
+///
+/// # Safety
+/// A loop of this thread, and a place for an endpoint.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ix_udp_asked(loop_: *mut ix_loop, at: *mut ix_endpoint) -> i64 {
+    let asked = |this: &ix_loop| {
+        // SAFETY: the caller's promise.
+        let at = unsafe { at.as_mut() }.ok_or(Error::Invalid)?;
+        let addr = this.io(|io| io.udp_asked())?.ok_or(Error::State)?;
+        *at = ix_endpoint::new(SocketAddr::new(addr, 0));
+        Ok(0)
+    };
+    // SAFETY: the caller's promise.
+    answer(unsafe { with(loop_, asked) })
+}
+
+/// Sets how a UDP socket sends from now on: IX_OPT_DSCP (0 to 63) or IX_OPT_HOP_LIMIT (1 to 255).
+///
+/// # Safety
+/// A loop of this thread.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ix_udp_set_option(
+    loop_: *mut ix_loop,
+    socket: u64,
+    option: u64,
+    value: u64,
+) -> i64 {
+    let set = |this: &ix_loop| {
+        let known = match option {
+            flow_opt::DSCP => value <= 63,
+            flow_opt::HOP_LIMIT => (1..=255).contains(&value),
+            _ => false,
+        };
+        if !known {
+            return Err(Error::Invalid);
+        }
+        let open = this.io(|io| io.udp_set_opt(socket, option, value))?;
+        if open { Ok(0) } else { Err(Error::BadHandle) }
+    };
+    // SAFETY: the caller's promise.
+    answer(unsafe { with(loop_, set) })
+}
+
+/// Datagrams of the loop that were taken and then refused by the dataplane: no buffers, no route, too
+/// long for the link.
+///
+/// # Safety
+/// A loop of this thread.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ix_udp_lost(loop_: *mut ix_loop) -> u64 {
+    // SAFETY: the caller's promise.
+    unsafe { with(loop_, |this| this.io(|io| io.udp_lost())) }.unwrap_or(0)
 }
 
 /// Ends a UDP socket.

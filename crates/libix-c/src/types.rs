@@ -96,6 +96,18 @@ pub struct ix_callbacks {
         Option<unsafe extern "C" fn(loop_: *mut ix_loop, queue: u64, cookie: u64, outcome: i64)>,
     /// The loop of elastic thread from said this number (ix_signal).
     pub signal: Option<unsafe extern "C" fn(loop_: *mut ix_loop, from: u32, value: u64)>,
+    /// Somebody says that a datagram of a UDP socket did not arrive. why: -IX_ERROR_REFUSED, nobody
+    /// has the port; -IX_ERROR_TOO_LONG, it is longer than the path's mtu (0: not said);
+    /// -IX_ERROR_UNREACHABLE, there is no way. A hint: anybody can send such a message.
+    pub datagram_error: Option<
+        unsafe extern "C" fn(
+            loop_: *mut ix_loop,
+            socket: u64,
+            to: *const ix_endpoint,
+            why: i64,
+            mtu: u16,
+        ),
+    >,
 }
 
 /// A received frame.

@@ -4,9 +4,12 @@
 use crate::support::raw::Raw;
 use crate::support::stats::Stats;
 use crate::support::traffic::{close, echo};
-use crate::support::{Bed, CLIENT, Nic, PATIENCE, Service, build_library, connect, eventually};
+use crate::support::{
+    Bed, CLIENT, Nic, PATIENCE, SERVICE, Service, build_library, connect, eventually,
+};
 use std::io::{Read, Write};
-use std::net::{TcpListener, UdpSocket};
+use std::net::{SocketAddr, TcpListener, UdpSocket};
+use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Once;
@@ -112,6 +115,57 @@ fn the_raw_contract_serves_from_c() {
     service.finish(PATIENCE);
 }
 
+/// A port that nobody has, of TCP nor of UDP; nobody else is in this namespace to take it.
+fn free_port() -> u16 {
+    loop {
+        let tcp = TcpListener::bind("0.0.0.0:0").expect("a listener");
+        let port = tcp.local_addr().expect("an address").port();
+        if UdpSocket::bind(("0.0.0.0", port)).is_ok() {
+            return port;
+        }
+    }
+}
+
+/// The next datagram, who sent it, and the hop limit and type of service of its IP header.
+fn receive_with_header(socket: &UdpSocket) -> (Vec<u8>, SocketAddr, [u8; 2]) {
+    for option in [libc::IP_RECVTTL, libc::IP_RECVTOS] {
+        let on: libc::c_int = 1;
+        let len = size_of_val(&on) as libc::socklen_t;
+        let (fd, value) = (socket.as_raw_fd(), (&raw const on).cast());
+        // SAFETY: a socket that lives, and a number of that length.
+        let set = unsafe { libc::setsockopt(fd, libc::IPPROTO_IP, option, value, len) };
+        assert_eq!(set, 0, "{}", std::io::Error::last_os_error());
+    }
+    let mut bytes = vec![0; 100];
+    let from = socket.peek_from(&mut bytes).expect("a datagram").1;
+    let mut control = [0u64; 16];
+    // SAFETY: all-zero is a message header without anything.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    let mut piece = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+    (message.msg_iov, message.msg_iovlen) = (&mut piece, 1);
+    message.msg_control = control.as_mut_ptr().cast();
+    message.msg_controllen = size_of_val(&control);
+    // SAFETY: all that the header points to lives here and is as long as it says.
+    let n = unsafe { libc::recvmsg(socket.as_raw_fd(), &mut message, 0) };
+    bytes.truncate(n.try_into().expect("a datagram"));
+    let mut header = [0; 2];
+    // SAFETY: a header that the kernel has just filled; so in what follows, where its parts are read.
+    let mut next = unsafe { libc::CMSG_FIRSTHDR(&message) };
+    while !next.is_null() {
+        // SAFETY: as above; of both kinds the first octet of the value is looked at.
+        unsafe {
+            let value = libc::CMSG_DATA(next).read();
+            match (*next).cmsg_type {
+                libc::IP_TTL => header[0] = value,
+                libc::IP_TOS => header[1] = value,
+                _ => {}
+            }
+            next = libc::CMSG_NXTHDR(&message, next);
+        }
+    }
+    (bytes, from, header)
+}
+
 #[test]
 fn every_function_does_what_the_header_says() {
     let test = "every_function_does_what_the_header_says";
@@ -124,14 +178,11 @@ fn every_function_does_what_the_header_says() {
         });
         let tcp = format!("{CLIENT}:{}", listener.local_addr().expect("an address").port());
         let udp = format!("{CLIENT}:{}", socket.local_addr().expect("an address").port());
-        // Nobody else is in this namespace to take the port that was free.
-        let free = bed.client.run(|| TcpListener::bind("0.0.0.0:0")).expect("a listener");
-        let closed = format!("{CLIENT}:{}", free.local_addr().expect("an address").port());
-        drop(free);
+        let closed = format!("{CLIENT}:{}", bed.client.run(free_port));
         let serves = std::thread::spawn(move || {
-            let mut datagram = [0; 100];
-            let (n, from) = socket.recv_from(&mut datagram).expect("a datagram");
-            socket.send_to(&datagram[..n], from).expect("an answer");
+            let (datagram, from, header) = receive_with_header(&socket);
+            assert_eq!(header, [7, 46 << 2], "hop limit and type of service of {datagram:?}");
+            socket.send_to(&datagram, from).expect("an answer");
             let (mut stream, _) = listener.accept().expect("a connection");
             let mut buffer = [0; 700];
             loop {
@@ -141,7 +192,8 @@ fn every_function_does_what_the_header_says() {
                 }
             }
         });
-        let service = bed.start(&[program.to_str().expect("text"), &tcp, &udp, &closed]);
+        let own = format!("{}:0", SERVICE.ip());
+        let service = bed.start(&[program.to_str().expect("text"), &tcp, &udp, &closed, &own]);
         let (status, said) = service.process.wait(PATIENCE);
         assert!(status.success() && said.contains(&"ok".to_owned()), "{words:?}: {said:#?}");
         serves.join().expect("the peer");

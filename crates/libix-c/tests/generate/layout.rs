@@ -95,6 +95,7 @@ pub fn layouts() -> Vec<Layout> {
             packets,
             packet_sent,
             signal,
+            datagram_error,
         }),
     ]
 }

@@ -1,4 +1,4 @@
-/* Every function of the event loop, against an echo server on Linux: calls PEER-TCP PEER-UDP CLOSED.
+/* Every function of the event loop, against an echo server on Linux: calls PEER-TCP PEER-UDP CLOSED OWN.
  * Says `ok` when all answers are what they must be. Compiles as C and as C++. */
 #include <ix.h>
 #include <stdio.h>
@@ -9,8 +9,8 @@
 
 enum { PIECE = 1000, WAYS = 4, LENT = 1 << 20 };
 
-static ix_endpoint tcp, udp, closed;
-static int connected, refused, timers, idle, datagrams, released, eofs;
+static ix_endpoint tcp, udp, closed, own;
+static int connected, refused, timers, idle, datagrams, told, released, eofs;
 static uint64_t sent, conn, socket_id, cancelled;
 static char back[WAYS * PIECE];
 static size_t have;
@@ -26,7 +26,7 @@ static void fail(int line, const char *what)
 
 static void done(ix_loop *loop)
 {
-    if (have == sizeof back && sent == sizeof back && refused && timers && idle && datagrams)
+    if (have == sizeof back && sent == sizeof back && refused && timers && idle && told)
         ix_shutdown(loop, conn);
 }
 
@@ -116,10 +116,26 @@ static void on_dead(ix_loop *loop, uint64_t id, void *state, int64_t reason)
 static void on_datagram(
     ix_loop *loop, uint64_t socket, const ix_endpoint *from, const void *data, size_t bytes)
 {
+    ix_endpoint asked;
+
     CHECK(socket == socket_id && !memcmp(from, &udp, sizeof udp));
     CHECK(bytes == 5 && !memcmp(data, "hello", 5));
+    CHECK(ix_udp_asked(loop, &asked) == 0 && !memcmp(&asked, &own, sizeof own));
     datagrams++;
+    CHECK(ix_udp_send(loop, socket, &closed, "nobody", 6) == 0);
+}
+
+static void on_datagram_error(
+    ix_loop *loop, uint64_t socket, const ix_endpoint *to, int64_t why, uint16_t mtu)
+{
+    ix_endpoint asked;
+
+    CHECK(socket == socket_id && !memcmp(to, &closed, sizeof closed));
+    CHECK(why == -IX_ERROR_REFUSED && mtu == 0);
+    CHECK(ix_udp_asked(loop, &asked) == -IX_ERROR_STATE);
+    told++;
     CHECK(ix_udp_unbind(loop, socket) == 0);
+    CHECK(ix_udp_set_option(loop, socket, IX_OPT_HOP_LIMIT, 7) == -IX_ERROR_BAD_HANDLE);
     done(loop);
 }
 
@@ -149,10 +165,11 @@ int main(int argc, char **argv)
     callbacks.size = sizeof callbacks;
     callbacks.connected = on_connected, callbacks.readable = on_readable;
     callbacks.sent = on_sent, callbacks.eof = on_eof, callbacks.dead = on_dead;
-    callbacks.datagram = on_datagram, callbacks.timer = on_timer, callbacks.idle = on_idle;
-    CHECK(argc == 4);
+    callbacks.datagram = on_datagram, callbacks.datagram_error = on_datagram_error;
+    callbacks.timer = on_timer, callbacks.idle = on_idle;
+    CHECK(argc == 5);
     CHECK(ix_endpoint_parse(argv[1], &tcp) == 0 && ix_endpoint_parse(argv[2], &udp) == 0);
-    CHECK(ix_endpoint_parse(argv[3], &closed) == 0);
+    CHECK(ix_endpoint_parse(argv[3], &closed) == 0 && ix_endpoint_parse(argv[4], &own) == 0);
     CHECK(!ix_loop_new(99, &callbacks, NULL, NULL) && strstr(ix_last_error(), "no such elastic"));
     loop = ix_loop_new(0, &callbacks, &mark, NULL);
     CHECK(loop && ix_loop_context(loop) == &mark && ix_loop_thread(loop) == 0);
@@ -173,13 +190,19 @@ int main(int argc, char **argv)
     CHECK(ix_connect(loop, &closed, &refused, &other) == 0 && other != conn);
     memset(&callbacks, 0, sizeof callbacks);
     CHECK((socket_id = (uint64_t)ix_udp_bind(loop, (ix_endpoint *)&callbacks)) > 0);
+    CHECK(ix_udp_set_option(loop, socket_id, IX_OPT_HOP_LIMIT, 7) == 0);
+    CHECK(ix_udp_set_option(loop, socket_id, IX_OPT_DSCP, 46) == 0);
+    CHECK(ix_udp_set_option(loop, socket_id, IX_OPT_DSCP, 64) == -IX_ERROR_INVALID);
+    CHECK(ix_udp_set_option(loop, socket_id, IX_OPT_KEEPALIVE_S, 1) == -IX_ERROR_INVALID);
     CHECK(ix_udp_send(loop, socket_id, &udp, "hello", 5) == 0);
+    CHECK(ix_udp_send(loop, socket_id, &udp, memory, 1500) == 0 && ix_udp_lost(loop) == 0);
     CHECK(ix_set_timer(loop, 5000, 7, NULL) == 0);
     CHECK(ix_set_timer(loop, 60000000, 8, &cancelled) == 0);
     CHECK(ix_loop_set_idle(loop, 20000) == 0);
     CHECK(ix_loop_run(loop) == 0);
 
     CHECK(connected == 1 && refused == 1 && timers == 1 && datagrams == 1 && eofs == 1);
+    CHECK(told == 1 && ix_udp_lost(loop) == 1);
     CHECK(released == 1 && sent == sizeof back);
     for (size_t i = 0; i < sizeof back; i++)
         CHECK(back[i] == 'a' + (char)(i / PIECE));
