@@ -6,9 +6,10 @@
 //! the same call with what is the application's own: it must be accepted.
 use crate::Gate;
 use crate::batches;
+use crate::cookies;
 use crate::hold;
 use crate::random::Random;
-use crate::raw::{call_on_bare_stack, call_with_flags, call_with_vectors};
+use crate::raw::{call_on_bare_stack, call_with_bases, call_with_flags, call_with_vectors};
 use crate::serve::{self, Echo};
 use ix_abi::{CALLS_MAX, Call, Event, FlowInfo, SgEntry, call_op, error, gate_op};
 use std::cell::RefCell;
@@ -53,6 +54,7 @@ pub const ATTACKS: &[(&str, Attack)] = &[
     ("an answer into the dataplane's memory", answer_into),
     ("a stale handle", stale_handle),
     ("random handles of 64 bits", random_handles),
+    ("cookies that are the dataplane's addresses", cookies::wild),
     ("listen at another's address", |c| c.outcome(call_op::LISTEN, &c.foreign(7001, 0))),
     ("send from another's address", |c| c.outcome(call_op::UDP_BIND, &c.foreign(7002, 0))),
     ("calls rewritten while they are read", race),
@@ -71,6 +73,7 @@ pub const ATTACKS: &[(&str, Attack)] = &[
     ("watch a descriptor of the dataplane", watch_descriptor),
     ("a crossing with wild flags", |c| c.came_back(call_with_flags(c.gate, c.control))),
     ("a crossing with wild control words", |c| c.came_back(call_with_vectors(c.gate, c.control))),
+    ("a crossing with wild segment bases", |c| c.came_back(call_with_bases(c.gate, c.control))),
     ("a crossing without a stack", |c| c.came_back(call_on_bare_stack(c.gate, c.control))),
 ];
 

@@ -1,5 +1,5 @@
 //! Attacks with code: instructions that change rights, brought in, or found in the dataplane.
-use crate::{Attack, Part, Targets, call};
+use crate::{Attack, Part, Targets, call, in_a_copy};
 use std::hint::black_box;
 
 /// Name, what stops it, and attack.
@@ -12,6 +12,8 @@ pub const ATTACKS: &[(&str, Part, Attack)] = &[
     ("a file changed after it was mapped", Part::Code, changed_file),
     ("jump to the dataplane's system call", Part::Other, jump_to_syscall),
     ("jump to the dataplane's first key switch", Part::Other, jump_to_wrpkru),
+    ("jump to each of its key switches", Part::Other, jump_to_all),
+    ("jumps into the midst of the gate", Part::Other, jump_into_gate),
 ];
 
 const PAGE: u64 = 4096;
@@ -65,8 +67,8 @@ fn changed_file(_: &Targets) -> Result<String, String> {
     if now == new { Ok("the code has changed".to_owned()) } else { Err("it has not".to_owned()) }
 }
 
-/// Where the dataplane's code has these bytes; `None` stands for any.
-fn find(t: &Targets, wanted: &[Option<u8>]) -> Result<usize, String> {
+/// The dataplane's code as its file has it, and where it lies.
+fn code_of(t: &Targets) -> Result<(&'static [u8], usize), String> {
     let image = t.image;
     let (file_offset, vaddr, bytes) = code_segment(image).ok_or("no code in the image")?;
     let code = &image[file_offset..file_offset + bytes];
@@ -81,6 +83,12 @@ fn find(t: &Targets, wanted: &[Option<u8>]) -> Result<usize, String> {
         .find(|&(start, end)| (start..end).contains(&t.code))
         .map(|(start, _)| start + vaddr % PAGE as usize)
         .ok_or("no code of the dataplane is mapped")?;
+    Ok((code, start))
+}
+
+/// Where the dataplane's code has these bytes; `None` stands for any.
+fn find(t: &Targets, wanted: &[Option<u8>]) -> Result<usize, String> {
+    let (code, start) = code_of(t)?;
     let is_it = |bytes: &[u8]| {
         bytes.iter().zip(wanted).all(|(byte, wanted)| wanted.is_none_or(|wanted| wanted == *byte))
     };
@@ -121,6 +129,58 @@ fn jump_to_wrpkru(t: &Targets) -> Result<String, String> {
         data.write_volatile(data.read_volatile());
     }
     Ok("came back with rights".to_owned())
+}
+
+/// All of them, wanted or by chance, with rights of the dataplane's and none at all in the register.
+fn jump_to_all(t: &Targets) -> Result<String, String> {
+    const RIGHTS: [u64; 3] = [0x5555_5540, 0, 0x5555_556c];
+    let (code, start) = code_of(t)?;
+    let is_switch = |bytes: &[u8]| {
+        bytes == wrpkru()
+            || bytes[..2] == xrstor()[..2] && bytes[2] >> 3 & 7 == 5 && bytes[2] < 0xc0
+    };
+    let switches = code.windows(3).enumerate().filter(|(_, bytes)| is_switch(bytes));
+    let places: Vec<_> = switches.map(|(at, _)| start + at).collect();
+    jumps(t, places.iter().flat_map(|at| RIGHTS.map(|rights| (*at, rights))))
+}
+
+/// Wherever in its first instructions, aligned or not.
+fn jump_into_gate(t: &Targets) -> Result<String, String> {
+    const BYTES: usize = 512;
+    const STEP: usize = 5;
+    jumps(t, (1..BYTES).step_by(STEP).map(|at| (t.code + at, t.data as u64)))
+}
+
+/// Calls each place from a copy of its own, with this in the first register; who comes back tries to write.
+fn jumps(t: &Targets, places: impl Iterator<Item = (usize, u64)>) -> Result<String, String> {
+    const LONGEST_S: u32 = 5;
+    const STDERR: i32 = 2;
+    let mut made = 0;
+    for (at, first) in places {
+        made += 1;
+        let data = t.data;
+        let outcome = in_a_copy(|| {
+            // SAFETY: an attack, in a copy that ends. What the dataplane says of each would be much.
+            unsafe {
+                libc::close(STDERR);
+                libc::alarm(LONGEST_S);
+                std::arch::asm!("call {at}", at = in(reg) at, inout("rax") first => _,
+                    inout("rcx") 0u64 => _, inout("rdx") 0u64 => _, inout("rdi") data => _,
+                    inout("rsi") data => _, inout("r12") data => _, inout("r14") 1u64 => _,
+                    out("r13") _, out("r15") _, clobber_abi("C"));
+                let data = data as *mut u8;
+                data.write_volatile(data.read_volatile());
+            }
+            Ok(String::new())
+        });
+        if outcome.is_ok() {
+            return Ok(format!("came back with rights from {at:#x}, {first:#x}"));
+        }
+    }
+    match made {
+        0 => Ok("there is nowhere to jump to".to_owned()),
+        made => Err(format!("{made}, none came back with rights")),
+    }
 }
 
 /// Offset in the file, address and bytes of the executable segment of a 64-bit ELF file.

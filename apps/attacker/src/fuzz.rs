@@ -1,6 +1,6 @@
 //! Random system calls with arguments that matter: addresses of the dataplane, its descriptors.
-use crate::Targets;
 use crate::random::Random;
+use crate::{Targets, is_walled};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Calls that would only end or stop the fuzzer, or its parent.
@@ -34,8 +34,7 @@ const NOT: [i64; 24] = [
 /// Then tries what the calls were to bring about: a touch of the dataplane's memory. Without the
 /// wall the calls are not made: they could do anything to the machine.
 pub fn run(t: &Targets, calls: u32, seed: u64, made: &AtomicU32) -> Result<String, String> {
-    // SAFETY: no arguments.
-    let walled = unsafe { libc::geteuid() } != 0;
+    let walled = is_walled();
     let mut random = Random::new(seed);
     let stack = [0u64; 64];
     if walled {

@@ -7,6 +7,7 @@
 mod batches;
 mod calls;
 mod code;
+mod cookies;
 mod crossing;
 mod fuzz;
 mod hold;
@@ -32,6 +33,8 @@ pub struct Targets {
     pub shown: usize,
     /// Received packets.
     pub received: usize,
+    /// The mapping that they lie in: start and end.
+    pub packets: (usize, usize),
     /// The lowest of its descriptors.
     pub descriptor: i32,
     /// The process that closes the program's connections at its end; 0: unknown.
@@ -319,9 +322,16 @@ fn targets(header: *const ProcessHeader, image: &'static [u8]) -> Targets {
         .filter_map(|line| usize::from_str_radix(line.split('-').next()?, 16).ok())
         .find(|&start| start > gate)
         .unwrap_or(gate);
+    let range = |line: &str| {
+        let (start, end) = line.split(' ').next()?.split_once('-')?;
+        let hex = |text| usize::from_str_radix(text, 16).ok();
+        Some((hex(start)?, hex(end)?))
+    };
+    let has_packets = |range: &(usize, usize)| (range.0..range.1).contains(&received);
+    let packets = maps.lines().filter_map(range).find(has_packets).unwrap_or_default();
     let descriptor = descriptors().into_iter().filter(|&fd| fd >= 900).min().unwrap_or(-1);
     let shown = header as usize;
-    Targets { code: gate, data, shown, received, descriptor, survivor: 0, image }
+    Targets { code: gate, data, shown, received, packets, descriptor, survivor: 0, image }
 }
 
 /// A word that copies of this process share with it.
@@ -342,7 +352,7 @@ fn descriptors() -> Vec<i32> {
 }
 
 /// Makes an attack in a forked copy of this process.
-fn in_a_copy(attack: impl FnOnce() -> Result<String, String>) -> Result<String, String> {
+pub fn in_a_copy(attack: impl FnOnce() -> Result<String, String>) -> Result<String, String> {
     const LONGEST_S: u32 = 60;
     let mut ends = [0; 2];
     // SAFETY: fills a local.
@@ -388,6 +398,12 @@ fn in_a_copy(attack: impl FnOnce() -> Result<String, String>) -> Result<String, 
         }
         None => Err(format!("ended with status {}", libc::WEXITSTATUS(status))),
     }
+}
+
+/// Whether there is a wall: without one `ix attack` runs this program as root.
+pub fn is_walled() -> bool {
+    // SAFETY: no arguments.
+    unsafe { libc::geteuid() != 0 }
 }
 
 /// A system call; `Ok` with its answer, or the error's name.

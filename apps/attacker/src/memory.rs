@@ -32,6 +32,13 @@ pub const ATTACKS: &[(&str, Part, Attack)] = &[
     ("read(2) into it", Part::Keys, read_into),
     ("write(2) out of it", Part::Keys, write_out),
     ("getsockopt into it", Part::Keys, getsockopt_into),
+    ("vmsplice out of it", Part::Keys, vmsplice_out),
+    ("a thread that reads it", Part::Keys, |t| {
+        let data = t.data;
+        std::thread::spawn(move || touch(data, false)).join().unwrap_or(Err("it died".to_owned()))
+    }),
+    ("Linux clears a word there when a thread ends", Part::Keys, thread_end),
+    ("map packets once more, by /proc/PID/map_files", Part::Other, map_again),
     ("signal handler's stack in it", Part::Keys, signal_stack),
     ("rights forged in a signal frame", Part::Other, forged_rights),
 ];
@@ -135,6 +142,45 @@ fn getsockopt_into(t: &Targets) -> Result<String, String> {
     let (at, length) = (page(t.data) + PAGE - 4, &raw const length as u64);
     let args = [socket, libc::SOL_SOCKET as u64, libc::SO_TYPE as u64, at, length, 0];
     call(libc::SYS_getsockopt, args).map(|_| "written".to_owned())
+}
+
+/// Linux takes the pages themselves, without a copy.
+fn vmsplice_out(t: &Targets) -> Result<String, String> {
+    let ends = pipe_with_byte()?;
+    let part = libc::iovec { iov_base: t.data as *mut _, iov_len: 8 };
+    let at = &raw const part as u64;
+    call(libc::SYS_vmsplice, [ends[1] as u64, at, 1, 0, 0, 0]).map(|_| "read".to_owned())
+}
+
+/// Of what may be read, so that one sees it: the header's first word, which is not zero.
+fn thread_end(t: &Targets) -> Result<String, String> {
+    const PATIENCE: std::time::Duration = std::time::Duration::from_secs(20);
+    let word = t.shown as *const u32;
+    // SAFETY: the application may read the header.
+    let read = || unsafe { word.read_volatile() };
+    let before = read();
+    let at = word as u64;
+    std::thread::spawn(move || call(libc::SYS_set_tid_address, [at, 0, 0, 0, 0, 0]));
+    let begin = std::time::Instant::now();
+    let threads = || std::fs::read_dir("/proc/self/task").map_or(0, |folder| folder.count());
+    while threads() > 1 && begin.elapsed() < PATIENCE {
+        std::thread::yield_now();
+    }
+    match read() {
+        now if now == before => Err("the word is what it was".to_owned()),
+        now => Ok(format!("the word is {now}")),
+    }
+}
+
+/// Of the process that the copy was made of, for a copy does not inherit them: its pages, without a key.
+fn map_again(t: &Targets) -> Result<String, String> {
+    let parent = call(libc::SYS_getppid, [0; 6])?;
+    let (start, end) = t.packets;
+    let path = format!("/proc/{parent}/map_files/{start:x}-{end:x}");
+    let path = std::ffi::CString::new(path).map_err(|e| e.to_string())?;
+    let fd = call(libc::SYS_open, [path.as_ptr() as u64, libc::O_RDWR as u64, 0, 0, 0, 0])?;
+    const SHARED: u64 = 1;
+    call(libc::SYS_mmap, [0, PAGE, 3, SHARED, fd, 0]).map(|_| "mapped".to_owned())
 }
 
 extern "C" fn nothing(_: i32) {}

@@ -47,6 +47,8 @@ pub struct Echo {
     pub streams: Vec<u64>,
     pub streamed: u64,
     pub held: Vec<[u64; 2]>,
+    /// Cookies of timers that were heard of.
+    pub timers: Vec<u64>,
     keeps: bool,
 }
 
@@ -73,6 +75,7 @@ impl Echo {
             streams: Vec::new(),
             streamed: 0,
             held: Vec::new(),
+            timers: Vec::new(),
             keeps: false,
         }
     }
@@ -149,6 +152,7 @@ impl Echo {
             event_kind::DEAD if event.cookie == STREAMING => {
                 self.streams.retain(|handle| *handle != event.handle);
             }
+            event_kind::TIMER => self.timers.push(event.cookie),
             event_kind::UDP_RECV if event.cookie == KEPT && self.keeps => {
                 self.kept.push(event.data);
             }

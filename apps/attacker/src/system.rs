@@ -1,5 +1,6 @@
 //! Attacks through system calls that change what a process is, or that name what is the dataplane's.
-use crate::{Attack, Part, Targets, call};
+use crate::{Attack, Part, Targets, call, is_walled};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Name, what stops it, and attack.
 pub const ATTACKS: &[(&str, Part, Attack)] = &[
@@ -16,10 +17,19 @@ pub const ATTACKS: &[(&str, Part, Attack)] = &[
     ("set_robust_list", Part::Calls, |t| {
         done(libc::SYS_set_robust_list, [t.data as u64, 24, 0, 0, 0, 0])
     }),
+    ("rseq, for jumps out of the dataplane", Part::Calls, rseq),
     ("io_uring", Part::Calls, io_uring),
     ("userfaultfd", Part::Calls, |_| done(libc::SYS_userfaultfd, [1, 0, 0, 0, 0, 0])),
     ("perf_event_open", Part::Other, perf),
+    ("bpf", Part::Other, bpf),
+    ("a seccomp filter of its own", Part::Calls, seccomp),
     ("modify_ldt", Part::Calls, modify_ldt),
+    ("set_thread_area: to be another thread", Part::Other, |_| set_thread_area()),
+    ("a system call of a new thread", Part::Calls, |_| {
+        let thread = std::thread::spawn(|| done(libc::SYS_pkey_alloc, [0; 6]));
+        thread.join().unwrap_or(Err("it died".to_owned()))
+    }),
+    ("a process in the same memory, unfiltered", Part::Other, |_| share_memory()),
     ("a namespace of users", Part::Calls, |_| {
         done(libc::SYS_unshare, [libc::CLONE_NEWUSER as u64, 0, 0, 0, 0, 0])
     }),
@@ -41,6 +51,7 @@ pub const ATTACKS: &[(&str, Part, Attack)] = &[
     }),
     ("more descriptors than below them", Part::Calls, more_descriptors),
     ("send one of them over a socket", Part::Calls, send),
+    ("open one of them by its name in /proc", Part::Other, open_by_name),
     ("32-bit system call", Part::Other, |_| int80()),
     ("stop the process that closes connections", Part::Calls, |t| signal(t, libc::SYS_kill)),
     ("stop it as a thread", Part::Calls, |t| signal(t, libc::SYS_tkill)),
@@ -140,6 +151,134 @@ fn perf(_: &Targets) -> Result<String, String> {
     let mut attributes = [0u32; 32];
     (attributes[0], attributes[1]) = (1, 64);
     done(libc::SYS_perf_event_open, [attributes.as_ptr() as u64, 0, u64::MAX, u64::MAX, 0, 0])
+}
+
+/// A map of Linux's own, as a program for its kernel begins.
+fn bpf(_: &Targets) -> Result<String, String> {
+    const MAP_CREATE: u64 = 0;
+    const ARRAY: u32 = 2;
+    let mut attributes = [0u32; 18];
+    attributes[..4].copy_from_slice(&[ARRAY, 4, 4, 1]);
+    let (at, bytes) = (attributes.as_ptr() as u64, size_of_val(&attributes) as u64);
+    done(libc::SYS_bpf, [MAP_CREATE, at, bytes, 0, 0, 0])
+}
+
+/// One that allows everything; another could stop the dataplane's calls.
+fn seccomp(_: &Targets) -> Result<String, String> {
+    const ALLOW: libc::sock_filter = libc::sock_filter {
+        code: (libc::BPF_RET | libc::BPF_K) as u16,
+        jt: 0,
+        jf: 0,
+        k: libc::SECCOMP_RET_ALLOW,
+    };
+    let program = [ALLOW];
+    let filter = libc::sock_fprog { len: 1, filter: program.as_ptr().cast_mut() };
+    let (mode, at) = (libc::SECCOMP_SET_MODE_FILTER as u64, &raw const filter as u64);
+    done(libc::SYS_seccomp, [mode, 0, at, 0, 0, 0])
+}
+
+/// In place of the C library's, where it has one: the kernel then jumps to a place of ours whenever it
+/// interrupts a range of code of our choice.
+fn rseq(_: &Targets) -> Result<String, String> {
+    const BYTES: u64 = 32;
+    const UNREGISTER: u64 = 1;
+    const MARK: u64 = 0x5305_3053;
+    #[repr(align(32))]
+    struct Area([u8; BYTES as usize]);
+    static AREA: Area = Area([0; BYTES as usize]);
+    // SAFETY: names of the C library's, or null; then words that it never changes.
+    unsafe {
+        let offset = libc::dlsym(libc::RTLD_DEFAULT, c"__rseq_offset".as_ptr()).cast::<isize>();
+        if let Some(offset) = offset.as_ref() {
+            let thread: usize;
+            std::arch::asm!("mov {}, fs:0", out(reg) thread);
+            let theirs = thread.wrapping_add_signed(*offset) as u64;
+            let _ = call(libc::SYS_rseq, [theirs, BYTES, UNREGISTER, MARK, 0, 0]);
+        }
+    }
+    done(libc::SYS_rseq, [AREA.0.as_ptr() as u64, BYTES, 0, MARK, 0, 0])
+}
+
+/// Who a thread is says a descriptor that this call sets, in its 32-bit form.
+fn set_thread_area() -> Result<String, String> {
+    const SET_THREAD_AREA: u32 = 243;
+    const BELOW_2_GB: u64 = 0x40;
+    const ANY_ENTRY: u32 = u32::MAX;
+    let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as u64 | BELOW_2_GB;
+    let at = call(libc::SYS_mmap, [0, 4096, 3, flags, u64::MAX, 0])?;
+    let mut answer = u64::from(SET_THREAD_AREA);
+    // SAFETY: a page of ours that the call reads and writes; rbx, which is not ours to name, is put back.
+    unsafe {
+        (at as *mut [u32; 4]).write([ANY_ENTRY, 0, 1, 0x51]);
+        std::arch::asm!("xchg rbx, {at}", "int 0x80", "xchg rbx, {at}",
+            at = inout(reg) at => _, inout("rax") answer,
+            out("r8") _, out("r9") _, out("r10") _, out("r11") _);
+    }
+    let answer = answer as i32;
+    if answer == 0 { Ok("set".to_owned()) } else { Err(format!("error {}", -answer)) }
+}
+
+/// What stops system calls is not inherited: a child that shares memory would be free of it.
+fn share_memory() -> Result<String, String> {
+    const STACK: usize = 64 << 10;
+    static SHARED: AtomicBool = AtomicBool::new(false);
+    extern "C" fn child(_: *mut libc::c_void) -> i32 {
+        SHARED.store(true, Ordering::Relaxed);
+        0
+    }
+    let mut stack = vec![0u8; STACK];
+    let flags = libc::CLONE_VM | libc::SIGCHLD;
+    // SAFETY: the stack outlives the child, which is waited for and only stores a byte.
+    unsafe {
+        let top = stack.as_mut_ptr().add(STACK - 64);
+        let top = top.sub(top.addr() % 16).cast();
+        let pid = libc::clone(child, top, flags, std::ptr::null_mut());
+        if pid < 0 {
+            return Err(std::io::Error::last_os_error().to_string());
+        }
+        libc::waitpid(pid, std::ptr::null_mut(), 0);
+    }
+    match SHARED.load(Ordering::Relaxed) {
+        true => Ok("it has our memory".to_owned()),
+        false => Err("it has a copy".to_owned()),
+    }
+}
+
+/// A pipe, or a file without a name, can be opened there anew. (So can a device, but that is a new one.)
+fn open_by_name(t: &Targets) -> Result<String, String> {
+    const NUMBERS: u64 = 64;
+    let own = match is_walled() {
+        true => None,
+        false => Some(pipe()?),
+    };
+    let first = own.map_or(t.descriptor as u64, |ends| ends[0]);
+    let mut last = "there is none".to_owned();
+    for number in first..first + NUMBERS {
+        let path = std::ffi::CString::new(format!("/proc/self/fd/{number}"));
+        let path = path.map_err(|e| e.to_string())?;
+        let flags = (libc::O_RDWR | libc::O_NONBLOCK) as u64;
+        match call(libc::SYS_open, [path.as_ptr() as u64, flags, 0, 0, 0, 0]) {
+            Ok(fd) if !is_device(fd) => return Ok(format!("{number} is open as {fd}")),
+            Ok(_) => {}
+            Err(why) if why.contains("No such file") => {}
+            Err(why) => last = why,
+        }
+    }
+    Err(last)
+}
+
+fn is_device(fd: u64) -> bool {
+    // SAFETY: all zero is a valid `stat`, which is only filled.
+    unsafe {
+        let mut stat: libc::stat = std::mem::zeroed();
+        libc::fstat(fd as i32, &mut stat) == 0 && stat.st_mode & libc::S_IFMT == libc::S_IFCHR
+    }
+}
+
+fn pipe() -> Result<[u64; 2], String> {
+    let mut ends = [0i32; 2];
+    call(libc::SYS_pipe, [ends.as_mut_ptr() as u64, 0, 0, 0, 0, 0])?;
+    Ok(ends.map(|end| end as u64))
 }
 
 fn modify_ldt(_: &Targets) -> Result<String, String> {

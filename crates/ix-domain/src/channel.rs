@@ -272,6 +272,7 @@ impl Channel {
         message.msg_iov = &mut iov;
         message.msg_iovlen = 1;
         if !fds.is_empty() {
+            fds.iter().copied().for_each(hide);
             let numbers: Vec<i32> = fds.iter().map(AsRawFd::as_raw_fd).collect();
             let bytes = size_of_val(&numbers[..]);
             message.msg_control = control.as_mut_ptr().cast();
@@ -349,6 +350,22 @@ impl Channel {
 impl AsFd for Channel {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
+    }
+}
+
+/// Memory that has a descriptor has a name in `/proc`, by which the program could open it anew: not if its
+/// mode gives nobody a right, unless it is the program's user who owns it.
+fn hide(fd: BorrowedFd<'_>) {
+    // SAFETY: all zero is a valid `stat`, which is only filled; the descriptor is borrowed.
+    unsafe {
+        let mut stat: libc::stat = core::mem::zeroed();
+        let is_memory = libc::fstat(fd.as_raw_fd(), &mut stat) == 0
+            && stat.st_mode & libc::S_IFMT == libc::S_IFREG
+            && stat.st_nlink == 0;
+        if is_memory {
+            // A peer's may be somebody else's to change.
+            libc::fchmod(fd.as_raw_fd(), 0);
+        }
     }
 }
 

@@ -4,7 +4,8 @@
 //! state is in its memory. So with the first thread that is entered a second process starts that shares
 //! this memory and has copies of the dataplane's descriptors. It sleeps until the program's process is
 //! gone or has executed another program, which it learns from a descriptor of that process and from a
-//! pipe that goes at exec. Then no thread of the program runs any more, and it is alone with the dataplane:
+//! pair of sockets of which one end goes at exec. (A pipe would have a name in `/proc`, by which the program
+//! could open it and write to it.) Then no thread of the program runs any more, and it is alone with the dataplane:
 //! it winds it up ([`Dataplane::wind_up`]) and ends.
 //!
 //! It is a child of the broker, not of the program, whose waits must not find it (where the dataplane
@@ -31,8 +32,8 @@ struct Survivor {
     context: Context,
     /// The program's process.
     process: RawFd,
-    /// Readable at the program's end, or when it executes another one.
-    pipe: (RawFd, RawFd),
+    /// The first is readable at the program's end, or when it executes another one.
+    pair: (RawFd, RawFd),
     fd_base: RawFd,
     /// The channel to the broker.
     channel: RawFd,
@@ -44,7 +45,7 @@ struct Survivor {
 pub struct Provisions {
     context: Context,
     process: OwnedFd,
-    pipe: (OwnedFd, OwnedFd),
+    pair: (OwnedFd, OwnedFd),
     fd_base: RawFd,
     is_brokers: bool,
 }
@@ -60,7 +61,8 @@ pub fn provide(reserved: ReservedFds, later: bool) -> io::Result<Provisions> {
     let mut ends = [-1; 2];
     // SAFETY: no pointers; then fills an array of ours. The answers are checked.
     let process = unsafe {
-        if libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) < 0 {
+        let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC;
+        if libc::socketpair(libc::AF_UNIX, kind, 0, ends.as_mut_ptr()) < 0 {
             return Err(io::Error::last_os_error());
         }
         // The bare call: the C library may answer for the parent.
@@ -69,21 +71,21 @@ pub fn provide(reserved: ReservedFds, later: bool) -> io::Result<Provisions> {
     };
     // SAFETY: new descriptors that belong to nobody else.
     let own = |fd: RawFd| unsafe { OwnedFd::from_raw_fd(fd) };
-    let pipe = (reserved.take(own(ends[0]))?, reserved.take(own(ends[1]))?);
+    let pair = (reserved.take(own(ends[0]))?, reserved.take(own(ends[1]))?);
     if process < 0 {
         return Err(io::Error::last_os_error());
     }
     let process = reserved.take(own(process))?;
     let (context, fd_base) = (elastic::make()?, reserved.base());
-    Ok(Provisions { context, process, pipe, fd_base, is_brokers: !later })
+    Ok(Provisions { context, process, pair, fd_base, is_brokers: !later })
 }
 
 /// Makes it possible to [`start`] one for this dataplane.
 pub fn prepare(dataplane: &'static Dataplane, provisions: Provisions, channel: RawFd) {
-    let Provisions { context, process, pipe, fd_base, is_brokers } = provisions;
+    let Provisions { context, process, pair, fd_base, is_brokers } = provisions;
     // They stay open for the life of the process.
-    let (process, pipe) = (process.into_raw_fd(), (pipe.0.into_raw_fd(), pipe.1.into_raw_fd()));
-    let survivor = Survivor { dataplane, context, process, pipe, fd_base, channel, is_brokers };
+    let (process, pair) = (process.into_raw_fd(), (pair.0.into_raw_fd(), pair.1.into_raw_fd()));
+    let survivor = Survivor { dataplane, context, process, pair, fd_base, channel, is_brokers };
     // The parent's, if it had one, is not this process's.
     PROCESS.store(0, Ordering::Release);
     SURVIVOR.store(Box::into_raw(Box::new(survivor)), Ordering::Release);
@@ -170,7 +172,7 @@ extern "C" fn survive() -> ! {
         sys::syscall(libc::SYS_setsid, [0; 6]);
         let last = survivor.fd_base as u64 - 1;
         sys::syscall(libc::SYS_close_range, [0, last, 0, 0, 0, 0]);
-        sys::syscall(libc::SYS_close, [survivor.pipe.1 as u64, 0, 0, 0, 0, 0]);
+        sys::syscall(libc::SYS_close, [survivor.pair.1 as u64, 0, 0, 0, 0, 0]);
         sys::syscall(libc::SYS_chdir, [c"/".as_ptr() as u64, 0, 0, 0, 0, 0]);
     }
     say_who(survivor.channel);
@@ -210,7 +212,7 @@ fn survivor_text(process: u32, text: &mut [u8; 32]) -> &[u8] {
 
 fn wait_for_end(survivor: &Survivor) {
     let poll = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-    let mut polls = [poll(survivor.process), poll(survivor.pipe.0)];
+    let mut polls = [poll(survivor.process), poll(survivor.pair.0)];
     loop {
         let args = [polls.as_mut_ptr() as u64, polls.len() as u64, u64::MAX, 0, 0, 0];
         // SAFETY: an array of ours with its length.

@@ -224,6 +224,9 @@ pub struct AttackArgs {
     /// Seed of the fuzzer
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
+    /// The way of the dataplane into the process that attacks it (default: one after the other)
+    #[arg(long, value_enum)]
+    pub entry: Option<Entry>,
 }
 
 /// Flags of `ix doctor`.

@@ -4,7 +4,7 @@
 mod client;
 mod peer;
 
-use crate::args::AttackArgs;
+use crate::args::{AttackArgs, Entry};
 use client::{Client, LINK, OWN, PREFIX, Served};
 use ix_cli::problem::{Problem, Result};
 use ix_cli::wall::{attacker, has_keys};
@@ -34,63 +34,102 @@ struct Outcome {
     client: Served,
 }
 
-/// Runs all of them behind the wall and without it.
+/// Runs all of them behind the wall and without it, for each way into a process.
 pub fn main(args: &AttackArgs) -> Result<()> {
     if args.vnic {
         return crate::attack_vnic::main(args.json);
     }
     has_keys()?;
     let attacker = attacker()?;
-    let outcome = run(args, &attacker, "pku", None)?;
-    let walled = &outcome.rows;
+    let entries = args.entry.map_or(vec![Entry::Planted, Entry::Loading], |entry| vec![entry]);
+    let mut reports = Vec::new();
+    for entry in entries {
+        reports.push(attack(args, &attacker, entry)?);
+    }
+    show(args, &reports);
+    reports.iter().try_for_each(judge)
+}
+
+/// What came of all attacks on a program that came to be in one way.
+struct Report {
+    entry: &'static str,
+    rows: Vec<Value>,
+    client: Served,
+    /// Each attack has a control, and no control is of another attack.
+    complete: bool,
+}
+
+fn attack(args: &AttackArgs, attacker: &Path, entry: Entry) -> Result<Report> {
+    let entry = match entry {
+        Entry::Planted => "planted",
+        Entry::Loading => "loading",
+    };
+    let Outcome { rows: walled, client } = run(args, attacker, entry, "pku", None)?;
     let mut control = Vec::new();
     for part in PARTS {
-        let rows = run(args, &attacker, "pku", Some(part))?.rows;
+        let rows = run(args, attacker, entry, "pku", Some(part))?.rows;
         control.extend(rows.into_iter().map(|row| (part, row)));
     }
-    let rows = run(args, &attacker, "none", None)?.rows;
+    let rows = run(args, attacker, entry, "none", None)?.rows;
     control.extend(rows.into_iter().map(|row| ("wall", row)));
-    let mut rows = Vec::new();
-    let mut failures = 0;
-    for row in walled {
+    let row = |row: &Row| {
         let open = control.iter().find(|(_, other)| other.attack == row.attack);
-        let has_control = open.is_some_and(|(_, other)| other.succeeded);
-        let refused = !row.succeeded;
-        failures += usize::from(!refused || !has_control);
-        rows.push(json!({
+        json!({
             "attack": row.attack,
-            "refused": refused,
+            "entry": entry,
+            "refused": !row.succeeded,
             "detail": row.detail,
             "client_answers": row.served,
             "control_without": open.map(|(part, _)| *part),
-            "control_succeeds": has_control,
+            "control_succeeds": open.is_some_and(|(_, other)| other.succeeded),
             "control_detail": open.map(|(_, other)| other.detail.clone()),
-        }));
-    }
-    show(args, &rows, &outcome);
-    if walled.is_empty() || control.len() != walled.len() {
+        })
+    };
+    let complete = !walled.is_empty() && control.len() == walled.len();
+    Ok(Report { entry, rows: walled.iter().map(row).collect(), client, complete })
+}
+
+/// Whether the wall holds, and who is behind it was served.
+fn judge(report: &Report) -> Result<()> {
+    let Report { rows, client, .. } = report;
+    if !report.complete {
         return Err(Problem::new("attacks are missing", "a program ended before it had made all"));
     }
+    let good = |row: &&Value| row["refused"] == true && row["control_succeeds"] == true;
+    let failures = rows.len() - rows.iter().filter(good).count();
     if failures > 0 {
         let why = format!("{failures} were not refused, or did not succeed without the wall");
         return Err(Problem::new("the wall does not hold", why));
     }
-    let client = &outcome.client;
-    if client.lost > 0 || walled.iter().any(|row| row.served == 0) {
+    if client.lost > 0 || rows.iter().any(|row| row["client_answers"] == 0) {
         let why = format!("the client lost {} answers: {}", client.lost, client.why);
         return Err(Problem::new("the wall holds, but who is behind it is not served", why));
     }
     Ok(())
 }
 
-fn show(args: &AttackArgs, rows: &[Value], outcome: &Outcome) {
-    let Served { answered, lost, longest_ms, why } = &outcome.client;
-    if args.json {
-        let client =
-            json!({ "answered": answered, "lost": lost, "why": why, "longest_ms": longest_ms });
-        println!("{:#}", json!({ "bench": "attack", "client": client, "rows": rows }));
-        return;
+fn show(args: &AttackArgs, reports: &[Report]) {
+    if !args.json {
+        return reports.iter().for_each(print);
     }
+    let client = |report: &Report| {
+        let Served { answered, lost, longest_ms, why } = &report.client;
+        json!({
+            "entry": report.entry,
+            "answered": answered,
+            "lost": lost,
+            "why": why,
+            "longest_ms": longest_ms,
+        })
+    };
+    let clients: Vec<_> = reports.iter().map(client).collect();
+    let rows: Vec<_> = reports.iter().flat_map(|report| &report.rows).collect();
+    println!("{:#}", json!({ "bench": "attack", "clients": clients, "rows": rows }));
+}
+
+fn print(report: &Report) {
+    let Report { entry, rows, .. } = report;
+    println!("from inside a program on a dataplane, --entry {entry}:");
     for row in rows {
         let text = |key: &str| row[key].as_str().unwrap_or("").to_owned();
         let verdict = if row["refused"] == true { "refused" } else { "SUCCEEDED" };
@@ -107,6 +146,7 @@ fn show(args: &AttackArgs, rows: &[Value], outcome: &Outcome) {
     let (refused, all) = (rows.iter().filter(|row| row["refused"] == true).count(), rows.len());
     let controls = rows.iter().filter(|row| row["control_succeeds"] == true).count();
     println!("{refused} of {all} attacks refused; {controls} succeed without what stops them");
+    let Served { answered, lost, longest_ms, why } = &report.client;
     let why = if why.is_empty() { String::new() } else { format!(" ({why})") };
     println!(
         "another client, all the while: {answered} requests answered, {lost} not{why}; the slowest \
@@ -115,10 +155,16 @@ fn show(args: &AttackArgs, rows: &[Value], outcome: &Outcome) {
 }
 
 /// One program that makes all attacks, on a dataplane of its own.
-fn run(args: &AttackArgs, attacker: &Path, domain: &str, without: Option<&str>) -> Result<Outcome> {
+fn run(
+    args: &AttackArgs,
+    attacker: &Path,
+    entry: &str,
+    domain: &str,
+    without: Option<&str>,
+) -> Result<Outcome> {
     let what = || match without {
         Some(part) => format!("cannot attack a wall without {part}"),
-        None => format!("cannot attack with --domain {domain}"),
+        None => format!("cannot attack with --domain {domain} --entry {entry}"),
     };
     let problem = |e: &dyn std::fmt::Display| Problem::new(what(), e);
     let ix = std::env::current_exe().map_err(|e| problem(&e))?;
@@ -127,7 +173,7 @@ fn run(args: &AttackArgs, attacker: &Path, domain: &str, without: Option<&str>) 
     let link = std::env::temp_dir().join(format!("ix-attack-{}.memif", std::process::id()));
     let mut child = namespace
         .command(&ix, None)
-        .args(["run", "--domain", domain, "--posix", "off", "--user", "65534"])
+        .args(["run", "--domain", domain, "--entry", entry, "--posix", "off", "--user", "65534"])
         .args(without.iter().flat_map(|part| ["--without", part]))
         .arg("--addr")
         .arg(format!("{OWN}/{PREFIX}"))

@@ -47,11 +47,6 @@ pub fn main(args: &RunArgs) -> Result<u8> {
         Entry::Planted => ix_domain::Entry::Planted,
         Entry::Loading => ix_domain::Entry::Loading,
     };
-    if walled && args.entry == Entry::Loading {
-        let why = "--entry loading was not tried behind the wall yet";
-        return Err(Problem::new("cannot load the program with --domain pku", why)
-            .mend("leave --entry out, or say --domain none"));
-    }
     let user = if walled { user_of(args.user)? } else { None };
     let (cpus, access, gate) = (settings.cpus(), settings.access.clone(), settings.gate());
     let left_out = args.without.as_ref().map_or(String::new(), |part| {

@@ -71,6 +71,19 @@ start pku ready "$echo" 7
 verdict "a C program with epoll" "$(both "$(is_echo)" "$(is_walled)")"
 stop
 
+flags="--entry loading"
+start pku ready "$echo" 7
+verdict "a C program that the dataplane has loaded" "$(both "$(is_echo)" "$(is_walled)")"
+stop
+start pku ready "$ix_echo" 7
+verdict "ix-echo that the dataplane has loaded" "$(both "$(is_echo)" "$(is_walled)")"
+stop
+start pku ready "$ix_kv" -m 64
+said=$(ask 11211 "set k 0 0 3" "abc" "get k" | tr '\n' ' ')
+verdict "ix-kv that the dataplane has loaded: $said" "$([ "$said" = "STORED VALUE k 0 3 abc END " ] && echo yes)"
+stop
+flags=
+
 start pku ready "$ix_echo" 8 --work-us 1000000
 verdict "the network is served while ix-echo computes, and it is told" "$(away non-responsive)"
 stop

@@ -1,0 +1,39 @@
+//! Cookies that are no cookies: what the application calls its own comes back as it was, whatever it is.
+use crate::calls::{Calls, PATIENCE};
+use crate::random::Random;
+use ix_abi::call_op;
+use std::time::Instant;
+
+/// What the application calls its own the dataplane must neither follow nor change.
+pub fn wild(c: &Calls) -> Result<String, String> {
+    const COOKIES: usize = 64;
+    let mut random = Random::new(77);
+    let mut cookie = |nth: usize| match nth % 3 {
+        _ if c.control => nth as u64,
+        0 => c.data as u64 + 8 * nth as u64,
+        1 => u64::MAX - nth as u64,
+        _ => random.next(),
+    };
+    let mut wanted: Vec<u64> = (0..COOKIES).map(&mut cookie).collect();
+    let soon_us = 1;
+    let set = |(slot, cookie): (usize, &u64)| c.put(slot, call_op::TIMER_SET, &[*cookie, soon_us]);
+    c.echo.borrow_mut().timers.clear();
+    wanted.iter().enumerate().for_each(set);
+    c.run(COOKIES);
+    if let Some(slot) = (0..COOKIES).find(|&slot| c.ret(slot) < 0) {
+        return Ok(format!("a timer is refused: {}", c.ret(slot)));
+    }
+    let begin = Instant::now();
+    while c.echo.borrow().timers.len() < COOKIES && begin.elapsed() < PATIENCE {
+        c.cycle(1000);
+    }
+    let mut heard = std::mem::take(&mut c.echo.borrow_mut().timers);
+    heard.sort_unstable();
+    wanted.sort_unstable();
+    match (heard == wanted, c.control) {
+        (true, true) => Ok("its own come back".to_owned()),
+        (true, false) => Err(format!("{COOKIES}, all come back as they were")),
+        (false, true) => Err("its own do not come back".to_owned()),
+        (false, false) => Ok("they come back as others".to_owned()),
+    }
+}
