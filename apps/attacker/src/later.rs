@@ -46,6 +46,11 @@ pub const ATTACKS: &[(&str, Part, Attack)] = &[
     ("punch a hole into it", Part::Calls, |page| {
         call(libc::SYS_madvise, [page, PAGE, libc::MADV_REMOVE as u64, 0, 0, 0])
     }),
+    ("map it once more, of the mapping itself", Part::Calls, |page| {
+        let flags = libc::MREMAP_MAYMOVE as u64;
+        call(libc::SYS_mremap, [page, 0, PAGE, flags, 0, 0])
+    }),
+    ("map it once more, by its name in /proc", Part::Other, by_name),
     ("let copies of the process have it", Part::Calls, |page| {
         call(libc::SYS_madvise, [page, PAGE, libc::MADV_DOFORK as u64, 0, 0, 0])
     }),
@@ -84,13 +89,27 @@ impl Later {
 fn shared() -> Vec<(u64, u64)> {
     const LEAST: u64 = 2 << 20;
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
-    let range = |line: &str| {
-        let (range, rest) = line.split_once(' ')?;
-        let (start, end) = range.split_once('-')?;
-        let hex = |text| u64::from_str_radix(text, 16).ok();
-        rest.starts_with("rw-s").then_some((hex(start)?, hex(end)?))
-    };
     maps.lines().filter_map(range).filter(|(start, end)| end - start >= LEAST).collect()
+}
+
+fn range(line: &str) -> Option<(u64, u64)> {
+    let (range, rest) = line.split_once(' ')?;
+    let (start, end) = range.split_once('-')?;
+    let hex = |text| u64::from_str_radix(text, 16).ok();
+    rest.starts_with("rw-s").then_some((hex(start)?, hex(end)?))
+}
+
+/// Its pages, without a key.
+fn by_name(page: u64) -> Result<u64, String> {
+    const SHARED: u64 = 1;
+    let maps = std::fs::read_to_string("/proc/self/maps").map_err(|e| e.to_string())?;
+    let has_it = |range: &(u64, u64)| (range.0..range.1).contains(&page);
+    let (start, end) = maps.lines().filter_map(range).find(has_it).ok_or("it is not there")?;
+    let path = std::ffi::CString::new(format!("/proc/self/map_files/{start:x}-{end:x}"));
+    let path = path.map_err(|e| e.to_string())?;
+    let fd = call(libc::SYS_open, [path.as_ptr() as u64, libc::O_RDWR as u64, 0, 0, 0, 0])?;
+    let again = call(libc::SYS_mmap, [0, PAGE, PROT, SHARED, fd, 0]);
+    call(libc::SYS_close, [fd, 0, 0, 0, 0, 0]).and(again)
 }
 
 fn pipe() -> Result<[u64; 2], String> {

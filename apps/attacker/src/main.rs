@@ -33,8 +33,6 @@ pub struct Targets {
     pub shown: usize,
     /// Received packets.
     pub received: usize,
-    /// The mapping that they lie in: start and end.
-    pub packets: (usize, usize),
     /// The lowest of its descriptors.
     pub descriptor: i32,
     /// The process that closes the program's connections at its end; 0: unknown.
@@ -322,16 +320,9 @@ fn targets(header: *const ProcessHeader, image: &'static [u8]) -> Targets {
         .filter_map(|line| usize::from_str_radix(line.split('-').next()?, 16).ok())
         .find(|&start| start > gate)
         .unwrap_or(gate);
-    let range = |line: &str| {
-        let (start, end) = line.split(' ').next()?.split_once('-')?;
-        let hex = |text| usize::from_str_radix(text, 16).ok();
-        Some((hex(start)?, hex(end)?))
-    };
-    let has_packets = |range: &(usize, usize)| (range.0..range.1).contains(&received);
-    let packets = maps.lines().filter_map(range).find(has_packets).unwrap_or_default();
     let descriptor = descriptors().into_iter().filter(|&fd| fd >= 900).min().unwrap_or(-1);
     let shown = header as usize;
-    Targets { code: gate, data, shown, received, packets, descriptor, survivor: 0, image }
+    Targets { code: gate, data, shown, received, descriptor, survivor: 0, image }
 }
 
 /// A word that copies of this process share with it.

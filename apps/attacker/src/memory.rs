@@ -38,7 +38,6 @@ pub const ATTACKS: &[(&str, Part, Attack)] = &[
         std::thread::spawn(move || touch(data, false)).join().unwrap_or(Err("it died".to_owned()))
     }),
     ("Linux clears a word there when a thread ends", Part::Keys, thread_end),
-    ("map packets once more, by /proc/PID/map_files", Part::Other, map_again),
     ("signal handler's stack in it", Part::Keys, signal_stack),
     ("rights forged in a signal frame", Part::Other, forged_rights),
 ];
@@ -170,17 +169,6 @@ fn thread_end(t: &Targets) -> Result<String, String> {
         now if now == before => Err("the word is what it was".to_owned()),
         now => Ok(format!("the word is {now}")),
     }
-}
-
-/// Of the process that the copy was made of, for a copy does not inherit them: its pages, without a key.
-fn map_again(t: &Targets) -> Result<String, String> {
-    let parent = call(libc::SYS_getppid, [0; 6])?;
-    let (start, end) = t.packets;
-    let path = format!("/proc/{parent}/map_files/{start:x}-{end:x}");
-    let path = std::ffi::CString::new(path).map_err(|e| e.to_string())?;
-    let fd = call(libc::SYS_open, [path.as_ptr() as u64, libc::O_RDWR as u64, 0, 0, 0, 0])?;
-    const SHARED: u64 = 1;
-    call(libc::SYS_mmap, [0, PAGE, 3, SHARED, fd, 0]).map(|_| "mapped".to_owned())
 }
 
 extern "C" fn nothing(_: i32) {}

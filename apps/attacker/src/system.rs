@@ -1,6 +1,6 @@
 //! Attacks through system calls that change what a process is, or that name what is the dataplane's.
 use crate::{Attack, Part, Targets, call, is_walled};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Name, what stops it, and attack.
 pub const ATTACKS: &[(&str, Part, Attack)] = &[
@@ -180,12 +180,13 @@ fn seccomp(_: &Targets) -> Result<String, String> {
 /// In place of the C library's, where it has one: the kernel then jumps to a place of ours whenever it
 /// interrupts a range of code of our choice.
 fn rseq(_: &Targets) -> Result<String, String> {
-    const BYTES: u64 = 32;
+    const WORDS: usize = 4;
+    const BYTES: u64 = 8 * WORDS as u64;
     const UNREGISTER: u64 = 1;
     const MARK: u64 = 0x5305_3053;
     #[repr(align(32))]
-    struct Area([u8; BYTES as usize]);
-    static AREA: Area = Area([0; BYTES as usize]);
+    struct Area([AtomicU64; WORDS]);
+    static AREA: Area = Area([const { AtomicU64::new(0) }; WORDS]);
     // SAFETY: names of the C library's, or null; then words that it never changes.
     unsafe {
         let offset = libc::dlsym(libc::RTLD_DEFAULT, c"__rseq_offset".as_ptr()).cast::<isize>();

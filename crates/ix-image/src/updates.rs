@@ -1,5 +1,6 @@
 //! Devices that change and commands of the control plane: the broker's word of it, and our answers.
 use crate::sys;
+use crate::wall::{self, arrivals};
 use ix_dataplane::capture::CaptureMessage;
 use ix_dataplane::{CommandMessage, FromBroker, Outcome, Update, UpdateOutcome, UpdateSource};
 use ix_domain::{Channel, FromImage, ReservedFds, ToImage};
@@ -21,15 +22,31 @@ impl ChannelUpdates {
         ChannelUpdates { channel: Some(channel), reserved, later }
     }
 
-    /// The next message, its descriptors out of the program's way; `None` when nothing waits.
+    /// The next message, its descriptors out of the program's way; `None` when nothing waits, or the
+    /// program's calls are in the way: then it still waits.
     fn receive(&mut self) -> io::Result<Option<(String, Vec<OwnedFd>)>> {
         let Some(channel) = &self.channel else { return Ok(None) };
-        let received: io::Result<Option<_>> = self.reserved.unfenced(|| {
-            let Some((text, fds)) = channel.try_receive()? else { return Ok(None) };
-            // Where there is no room any more they stay where they are: better than no device.
-            let place = |fd: OwnedFd| self.reserved.copy(fd.as_fd()).unwrap_or(fd);
-            Ok(Some((text, fds.into_iter().map(place).collect())))
+        let waits = libc::POLLIN | libc::POLLHUP;
+        let mut poll = libc::pollfd { fd: channel.as_fd().as_raw_fd(), events: waits, revents: 0 };
+        // SAFETY: one struct. The program's calls are held up for a message only.
+        if unsafe { libc::poll(&mut poll, 1, 0) } == 0 {
+            return Ok(None);
+        }
+        let received: Option<io::Result<Option<_>>> = arrivals::alone(|| {
+            self.reserved.unfenced(|| {
+                let Some((text, fds)) = channel.try_receive()? else { return Ok(None) };
+                let place = |fd: OwnedFd| match self.reserved.copy(fd.as_fd()) {
+                    // There they are the program's.
+                    Err(_) if wall::is_raised() => {
+                        Err(io::Error::from_raw_os_error(libc::EMSGSIZE))
+                    }
+                    // Where there is no room any more they stay where they are: better than no device.
+                    moved => Ok(moved.unwrap_or(fd)),
+                };
+                Ok(Some((text, fds.into_iter().map(place).collect::<io::Result<_>>()?)))
+            })
         });
+        let Some(received) = received else { return Ok(None) };
         match received {
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => Ok(None),
             Err(e) if e.raw_os_error() == Some(libc::EMSGSIZE) => Err(e),

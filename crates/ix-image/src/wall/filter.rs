@@ -5,7 +5,7 @@ use super::deliver::{self, from_app, to_app};
 use super::handler::{refuse, set_mask};
 use super::parts::{Part, stands};
 use super::record::Record;
-use super::{memory, threads};
+use super::{arrivals, memory, threads};
 use crate::sys;
 use core::sync::atomic::{AtomicI32, Ordering};
 use ix_dataplane::metrics::Refusal;
@@ -77,9 +77,12 @@ fn reaches_survivor(target: u64) -> bool {
 pub fn forward(record: &mut Record, number: u64, args: [u64; 6]) -> i64 {
     set_mask(record, record.app_mask & !deliver::faults());
     let call = [number, args[0], args[1], args[2], args[3], args[4], args[5]];
+    arrivals::call_begins(record);
     // SAFETY: the thread's own record. The policy has allowed the call; whatever pointers it has
     // are the application's to use or else the kernel refuses them.
-    unsafe { app_syscall(record, &call) }
+    let answer = unsafe { app_syscall(record, &call) };
+    arrivals::call_ends(record);
+    answer
 }
 
 fn arch_prctl(record: &mut Record, args: [u64; 6]) -> i64 {

@@ -7,6 +7,7 @@
 //!   entered from there ([`deliver`]). Threads start in the dataplane ([`threads`]).
 //! * Code is looked at before it can run ([`memory`]), mappings are sealed, and a seccomp filter
 //!   refuses the whole process what neither side needs.
+pub mod arrivals;
 pub mod asm;
 pub mod deliver;
 pub mod filter;

@@ -93,6 +93,8 @@ pub struct Record {
     pub is_process: u8,
     /// It has the shared elastic thread for this call.
     pub has_shared: u8,
+    /// A call for the application is on its way to the kernel, or there.
+    pub calling: AtomicU8,
     /// Which elastic thread it is.
     pub elastic: u64,
     pub elastic_stack: u64,
@@ -144,6 +146,7 @@ const EMPTY: Record = Record {
     pending: 0,
     is_process: 0,
     has_shared: 0,
+    calling: AtomicU8::new(0),
     elastic: NOBODY,
     elastic_stack: 0,
     elastic_fs: 0,

@@ -4,8 +4,8 @@
 use super::asm::{app_clone, exit_thread};
 use super::deliver::{FAULTS, finish, lock_actions, own, unlock_actions};
 use super::handler::{FP_BYTES, refuse, set_mask};
-use super::memory;
 use super::record::{self, FP_MAX, FREE, NOBODY, Record};
+use super::{arrivals, memory};
 use crate::sys;
 use core::sync::atomic::Ordering;
 use ix_dataplane::metrics::Refusal;
@@ -47,6 +47,7 @@ pub fn clone(record: &mut Record, mut args: [u64; 6]) -> i64 {
     new.elastic = NOBODY;
     (new.in_handler, new.in_forward, new.inside, new.pending) = (1, 0, 0, 0);
     new.has_shared = 0;
+    arrivals::call_ends(new);
     new.app_stack = if args[0] & VM != 0 {
         record::AltStack { flags: 2, ..Default::default() }
     } else {
@@ -65,8 +66,11 @@ pub fn clone(record: &mut Record, mut args: [u64; 6]) -> i64 {
         memory::lock();
         lock_actions();
     }
+    // A process has copies of all descriptors.
+    arrivals::call_begins(record);
     // SAFETY: the record of this thread; the child's was prepared.
     let result = unsafe { app_clone(record, &call, child as u64) };
+    arrivals::call_ends(record);
     if is_process {
         unlock_actions();
         memory::unlock();

@@ -1,0 +1,137 @@
+//! Descriptors that come while the program runs: for a device that changes, or a capture. Linux gives them
+//! the lowest free numbers, which are the program's; they are moved to the dataplane's at once, but a thread
+//! of the program that guessed the number would have a copy by then. So no call of the program's is on its
+//! way to Linux meanwhile: those that come wait, and those that were made have found their descriptors when
+//! they sleep.
+use super::record::{self, LIVE, RECORDS, Record};
+use crate::sys;
+use core::sync::atomic::{AtomicBool, Ordering};
+
+/// Somebody receives descriptors.
+static COMING: AtomicBool = AtomicBool::new(false);
+
+/// How often the calls that were made are looked at before that is put off.
+const LOOKS: usize = 100;
+
+/// A call for the application is about to be made; waits while descriptors come.
+pub fn call_begins(record: &Record) {
+    loop {
+        while COMING.load(Ordering::Acquire) {
+            give_way();
+        }
+        // The one who receives looks at these in the other order: one of the two sees the other.
+        record.calling.store(1, Ordering::SeqCst);
+        if !COMING.load(Ordering::SeqCst) {
+            return;
+        }
+        record.calling.store(0, Ordering::Release);
+    }
+}
+
+/// It is over.
+pub fn call_ends(record: &Record) {
+    record.calling.store(0, Ordering::Release);
+}
+
+/// Does something while no call of the application's can name a new descriptor. `None`: calls that take
+/// their time, and do not sleep, were in the way; it is to be tried again.
+pub fn alone<T>(work: impl FnOnce() -> T) -> Option<T> {
+    if !super::is_raised() {
+        return Some(work());
+    }
+    COMING.store(true, Ordering::SeqCst);
+    let quiet = (0..LOOKS).any(|_| {
+        let quiet = (0..RECORDS).all(is_quiet);
+        if !quiet {
+            give_way();
+        }
+        quiet
+    });
+    let result = quiet.then(work);
+    COMING.store(false, Ordering::Release);
+    result
+}
+
+fn is_quiet(index: usize) -> bool {
+    let record = record::at(index);
+    // SAFETY: both words are atomic; the number was written before `calling`.
+    let (state, calling, tid) = unsafe { (&(*record).state, &(*record).calling, (*record).tid) };
+    let makes_a_call = state.load(Ordering::Acquire) == LIVE && calling.load(Ordering::SeqCst) != 0;
+    !makes_a_call || sleeps(tid)
+}
+
+/// Whether a thread waits in the kernel for something that may interrupt it: then its call is past its
+/// descriptors.
+fn sleeps(tid: u64) -> bool {
+    const FOLDER: &[u8] = b"/proc/self/task/";
+    const BEHIND: &[u8] = b"/stat\0";
+    const DIGITS_MAX: usize = 10;
+    if !(1..10u64.pow(DIGITS_MAX as u32)).contains(&tid) {
+        return false;
+    }
+    let digits = tid.ilog10() as usize + 1;
+    let mut path = [0u8; FOLDER.len() + DIGITS_MAX + BEHIND.len()];
+    path[..FOLDER.len()].copy_from_slice(FOLDER);
+    for (place, byte) in path[FOLDER.len()..][..digits].iter_mut().rev().enumerate() {
+        *byte = b'0' + (tid / 10u64.pow(place as u32) % 10) as u8;
+    }
+    path[FOLDER.len() + digits..][..BEHIND.len()].copy_from_slice(BEHIND);
+    let mut text = [0u8; 128];
+    // SAFETY: a path that ends with a zero, and an array with its length; the descriptor is closed.
+    let length = unsafe {
+        let flags = (libc::O_RDONLY | libc::O_CLOEXEC) as u64;
+        let fd = sys::syscall(libc::SYS_open, [path.as_ptr() as u64, flags, 0, 0, 0, 0]);
+        if fd < 0 {
+            // It has ended, or there is no `/proc` to ask; it does not sleep.
+            return false;
+        }
+        let args = [fd as u64, text.as_mut_ptr() as u64, text.len() as u64, 0, 0, 0];
+        let length = sys::syscall(libc::SYS_read, args);
+        sys::syscall(libc::SYS_close, [fd as u64, 0, 0, 0, 0, 0]);
+        length
+    };
+    state(&text[..length.clamp(0, text.len() as i64) as usize]) == Some(b'S')
+}
+
+/// The state in `/proc/PID/stat` (proc(5)): behind the name, which may have anything in it.
+fn state(stat: &[u8]) -> Option<u8> {
+    let end = stat.windows(2).rposition(|two| two == b") ")?;
+    stat.get(end + 2).copied()
+}
+
+fn give_way() {
+    // SAFETY: no pointers.
+    unsafe { sys::syscall(libc::SYS_sched_yield, [0; 6]) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::{Duration, Instant};
+
+    #[test]
+    fn only_who_waits_in_the_kernel_sleeps() {
+        assert_eq!(state(b"7 (a) R) S 1 2 3"), Some(b'S'));
+        assert_eq!(
+            (state(b"7 (x) R 1"), state(b"7 (x"), state(b"7 (x) ")),
+            (Some(b'R'), None, None)
+        );
+        // SAFETY: no arguments.
+        let tid = || unsafe { libc::syscall(libc::SYS_gettid) } as u64;
+        assert!(!sleeps(tid()) && !sleeps(0) && !sleeps(u64::MAX));
+        let (say, hear) = std::sync::mpsc::channel();
+        let (end, ended) = std::sync::mpsc::channel::<()>();
+        let thread = std::thread::spawn(move || {
+            say.send(tid()).expect("heard");
+            ended.recv().expect("told");
+        });
+        let other = hear.recv().expect("said");
+        let begin = Instant::now();
+        while !sleeps(other) {
+            assert!(begin.elapsed() < Duration::from_secs(20), "it waits for us");
+        }
+        end.send(()).expect("heard");
+        thread.join().expect("no panic");
+        assert!(!sleeps(other));
+    }
+}
