@@ -23,6 +23,8 @@ pub(crate) struct LossState {
     pub first_retransmit_ts: u32,
     /// The first retransmission has been made.
     pub retransmitted: bool,
+    /// A timeout interrupted fast recovery, which goes on if that was a mistake.
+    pub interrupted: bool,
 
     /// A tail loss probe is out; everything before this was sent when it was (TLP.end_seq).
     pub tlp_end: Option<Seq>,
@@ -66,6 +68,7 @@ impl LossState {
             undo: None,
             first_retransmit_ts: 0,
             retransmitted: false,
+            interrupted: false,
             tlp_end: None,
             tlp_retransmit: false,
             reorder_at_us: 0,

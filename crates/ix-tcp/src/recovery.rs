@@ -130,6 +130,7 @@ impl<B: RxBuf> Tcb<B> {
         loss.prr_cwnd = cwnd;
         loss.undo = Some(0);
         loss.retransmitted = false;
+        loss.interrupted = false;
         loss.tlp_end = None;
     }
 
@@ -204,6 +205,12 @@ impl<B: RxBuf> Tcb<B> {
         self.dupacks = 0;
         if let Some(loss) = &mut self.loss {
             loss.undo = None;
+            if loss.interrupted {
+                // The timeout was a mistake, the losses before it were none: what RACK finds lost
+                // again has been answered.
+                loss.interrupted = false;
+                self.phase = Phase::Recovery;
+            }
         }
         for index in 0..self.records.len() {
             if let Some(record) = self.records.get_mut(index) {
@@ -222,6 +229,7 @@ impl<B: RxBuf> Tcb<B> {
         self.mark_lost_by_timeout(now_us, out);
         self.cc.on_rto(first, flight);
         let restarted = self.phase != Phase::Timeout;
+        let interrupted = self.phase == Phase::Recovery;
         self.phase = Phase::Timeout;
         let loss = self.loss_mut();
         loss.recover = recover;
@@ -229,6 +237,7 @@ impl<B: RxBuf> Tcb<B> {
         if restarted {
             loss.undo = Some(0);
             loss.retransmitted = false;
+            loss.interrupted = interrupted;
         }
         self.loss_timer = LossTimer::Rto;
     }

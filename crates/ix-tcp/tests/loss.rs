@@ -502,6 +502,38 @@ fn spurious_timeout_is_undone() {
     script.expect_nothing();
 }
 
+/// A timeout in the middle of fast recovery was a mistake: recovery goes on, and the rest of the same
+/// losses is not answered a second time (RFC 5681 section 4.3: one reduction for a window of data).
+#[test]
+fn recovery_outlives_a_spurious_timeout() {
+    let (mut script, first) = in_flight(cfg(), Offer::ALL, 10);
+    let mss = script.tcb.info(&cfg()).mss_bytes;
+    script.run_for(1000);
+    script.give_sack(first, &[(first + mss, first + 4 * mss)]);
+    script.output();
+    assert_eq!(script.count(TcpCounter::Recoveries), 1);
+    let reduced = script.tcb.info(&cfg()).ssthresh_bytes;
+    let echo = script.out.sent.front().expect("a retransmission").seg.options.timestamp;
+    while script.count(TcpCounter::Rto) == 0 {
+        script.run_to_deadline();
+    }
+    assert_eq!(script.tcb.info(&cfg()).cwnd_bytes, mss);
+    script.out.sent.clear();
+    // What recovery had sent again arrives late; so do two more, but not the one between.
+    script.echo = echo.expect("timestamps are on").0;
+    script.give_sack(first + 4 * mss, &[]);
+    assert_eq!(script.count(TcpCounter::Undos), 1);
+    script.run_for(1000);
+    script.give_sack(first + 4 * mss, &[(first + 5 * mss, first + 10 * mss)]);
+    script.output();
+    assert_eq!(seqs(&mut script), [(first.0 + 4 * mss, true)]);
+    assert_eq!(script.count(TcpCounter::Recoveries), 1);
+    script.run_for(1000);
+    script.give_sack(first + 10 * mss, &[]);
+    let info = script.tcb.info(&cfg());
+    assert_eq!((info.ssthresh_bytes, info.cwnd_bytes), (reduced, reduced));
+}
+
 /// RFC 3708: each retransmission is reported as a duplicate: there was only reordering.
 #[test]
 fn reordering_is_undone_by_dsack() {

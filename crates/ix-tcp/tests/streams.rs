@@ -90,7 +90,6 @@ fn mild_reordering_is_cheap() {
     assert!(reordered < 2 * straight, "{reordered} µs against {straight} µs");
 }
 
-/// The congestion window finds a bottleneck and shares its queue without collapse.
 /// The path of `ix bench loss`: 100 Mbit/s, 10 ms, a queue of as much; 2 % of the packets take up to
 /// half a round trip longer. The reordering window grows until nothing is taken for lost that is
 /// late, and no retransmission timeout is quicker than it.
@@ -121,6 +120,35 @@ fn a_path_that_reorders_is_filled() {
     }
 }
 
+/// The same path through a machine that stands still now and then, for longer than a timeout: what
+/// it holds up and then lets go at once is neither lost nor a reason to send less for long.
+#[test]
+fn a_path_that_stalls_is_filled() {
+    let stalls = Link { stall_every_us: 200_000, stall_us: 25_000, ..Link::GOOD };
+    let cfg = Config {
+        rcv_buf_bytes: 6 << 20,
+        rcv_buffers_max: 60_000,
+        snd_buf_bytes: 6 << 20,
+        ..Config::default()
+    };
+    for seed in 0..seeds(4) {
+        let link = Link { delay_us: 5000, bytes_per_ms: 12_500, queue_us: 10_000, ..stalls };
+        let start_us = START_US + seed * 7_777_777;
+        let cfgs = [cfg.clone(), cfg.clone()];
+        let mut net = Net::connect(cfgs, link, seed, [Seq(1), Seq(2)], start_us);
+        net.links[1] = Link { delay_us: 5000, ..stalls };
+        net.to_send[0] = pattern(45_000_000);
+        net.cycle(0);
+        let began_us = net.now_us + SECOND_US / 2;
+        net.run(4 * SECOND_US, |net| net.now_us >= began_us);
+        let before = net.received[1].len();
+        net.run(4 * SECOND_US, |net| net.now_us >= began_us + 2 * SECOND_US);
+        let percent = (net.received[1].len() - before) / (12_500 * 20);
+        assert!(percent >= 85, "seed {seed}: {percent} % of the path's rate");
+    }
+}
+
+/// The congestion window finds a bottleneck and shares its queue without collapse.
 #[test]
 fn fills_a_bottleneck() {
     for congestion in [CongestionControl::Cubic, CongestionControl::NewReno] {

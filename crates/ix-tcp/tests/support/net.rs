@@ -41,6 +41,10 @@ pub struct Link {
     pub queue_us: u64,
     /// Time that it may be behind before it marks ECN-capable packets; 0: never.
     pub mark_us: u64,
+    /// Once in this time the link holds everything back for up to `stall_us`, as a busy machine on
+    /// the way does, and then lets it go at once; 0: never.
+    pub stall_every_us: u64,
+    pub stall_us: u64,
 }
 
 impl Link {
@@ -53,7 +57,18 @@ impl Link {
         bytes_per_ms: 0,
         queue_us: 0,
         mark_us: 0,
+        stall_every_us: 0,
+        stall_us: 0,
     };
+
+    /// When a packet that would arrive at `at_us` does so on a link that stalls.
+    fn after_stall(&self, at_us: u64) -> u64 {
+        let Some(which) = at_us.checked_div(self.stall_every_us) else { return at_us };
+        let began_us = which * self.stall_every_us;
+        // The same in both directions, which one machine forwards.
+        let long_us = Random::new(which).below(self.stall_us + 1);
+        at_us.max(began_us + long_us)
+    }
 }
 
 type Packet = (TcpHeader, Vec<u8>, u8);
@@ -161,7 +176,8 @@ impl Net {
             for copy in 0..copies {
                 let packet = (sent.seg.header(&tuple), sent.payload.clone(), ecn);
                 let late_us = if copy == 0 { 0 } else { self.random.below(link.reorder_us + 1) };
-                self.queue.push(Reverse((at_us + late_us, self.order, self.packets.len())));
+                let arrives_us = link.after_stall(at_us + late_us);
+                self.queue.push(Reverse((arrives_us, self.order, self.packets.len())));
                 self.order += 1;
                 self.packets.push(Some(packet));
             }
