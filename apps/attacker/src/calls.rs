@@ -9,7 +9,9 @@ use crate::batches;
 use crate::cookies;
 use crate::hold;
 use crate::random::Random;
-use crate::raw::{call_on_bare_stack, call_with_bases, call_with_flags, call_with_vectors};
+use crate::raw::{
+    call_and_look, call_on_bare_stack, call_with_bases, call_with_flags, call_with_vectors,
+};
 use crate::serve::{self, Echo};
 use ix_abi::{CALLS_MAX, Call, Event, FlowInfo, SgEntry, call_op, error, gate_op};
 use std::cell::RefCell;
@@ -74,6 +76,7 @@ pub const ATTACKS: &[(&str, Attack)] = &[
     ("a crossing with wild flags", |c| c.came_back(call_with_flags(c.gate, c.control))),
     ("a crossing with wild control words", |c| c.came_back(call_with_vectors(c.gate, c.control))),
     ("a crossing with wild segment bases", |c| c.came_back(call_with_bases(c.gate, c.control))),
+    ("what a crossing leaves in registers", |c| c.came_back(call_and_look(c.gate, c.control))),
     ("a crossing without a stack", |c| c.came_back(call_on_bare_stack(c.gate, c.control))),
 ];
 

@@ -78,12 +78,6 @@ pub fn preload(how: Posix, program: &Path, settings: &Settings, walled: bool) ->
     }
     refuse_other_identity(program)?;
     let threads = settings.cpus().len();
-    if threads > 1 && walled {
-        let why = "behind the wall unmodified programs use one elastic thread yet";
-        let what = format!("cannot run {name} on {threads} elastic threads");
-        let mend = "name one hardware thread with --cpus, or say --domain none";
-        return Err(Problem::new(what, why).mend(mend));
-    }
     if threads > LANES_MAX {
         let why = format!("unmodified programs use at most {LANES_MAX}");
         let what = format!("cannot run {name} on {threads} elastic threads");

@@ -115,7 +115,7 @@ pub const TABLE: &[Row] = &[
 const MORE: &str = "
 ## Threads
 
-A program has as many elastic threads as `--cpus` names (behind the wall one, yet: `--domain none` for more), whatever
+A program has as many elastic threads as `--cpus` names, behind the wall too, whatever
 threads it has itself. What holds:
 
 - Any thread may use any socket: accepted on one, read on another, closed by a third.

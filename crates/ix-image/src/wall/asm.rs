@@ -13,6 +13,7 @@ use super::deliver::deliver_pending;
 use super::handler::handle_signal;
 use super::record::{self, LIVE, RECORDS, Record, SELECTOR, SHIFT, STARTING, Shown, TABLE};
 use super::threads::child_start;
+use crate::gate::THREADS_MAX;
 use core::arch::naked_asm;
 use core::mem::offset_of;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -43,12 +44,29 @@ const FRAME_INFO: usize = 312;
 pub static XSTATE_MASK: AtomicU64 = AtomicU64::new(0);
 /// fs base for the handler: thread-local storage of the image's first thread, which is only read.
 pub static IMAGE_FS: AtomicU64 = AtomicU64::new(0);
-/// The elastic thread that whoever calls is for one call; [`record::NOBODY`]: there is none.
-pub static SHARED: AtomicU64 = AtomicU64::new(record::NOBODY);
-/// Where its owner is written, and its stack and fs base; set before [`SHARED`].
-pub static SHARED_OWNER: AtomicU64 = AtomicU64::new(0);
-pub static SHARED_STACK: AtomicU64 = AtomicU64::new(0);
-pub static SHARED_FS: AtomicU64 = AtomicU64::new(0);
+/// What the gate knows of each elastic thread that whoever calls is for one call.
+pub static SHARED: [Shared; THREADS_MAX] = [const { Shared::none() }; THREADS_MAX];
+
+/// An elastic thread that whoever calls is for one call.
+#[repr(C, align(32))]
+pub struct Shared {
+    /// Address of the word that names its owner; 0: it is not shared. Written last.
+    pub owner: AtomicU64,
+    /// Its stack.
+    pub stack: AtomicU64,
+    /// Its fs base.
+    pub fs: AtomicU64,
+}
+
+impl Shared {
+    const fn none() -> Shared {
+        Shared { owner: AtomicU64::new(0), stack: AtomicU64::new(0), fs: AtomicU64::new(0) }
+    }
+}
+
+/// Shift from a number to a [`Shared`].
+const SHARED_SHIFT: u32 = 5;
+const _: () = assert!(size_of::<Shared>() == 1 << SHARED_SHIFT);
 /// 1: AVX's upper halves must be cleared on the way out; 2: AVX-512's registers too.
 pub static VECTORS: AtomicU64 = AtomicU64::new(0);
 
@@ -142,18 +160,26 @@ pub extern "C" fn gate(op: u64, index: u64, b: u64, c: u64) -> i64 {
         "je 3f",
         // Not this thread's. One that is shared is the caller's for this call, if nobody has it; who
         // is another one has that one's stack in its record.
-        "cmp rsi, [rip + {shared}]",
-        "jne 2f",
+        "cmp rsi, {threads_max}",
+        "jae 2f",
         "cmp qword ptr [r8 + {elastic}], {nobody}",
         "jne 2f",
-        "mov r9, [rip + {shared_owner}]",
+        "mov rdx, rsi",
+        "shl rdx, {shared_shift}",
+        "lea rax, [rip + {shared}]",
+        "add rdx, rax",
+        "mov r9, [rdx + {shared_owner}]",
+        "test r9, r9",
+        "jz 2f",
+        // First, for the handler, which gives back what is ours after a signal here.
+        "mov [r8 + {owner}], r9",
         "mov eax, {shared_free}",
         "lock cmpxchg [r9], r8",
         "jne 2f",
         "mov byte ptr [r8 + {has_shared}], 1",
-        "mov rax, [rip + {shared_stack}]",
+        "mov rax, [rdx + {shared_stack}]",
         "mov [r8 + {stack}], rax",
-        "mov rax, [rip + {shared_fs}]",
+        "mov rax, [rdx + {shared_fs}]",
         "mov [r8 + {fs}], rax",
         "jmp 3f",
         // Else the handler says why.
@@ -215,7 +241,7 @@ pub extern "C" fn gate(op: u64, index: u64, b: u64, c: u64) -> i64 {
         "cmp byte ptr [r8 + {has_shared}], 0",
         "je 8f",
         // In this order: the handler gives back what is still ours after a signal here.
-        "mov r9, [rip + {shared_owner}]",
+        "mov r9, [r8 + {owner}]",
         "mov qword ptr [r9], {shared_free}",
         "mov byte ptr [r8 + {has_shared}], 0",
         "8:",
@@ -227,7 +253,9 @@ pub extern "C" fn gate(op: u64, index: u64, b: u64, c: u64) -> i64 {
         lower!(),
         ".globl ix_gate_left",
         "ix_gate_left:",
+        // Results and zeroes only.
         "xor r8d, r8d",
+        "xor r9d, r9d",
         "xor esi, esi",
         "xor edi, edi",
         "mov rax, r10",
@@ -245,11 +273,14 @@ pub extern "C" fn gate(op: u64, index: u64, b: u64, c: u64) -> i64 {
         table = sym TABLE,
         bad = sym bad,
         nobody = const record::NOBODY as i64,
+        threads_max = const THREADS_MAX,
         shared = sym SHARED,
-        shared_owner = sym SHARED_OWNER,
+        shared_shift = const SHARED_SHIFT,
+        shared_owner = const offset_of!(Shared, owner),
         shared_free = const crate::gate::SHARED,
-        shared_stack = sym SHARED_STACK,
-        shared_fs = sym SHARED_FS,
+        shared_stack = const offset_of!(Shared, stack),
+        shared_fs = const offset_of!(Shared, fs),
+        owner = const offset_of!(Record, owner),
         has_shared = const offset_of!(Record, has_shared),
         elastic = const offset_of!(Record, elastic),
         shown = const offset_of!(Record, shown),

@@ -392,31 +392,28 @@ fn gate_call(record: &mut Record, args: [u64; 6]) -> i64 {
 }
 
 fn is_shared(index: u64) -> bool {
-    index != NOBODY && index == asm::SHARED.load(Ordering::Acquire)
+    let shared = asm::SHARED.get(index as usize);
+    shared.is_some_and(|shared| shared.owner.load(Ordering::Acquire) != 0)
 }
 
-/// `SHARE`: of one elastic thread, whose place the assembly knows.
+/// `SHARE`: in a place that the assembly knows.
 fn share(index: u64) -> i64 {
-    let other = asm::SHARED.load(Ordering::Acquire);
-    if other != NOBODY && other != index {
-        return -error::NO_RESOURCE;
-    }
+    let Some(shared) = asm::SHARED.get(index as usize) else { return -error::INVALID };
     match gate::share_walled(index) {
         Ok((owner, context)) => {
-            asm::SHARED_OWNER.store(owner.as_ptr() as u64, Ordering::Relaxed);
-            asm::SHARED_STACK.store(context.stack_top, Ordering::Relaxed);
-            asm::SHARED_FS.store(context.fs_base, Ordering::Relaxed);
-            asm::SHARED.store(index, Ordering::Release);
+            shared.stack.store(context.stack_top, Ordering::Relaxed);
+            shared.fs.store(context.fs_base, Ordering::Relaxed);
+            shared.owner.store(owner.as_ptr() as u64, Ordering::Release);
             0
         }
         Err(error) => -error,
     }
 }
 
-/// A signal came at the beginning or the end of a crossing, which is made again or is over: the shared
+/// A signal came at the beginning or the end of a crossing, which is made again or is over: a shared
 /// elastic thread is not this thread's any more.
 fn give_back_shared(record: &mut Record) {
-    let owner = asm::SHARED_OWNER.load(Ordering::Acquire) as *const AtomicU64;
+    let owner = record.owner as *const AtomicU64;
     record.has_shared = 0;
     // SAFETY: null, or the word of a table that is never unmapped.
     if let Some(owner) = unsafe { owner.as_ref() } {
@@ -428,7 +425,10 @@ fn give_back_shared(record: &mut Record) {
 /// Ends a wait of the shared elastic thread, which this thread has, for a signal.
 fn end_wait(record: &Record) {
     if record.inside != 0 && record.has_shared != 0 {
-        boot::kick(asm::SHARED.load(Ordering::Relaxed) as usize);
+        let is_it = |shared: &asm::Shared| shared.owner.load(Ordering::Relaxed) == record.owner;
+        if let Some(index) = asm::SHARED.iter().position(is_it) {
+            boot::kick(index);
+        }
     }
 }
 

@@ -91,7 +91,7 @@ pub struct Record {
     pub pending: u8,
     /// It will be a process of its own.
     pub is_process: u8,
-    /// It has the shared elastic thread for this call.
+    /// It has a shared elastic thread for this call.
     pub has_shared: u8,
     /// A call for the application is on its way to the kernel, or there.
     pub calling: AtomicU8,
@@ -99,6 +99,8 @@ pub struct Record {
     pub elastic: u64,
     pub elastic_stack: u64,
     pub elastic_fs: u64,
+    /// Where the owner of the shared elastic thread is written that it has, or had last.
+    pub owner: u64,
     pub shown: *mut Shown,
     pub incoming: *mut Incoming,
     /// Where the kernel puts the frame of a signal that comes from outside.
@@ -150,6 +152,7 @@ const EMPTY: Record = Record {
     elastic: NOBODY,
     elastic_stack: 0,
     elastic_fs: 0,
+    owner: 0,
     shown: core::ptr::null_mut(),
     incoming: core::ptr::null_mut(),
     frame_top: 0,

@@ -46,7 +46,7 @@ pub fn clone(record: &mut Record, mut args: [u64; 6]) -> i64 {
     new.app_mask = record.app_mask;
     new.elastic = NOBODY;
     (new.in_handler, new.in_forward, new.inside, new.pending) = (1, 0, 0, 0);
-    new.has_shared = 0;
+    (new.has_shared, new.owner) = (0, 0);
     arrivals::call_ends(new);
     new.app_stack = if args[0] & VM != 0 {
         record::AltStack { flags: 2, ..Default::default() }

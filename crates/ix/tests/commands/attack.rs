@@ -70,6 +70,7 @@ fn programs_run_behind_the_wall() {
         compile("corners"),
         support::build_program("ix-echo"),
         support::build_program("ix-kv"),
+        support::build_program("ix-attacker").with_file_name("ix-mortal"),
         library,
         memcached.to_owned(),
     ];

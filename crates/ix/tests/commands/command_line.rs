@@ -91,7 +91,7 @@ fn protection_that_is_not_there_is_not_pretended() {
         run_refuses(&["--", "/bin/true"], 1, &words);
         run_refuses(&["-c", "/dev/null", "--", "/bin/true"], 1, &words);
     }
-    refuses(&["bench", "echo", "--domain", "pku"], 1, &["pku", "not built yet"]);
+    refuses(&["bench", "echo", "--domain", "pku"], 1, &["pku", "ix bench gate"]);
 }
 
 #[test]

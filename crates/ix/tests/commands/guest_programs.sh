@@ -1,21 +1,21 @@
 #!/bin/sh
 # Inside the guest of `.ci/guest`: programs behind the wall, each with a client on Linux's sockets.
 #
-#     guest_programs.sh IX ECHO CORNERS IX_ECHO IX_KV LIBRARY MEMCACHED
+#     guest_programs.sh IX ECHO CORNERS IX_ECHO IX_KV IX_MORTAL LIBRARY MEMCACHED
 #
 # The library has the bytes of a key switch in its code.
 #
 # One line a program, "ok NAME" or "FAILED NAME" with what it said. Status 0: all are ok.
-ix=$1 echo=$2 corners=$3 ix_echo=$4 ix_kv=$5 library=$6 memcached=$7
+ix=$1 echo=$2 corners=$3 ix_echo=$4 ix_kv=$5 mortal=$6 library=$7 memcached=$8
 own=10.88.0.2 peer=10.88.0.1
 failed=0
-flags=
+flags= queues=1
 
 # start DOMAIN WORD PROGRAM...: under `ix run`, until it has said the word.
 start() {
     domain=$1 word=$2
     shift 2
-    "$ix" run --domain "$domain" $flags --nic tap:ix0 --addr $own/16 -- "$@" >/tmp/said 2>&1 &
+    "$ix" run --domain "$domain" $flags --nic "tap:ix0,queues=$queues" --addr $own/16 -- "$@" >/tmp/said 2>&1 &
     service=$!
     for _ in $(seq 200); do ip link show ix0 >/dev/null 2>&1 && break; usleep 100000; done
     ip addr add $peer/16 dev ix0 && ip link set ix0 up
@@ -92,6 +92,31 @@ start pku ready "$echo" 7 6
 verdict "the network is served while a C program computes" "$(away active)"
 stop
 
+"$ix" doctor >/tmp/said 2>&1
+parts=$(grep -c '^ok  *wall-' /tmp/said)
+verdict "ix doctor finds all $parts parts of the wall" \
+    "$([ "$parts" = 8 ] && grep -q '^ok  *pku' /tmp/said && echo yes)"
+
+# mortal BYTE STATUS WORDS: a program that ends as a client tells it. Its client sees the connection's end,
+# whoever started it the status, and the words.
+mortal() {
+    start pku ready "$mortal" 7
+    rm -f /tmp/closed
+    { { printf %s "$1"; sleep 40; } | { timeout 35 nc $own 7 >/dev/null; date +%s >/tmp/closed; }; } &
+    began=$(date +%s)
+    wait $service
+    status=$?
+    for _ in $(seq 200); do [ -e /tmp/closed ] && break; usleep 100000; done
+    echo "status $status, closed after $(($(cat /tmp/closed) - began)) s" >>/tmp/said
+    for _ in $(seq 100); do ip link show ix0 >/dev/null 2>&1 || break; usleep 100000; done
+    [ "$status" = "$2" ] && [ $(($(cat /tmp/closed) - began)) -lt 30 ] && grep -q "$3" /tmp/said &&
+        echo yes
+}
+verdict "a fault ends with its address, its status and a closed connection" "$(mortal s 139 0x1234)"
+verdict "so does an exit" "$(mortal e 3 ready)"
+verdict "so does SIGKILL" "$(mortal K 137 ready)"
+verdict "so does abort" "$(mortal a 134 ready)"
+
 # A device whose memory comes later: the interface is removed and made again.
 make_link() {
     ip link add ixv0 type veth && ip link set veth0 up && ip link set ixv0 up
@@ -135,6 +160,25 @@ if [ -x "$memcached" ]; then
     said=$(ask 11211 "set k 0 0 3" "abc" "get k" | tr '\n' ' ')
     verdict "memcached: $said" "$([ "$said" = "STORED VALUE k 0 3 abc END " ] && echo yes)"
     stop
+fi
+
+if [ -x "$memcached" ]; then
+    flags="--cpus 0,1" queues=2
+    start pku "device tap" "$memcached" -l $own -U 0 -m 16 -t 2
+    sleep 2
+    # Until connections have come in on both.
+    good=0 made=0 both=
+    while [ $made -lt 60 ] && { [ $made -lt 6 ] || [ -z "$both" ]; }; do
+        made=$((made + 1))
+        said=$(ask 11211 "set k$made 0 0 3" "abc" "get k$made" | tr '\n' ' ')
+        [ "$said" = "STORED VALUE k$made 0 3 abc END " ] && good=$((good + 1))
+        # The fifth column says how many.
+        [ "$("$ix" ctl threads | awk 'NR > 1 && $5 > 0' | wc -l)" = 2 ] && both=yes
+    done
+    "$ix" ctl threads >>/tmp/said
+    verdict "memcached on two elastic threads: $good of $made" "$([ $good = $made ] && echo $both)"
+    stop
+    flags= queues=1
 fi
 
 # The socket interface's corners, with the wall and without it: Linux's answers either way.
