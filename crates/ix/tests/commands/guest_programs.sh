@@ -172,10 +172,10 @@ if [ -x "$memcached" ]; then
         made=$((made + 1))
         said=$(ask 11211 "set k$made 0 0 3" "abc" "get k$made" | tr '\n' ' ')
         [ "$said" = "STORED VALUE k$made 0 3 abc END " ] && good=$((good + 1))
-        # The fifth column says how many.
-        [ "$("$ix" ctl threads | awk 'NR > 1 && $5 > 0' | wc -l)" = 2 ] && both=yes
+        "$ix" ctl metrics | grep '^ix_accepted_connections_total' >/tmp/accepted
+        [ "$(grep -c ' [1-9][0-9]*$' /tmp/accepted)" = 2 ] && both=yes
     done
-    "$ix" ctl threads >>/tmp/said
+    cat /tmp/accepted >>/tmp/said
     verdict "memcached on two elastic threads: $good of $made" "$([ $good = $made ] && echo $both)"
     stop
     flags= queues=1
