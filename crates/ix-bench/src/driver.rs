@@ -50,7 +50,12 @@ pub fn main(args: &DriverArgs) -> Result<()> {
     let echo = Echo { mac: device.info.mac, ip: args.addr.octets(), port: args.port };
     let (mut burst, mut queued) = (Vec::with_capacity(BURST), VecDeque::<Mbuf>::new());
     loop {
-        nic.receive(&memory, &mut rx, BURST, &mut burst);
+        if nic.receive(&memory, &mut rx, BURST, &mut burst) == 0 && nic.frames_held().1 > 0 {
+            // Packets of ours are in the kernel's hand. Its threads may have been left to send them,
+            // and have no turn on a hardware thread whose program never waits.
+            // SAFETY: a plain system call without arguments.
+            unsafe { libc::sched_yield() };
+        }
         for mut packet in burst.drain(..) {
             let whole = !packet.more;
             if whole && echo.turn(packet.mbuf.bytes_mut(&memory)) {

@@ -1,6 +1,7 @@
 //! `ix bench`: IX and Linux over the same private link, alternated, in one run.
 mod all;
 pub mod args;
+mod bare;
 mod breakdown;
 mod busy;
 mod calls;

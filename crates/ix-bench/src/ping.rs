@@ -11,7 +11,17 @@ const LOST: Duration = Duration::from_millis(500);
 /// Lost ones in a row after which the server is taken for dead.
 const LOST_MAX: u32 = 20;
 /// Awake for so long before a question: the client's own waking is none of the server's time.
-const AWAKE: Duration = Duration::from_micros(300);
+pub(crate) const AWAKE: Duration = Duration::from_micros(300);
+
+/// How long a question took from before it was sent.
+#[derive(Clone, Copy, Debug)]
+pub struct Asked {
+    /// Until the server's program had it, ns.
+    pub heard_ns: f64,
+    /// Until the call that sent it was back, ns: on a veth it does the receiver's work as well, up to
+    /// waking it.
+    pub call_ns: f64,
+}
 
 /// A client on a Linux socket.
 pub struct Pinger {
@@ -31,9 +41,8 @@ impl Pinger {
         Ok(Pinger { socket, to, question: vec![0; bytes.max(8)], number: 0 })
     }
 
-    /// Asks so many times, with a pause before each question. Answers of each how long it took, ns, from
-    /// before it was sent until the server's program had it; what is lost is left out.
-    pub fn rounds(&mut self, count: usize, pause: Duration) -> Result<Vec<f64>> {
+    /// Asks so many times, with a pause before each question; what is lost is left out.
+    pub fn rounds(&mut self, count: usize, pause: Duration) -> Result<Vec<Asked>> {
         let (mut rounds, mut lost) = (Vec::with_capacity(count), 0);
         while rounds.len() < count {
             if !pause.is_zero() {
@@ -44,8 +53,8 @@ impl Pinger {
                 }
             }
             match self.ask()? {
-                Some(heard_ns) => {
-                    rounds.push(heard_ns);
+                Some(asked) => {
+                    rounds.push(asked);
                     lost = 0;
                 }
                 None if lost == LOST_MAX => {
@@ -71,13 +80,14 @@ impl Pinger {
         Ok(())
     }
 
-    fn ask(&mut self) -> Result<Option<f64>> {
+    fn ask(&mut self) -> Result<Option<Asked>> {
         let cannot = |e| Problem::new("cannot ask the server", e);
         self.number += 1;
         self.question[..8].copy_from_slice(&self.number.to_le_bytes());
         let mut answer = [0; 2048];
         let sent_ns = wall_ns();
         self.socket.send_to(&self.question, self.to).map_err(cannot)?;
+        let left_ns = wall_ns();
         let since = Instant::now();
         while since.elapsed() < LOST {
             let n = match self.socket.recv(&mut answer) {
@@ -96,7 +106,11 @@ impl Pinger {
                 continue;
             }
             let heard_ns = word(8).filter(|_| n >= 16).unwrap_or(answered_ns);
-            return Ok(Some(heard_ns as f64 - sent_ns as f64));
+            let since_sent = |ns: u64| ns as f64 - sent_ns as f64;
+            return Ok(Some(Asked {
+                heard_ns: since_sent(heard_ns),
+                call_ns: since_sent(left_ns),
+            }));
         }
         Ok(None)
     }

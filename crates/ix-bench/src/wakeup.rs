@@ -2,10 +2,12 @@
 //!
 //! A datagram is sent after a pause in which the server has fallen asleep; the server's program says when
 //! it had it. Both clocks are the machine's. Beside it the same without a pause, where the server on IX
-//! is awake: the difference is what waking takes.
+//! is awake: the difference is what waking takes. And beside all a bare wake-up of this machine, with no
+//! packet in it: what is above that is the packet's way and the system's.
 use crate::args::{BenchArgs, Device};
+use crate::bare;
 use crate::lab::{Host, Lab};
-use crate::ping::{Pinger, quantile_us};
+use crate::ping::{Asked, Pinger, quantile_us};
 use crate::plan::{MESSAGE_BYTES, length};
 use crate::runner::Setup;
 use crate::serve::Serve;
@@ -23,10 +25,18 @@ const PAUSE: Duration = Duration::from_millis(4);
 const WARM: usize = 20;
 const START: Duration = Duration::from_secs(20);
 
+/// A server that has no datagrams: a thread that another rings.
+const BARE: &str = "eventfd";
 /// How a server has its datagrams: by a blocking socket of Linux; on IX by the event loop's callback, or by
 /// waiting for a packet queue (Arrakis' `event_wait_queues`).
-const SERVERS: [(Host, &str); 3] =
-    [(Host::BLOCKING, "socket"), (Host::Ix, "callback"), (Host::Ix, "wait_queues")];
+const SERVERS: [(Host, &str); 4] = [
+    (Host::BLOCKING, BARE),
+    (Host::BLOCKING, "socket"),
+    (Host::Ix, "callback"),
+    (Host::Ix, "wait_queues"),
+];
+/// What a server's hardware thread does beside it.
+const NEIGHBOURS: [&str; 2] = ["none", "computes"];
 
 /// Measures everything; answers the rows.
 pub fn measure(lab: &Lab, args: &BenchArgs, notes: &mut Vec<String>) -> Result<Vec<Row>> {
@@ -39,18 +49,31 @@ pub fn measure(lab: &Lab, args: &BenchArgs, notes: &mut Vec<String>) -> Result<V
     let mut rows = Vec::new();
     for (server, kind) in SERVERS {
         let setup = Setup { server, client: Host::SPINNING };
-        for neighbour in ["none", "computes"] {
+        for neighbour in NEIGHBOURS {
             let also = vec![("server", json!(kind)), ("neighbour", json!(neighbour))];
             let settings = format!("asked every {} ms", PAUSE.as_millis());
-            rows.push(setup.row(lab, 1, MESSAGE_BYTES, also, settings));
+            let mut row = setup.row(lab, 1, MESSAGE_BYTES, also, settings);
+            if kind == BARE {
+                (row.system, row.device) = ("bare".to_owned(), "none".to_owned());
+            }
+            rows.push(row);
         }
     }
     for run in 1..=runs {
+        let mut bare_us = [0.0; NEIGHBOURS.len()];
         for (index, row) in rows.iter_mut().enumerate() {
-            let (server, kind) = SERVERS[index / 2];
-            let busy = index % 2 == 1;
-            let figures = measure_one(lab, server, kind, busy, questions, seconds)?;
+            let (server, kind) = SERVERS[index / NEIGHBOURS.len()];
+            let neighbour = index % NEIGHBOURS.len();
+            let busy = neighbour == 1;
+            let mut figures = match kind {
+                BARE => measure_bare(lab, busy, questions)?,
+                _ => measure_one(lab, server, kind, busy, questions, seconds)?,
+            };
             let p50 = figures.iter().find(|(key, _)| *key == "wake_p50_us").map_or(0.0, |f| f.1);
+            match kind {
+                BARE => bare_us[neighbour] = p50,
+                _ => figures.push(("over_bare_us", p50 - bare_us[neighbour])),
+            }
             eprintln!(
                 "ix: run {run}/{runs}: {} ({kind}), neighbour {}: heard after {p50:.1} µs",
                 row.system,
@@ -61,8 +84,10 @@ pub fn measure(lab: &Lab, args: &BenchArgs, notes: &mut Vec<String>) -> Result<V
     }
     notes.push(format!(
         "heard: from before a datagram is sent until the server's program has it, after {} ms of \
-         silence; awake: the same at once after an answer; idle: processor time of all processes of \
-         the service while nobody asks",
+         silence; over bare: beyond what waking a thread takes here that another rings by an eventfd; \
+         in send: of it in the client's call that sends, which on a veth does the work of the \
+         receiver's interfaces as well and ends by waking it; awake: the same at once after an \
+         answer; idle: processor time of all processes of the service while nobody asks",
         PAUSE.as_millis()
     ));
     notes.push("computes: another program has the server's hardware thread for itself".to_owned());
@@ -91,9 +116,9 @@ fn measure_one(
     if !busy {
         figures.extend(idle(server.pid(), Duration::from_secs_f64(seconds.max(1.0))));
     }
-    let (cpus, at) = (lab.cpus, server.address());
-    let ask = || -> Result<(Vec<f64>, Vec<f64>)> {
-        let pinned = ix_testbed::cpu::pin(cpus.1);
+    let at = server.address();
+    let ask = || -> Result<(Vec<Asked>, Vec<Asked>)> {
+        let pinned = ix_testbed::cpu::pin(lab.cpus.1);
         pinned.map_err(|e| Problem::new("cannot choose a hardware thread", e))?;
         let mut pinger = Pinger::new(lab, at, MESSAGE_BYTES as usize)?;
         pinger.wait_for_answer(START)?;
@@ -101,22 +126,42 @@ fn measure_one(
         let asleep = pinger.rounds(questions, PAUSE)?;
         Ok((asleep, pinger.rounds(questions, Duration::ZERO)?))
     };
-    let done = AtomicBool::new(false);
-    let rounds = std::thread::scope(|scope| {
-        if busy {
-            scope.spawn(|| compute(cpus.0, &done));
-        }
-        let rounds = scope.spawn(ask).join();
-        done.store(true, Ordering::Relaxed);
-        rounds
-    });
     let panicked = |_| Err(Problem::new("cannot ask the server", "the client panicked"));
-    let (mut asleep, mut awake) = rounds.unwrap_or_else(panicked)?;
+    let rounds = beside(busy.then_some(lab.cpus.0), || {
+        std::thread::scope(|scope| scope.spawn(ask).join()).unwrap_or_else(panicked)
+    });
+    let (asleep, awake) = rounds?;
     tenants.stop();
-    figures.push(("wake_p50_us", quantile_us(&mut asleep, 0.5)));
-    figures.push(("wake_p99_us", quantile_us(&mut asleep, 0.99)));
-    figures.push(("awake_p50_us", quantile_us(&mut awake, 0.5)));
+    let times = |rounds: &[Asked], pick: fn(&Asked) -> f64| -> Vec<f64> {
+        rounds.iter().map(pick).collect()
+    };
+    let mut heard = times(&asleep, |asked| asked.heard_ns);
+    figures.push(("wake_p50_us", quantile_us(&mut heard, 0.5)));
+    figures.push(("wake_p99_us", quantile_us(&mut heard, 0.99)));
+    figures.push(("in_send_p50_us", quantile_us(&mut times(&asleep, |asked| asked.call_ns), 0.5)));
+    figures.push(("awake_p50_us", quantile_us(&mut times(&awake, |asked| asked.heard_ns), 0.5)));
     Ok(figures)
+}
+
+/// Without packets.
+fn measure_bare(lab: &Lab, busy: bool, questions: usize) -> Result<Vec<(&'static str, f64)>> {
+    let times = beside(busy.then_some(lab.cpus.0), || bare::wake_ups(lab.cpus, questions, PAUSE));
+    let mut times = times.map_err(|e| Problem::new("cannot measure a bare wake-up", e))?;
+    Ok([("wake_p50_us", 0.5), ("wake_p99_us", 0.99)]
+        .map(|(key, part)| (key, quantile_us(&mut times, part)))
+        .to_vec())
+}
+
+/// Does something while another program computes on a hardware thread, if one is named.
+fn beside<T>(cpu: Option<usize>, work: impl FnOnce() -> T) -> T {
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let done = &done;
+        cpu.map(|cpu| scope.spawn(move || compute(cpu, done)));
+        let outcome = work();
+        done.store(true, Ordering::Relaxed);
+        outcome
+    })
 }
 
 /// A program that never waits.

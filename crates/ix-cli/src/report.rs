@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 use std::path::Path;
 
 /// Figures that may be measured at a point, in the table's order: key, heading, decimals.
-const FIGURES: [(&str, &str, usize); 61] = [
+const FIGURES: [(&str, &str, usize); 63] = [
     ("wanted_per_s", "wanted/s", 0),
     ("msgs_per_s", "msg/s", 0),
     ("connections_per_s", "conn/s", 0),
@@ -20,6 +20,8 @@ const FIGURES: [(&str, &str, usize); 61] = [
     ("one_way_us", "one way µs", 1),
     ("wake_p50_us", "heard p50 µs", 1),
     ("wake_p99_us", "heard p99 µs", 1),
+    ("over_bare_us", "over bare µs", 1),
+    ("in_send_p50_us", "in send µs", 1),
     ("awake_p50_us", "awake p50 µs", 1),
     ("idle_cpu_us_per_s", "idle CPU µs/s", 0),
     ("idle_wakes_per_s", "idle wakes/s", 1),

@@ -4,6 +4,7 @@ pub mod commands;
 pub mod control;
 pub mod cp;
 pub mod ctl;
+pub mod link_rates;
 pub mod pcap;
 pub mod stats;
 pub mod surveys;

@@ -1,6 +1,7 @@
 //! The filters and rates of a dataplane, as its broker keeps them: one vNIC, and who holds what of
 //! its part of the header space.
 use crate::control::Refusal;
+use crate::link_rates::LinkRates;
 use ix_vnic::{
     Capability, Direction, Filter, FilterId, Gate, Policy, Rate, RateError, Refusal as Why,
     Registry, VnicId,
@@ -20,7 +21,7 @@ pub struct Vnic {
     tx_rate: Option<Rate>,
     flow_rate: Option<Rate>,
     /// What whoever shares the link lets it send.
-    link_rate: Option<Rate>,
+    link_rates: LinkRates,
     /// Receive filters that a network card asks as well.
     in_hardware: Vec<Filter>,
     /// Directions that filters were granted for: what is not in one of them does not pass.
@@ -52,7 +53,7 @@ impl Vnic {
             rx_rate: gate.rx_rate,
             tx_rate: gate.tx_rate,
             flow_rate: gate.flow_rate,
-            link_rate: None,
+            link_rates: LinkRates::default(),
             in_hardware: Vec::new(),
             filtered: Vec::new(),
             queues,
@@ -143,11 +144,16 @@ impl Vnic {
         self.in_hardware = filters;
     }
 
+    /// What whoever shares the link lets through.
+    pub fn link_rates(&self) -> LinkRates {
+        self.link_rates
+    }
+
     /// What whoever shares the link lets through: packets shall wait here rather than be lost there.
     /// Answers the gate that the dataplane gets, if it is another one.
-    pub fn set_link_rate(&mut self, rate: Option<Rate>) -> Option<String> {
+    pub fn set_link_rates(&mut self, rates: LinkRates) -> Option<String> {
         let before = self.gate();
-        self.link_rate = rate;
+        self.link_rates = rates;
         let gate = self.gate();
         (gate != before).then(|| format!("gate {gate}"))
     }
@@ -177,7 +183,8 @@ impl Vnic {
             "rx_rate": text(self.rx_rate),
             "tx_rate": text(self.tx_rate),
             "flow_rate": text(self.flow_rate),
-            "link_rate": text(self.link_rate),
+            "link_rate": text(self.link_rates.limit),
+            "link_part": text(self.link_rates.part),
         })
     }
 
@@ -232,7 +239,7 @@ impl Vnic {
         let is_closed = |d: &Direction| !filters.iter().any(|filter| filter.direction() == *d);
         let closed = self.filtered.iter().copied().filter(is_closed).collect();
         let Vnic { rx_rate, flow_rate, .. } = *self;
-        let tx_rate = self.tx_rate.into_iter().chain(self.link_rate).reduce(Rate::and);
+        let tx_rate = self.tx_rate.into_iter().chain(self.link_rates.both()).reduce(Rate::and);
         Gate { filters, rx_rate, tx_rate, flow_rate, closed }
     }
 }
@@ -254,19 +261,6 @@ pub fn read_rate(
             within.map(Some).map_err(|e| Refusal::Vnic(e.to_string()))
         }
     }
-}
-
-/// Stands in front of a rate that is written on a link.
-const ON_LINK: &str = "ix tx ";
-
-/// What `ix share` writes on a vNIC's link for the dataplane that opens it.
-pub fn written_rate(rate: Option<Rate>) -> String {
-    rate.map_or(String::new(), |rate| format!("{ON_LINK}{rate}"))
-}
-
-/// The rate that is written there; none where there is anything else.
-pub fn read_written_rate(text: &str) -> Option<Rate> {
-    text.strip_prefix(ON_LINK)?.parse().ok()
 }
 
 /// What a device that leaves the rest to Linux is to take; none: everything.
@@ -388,13 +382,17 @@ mod tests {
         let refusal = vnic.rate(None, Some("2Gbit"), None).err().expect("refused").to_string();
         assert!(refusal.contains("more than the link's 1Gbit"), "{refusal}");
         // The link's own rate holds beside ours.
-        let told = read_written_rate(&written_rate("5Mbit".parse().ok()));
-        let gate = vnic.set_link_rate(told).expect("another gate");
+        let told = LinkRates::read("ix tx 5Mbit");
+        let gate = vnic.set_link_rates(told).expect("another gate");
         assert_eq!(gate, "gate rate rx 1kpps,burst=3028; rate tx 5Mbit,burst=3028");
-        assert_eq!(vnic.set_link_rate(told), None, "the same");
+        assert_eq!(vnic.set_link_rates(told), None, "the same");
+        let part = vnic.set_link_rates(LinkRates::read("ix tx 5Mbit; ix part 3Mbit"));
+        assert!(part.is_some_and(|gate| gate.ends_with("rate tx 3Mbit,burst=3028")));
+        assert!(vnic.set_link_rates(told).is_some(), "the interface is not full any more");
         let change = vnic.rate(None, Some("2Mbit"), None).expect("fine");
         assert!(change.gate.is_some_and(|gate| gate.ends_with("rate tx 2Mbit,burst=3028")));
-        assert_eq!(vnic.set_link_rate(read_written_rate("my eth0")), None, "ours is less anyway");
+        let none = LinkRates::read("my eth0");
+        assert_eq!(vnic.set_link_rates(none), None, "ours is less anyway");
         let refusal = vnic.rate(Some("0bit"), None, None).err().expect("refused").to_string();
         assert!(refusal.contains("zero"), "{refusal}");
     }

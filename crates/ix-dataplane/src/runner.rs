@@ -29,6 +29,9 @@ pub struct Runner {
     /// When to look for signals and updates of devices again.
     check_us: u64,
     polls: Vec<libc::pollfd>,
+    /// The sleep that has just ended would have heard of signals and updates: the first events after it
+    /// need not wait for another look.
+    heard: bool,
     /// The last turn did something, or there was none since the last sleep.
     pub(crate) busy: bool,
     /// Turns since an update of a device waits.
@@ -74,6 +77,7 @@ impl Runner {
             watched_fd: None,
             check_us: 0,
             polls,
+            heard: false,
             busy: true,
             put_off: 0,
             run: 0,
@@ -179,8 +183,9 @@ impl Runner {
                 false => self.thread.turn(now_us),
             };
             self.busy = report.busy;
+            let heard = std::mem::take(&mut self.heard);
             if report.events > 0 {
-                let signal = now_us >= self.check_us && self.look_outside(now_us, care);
+                let signal = !heard && now_us >= self.check_us && self.look_outside(now_us, care);
                 return self.come_back(now_us, signal);
             }
             // Before the end of the wait: a program that only polls must hear of these as well.
@@ -316,7 +321,8 @@ impl Runner {
             }
             let waker_fd = thread.shared.wakers[index].fd();
             add(waker_fd);
-            add(thread.shared.updates.source_fd());
+            let source_fd = thread.shared.updates.source_fd();
+            add(source_fd);
             if let Some(fd) = self.signal_fd {
                 add(fd);
             }
@@ -325,15 +331,20 @@ impl Runner {
             }
             let since = ticks();
             thread.io.metrics.sleeps(now_us);
-            poll(&mut self.polls, (wake_us < u64::MAX).then(|| wake_us.saturating_sub(now_us)));
+            let wait_us = (wake_us < u64::MAX).then(|| wake_us.saturating_sub(now_us));
+            let polled = poll(&mut self.polls, wait_us);
             thread.io.metrics.slept(since);
             if thread.shared.updates.is_ordered(index) {
                 let called = thread.shared.updates.ordered_at(index).max(since);
                 thread.io.metrics.wake_ticks.set(ticks().saturating_sub(called));
             }
-            drain(waker_fd);
-            let last = self.polls.last().filter(|_| self.watched_fd.is_some());
-            watched = last.is_some_and(|poll| poll.revents != 0);
+            // A wake-up is on a packet's way: no system call but those that have something to do.
+            let calls = |fd| self.polls.iter().any(|poll| poll.fd == fd && poll.revents != 0);
+            if !polled || calls(waker_fd) {
+                drain(waker_fd);
+            }
+            self.heard = polled && !calls(source_fd) && !self.signal_fd.is_some_and(calls);
+            watched = self.watched_fd.is_some_and(calls);
         }
         thread.shared.wakers[index].set_sleeping(false);
         self.ring_guard();
@@ -363,8 +374,9 @@ impl Runner {
     }
 }
 
-/// `None`: for ever, without a timer that the kernel has to start and, when the thread wakes, to stop.
-fn poll(polls: &mut [libc::pollfd], wait_us: Option<u64>) {
+/// Answers whether it found out what is readable. `None`: for ever, without a timer that the kernel has to
+/// start and, when the thread wakes, to stop.
+fn poll(polls: &mut [libc::pollfd], wait_us: Option<u64>) -> bool {
     let time = wait_us.map(|wait_us| libc::timespec {
         tv_sec: (wait_us / 1_000_000).min(i32::MAX as u64) as i64,
         tv_nsec: (wait_us % 1_000_000 * 1000) as i64,
@@ -372,7 +384,7 @@ fn poll(polls: &mut [libc::pollfd], wait_us: Option<u64>) {
     let time = time.as_ref().map_or(core::ptr::null(), core::ptr::from_ref);
     // SAFETY: an exclusive slice and its length; a local or null; no signal mask. An error (EINTR) is a
     // wake-up.
-    unsafe { libc::ppoll(polls.as_mut_ptr(), polls.len() as u64, time, core::ptr::null()) };
+    unsafe { libc::ppoll(polls.as_mut_ptr(), polls.len() as u64, time, core::ptr::null()) >= 0 }
 }
 
 /// Empties an eventfd.

@@ -419,7 +419,7 @@ fn a_full_interface_is_shared_by_weight() {
     // the bursts. Before, shares are given to those who send.
     let sent = |net: &mut Net, who: &[usize]| {
         let before = flood(net, who, 20).1;
-        net.exchange.share_out().unwrap();
+        net.exchange.share_out(Instant::now()).unwrap();
         let (took, after) = flood(net, who, 250);
         let bits =
             |(old, new): (&PortCounts, &PortCounts)| (new.sent_bytes - old.sent_bytes) as f64 * 8.0;

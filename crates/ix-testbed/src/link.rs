@@ -34,6 +34,8 @@ pub struct Link {
     pub kind: String,
     /// What somebody has written on it, empty when nobody has.
     pub alias: String,
+    /// Number of the link that it is joined to, in that one's namespace; 0 where there is none.
+    pub peer: u32,
 }
 
 /// How one end of a veth pair shall be.
@@ -298,6 +300,7 @@ pub(crate) fn parse_ifinfo(body: &[u8]) -> Option<Link> {
         rx_queues: 0,
         kind: String::new(),
         alias: String::new(),
+        peer: 0,
     };
     for (kind, payload) in attributes(body.get(16..)?) {
         match kind {
@@ -307,6 +310,7 @@ pub(crate) fn parse_ifinfo(body: &[u8]) -> Option<Link> {
             libc::IFLA_NUM_RX_QUEUES => link.rx_queues = word(payload),
             libc::IFLA_ADDRESS => link.mac = payload.try_into().unwrap_or([0; 6]),
             libc::IFLA_IFALIAS => link.alias = text(payload),
+            libc::IFLA_LINK => link.peer = word(payload),
             libc::IFLA_LINKINFO => {
                 let info = attributes(payload).find(|(kind, _)| *kind == libc::IFLA_INFO_KIND);
                 link.kind = info.map_or(String::new(), |(_, kind)| text(kind));

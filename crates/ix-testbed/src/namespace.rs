@@ -39,6 +39,17 @@ impl Namespace {
         Ok(made)
     }
 
+    /// The namespace that a process is in.
+    pub fn of_process(pid: u32) -> Result<Namespace, Error> {
+        let path = format!("/proc/{pid}/ns/net");
+        let file = File::open(&path).map_err(|e| Error::new(format!("cannot open {path}"), e))?;
+        on_thread(|| {
+            let what = || format!("cannot enter the network namespace of process {pid}");
+            enter(file.as_raw_fd()).map_err(|e| Error::new(what(), e))?;
+            Namespace::current()
+        })
+    }
+
     /// The calling thread's namespace.
     pub fn current() -> Result<Namespace, Error> {
         let path = "/proc/thread-self/ns/net";

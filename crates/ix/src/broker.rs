@@ -7,8 +7,9 @@ use crate::survivor::Survivor;
 use ix_cli::problem::{Problem, Result, STATUS_NOT_EXECUTABLE, STATUS_NOT_FOUND};
 use ix_ctl::commands::Commands;
 use ix_ctl::control::{Access, Answers, Captures, Charge, Dataplane, Server};
+use ix_ctl::link_rates::LinkRates;
 use ix_ctl::surveys::Surveys;
-use ix_ctl::vnic::{Vnic, read_written_rate};
+use ix_ctl::vnic::Vnic;
 use ix_domain::{
     Child, Exit, FromImage, Image, LaunchConfig, LaunchError, Occurrence, ServeError,
     SignalForwarding,
@@ -391,7 +392,8 @@ impl Running {
         lines
     }
 
-    /// Whoever shares our link has written on it what we may send.
+    /// Whoever shares our link has written on it what we may send. Its part of a full interface changes
+    /// with what others send, and is nothing to tell the user.
     fn link_rate_changed(&mut self, change: &LinkChange) -> Option<String> {
         let (name, text) = match change {
             LinkChange::Alias { name, text } => (name, text.as_str()),
@@ -401,13 +403,14 @@ impl Running {
         if !self.devices.is_only_link(name) {
             return None;
         }
-        let rate = read_written_rate(text);
-        let gate = self.vnic.set_link_rate(rate)?;
-        // A dataplane that is gone needs no rate.
-        self.commands.submit_line(gate, None, Box::new(|_| {}));
-        self.commands.service(self.child.channel());
-        let now = rate.map_or("none any more".to_owned(), |rate| rate.to_string());
-        Some(format!("link {name} has a rate of its own: {now}"))
+        let (before, rates) = (self.vnic.link_rates(), LinkRates::read(text));
+        if let Some(gate) = self.vnic.set_link_rates(rates) {
+            // A dataplane that is gone needs no rate.
+            self.commands.submit_line(gate, None, Box::new(|_| {}));
+            self.commands.service(self.child.channel());
+        }
+        let now = rates.limit.map_or("none any more".to_owned(), |rate| rate.to_string());
+        (rates.limit != before.limit).then(|| format!("link {name} has a rate of its own: {now}"))
     }
 
     /// The program has ended: its interfaces are Linux's before we end.

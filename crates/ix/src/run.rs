@@ -10,7 +10,8 @@ use ix_cli::domain::Domain;
 use ix_cli::problem::{Problem, Result, STATUS_NOT_EXECUTABLE, STATUS_NOT_FOUND};
 use ix_cli::report::write_json;
 use ix_ctl::cp::Embedded;
-use ix_ctl::vnic::{Vnic, read_written_rate};
+use ix_ctl::link_rates::LinkRates;
+use ix_ctl::vnic::Vnic;
 use ix_nic::netdev::Interface;
 use ix_nic::{DeviceSpec, OpenError, OpenOptions, OpenedDevice, SharedMemory};
 use ix_testbed::Namespace;
@@ -132,7 +133,7 @@ fn vnic(gate: &Gate, queues: usize, devices: &[OpenedDevice]) -> Result<Vnic> {
     if let [device] = devices {
         let link = Namespace::current().and_then(|here| here.link(&device.info.name));
         let alias = link.ok().flatten().map_or(String::new(), |link| link.alias);
-        vnic.set_link_rate(read_written_rate(&alias));
+        vnic.set_link_rates(LinkRates::read(&alias));
     }
     Ok(vnic)
 }

@@ -30,7 +30,7 @@ pub(super) fn measure(lab: &Lab, quick: bool) -> Result<Vec<Value>> {
     let shared = Shared::start(lab, "100Gbit")?;
     let tenant = shared.tenant("limited", TENANTS[0], lab.cpus.0, "bulk")?;
     let set = |rate: u64| shared.rate("limited", Some(&format!("{rate}bit")), 1);
-    let dropped = || shared.over_rate().map(Some);
+    let dropped = || shared.dropped().map(Some);
     let limited = Limited { by: "it and the kernel", set: &set, dropped: &dropped };
     rows.extend(all_rates(lab, quick, SocketAddrV4::new(TENANTS[0], PORT), &limited)?);
     tenant.stop();

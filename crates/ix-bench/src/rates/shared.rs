@@ -85,11 +85,12 @@ impl<'a> Shared<'a> {
         ask(&self.control, &request).map(drop)
     }
 
-    /// Packets that the kernel has dropped of the only vNIC, for its rate.
-    pub(super) fn over_rate(&self) -> Result<u64> {
+    /// Packets of all vNICs that the kernel has dropped, for their rates or for their parts.
+    pub(super) fn dropped(&self) -> Result<u64> {
         let view = ask(&self.control, &Request::Vnic)?;
-        let count = view["vnics"][0]["over_rate"].as_u64();
-        count.ok_or_else(|| Problem::new("`ix share` says nothing of drops", view))
+        let count = |vnic: &Value| Some(vnic["over_rate"].as_u64()? + vnic["over_share"].as_u64()?);
+        let sum = view["vnics"].as_array().and_then(|all| all.iter().map(count).sum());
+        sum.ok_or_else(|| Problem::new("`ix share` says nothing of drops", view))
     }
 
     /// A dataplane on a vNIC, with `ix echo` under it.
@@ -197,7 +198,12 @@ pub(super) fn weights(lab: &Lab, quick: bool) -> Result<Vec<Value>> {
         let servers = TENANTS.map(|ip| SocketAddrV4::new(ip, PORT));
         // Several flows each, so that none is slow because one is.
         let all: Vec<_> = servers.iter().flat_map(|server| [*server; 4]).collect();
-        let rates = Receivers::start(lab.client_namespace(), &all)?.measure(1.0, seconds);
+        let receivers = Receivers::start(lab.client_namespace(), &all)?;
+        // Until all know that the interface is full, and queues have run dry.
+        std::thread::sleep(Duration::from_secs(1));
+        let dropped = shared.dropped()?;
+        let rates = receivers.measure(0.0, seconds);
+        let dropped = shared.dropped()? - dropped;
         let sums = [rates[..4].iter().sum::<f64>(), rates[4..].iter().sum::<f64>()];
         rows.push(json!({
             "what": "weights",
@@ -208,6 +214,7 @@ pub(super) fn weights(lab: &Lab, quick: bool) -> Result<Vec<Value>> {
             "each_mbit_per_s": format!("{:.1}:{:.1}", sums[0], sums[1]),
             "ratio": rounded(sums[1] / sums[0].max(1e-9)),
             "used_percent": rounded((sums[0] + sums[1]) / link * 100.0),
+            "kernel_dropped": dropped,
         }));
     }
     one.stop();

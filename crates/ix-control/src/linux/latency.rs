@@ -1,16 +1,20 @@
 //! C-states: how long a hardware thread may take to wake.
 use super::files::{FileError, Tree};
 use std::collections::BTreeMap;
+use std::fs;
 
 /// Longest wake-up of a hardware thread that serves, µs. Deeper states stay shut: an elastic thread
 /// sleeps on its doorbell between bursts.
 pub const SERVING_US: u32 = 50;
+/// What was there before, a file for each controller, by its process: one that is killed restores
+/// nothing, and what it has set stays with the processors.
+const RECORDS: &str = "run/ix/c-states";
 
 /// Wake-up latencies that the kernel's idle governor heeds.
 #[derive(Debug)]
 pub struct Latency {
     tree: Tree,
-    before: BTreeMap<String, String>,
+    before: BTreeMap<u32, String>,
 }
 
 impl Latency {
@@ -28,21 +32,83 @@ impl Latency {
 
     /// Bounds the wake-up of a hardware thread; `None`: it may sleep as deeply as it likes.
     pub fn bound(&mut self, cpu: u32, most_us: Option<u32>) -> Result<(), FileError> {
-        let file = format!("sys/devices/system/cpu/cpu{cpu}/power/pm_qos_resume_latency_us");
         // 0 is no bound; "n/a" would be no latency at all.
         let text = most_us.unwrap_or(0).to_string();
-        let now = self.tree.read(&file)?;
+        let now = self.tree.read(file(cpu))?;
         if now != text {
-            self.tree.write(&file, &text)?;
-            self.before.entry(file).or_insert(now);
+            if let std::collections::btree_map::Entry::Vacant(first) = self.before.entry(cpu) {
+                first.insert(now);
+                // Before the bound is: whoever finds only one of the two must know what to do.
+                self.record();
+            }
+            self.tree.write(file(cpu), &text)?;
         }
         Ok(())
     }
 
     /// Leaves everything as it was found.
     pub fn restore(&mut self) {
-        for (file, text) in std::mem::take(&mut self.before) {
-            let _ = self.tree.write(file, &text);
+        for (cpu, text) in std::mem::take(&mut self.before) {
+            let _ = self.tree.write(file(cpu), &text);
+        }
+        let _ = fs::remove_file(self.own_record());
+    }
+
+    /// Hardware threads that a controller which was killed has left bounded.
+    pub fn left(&self) -> Vec<u32> {
+        let mut cpus: Vec<u32> =
+            self.dead().iter().flat_map(|(_, before)| before.keys().copied()).collect();
+        cpus.retain(|cpu| self.is_bounded(*cpu));
+        cpus.sort_unstable();
+        cpus.dedup();
+        cpus
+    }
+
+    /// Restores what those have left.
+    pub fn heal(&self) {
+        for (name, before) in self.dead() {
+            for (cpu, text) in before {
+                // Somebody else's bound is not ours to lift.
+                if self.is_bounded(cpu) {
+                    let _ = self.tree.write(file(cpu), &text);
+                }
+            }
+            let _ = fs::remove_file(self.tree.path(RECORDS).join(name));
         }
     }
+
+    fn is_bounded(&self, cpu: u32) -> bool {
+        self.tree.read(file(cpu)).is_ok_and(|now| now == SERVING_US.to_string())
+    }
+
+    /// Records of processes that are no more, by file name.
+    fn dead(&self) -> Vec<(String, BTreeMap<u32, String>)> {
+        let own = std::process::id().to_string();
+        let names = self.tree.names(RECORDS).into_iter();
+        let dead = names.filter(|pid| *pid != own && !self.tree.has(format!("proc/{pid}")));
+        let read = |name: String| {
+            let text = self.tree.read(format!("{RECORDS}/{name}")).ok()?;
+            let line = |line: &str| {
+                let (cpu, before) = line.split_once(' ')?;
+                Some((cpu.parse().ok()?, before.to_owned()))
+            };
+            Some((name, text.lines().filter_map(line).collect()))
+        };
+        dead.filter_map(read).collect()
+    }
+
+    fn own_record(&self) -> std::path::PathBuf {
+        self.tree.path(RECORDS).join(std::process::id().to_string())
+    }
+
+    /// Where it cannot be written the bounds are restored at the end, if that is in order.
+    fn record(&self) {
+        let lines = self.before.iter().map(|(cpu, before)| format!("{cpu} {before}\n"));
+        let _ = fs::create_dir_all(self.tree.path(RECORDS));
+        let _ = fs::write(self.own_record(), lines.collect::<String>());
+    }
+}
+
+fn file(cpu: u32) -> String {
+    format!("sys/devices/system/cpu/cpu{cpu}/power/pm_qos_resume_latency_us")
 }

@@ -391,6 +391,33 @@ fn steps_reach_files_and_dataplanes() {
 }
 
 #[test]
+fn what_a_killed_controller_left_is_restored() {
+    let fake = Fake::server();
+    let bound = "power/pm_qos_resume_latency_us";
+    let mut linux = Linux::new(&fake.tree(), obedient());
+    linux.observe(1);
+    assert_eq!(fake.cpu(0, bound), "50");
+    // Its process is another one's that is no more; and somebody has changed what it set on the next.
+    let records = fake.tree().path("run/ix/c-states");
+    let own = records.join(std::process::id().to_string());
+    let text = std::fs::read_to_string(&own).expect("written before the bound");
+    std::fs::remove_file(own).expect("there");
+    std::fs::write(records.join("4194305"), text + "1 0\n2 7\n").expect("written");
+    fake.put("sys/devices/system/cpu/cpu1/power/pm_qos_resume_latency_us", "20\n");
+    fake.put("sys/devices/system/cpu/cpu2/power/pm_qos_resume_latency_us", "50\n");
+    let told = |fake: &Fake| {
+        let findings = inspect(&fake.tree());
+        findings.iter().find(|f| f.name == "c-states").map(ToString::to_string).expect("told")
+    };
+    assert!(told(&fake).contains("killed has left [0, 2] bounded; the next `ix cp`"));
+    drop(linux);
+    Linux::new(&fake.tree(), obedient());
+    assert_eq!([0, 1, 2].map(|cpu| fake.cpu(cpu, bound)), ["0", "20", "7"]);
+    assert_eq!(fake.tree().names("run/ix/c-states"), Vec::<String>::new());
+    assert!(!told(&fake).contains("killed"));
+}
+
+#[test]
 fn a_machine_that_lacks_all_of_it_says_so() {
     let fake = Fake::empty();
     fake.put("sys/devices/system/cpu/online", "0-1\n");

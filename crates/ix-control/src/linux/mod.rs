@@ -70,11 +70,13 @@ impl<D: Dataplanes> Linux<D> {
     /// The machine below a tree, with its dataplanes.
     pub fn new(tree: &Tree, dataplanes: D) -> Linux<D> {
         let online = topology::online(tree);
+        let latency = Latency::new(tree);
+        latency.heal();
         let mut linux = Linux {
             tree: tree.clone(),
             clocks: Clocks::new(tree, &online),
             energy: Energy::new(tree),
-            latency: Latency::new(tree),
+            latency,
             background: None,
             background_cpus: Vec::new(),
             machine: Machine::default(),
@@ -173,9 +175,15 @@ fn findings(clocks: &Clocks, energy: &Energy, latency: &Latency) -> Vec<Finding>
     }
     let why = energy.missing().map(str::to_owned);
     findings.push(found("energy", why, "is counted".to_owned(), "power is not reported"));
-    let why = latency.missing();
     let there = format!("serving hardware threads wake within {SERVING_US} µs");
-    findings.push(found("c-states", why, there, "nothing to bound"));
+    findings.push(match &latency.left()[..] {
+        [] => found("c-states", latency.missing(), there, "nothing to bound"),
+        left => {
+            let missing = format!("a controller that was killed has left {left:?} bounded");
+            let note = "the next `ix cp` restores them".to_owned();
+            Finding { name: "c-states", missing: Some(missing), note }
+        }
+    });
     findings
 }
 

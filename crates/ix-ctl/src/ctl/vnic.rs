@@ -193,6 +193,9 @@ fn show_rates(vnic: &Value) {
     if let Some(weight) = vnic["weight"].as_u64() {
         println!("{name}weight {weight}");
     }
+    if let Some(note) = vnic["note"].as_str() {
+        println!("{note}");
+    }
 }
 
 /// `ix ctl rate`.

@@ -69,8 +69,19 @@ impl Default for PortRates {
     }
 }
 
-/// `share`: what it may send of a full link, and what that carries, bits a second.
-pub(super) fn row(rates: &PortRates, share: Option<(u64, u64)>) -> Row {
+/// A vNIC's part of a full interface.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Share {
+    /// What it may send, bits a second.
+    pub bits_per_s: u64,
+    /// Its dataplane knows, and lets packets wait: as of a rate, nothing is dropped of what keeps to it.
+    pub is_told: bool,
+    /// What the interface carries, bits a second.
+    pub link: u64,
+}
+
+/// `share`: none where nobody knows what the interface carries.
+pub(super) fn row(rates: &PortRates, share: Option<Share>) -> Row {
     let mut row = [0; LIMIT_WORDS];
     let directions = [
         (rates.tx, Limit::SendBits, Limit::SendPackets),
@@ -88,10 +99,12 @@ pub(super) fn row(rates: &PortRates, share: Option<(u64, u64)>) -> Row {
             set(&mut row, packets, [0, cost, (burst / FULL_FRAME).max(1) * cost + slack]);
         }
     }
-    if let Some((share, link)) = share {
+    if let Some(Share { bits_per_s, is_told, link }) = share {
         let burst = |bits: u64, ns: u64| (bits / 8).saturating_mul(ns / 1000) / 1_000_000;
         let at_least = 2 * FULL_FRAME;
-        set_bits(&mut row, Limit::Share, share, burst(share, SHARE_BURST_NS).max(at_least), 0);
+        let own_ns = if is_told { SLACK_NS } else { SHARE_BURST_NS };
+        let own = burst(bits_per_s, own_ns) + at_least;
+        set_bits(&mut row, Limit::Share, bits_per_s, own, 0);
         set_bits(&mut row, Limit::Link, link, burst(link, SHARE_BURST_NS / 4).max(at_least), 0);
     }
     row

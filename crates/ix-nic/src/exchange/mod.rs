@@ -8,6 +8,7 @@
 //! and go with their owner; Linux has the interface then as before.
 mod limits;
 mod programs;
+mod share;
 
 use crate::bpf::asm::Insn;
 use crate::bpf::{Map, MapKind, PROGRAM_XDP_FRAGS, Program, ProgramKind, Rows};
@@ -17,9 +18,11 @@ use ix_vnic::Filter;
 pub use limits::PortRates;
 use limits::{LIMIT_WORDS, LIMITS};
 use programs::Maps;
+use share::{Fullness, Usage};
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
 
 const ATTACH_GENERIC: u32 = 1 << 1;
 const ATTACH_NATIVE: u32 = 1 << 2;
@@ -78,6 +81,9 @@ pub struct Exchange {
     limits: Rows<LIMIT_WORDS>,
     /// What the interface carries, bits a second, if that is known: then links share it by weight.
     link_bits_per_s: Option<u64>,
+    fullness: Fullness,
+    /// When usage was looked at last.
+    looked: Option<Instant>,
     /// What goes into which link, by its slot.
     rules: Vec<(Filter, u32)>,
     ports: BTreeMap<String, Port>,
@@ -93,8 +99,29 @@ struct Port {
     rates: PortRates,
     /// What the book said of the slot when the link was new.
     begin: [u64; BOOK_WORDS],
-    /// Packets that it has tried to send when shares were looked at last.
-    tried: u64,
+    /// What the book said when shares were looked at last.
+    seen: [u64; BOOK_WORDS],
+    /// It has sent something, or tried to, before that.
+    is_active: bool,
+    /// What it may send while the interface is full, bits a second.
+    part: Option<u64>,
+}
+
+impl Port {
+    /// What it did since the last look, so long ago; the book says so now.
+    fn look(&mut self, book: [u64; BOOK_WORDS], since: Duration) -> Usage {
+        let before = std::mem::replace(&mut self.seen, book);
+        let new = |what: Count| book[what as usize] - before[what as usize];
+        let bits = u128::from(new(Count::SentBytes)) * 8;
+        self.is_active = new(Count::Sent) + new(Count::OverShare) > 0;
+        Usage {
+            weight: self.rates.weight,
+            bits_per_s: (bits * 1_000_000 / since.as_micros().max(1)) as u64,
+            is_active: self.is_active,
+            was_dropped: new(Count::OverShare) > 0,
+            told: self.part,
+        }
+    }
 }
 
 /// A program that hangs on an interface.
@@ -152,7 +179,7 @@ impl Exchange {
         })?;
         let link_bits_per_s = interface.speed_bits_per_s();
         let name = name.to_owned();
-        let (rules, ports) = Default::default();
+        let (rules, ports, fullness) = Default::default();
         Ok(Exchange {
             name,
             ifindex,
@@ -162,6 +189,8 @@ impl Exchange {
             books,
             limits,
             link_bits_per_s,
+            fullness,
+            looked: None,
             rules,
             ports,
         })
@@ -199,8 +228,10 @@ impl Exchange {
             .map_err(|e| crate::afxdp::bpf_error("attach an XDP program to", near, e))?;
         self.links.set(slot, ifindex).map_err(system("write a BPF map for"))?;
         let begin = self.books.get(slot).map_err(system("read a BPF map for"))?;
-        let (filters, rates, tried) = Default::default();
-        self.ports.insert(near.to_owned(), Port { slot, hung, filters, rates, begin, tried });
+        let (filters, rates) = Default::default();
+        let port =
+            Port { slot, hung, filters, rates, begin, seen: begin, is_active: false, part: None };
+        self.ports.insert(near.to_owned(), port);
         self.write_limits()
     }
 
@@ -237,25 +268,45 @@ impl Exchange {
         self.write_limits()
     }
 
-    /// Gives the parts of those that send nothing to those that do; to be called now and then.
-    pub fn share_out(&mut self) -> Result<(), OpenError> {
-        self.write_limits()
+    /// Looks at who sends how much, and gives what some leave to those that want more; to be called
+    /// some times a second. Answers those of whom the part of a full interface has changed, with what
+    /// they had better keep to by themselves; none: the interface is not full.
+    pub fn share_out(&mut self, now: Instant) -> Result<Vec<(String, Option<u64>)>, OpenError> {
+        let since = self.looked.replace(now).map(|before| now.duration_since(before));
+        let Some(since) = since.filter(|since| !since.is_zero()) else {
+            return self.write_limits().map(|()| Vec::new());
+        };
+        let mut usages = Vec::new();
+        for port in self.ports.values_mut() {
+            let book = self.books.get(port.slot);
+            let book = book.map_err(|e| OpenError::system("read a BPF map for", &self.name, e))?;
+            usages.push(port.look(book, since));
+        }
+        let full = self.link_bits_per_s.filter(|bits| self.fullness.look(*bits, &usages));
+        let parts = full.map(|bits| share::parts(bits, &usages));
+        let mut changed = Vec::new();
+        for (number, (near, port)) in self.ports.iter_mut().enumerate() {
+            let part = parts.as_ref().and_then(|parts| parts.get(number).copied());
+            if part != port.part {
+                port.part = part;
+                changed.push((near.clone(), part));
+            }
+        }
+        self.write_limits().map(|()| changed)
     }
 
     fn write_limits(&mut self) -> Result<(), OpenError> {
-        let system = |e| OpenError::system("write a BPF map for", &self.name, e);
-        let mut weights = Vec::new();
-        for port in self.ports.values_mut() {
-            let book = self.books.get(port.slot).map_err(system)?;
-            let tried = book[Count::Sent as usize] + book[Count::OverShare as usize];
-            weights.push((port.rates.weight, tried != port.tried));
-            port.tried = tried;
-        }
-        let link = self.link_bits_per_s;
-        let shares = link.map(|bits| limits::shares(bits, &weights));
-        for (i, port) in self.ports.values().enumerate() {
-            let share = shares.as_ref().and_then(|shares| Some((*shares.get(i)?, link?)));
-            self.limits.set(port.slot, &limits::row(&port.rates, share)).map_err(system)?;
+        let weights: Vec<_> =
+            self.ports.values().map(|port| (port.rates.weight, port.is_active)).collect();
+        let shares = self.link_bits_per_s.map(|bits| (limits::shares(bits, &weights), bits));
+        for (number, port) in self.ports.values().enumerate() {
+            let share = shares.as_ref().and_then(|(shares, link)| {
+                let bits_per_s = port.part.unwrap_or(*shares.get(number)?);
+                Some(limits::Share { bits_per_s, is_told: port.part.is_some(), link: *link })
+            });
+            let row = limits::row(&port.rates, share);
+            let written = self.limits.set(port.slot, &row);
+            written.map_err(|e| OpenError::system("write a BPF map for", &self.name, e))?;
         }
         Ok(())
     }

@@ -3,7 +3,7 @@
 use super::has_ended;
 use super::link::Link;
 use ix_ctl::control::{Answer, Backend, Refusal, Request, Ticket, Topic, VnicDevice};
-use ix_ctl::vnic::{capability, draw, linux_addresses, read_rate, refuse, written_rate};
+use ix_ctl::vnic::{capability, draw, linux_addresses, read_rate, refuse};
 use ix_nic::Exchange;
 use ix_testbed::Namespace;
 use ix_vnic::{Direction, Filter, FilterId, Policy, Rate, Registry, VnicId};
@@ -24,6 +24,9 @@ pub struct Desk {
 
 /// So often shares are given to those that use them.
 const SHARE_OUT: Duration = Duration::from_millis(100);
+/// What becomes of rates whose link is out of reach.
+const DEAF: &str = "its dataplane does not hear of its rates, as its link is in another namespace, and not in \
+    its owner's: what is beyond them is dropped and counted (over_rate, over_share)";
 /// Weights at most.
 const WEIGHT_MAX: u32 = 1000;
 /// The least rate that the kernel's programs tell apart, bits a second.
@@ -47,19 +50,40 @@ impl Desk {
         self.share_out
     }
 
-    /// Gives the shares of those that send nothing to those that do; answers what went wrong.
+    /// Gives what some leave of a full interface to those that want more, and tells their dataplanes;
+    /// answers what went wrong.
     pub fn share_out(&mut self, now: Instant) -> Vec<String> {
         if self.share_out.is_none_or(|due| due > now) {
             return Vec::new();
         }
-        self.share_out = Some(now + SHARE_OUT);
-        self.exchange.share_out().err().map(|e| e.to_string()).into_iter().collect()
+        // One that is alone now is looked at once more, and held to nothing.
+        self.share_out = self.shares().then_some(now + SHARE_OUT);
+        let changed = match self.exchange.share_out(now) {
+            Ok(changed) => changed,
+            Err(e) => return vec![e.to_string()],
+        };
+        for (near, part) in changed {
+            let Some(link) = self.links.values_mut().find(|link| link.near == near) else {
+                continue;
+            };
+            link.part = part;
+            // Whoever does not hear is not called ten times a second.
+            if link.hears {
+                link.tell(&self.here);
+            }
+        }
+        Vec::new()
+    }
+
+    fn shares(&self) -> bool {
+        self.links.len() > 1 && self.exchange.link_bits_per_s().is_some()
     }
 
     /// The number of vNICs has changed.
     fn begin_sharing(&mut self) {
-        let several = self.links.len() > 1 && self.exchange.link_bits_per_s().is_some();
-        self.share_out = several.then(|| self.share_out.unwrap_or_else(Instant::now));
+        if self.shares() {
+            self.share_out.get_or_insert_with(Instant::now);
+        }
     }
 
     /// Deletes the vNICs whose owners have ended; answers a line about each. First of all their
@@ -84,11 +108,18 @@ impl Desk {
 
     /// Somebody removed a link of the host; answers a line if it was one of ours.
     pub fn link_gone(&mut self, name: &str) -> Vec<String> {
-        let ours = self.links.iter().find(|(_, link)| link.near == name || link.far == name);
+        let ours = self.links.iter_mut().find(|(_, link)| link.near == name || link.far == name);
         let Some((id, link)) = ours else { return Vec::new() };
         // An end that was moved to another namespace is a tenant's right; ours is always here.
         if link.far == name && matches!(self.here.link(&link.near), Ok(Some(_))) {
-            return Vec::new();
+            link.tell(&self.here);
+            let rates = match link.hears {
+                true => "its dataplane hears of its rates by its owner's",
+                false => DEAF,
+            };
+            let line =
+                format!("link {name} of vNIC {} is in another namespace now: {rates}", link.name);
+            return vec![line];
         }
         let (id, line) = (*id, format!("vNIC {} is gone: its link was removed", link.name));
         [Some(line), self.delete(id).err()].into_iter().flatten().collect()
@@ -179,11 +210,12 @@ impl Desk {
         let set = self.exchange.set_rates(&link.near, rates);
         set.map_err(|e| Refusal::Vnic(e.to_string()))?;
         link.rates = rates;
-        // Its dataplane lets packets wait for what is dropped here. One that has taken its end to
-        // another namespace does not hear of it.
-        let _ = self.here.set_alias(&link.far, &written_rate(rates.tx));
+        link.tell(&self.here);
         let mut answer = json!({ "vnic": name });
         put_rates(&mut answer, link);
+        if !link.hears {
+            answer["note"] = DEAF.into();
+        }
         Ok(answer)
     }
 
@@ -363,6 +395,7 @@ fn put_rates(value: &mut Value, link: &Link) {
     value["rx_rate"] = json!(text(link.rates.rx));
     value["tx_rate"] = json!(text(link.rates.tx));
     value["weight"] = link.rates.weight.into();
+    value["part_bits_per_s"] = json!(link.part);
 }
 
 impl Backend for Desk {

@@ -1,8 +1,10 @@
 //! The link between a vNIC's dataplane and the exchange.
 use super::process_fd;
 use ix_ctl::control::VnicDevice;
+use ix_ctl::link_rates::LinkRates;
 use ix_nic::{Exchange, PortRates};
 use ix_testbed::{Namespace, VethEnd};
+use ix_vnic::Rate;
 use std::fmt::Write;
 use std::os::fd::OwnedFd;
 
@@ -20,6 +22,10 @@ pub struct Link {
     pub device: String,
     /// What the operator has asked for it.
     pub rates: PortRates,
+    /// What it may send of the interface while that is full, bits a second.
+    pub part: Option<u64>,
+    /// Whether its dataplane hears of both, as far as is known.
+    pub hears: bool,
 }
 
 impl Link {
@@ -45,7 +51,22 @@ impl Link {
         };
         join(&near, &far, here, exchange).inspect_err(|_| drop(here.delete_link(&near)))?;
         let (name, rates) = (name.to_owned(), PortRates::default());
-        Ok(Link { name, far, near, owner: None, device, rates })
+        Ok(Link { name, far, near, owner: None, device, rates, part: None, hears: true })
+    }
+
+    /// Writes on the tenant's end what may be sent there: packets wait in its dataplane then for what
+    /// would be dropped here. An end in another namespace is within reach where its owner is.
+    pub fn tell(&mut self, here: &Namespace) {
+        let limit = self.rates.tx;
+        let text = LinkRates { limit, part: self.part.map(Rate::bits) }.written();
+        let there = || {
+            let (pid, _) = self.owner.as_ref()?;
+            let peer = here.link(&self.near).ok()??.peer;
+            let there = Namespace::of_process(*pid).ok()?;
+            let end = there.links().ok()?.into_iter().find(|link| link.index == peer)?;
+            there.set_alias(&end.name, &text).ok()
+        };
+        self.hears = here.set_alias(&self.far, &text).is_ok() || there().is_some();
     }
 
     /// It goes with the end of this process.

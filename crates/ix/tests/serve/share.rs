@@ -151,6 +151,40 @@ fn a_tenant_has_ethertypes_and_hears_of_its_rate() {
     ends(process);
 }
 
+/// A tenant's end in another namespace: its rate is told there where its owner is, and said not to be where
+/// nobody can find it.
+#[test]
+fn a_moved_link_hears_of_its_rate_by_its_owner() {
+    let test = "a_moved_link_hears_of_its_rate_by_its_owner";
+    let Some(bed) = Bed::alone(test, Nic::Afxdp, 1) else { return };
+    let (process, control) = share(&bed, &["--speed", "10Gbit"]);
+    let elsewhere = ix_testbed::Namespace::new().expect("a namespace");
+    let namespace = bed.service_link().0;
+    let mut owner = elsewhere.command("sleep", None).arg("1000").spawn().expect("sleep");
+    let pid = owner.id().to_string();
+    // It is in its namespace when it sleeps: until then it is this process.
+    let name = || std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    support::eventually("the owner runs", || name().trim() == "sleep");
+    told(&control, &["vnic", "create", "known", "--owner", &pid]);
+    told(&control, &["vnic", "create", "lost"]);
+    for (vnic, how) in [("known", "by its owner's"), ("lost", "dropped and counted")] {
+        let link = format!("ixv-{vnic}");
+        namespace.move_link(&link, &elsewhere).expect("moved");
+        let line =
+            process.wait_for(&format!("ix: link {link} of vNIC {vnic} is in another"), PATIENCE);
+        assert!(line.contains(how), "{line}");
+        let answer = told(&control, &["rate", "--vnic", vnic, "--tx", "50Mbit"]);
+        assert_eq!(answer["note"].is_null(), vnic == "known", "{answer}");
+    }
+    let alias =
+        |vnic: &str| elsewhere.link(&format!("ixv-{vnic}")).expect("ask").expect("there").alias;
+    assert_eq!(alias("known"), "ix tx 50Mbit,burst=3028");
+    assert_eq!(alias("lost"), "");
+    owner.kill().expect("killed");
+    owner.wait().expect("dead");
+    ends(process);
+}
+
 /// Linux' socket at an address that vNICs hold in turn, and a client that sends there all the time.
 struct Sink {
     linux: UdpSocket,

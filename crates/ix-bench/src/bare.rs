@@ -1,0 +1,128 @@
+//! A bare wake-up: one thread rings an eventfd, another sleeps on it. No packet, device or stack is in
+//! the way, so what it takes is the machine's, and nobody who sleeps can hear sooner.
+use crate::ping::AWAKE;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// Rings so many times from the second hardware thread, after a pause each, for a thread on the first;
+/// answers of each how long it took, ns.
+pub fn wake_ups(cpus: (usize, usize), count: usize, pause: Duration) -> io::Result<Vec<f64>> {
+    let (bell, heard) = (Bell::new()?, Heard::default());
+    std::thread::scope(|scope| {
+        let sleeper = scope.spawn(|| {
+            let outcome = sleep(cpus.0, count, &bell, &heard);
+            heard.ended.store(true, Ordering::Release);
+            outcome
+        });
+        // A thread of its own: the caller stays where it may run.
+        let times = join(scope.spawn(|| ring(cpus.1, count, pause, &bell, &heard)));
+        join(sleeper).and(times)
+    })
+}
+
+/// What the sleeper tells.
+struct Heard {
+    start: Instant,
+    /// Nanoseconds from the start until it was awake; 0: it is not yet.
+    at_ns: AtomicU64,
+    /// It sleeps no more.
+    ended: AtomicBool,
+}
+
+impl Default for Heard {
+    fn default() -> Heard {
+        let (at_ns, ended) = Default::default();
+        Heard { start: Instant::now(), at_ns, ended }
+    }
+}
+
+impl Heard {
+    fn now_ns(&self) -> u64 {
+        self.start.elapsed().as_nanos() as u64
+    }
+}
+
+fn sleep(cpu: usize, count: usize, bell: &Bell, heard: &Heard) -> io::Result<()> {
+    ix_testbed::cpu::pin(cpu)?;
+    for _ in 0..count {
+        bell.wait();
+        heard.at_ns.store(heard.now_ns(), Ordering::Release);
+    }
+    Ok(())
+}
+
+fn ring(
+    cpu: usize,
+    count: usize,
+    pause: Duration,
+    bell: &Bell,
+    heard: &Heard,
+) -> io::Result<Vec<f64>> {
+    ix_testbed::cpu::pin(cpu)?;
+    let mut times = Vec::with_capacity(count);
+    for _ in 0..count {
+        std::thread::sleep(pause);
+        let awake = Instant::now();
+        while awake.elapsed() < AWAKE {
+            std::hint::spin_loop();
+        }
+        heard.at_ns.store(0, Ordering::Relaxed);
+        let rung_ns = heard.now_ns();
+        bell.ring();
+        while heard.at_ns.load(Ordering::Acquire) == 0 && !heard.ended.load(Ordering::Acquire) {
+            std::hint::spin_loop();
+        }
+        times.push(heard.at_ns.load(Ordering::Acquire).saturating_sub(rung_ns) as f64);
+    }
+    Ok(times)
+}
+
+fn join<T>(thread: std::thread::ScopedJoinHandle<'_, io::Result<T>>) -> io::Result<T> {
+    thread.join().unwrap_or_else(|_| Err(io::Error::other("a thread panicked")))
+}
+
+/// An eventfd.
+struct Bell(OwnedFd);
+
+impl Bell {
+    fn new() -> io::Result<Bell> {
+        // SAFETY: no pointers; a descriptor that it answers is nobody else's.
+        unsafe {
+            match libc::eventfd(0, libc::EFD_CLOEXEC) {
+                -1 => Err(io::Error::last_os_error()),
+                fd => Ok(Bell(OwnedFd::from_raw_fd(fd))),
+            }
+        }
+    }
+
+    fn ring(&self) {
+        let one = 1u64;
+        // SAFETY: writes eight bytes from a local. It fails only where it would overflow.
+        unsafe { libc::write(self.0.as_raw_fd(), (&raw const one).cast(), 8) };
+    }
+
+    /// As services wait: for the descriptor to be readable, and then it is read.
+    fn wait(&self) {
+        let mut poll = libc::pollfd { fd: self.0.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        let mut count = 0u64;
+        // SAFETY: one structure, without an end to the wait; then eight bytes into a local.
+        unsafe {
+            libc::poll(&mut poll, 1, -1);
+            libc::read(self.0.as_raw_fd(), (&raw mut count).cast(), 8);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_ring_is_heard() {
+        let cpu = ix_testbed::cpu::allowed()[0];
+        let times = wake_ups((cpu, cpu), 3, Duration::from_millis(1)).expect("eventfds");
+        assert!(times.len() == 3 && times.iter().all(|ns| *ns > 0.0), "{times:?}");
+    }
+}
