@@ -1,6 +1,7 @@
 //! One datagram at a time from the client's end of the link, to a server that says when it heard it
 //! (`ix-echo --udp --stamp`).
 use crate::lab::Lab;
+use ix_apps::stamps;
 use ix_cli::problem::{Problem, Result};
 use std::io::ErrorKind;
 use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
@@ -13,14 +14,13 @@ const LOST_MAX: u32 = 20;
 /// Awake for so long before a question: the client's own waking is none of the server's time.
 pub(crate) const AWAKE: Duration = Duration::from_micros(300);
 
-/// How long a question took from before it was sent.
+/// How long a question took.
 #[derive(Clone, Copy, Debug)]
 pub struct Asked {
-    /// Until the server's program had it, ns.
+    /// From the call that sends it until it was handed to the interface, ns; 0: that was not asked for.
+    pub sent_ns: f64,
+    /// From there until the server's program had it, ns.
     pub heard_ns: f64,
-    /// Until the call that sent it was back, ns: on a veth it does the receiver's work as well, up to
-    /// waking it.
-    pub call_ns: f64,
 }
 
 /// A client on a Linux socket.
@@ -29,6 +29,8 @@ pub struct Pinger {
     to: SocketAddrV4,
     question: Vec<u8>,
     number: u64,
+    /// The kernel notes when questions leave.
+    notes: bool,
 }
 
 impl Pinger {
@@ -38,7 +40,16 @@ impl Pinger {
         let open = || UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0));
         let socket = lab.client_namespace().run(open).map_err(cannot)?;
         socket.set_nonblocking(true).map_err(cannot)?;
-        Ok(Pinger { socket, to, question: vec![0; bytes.max(8)], number: 0 })
+        Ok(Pinger { socket, to, question: vec![0; bytes.max(8)], number: 0, notes: false })
+    }
+
+    /// From now on a question's time begins when it is handed to the interface: a sender that was idle
+    /// takes long to get there, which is none of the receiver's time.
+    pub fn note_leaving(&mut self) -> Result<()> {
+        let cannot = |e| Problem::new("cannot ask for the times of packets", e);
+        stamps::enable(&self.socket).map_err(cannot)?;
+        self.notes = true;
+        Ok(())
     }
 
     /// Asks so many times, with a pause before each question; what is lost is left out.
@@ -85,9 +96,10 @@ impl Pinger {
         self.number += 1;
         self.question[..8].copy_from_slice(&self.number.to_le_bytes());
         let mut answer = [0; 2048];
+        // Of those that were lost.
+        while self.notes && stamps::sent_ns(&self.socket).map_err(cannot)?.is_some() {}
         let sent_ns = wall_ns();
         self.socket.send_to(&self.question, self.to).map_err(cannot)?;
-        let left_ns = wall_ns();
         let since = Instant::now();
         while since.elapsed() < LOST {
             let n = match self.socket.recv(&mut answer) {
@@ -106,10 +118,15 @@ impl Pinger {
                 continue;
             }
             let heard_ns = word(8).filter(|_| n >= 16).unwrap_or(answered_ns);
-            let since_sent = |ns: u64| ns as f64 - sent_ns as f64;
+            let left_ns = match self.notes {
+                true => stamps::sent_ns(&self.socket).map_err(cannot)?,
+                false => Some(sent_ns),
+            };
+            // Right after times were asked for the kernel has none yet.
+            let Some(left_ns) = left_ns else { return Ok(None) };
             return Ok(Some(Asked {
-                heard_ns: since_sent(heard_ns),
-                call_ns: since_sent(left_ns),
+                sent_ns: left_ns as f64 - sent_ns as f64,
+                heard_ns: heard_ns as f64 - left_ns as f64,
             }));
         }
         Ok(None)

@@ -14,6 +14,7 @@ use crate::serve::Serve;
 use crate::tenants::Tenants;
 use ix_cli::problem::{Problem, Result};
 use ix_cli::report::Row;
+use ix_control::linux::{Latency, Tree};
 use serde_json::json;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -35,8 +36,12 @@ const SERVERS: [(Host, &str); 4] = [
     (Host::Ix, "callback"),
     (Host::Ix, "wait_queues"),
 ];
-/// What a server's hardware thread does beside it.
-const NEIGHBOURS: [&str; 2] = ["none", "computes"];
+/// What the server's hardware thread does while nobody asks: it halts, or waits in whatever state Linux
+/// chooses; Linux' idle loop polls on it (`ix run --wake-us 0`); or another program computes.
+const NEIGHBOURS: [&str; 3] = [NONE, POLLS, COMPUTES];
+const NONE: &str = "none";
+const POLLS: &str = "none, polls";
+const COMPUTES: &str = "computes";
 
 /// Measures everything; answers the rows.
 pub fn measure(lab: &Lab, args: &BenchArgs, notes: &mut Vec<String>) -> Result<Vec<Row>> {
@@ -46,10 +51,15 @@ pub fn measure(lab: &Lab, args: &BenchArgs, notes: &mut Vec<String>) -> Result<V
     }
     let (seconds, runs) = length(args);
     let questions = ((seconds * 400.0) as usize).max(50);
+    let mut neighbours = NEIGHBOURS.to_vec();
+    if let Err(e) = Bound::new(lab.cpus.0) {
+        notes.push(format!("without an idle loop that polls: {e}"));
+        neighbours.retain(|neighbour| *neighbour != POLLS);
+    }
     let mut rows = Vec::new();
     for (server, kind) in SERVERS {
         let setup = Setup { server, client: Host::SPINNING };
-        for neighbour in NEIGHBOURS {
+        for &neighbour in &neighbours {
             let also = vec![("server", json!(kind)), ("neighbour", json!(neighbour))];
             let settings = format!("asked every {} ms", PAUSE.as_millis());
             let mut row = setup.row(lab, 1, MESSAGE_BYTES, also, settings);
@@ -60,37 +70,40 @@ pub fn measure(lab: &Lab, args: &BenchArgs, notes: &mut Vec<String>) -> Result<V
         }
     }
     for run in 1..=runs {
-        let mut bare_us = [0.0; NEIGHBOURS.len()];
+        let mut bare_us = vec![0.0; neighbours.len()];
         for (index, row) in rows.iter_mut().enumerate() {
-            let (server, kind) = SERVERS[index / NEIGHBOURS.len()];
-            let neighbour = index % NEIGHBOURS.len();
-            let busy = neighbour == 1;
+            let (server, kind) = SERVERS[index / neighbours.len()];
+            let bare_us = &mut bare_us[index % neighbours.len()];
+            let neighbour = neighbours[index % neighbours.len()];
+            let _bound = (neighbour == POLLS).then(|| Bound::new(lab.cpus.0)).transpose()?;
             let mut figures = match kind {
-                BARE => measure_bare(lab, busy, questions)?,
-                _ => measure_one(lab, server, kind, busy, questions, seconds)?,
+                BARE => measure_bare(lab, neighbour, questions)?,
+                _ => measure_one(lab, (server, kind), neighbour, questions, seconds)?,
             };
             let p50 = figures.iter().find(|(key, _)| *key == "wake_p50_us").map_or(0.0, |f| f.1);
             match kind {
-                BARE => bare_us[neighbour] = p50,
-                _ => figures.push(("over_bare_us", p50 - bare_us[neighbour])),
+                BARE => *bare_us = p50,
+                _ => figures.push(("over_bare_us", p50 - *bare_us)),
             }
             eprintln!(
                 "ix: run {run}/{runs}: {} ({kind}), neighbour {}: heard after {p50:.1} µs",
-                row.system,
-                if busy { "computes" } else { "none" }
+                row.system, neighbour
             );
             row.add(figures);
         }
     }
     notes.push(format!(
-        "heard: from before a datagram is sent until the server's program has it, after {} ms of \
-         silence; over bare: beyond what waking a thread takes here that another rings by an eventfd; \
-         in send: of it in the client's call that sends, which on a veth does the work of the \
-         receiver's interfaces as well and ends by waking it; awake: the same at once after an \
+        "heard: from when a datagram is handed to the client's end of the link until the server's program \
+         has it, after {} ms of silence; sent: before that, in the client's call; over bare: beyond what \
+         waking a thread takes here that another rings by an eventfd; awake: the same at once after an \
          answer; idle: processor time of all processes of the service while nobody asks",
         PAUSE.as_millis()
     ));
-    notes.push("computes: another program has the server's hardware thread for itself".to_owned());
+    notes.push(
+        "polls: Linux' idle loop on the server's hardware thread looks for work instead of halting (`ix run \
+         --wake-us 0`); computes: another program has the server's hardware thread for itself"
+            .to_owned(),
+    );
     if lab.device() == Device::Afxdp {
         notes.push("IX: a tenant of `ix share`, on a vNIC".to_owned());
     }
@@ -99,9 +112,8 @@ pub fn measure(lab: &Lab, args: &BenchArgs, notes: &mut Vec<String>) -> Result<V
 
 fn measure_one(
     lab: &Lab,
-    host: Host,
-    kind: &str,
-    busy: bool,
+    (host, kind): (Host, &str),
+    neighbour: &str,
     questions: usize,
     seconds: f64,
 ) -> Result<Vec<(&'static str, f64)>> {
@@ -113,7 +125,7 @@ fn measure_one(
     let tenants = Tenants::start(lab, host, count, |_| serve.clone())?;
     let server = &tenants.servers[0];
     let mut figures = Vec::new();
-    if !busy {
+    if neighbour == NONE {
         figures.extend(idle(server.pid(), Duration::from_secs_f64(seconds.max(1.0))));
     }
     let at = server.address();
@@ -122,12 +134,13 @@ fn measure_one(
         pinned.map_err(|e| Problem::new("cannot choose a hardware thread", e))?;
         let mut pinger = Pinger::new(lab, at, MESSAGE_BYTES as usize)?;
         pinger.wait_for_answer(START)?;
+        pinger.note_leaving()?;
         pinger.rounds(WARM, PAUSE)?;
         let asleep = pinger.rounds(questions, PAUSE)?;
         Ok((asleep, pinger.rounds(questions, Duration::ZERO)?))
     };
     let panicked = |_| Err(Problem::new("cannot ask the server", "the client panicked"));
-    let rounds = beside(busy.then_some(lab.cpus.0), || {
+    let rounds = beside(computes(lab, neighbour), || {
         std::thread::scope(|scope| scope.spawn(ask).join()).unwrap_or_else(panicked)
     });
     let (asleep, awake) = rounds?;
@@ -138,18 +151,23 @@ fn measure_one(
     let mut heard = times(&asleep, |asked| asked.heard_ns);
     figures.push(("wake_p50_us", quantile_us(&mut heard, 0.5)));
     figures.push(("wake_p99_us", quantile_us(&mut heard, 0.99)));
-    figures.push(("in_send_p50_us", quantile_us(&mut times(&asleep, |asked| asked.call_ns), 0.5)));
+    figures.push(("sent_p50_us", quantile_us(&mut times(&asleep, |asked| asked.sent_ns), 0.5)));
     figures.push(("awake_p50_us", quantile_us(&mut times(&awake, |asked| asked.heard_ns), 0.5)));
     Ok(figures)
 }
 
 /// Without packets.
-fn measure_bare(lab: &Lab, busy: bool, questions: usize) -> Result<Vec<(&'static str, f64)>> {
-    let times = beside(busy.then_some(lab.cpus.0), || bare::wake_ups(lab.cpus, questions, PAUSE));
+fn measure_bare(lab: &Lab, neighbour: &str, questions: usize) -> Result<Vec<(&'static str, f64)>> {
+    let times = beside(computes(lab, neighbour), || bare::wake_ups(lab.cpus, questions, PAUSE));
     let mut times = times.map_err(|e| Problem::new("cannot measure a bare wake-up", e))?;
     Ok([("wake_p50_us", 0.5), ("wake_p99_us", 0.99)]
         .map(|(key, part)| (key, quantile_us(&mut times, part)))
         .to_vec())
+}
+
+/// Where the neighbour computes, if it does.
+fn computes(lab: &Lab, neighbour: &str) -> Option<usize> {
+    (neighbour == COMPUTES).then_some(lab.cpus.0)
 }
 
 /// Does something while another program computes on a hardware thread, if one is named.
@@ -162,6 +180,24 @@ fn beside<T>(cpu: Option<usize>, work: impl FnOnce() -> T) -> T {
         done.store(true, Ordering::Relaxed);
         outcome
     })
+}
+
+/// While it is there, Linux' idle loop polls on a hardware thread.
+struct Bound(Latency);
+
+impl Bound {
+    fn new(cpu: usize) -> Result<Bound> {
+        let mut latency = Latency::new(&Tree::default());
+        let bound = latency.bound(cpu as u32, Some(0));
+        bound.map_err(|e| Problem::new("cannot keep a hardware thread awake", e))?;
+        Ok(Bound(latency))
+    }
+}
+
+impl Drop for Bound {
+    fn drop(&mut self) {
+        self.0.restore();
+    }
 }
 
 /// A program that never waits.

@@ -21,7 +21,7 @@ const FIGURES: [(&str, &str, usize); 63] = [
     ("wake_p50_us", "heard p50 µs", 1),
     ("wake_p99_us", "heard p99 µs", 1),
     ("over_bare_us", "over bare µs", 1),
-    ("in_send_p50_us", "in send µs", 1),
+    ("sent_p50_us", "sent µs", 1),
     ("awake_p50_us", "awake p50 µs", 1),
     ("idle_cpu_us_per_s", "idle CPU µs/s", 0),
     ("idle_wakes_per_s", "idle wakes/s", 1),

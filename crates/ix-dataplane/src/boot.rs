@@ -182,7 +182,7 @@ impl Dataplane {
             runners.push(UnsafeCell::new(Runner::new(thread, Clock::new())));
             areas.push((area, shared.config.cpus[index]));
         }
-        shared.guard.set_fd(eventfd(shared.config.fd_base)?);
+        shared.guard.set_fd(timer(shared.config.fd_base)?);
         page.set_nonresponsive_us(shared.config.nonresponsive_us);
         Dataplane::new(shared, page.clone(), gate, runners, areas)
     }
@@ -464,9 +464,20 @@ fn map_pages(bytes: usize) -> Result<*mut u8, BootError> {
 
 /// An eventfd with a number from `base` on.
 fn eventfd(base: RawFd) -> Result<RawFd, BootError> {
-    let refused = || BootError::System("eventfd", last_error());
     // SAFETY: a plain system call.
-    let fd = unsafe { libc::eventfd(0, libc::EFD_NONBLOCK | libc::EFD_CLOEXEC) };
+    placed("eventfd", base, unsafe { libc::eventfd(0, libc::EFD_NONBLOCK | libc::EFD_CLOEXEC) })
+}
+
+/// A timer that is a descriptor, with a number from `base` on; it is not started.
+fn timer(base: RawFd) -> Result<RawFd, BootError> {
+    let flags = libc::TFD_NONBLOCK | libc::TFD_CLOEXEC;
+    // SAFETY: a plain system call.
+    placed("timerfd", base, unsafe { libc::timerfd_create(libc::CLOCK_MONOTONIC, flags) })
+}
+
+/// The descriptor that a call named `what` has answered, with a number from `base` on.
+fn placed(what: &'static str, base: RawFd, fd: RawFd) -> Result<RawFd, BootError> {
+    let refused = || BootError::System(what, last_error());
     if fd < 0 {
         return Err(refused());
     }

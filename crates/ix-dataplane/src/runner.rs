@@ -139,11 +139,12 @@ impl Runner {
         self.thread.io.metrics.whereabouts.set(Place::Dataplane);
     }
 
-    /// The guard sleeps while all threads do; this one is awake.
+    /// The guard sleeps while all threads do; this one is awake. It has time until an application can have
+    /// stayed away for too long: a packet that has woken this thread does not wait for it to be woken.
     fn ring_guard(&self) {
         let guard = &self.thread.shared.guard;
         if guard.must_ring() {
-            ring(guard.fd());
+            start_timer(guard.fd(), self.thread.shared.config.nonresponsive_us / 2);
         }
     }
 
@@ -399,4 +400,17 @@ pub(crate) fn ring(fd: RawFd) {
     let one = 1u64;
     // SAFETY: writes eight bytes from a local. A full counter is a ring that was heard already.
     unsafe { libc::write(fd, (&raw const one).cast(), 8) };
+}
+
+/// Has a timer's descriptor be readable after this time, once.
+fn start_timer(fd: RawFd, after_us: u64) {
+    let zero = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    let us = after_us.clamp(1, 1_000_000_000);
+    let after = libc::timespec {
+        tv_sec: (us / 1_000_000) as i64,
+        tv_nsec: (us % 1_000_000 * 1000) as i64,
+    };
+    let once = libc::itimerspec { it_interval: zero, it_value: after };
+    // SAFETY: reads a local; the old value is not asked for. It fails for nothing but a wrong descriptor.
+    unsafe { libc::timerfd_settime(fd, 0, &once, core::ptr::null_mut()) };
 }

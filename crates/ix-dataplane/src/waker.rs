@@ -8,7 +8,7 @@ pub struct Waker {
     sleeping: AtomicBool,
     /// The application asks a `run_io` that waits to come back.
     kicked: AtomicBool,
-    /// An eventfd, where there is an operating system.
+    /// An eventfd (the guard's: a timer), where there is an operating system.
     fd: AtomicI32,
 }
 

@@ -181,6 +181,10 @@ pub struct RunArgs {
     /// consolidation, minmax
     #[arg(long, value_name = "FILE")]
     pub policy: Option<String>,
+    /// Upper bound on how long hardware threads of elastic threads may take to wake, µs; 0: they never
+    /// halt, Linux' idle loop polls on them, which costs other programs nothing, and energy
+    #[arg(long, value_name = "US", conflicts_with = "policy")]
+    pub wake_us: Option<u32>,
     /// Upper bound on the queueing delay, µs (default: the policy's)
     #[arg(long, value_name = "US", requires = "policy")]
     pub slo_us: Option<f64>,

@@ -9,6 +9,7 @@ use crate::settings::Settings;
 use ix_cli::domain::Domain;
 use ix_cli::problem::{Problem, Result, STATUS_NOT_EXECUTABLE, STATUS_NOT_FOUND};
 use ix_cli::report::write_json;
+use ix_control::linux::{Latency, Tree};
 use ix_ctl::cp::Embedded;
 use ix_ctl::link_rates::LinkRates;
 use ix_ctl::vnic::Vnic;
@@ -75,6 +76,7 @@ pub fn main(args: &RunArgs) -> Result<u8> {
     let name = program.display().to_string();
     shared_cpus(&cpus).iter().for_each(|line| eprintln!("ix: {line}"));
     let argv = args.program.clone();
+    let wake_ups = WakeUps::bound(&cpus, args.wake_us)?;
     let broker = Broker {
         program,
         args: argv,
@@ -96,6 +98,7 @@ pub fn main(args: &RunArgs) -> Result<u8> {
     let controller = controller.transpose()?;
     let exit = running.wait()?;
     running.close_devices();
+    drop(wake_ups);
     crate::leftovers::reap();
     drop(controller);
     if let Some(path) = &args.stats {
@@ -105,6 +108,32 @@ pub fn main(args: &RunArgs) -> Result<u8> {
         eprintln!("ix: {name} crashed: {exit}{}", running.where_it_faulted(exit));
     }
     Ok(exit.status())
+}
+
+/// Bounds on how long hardware threads take to wake, as long as this is there.
+struct WakeUps(Latency);
+
+impl WakeUps {
+    fn bound(cpus: &[usize], most_us: Option<u32>) -> Result<WakeUps> {
+        let mut latency = Latency::new(&Tree::default());
+        latency.heal();
+        if let Some(us) = most_us {
+            if let Some(why) = latency.missing() {
+                eprintln!("ix: --wake-us changes nothing here: {why}");
+            }
+            for cpu in cpus {
+                let bound = latency.bound(*cpu as u32, Some(us));
+                bound.map_err(|e| Problem::new("cannot use --wake-us", e))?;
+            }
+        }
+        Ok(WakeUps(latency))
+    }
+}
+
+impl Drop for WakeUps {
+    fn drop(&mut self) {
+        self.0.restore();
+    }
 }
 
 /// The wall that is asked for, which must be possible here; a program without one is only for who asks for

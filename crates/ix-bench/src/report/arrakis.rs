@@ -152,7 +152,12 @@ pub fn wakeup(rows: &Rows<'_>) -> Vec<Line> {
             at("none", "over_bare_us"),
         ),
         line(
-            "the same where the processor is awake, median",
+            "the same with an idle loop that polls (ix run --wake-us 0), median",
+            "not told",
+            at("none, polls", "wake_p50_us"),
+        ),
+        line(
+            "the same where another program computes, median",
             "not told",
             at("computes", "wake_p50_us"),
         ),

@@ -1,26 +1,34 @@
 //! C-states: how long a hardware thread may take to wake.
 use super::files::{FileError, Tree};
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::fs;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Longest wake-up of a hardware thread that serves, µs. Deeper states stay shut: an elastic thread
 /// sleeps on its doorbell between bursts.
 pub const SERVING_US: u32 = 50;
-/// What was there before, a file for each controller, by its process: one that is killed restores
-/// nothing, and what it has set stays with the processors.
+/// What was there before, in a file for each that has set bounds, named after its process: one that is
+/// killed restores nothing, and what it has set stays with the processors.
 const RECORDS: &str = "run/ix/c-states";
+/// How the kernel calls no latency at all: the idle loop polls. 0 is no bound.
+const POLL: &str = "n/a";
 
 /// Wake-up latencies that the kernel's idle governor heeds.
 #[derive(Debug)]
 pub struct Latency {
     tree: Tree,
     before: BTreeMap<u32, String>,
+    /// Tells apart those of one process.
+    number: usize,
 }
 
 impl Latency {
     /// Of this tree.
     pub fn new(tree: &Tree) -> Latency {
-        Latency { tree: tree.clone(), before: BTreeMap::new() }
+        static MADE: AtomicUsize = AtomicUsize::new(0);
+        let number = MADE.fetch_add(1, Ordering::Relaxed);
+        Latency { tree: tree.clone(), before: BTreeMap::new(), number }
     }
 
     /// Whether there are C-states to choose from.
@@ -30,15 +38,19 @@ impl Latency {
         (!self.tree.has(folder)).then(why)
     }
 
-    /// Bounds the wake-up of a hardware thread; `None`: it may sleep as deeply as it likes.
+    /// Bounds the wake-up of a hardware thread; 0: it never halts, and Linux' idle loop polls on it;
+    /// `None`: it may sleep as deeply as it likes.
     pub fn bound(&mut self, cpu: u32, most_us: Option<u32>) -> Result<(), FileError> {
-        // 0 is no bound; "n/a" would be no latency at all.
-        let text = most_us.unwrap_or(0).to_string();
+        let text = match most_us {
+            None => "0".to_owned(),
+            Some(0) => POLL.to_owned(),
+            Some(us) => us.to_string(),
+        };
         let now = self.tree.read(file(cpu))?;
         if now != text {
-            if let std::collections::btree_map::Entry::Vacant(first) = self.before.entry(cpu) {
+            if let Entry::Vacant(first) = self.before.entry(cpu) {
                 first.insert(now);
-                // Before the bound is: whoever finds only one of the two must know what to do.
+                // First of the two: without the bound the record does no harm.
                 self.record();
             }
             self.tree.write(file(cpu), &text)?;
@@ -54,7 +66,7 @@ impl Latency {
         let _ = fs::remove_file(self.own_record());
     }
 
-    /// Hardware threads that a controller which was killed has left bounded.
+    /// Hardware threads that somebody who was killed has left bounded.
     pub fn left(&self) -> Vec<u32> {
         let mut cpus: Vec<u32> =
             self.dead().iter().flat_map(|(_, before)| before.keys().copied()).collect();
@@ -78,14 +90,17 @@ impl Latency {
     }
 
     fn is_bounded(&self, cpu: u32) -> bool {
-        self.tree.read(file(cpu)).is_ok_and(|now| now == SERVING_US.to_string())
+        self.tree.read(file(cpu)).is_ok_and(|now| now == SERVING_US.to_string() || now == POLL)
     }
 
     /// Records of processes that are no more, by file name.
     fn dead(&self) -> Vec<(String, BTreeMap<u32, String>)> {
         let own = std::process::id().to_string();
-        let names = self.tree.names(RECORDS).into_iter();
-        let dead = names.filter(|pid| *pid != own && !self.tree.has(format!("proc/{pid}")));
+        let is_dead = |name: &String| {
+            let pid = name.split('-').next().unwrap_or_default();
+            pid != own && !self.tree.has(format!("proc/{pid}"))
+        };
+        let dead = self.tree.names(RECORDS).into_iter().filter(is_dead);
         let read = |name: String| {
             let text = self.tree.read(format!("{RECORDS}/{name}")).ok()?;
             let line = |line: &str| {
@@ -98,7 +113,7 @@ impl Latency {
     }
 
     fn own_record(&self) -> std::path::PathBuf {
-        self.tree.path(RECORDS).join(std::process::id().to_string())
+        self.tree.path(RECORDS).join(format!("{}-{}", std::process::id(), self.number))
     }
 
     /// Where it cannot be written the bounds are restored at the end, if that is in order.

@@ -399,17 +399,17 @@ fn what_a_killed_controller_left_is_restored() {
     assert_eq!(fake.cpu(0, bound), "50");
     // Its process is another one's that is no more; and somebody has changed what it set on the next.
     let records = fake.tree().path("run/ix/c-states");
-    let own = records.join(std::process::id().to_string());
-    let text = std::fs::read_to_string(&own).expect("written before the bound");
-    std::fs::remove_file(own).expect("there");
-    std::fs::write(records.join("4194305"), text + "1 0\n2 7\n").expect("written");
+    let own = fake.tree().names("run/ix/c-states");
+    let text = std::fs::read_to_string(records.join(&own[0])).expect("written before the bound");
+    std::fs::remove_file(records.join(&own[0])).expect("there");
+    std::fs::write(records.join("4194305-0"), text + "1 0\n2 7\n").expect("written");
     fake.put("sys/devices/system/cpu/cpu1/power/pm_qos_resume_latency_us", "20\n");
-    fake.put("sys/devices/system/cpu/cpu2/power/pm_qos_resume_latency_us", "50\n");
+    fake.put("sys/devices/system/cpu/cpu2/power/pm_qos_resume_latency_us", "n/a\n");
     let told = |fake: &Fake| {
         let findings = inspect(&fake.tree());
         findings.iter().find(|f| f.name == "c-states").map(ToString::to_string).expect("told")
     };
-    assert!(told(&fake).contains("killed has left [0, 2] bounded; the next `ix cp`"));
+    assert!(told(&fake).contains("killed has left [0, 2] bounded; the next `ix run`"));
     drop(linux);
     Linux::new(&fake.tree(), obedient());
     assert_eq!([0, 1, 2].map(|cpu| fake.cpu(cpu, bound)), ["0", "20", "7"]);

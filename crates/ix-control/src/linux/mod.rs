@@ -179,8 +179,8 @@ fn findings(clocks: &Clocks, energy: &Energy, latency: &Latency) -> Vec<Finding>
     findings.push(match &latency.left()[..] {
         [] => found("c-states", latency.missing(), there, "nothing to bound"),
         left => {
-            let missing = format!("a controller that was killed has left {left:?} bounded");
-            let note = "the next `ix cp` restores them".to_owned();
+            let missing = format!("somebody who was killed has left {left:?} bounded");
+            let note = "the next `ix run` or `ix cp` restores them".to_owned();
             Finding { name: "c-states", missing: Some(missing), note }
         }
     });

@@ -234,7 +234,8 @@ fn arrakis_figures_have_all_their_rows() {
     assert_eq!(steps.len(), 6, "{steps:?}");
     assert!(steps.iter().all(|row| row["msgs_per_s"].as_f64() > Some(0.0)), "{steps:?}");
     let wakes = rows("wakeup --device tap --seconds 0.1");
-    assert_eq!(wakes.len(), 8, "{wakes:?}");
+    // Three of them with an idle loop that polls, where that may be asked for.
+    assert!([8, 12].contains(&wakes.len()), "{wakes:?}");
     assert!(wakes.iter().all(|row| row["wake_p50_us"].as_f64() > Some(0.0)), "{wakes:?}");
     // SAFETY: cannot fail and touches no memory.
     if unsafe { libc::geteuid() } != 0 {
