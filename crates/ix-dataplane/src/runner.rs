@@ -406,10 +406,8 @@ pub(crate) fn ring(fd: RawFd) {
 fn start_timer(fd: RawFd, after_us: u64) {
     let zero = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     let us = after_us.clamp(1, 1_000_000_000);
-    let after = libc::timespec {
-        tv_sec: (us / 1_000_000) as i64,
-        tv_nsec: (us % 1_000_000 * 1000) as i64,
-    };
+    let after =
+        libc::timespec { tv_sec: (us / 1_000_000) as i64, tv_nsec: (us % 1_000_000 * 1000) as i64 };
     let once = libc::itimerspec { it_interval: zero, it_value: after };
     // SAFETY: reads a local; the old value is not asked for. It fails for nothing but a wrong descriptor.
     unsafe { libc::timerfd_settime(fd, 0, &once, core::ptr::null_mut()) };
