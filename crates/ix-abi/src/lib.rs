@@ -175,6 +175,9 @@ pub mod flow_opt {
     pub const DSCP: u64 = 5;
     /// Hop limit of the packets, 1 to 255; as configured, 64, by default (RFC 9293 3.9.2).
     pub const HOP_LIMIT: u64 = 6;
+    /// Received bytes that the application may leave unread, about; 0: as configured, and no more than
+    /// that. What the window has offered by then may still come (RFC 9293 3.8.6).
+    pub const RECEIVE_BYTES: u64 = 7;
     /// Congestion control: one of the three below. DCTCP needs a flow that uses ECN.
     pub const CONGESTION: u64 = 3;
     /// RFC 9438.

@@ -217,6 +217,10 @@ impl ElasticThread {
             // RFC 9293 sections 3.9.1.9 and 3.9.2: the application's to choose.
             (flow_opt::DSCP, 0..=63) => flow.side.tos = (value as u8) << 2,
             (flow_opt::HOP_LIMIT, 1..=255) => flow.side.ttl = value as u8,
+            (flow_opt::RECEIVE_BYTES, 0..=0xffff_ffff) => {
+                flow.tcb.set_receive_limit(&self.shared.config.tcp, value as u32);
+                self.touch(FlowId::from_handle(handle));
+            }
             (flow_opt::CONGESTION, flow_opt::CUBIC) => flow.tcb.set_congestion(Kind::Cubic),
             (flow_opt::CONGESTION, flow_opt::RENO) => flow.tcb.set_congestion(Kind::NewReno),
             (flow_opt::CONGESTION, flow_opt::DCTCP) => flow.tcb.set_congestion(Kind::Dctcp),

@@ -105,7 +105,7 @@ impl<B: RxBuf> Tcb<B> {
             snd_buf_bytes: 0,
             rcv_held_bytes: 0,
             rcv_held_bufs: 0,
-            user_timeout: 0,
+            rcv_limit: 0,
             flags,
             state,
             phase: Phase::Open,

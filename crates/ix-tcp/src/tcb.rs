@@ -129,8 +129,9 @@ pub struct Tcb<B> {
     pub(crate) rcv_held_bytes: u32,
     /// Buffers delivered and not given back.
     pub(crate) rcv_held_bufs: u16,
-    /// How long data may stay unacknowledged, in units of [`USER_TIMEOUT_UNIT_US`]; 0: as configured.
-    pub(crate) user_timeout: u16,
+    /// The application's bound on received bytes that it holds, in units of
+    /// [`RCV_LIMIT_UNIT_BYTES`]; 0: as configured.
+    pub(crate) rcv_limit: u16,
     pub(crate) flags: Flags,
     pub(crate) state: State,
     pub(crate) phase: Phase,
@@ -191,7 +192,7 @@ pub struct Tcb<B> {
     pub(crate) rare: Option<Box<Rare>>,
 }
 
-/// What a connection remembers of congestion marks and of attacks.
+/// What a connection remembers of congestion marks, of attacks and of its application's patience.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Rare {
     pub challenge_spacing: ChallengeSpacing,
@@ -200,6 +201,8 @@ pub(crate) struct Rare {
     pub ecn_end: Seq,
     /// Counters of accurate ECN, where it is used or asked for.
     pub accurate: Option<Accurate>,
+    /// How long data may stay unacknowledged, in units of [`USER_TIMEOUT_UNIT_US`]; 0: as configured.
+    pub user_timeout: u16,
 }
 
 /// What a connection knows about itself (for `GET_INFO`).
@@ -264,6 +267,9 @@ pub struct LossInfo {
 
 /// Unit of the user timeout; its longest is nearly two hours.
 pub(crate) const USER_TIMEOUT_UNIT_US: u64 = 100_000;
+
+/// Unit of the bound on received bytes; its largest is four megabytes.
+pub(crate) const RCV_LIMIT_UNIT_BYTES: u32 = 64;
 
 /// No timer.
 pub(crate) const NEVER: u64 = u64::MAX;

@@ -189,7 +189,7 @@ impl<B: RxBuf> Tcb<B> {
         }
         if self.loss_at_us == NEVER {
             self.arm_loss_timer(cfg, now_us);
-            if self.user_timeout > 0 && self.state != State::Closed {
+            if self.user_timeout() > 0 && self.state != State::Closed {
                 self.within_user_timeout(cfg);
             }
         }
@@ -251,7 +251,7 @@ impl<B: RxBuf> Tcb<B> {
     /// How long data, or a probe, may go unanswered: R2 of RFC 9293 section 3.8.3, or what the
     /// application wants (RFC 5482).
     fn patience_us(&self, cfg: &Config) -> u64 {
-        match self.user_timeout {
+        match self.user_timeout() {
             0 => u64::from(cfg.r2_us),
             units => u64::from(units) * USER_TIMEOUT_UNIT_US,
         }
@@ -261,7 +261,14 @@ impl<B: RxBuf> Tcb<B> {
     /// 6553 s; 0: as configured. Counted from the first timeout of what is not acknowledged.
     pub fn set_user_timeout(&mut self, ms: u32) {
         let units = u64::from(ms) * 1000;
-        self.user_timeout = units.div_ceil(USER_TIMEOUT_UNIT_US).min(u64::from(u16::MAX)) as u16;
+        let units = units.div_ceil(USER_TIMEOUT_UNIT_US).min(u64::from(u16::MAX)) as u16;
+        if units != self.user_timeout() {
+            self.rare_mut().user_timeout = units;
+        }
+    }
+
+    fn user_timeout(&self) -> u16 {
+        self.rare.as_ref().map_or(0, |rare| rare.user_timeout)
     }
 
     /// With a user timeout the loss timer looks no later than when that ends.

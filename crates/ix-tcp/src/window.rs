@@ -2,7 +2,7 @@
 use crate::config::Config;
 use crate::output::{Output, RxBuf, TcpEvent};
 use crate::records::TxRecord;
-use crate::tcb::{Flags, Tcb};
+use crate::tcb::{Flags, RCV_LIMIT_UNIT_BYTES, Tcb};
 use ix_wire::TcpHeader;
 
 /// A peer with less window than this may be waiting for more.
@@ -46,10 +46,28 @@ impl<B: RxBuf> Tcb<B> {
         }
     }
 
+    /// The application holds about so many received bytes at most, or what is configured if that is
+    /// less; 0: that. What was offered stays offered (RFC 9293 section 3.8.6).
+    pub fn set_receive_limit(&mut self, cfg: &Config, bytes: u32) {
+        // More than there are units for is more than anybody has.
+        self.rcv_limit = u16::try_from(bytes.div_ceil(RCV_LIMIT_UNIT_BYTES)).unwrap_or(0);
+        if self.state.receives() && self.window_update_due(cfg) {
+            self.flags.set(Flags::ACK_NOW);
+        }
+    }
+
+    #[inline]
+    fn rcv_buf_bytes(&self, cfg: &Config) -> u32 {
+        match self.rcv_limit {
+            0 => cfg.rcv_buf_bytes,
+            units => cfg.rcv_buf_bytes.min(u32::from(units) * RCV_LIMIT_UNIT_BYTES),
+        }
+    }
+
     /// What we could take now, by bytes and by buffers (small segments must not pin the pool).
     #[inline]
     pub(crate) fn rcv_space(&self, cfg: &Config) -> u32 {
-        let bytes = cfg.rcv_buf_bytes.saturating_sub(self.rcv_held_bytes);
+        let bytes = self.rcv_buf_bytes(cfg).saturating_sub(self.rcv_held_bytes);
         let buffers = cfg.rcv_buffers_max.saturating_sub(u32::from(self.rcv_held_bufs));
         bytes.min(buffers.saturating_mul(u32::from(cfg.mss)))
     }
@@ -70,13 +88,13 @@ impl<B: RxBuf> Tcb<B> {
     /// Receiver's silly-window avoidance: the right edge moves only by worthwhile steps
     /// (RFC 9293 section 3.8.6.2.2).
     fn rcv_step(&self, cfg: &Config) -> u32 {
-        (cfg.rcv_buf_bytes / 2).min(u32::from(cfg.mss))
+        (self.rcv_buf_bytes(cfg) / 2).min(u32::from(cfg.mss))
     }
 
     /// The application has made room, and the peer may be stalled: it should be told without
     /// being asked. While much of the window is still open its next segment asks soon enough.
     pub(crate) fn window_update_due(&self, cfg: &Config) -> bool {
-        self.rcv_wnd() < (cfg.rcv_buf_bytes / 2).min(STALL_BYTES)
+        self.rcv_wnd() < (self.rcv_buf_bytes(cfg) / 2).min(STALL_BYTES)
             && self.rcv_gain(cfg) >= self.rcv_step(cfg)
     }
 

@@ -122,6 +122,31 @@ fn receiver_avoids_silly_windows() {
     assert_eq!(script.expect_ack().seg.window, 1460);
 }
 
+/// The application's bound holds from what was offered on, and a peer that waits hears when it goes.
+#[test]
+fn an_application_bounds_what_it_holds() {
+    let mut script = Script::settled(cfg(), Offer::BARE);
+    script.tcb.set_receive_limit(&cfg(), 8000);
+    let offered = script.tcb.info(&cfg()).rcv_wnd_bytes;
+    let mut taken = 0;
+    while script.tcb.info(&cfg()).rcv_wnd_bytes > 0 {
+        let len = script.tcb.info(&cfg()).rcv_wnd_bytes.min(1460);
+        script.give(ACK, &vec![0; len as usize]);
+        script.output();
+        taken += len;
+    }
+    assert_eq!(taken, offered, "not more than was offered before");
+    script.read_all();
+    script.output();
+    assert_eq!(script.tcb.info(&cfg()).rcv_wnd_bytes, 8000);
+    script.give(ACK, &[0; 8000]);
+    script.output();
+    script.out.sent.clear();
+    script.tcb.set_receive_limit(&cfg(), 0);
+    script.output();
+    assert!(u32::from(script.expect_ack().seg.window) > 8000, "without a read");
+}
+
 /// Small segments must not pin the pool: buffers count, not only bytes.
 #[test]
 fn buffers_are_limited() {

@@ -156,6 +156,9 @@ extern "C" {
 #define IX_OPT_DSCP 5
 /* Hop limit of the packets, 1 to 255; as configured, 64, by default (RFC 9293 3.9.2). */
 #define IX_OPT_HOP_LIMIT 6
+/* Received bytes that the application may leave unread, about; 0: as configured, and no more than
+ * that. What the window has offered by then may still come (RFC 9293 3.8.6). */
+#define IX_OPT_RECEIVE_BYTES 7
 /* Congestion control: one of the three below. DCTCP needs a flow that uses ECN. */
 #define IX_OPT_CONGESTION 3
 /* RFC 9438. */

@@ -2,7 +2,7 @@
 use crate::emit::errno_of;
 use crate::epoll::Set;
 use crate::slab::{Id, Slab};
-use crate::socket::{Kind, Listener, Socket, Waiting};
+use crate::socket::{ERRORS_MAX, Kind, Listener, Refused, Socket, Waiting};
 use crate::state::{Core, cookie};
 use crate::stream::{Ending, Phase, Stream};
 use libc::{EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLLRDHUP, EPOLLRDNORM, EPOLLWRNORM};
@@ -32,10 +32,12 @@ impl Core {
                     crate::real::has_connection();
                     self.connected(cookie, handle, outcome.err().map(errno_of));
                 }
-                Event::UdpRecv { cookie, data, peer, .. } => {
-                    self.udp_received(lane, cookie, data, peer);
+                Event::UdpRecv { cookie, data, peer, local } => {
+                    self.udp_received(cookie, Waiting { data, from: peer, local, lane });
                 }
-                Event::UdpError { cookie, peer, why, .. } => self.udp_failed(cookie, peer, why),
+                Event::UdpError { cookie, peer, why, mtu } => {
+                    self.udp_failed(cookie, Refused { to: peer, errno: errno_of(why), mtu });
+                }
                 Event::UdpSent { cookie } => self.datagram_left(cookie, 0),
                 _ => {}
             }
@@ -131,7 +133,7 @@ impl Core {
         let local = local.filter(|at| !at.ip().is_unspecified());
         let mut stream = Stream::new(Phase::ToAccept, handle, peer, local);
         stream.queued_at = Some(listener);
-        stream.options_changed = options.keepalive;
+        stream.options_changed = options.of_flow() != stream.told;
         let mut accepted = Socket::new(Kind::Stream(Box::new(stream)), ipv6, false);
         (accepted.options, accepted.lane) = (options, lane);
         let id = self.sockets.insert(accepted);
@@ -181,21 +183,36 @@ impl Core {
         connected.or_else(open).or_else(|| members.last().copied())
     }
 
-    /// As on Linux only a connected socket hears of it, by the error of its next call.
-    fn udp_failed(&mut self, port: Id, to: SocketAddr, why: libix::Error) {
+    /// As on Linux a connected socket hears of it, by the error of its next call, if it is for good; and
+    /// one that asks for all errors (`IP_RECVERR`), which gets them in a queue as well.
+    fn udp_failed(&mut self, port: Id, refused: Refused) {
         let Core { udp_ports, sockets, .. } = self;
         let Some(port) = udp_ports.get(port) else { return };
-        let mut to_it = |id: &Id| sockets.get_mut(*id)?.datagrams().map(|udp| udp.peer == Some(to));
-        let found = port.members.iter().copied().find(|id| to_it(id) == Some(true));
-        if let Some(id) = found
-            && let Some(socket) = sockets.get_mut(id)
-        {
-            socket.error = errno_of(why);
-            self.tell(id, IN);
+        let mut peer = |id: Id| Some(sockets.get_mut(id)?.datagrams()?.peer);
+        let members = || port.members.iter().copied();
+        let connected = members().find(|id| peer(*id) == Some(Some(refused.to)));
+        let Some(id) = connected.or_else(|| members().rev().find(|id| peer(*id) == Some(None)))
+        else {
+            return;
+        };
+        let Some(socket) = sockets.get_mut(id) else { return };
+        let wants_all = socket.options.receive_errors;
+        let hears = connected.is_some() && refused.errno != libc::EHOSTUNREACH;
+        if !wants_all && !hears {
+            return;
         }
+        socket.error = refused.errno;
+        if let Some(udp) = socket.datagrams()
+            && wants_all
+            && udp.errors.len() < ERRORS_MAX
+        {
+            udp.errors.push_back(refused);
+        }
+        self.tell(id, IN | EPOLLERR);
     }
 
-    fn udp_received(&mut self, lane: usize, port: Id, data: Received, from: SocketAddr) {
+    fn udp_received(&mut self, port: Id, waiting: Waiting) {
+        let Waiting { data, from, lane, .. } = waiting;
         let Some(id) = self.choose_datagrams(port, from) else { return };
         let Some(socket) = self.sockets.get_mut(id) else { return };
         let limit = socket.options.receive_buffer;
@@ -206,7 +223,7 @@ impl Core {
             return self.lanes[lane].read.push(data);
         }
         udp.inbox_bytes += charged(data);
-        udp.inbox.push_back(Waiting { data, from, lane });
+        udp.inbox.push_back(waiting);
         self.tell(id, IN);
     }
 }

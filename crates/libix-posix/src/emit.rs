@@ -1,20 +1,20 @@
 //! Before a cycle: what the program has done becomes batched system calls. After it: their answers.
 use crate::lane::{Lane, Name};
 use crate::slab::Id;
-use crate::socket::{Kind, Socket};
+use crate::socket::{FlowOptions, Kind, Marks, Options, Outgoing, Socket};
 use crate::state::{Core, Pending, cookie};
 use crate::stream::{CORK_US, Ending, Phase, Stream};
-use ix_abi::{SgEntry, flow_opt};
+use ix_abi::{Handle, SgEntry, flow_opt};
 use libix::Error;
 use libix::raw::{Thread, call};
 use std::net::SocketAddr;
 
 /// Calls that one socket makes in one cycle at most.
-const CALLS_A_SOCKET: usize = 10;
+const CALLS_A_SOCKET: usize = 12;
+/// Calls that one datagram makes at most.
+const CALLS_A_DATAGRAM: usize = 3;
 /// Transmit memory is asked for in steps of this.
 const TX_STEP_BYTES: u64 = 2 << 20;
-/// Longest idle time before keepalive that the dataplane knows.
-const KEEP_IDLE_MAX_S: u32 = 0x7fff;
 
 /// What became of a socket in `emit`.
 enum Left {
@@ -158,12 +158,10 @@ impl Core {
         let Lane { pending, tx, corked: held, .. } = &mut lanes[lane];
         let Some(socket) = sockets.get_mut(id) else { return Left::Nothing };
         let mut batch = Batch { thread, pending };
-        let (keepalive, idle_s) = (socket.options.keepalive, socket.options.keep_idle_s);
         let corked = socket.options.cork;
         let bound = socket.bound;
         match &mut socket.kind {
             Kind::Stream(stream) => {
-                let keepalive_s = if keepalive { idle_s.min(KEEP_IDLE_MAX_S) } else { 0 };
                 if stream.wants_info
                     && stream.handle != 0
                     && let Some(mut memory) = tx.as_ref().and_then(|tx| tx.0.alloc(512))
@@ -177,18 +175,17 @@ impl Core {
                 if unheld && stream.held_us.is_some() {
                     held.push(id);
                 }
-                batch.stream(id, stream, bound, limit, keepalive_s)
+                batch.stream(id, stream, bound, limit, &socket.options)
             }
             Kind::Datagrams(udp) => {
-                let port = udp_ports.get(udp.port);
+                let Some(port) = udp_ports.get_mut(udp.port) else { return Left::Nothing };
                 // Its answer brings the socket back here.
-                let Some(socket) = port.and_then(|port| port.names.get(lane)) else {
-                    return Left::Nothing;
-                };
-                while batch.thread.call_room() > 1
+                let Some(socket) = port.names.get(lane) else { return Left::Nothing };
+                while batch.thread.call_room() > CALLS_A_DATAGRAM
                     && batch.thread.sg_room()
-                    && let Some((memory, to)) = udp.outbox.pop_front()
+                    && let Some(Outgoing { memory, to, marks }) = udp.outbox.pop_front()
                 {
+                    batch.datagram_options(socket, port.told(lane), marks);
                     let piece = SgEntry { base: memory.base(), len: memory.len() as u64 };
                     let name = datagrams.insert((memory, id)) | cookie::DATAGRAM;
                     let pieces = core::iter::once(piece);
@@ -217,8 +214,8 @@ impl Core {
 
     /// Takes the answers of the batch in.
     pub fn settle(&mut self, lane: usize, thread: &mut Thread) {
-        let pending = core::mem::take(&mut self.lanes[lane].pending);
-        for (slot, pending) in pending.into_iter().enumerate() {
+        let mut answered = core::mem::take(&mut self.lanes[lane].pending);
+        for (slot, pending) in answered.drain(..).enumerate() {
             let answer = thread.answer(slot);
             match pending {
                 Pending::Nothing => {}
@@ -267,6 +264,8 @@ impl Core {
                 }
             }
         }
+        // Nobody has made calls meanwhile: its memory serves the next batch.
+        self.lanes[lane].pending = answered;
     }
 
     fn sendv_answered(&mut self, id: Id, offered: u64, answer: Result<u64, Error>) {
@@ -359,13 +358,40 @@ impl Batch<'_> {
         }
     }
 
+    /// Tells the dataplane what has changed of a flow's options.
+    fn flow_options(&mut self, handle: Handle, before: FlowOptions, now: FlowOptions) {
+        for (option, before, now) in [
+            (flow_opt::KEEPALIVE_S, before.keepalive_s.into(), now.keepalive_s.into()),
+            (flow_opt::HOP_LIMIT, before.marks.ttl.into(), now.marks.ttl.into()),
+            (flow_opt::DSCP, dscp(before.marks), dscp(now.marks)),
+            (flow_opt::RECEIVE_BYTES, before.receive_bytes, now.receive_bytes),
+        ] {
+            if before != now {
+                self.push(call::set_opt(handle, option, now), Pending::Nothing);
+            }
+        }
+    }
+
+    /// The same of the port that a datagram leaves by: each may have its own.
+    fn datagram_options(&mut self, socket: u64, told: &mut Marks, wanted: Marks) {
+        let before = core::mem::replace(told, wanted);
+        if before.ttl != wanted.ttl {
+            let set = call::udp_set_opt(socket, flow_opt::HOP_LIMIT, wanted.ttl.into());
+            self.push(set, Pending::Nothing);
+        }
+        if dscp(before) != dscp(wanted) {
+            let set = call::udp_set_opt(socket, flow_opt::DSCP, dscp(wanted));
+            self.push(set, Pending::Nothing);
+        }
+    }
+
     fn stream(
         &mut self,
         id: Id,
         stream: &mut Stream,
         bound: Option<SocketAddr>,
         limit: u64,
-        keepalive_s: u32,
+        options: &Options,
     ) -> Left {
         match stream.phase {
             Phase::ToConnect => {
@@ -401,8 +427,8 @@ impl Batch<'_> {
             return Left::Nothing;
         }
         if core::mem::take(&mut stream.options_changed) {
-            let set = call::set_opt(handle, flow_opt::KEEPALIVE_S, keepalive_s.into());
-            self.push(set, Pending::Nothing);
+            let wanted = options.of_flow();
+            self.flow_options(handle, core::mem::replace(&mut stream.told, wanted), wanted);
         }
         if stream.inbox.has_done() {
             self.push(call::recv_done(handle, stream.inbox.take_done()), Pending::Nothing);
@@ -426,6 +452,11 @@ impl Batch<'_> {
         }
         Left::Nothing
     }
+}
+
+/// Differentiated services code point (RFC 2474).
+fn dscp(marks: Marks) -> u64 {
+    u64::from(marks.tos >> 2)
 }
 
 /// Linux's name of a refusal.

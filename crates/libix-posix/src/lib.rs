@@ -18,6 +18,7 @@
 // Without the C names, which a test must not carry, nobody calls most of it.
 #![cfg_attr(test, allow(dead_code))]
 
+mod control;
 mod dispatch;
 mod drive;
 mod emit;

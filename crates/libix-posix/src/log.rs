@@ -18,6 +18,8 @@ pub enum Once {
     Descriptors,
     /// A forked child behind the wall makes a socket.
     ChildBehindWall,
+    /// Control messages that do not come.
+    Control,
 }
 
 static SAID: AtomicU64 = AtomicU64::new(0);

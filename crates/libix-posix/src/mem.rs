@@ -38,21 +38,31 @@ fn is_wrong(pieces: &[iovec]) -> bool {
     pieces.iter().any(|piece| !is_possible(piece.iov_base, piece.iov_len))
 }
 
-/// The pieces at `iov`; `None` where Linux answers EINVAL.
+/// The pieces at `iov`. `Err` is the errno of Linux's answer; `too_many` that for too many of them.
 ///
 /// # Safety
 /// `iov` points to `count` structures that stay as they are during `'a`.
-pub unsafe fn pieces<'a>(iov: *const iovec, count: usize) -> Option<&'a [iovec]> {
+pub unsafe fn pieces<'a>(
+    iov: *const iovec,
+    count: usize,
+    too_many: i32,
+) -> Result<&'a [iovec], i32> {
     if count > libc::UIO_MAXIOV as usize {
-        return None;
+        return Err(too_many);
     }
     if count == 0 {
-        return Some(&[]);
+        return Ok(&[]);
+    }
+    if !is_possible(iov, count * size_of::<iovec>()) {
+        return Err(libc::EFAULT);
     }
     // SAFETY: the caller's promise.
     let pieces = unsafe { core::slice::from_raw_parts(iov, count) };
-    let sum = pieces.iter().try_fold(0usize, |sum, piece| sum.checked_add(piece.iov_len))?;
-    (sum <= isize::MAX as usize).then_some(pieces)
+    let sum = pieces.iter().try_fold(0usize, |sum, piece| sum.checked_add(piece.iov_len));
+    match sum {
+        Some(sum) if sum <= isize::MAX as usize => Ok(pieces),
+        _ => Err(libc::EINVAL),
+    }
 }
 
 fn sum(pieces: &[iovec]) -> usize {
@@ -171,7 +181,7 @@ impl<'a> Gather<'a> {
 /// # Safety
 /// `address` points to `len` readable bytes.
 pub unsafe fn read_address(address: *const sockaddr, len: socklen_t) -> Result<SocketAddr, i32> {
-    if address.is_null() {
+    if !is_possible(address, len as usize) || address.is_null() {
         return Err(libc::EFAULT);
     }
     if (len as usize) < size_of::<libc::sa_family_t>() {
@@ -206,7 +216,8 @@ pub unsafe fn read_address(address: *const sockaddr, len: socklen_t) -> Result<S
 /// # Safety
 /// As [`read_address`].
 pub unsafe fn family(address: *const sockaddr, len: socklen_t) -> Option<i32> {
-    if address.is_null() || (len as usize) < size_of::<libc::sa_family_t>() {
+    let too_short = (len as usize) < size_of::<libc::sa_family_t>();
+    if too_short || !is_possible(address, len as usize) {
         return None;
     }
     // SAFETY: that many bytes are readable.
@@ -277,11 +288,11 @@ mod tests {
         let (mut a, mut b, mut c) = ([0u8; 3], [0u8; 0], [0u8; 4]);
         let list = [iov(&mut b), iov(&mut a), iov(&mut b), iov(&mut c)];
         // SAFETY: arrays of ours.
-        let mut scatter = unsafe { Scatter::new(pieces(list.as_ptr(), 4).unwrap()) };
+        let mut scatter = unsafe { Scatter::new(pieces(list.as_ptr(), 4, libc::EINVAL).unwrap()) };
         assert_eq!((scatter.left(), scatter.put(b"1234"), scatter.left()), (7, 4, 3));
         assert_eq!((scatter.put(b"56789"), scatter.put(b"x")), (3, 0));
         // SAFETY: as above.
-        let mut gather = unsafe { Gather::new(pieces(list.as_ptr(), 4).unwrap()) };
+        let mut gather = unsafe { Gather::new(pieces(list.as_ptr(), 4, libc::EINVAL).unwrap()) };
         let mut all = Vec::new();
         while gather.left() > 0 {
             let n = gather.front().len().min(2);

@@ -1,16 +1,18 @@
 //! Socket options. The few that servers set on each connection are only noted here. For all others the
 //! Linux socket under the descriptor is asked first: it knows which options there are, what values they
 //! take, and remembers them. What means something on IX is noted here as well.
+use crate::log;
 use crate::ops::{self, Instead, Outcome, socket_of};
 use crate::real;
 use crate::socket::{Kind, Options, Socket, Under};
 use crate::stream::Phase;
 use crate::sync::lock;
 use libc::{
-    IPPROTO_IPV6, IPPROTO_TCP, IPV6_V6ONLY, SO_DOMAIN, SO_ERROR, SO_KEEPALIVE, SO_LINGER,
-    SO_PROTOCOL, SO_RCVBUF, SO_RCVLOWAT, SO_RCVTIMEO, SO_REUSEADDR, SO_REUSEPORT, SO_SNDBUF,
-    SO_SNDTIMEO, SO_TYPE, SOL_SOCKET, TCP_CORK, TCP_INFO, TCP_KEEPIDLE, TCP_MAXSEG, TCP_NODELAY,
-    TCP_QUICKACK, c_void, socklen_t,
+    IP_PKTINFO, IP_RECVERR, IP_TOS, IP_TTL, IPPROTO_IP, IPPROTO_IPV6, IPPROTO_TCP,
+    IPV6_RECVPKTINFO, IPV6_V6ONLY, SO_DOMAIN, SO_ERROR, SO_KEEPALIVE, SO_LINGER, SO_PROTOCOL,
+    SO_RCVBUF, SO_RCVLOWAT, SO_RCVTIMEO, SO_REUSEADDR, SO_REUSEPORT, SO_SNDBUF, SO_SNDTIMEO,
+    SO_TYPE, SOL_SOCKET, TCP_CORK, TCP_INFO, TCP_KEEPIDLE, TCP_MAXSEG, TCP_NODELAY, TCP_QUICKACK,
+    c_void, socklen_t,
 };
 use std::os::fd::RawFd;
 use std::time::Duration;
@@ -28,6 +30,9 @@ pub fn set(fd: RawFd, level: i32, name: i32, value: &[u8]) -> Outcome<()> {
     let mut core = lock();
     let id = socket_of(&core, fd)?;
     let Some(socket) = core.sockets.get_mut(id) else { return Err(libc::EBADF.into()) };
+    if is_lacking(level, name) && !matches!(socket.kind, Kind::Linux) {
+        return Err(libc::ENOPROTOOPT.into());
+    }
     if socket.under == Under::Used {
         return Err(Instead::Linux);
     }
@@ -106,6 +111,10 @@ pub fn replay(socket: &Socket) {
         }
     }
     flag(IPPROTO_IPV6, IPV6_V6ONLY, socket.ipv6 && options.v6_only);
+    if options.marks != none.marks {
+        put(IPPROTO_IP, IP_TTL, &[options.marks.ttl.into()]);
+        put(IPPROTO_IP, IP_TOS, &[options.marks.tos.into()]);
+    }
     // SAFETY: no pointers.
     unsafe {
         if socket.nonblocking {
@@ -123,6 +132,7 @@ pub fn changed(fd: RawFd, level: i32, name: i32) {
     let mut core = lock();
     let Ok(id) = socket_of(&core, fd) else { return };
     let Some(socket) = core.sockets.get_mut(id) else { return };
+    let is_linux = socket.is_linux();
     let options = &mut socket.options;
     let mut tell = false;
     match (level, name) {
@@ -141,9 +151,34 @@ pub fn changed(fd: RawFd, level: i32, name: i32) {
         }
         (SOL_SOCKET, SO_RCVBUF) => {
             options.receive_buffer = (read(name) as usize).max(RECEIVE_BUFFER_MIN);
+            options.receive_buffer_set = true;
+            tell = true;
         }
         (SOL_SOCKET, SO_RCVLOWAT) => options.receive_low = read(name).max(1) as usize,
         (IPPROTO_IPV6, IPV6_V6ONLY) => options.v6_only = read(name) != 0,
+        (IPPROTO_IP, IP_TTL) => {
+            options.marks.ttl = read(name).clamp(1, 255) as u8;
+            tell = true;
+        }
+        (IPPROTO_IP, IP_TOS) => {
+            options.marks.tos = read(name) as u8;
+            tell = true;
+        }
+        (IPPROTO_IP, IP_PKTINFO) => options.packet_info = read(name) != 0,
+        (IPPROTO_IPV6, IPV6_RECVPKTINFO) => options.packet_info_v6 = read(name) != 0,
+        (IPPROTO_IP, IP_RECVERR) => {
+            options.receive_errors = read(name) != 0;
+            if !options.receive_errors
+                && let Some(udp) = socket.datagrams()
+            {
+                udp.errors.clear();
+            }
+        }
+        _ if wants_control_messages(level, name) && !is_linux => {
+            let text = "control messages of this kind do not come with datagrams of IX, but for \
+                        IP_PKTINFO and IP_RECVERR; let the program do without";
+            log::once(log::Once::Control, text);
+        }
         (IPPROTO_TCP, TCP_NODELAY) => options.no_delay = read(name) != 0,
         (IPPROTO_TCP, TCP_CORK) => {
             options.cork = read(name) != 0;
@@ -159,6 +194,32 @@ pub fn changed(fd: RawFd, level: i32, name: i32) {
     if tell && let Some(stream) = socket.stream() {
         stream.options_changed = true;
         core.touch(id);
+    }
+}
+
+/// Options that have Linux tell something of each datagram that IX does not know.
+fn wants_control_messages(level: i32, name: i32) -> bool {
+    match level {
+        SOL_SOCKET => {
+            [libc::SO_TIMESTAMP, libc::SO_TIMESTAMPNS, libc::SO_TIMESTAMPING].contains(&name)
+        }
+        IPPROTO_IP => [libc::IP_RECVTTL, libc::IP_RECVTOS, libc::IP_RECVOPTS].contains(&name),
+        IPPROTO_IPV6 => [libc::IPV6_RECVHOPLIMIT, libc::IPV6_RECVTCLASS].contains(&name),
+        _ => false,
+    }
+}
+
+/// Linux's numbers, which the `libc` crate lacks.
+const SO_ZEROCOPY: i32 = 60;
+const UDP_SEGMENT: i32 = 103;
+const UDP_GRO: i32 = 104;
+
+/// Options that Linux did not always have, and that IX lacks: programs can do without.
+fn is_lacking(level: i32, name: i32) -> bool {
+    match level {
+        SOL_SOCKET => name == SO_ZEROCOPY,
+        libc::SOL_UDP => [UDP_SEGMENT, UDP_GRO].contains(&name),
+        _ => false,
     }
 }
 

@@ -160,13 +160,15 @@ fn control_nested(
     Ok(0)
 }
 
-/// `epoll_wait`; `until` `None`: for ever.
+/// `epoll_wait`; `timeout` `None`: for ever.
 pub fn wait_set(
     set_fd: RawFd,
     events: &mut [epoll_event],
-    until: Option<Instant>,
+    timeout: Option<Duration>,
 ) -> Outcome<usize> {
-    let polls = until.is_some_and(is_over);
+    let polls = timeout == Some(Duration::ZERO);
+    // When it is over; the clock is read only by those who wait.
+    let mut over = None;
     let mut core = lock();
     let id = set_of(&core, set_fd)?;
     loop {
@@ -175,8 +177,7 @@ pub fn wait_set(
         let cycle = core.lanes[home].cycle;
         let Some(set) = core.sets.get_mut(id) else { return Err(libc::EBADF.into()) };
         set.lane = drives.then_some(home);
-        let wants_cycle = set.has_ready() || until.is_some_and(is_over);
-        if drives && wants_cycle && !set.has_fresh(cycle) {
+        if drives && (polls || set.has_ready()) && !set.has_fresh(cycle) {
             // What is ready was told in this cycle: time for another one.
             core = drive::poll(core, home);
         }
@@ -184,6 +185,15 @@ pub fn wait_set(
         if count > 0 {
             return Ok(count);
         }
+        if polls {
+            let ready = may_be_ready(&core, id);
+            return Ok(if ready { look_at_linux(&mut core, id, events) } else { 0 });
+        }
+        let until = match (over, timeout) {
+            (None, Some(timeout)) => Instant::now().checked_add(timeout),
+            (over, _) => over,
+        };
+        over = until;
         let Some(set) = core.sets.get(id) else { return Err(libc::EBADF.into()) };
         let linux = set.real;
         let how = How { interest: Interest::Set(id), until, linux: Some(linux), drives };
@@ -201,8 +211,7 @@ pub fn wait_set(
         match result {
             Ok(()) => {}
             Err(Stop::Linux | Stop::TimedOut) => {
-                let quiet = polls && result == Err(Stop::TimedOut) && !may_be_ready(&core, id);
-                let count = if quiet { 0 } else { look_at_linux(&mut core, id, events) };
+                let count = look_at_linux(&mut core, id, events);
                 if count > 0 {
                     return Ok(count);
                 }

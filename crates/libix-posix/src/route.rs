@@ -102,6 +102,14 @@ impl Routes {
         if on(&self.linux) || self.gateway.is_none() { Whose::Linux } else { Whose::Ix }
     }
 
+    /// The dataplane's address that packets to this one come from.
+    pub fn own_towards(&self, to: IpAddr) -> Option<Ipv4Addr> {
+        let IpAddr::V4(to) = to else { return None };
+        let on = |to: Ipv4Addr| self.ours.iter().find(|network| network.contains(to));
+        let network = on(to).or_else(|| on(self.gateway?))?;
+        Some(network.address)
+    }
+
     /// Whether it is an address of the dataplane's own.
     pub fn is_ours(&self, address: Ipv4Addr) -> bool {
         self.ours.iter().any(|network| network.address == address)
@@ -146,6 +154,15 @@ mod tests {
             ("2001:db8::1", Whose::Linux, Whose::Linux),
         ] {
             assert_eq!((with.connect(ip(to)), without.connect(ip(to))), (gateway, none), "{to}");
+        }
+        let own = |routes: &Routes, to| routes.own_towards(ip(to)).map(|own| own.to_string());
+        for (to, gateway, none) in [
+            ("10.9.0.3", Some("10.9.0.2"), None),
+            ("10.88.7.7", Some("10.88.0.2"), Some("10.88.0.2")),
+            ("8.8.8.8", Some("10.88.0.2"), None),
+        ] {
+            let expected = (gateway.map(str::to_owned), none.map(str::to_owned));
+            assert_eq!((own(&with, to), own(&without, to)), expected, "{to}");
         }
         assert_eq!(without.single(), Some(Ipv4Addr::new(10, 88, 0, 2)));
         assert_eq!(with.single(), None);

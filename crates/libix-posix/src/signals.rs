@@ -8,7 +8,7 @@
 use crate::lane::LANES_MAX;
 use crate::real;
 use core::cell::{Cell, UnsafeCell};
-use core::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering, compiler_fence};
 use libc::{
     SA_NODEFER, SA_RESETHAND, SA_RESTART, SA_SIGINFO, SIG_DFL, SIG_IGN, c_int, c_void, siginfo_t,
 };
@@ -97,35 +97,42 @@ thread_local! {
     };
 }
 
+/// Handlers of the program wait on this thread as long as there is one.
+pub struct Hold(*const Own);
+
 /// From now on handlers of the program wait on this thread.
 #[inline]
-pub fn hold() {
+pub fn hold() -> Hold {
     // A thread that ends has none any more; it handles no signals either.
-    let _ = OWN.try_with(|own| own.held.set(own.held.get() + 1));
+    let own = OWN.try_with(|own| {
+        own.held.set(own.held.get() + 1);
+        core::ptr::from_ref(own)
+    });
+    Hold(own.unwrap_or(core::ptr::null()))
 }
 
-/// Ends [`hold`].
-#[inline]
-pub fn release() {
-    let _ = OWN.try_with(|own| {
+impl Drop for Hold {
+    #[inline]
+    fn drop(&mut self) {
+        // SAFETY: null, or this thread's own, for a `Hold` goes to no other; it needs no destructor, so
+        // it is there as long as the thread.
+        let Some(own) = (unsafe { self.0.as_ref() }) else { return };
         own.held.set(own.held.get() - 1);
-        core::sync::atomic::compiler_fence(Ordering::SeqCst);
+        compiler_fence(Ordering::SeqCst);
         if own.held.get() == 0 && own.waits.load(Ordering::Relaxed) {
             own.waits.store(false, Ordering::Relaxed);
             own.kept.send_again();
         }
-    });
+    }
 }
 
 /// Linux's number of the calling thread.
-pub fn own_tid() -> i32 {
-    OWN.with(|own| {
-        if own.tid.get() == 0 {
-            // SAFETY: no arguments.
-            own.tid.set(unsafe { libc::syscall(libc::SYS_gettid) } as i32);
-        }
-        own.tid.get()
-    })
+fn tid_of(own: &Own) -> i32 {
+    if own.tid.get() == 0 {
+        // SAFETY: no arguments.
+        own.tid.set(unsafe { libc::syscall(libc::SYS_gettid) } as i32);
+    }
+    own.tid.get()
 }
 
 /// A forked child has another number.
@@ -137,13 +144,19 @@ pub fn forked() {
 /// Goes inside an elastic thread: `visit` runs there. `may_wait` is false when a handler has run on this
 /// thread since [`reset`], for then nobody may sleep.
 pub fn inside<R>(lane: usize, visit: impl FnOnce(bool) -> R) -> R {
-    INSIDE[lane].store(own_tid(), Ordering::SeqCst);
-    let result = visit(interrupted() == 0);
-    INSIDE[lane].store(0, Ordering::SeqCst);
-    if KEPT_INSIDE[lane].count.load(Ordering::SeqCst) != 0 {
-        KEPT_INSIDE[lane].send_again();
-    }
-    result
+    OWN.with(|own| {
+        // Only this thread's own handlers look for its number, so only the compiler's order matters.
+        INSIDE[lane].store(tid_of(own), Ordering::Relaxed);
+        compiler_fence(Ordering::SeqCst);
+        let result = visit(own.interrupted.get() == 0);
+        compiler_fence(Ordering::SeqCst);
+        INSIDE[lane].store(0, Ordering::Relaxed);
+        compiler_fence(Ordering::SeqCst);
+        if KEPT_INSIDE[lane].count.load(Ordering::SeqCst) != 0 {
+            KEPT_INSIDE[lane].send_again();
+        }
+        result
+    })
 }
 
 /// Sleeps on a bell: `sleep` runs unless a handler has run since [`reset`], and ends if one does,

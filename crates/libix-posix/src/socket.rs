@@ -2,9 +2,9 @@
 use crate::lane::Waiter;
 use crate::slab::Id;
 use crate::stream::{Phase, Stream};
-use libix::raw::Received;
+use libix::raw::{Received, TxBuf};
 use std::collections::VecDeque;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::RawFd;
 use std::time::Duration;
 
@@ -12,6 +12,10 @@ use std::time::Duration;
 pub const SEND_BUFFER: usize = 256 << 10;
 /// Bytes of datagrams that wait for the program.
 pub const RECEIVE_BUFFER: usize = 212_992;
+/// Longest idle time before keepalive that the dataplane knows.
+const KEEP_IDLE_MAX_S: u32 = 0x7fff;
+/// Errors of datagrams that wait for the program.
+pub const ERRORS_MAX: usize = 64;
 
 /// Options that something depends on. The rest lives in the Linux socket under the descriptor.
 #[derive(Clone, Debug)]
@@ -36,12 +40,37 @@ pub struct Options {
     pub cork: bool,
     /// `SO_SNDBUF` in force.
     pub send_buffer: usize,
-    /// `SO_RCVBUF` in force, for datagrams.
+    /// `SO_RCVBUF` in force.
     pub receive_buffer: usize,
+    /// The program has chosen it.
+    pub receive_buffer_set: bool,
     /// `SO_RCVLOWAT`.
     pub receive_low: usize,
     /// `IPV6_V6ONLY`.
     pub v6_only: bool,
+    /// `IP_TTL` and `IP_TOS`.
+    pub marks: Marks,
+    /// `IP_PKTINFO`.
+    pub packet_info: bool,
+    /// `IPV6_RECVPKTINFO`.
+    pub packet_info_v6: bool,
+    /// `IP_RECVERR`.
+    pub receive_errors: bool,
+}
+
+/// What the program chooses of the IP headers of its packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Marks {
+    /// Time to live.
+    pub ttl: u8,
+    /// Type of service. The lower two bits are the dataplane's own (RFC 3168).
+    pub tos: u8,
+}
+
+impl Default for Marks {
+    fn default() -> Self {
+        Marks { ttl: 64, tos: 0 }
+    }
 }
 
 impl Default for Options {
@@ -58,10 +87,40 @@ impl Default for Options {
             cork: false,
             send_buffer: SEND_BUFFER,
             receive_buffer: RECEIVE_BUFFER,
+            receive_buffer_set: false,
             receive_low: 1,
             v6_only: false,
+            marks: Marks::default(),
+            packet_info: false,
+            packet_info_v6: false,
+            receive_errors: false,
         }
     }
+}
+
+impl Options {
+    /// What a flow is told of them.
+    pub fn of_flow(&self) -> FlowOptions {
+        let idle_s = self.keep_idle_s.min(KEEP_IDLE_MAX_S);
+        // Linux has doubled what it was told, for its own overhead.
+        let receive_bytes = self.receive_buffer as u64 / 2;
+        FlowOptions {
+            keepalive_s: if self.keepalive { idle_s } else { 0 },
+            marks: self.marks,
+            receive_bytes: if self.receive_buffer_set { receive_bytes } else { 0 },
+        }
+    }
+}
+
+/// Options of a connection that the dataplane knows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FlowOptions {
+    /// Idle time before keepalive, 0: none.
+    pub keepalive_s: u32,
+    /// Of all its packets but the first.
+    pub marks: Marks,
+    /// Received bytes that the program may leave unread, 0: as many as the dataplane allows.
+    pub receive_bytes: u64,
 }
 
 /// A listening socket.
@@ -86,8 +145,31 @@ pub struct Waiting {
     pub data: Received,
     /// Its sender.
     pub from: SocketAddr,
+    /// The address of ours that it was sent to.
+    pub local: IpAddr,
     /// The elastic thread that it came in on.
     pub lane: usize,
+}
+
+/// A datagram that is to be sent.
+pub struct Outgoing {
+    /// Its bytes.
+    pub memory: TxBuf,
+    /// Where to.
+    pub to: SocketAddr,
+    /// How.
+    pub marks: Marks,
+}
+
+/// What became of a datagram, as `MSG_ERRQUEUE` tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Refused {
+    /// Where it went to.
+    pub to: SocketAddr,
+    /// Why.
+    pub errno: i32,
+    /// With `EMSGSIZE`: MTU of the path, bytes.
+    pub mtu: u16,
 }
 
 /// A UDP socket.
@@ -102,7 +184,9 @@ pub struct Datagrams {
     /// Bytes in it.
     pub inbox_bytes: usize,
     /// To be sent.
-    pub outbox: VecDeque<(libix::raw::TxBuf, SocketAddr)>,
+    pub outbox: VecDeque<Outgoing>,
+    /// What became of those that did not arrive, with `IP_RECVERR`.
+    pub errors: VecDeque<Refused>,
     /// Bytes of datagrams that were given to `UDP_SENDV` or wait for it.
     pub flying: usize,
     /// `shutdown`.
@@ -284,6 +368,7 @@ impl Socket {
             }
             Kind::Datagrams(datagrams) => {
                 let (read_shut, write_shut) = (datagrams.read_shut, datagrams.write_shut);
+                bits |= when(!datagrams.errors.is_empty(), EPOLLERR);
                 bits |= when(!datagrams.inbox.is_empty() || read_shut, IN);
                 bits |= when(read_shut, EPOLLRDHUP) | when(read_shut && write_shut, EPOLLHUP);
                 bits |= when(datagrams.flying < self.options.send_buffer, OUT);

@@ -4,7 +4,7 @@ use crate::lane::{Called, LANES_MAX, Lane, Name, Names, Role};
 use crate::numbers::Numbers;
 use crate::route::Routes;
 use crate::slab::{Id, Slab};
-use crate::socket::{Datagrams, Kind, Socket};
+use crate::socket::{Datagrams, Kind, Marks, Socket};
 use crate::stream::{Ending, Phase};
 use libix::raw::TxBuf;
 use std::os::fd::RawFd;
@@ -40,6 +40,18 @@ pub struct UdpPort {
     pub members: Vec<Id>,
     /// What `UDP_BIND` asks for.
     pub at: std::net::SocketAddr,
+    /// How it sends, as each elastic thread was told last.
+    told: Vec<Marks>,
+}
+
+impl UdpPort {
+    /// How an elastic thread was told to send from here.
+    pub fn told(&mut self, lane: usize) -> &mut Marks {
+        if self.told.len() <= lane {
+            self.told.resize(lane + 1, Marks::default());
+        }
+        &mut self.told[lane]
+    }
 }
 
 /// What has to be done with the answer of a call.
@@ -155,6 +167,7 @@ impl Core {
         for id in self.udp_ports.ids() {
             if let Some(port) = self.udp_ports.get_mut(id) {
                 port.names = Names::unasked(self.lane_count);
+                port.told.clear();
             }
         }
     }
@@ -342,7 +355,8 @@ impl Core {
         });
         let port = same.unwrap_or_else(|| {
             let names = Names::unasked(self.lane_count);
-            let port = self.udp_ports.insert(UdpPort { names, members: Vec::new(), at });
+            let (members, told) = (Vec::new(), Vec::new());
+            let port = self.udp_ports.insert(UdpPort { names, members, at, told });
             let lanes = &mut self.lanes[..self.lane_count];
             lanes.iter_mut().for_each(|lane| lane.new_udp_ports.push(port));
             port

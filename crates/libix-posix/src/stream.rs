@@ -1,6 +1,7 @@
 //! A TCP connection as the program sees it: what came in, what is to go out, and how it ends.
 use crate::mem::{self, Gather, Scatter};
 use crate::slab::Id;
+use crate::socket::FlowOptions;
 use ix_abi::{Handle, SgEntry};
 use libix::raw::{Received, TxArena, TxBuf};
 use std::collections::VecDeque;
@@ -266,8 +267,10 @@ pub struct Stream {
     pub mate: Option<Id>,
     /// So many elastic threads have refused to connect it.
     pub refused_by: usize,
-    /// Options that the dataplane has not heard of.
+    /// Options have changed since the dataplane last heard of them.
     pub options_changed: bool,
+    /// What it has heard.
+    pub told: FlowOptions,
     /// It was open once.
     pub was_open: bool,
     /// `connect` has said how it went.
@@ -304,6 +307,7 @@ impl Stream {
             mate: None,
             refused_by: 0,
             options_changed: false,
+            told: FlowOptions::default(),
             was_open: phase == Phase::ToAccept,
             announced: phase == Phase::ToAccept,
             wants_info: false,

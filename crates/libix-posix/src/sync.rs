@@ -5,7 +5,7 @@
 //! not in it: whoever has the role of driver ([`crate::drive`]) uses one without the lock, for it may
 //! sleep in there.
 use crate::lane::LANES_MAX;
-use crate::signals;
+use crate::signals::{self, Hold};
 use crate::state::Core;
 use core::cell::UnsafeCell;
 use libix::raw::Thread;
@@ -16,13 +16,17 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 static CORE: Mutex<Core> = Mutex::new(Core::new());
 
 /// The lock, held. Signal handlers of the program wait until it is released; then bells are rung.
-pub struct Guard(Option<MutexGuard<'static, Core>>);
+pub struct Guard {
+    core: Option<MutexGuard<'static, Core>>,
+    _hold: Hold,
+}
 
 /// Takes the lock.
 #[inline]
 pub fn lock() -> Guard {
-    signals::hold();
-    Guard(Some(CORE.lock().unwrap_or_else(PoisonError::into_inner)))
+    let hold = signals::hold();
+    let core = CORE.lock().unwrap_or_else(PoisonError::into_inner);
+    Guard { core: Some(core), _hold: hold }
 }
 
 impl Deref for Guard {
@@ -30,21 +34,21 @@ impl Deref for Guard {
     #[inline]
     fn deref(&self) -> &Core {
         // Only `drop` takes it out.
-        self.0.as_ref().unwrap_or_else(|| unreachable!())
+        self.core.as_ref().unwrap_or_else(|| unreachable!())
     }
 }
 
 impl DerefMut for Guard {
     #[inline]
     fn deref_mut(&mut self) -> &mut Core {
-        self.0.as_mut().unwrap_or_else(|| unreachable!())
+        self.core.as_mut().unwrap_or_else(|| unreachable!())
     }
 }
 
 impl Drop for Guard {
     #[inline]
     fn drop(&mut self) {
-        let Some(mut core) = self.0.take() else { return };
+        let Some(mut core) = self.core.take() else { return };
         let mut drivers = core.take_kicks();
         let bells = core.called.take_bells();
         drop(core);
@@ -53,7 +57,7 @@ impl Drop for Guard {
             drivers &= drivers - 1;
         }
         bells.into_iter().for_each(ring);
-        signals::release();
+        // Then the hold goes.
     }
 }
 

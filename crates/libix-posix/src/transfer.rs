@@ -7,12 +7,12 @@ use crate::ops::{self, Instead, Outcome, socket_of};
 use crate::route::Whose;
 use crate::signals;
 use crate::slab::Id;
-use crate::socket::{Kind, Socket};
+use crate::socket::{Kind, Marks, Outgoing, Refused, Socket};
 use crate::state::Core;
 use crate::stream::Phase;
 use crate::sync::{Guard, lock};
 use libc::{MSG_DONTWAIT, MSG_ERRQUEUE, MSG_PEEK, MSG_TRUNC, MSG_WAITALL};
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::RawFd;
 use std::time::{Duration, Instant};
 
@@ -30,6 +30,30 @@ pub struct Received {
     pub ipv6: bool,
     /// `MSG_*` bits for `msg_flags`.
     pub flags: i32,
+    /// What it tells of it in control messages.
+    pub notes: Notes,
+}
+
+/// Control messages of a receiving call.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Notes {
+    /// `IP_PKTINFO`: the address of ours that it was sent to.
+    pub local: Option<IpAddr>,
+    /// The same for `IPV6_RECVPKTINFO`.
+    pub local_v6: Option<IpAddr>,
+    /// `IP_RECVERR`.
+    pub refused: Option<Refused>,
+}
+
+/// What a sending call says in control messages of the datagram that it sends.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Wishes {
+    /// `IP_TTL`.
+    pub ttl: Option<u8>,
+    /// `IP_TOS`.
+    pub tos: Option<u8>,
+    /// `IP_PKTINFO`: from this address.
+    pub from: Option<Ipv4Addr>,
 }
 
 /// Waits as a blocking call on a socket does, until `attempt` answers something.
@@ -78,7 +102,7 @@ pub fn receive(fd: RawFd, mut to: Scatter<'_>, flags: i32) -> Outcome<Received> 
         Kind::Datagrams(_) => false,
     };
     if flags & MSG_ERRQUEUE != 0 {
-        return Err(libc::EAGAIN.into());
+        return Ok(Received { ipv6, ..take_error(socket)? });
     }
     if !is_stream {
         let mut attempt = |core: &mut Core| take_datagram(core, id, &mut to, flags);
@@ -112,7 +136,17 @@ pub fn receive(fd: RawFd, mut to: Scatter<'_>, flags: i32) -> Outcome<Received> 
         Err(errno) => return Err(errno.into()),
         Ok(()) => {}
     }
-    Ok(Received { bytes: total, from: None, ipv6, flags: 0 })
+    Ok(Received { bytes: total, ipv6, ..Received::default() })
+}
+
+/// What became of the oldest datagram that did not arrive. Its bytes are not kept.
+fn take_error(socket: &mut Socket) -> Result<Received, i32> {
+    let udp = socket.datagrams().ok_or(libc::EAGAIN)?;
+    let refused = udp.errors.pop_front().ok_or(libc::EAGAIN)?;
+    socket.error = socket.datagrams().and_then(|udp| Some(udp.errors.front()?.errno)).unwrap_or(0);
+    let notes = Notes { refused: Some(refused), ..Notes::default() };
+    let (from, flags) = (Some(refused.to), MSG_ERRQUEUE);
+    Ok(Received { from, flags, notes, ..Received::default() })
 }
 
 /// Reads what a connection has. `None`: nothing yet, or not all that `whole` asks for.
@@ -185,6 +219,7 @@ fn take_datagram(
         0 => {}
         errno => return Some(Err(errno)),
     }
+    let (v4, v6) = (socket.options.packet_info, socket.options.packet_info_v6);
     let Some(udp) = socket.datagrams() else { return Some(Err(libc::EBADF)) };
     let Some(first) = udp.inbox.front() else {
         return udp.read_shut.then(|| Ok(Received::default()));
@@ -206,6 +241,11 @@ fn take_datagram(
         from: Some(first.from),
         ipv6: false,
         flags: if cut { MSG_TRUNC } else { 0 },
+        notes: Notes {
+            local: v4.then_some(first.local),
+            local_v6: v6.then_some(first.local),
+            refused: None,
+        },
     };
     if flags & MSG_PEEK == 0 {
         let (data, lane) = (first.data, first.lane);
@@ -216,8 +256,19 @@ fn take_datagram(
     Some(Ok(received))
 }
 
-/// `sendmsg` and all simpler calls.
-pub fn send(fd: RawFd, mut from: Gather<'_>, flags: i32, to: Option<SocketAddr>) -> Outcome<usize> {
+/// `send`, `write` and all simpler calls.
+pub fn send(fd: RawFd, from: Gather<'_>, flags: i32, to: Option<SocketAddr>) -> Outcome<usize> {
+    send_as(fd, from, flags, to, Ok(Wishes::default()))
+}
+
+/// `sendmsg`. What control messages say, or an errno for them, is a datagram's.
+pub fn send_as(
+    fd: RawFd,
+    mut from: Gather<'_>,
+    flags: i32,
+    to: Option<SocketAddr>,
+    wishes: Result<Wishes, i32>,
+) -> Outcome<usize> {
     signals::reset();
     let mut core = lock();
     let id = socket_of(&core, fd)?;
@@ -226,10 +277,16 @@ pub fn send(fd: RawFd, mut from: Gather<'_>, flags: i32, to: Option<SocketAddr>)
     let nonblocking = socket.nonblocking || flags & MSG_DONTWAIT != 0;
     match &socket.kind {
         Kind::Linux | Kind::Lost => return Err(Instead::Linux),
-        Kind::Idle { stream: false, .. } => return first_datagram(core, fd, id, from, flags, to),
+        Kind::Idle { stream: false, .. } => {
+            become_ours(core, fd, id, to)?;
+            return send_as(fd, from, flags, to, wishes);
+        }
         Kind::Idle { .. } => return Err(Instead::Linux),
         Kind::Listener(_) => return Err(libc::EPIPE.into()),
-        Kind::Datagrams(_) => return send_datagram(core, id, &mut from, to, nonblocking, timeout),
+        Kind::Datagrams(_) => {
+            let datagram = Datagram { to, wishes: wishes?, len: from.left() };
+            return send_datagram(core, id, &mut from, datagram, nonblocking, timeout);
+        }
         Kind::Stream(_) => {}
     }
     let mut total = 0;
@@ -295,14 +352,7 @@ fn give_bytes(
 }
 
 /// The destination of an undecided socket's first datagram decides whose it is.
-fn first_datagram(
-    mut core: Guard,
-    fd: RawFd,
-    id: Id,
-    from: Gather<'_>,
-    flags: i32,
-    to: Option<SocketAddr>,
-) -> Outcome<usize> {
+fn become_ours(mut core: Guard, fd: RawFd, id: Id, to: Option<SocketAddr>) -> Outcome<()> {
     let Some(to) = to else { return Err(Instead::Linux) };
     if core.routes.connect(to.ip()) == Whose::Linux {
         // A bound one stays open for both until IX is asked for.
@@ -312,30 +362,41 @@ fn first_datagram(
         }
         return Err(Instead::Linux);
     }
-    ops::become_datagrams(core, id)?;
-    send(fd, from, flags, Some(to))
+    ops::become_datagrams(core, id)
+}
+
+/// A datagram that a program wants to send.
+#[derive(Clone, Copy)]
+struct Datagram {
+    to: Option<SocketAddr>,
+    wishes: Wishes,
+    len: usize,
 }
 
 fn send_datagram(
     mut core: Guard,
     id: Id,
     from: &mut Gather<'_>,
-    to: Option<SocketAddr>,
+    datagram: Datagram,
     nonblocking: bool,
     timeout: Option<Duration>,
 ) -> Outcome<usize> {
-    let len = from.left();
-    if len > DATAGRAM_MAX {
+    if datagram.len > DATAGRAM_MAX {
         return Err(libc::EMSGSIZE.into());
     }
-    let elsewhere = to.is_some_and(|to| core.routes.connect(to.ip()) == Whose::Linux);
+    let elsewhere = datagram.to.is_some_and(|to| core.routes.connect(to.ip()) == Whose::Linux);
     if elsewhere {
         let text = "a UDP socket of IX sends to Linux's side: it cannot; use a socket for each";
         crate::log::once(crate::log::Once::Datagram, text);
         return Err(libc::ENETUNREACH.into());
     }
+    if let Some(from) = datagram.wishes.from
+        && own_address(&mut core, id, datagram.to) != Some(from.into())
+    {
+        return Err(libc::ENETUNREACH.into());
+    }
     drive::enter(&mut core)?;
-    let mut attempt = |core: &mut Core| give_datagram(core, id, from, len, to);
+    let mut attempt = |core: &mut Core| give_datagram(core, id, from, datagram);
     if let Some(done) = attempt(&mut core) {
         return Ok(done?);
     }
@@ -346,23 +407,32 @@ fn send_datagram(
     Ok(block(core, id, timeout, attempt)?)
 }
 
+/// Where a datagram comes from: the address that the socket is bound to, else the one that the way to
+/// the peer begins at.
+fn own_address(core: &mut Core, id: Id, to: Option<SocketAddr>) -> Option<IpAddr> {
+    let socket = core.sockets.get_mut(id)?;
+    let bound = socket.bound.map(|at| at.ip()).filter(|ip| !ip.is_unspecified());
+    let to = to.or(socket.datagrams()?.peer)?;
+    bound.or_else(|| core.routes.own_towards(to.ip()).map(IpAddr::V4))
+}
+
 fn give_datagram(
     core: &mut Core,
     id: Id,
     from: &mut Gather<'_>,
-    len: usize,
-    to: Option<SocketAddr>,
+    datagram: Datagram,
 ) -> Option<Result<usize, i32>> {
     let Core { sockets, lanes, .. } = core;
     let Some(socket) = sockets.get_mut(id) else { return Some(Err(libc::EBADF)) };
     let limit = socket.options.send_buffer;
+    let usual = socket.options.marks;
     let Lane { tx, starved, .. } = &mut lanes[socket.lane];
     match socket.take_error() {
         0 => {}
         errno => return Some(Err(errno)),
     }
     let Some(udp) = socket.datagrams() else { return Some(Err(libc::EBADF)) };
-    let Some(to) = to.or(udp.peer) else { return Some(Err(libc::EDESTADDRREQ)) };
+    let Some(to) = datagram.to.or(udp.peer) else { return Some(Err(libc::EDESTADDRREQ)) };
     if udp.write_shut {
         return Some(Err(libc::EPIPE));
     }
@@ -375,6 +445,7 @@ fn give_datagram(
     if udp.flying >= limit {
         return None;
     }
+    let len = datagram.len;
     let Some(mut memory) = tx.as_ref().and_then(|tx| tx.0.alloc(len)) else {
         *starved = true;
         return None;
@@ -384,7 +455,9 @@ fn give_datagram(
         from.advance(n);
     }
     udp.flying += len.max(1);
-    udp.outbox.push_back((memory, to));
+    let Wishes { ttl, tos, .. } = datagram.wishes;
+    let marks = Marks { ttl: ttl.unwrap_or(usual.ttl), tos: tos.unwrap_or(usual.tos) };
+    udp.outbox.push_back(Outgoing { memory, to, marks });
     core.touch(id);
     Some(Ok(len))
 }

@@ -3,11 +3,13 @@ use super::{answer, fail};
 use crate::fds::{self, Entry};
 use crate::ops::{self, Instead};
 use crate::sync::lock;
-use crate::{log, real, transfer};
+use crate::{log, mem, real, transfer};
 use libc::{F_DUPFD, F_DUPFD_CLOEXEC, O_NONBLOCK, c_int, c_uint, c_ulong};
 
 /// Linux's number, which the `libc` crate lacks.
 const F_SETSIG: c_int = 10;
+/// The same.
+const SIOCATMARK: c_ulong = 0x8905;
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn close(fd: c_int) -> c_int {
@@ -183,7 +185,11 @@ pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> 
     if !fds::is_ours(fd) {
         return on_linux() as c_int;
     }
+    let has_int = mem::is_possible(argument as *const c_int, size_of::<c_int>());
     match request {
+        libc::FIONBIO | libc::FIONREAD | libc::TIOCOUTQ | SIOCATMARK if !has_int => {
+            fail(libc::EFAULT) as c_int
+        }
         libc::FIONBIO => {
             // SAFETY: for this request the argument is a pointer to an int.
             let on = unsafe { *(argument as *const c_int) } != 0;
@@ -208,8 +214,8 @@ pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> 
             });
             answer(fd, queued, on_linux) as c_int
         }
-        // `SIOCATMARK`: urgent data comes in line, so nothing is before a mark.
-        0x8905 if transfer::queued(fd) != Err(Instead::Linux) => {
+        // Urgent data comes in line, so nothing is before a mark.
+        SIOCATMARK if transfer::queued(fd) != Err(Instead::Linux) => {
             // SAFETY: for this request the argument is a pointer to an int.
             unsafe { *(argument as *mut c_int) = 0 };
             0

@@ -83,6 +83,11 @@ pub unsafe extern "C" fn accept4(
         return on_linux();
     }
     match ops::accept(fd, flags, on_linux) {
+        Ok((new, Some(_))) if !address.is_null() && !has_room(address, len) => {
+            // SAFETY: as `close`: nobody knows of it.
+            unsafe { super::descriptors::close(new) };
+            fail(libc::EFAULT) as c_int
+        }
         Ok((new, Some((peer, ipv6)))) => {
             // SAFETY: the program has room for an address there, or passes null.
             unsafe { mem::write_address(peer, ipv6, address, len) };
@@ -104,6 +109,11 @@ pub unsafe extern "C" fn shutdown(fd: c_int, how: c_int) -> c_int {
     answer(fd, ops::shutdown(fd, how).map(|()| 0), on_linux) as c_int
 }
 
+/// Whether an address can be written there.
+fn has_room(to: *const sockaddr, len: *const socklen_t) -> bool {
+    mem::is_possible(to, 1) && mem::is_possible(len, size_of::<socklen_t>())
+}
+
 /// # Safety
 /// As `mem::write_address`; what can be no address is EFAULT.
 unsafe fn write_name(
@@ -112,7 +122,7 @@ unsafe fn write_name(
     len: *mut socklen_t,
 ) -> Outcome<isize> {
     let (at, ipv6) = name?;
-    if !mem::is_possible(to, 1) || !mem::is_possible(len, 4) {
+    if !has_room(to, len) {
         return Err(libc::EFAULT.into());
     }
     // SAFETY: the caller's promise.
@@ -165,7 +175,8 @@ pub unsafe extern "C" fn setsockopt(
     if !fds::is_ours(fd) {
         return on_linux();
     }
-    let bytes = if value.is_null() || len as c_int <= 0 {
+    let bytes = if len as c_int <= 0 || !mem::is_possible(value, len as usize) {
+        // Linux says what is wrong with it.
         &[]
     } else {
         // SAFETY: the program passes a value of this length.
@@ -198,7 +209,7 @@ pub unsafe extern "C" fn getsockopt(
         Ok(None) | Err(Instead::Linux) => return linux(fd, on_linux),
         Err(Instead::Errno(errno)) => return fail(errno) as c_int,
     };
-    if value.is_null() || len.is_null() {
+    if !mem::is_possible(value, 1) || !mem::is_possible(len, size_of::<socklen_t>()) {
         return fail(libc::EFAULT) as c_int;
     }
     // SAFETY: the program's own length, which waits for this call.

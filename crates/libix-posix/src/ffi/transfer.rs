@@ -1,10 +1,10 @@
 //! Bytes in and out.
 use super::{answer, fail};
 use crate::fds::{self, Entry};
-use crate::mem::{self, Gather, Scatter};
+use crate::mem::{self, Gather, Scatter, is_possible};
 use crate::ops::{Instead, Outcome};
 use crate::transfer::{self, Received};
-use crate::{log, real};
+use crate::{control, log, real};
 use libc::{
     MSG_NOSIGNAL, MSG_WAITFORONE, c_int, c_uint, c_void, iovec, mmsghdr, msghdr, off_t, size_t,
     sockaddr, socklen_t, ssize_t, timespec,
@@ -66,8 +66,9 @@ pub unsafe extern "C" fn readv(fd: c_int, to: *const iovec, count: c_int) -> ssi
         return on_linux();
     }
     // SAFETY: the program passes an array of so many pieces.
-    let Some(pieces) = (unsafe { mem::pieces(to, count as usize) }) else {
-        return fail(libc::EINVAL);
+    let pieces = match unsafe { mem::pieces(to, count as usize, libc::EINVAL) } {
+        Ok(pieces) => pieces,
+        Err(errno) => return fail(errno),
     };
     // SAFETY: the program lets this call write to its pieces.
     let scatter = unsafe { Scatter::new(pieces) };
@@ -123,6 +124,10 @@ pub unsafe extern "C" fn recvfrom(
     // SAFETY: the program lets this call write to its pieces.
     let received = transfer::receive(fd, unsafe { Scatter::new(&piece) }, flags);
     if let Ok(Received { from: sender, ipv6, .. }) = received {
+        let has_room = is_possible(from, 1) && is_possible(from_len, size_of::<socklen_t>());
+        if !from.is_null() && !has_room {
+            return fail(libc::EFAULT);
+        }
         // SAFETY: the program has room for an address there, or passes null.
         unsafe { write_sender(sender, ipv6, from, from_len) };
     }
@@ -167,15 +172,19 @@ pub unsafe extern "C" fn __recvfrom_chk(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
     // SAFETY: the C library's `recvmsg` gets the program's own arguments.
-    let on_linux = || unsafe { real::recvmsg(fd, message, flags) };
+    let on_linux = move || unsafe { real::recvmsg(fd, message, flags) };
     if !fds::is_ours(fd) {
         return on_linux();
     }
-    // SAFETY: null, or a structure of the program's, which waits for this call.
-    let Some(header) = (unsafe { message.as_mut() }) else { return fail(libc::EFAULT) };
+    if !is_possible(message, size_of::<msghdr>()) {
+        return fail(libc::EFAULT);
+    }
+    // SAFETY: a structure of the program's, which waits for this call.
+    let header = unsafe { &mut *message };
     // SAFETY: the program passes an array of so many pieces.
-    let Some(pieces) = (unsafe { mem::pieces(header.msg_iov, header.msg_iovlen) }) else {
-        return fail(libc::EMSGSIZE);
+    let pieces = match unsafe { mem::pieces(header.msg_iov, header.msg_iovlen, libc::EMSGSIZE) } {
+        Ok(pieces) => pieces,
+        Err(errno) => return fail(errno),
     };
     // SAFETY: the program lets this call write to its pieces.
     let received = transfer::receive(fd, unsafe { Scatter::new(pieces) }, flags);
@@ -183,8 +192,9 @@ pub unsafe extern "C" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) 
         let len = &raw mut header.msg_namelen;
         // SAFETY: the program has room for an address there, or passes null.
         unsafe { write_sender(received.from, received.ipv6, header.msg_name.cast(), len) };
-        header.msg_controllen = 0;
         header.msg_flags = received.flags | flags & libc::MSG_CMSG_CLOEXEC;
+        // SAFETY: the program has room there as the header says.
+        unsafe { control::tell(header, &received.notes, received.ipv6) };
     }
     answer(fd, received.map(|received| received.bytes), on_linux)
 }
@@ -200,6 +210,9 @@ pub unsafe extern "C" fn recvmmsg(
     if !fds::is_ours(fd) {
         // SAFETY: the C library's `recvmmsg` gets the program's own arguments.
         return unsafe { real::recvmmsg(fd, messages, count, flags, timeout) };
+    }
+    if count > 0 && !is_possible(messages, count as usize * size_of::<mmsghdr>()) {
+        return fail(libc::EFAULT) as c_int;
     }
     let mut flags = flags;
     let wait_for_one = flags & MSG_WAITFORONE != 0;
@@ -240,8 +253,9 @@ pub unsafe extern "C" fn writev(fd: c_int, from: *const iovec, count: c_int) -> 
         return on_linux();
     }
     // SAFETY: the program passes an array of so many pieces.
-    let Some(pieces) = (unsafe { mem::pieces(from, count as usize) }) else {
-        return fail(libc::EINVAL);
+    let pieces = match unsafe { mem::pieces(from, count as usize, libc::EINVAL) } {
+        Ok(pieces) => pieces,
+        Err(errno) => return fail(errno),
     };
     // SAFETY: the program leaves its pieces alone during this call.
     sent(fd, transfer::send(fd, unsafe { Gather::new(pieces) }, 0, None), 0, on_linux)
@@ -294,6 +308,9 @@ unsafe fn destination(
     to: *const sockaddr,
     len: socklen_t,
 ) -> Result<Option<std::net::SocketAddr>, i32> {
+    if !to.is_null() && len > 0 && !is_possible(to, len as usize) {
+        return Err(libc::EFAULT);
+    }
     // SAFETY: the program passes an address and its length, or null.
     match unsafe { mem::family(to, len) } {
         None | Some(libc::AF_UNSPEC) => Ok(None),
@@ -309,19 +326,26 @@ pub unsafe extern "C" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int
     if !fds::is_ours(fd) {
         return on_linux();
     }
-    // SAFETY: null, or a structure of the program's, which waits for this call.
-    let Some(header) = (unsafe { message.as_ref() }) else { return fail(libc::EFAULT) };
+    if !is_possible(message, size_of::<msghdr>()) {
+        return fail(libc::EFAULT);
+    }
+    // SAFETY: a structure of the program's, which waits for this call.
+    let header = unsafe { &*message };
     // SAFETY: the program passes an array of so many pieces.
-    let Some(pieces) = (unsafe { mem::pieces(header.msg_iov, header.msg_iovlen) }) else {
-        return fail(libc::EMSGSIZE);
+    let pieces = match unsafe { mem::pieces(header.msg_iov, header.msg_iovlen, libc::EMSGSIZE) } {
+        Ok(pieces) => pieces,
+        Err(errno) => return fail(errno),
     };
     // SAFETY: the program passes an address and its length, or null.
     let to = match unsafe { destination(header.msg_name.cast(), header.msg_namelen) } {
         Ok(to) => to,
         Err(errno) => return fail(errno),
     };
+    // SAFETY: a message of the program's, which waits for this call.
+    let wishes = unsafe { control::wishes(header) };
     // SAFETY: the program leaves its pieces alone during this call.
-    sent(fd, transfer::send(fd, unsafe { Gather::new(pieces) }, flags, to), flags, on_linux)
+    let gather = unsafe { Gather::new(pieces) };
+    sent(fd, transfer::send_as(fd, gather, flags, to, wishes), flags, on_linux)
 }
 
 #[unsafe(no_mangle)]
@@ -336,6 +360,9 @@ pub unsafe extern "C" fn sendmmsg(
         return unsafe { real::sendmmsg(fd, messages, count, flags) };
     }
     let count = count.min(libc::UIO_MAXIOV as c_uint);
+    if count > 0 && !is_possible(messages, count as usize * size_of::<mmsghdr>()) {
+        return fail(libc::EFAULT) as c_int;
+    }
     for index in 0..count {
         // SAFETY: below `count`, which says how many messages there are.
         let message = unsafe { &mut *messages.add(index as usize) };

@@ -1,6 +1,7 @@
 //! Waiting for several descriptors.
 use super::answer;
-use crate::ops::{self, Instead};
+use crate::mem::is_possible;
+use crate::ops::{self, Instead, Outcome};
 use crate::{fds, log, poll, ready, real, signals};
 use core::ptr::null_mut;
 use libc::{c_int, epoll_event, fd_set, nfds_t, pollfd, sigset_t, size_t, timespec, timeval};
@@ -10,10 +11,13 @@ use std::time::{Duration, Instant};
 ///
 /// # Safety
 /// `mask` is null or points to a mask.
-unsafe fn with_mask<R>(mask: *const sigset_t, call: impl FnOnce() -> R) -> R {
+unsafe fn with_mask<R>(mask: *const sigset_t, call: impl FnOnce() -> Outcome<R>) -> Outcome<R> {
     signals::reset();
     if mask.is_null() {
         return call();
+    }
+    if !is_possible(mask, 8) {
+        return Err(libc::EFAULT.into());
     }
     let mut before = core::mem::MaybeUninit::<sigset_t>::zeroed();
     // A handler that waits for its turn runs in the first of these, and ends the call.
@@ -32,13 +36,28 @@ unsafe fn with_mask<R>(mask: *const sigset_t, call: impl FnOnce() -> R) -> R {
 /// # Safety
 /// `time` is null or can be read.
 unsafe fn until(time: *const timespec) -> Result<Option<Instant>, i32> {
-    // SAFETY: null, or a structure of the program's, which waits for this call.
-    let Some(time) = (unsafe { time.as_ref() }) else { return Ok(None) };
+    // SAFETY: the caller's promise.
+    let time = unsafe { duration(time) }?;
+    Ok(time.and_then(|time| Instant::now().checked_add(time)))
+}
+
+/// How long a wait is; `None` for null: for ever.
+///
+/// # Safety
+/// `time` is null or can be read.
+unsafe fn duration(time: *const timespec) -> Result<Option<Duration>, i32> {
+    if time.is_null() {
+        return Ok(None);
+    }
+    if !is_possible(time, size_of::<timespec>()) {
+        return Err(libc::EFAULT);
+    }
+    // SAFETY: a structure of the program's, which waits for this call.
+    let time = unsafe { &*time };
     if time.tv_sec < 0 || !(0..1_000_000_000).contains(&time.tv_nsec) {
         return Err(libc::EINVAL);
     }
-    let time = Duration::new(time.tv_sec as u64, time.tv_nsec as u32);
-    Ok(Instant::now().checked_add(time))
+    Ok(Some(Duration::new(time.tv_sec as u64, time.tv_nsec as u32)))
 }
 
 #[unsafe(no_mangle)]
@@ -73,8 +92,9 @@ pub unsafe extern "C" fn epoll_ctl(
     if !fds::is_ours(set) {
         return on_linux();
     }
-    // SAFETY: null, or a structure of the program's, which waits for this call.
-    let event = unsafe { event.as_ref() }.copied();
+    let has_event = is_possible(event, size_of::<epoll_event>());
+    // SAFETY: a structure of the program's, which waits for this call.
+    let event = has_event.then(|| unsafe { event.read_unaligned() });
     let outcome = ready::control(set, op, fd, event, on_linux).map(|n| n as isize);
     if outcome == Err(Instead::Linux)
         && let Err(errno) = ops::before_linux(fd)
@@ -105,14 +125,17 @@ pub unsafe extern "C" fn epoll_pwait(
 ) -> c_int {
     // SAFETY: the C library's `epoll_pwait` gets the program's own arguments.
     let on_linux = || unsafe { real::epoll_pwait(set, events, count, timeout_ms, mask) as isize };
-    if !fds::is_ours(set) || count <= 0 || events.is_null() {
+    if !fds::is_ours(set) || count <= 0 {
         return on_linux() as c_int;
+    }
+    if !is_possible(events, count as usize * size_of::<epoll_event>()) {
+        return super::fail(libc::EFAULT) as c_int;
     }
     // SAFETY: the program has room for so many events there.
     let slice = unsafe { core::slice::from_raw_parts_mut(events, count as usize) };
-    let until = ready::until_ms(timeout_ms);
+    let timeout = u64::try_from(timeout_ms).ok().map(Duration::from_millis);
     // SAFETY: null, or a mask of the program's.
-    let outcome = unsafe { with_mask(mask, || ready::wait_set(set, slice, until)) };
+    let outcome = unsafe { with_mask(mask, || ready::wait_set(set, slice, timeout)) };
     answer(set, outcome, on_linux) as c_int
 }
 
@@ -128,18 +151,21 @@ pub unsafe extern "C" fn epoll_pwait2(
     let on_linux = || unsafe {
         libc::syscall(libc::SYS_epoll_pwait2, set, events, count, timeout, mask, 8) as isize
     };
-    if !fds::is_ours(set) || count <= 0 || events.is_null() {
+    if !fds::is_ours(set) || count <= 0 {
         return on_linux() as c_int;
     }
+    if !is_possible(events, count as usize * size_of::<epoll_event>()) {
+        return super::fail(libc::EFAULT) as c_int;
+    }
     // SAFETY: null, or a time of the program's.
-    let until = match unsafe { until(timeout) } {
-        Ok(until) => until,
+    let timeout = match unsafe { duration(timeout) } {
+        Ok(timeout) => timeout,
         Err(errno) => return super::fail(errno) as c_int,
     };
     // SAFETY: the program has room for so many events there.
     let slice = unsafe { core::slice::from_raw_parts_mut(events, count as usize) };
     // SAFETY: null, or a mask of the program's.
-    let outcome = unsafe { with_mask(mask, || ready::wait_set(set, slice, until)) };
+    let outcome = unsafe { with_mask(mask, || ready::wait_set(set, slice, timeout)) };
     answer(set, outcome, on_linux) as c_int
 }
 
@@ -147,7 +173,7 @@ pub unsafe extern "C" fn epoll_pwait2(
 pub unsafe extern "C" fn poll(fds: *mut pollfd, count: nfds_t, timeout_ms: c_int) -> c_int {
     // SAFETY: the C library's `poll` gets the program's own arguments.
     let on_linux = || unsafe { real::poll(fds, count, timeout_ms) as isize };
-    if count == 0 || fds.is_null() {
+    if count == 0 || !is_possible(fds, (count as usize).saturating_mul(size_of::<pollfd>())) {
         return on_linux() as c_int;
     }
     signals::reset();
@@ -179,7 +205,7 @@ pub unsafe extern "C" fn ppoll(
 ) -> c_int {
     // SAFETY: the C library's `ppoll` gets the program's own arguments.
     let on_linux = || unsafe { real::ppoll(fds, count, timeout, mask) as isize };
-    if count == 0 || fds.is_null() {
+    if count == 0 || !is_possible(fds, (count as usize).saturating_mul(size_of::<pollfd>())) {
         return on_linux() as c_int;
     }
     // SAFETY: null, or a time of the program's.
@@ -209,6 +235,12 @@ pub unsafe extern "C" fn __ppoll_chk(
     unsafe { ppoll(fds, count, timeout, mask) }
 }
 
+/// Whether each of these is null or can be a set of `count` bits.
+fn are_sets(sets: [*mut fd_set; 3], count: c_int) -> bool {
+    let bytes = (count.max(0) as usize).div_ceil(64) * 8;
+    sets.into_iter().all(|set| set.is_null() || is_possible(set, bytes))
+}
+
 /// The words of a set that hold bits below `count`.
 ///
 /// # Safety
@@ -232,7 +264,8 @@ pub unsafe extern "C" fn select(
 ) -> c_int {
     // SAFETY: the C library's `select` gets the program's own arguments.
     let on_linux = || unsafe { real::select(count, read, write, except, timeout) as isize };
-    if count <= 0 {
+    let has_time = timeout.is_null() || is_possible(timeout, size_of::<timeval>());
+    if count <= 0 || !has_time || !are_sets([read, write, except], count) {
         return on_linux() as c_int;
     }
     let start = Instant::now();
@@ -271,7 +304,7 @@ pub unsafe extern "C" fn pselect(
 ) -> c_int {
     // SAFETY: the C library's `pselect` gets the program's own arguments.
     let on_linux = || unsafe { real::pselect(count, read, write, except, timeout, mask) as isize };
-    if count <= 0 {
+    if count <= 0 || !are_sets([read, write, except], count) {
         return on_linux() as c_int;
     }
     // SAFETY: null, or a time of the program's.

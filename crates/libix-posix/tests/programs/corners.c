@@ -914,6 +914,8 @@ static void taken_unread(int bytes)
     SAY(sent > 0);
     close(l);
     long taken = tell("fill");
+    /* The peer may have been told of a window before anybody could say how small it should be. */
+    SAY(taken <= 2 * bytes + 65536);
     SAY(tell("recv %ld", sent) == sent);
     /* It opens again as it is read. */
     long have = 0;
@@ -1228,8 +1230,61 @@ static void faults(void)
     SAY(getsockopt(fd, SOL_SOCKET, SO_ERROR, NULL, &len));
     SAY(bind(fd, NULL, 16));
     SAY(connect(fd, NULL, 16));
+    SAY(bind(fd, wrong, 16));
+    SAY(setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, wrong, 4));
+    SAY(setsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, wrong, 4));
+    SAY(getsockopt(fd, SOL_SOCKET, SO_ERROR, wrong, &len));
+    SAY(getsockopt(fd, SOL_SOCKET, SO_ERROR, &len, wrong));
+    SAY(getpeername(fd, wrong, &len));
+    SAY(getsockname(fd, (struct sockaddr *)&got, wrong));
+    SAY(ioctl(fd, FIONREAD, wrong));
+    SAY(ioctl(fd, FIONBIO, wrong));
+    SAY(ioctl(fd, SIOCATMARK, NULL));
+    SAY(readv(fd, wrong, 1));
+    SAY(writev(fd, wrong, 1));
+    SAY(writev(fd, NULL, 0));
+    SAY(recvmsg(fd, NULL, 0));
+    SAY(recvmsg(fd, wrong, 0));
+    SAY(sendmsg(fd, wrong, 0));
+    struct msghdr message = {.msg_iov = wrong, .msg_iovlen = 1};
+    SAY(sendmsg(fd, &message, 0));
+    SAY(recvmsg(fd, &message, 0));
+    /* Waits that have something to say. */
+    struct epoll_event in = {EPOLLOUT};
+    int set = epoll_create1(0);
+    SAY(epoll_ctl(set, EPOLL_CTL_ADD, fd, NULL));
+    SAY(epoll_ctl(set, EPOLL_CTL_ADD, fd, wrong));
+    SAY(epoll_ctl(set, EPOLL_CTL_ADD, fd, &in));
+    SAY(epoll_ctl(set, EPOLL_CTL_MOD, fd, wrong));
+    SAY(epoll_wait(set, wrong, 8, 0));
+    SAY(epoll_ctl(set, EPOLL_CTL_DEL, fd, wrong));
+    SAY(poll(wrong, 1, 0));
+    SAY(ppoll(wrong, 1, NULL, NULL));
+    struct pollfd one = {fd, POLLOUT};
+    SAY(ppoll(&one, 1, NULL, wrong));
+    SAY(select(fd + 1, wrong, NULL, NULL, NULL));
+    close(set);
+    close(fd);
+    int l = listener(own_ip, 8);
+    tell("dial %d", port_of(l));
+    SAY(soon(l, POLLIN));
+    SAY(accept(l, wrong, &len));
+    close(l);
+    fd = socket(AF_INET, SOCK_DGRAM, 0);
+    got = address(own_ip, 0);
+    bind(fd, (struct sockaddr *)&got, sizeof got);
+    SAY(sendto(fd, "x", 1, 0, wrong, 16));
+    tell("udp %d", port_of(fd));
+    tell("usend 5");
+    SAY(soon(fd, POLLIN));
+    len = sizeof got;
+    SAY(recvfrom(fd, buffer, 10, 0, wrong, &len));
+    SAY(recvmmsg(fd, wrong, 1, MSG_DONTWAIT, NULL));
+    SAY(sendmmsg(fd, wrong, 1, 0));
     close(fd);
 }
+
+#include "datagram_cases.h"
 
 /* All ports of the range that programs are given are bound. */
 static void ports(void)
@@ -1389,6 +1444,8 @@ int main(int argc, char **argv)
         {"nested", nested},           {"faults", faults},       {"shared_datagrams", shared_datagrams},
         {"ports", ports},             {"buffers", buffers},       {"itself", itself},
         {"urgent", urgent},           {"no_ports", no_ports},
+        {"marks", marks},             {"packet_info", packet_info},
+        {"refused", refused},
     };
     for (unsigned i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         if (argc > 5 && strcmp(argv[5], cases[i].name))

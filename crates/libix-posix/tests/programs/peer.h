@@ -47,6 +47,25 @@ static inline int port_of(int fd)
     return getsockname(fd, (struct sockaddr *)&at, &len) < 0 ? -1 : ntohs(at.sin_port);
 }
 
+/* Receives a datagram; its time to live and type of service, as 1000 * TTL + TOS. */
+static long marks_of(int fd)
+{
+    char byte, room[100];
+    struct iovec piece = {&byte, 1};
+    struct msghdr message = {.msg_iov = &piece, .msg_iovlen = 1, .msg_control = room,
+                             .msg_controllen = sizeof room};
+    if (recvmsg(fd, &message, 0) < 0)
+        return -errno;
+    int ttl = 0, tos = 0;
+    for (struct cmsghdr *head = CMSG_FIRSTHDR(&message); head; head = CMSG_NXTHDR(&message, head)) {
+        if (head->cmsg_type == IP_TTL)
+            memcpy(&ttl, CMSG_DATA(head), sizeof ttl);
+        if (head->cmsg_type == IP_TOS)
+            tos = *CMSG_DATA(head);
+    }
+    return 1000l * ttl + tos;
+}
+
 /* The peer: serves one subject, then ends. */
 static int serve(int port)
 {
@@ -130,6 +149,8 @@ static int serve(int port)
             answer = close(l);
         } else if (!strcmp(word, "udp")) {
             u = socket(AF_INET, SOCK_DGRAM, 0);
+            setsockopt(u, IPPROTO_IP, IP_RECVTTL, &one, sizeof one);
+            setsockopt(u, IPPROTO_IP, IP_RECVTOS, &one, sizeof one);
             at = address("0.0.0.0", 0);
             bind(u, (struct sockaddr *)&at, sizeof at);
             struct timeval limit = {.tv_sec = 5};
@@ -141,6 +162,10 @@ static int serve(int port)
             answer = sendto(u, bytes, number, 0, (struct sockaddr *)&subject, sizeof subject);
         } else if (!strcmp(word, "urecv")) {
             answer = recv(u, bytes, sizeof bytes, 0);
+        } else if (!strcmp(word, "umarks")) {
+            answer = marks_of(u);
+        } else if (!strcmp(word, "uclose")) {
+            answer = close(u);
         } else {
             answer = -EINVAL;
         }

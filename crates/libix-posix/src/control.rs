@@ -1,0 +1,252 @@
+//! Control messages (cmsg(3)) of datagrams: what the program says of one that it sends, and what it is
+//! told of one that came, or that did not arrive.
+use crate::mem::{self, is_possible};
+use crate::socket::Refused;
+use crate::transfer::{Notes, Wishes};
+use libc::{
+    CMSG_DATA, CMSG_LEN, CMSG_SPACE, IP_PKTINFO, IP_RECVERR, IP_TOS, IP_TTL, IPPROTO_IP,
+    IPPROTO_IPV6, IPV6_PKTINFO, IPV6_RECVERR, MSG_CTRUNC, SCM_RIGHTS, SOL_SOCKET, c_int, cmsghdr,
+    msghdr, size_t, sockaddr,
+};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+const HEADER: usize = size_of::<cmsghdr>();
+
+/// What is said of a datagram; an errno where Linux has one for it.
+///
+/// # Safety
+/// The program's message, which waits for this call.
+pub unsafe fn wishes(message: &msghdr) -> Result<Wishes, i32> {
+    let mut wishes = Wishes::default();
+    let len = message.msg_controllen;
+    if len == 0 {
+        return Ok(wishes);
+    }
+    if !is_possible(message.msg_control, len) {
+        return Err(libc::EFAULT);
+    }
+    // SAFETY: so many bytes of the program's, which it leaves alone during this call.
+    let all: &[u8] = unsafe { core::slice::from_raw_parts(message.msg_control.cast(), len) };
+    let mut at = 0;
+    while let Some(head) = all.get(at..at + HEADER) {
+        // SAFETY: so many bytes, and any are a header.
+        let head = unsafe { head.as_ptr().cast::<cmsghdr>().read_unaligned() };
+        let value = all.get(at + HEADER..at.saturating_add(head.cmsg_len)).ok_or(libc::EINVAL)?;
+        take(&mut wishes, head.cmsg_level, head.cmsg_type, value)?;
+        at = at.saturating_add(head.cmsg_len.next_multiple_of(size_of::<size_t>()));
+    }
+    Ok(wishes)
+}
+
+/// Notes one that has this value.
+fn take(wishes: &mut Wishes, level: c_int, kind: c_int, value: &[u8]) -> Result<(), i32> {
+    let int = |bytes: &[u8]| bytes.try_into().map(i32::from_ne_bytes).map_err(|_| libc::EINVAL);
+    match (level, kind) {
+        (IPPROTO_IP, IP_TTL) => match int(value)? {
+            ttl @ 1..=255 => wishes.ttl = Some(ttl as u8),
+            _ => return Err(libc::EINVAL),
+        },
+        (IPPROTO_IP, IP_TOS) => match value {
+            [tos] => wishes.tos = Some(*tos),
+            _ => wishes.tos = Some(u8::try_from(int(value)?).map_err(|_| libc::EINVAL)?),
+        },
+        (IPPROTO_IP, IP_PKTINFO) => {
+            let &[_, _, _, _, a, b, c, d, _, _, _, _] = value else { return Err(libc::EINVAL) };
+            let from = Ipv4Addr::new(a, b, c, d);
+            wishes.from = (!from.is_unspecified()).then_some(from);
+        }
+        (IPPROTO_IPV6, IPV6_PKTINFO) => {
+            let address = value.first_chunk::<16>().filter(|_| value.len() == 20);
+            let address = Ipv6Addr::from(*address.ok_or(libc::EINVAL)?);
+            if !address.is_unspecified() {
+                wishes.from = Some(address.to_ipv4_mapped().ok_or(libc::EINVAL)?);
+            }
+        }
+        (SOL_SOCKET, SCM_RIGHTS | libc::SCM_CREDENTIALS) => {}
+        // What else there is depends on the kernel.
+        (SOL_SOCKET | IPPROTO_IP | libc::SOL_UDP, _) => return Err(libc::EINVAL),
+        _ => {}
+    }
+    Ok(())
+}
+
+/// Tells the program of a datagram, and how many bytes that took; `MSG_CTRUNC` if there was no room.
+///
+/// # Safety
+/// The program's message has room where it says.
+pub unsafe fn tell(message: &mut msghdr, notes: &Notes, ipv6: bool) {
+    let mut room = Room { message, used: 0 };
+    if let Some(IpAddr::V4(local)) = notes.local {
+        let local = local.octets();
+        // No interface of Linux's: 0 in its place, as in what a program says itself.
+        let info = [[0; 4], local, local].concat();
+        // SAFETY: the caller's promise.
+        unsafe { room.put(IPPROTO_IP, IP_PKTINFO, &info) };
+    }
+    if let Some(local) = notes.local_v6 {
+        let mapped = match local {
+            IpAddr::V4(v4) => v4.to_ipv6_mapped(),
+            IpAddr::V6(v6) => v6,
+        };
+        // SAFETY: the caller's promise.
+        unsafe { room.put(IPPROTO_IPV6, IPV6_PKTINFO, &[&mapped.octets()[..], &[0; 4]].concat()) };
+    }
+    if let Some(refused) = &notes.refused {
+        let (level, kind) =
+            if ipv6 { (IPPROTO_IPV6, IPV6_RECVERR) } else { (IPPROTO_IP, IP_RECVERR) };
+        // SAFETY: the caller's promise.
+        unsafe { room.put(level, kind, &extended_error(refused, ipv6)) };
+    }
+    let used = room.used;
+    message.msg_controllen = used;
+}
+
+/// `struct sock_extended_err`, and behind it who says so as far as that is known.
+fn extended_error(refused: &Refused, ipv6: bool) -> Vec<u8> {
+    /// ICMP's number of "destination unreachable" (RFC 792).
+    const UNREACHABLE: u8 = 3;
+    let code = match refused.errno {
+        libc::ECONNREFUSED => 3,
+        libc::EMSGSIZE => 4,
+        _ => 1,
+    };
+    let mut bytes = refused.errno.to_ne_bytes().to_vec();
+    bytes.extend([libc::SO_EE_ORIGIN_ICMP, UNREACHABLE, code, 0]);
+    bytes.extend(u32::from(refused.mtu).to_ne_bytes());
+    bytes.extend([0; 4]);
+    let mut offender = [0u8; size_of::<libc::sockaddr_in6>()];
+    let mut len = if ipv6 { offender.len() } else { size_of::<libc::sockaddr_in>() } as u32;
+    let at = &mut offender[..len as usize];
+    if refused.errno == libc::ECONNREFUSED {
+        let from = std::net::SocketAddr::new(refused.to.ip(), 0);
+        // SAFETY: room of ours with its length.
+        unsafe { mem::write_address(from, ipv6, at.as_mut_ptr().cast::<sockaddr>(), &mut len) };
+    }
+    bytes.extend(&*at);
+    bytes
+}
+
+/// The program's room for control messages.
+struct Room<'a> {
+    message: &'a mut msghdr,
+    used: usize,
+}
+
+impl Room<'_> {
+    /// Appends one, as much of it as there is room for.
+    ///
+    /// # Safety
+    /// The program's message has room where it says.
+    unsafe fn put(&mut self, level: c_int, kind: c_int, value: &[u8]) {
+        let left = self.message.msg_controllen.saturating_sub(self.used);
+        if self.message.msg_control.is_null() || left < HEADER {
+            self.message.msg_flags |= MSG_CTRUNC;
+            return;
+        }
+        // SAFETY: sizes only.
+        let (whole, space) =
+            unsafe { (CMSG_LEN(value.len() as u32), CMSG_SPACE(value.len() as u32)) };
+        let len = left.min(whole as usize);
+        if len < whole as usize {
+            self.message.msg_flags |= MSG_CTRUNC;
+        }
+        // SAFETY: `len` of the `left` bytes that there is room for, from here on.
+        unsafe {
+            let at = self.message.msg_control.cast::<u8>().add(self.used).cast::<cmsghdr>();
+            let head = cmsghdr { cmsg_len: len, cmsg_level: level, cmsg_type: kind };
+            at.write_unaligned(head);
+            CMSG_DATA(at).copy_from_nonoverlapping(value.as_ptr(), len - HEADER);
+        }
+        self.used += left.min(space as usize);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::ptr::null_mut;
+    use proptest::prelude::*;
+
+    fn message(control: &mut [u8]) -> msghdr {
+        msghdr {
+            msg_name: null_mut(),
+            msg_namelen: 0,
+            msg_iov: null_mut(),
+            msg_iovlen: 0,
+            msg_control: control.as_mut_ptr().cast(),
+            msg_controllen: control.len(),
+            msg_flags: 0,
+        }
+    }
+
+    fn header(len: usize, level: c_int, kind: c_int) -> Vec<u8> {
+        let words = [level.to_ne_bytes(), kind.to_ne_bytes()].concat();
+        [&len.to_ne_bytes()[..], &words].concat()
+    }
+
+    #[test]
+    fn what_is_told_can_be_said() {
+        let local = Some(IpAddr::V4(Ipv4Addr::new(10, 1, 2, 3)));
+        let notes = Notes { local, local_v6: local, refused: None };
+        let mut room = [0u8; 100];
+        let mut message = message(&mut room);
+        // SAFETY: room of ours.
+        unsafe { tell(&mut message, &notes, false) };
+        assert_eq!((message.msg_controllen, message.msg_flags), (32 + 40, 0));
+        // `ipi_spec_dst` is what the next datagram comes from.
+        // SAFETY: as it was told.
+        let wishes = unsafe { wishes(&message) }.unwrap();
+        assert_eq!(wishes, Wishes { from: Some(Ipv4Addr::new(10, 1, 2, 3)), ..Wishes::default() });
+    }
+
+    #[test]
+    fn values_that_cannot_be_are_refused() {
+        let said = |len, level, kind, value: &[u8]| {
+            let mut bytes = [header(len, level, kind), value.to_vec()].concat();
+            // SAFETY: bytes of ours.
+            unsafe { wishes(&message(&mut bytes)) }
+        };
+        let ttl = |value: i32| said(20, IPPROTO_IP, IP_TTL, &value.to_ne_bytes());
+        assert_eq!(ttl(7), Ok(Wishes { ttl: Some(7), ..Wishes::default() }));
+        assert_eq!((ttl(0), ttl(256)), (Err(libc::EINVAL), Err(libc::EINVAL)));
+        let tos = Ok(Wishes { tos: Some(8), ..Wishes::default() });
+        assert_eq!(said(17, IPPROTO_IP, IP_TOS, &[8]), tos);
+        assert_eq!(said(20, IPPROTO_IP, IP_TOS, &8i32.to_ne_bytes()), tos);
+        assert_eq!(said(20, IPPROTO_IP, 999, &[0; 4]), Err(libc::EINVAL));
+        assert_eq!(
+            said(21, IPPROTO_IP, IP_TTL, &[0; 4]),
+            Err(libc::EINVAL),
+            "longer than there is"
+        );
+        assert_eq!(
+            said(15, IPPROTO_IP, IP_TTL, &[0; 4]),
+            Err(libc::EINVAL),
+            "shorter than a header"
+        );
+        assert_eq!(said(16, SOL_SOCKET, SCM_RIGHTS, &[]), Ok(Wishes::default()));
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_an_answer(mut bytes in proptest::collection::vec(any::<u8>(), 0..80)) {
+            // SAFETY: bytes of ours.
+            let _ = unsafe { wishes(&message(&mut bytes)) };
+        }
+
+        #[test]
+        fn what_has_no_room_is_cut(room in 0usize..100, ipv6: bool) {
+            let to = "10.0.0.9:53".parse().unwrap();
+            let refused = Some(Refused { to, errno: libc::ECONNREFUSED, mtu: 0 });
+            let notes = Notes { local: Some(to.ip()), local_v6: None, refused };
+            let mut bytes = [0xa5u8; 120];
+            let mut message = message(&mut bytes[..room]);
+            // SAFETY: room of ours.
+            unsafe { tell(&mut message, &notes, ipv6) };
+            let (used, flags) = (message.msg_controllen, message.msg_flags);
+            prop_assert!(used <= room);
+            prop_assert!(bytes[room..].iter().all(|byte| *byte == 0xa5));
+            let whole = 32 + if ipv6 { 16 + 16 + 28 } else { 16 + 16 + 16 };
+            prop_assert_eq!(flags & MSG_CTRUNC == 0, room >= whole);
+        }
+    }
+}

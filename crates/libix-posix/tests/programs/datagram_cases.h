@@ -1,0 +1,199 @@
+/* Cases of `corners` about what stands in IP headers, and about datagrams that do not arrive. */
+#include <linux/errqueue.h>
+
+/* IP_TTL and IP_TOS, of both kinds of sockets. */
+static void marks(void)
+{
+    static const int names[] = {IP_TTL, IP_TOS}, values[] = {0, 1, 37, 64, 255, 256, -1, 0x48};
+    int l = listener(own_ip, 8), udp = socket(AF_INET, SOCK_DGRAM, 0), value = 9;
+    socklen_t len = sizeof value;
+    SAY(setsockopt(l, IPPROTO_IP, IP_TTL, &value, sizeof value));
+    value = 0x20;
+    SAY(setsockopt(l, IPPROTO_IP, IP_TOS, &value, sizeof value));
+    tell("dial %d", port_of(l));
+    /* Handed on by the listener. */
+    int fd = accept(l, NULL, NULL), fds[] = {fd, udp};
+    close(l);
+    struct sockaddr_in at = address(own_ip, 0);
+    bind(udp, (struct sockaddr *)&at, sizeof at);
+    for (int f = 0; f < 2; f++)
+        for (int n = 0; n < 2; n++) {
+            SAY(getsockopt(fds[f], IPPROTO_IP, names[n], &value, &len));
+            SAY(value);
+            for (unsigned v = 0; v < sizeof values / sizeof values[0]; v++) {
+                SAY(setsockopt(fds[f], IPPROTO_IP, names[n], &values[v], sizeof value));
+                SAY(getsockopt(fds[f], IPPROTO_IP, names[n], &value, &len));
+                SAY(value);
+            }
+        }
+    SAY(write(fd, "marked", 6));
+    SAY(tell("recv 6"));
+    close(fd);
+    /* As the peer sees them. */
+    struct sockaddr_in to = address(peer_ip, tell("udp %d", port_of(udp)));
+    SAY(sendto(udp, "x", 1, 0, (struct sockaddr *)&to, sizeof to));
+    SAY(tell("umarks"));
+    value = 77;
+    SAY(setsockopt(udp, IPPROTO_IP, IP_TTL, &value, sizeof value));
+    value = 0x10;
+    SAY(setsockopt(udp, IPPROTO_IP, IP_TOS, &value, sizeof value));
+    SAY(sendto(udp, "x", 1, 0, (struct sockaddr *)&to, sizeof to));
+    SAY(tell("umarks"));
+    /* Two of one port need not be the same. */
+    char room[100] = {0};
+    struct iovec piece = {"y", 1};
+    struct msghdr message = {.msg_iov = &piece, .msg_iovlen = 1, .msg_name = &to,
+                             .msg_namelen = sizeof to, .msg_control = room};
+    struct cmsghdr *head = (struct cmsghdr *)room;
+    static const int wishes[] = {4, 8, 252, 256, 0, -1};
+    for (unsigned w = 0; w < sizeof wishes / sizeof wishes[0]; w++) {
+        *head = (struct cmsghdr){CMSG_LEN(sizeof(int)), IPPROTO_IP, IP_TTL};
+        memcpy(CMSG_DATA(head), &wishes[w], sizeof(int));
+        message.msg_controllen = CMSG_SPACE(sizeof(int));
+        if (SAY(sendmsg(udp, &message, 0)) > 0)
+            SAY(tell("umarks"));
+        head->cmsg_type = IP_TOS;
+        if (SAY(sendmsg(udp, &message, 0)) > 0)
+            SAY(tell("umarks"));
+    }
+    head->cmsg_type = 12345;
+    SAY(sendmsg(udp, &message, 0));
+    *head = (struct cmsghdr){8, IPPROTO_IP, IP_TTL};
+    SAY(sendmsg(udp, &message, 0));
+    message.msg_control = (void *)16;
+    SAY(sendmsg(udp, &message, 0));
+    SAY(sendto(udp, "x", 1, 0, (struct sockaddr *)&to, sizeof to));
+    SAY(tell("umarks"));
+    close(udp);
+}
+
+static void say_control(struct msghdr *message)
+{
+    struct sockaddr_in own = address(own_ip, 0), peer = address(peer_ip, 0);
+    struct cmsghdr *head = CMSG_FIRSTHDR(message);
+    for (; head; head = CMSG_NXTHDR(message, head)) {
+        printf("  level %d type %d len %d", head->cmsg_level, head->cmsg_type, (int)head->cmsg_len);
+        if (head->cmsg_level == IPPROTO_IP && head->cmsg_type == IP_PKTINFO) {
+            struct in_pktinfo *info = (void *)CMSG_DATA(head);
+            printf(" info %d %d", info->ipi_addr.s_addr == own.sin_addr.s_addr,
+                   info->ipi_spec_dst.s_addr == own.sin_addr.s_addr);
+        }
+        if (head->cmsg_level == IPPROTO_IP && head->cmsg_type == IP_RECVERR) {
+            struct sock_extended_err *e = (void *)CMSG_DATA(head);
+            struct sockaddr_in *from = (struct sockaddr_in *)SO_EE_OFFENDER(e);
+            printf(" error %s origin %d type %d code %d info %d by %d %d", name_of(e->ee_errno),
+                   e->ee_origin, e->ee_type, e->ee_code, (int)e->ee_info, from->sin_family,
+                   from->sin_addr.s_addr == peer.sin_addr.s_addr);
+        }
+        puts("");
+    }
+    printf("  flags %x\n", message->msg_flags);
+}
+
+/* IP_PKTINFO: which address a datagram was sent to, and which one the answer comes from. */
+static void packet_info(void)
+{
+    int fd = socket(AF_INET, SOCK_DGRAM, 0), one = 1, value = 0;
+    socklen_t len = sizeof value;
+    struct sockaddr_in at = address("0.0.0.0", 7777), from;
+    SAY(setsockopt(fd, IPPROTO_IP, IP_PKTINFO, &one, sizeof one));
+    SAY(bind(fd, (struct sockaddr *)&at, sizeof at));
+    SAY(getsockopt(fd, IPPROTO_IP, IP_PKTINFO, &value, &len));
+    SAY(value);
+    tell("udp 7777");
+    char room[100];
+    struct iovec piece = {buffer, 10};
+    struct msghdr message = {.msg_iov = &piece, .msg_iovlen = 1, .msg_name = &from};
+    static const int rooms[] = {100, 32, 28, 20, 16, 15, 0};
+    for (unsigned r = 0; r < sizeof rooms / sizeof rooms[0]; r++) {
+        tell("usend 5");
+        SAY(soon(fd, POLLIN));
+        message.msg_control = room;
+        message.msg_controllen = rooms[r];
+        message.msg_namelen = sizeof from;
+        SAY(recvmsg(fd, &message, 0));
+        SAY(message.msg_controllen);
+        if (rooms[r] >= 28 || rooms[r] < 16)
+            say_control(&message);
+        else
+            SAY(message.msg_flags);
+    }
+    /* What was heard is said back, but for the interface. */
+    tell("usend 5");
+    SAY(soon(fd, POLLIN));
+    message.msg_control = room;
+    message.msg_controllen = sizeof room;
+    message.msg_namelen = sizeof from;
+    SAY(recvmsg(fd, &message, 0));
+    struct in_pktinfo *info = (void *)CMSG_DATA((struct cmsghdr *)room);
+    info->ipi_ifindex = 0;
+    SAY(sendmsg(fd, &message, 0));
+    SAY(tell("urecv"));
+    info->ipi_spec_dst.s_addr = inet_addr(peer_ip);
+    SAY(sendmsg(fd, &message, 0));
+    info->ipi_spec_dst.s_addr = 0;
+    SAY(sendmsg(fd, &message, 0));
+    SAY(tell("urecv"));
+    one = 0;
+    SAY(setsockopt(fd, IPPROTO_IP, IP_PKTINFO, &one, sizeof one));
+    tell("usend 5");
+    message.msg_controllen = sizeof room;
+    SAY(recvmsg(fd, &message, 0));
+    SAY(message.msg_controllen);
+    close(fd);
+}
+
+/* Takes an error from the queue. The bytes of the datagram itself are not compared: IX has none. */
+static void say_error(int fd)
+{
+    char room[200];
+    struct sockaddr_in to = {0};
+    struct iovec piece = {buffer, 10};
+    struct msghdr message = {.msg_iov = &piece, .msg_iovlen = 1, .msg_name = &to,
+                             .msg_namelen = sizeof to, .msg_control = room,
+                             .msg_controllen = sizeof room};
+    if (SAY(recvmsg(fd, &message, MSG_ERRQUEUE | MSG_DONTWAIT) >= 0 ? 0 : -1) < 0)
+        return;
+    SAY(to.sin_addr.s_addr == inet_addr(peer_ip));
+    SAY(message.msg_namelen);
+    message.msg_flags &= ~MSG_TRUNC;
+    say_control(&message);
+}
+
+/* Datagrams to a port that nobody has. */
+static void refused(void)
+{
+    for (int connected = 1; connected >= 0; connected--) {
+        int fd = socket(AF_INET, SOCK_DGRAM, 0), on = 1;
+        struct sockaddr_in at = address(own_ip, 0), to;
+        SAY(bind(fd, (struct sockaddr *)&at, sizeof at));
+        to = address(peer_ip, tell("udp %d", port_of(fd)));
+        tell("uclose");
+        socklen_t len = connected ? 0 : sizeof to;
+        struct sockaddr *name = connected ? NULL : (struct sockaddr *)&to;
+        if (connected)
+            SAY(connect(fd, (struct sockaddr *)&to, sizeof to));
+        SAY(sendto(fd, "one", 3, 0, name, len));
+        SAY(ready(fd, POLLIN, connected ? 3000 : 200));
+        say_error(fd);
+        SAY(recv(fd, buffer, 10, MSG_DONTWAIT));
+        SAY(recv(fd, buffer, 10, MSG_DONTWAIT));
+        SAY(setsockopt(fd, IPPROTO_IP, IP_RECVERR, &on, sizeof on));
+        SAY(sendto(fd, "two", 3, 0, name, len));
+        SAY(soon(fd, POLLIN));
+        SAY(recv(fd, buffer, 10, MSG_DONTWAIT));
+        SAY(ready(fd, POLLIN | POLLOUT, 0));
+        say_error(fd);
+        SAY(so_error(fd));
+        say_error(fd);
+        SAY(ready(fd, POLLIN | POLLOUT, 0));
+        SAY(sendto(fd, "three", 5, 0, name, len));
+        SAY(soon(fd, POLLIN));
+        SAY(so_error(fd));
+        on = 0;
+        SAY(setsockopt(fd, IPPROTO_IP, IP_RECVERR, &on, sizeof on));
+        say_error(fd);
+        SAY(ready(fd, POLLIN | POLLOUT, 0));
+        close(fd);
+    }
+}
