@@ -59,7 +59,12 @@ pub fn measure(lab: &Lab, args: &BenchArgs, notes: &mut Vec<String>) -> Result<V
     let (seconds, runs) = length(args);
     let page_bytes = or(&args.size, &[PAGE_BYTES])[0];
     let folder = prepare(page_bytes)?;
-    let numbers = tenants::numbers(lab, args)?;
+    // One process needs no shared interface.
+    let numbers = match args.processes.as_slice() {
+        [] if args.quick => Vec::new(),
+        [] if lab.device() == Device::Afxdp => vec![0, 2],
+        _ => tenants::numbers(lab, args)?,
+    };
     let mut all = Vec::new();
     for setup in setups(lab, args)? {
         for &connections in &or(&args.connections, &[CONNECTIONS]) {
@@ -109,7 +114,10 @@ fn setups(lab: &Lab, args: &BenchArgs) -> Result<Vec<Setup>> {
         }
         _ => Host::BLOCKING,
     };
-    Ok(vec![linux, Setup { server: Host::Ix, client }])
+    // With the load on IX its end has less to do, which Linux's server should profit from as well.
+    let same_client = (client == Host::Ix).then_some(Setup { client, ..linux });
+    let ix = Setup { server: Host::Ix, client };
+    Ok([Some(linux), same_client, Some(ix)].into_iter().flatten().collect())
 }
 
 fn row(

@@ -267,17 +267,61 @@ fn memcached_passes_its_clients_tests() {
     }
 }
 
-/// The same for minutes.
+/// libmemcached's client in Python sees of memcached on IX what it sees of the same one on Linux, while
+/// others put load on it, on two elastic threads.
 #[test]
-#[ignore = "two minutes"]
+fn pylibmc_sees_under_load_what_it_sees_on_linux() {
+    let test = "pylibmc_sees_under_load_what_it_sees_on_linux";
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../apps/kv/tests/client.py");
+    let there = Command::new("python3").args(["-c", "import pylibmc"]).output();
+    let has_memcached = Command::new("memcached").arg("-V").output().is_ok();
+    if !has_memcached || !there.is_ok_and(|output| output.status.success()) {
+        eprintln!("SKIPPED {test}: apt-get install memcached python3-pylibmc");
+        return;
+    }
+    let Some(bed) = Bed::new(test, Nic::Afxdp, 2) else { return };
+    let Some(service) = memcached(&bed, "2") else { return };
+    let session = |at: SocketAddrV4| {
+        let output = bed.client.command("python3", None).args([script, &at.to_string()]).output();
+        let output = output.expect("python3");
+        assert!(output.status.success(), "{}", text(&output));
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    let mut load = bed.client.command(env!("CARGO_BIN_EXE_ix"), None);
+    load.args(["load", &MEMCACHED.to_string(), "--protocol", "memcached", "--connections", "32"]);
+    load.args(["--rate", "5000", "--seconds", "60", "--quiet"]);
+    // What it misses is what the client deletes.
+    load.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null());
+    let mut load = load.spawn().expect("ix load");
+    support::eventually("the load runs", || service.stats().total("accepted") > 32);
+    let on_ix = session(MEMCACHED);
+    assert!(load.try_wait().expect("a child").is_none(), "the load has ended");
+    load.kill().expect("kill");
+    load.wait().expect("wait");
+    let own = SocketAddrV4::new(CLIENT, 11311);
+    let mut linux = bed.client.command("memcached", None);
+    linux.args(["-u", "nobody", "-l", &CLIENT.to_string(), "-p", "11311", "-m", "64", "-t", "2"]);
+    let mut linux = linux.spawn().expect("memcached");
+    support::eventually("memcached listens", || bed.client.run(|| TcpStream::connect(own)).is_ok());
+    let on_linux = session(own);
+    linux.kill().expect("kill");
+    linux.wait().expect("wait");
+    assert_eq!(on_ix, on_linux);
+    assert!(on_ix.lines().count() > 60);
+    service.finish(PATIENCE);
+}
+
+/// What `memcached_passes_its_clients_tests` does, for minutes.
+#[test]
+#[ignore = "four minutes"]
 fn memcached_serves_for_minutes_and_leaks_nothing() {
     let test = "memcached_serves_for_minutes_and_leaks_nothing";
     if Command::new("memcached").arg("-V").output().is_err() {
         eprintln!("SKIPPED {test}: no memcached; apt-get install memcached");
         return;
     }
-    for workers in ["1", "2"] {
-        let Some(bed) = Bed::new(test, Nic::Afxdp, 1) else { return };
+    for (workers, threads) in [("1", 1), ("2", 1), ("2", 2)] {
+        let Some(bed) = Bed::new(test, Nic::Afxdp, threads) else { return };
         let Some(service) = memcached(&bed, workers) else { return };
         service.comes_to_rest(PATIENCE);
         let before = descriptors(&service);
