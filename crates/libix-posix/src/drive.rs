@@ -249,6 +249,19 @@ pub fn poll(mut core: Guard, lane: usize) -> Guard {
     }
 }
 
+/// If the helper runs cycles, it stops: the caller is about to run one.
+pub fn instead_of_helper(mut core: Guard, lane: usize) -> Guard {
+    while core.lanes[lane].role == Role::Helper {
+        let bell = own_bell();
+        core.lanes[lane].wants_role.push(bell);
+        drop(core);
+        sleep(bell, None, Some(TICK));
+        core = lock();
+        core.lanes[lane].wants_role.retain(|other| *other != bell);
+    }
+    core
+}
+
 /// Makes the driver of an elastic thread come out. Signal handlers call it, even inside.
 pub fn kick(lane: usize) {
     if let Some(process) = crate::seat::process() {

@@ -281,6 +281,8 @@ fn pylibmc_sees_under_load_what_it_sees_on_linux() {
     }
     let Some(bed) = Bed::new(test, Nic::Afxdp, 2) else { return };
     let Some(service) = memcached(&bed, "2") else { return };
+    service.comes_to_rest(PATIENCE);
+    let before = descriptors(&service);
     let session = |at: SocketAddrV4| {
         let output = bed.client.command("python3", None).args([script, &at.to_string()]).output();
         let output = output.expect("python3");
@@ -288,12 +290,12 @@ fn pylibmc_sees_under_load_what_it_sees_on_linux() {
         String::from_utf8_lossy(&output.stdout).into_owned()
     };
     let mut load = bed.client.command(env!("CARGO_BIN_EXE_ix"), None);
-    load.args(["load", &MEMCACHED.to_string(), "--protocol", "memcached", "--connections", "32"]);
+    load.args(["load", &MEMCACHED.to_string(), "--protocol", "memcached", "--connections", "96"]);
     load.args(["--rate", "5000", "--seconds", "60", "--quiet"]);
     // What it misses is what the client deletes.
     load.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null());
     let mut load = load.spawn().expect("ix load");
-    support::eventually("the load runs", || service.stats().total("accepted") > 32);
+    support::eventually("the load runs", || service.stats().total("accepted") > 64);
     let on_ix = session(MEMCACHED);
     assert!(load.try_wait().expect("a child").is_none(), "the load has ended");
     load.kill().expect("kill");
@@ -308,7 +310,7 @@ fn pylibmc_sees_under_load_what_it_sees_on_linux() {
     linux.wait().expect("wait");
     assert_eq!(on_ix, on_linux);
     assert!(on_ix.lines().count() > 60);
-    service.finish(PATIENCE);
+    nothing_is_left(service, before);
 }
 
 /// What `memcached_passes_its_clients_tests` does, for minutes.

@@ -65,8 +65,9 @@ pub fn connect(fd: RawFd, to: SocketAddr) -> Outcome<()> {
             move_watches(&mut core, id);
             core.touch(id);
             if nonblocking {
-                // The SYN goes now.
+                // The SYN goes now, or it is known that there is no port for it.
                 let lane = core.home();
+                core = drive::instead_of_helper(core, lane);
                 // Every elastic thread may be asked, and this one once more.
                 for _ in 0..2 * core.lane_count {
                     core = drive::poll(core, lane);
