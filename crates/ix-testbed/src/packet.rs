@@ -4,6 +4,9 @@ use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
+/// Room for frames of a link that is busy while its listener has no core for half a second.
+const RECEIVE_BYTES: i32 = 16 << 20;
+
 /// A packet socket on one interface. Sees a copy of all that comes in, and injects frames.
 pub struct PacketSocket {
     fd: OwnedFd,
@@ -59,7 +62,9 @@ impl PacketSocket {
                 4,
             )
         };
-        Ok(PacketSocket { fd })
+        let socket = PacketSocket { fd };
+        socket.set_receive_buffer(RECEIVE_BYTES);
+        Ok(socket)
     }
 
     /// Sends one frame, Ethernet header first, without its check sequence.
