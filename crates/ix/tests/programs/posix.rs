@@ -364,7 +364,10 @@ fn descriptors(service: &Service) -> Vec<u32> {
 fn nothing_is_left(service: Service, before: Vec<u32>) {
     let stats = service.comes_to_rest(PATIENCE);
     assert!(stats.total("accepted") > 64, "it was IX that served: {stats}");
-    support::eventually("descriptors are closed", || descriptors(&service) == before);
+    // Before may have been a moment at which the number of a closed socket was still kept.
+    support::eventually("descriptors are closed", || {
+        descriptors(&service).iter().all(|number| before.contains(number))
+    });
     service.process.signal(libc::SIGTERM);
     let (status, said) = service.process.wait(PATIENCE);
     assert!(status.success(), "{status}: {said:#?}");
