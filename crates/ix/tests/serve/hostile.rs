@@ -101,13 +101,19 @@ impl Attack {
 struct Honest<'a> {
     over: &'a AtomicBool,
     echoes: &'a AtomicU64,
+    /// Each asks at most once in so long.
+    pace: Duration,
 }
 
 impl Honest<'_> {
     fn work(&self) {
+        let mut due = Instant::now();
         while !self.over.load(Ordering::SeqCst) {
             let mut stream = connect();
             for id in 0..50 {
+                std::thread::sleep(due.saturating_duration_since(Instant::now()));
+                // Who was held up does not make up for it.
+                due = Instant::now() + self.pace;
                 echo(&mut stream, id, 64);
                 self.echoes.fetch_add(1, Ordering::SeqCst);
             }
@@ -153,8 +159,13 @@ fn slow_readers(count: usize) -> Vec<TcpStream> {
     streams
 }
 
-/// Runs every attack; answers the clients' rate in peace and the least of it under attack.
-fn under_attack(test: &str, least: u64, seconds: f64) -> Option<Vec<(&'static str, f64, f64)>> {
+/// Runs every attack; answers the clients' rate under it and in peace. `pace`: see [`Honest`].
+fn under_attack(
+    test: &str,
+    pace: Duration,
+    least: u64,
+    seconds: f64,
+) -> Option<Vec<(&'static str, f64, f64)>> {
     let bed = Bed::alone(test, Nic::Tap, 1)?;
     let service = bed.serve(&["64"]);
     let (over, echoes) = (AtomicBool::new(false), AtomicU64::new(0));
@@ -163,9 +174,9 @@ fn under_attack(test: &str, least: u64, seconds: f64) -> Option<Vec<(&'static st
         std::thread::scope(|scope| {
             let _stop = StopAtEnd(&over);
             for _ in 0..2 {
-                scope.spawn(|| Honest { over: &over, echoes: &echoes }.work());
+                scope.spawn(|| Honest { over: &over, echoes: &echoes, pace }.work());
             }
-            let honest = Honest { over: &over, echoes: &echoes };
+            let honest = Honest { over: &over, echoes: &echoes, pace };
             honest.rate(least, seconds);
             let pid = service.program();
             let before = memory_bytes(pid);
@@ -205,19 +216,18 @@ fn rest(service: Service) {
 #[test]
 #[ignore = "takes a minute"]
 fn honest_clients_go_on_under_every_attack() {
-    under_attack("honest_clients_go_on_under_every_attack", 100, 0.2);
+    under_attack("honest_clients_go_on_under_every_attack", Duration::ZERO, 100, 0.2);
 }
 
-/// For a quiet machine with a processor for the attacker: `.ci/run nightly`.
+/// Clients that ask a thousand times a second in all: what two processors can carry beside the
+/// attacker, so that what is lost is the service's fault and not the attacker's use of the machine.
+/// For a quiet machine: `.ci/run nightly`.
 #[test]
 #[ignore = "wants a quiet machine"]
 fn honest_clients_keep_four_fifths_of_their_rate() {
     let test = "honest_clients_keep_four_fifths_of_their_rate";
-    if ix_testbed::cpu::allowed().len() < 4 {
-        eprintln!("SKIPPED {test}: attacker, clients and service need four CPUs");
-        return;
-    }
-    for (name, rate, peace) in under_attack(test, 1000, 3.0).unwrap_or_default() {
+    let pace = Duration::from_millis(2);
+    for (name, rate, peace) in under_attack(test, pace, 1000, 2.0).unwrap_or_default() {
         assert!(rate >= 0.8 * peace, "{name}: {rate:.0}/s of {peace:.0}/s");
     }
 }
