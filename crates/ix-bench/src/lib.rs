@@ -71,8 +71,9 @@ pub fn main(command: &BenchCommand) -> Result<()> {
     };
     if args.domain == Domain::Pku {
         let why = "this benchmark runs with --domain none";
-        return Err(Problem::new("cannot measure with --domain pku", why)
-            .mend("`ix bench gate` measures echo and key-value server with the wall and without it"));
+        return Err(Problem::new("cannot measure with --domain pku", why).mend(
+            "`ix bench gate` measures echo and key-value server with the wall and without it",
+        ));
     }
     // The link whose ends lose nothing by themselves shows best what migrations do.
     let usual = (name == "migration").then_some(Device::Memif);
