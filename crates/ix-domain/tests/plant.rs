@@ -48,13 +48,17 @@ fn threads_and_their_storage_work() {
     assert_eq!(run(compile("threads", &["-static"]), &[]), Exit::Status(0));
 }
 
-#[test]
-fn the_program_finds_everything_as_the_kernel_leaves_it() {
-    // Tests that a script has put into the background were told to ignore some signals.
+/// Tests that a script has put into the background were told to ignore some signals.
+fn take_default_actions() {
     for signal in [libc::SIGINT, libc::SIGQUIT, libc::SIGHUP] {
         // SAFETY: the default action, which this process had when it was started by hand.
         unsafe { libc::signal(signal, libc::SIG_DFL) };
     }
+}
+
+#[test]
+fn the_program_finds_everything_as_the_kernel_leaves_it() {
+    take_default_actions();
     for flags in [&[][..], &["-static"], &["-static-pie"]] {
         let program = compile("native", flags);
         let path = program.to_str().expect("plain path");
@@ -79,6 +83,7 @@ fn a_rust_program_runs() {
 /// All but `/proc/self/exe` is as Linux leaves it.
 #[test]
 fn programs_are_loaded_as_linux_does_it() {
+    take_default_actions();
     for flags in [&[][..], &["-static"], &["-static-pie"], &["-no-pie"]] {
         let program = compile("native", flags);
         let path = program.to_str().expect("plain path");

@@ -1,5 +1,5 @@
 //! `ix sim`: runs seeds, and says of a bad one how to see it again.
-use crate::lifetimes;
+use crate::lifetimes::{self, Lived};
 use crate::plan::{Options, Plan, Scenario};
 use crate::trace;
 use crate::world::{Outcome, World};
@@ -128,8 +128,12 @@ fn run_lives(first: u64, lifetimes: u64, args: &Args) -> ExitCode {
         println!("{lives} of {total} lives: all well");
     });
     match lived {
-        Ok(lives) => {
-            println!("{lives}in {:.1} s, without a violation", begin.elapsed().as_secs_f64());
+        Ok(Lived { lives, virtual_time }) => {
+            println!(
+                "{lives}in {:.1} s, {:.1} hours of virtual time, without a violation",
+                begin.elapsed().as_secs_f64(),
+                virtual_time.as_secs_f64() / 3600.0
+            );
             let missing = lives.missing();
             for (from, to) in &missing {
                 eprintln!("never seen: {from:?} → {to:?}");

@@ -13,10 +13,19 @@ pub fn run_seed(seed: u64) -> Outcome {
     World::new(seed, Plan::new(seed, Scenario::Lives, &Options::default())).run()
 }
 
+/// What came of runs without a violation.
+pub struct Lived {
+    /// The connections' lives.
+    pub lives: Lives,
+    /// Virtual time of all runs together.
+    pub virtual_time: Duration,
+}
+
 /// What the threads share.
 struct Progress {
     next_seed: u64,
     lives: Lives,
+    virtual_time: Duration,
     failed: Option<(u64, Box<Outcome>)>,
     said: Instant,
 }
@@ -28,10 +37,14 @@ pub fn run(
     lifetimes: u64,
     jobs: u64,
     say: impl Fn(u64, u64) + Sync,
-) -> Result<Lives, (u64, Box<Outcome>)> {
-    let progress =
-        Progress { next_seed: first, lives: Lives::default(), failed: None, said: Instant::now() };
-    let progress = Mutex::new(progress);
+) -> Result<Lived, (u64, Box<Outcome>)> {
+    let progress = Mutex::new(Progress {
+        next_seed: first,
+        lives: Lives::default(),
+        virtual_time: Duration::ZERO,
+        failed: None,
+        said: Instant::now(),
+    });
     let lock = || progress.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let work = || loop {
         let seed = {
@@ -45,6 +58,7 @@ pub fn run(
         let outcome = run_seed(seed);
         let mut progress = lock();
         progress.lives.add(&outcome.lives);
+        progress.virtual_time += Duration::from_micros(outcome.took_us);
         if !outcome.violations.is_empty() {
             progress.failed.get_or_insert((seed, Box::new(outcome)));
         }
@@ -57,6 +71,6 @@ pub fn run(
     let progress = progress.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
     match progress.failed {
         Some(failed) => Err(failed),
-        None => Ok(progress.lives),
+        None => Ok(Lived { lives: progress.lives, virtual_time: progress.virtual_time }),
     }
 }

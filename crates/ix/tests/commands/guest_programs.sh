@@ -117,6 +117,27 @@ verdict "so does an exit" "$(mortal e 3 ready)"
 verdict "so does SIGKILL" "$(mortal K 137 ready)"
 verdict "so does abort" "$(mortal a 134 ready)"
 
+# Two dataplanes: the program of one is killed, a connection to the other goes on.
+flags="--cpus 0"
+"$ix" run --domain pku --cpus 1 --nic tap:ix1 --addr 10.89.0.2/16 -- "$echo" 7 >/tmp/second 2>&1 &
+second=$!
+for _ in $(seq 200); do ip link show ix1 >/dev/null 2>&1 && break; usleep 100000; done
+ip addr add 10.89.0.1/16 dev ix1 && ip link set ix1 up
+for _ in $(seq 200); do grep -q ready /tmp/second && break; usleep 100000; done
+rm -f /tmp/killed
+{ printf 'before\r\n'; until [ -e /tmp/killed ]; do usleep 200000; done; printf 'after\r\n'; sleep 2; } |
+    timeout 200 nc 10.89.0.2 7 | tr -d '\r' >/tmp/back &
+client=$!
+killed=$(mortal K 137 ready)
+touch /tmp/killed
+wait $client
+cat /tmp/second /tmp/back >>/tmp/said
+verdict "a second dataplane serves on meanwhile" \
+    "$(both "$killed" "$([ "$(tr '\n' ' ' </tmp/back)" = "before after " ] && echo yes)")"
+kill $second
+wait $second
+flags=
+
 # A device whose memory comes later: the interface is removed and made again.
 make_link() {
     ip link add ixv0 type veth && ip link set veth0 up && ip link set ixv0 up
