@@ -90,6 +90,17 @@ fn mild_reordering_is_cheap() {
     assert!(reordered < 2 * straight, "{reordered} µs against {straight} µs");
 }
 
+/// How much of 100 Mbit/s the one way carries, from half a second after the start for two seconds.
+fn percent_of_100_mbit(net: &mut Net) -> usize {
+    net.to_send[0] = pattern(45_000_000);
+    net.cycle(0);
+    let began_us = net.now_us + SECOND_US / 2;
+    net.run(4 * SECOND_US, |net| net.now_us >= began_us);
+    let before = net.received[1].len();
+    net.run(4 * SECOND_US, |net| net.now_us >= began_us + 2 * SECOND_US);
+    (net.received[1].len() - before) / (12_500 * 20)
+}
+
 /// The path of `ix bench loss`: 100 Mbit/s, 10 ms, a queue of as much; 2 % of the packets take up to
 /// half a round trip longer. The reordering window grows until nothing is taken for lost that is
 /// late, and no retransmission timeout is quicker than it.
@@ -108,13 +119,7 @@ fn a_path_that_reorders_is_filled() {
             seed,
         );
         net.links[1] = Link { delay_us: 5000, ..Link::GOOD };
-        net.to_send[0] = pattern(32_000_000);
-        net.cycle(0);
-        let began_us = net.now_us + SECOND_US / 2;
-        net.run(4 * SECOND_US, |net| net.now_us >= began_us);
-        let before = net.received[1].len();
-        net.run(4 * SECOND_US, |net| net.now_us >= began_us + 2 * SECOND_US);
-        let percent = (net.received[1].len() - before) / (12_500 * 20);
+        let percent = percent_of_100_mbit(&mut net);
         assert!(percent >= 88, "seed {seed}: {percent} % of the path's rate");
         assert_eq!(net.ends[0].count(TcpCounter::Rto), 0, "seed {seed}");
     }
@@ -137,13 +142,7 @@ fn a_path_that_stalls_is_filled() {
         let cfgs = [cfg.clone(), cfg.clone()];
         let mut net = Net::connect(cfgs, link, seed, [Seq(1), Seq(2)], start_us);
         net.links[1] = Link { delay_us: 5000, ..stalls };
-        net.to_send[0] = pattern(45_000_000);
-        net.cycle(0);
-        let began_us = net.now_us + SECOND_US / 2;
-        net.run(4 * SECOND_US, |net| net.now_us >= began_us);
-        let before = net.received[1].len();
-        net.run(4 * SECOND_US, |net| net.now_us >= began_us + 2 * SECOND_US);
-        let percent = (net.received[1].len() - before) / (12_500 * 20);
+        let percent = percent_of_100_mbit(&mut net);
         assert!(percent >= 85, "seed {seed}: {percent} % of the path's rate");
     }
 }
