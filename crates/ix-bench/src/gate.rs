@@ -200,7 +200,7 @@ fn file_of(program: Program) -> Result<PathBuf> {
     let beside = std::env::current_exe().map(|ix| ix.with_file_name(program.name()));
     beside.ok().filter(|file| file.is_file()).ok_or_else(|| {
         let what = format!("cannot measure {}", program.name());
-        Problem::new(what, "it is not beside ix").mend("cargo build --release")
+        Problem::new(what, "it is not beside ix").mend("cargo build --release --workspace")
     })
 }
 
@@ -249,8 +249,8 @@ fn programs(args: &GateArgs, keys: bool) -> Result<Vec<Value>> {
         match samples.get(&(*program, "none")) {
             Some(none) if *domain == "pku" => {
                 let (none_rate, none_us) = medians(none);
-                row["ratio_to_none"] = json!(rate / none_rate);
-                row["more_p50_us"] = json!(p50_us - none_us);
+                row["ratio_to_none"] = json!((rate / none_rate * 1000.0).round() / 1000.0);
+                row["more_p50_us"] = json!(((p50_us - none_us) * 1000.0).round() / 1000.0);
             }
             _ if !keys => {
                 rows.push(json!({ "what": program, "domain": "pku", "missing": NO_KEYS }))
