@@ -21,6 +21,9 @@ pub struct Pacer<T> {
     rate: Rate,
     /// When each flow's next packet may leave, ns.
     clocks: Box<[u64]>,
+    /// The slot after that of each flow's last packet that had to wait. Slots begin a little after
+    /// what waits in them is due: until it is past nobody of the flow may leave.
+    past: Box<[u64]>,
     /// First and last entry of each slot.
     slots: Box<[(u16, u16)]>,
     entries: Box<[Entry<T>]>,
@@ -48,6 +51,7 @@ impl<T> Pacer<T> {
         Pacer {
             rate,
             clocks: vec![0; FLOWS].into(),
+            past: vec![0; FLOWS].into(),
             slots: vec![(NONE, NONE); SLOTS as usize].into(),
             entries: (0..room).map(entry).collect(),
             free: if room > 0 { 0 } else { NONE },
@@ -64,9 +68,11 @@ impl<T> Pacer<T> {
     /// Takes a packet of a flow. Answers it when it may leave now, or when there is no room for it
     /// (and then that it is lost).
     pub fn offer(&mut self, flow: u64, bytes: usize, now_ns: u64, item: T) -> Offered<T> {
-        let clock = &mut self.clocks[flow as usize % FLOWS];
+        let flow = flow as usize % FLOWS;
+        let clock = &mut self.clocks[flow];
         let due_ns = (*clock).max(now_ns);
-        let is_first = *clock <= now_ns;
+        let is_behind = self.waiting > 0 && self.past[flow] > self.hand;
+        let is_first = *clock <= now_ns && !is_behind;
         if !is_first && self.free == NONE {
             return Offered::Lost(item);
         }
@@ -78,7 +84,9 @@ impl<T> Pacer<T> {
             self.hand = now_ns / SLOT_NS;
         }
         let index = self.free;
-        let turn = due_ns.div_ceil(SLOT_NS);
+        let earlier = if is_behind { self.past[flow] - 1 } else { 0 };
+        let turn = due_ns.div_ceil(SLOT_NS).max(earlier);
+        self.past[flow] = turn + 1;
         let entry = &mut self.entries[usize::from(index)];
         self.free = entry.next;
         (entry.item, entry.turn) = (Some(item), turn);
