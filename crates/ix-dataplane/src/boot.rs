@@ -19,7 +19,7 @@ use ix_abi::{
     ABI_MAGIC, ABI_VERSION, CALLS_MAX, Call, EVENTS_MAX, Event, ProcessHeader, ThreadArea,
     ThreadStatus,
 };
-use ix_mem::{MemoryError, PacketMemory, PageKind, Pool};
+use ix_mem::{MemoryError, PacketMemory, Pool};
 use ix_nic::{AttachError, Nic, NicInfo, RingSizes, SetReta};
 use std::fmt;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -279,11 +279,6 @@ impl Dataplane {
     /// The hardware thread that an elastic thread belongs on.
     pub fn cpu(&self, thread: usize) -> u32 {
         self.shared.config.cpus[thread]
-    }
-
-    /// Which pages back the packet memory.
-    pub fn pages(&self) -> PageKind {
-        self.shared.memory.pages()
     }
 
     /// The modes that the devices are really used in.

@@ -207,6 +207,8 @@ impl Runner {
                     return self.come_back(now_us, false);
                 }
                 self.busy = true;
+                // The packet that has woken the thread comes before whatever else is due.
+                packets_wait = self.thread.has_work();
                 now_us = self.clock.now_us();
                 self.check_us = 0;
                 // One more round of polling before the next sleep, not a whole spin.

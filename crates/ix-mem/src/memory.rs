@@ -7,6 +7,8 @@ use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
+/// Merges pages at once, whatever the system says of merging by itself (Linux 6.1). `libc` has no name for it.
+const MADV_COLLAPSE: i32 = 25;
 const TWO_MB: usize = 2 << 20;
 
 /// How many bytes each area gets; rounded up to 2 MB.
@@ -25,7 +27,9 @@ pub struct Sizes {
 pub enum PageKind {
     /// Reserved 2 MB pages (hugetlb).
     Huge2M,
-    /// 4 KB pages with the advice to merge them (transparent huge pages).
+    /// 2 MB pages that Linux has put together at once (transparent huge pages).
+    Merged2M,
+    /// 4 KB pages, and larger ones where Linux has them when they are first used.
     Small,
 }
 
@@ -131,7 +135,7 @@ unsafe impl Sync for PacketMemory {}
 
 impl PacketMemory {
     /// Maps memory of these sizes that no other process can share, in 2 MB pages where the system
-    /// has them reserved.
+    /// has them reserved, else as Linux has them when they are first used.
     pub fn new(sizes: Sizes) -> Result<PacketMemory, MemoryError> {
         let bytes = sizes.bytes();
         let private = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
@@ -160,18 +164,14 @@ impl PacketMemory {
         }
         let huge = stat.st_blksize as usize == TWO_MB;
         let (start, base) = reserve(bytes)?;
-        let flags = libc::MAP_SHARED | libc::MAP_FIXED | libc::MAP_POPULATE;
+        let flags = libc::MAP_SHARED | libc::MAP_FIXED | if huge { libc::MAP_POPULATE } else { 0 };
         if map(base, bytes, flags, fd.as_raw_fd()).is_none() {
             let error = failed();
             // SAFETY: exactly what `reserve` mapped.
             unsafe { libc::munmap(start.cast(), bytes + TWO_MB) };
             return Err(error);
         }
-        let pages = if huge { PageKind::Huge2M } else { PageKind::Small };
-        if !huge {
-            // SAFETY: the range was mapped just now; the advice changes no content.
-            unsafe { libc::madvise(base.cast(), bytes, libc::MADV_HUGEPAGE) };
-        }
+        let pages = if huge { PageKind::Huge2M } else { populate(base, bytes) };
         Ok(PacketMemory::over(base, (start, bytes + TWO_MB), pages, sizes))
     }
 
@@ -306,6 +306,27 @@ fn reserve(bytes: usize) -> Result<(*mut u8, *mut u8), MemoryError> {
     let skip = start.align_offset(TWO_MB);
     // SAFETY: `skip` is below 2 MB, which were mapped in addition.
     Ok((start, unsafe { start.add(skip) }))
+}
+
+/// Has Linux back shared memory that was mapped just now, begins at a multiple of 2 MB and is as long as
+/// several. By itself it gives shared memory no large pages where the system's settings are the usual ones.
+fn populate(base: *mut u8, bytes: usize) -> PageKind {
+    // A piece without any page is not merged. Much less work than to fill all of it with small ones.
+    for at in (0..bytes).step_by(TWO_MB) {
+        // SAFETY: within the mapping; any byte is valid, and what is read is not used.
+        unsafe { base.add(at).read_volatile() };
+    }
+    // SAFETY: neither changes content.
+    unsafe {
+        libc::madvise(base.cast(), bytes, libc::MADV_HUGEPAGE);
+        match libc::madvise(base.cast(), bytes, MADV_COLLAPSE) {
+            0 => PageKind::Merged2M,
+            _ => {
+                libc::madvise(base.cast(), bytes, libc::MADV_POPULATE_WRITE);
+                PageKind::Small
+            }
+        }
+    }
 }
 
 /// Maps `bytes`: at `at` when the flags say so (then it is a range of ours), else anywhere.

@@ -438,12 +438,20 @@ fn raise_memlock() {
     unsafe { libc::setrlimit(libc::RLIMIT_MEMLOCK, &limit) };
 }
 
-/// Which pages back the packet memory: by far the first thing that a process would map huge.
+/// Which pages back the packet memory of a process: by far the first thing that it would have in large ones.
 fn pages_of(pid: u32) -> &'static str {
-    let maps = std::fs::read_to_string(format!("/proc/{pid}/smaps")).unwrap_or_default();
-    let huge = |line: &str| line.starts_with("KernelPageSize:") && line.contains(" 2048 kB");
-    if maps.lines().any(huge) {
+    pages_in(&std::fs::read_to_string(format!("/proc/{pid}/smaps")).unwrap_or_default())
+}
+
+fn pages_in(smaps: &str) -> &'static str {
+    let has = |key: &str, is: fn(u64) -> bool| {
+        let mut values = smaps.lines().filter_map(|line| line.strip_prefix(key)?.strip_suffix(" kB"));
+        values.any(|kb| kb.trim().parse().is_ok_and(is))
+    };
+    if has("KernelPageSize:", |kb| kb == 2048) {
         "2 MB pages"
+    } else if has("ShmemPmdMapped:", |kb| kb > 0) || has("AnonHugePages:", |kb| kb > 0) {
+        "2 MB pages that Linux puts together (none are reserved: `ix doctor` says how)"
     } else {
         "4 KB pages, for no 2 MB pages are reserved (`ix doctor` says how)"
     }
@@ -483,4 +491,23 @@ fn launch_problem(error: LaunchError) -> Problem {
         _ => 1,
     };
     Problem::line(error).with_status(status)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_are_read_from_what_linux_says() {
+        let lines = |size, shared, private| {
+            format!(
+                "7f00-7f10 rw-s 0 00:01 9 /memfd:ix-packets (deleted)\nSize: 4096 kB\nKernelPageSize: {size:>8} kB\n\
+                 AnonHugePages: {private:>8} kB\nShmemPmdMapped: {shared:>8} kB\nVmFlags: rd wr\n"
+            )
+        };
+        assert_eq!(pages_in(&lines(2048, 0, 0)), "2 MB pages");
+        let merged = pages_in(&lines(4, 2048, 0));
+        assert!(merged.starts_with("2 MB pages that") && merged == pages_in(&lines(4, 0, 4096)));
+        assert!(pages_in(&lines(4, 0, 0)).starts_with("4 KB") && pages_in("").starts_with("4 KB"));
+    }
 }

@@ -2,13 +2,14 @@
 use super::Check;
 use ix_cli::machine::{governor, read};
 use ix_cli::meter::Meter;
+use ix_mem::{PacketMemory, PageKind, Sizes, memory_fd};
 use ix_testbed::cpu;
 use std::io;
+use std::os::fd::AsFd;
 use std::path::Path;
 
 /// Oldest kernel that IX is built for: the alternate signal stack of another protection key.
 const KERNEL_MIN: (u32, u32) = (6, 12);
-const TWO_MB: usize = 2 << 20;
 /// Packet memory of one elastic thread with the default numbers of frames, and some.
 const MEMLOCK_WANTED: u64 = 256 << 20;
 
@@ -73,30 +74,24 @@ fn planting() -> Check {
 }
 
 fn huge_pages() -> Check {
-    // SAFETY: a fresh mapping that is unmapped at once; nothing is placed over anything.
-    let works = unsafe {
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_HUGETLB;
-        let base = libc::mmap(
-            std::ptr::null_mut(),
-            TWO_MB,
-            libc::PROT_READ | libc::PROT_WRITE,
-            flags,
-            -1,
-            0,
-        );
-        base != libc::MAP_FAILED && libc::munmap(base, TWO_MB) == 0
-    };
     let folder = "/sys/kernel/mm/hugepages/hugepages-2048kB";
     let free = read(format!("{folder}/free_hugepages"));
-    if works {
-        return Check::ok("hugepages", format!("{free} pages of 2 MB are free"));
+    let sizes = Sizes { rx_frames: 1, tx_frames: 1, arena_bytes: 1 };
+    let memory = memory_fd(sizes).and_then(|fd| PacketMemory::map(fd.as_fd(), sizes));
+    match memory.map(|memory| memory.pages()) {
+        Ok(PageKind::Huge2M) => Check::ok("hugepages", format!("{free} pages of 2 MB are free")),
+        Ok(PageKind::Merged2M) => {
+            Check::ok("hugepages", "Linux puts pages of 2 MB together where they are wanted")
+        }
+        small => {
+            let why = match small {
+                Err(e) => e.to_string(),
+                Ok(_) => format!("{free} pages of 2 MB are free, and Linux puts none together"),
+            };
+            let why = format!("{why}; packet memory is in 4 KB pages");
+            Check::limited("hugepages", why).mend("echo 256 > /proc/sys/vm/nr_hugepages")
+        }
     }
-    let transparent = read("/sys/kernel/mm/transparent_hugepage/enabled");
-    let why = format!(
-        "{free} pages of 2 MB are free; 4 KB pages are used, transparent: \
-         {transparent}"
-    );
-    Check::limited("hugepages", why).mend("echo 256 > /proc/sys/vm/nr_hugepages")
 }
 
 fn memlock() -> Check {
