@@ -28,6 +28,7 @@ pub mod report;
 mod runner;
 pub mod serve;
 mod soak;
+mod stalls;
 mod tenants;
 mod wakeup;
 

@@ -445,7 +445,8 @@ fn pages_of(pid: u32) -> &'static str {
 
 fn pages_in(smaps: &str) -> &'static str {
     let has = |key: &str, is: fn(u64) -> bool| {
-        let mut values = smaps.lines().filter_map(|line| line.strip_prefix(key)?.strip_suffix(" kB"));
+        let mut values =
+            smaps.lines().filter_map(|line| line.strip_prefix(key)?.strip_suffix(" kB"));
         values.any(|kb| kb.trim().parse().is_ok_and(is))
     };
     if has("KernelPageSize:", |kb| kb == 2048) {

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use std::net::SocketAddrV4;
 use std::time::{Duration, Instant};
 
-/// The usual ones, bits a second; the last is a part of what the link carries.
+/// The usual ones, bits a second; the last is a part of what the link carries in its slowest second.
 const RATES: [u64; 4] = [1_000_000, 10_000_000, 100_000_000, 1_000_000_000];
 const OF_LINK: f64 = 0.8;
 /// A limit that is new has a moment in which queues run dry.
@@ -55,7 +55,11 @@ fn all_rates(
     let seconds = if quick { 3 } else { 10 };
     let receivers = Receivers::start(lab.client_namespace(), &[server; FLOWS])?;
     std::thread::sleep(SETTLE);
-    let link = windows(lab, 2)?.into_iter().fold(0.0, f64::max);
+    // What it carries in every second: on a link that is made of processor time one second is not like
+    // another, and no limit can be kept that the link does not reach.
+    let link = windows(lab, seconds)?;
+    let (link, link_most) =
+        (link.iter().copied().fold(f64::MAX, f64::min), link.into_iter().fold(0.0, f64::max));
     let of_link = (link * OF_LINK / 1e6).round() as u64 * 1_000_000;
     // From fast to slow: what waits in queues drains the sooner.
     let mut rates: Vec<u64> = RATES.into_iter().filter(|rate| *rate < of_link).collect();
@@ -84,6 +88,7 @@ fn all_rates(
             "most_percent": rounded(most),
             "worst_error_percent": rounded(least.abs().max(most.abs())),
             "link_mbit_per_s": (link / 1e6).round(),
+            "link_most_mbit_per_s": (link_most / 1e6).round(),
         }));
     }
     rows.reverse();

@@ -97,7 +97,10 @@ fn publish(args: &RatesArgs, machine: &Machine, rows: &[Value]) -> Result<()> {
          thread, the neighbour and its receiver on another (where there is one): they share the \
          interface and its links only",
         "handover: from kill(2), or from the request to delete, to the first datagram that a socket \
-         of Linux hears",
+         of Linux hears; disturbed: runs during which a hardware thread stood still for more than 1 ms, \
+         by a real-time thread on each that only sleeps (a virtual machine's are taken away from it); \
+         most, undisturbed: of the other runs",
+        "link: what it carries without a limit in its slowest and its fastest second",
         "domain none: the program can touch the dataplane's memory",
     ];
     let report = json!({

@@ -3,6 +3,7 @@ use super::{ask, quantile, rounded};
 use crate::lab::{Lab, SERVER_LINK};
 use crate::path::flows::Receivers;
 use crate::process::Process;
+use crate::stalls::Stalls;
 use ix_cli::problem::{Problem, Result};
 use ix_ctl::control::{Request, VnicDevice};
 use serde_json::{Value, json};
@@ -236,9 +237,12 @@ enum End {
     Revoked,
 }
 
-/// How soon Linux hears what was a vNIC's.
+/// How soon Linux hears what was a vNIC's. Apart from all times, those in which the machine did not stand
+/// still: what takes a hardware thread away for ten milliseconds makes everything as late.
 pub(super) fn handover(lab: &Lab, quick: bool) -> Result<Vec<Value>> {
     let shared = Shared::start(lab, "10Gbit")?;
+    let watch = |e| Problem::new("cannot watch the machine", e);
+    let cpus = ix_testbed::cpu::allowed();
     let linux = Sink::new(lab, TENANTS[0])?;
     let most = if quick { 20 } else { 100 };
     let mut rows = Vec::new();
@@ -249,9 +253,16 @@ pub(super) fn handover(lab: &Lab, quick: bool) -> Result<Vec<Value>> {
         (End::Revoked, "capability revoked", most),
     ] {
         eprintln!("ix: {runs} vNICs: {what}");
-        let mut times = Vec::new();
+        let (mut times, mut undisturbed_ms, mut disturbed) = (Vec::new(), 0f64, 0);
+        let stalls = Stalls::watch(&cpus).map_err(watch)?;
         for _ in 0..runs {
-            times.push(linux.after(&shared, end)?.as_secs_f64() * 1e3);
+            let (start, took) = linux.after(&shared, end)?;
+            let took_ms = took.as_secs_f64() * 1e3;
+            times.push(took_ms);
+            match stalls.any_in(start, start + took) {
+                true => disturbed += 1,
+                false => undisturbed_ms = undisturbed_ms.max(took_ms),
+            }
         }
         times.sort_unstable_by(f64::total_cmp);
         rows.push(json!({
@@ -264,6 +275,9 @@ pub(super) fn handover(lab: &Lab, quick: bool) -> Result<Vec<Value>> {
             "p90_ms": rounded(quantile(&times, 0.9)),
             "p99_ms": rounded(quantile(&times, 0.99)),
             "most_ms": rounded(quantile(&times, 1.0)),
+            "disturbed_runs": disturbed,
+            "most_undisturbed_ms": rounded(undisturbed_ms),
+            "machine_stood_still_ms": rounded(stalls.longest().as_secs_f64() * 1e3),
         }));
     }
     drop(linux);
@@ -301,8 +315,8 @@ impl Sink {
         Ok(Sink { socket: sink, ip, done, sender: Some(sender) })
     }
 
-    /// Makes a vNIC, ends it, and answers how long it took until Linux heard something.
-    fn after(&self, shared: &Shared<'_>, end: End) -> Result<Duration> {
+    /// Makes a vNIC, ends it, and answers when, and how long it took until Linux heard something.
+    fn after(&self, shared: &Shared<'_>, end: End) -> Result<(Instant, Duration)> {
         let mut owner = match end {
             End::Owner => Some(Owner::start(Command::new("sleep").arg("1000"))?),
             End::Dataplane => Some(Owner::waiting(shared, self.ip)?),
@@ -343,7 +357,7 @@ impl Sink {
             }
             std::thread::sleep(Duration::from_millis(2));
         }
-        Ok(took)
+        Ok((start, took))
     }
 
     fn hear(&self, timeout: Duration) -> Result<()> {

@@ -95,12 +95,13 @@ pub fn main(args: &ShareArgs) -> Result<()> {
         if ready[0] {
             return Ok(());
         }
+        // First of all: somebody waits for what was theirs, and each change of a link takes the kernel long.
+        say(desk.bury_orphans());
         if ready[1] {
             for change in watch.changes() {
                 follow(&change, &mut name, &mut desk)?;
             }
         }
-        say(desk.bury_orphans());
         say(desk.share_out(Instant::now()));
         server.serve(&mut desk, Instant::now());
     }
