@@ -36,13 +36,14 @@ pub fn bind(fd: RawFd, at: SocketAddr, on_linux: impl FnOnce() -> i32) -> Outcom
     let whose = core.routes.bind(at.ip());
     let Some(socket) = core.sockets.get_mut(id) else { return Err(libc::EBADF.into()) };
     let Kind::Idle { stream, ix: false, both: false } = socket.kind else {
-        return Err(if socket.is_linux() { Instead::Linux } else { libc::EINVAL.into() });
+        // It has a name already.
+        let linux = matches!(socket.kind, Kind::Linux);
+        return Err(if linux { Instead::Linux } else { libc::EINVAL.into() });
     };
     let v6_only = socket.ipv6 && socket.options.v6_only;
     match whose {
-        Whose::Linux => leave_to_linux(&mut core, fd, id)?,
-        _ if v6_only => leave_to_linux(&mut core, fd, id)?,
-        Whose::Both => {
+        Whose::Ix if !v6_only => on_ix_alone(core, id, at, stream),
+        Whose::Both if !v6_only => {
             use_linux(&mut core, fd)?;
             if on_linux() < 0 {
                 let errno = real::errno();
@@ -67,11 +68,18 @@ pub fn bind(fd: RawFd, at: SocketAddr, on_linux: impl FnOnce() -> i32) -> Outcom
             if given {
                 return become_datagrams(core, id);
             }
-            return Ok(());
+            Ok(())
         }
-        Whose::Ix => return on_ix_alone(core, id, at, stream),
+        _ => {
+            use_linux(&mut core, fd)?;
+            // Until it has a name it is nobody's: the next one that is tried may be ours.
+            if on_linux() < 0 {
+                return Err(real::errno().into());
+            }
+            leave_to_linux(&mut core, fd, id)?;
+            Ok(())
+        }
     }
-    Err(Instead::Linux)
 }
 
 fn on_ix_alone(mut core: Guard, id: Id, at: SocketAddr, stream: bool) -> Outcome<()> {

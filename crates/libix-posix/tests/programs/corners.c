@@ -467,6 +467,13 @@ static void accepting(void)
     SAY(bind(other, (struct sockaddr *)&at, sizeof at));
     at = address("192.0.2.77", 0);
     SAY(bind(other, (struct sockaddr *)&at, sizeof at));
+    /* What failed has decided nothing, and a name is for good. */
+    at = address(own_ip, 0);
+    SAY(bind(other, (struct sockaddr *)&at, sizeof at));
+    SAY(port_of(other) > 0);
+    SAY(bind(other, (struct sockaddr *)&at, sizeof at));
+    SAY(listen(other, 1));
+    SAY(tell("dial %d", port_of(other)));
     close(other);
     int port = port_of(l);
     SAY(close(l));
