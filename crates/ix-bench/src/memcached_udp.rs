@@ -131,9 +131,17 @@ fn contestants(
     args: &BenchArgs,
     notes: &mut Vec<String>,
 ) -> Result<Vec<(Program, Setup)>> {
-    if !lab.has_linux_client() || args.client == Some(Client::Ix) {
-        return Err(Problem::new("cannot compare with Linux", "its clients are on Linux sockets")
-            .mend("use --device afxdp or tap, and --client linux"));
+    let client = if lab.has_linux_client() { Host::BLOCKING } else { Host::Ix };
+    let (other, why, mend) = match client {
+        Host::Ix => {
+            (Client::Linux, "memif leads from IX to IX", "say --client ix, or --device afxdp")
+        }
+        Host::Linux { .. } => {
+            (Client::Ix, "the clients are on Linux sockets", "say --device memif")
+        }
+    };
+    if args.client == Some(other) {
+        return Err(Problem::new("cannot use this kind of client", why).mend(mend));
     }
     let mut programs = vec![Program::Kv];
     if installed("memcached") {
@@ -143,9 +151,10 @@ fn contestants(
             "memcached is not installed here, so it is missing: apt-get install memcached";
         notes.push(missing.to_owned());
     }
-    let client = Host::BLOCKING;
     let on_linux = |&program: &Program| (program, Setup { server: Host::BLOCKING, client });
-    let mut all: Vec<_> = programs.iter().map(on_linux).collect();
+    // Linux has no end of a memif link.
+    let on_linux = programs.iter().filter(|_| client != Host::Ix).map(on_linux);
+    let mut all: Vec<_> = on_linux.collect();
     let asked = |program: &Program| match args.server {
         None => true,
         Some(kind) => program.is_unmodified() == (kind == ServerKind::Posix),
