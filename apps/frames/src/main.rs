@@ -3,14 +3,14 @@ mod protocol;
 
 use anyhow::{Context, Result};
 use clap::Parser;
-use ix_apps::exit_code;
+use ix_apps::{exit_code, threads};
 use libix::Error;
 use libix::event::{Claim, Conn, EventLoop, Frame, Handler, Io, Piece, Priority};
 use libix::raw::{Process, Thread};
 use protocol::{ANSWER_MAX, Carrier, ETHER_TYPE, IP_PROTOCOL, answer};
 use std::process::ExitCode;
 
-/// Adds numbers up for whoever asks by a protocol of its own, under `ix run`.
+/// Adds numbers up for whoever asks by a protocol of its own, under `ix run`, on all elastic threads.
 #[derive(Parser)]
 #[command(
     version,
@@ -55,25 +55,34 @@ impl Handler for Adder {
     }
 }
 
-fn run(args: &Args) -> Result<()> {
-    let process = Process::find()?;
-    let thread = Thread::enter(&process, 0)?;
-    let adder = Adder { carrier: args.carrier, own_mac: [0; 6] };
+fn serve(
+    carrier: Carrier,
+    process: &Process,
+    index: u32,
+    listening: &threads::Listening,
+) -> Result<()> {
+    let thread = Thread::enter(process, index)?;
+    let adder = Adder { carrier, own_mac: [0; 6] };
     let mut service = EventLoop::new(thread, adder);
-    let claim = match args.carrier {
+    let claim = match carrier {
         Carrier::Ether => Claim::EtherType(ETHER_TYPE),
         Carrier::Ip => Claim::IpProtocol(IP_PROTOCOL),
     };
-    let queue =
-        service.packet_bind(0, claim, Priority::Usual).with_context(|| match args.carrier {
-            Carrier::Ether => {
-                "cannot have these frames (Linux keeps them on an interface of its own)"
-            }
-            Carrier::Ip => "cannot have these packets",
-        })?;
+    let queue = service.packet_bind(0, claim, Priority::Usual).with_context(|| match carrier {
+        Carrier::Ether => "cannot have these frames (Linux keeps them on an interface of its own)",
+        Carrier::Ip => "cannot have these packets",
+    })?;
     service.handler().own_mac = service.packet_info(queue)?.mac;
-    println!("ready: sums over {:?}", args.carrier);
+    listening.say();
     service.run()?;
+    Ok(())
+}
+
+fn run(args: &Args) -> Result<()> {
+    let (process, carrier) = (Process::find()?, args.carrier);
+    let serve = |index, listening: &_| serve(carrier, &process, index, listening);
+    let ready = || println!("ready: sums over {carrier:?}");
+    threads::serve("ix-frames", process.threads(), serve, ready);
     Ok(())
 }
 
