@@ -8,8 +8,8 @@ use crate::io::Io;
 use crate::metrics::LocalDrop;
 use ix_mem::Mbuf;
 use ix_vnic::{
-    ArpHeader, Direction, FilterSet, Foreign, Gate, Header, IpHeader, Offered, Pacer, Shaper,
-    UNTAGGED, flow_of,
+    ArpHeader, Direction, Filter, FilterSet, Foreign, Gate, Header, IpHeader, Offered, Pacer,
+    Shaper, UNTAGGED, flow_of,
 };
 use ix_wire::{IpAddr, IpMeta, MacAddr, Parsed};
 use std::collections::VecDeque;
@@ -60,6 +60,8 @@ pub(crate) struct IoGate {
 pub(crate) struct Checks {
     tx: Option<FilterSet>,
     rx: Option<FilterSet>,
+    /// Which queue is to have the received packets that no flow has.
+    steering: Vec<(usize, Filter)>,
     shaper: Option<Shaper>,
     policer: Option<Shaper>,
     /// Packets that wait because of their flow's pace.
@@ -69,20 +71,23 @@ pub(crate) struct Checks {
 }
 
 impl Checks {
-    /// One of `queues` equal queues has its part of the rates.
-    fn new(gate: &Gate, queues: usize, now_ns: u64) -> Checks {
-        let shaper = |direction| {
-            let rate = gate.rate(direction)?;
-            Some(Shaper::new(rate.share(queues as u64), now_ns))
-        };
-        Checks {
-            tx: gate.set(Direction::Transmit),
-            rx: gate.set(Direction::Receive),
-            shaper: shaper(Direction::Transmit),
-            policer: shaper(Direction::Receive),
-            pacer: gate.flow_rate.map(|rate| Pacer::new(rate, WAITING_MAX, now_ns)),
-            waiting: VecDeque::new(),
+    /// Those of one of `queues` queues; `None`: nothing is held back there.
+    fn new(gate: &Gate, queue: usize, queues: usize, now_ns: u64) -> Option<Box<Checks>> {
+        let (tx, rx) = (gate.set_of(Direction::Transmit, queue), gate.set(Direction::Receive));
+        let rates = gate.rates_of(queue, queues);
+        if tx.is_none() && rx.is_none() && rates.is_empty() {
+            return None;
         }
+        let shaper = |rate| Shaper::new(rate, now_ns);
+        Some(Box::new(Checks {
+            tx,
+            rx,
+            steering: gate.steering(),
+            shaper: rates.tx.map(shaper),
+            policer: rates.rx.map(shaper),
+            pacer: rates.flow.map(|rate| Pacer::new(rate, WAITING_MAX, now_ns)),
+            waiting: VecDeque::new(),
+        }))
     }
 
     /// Whether a frame may leave by a port with this Ethernet address.
@@ -160,6 +165,7 @@ fn reason(foreign: Foreign) -> LocalDrop {
         Foreign::Vlan => LocalDrop::TxForeignVlan,
         Foreign::Address => LocalDrop::TxForeignAddress,
         Foreign::Port => LocalDrop::TxForeignPort,
+        Foreign::Queue => LocalDrop::TxForeignQueue,
         Foreign::Other => LocalDrop::TxForeignOther,
     }
 }
@@ -224,6 +230,17 @@ impl IoGate {
         rx.is_some_and(|rx| rx.names_ethertype(ethertype))
     }
 
+    /// Whether receive filters are assigned to queues.
+    pub fn steers(&self) -> bool {
+        self.checks.as_deref().is_some_and(|checks| !checks.steering.is_empty())
+    }
+
+    /// The queue that a receive filter gives a packet to, if one does.
+    pub fn queue_of(&self, header: &Header) -> Option<usize> {
+        let steering = &self.checks.as_deref()?.steering;
+        steering.iter().find(|(_, filter)| filter.matches(header)).map(|(queue, _)| *queue)
+    }
+
     /// When the next packet that waits may leave, µs.
     pub fn due_us(&self) -> Option<u64> {
         let checks = self.checks.as_deref()?;
@@ -265,8 +282,7 @@ impl Io {
         let version = self.shared.gate.version();
         let gate = self.shared.gate.get();
         let threads = self.shared.threads();
-        let checks =
-            (!gate.is_open()).then(|| Box::new(Checks::new(&gate, threads, self.now_us * 1000)));
+        let checks = Checks::new(&gate, self.index, threads, self.now_us * 1000);
         let old = std::mem::replace(&mut self.gate, IoGate { version, checks });
         if let Some(mut old) = old.checks {
             let paced = old.pacer.as_mut().map(Pacer::drain).unwrap_or_default();

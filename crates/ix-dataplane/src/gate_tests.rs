@@ -25,25 +25,31 @@ struct Host {
 }
 
 fn host(gate: &str) -> Host {
-    let device = SimDevice::new(SimOptions::default());
+    host_at(gate, 0, 1)
+}
+
+/// One of several elastic threads.
+fn host_at(gate: &str, index: usize, threads: usize) -> Host {
+    let device = SimDevice::new(SimOptions { queues: threads, ..SimOptions::default() });
     let mut config = Config::parse("host_addr=10.0.0.2/24").unwrap();
     config.address_check = crate::config::AddressCheck::Off;
     config.gate = gate.parse().unwrap();
     let memory = PacketMemory::new(SIZES).unwrap();
     // SAFETY: the only pools of this memory.
     let pools = unsafe { (Pool::new(memory.rx_frames()), Pool::new(memory.tx_frames())) };
-    let nic = Box::new(device.queue(0));
+    let nic = Box::new(device.queue(index));
     let mac = ix_nic::Nic::info(&*nic).mac;
-    let shared = Arc::new(Shared::new(config, memory, vec![Waker::new(-1)], &[mac], 0));
-    let page = Arc::new(ControlPage::anonymous(1).unwrap());
+    let wakers = (0..threads).map(|_| Waker::new(-1)).collect();
+    let shared = Arc::new(Shared::new(config, memory, wakers, &[mac], 0));
+    let page = Arc::new(ControlPage::anonymous(threads).unwrap());
     let calls: &'static mut [Call] = Box::leak(vec![Call::default(); CALLS_MAX].into());
     let events: &'static mut [Event] = Box::leak(vec![Event::default(); EVENTS_MAX].into());
     // SAFETY: leaked arrays of the right length, used for nothing else.
     let (calls, events) =
         unsafe { (CallArray::new(calls.as_mut_ptr()), EventWriter::new(events.as_mut_ptr())) };
-    let metrics = ThreadMetrics::new(&page, 0);
-    let io = Io::new(shared, 0, vec![nic], pools, events, metrics);
-    let mut thread = ElasticThread::new(io, calls, forwarding(1).remove(0), 0);
+    let metrics = ThreadMetrics::new(&page, index);
+    let io = Io::new(shared, index, vec![nic], pools, events, metrics);
+    let mut thread = ElasticThread::new(io, calls, forwarding(threads).remove(index), 0);
     // Begins its accounts.
     thread.turn(0);
     Host { device, thread, page }
@@ -169,6 +175,56 @@ fn a_limit_holds_within_two_percent_over_a_second() {
         let error = (bytes as f64 - bits / 8.0).abs() - 2.0 * FULL as f64;
         assert!(error <= 0.02 * bits / 8.0, "{rate}: {bytes} bytes");
     }
+}
+
+/// Of two threads one has a rate of its own; the other one has its part of the vNIC's, or nothing that
+/// it would have to look at.
+#[test]
+fn a_queue_has_its_own_rate_within_its_part() {
+    for (gate, wanted) in [
+        ("queue 1 rate tx 20Mbit", [None, Some(20e6)]),
+        ("rate tx 100Mbit; queue 1 rate tx 20Mbit", [Some(50e6), Some(20e6)]),
+        ("rate tx 100Mbit; queue 1 rate tx 80Mbit", [Some(50e6), Some(50e6)]),
+    ] {
+        for (index, wanted) in wanted.into_iter().enumerate() {
+            let mut host = host_at(gate, index, 2);
+            let Some(bits) = wanted else {
+                assert!(host.thread.io.gate.checks().is_none(), "{gate}: nothing to ask");
+                continue;
+            };
+            let (bytes, _) = host.flood(0, 1_000_000, 20);
+            let error = (bytes as f64 - bits / 8.0).abs() - 2.0 * FULL as f64;
+            assert!(error <= 0.02 * bits / 8.0, "{gate}, queue {index}: {bytes} bytes");
+        }
+    }
+}
+
+/// Another rate a hundred times while packets wait for it: none is lost, and none overtakes another.
+#[test]
+fn a_queues_rate_changes_under_packets_that_wait() {
+    let mut host = host_at("queue 1 rate tx 1Mbit", 1, 2);
+    let (mut queued, mut left) = (0u32, Vec::new());
+    for round in 0..100u64 {
+        let rates =
+            ["queue 1 rate tx 2Mbit", "queue 1 rate flow 2Mbit", "queue 0 rate tx 1kbit", ""];
+        host.thread.shared.gate.set(rates[round as usize % 4].parse().unwrap());
+        // The new rate is taken over at the begin of a cycle, before anything is built.
+        host.thread.turn(1_000 * (round + 1));
+        for _ in 0..3 {
+            let number = queued.to_be_bytes();
+            assert!(host.queue(&segment(200, 80, |f| f[60..64].copy_from_slice(&number))));
+            queued += 1;
+        }
+        host.thread.turn(1_000 * (round + 1) + 1);
+        left.extend(host.device.take_sent());
+    }
+    host.thread.shared.gate.set(ix_vnic::Gate::default());
+    host.thread.turn(200_000);
+    left.extend(host.device.take_sent());
+    let number = |frame: &[u8]| u32::from_be_bytes([frame[60], frame[61], frame[62], frame[63]]);
+    let left: Vec<u32> = left.iter().map(|(_, frame)| number(frame)).collect();
+    assert!(left.iter().copied().eq(0..queued), "{left:?}");
+    assert_eq!(host.thread.io.tx_pool.in_use(), 0);
 }
 
 #[test]

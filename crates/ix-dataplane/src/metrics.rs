@@ -222,6 +222,8 @@ local_drops! {
     TxForeignAddress = "tx_foreign_address",
     /// Not sent: a source port that is not the vNIC's.
     TxForeignPort = "tx_foreign_port",
+    /// Not sent: only filters of other queues of the vNIC take it.
+    TxForeignQueue = "tx_foreign_queue",
     /// Not sent: a peer or protocol that none of the vNIC's filters has.
     TxForeignOther = "tx_foreign_other",
     /// Not sent: too many packets wait for their turn at the vNIC's rate.

@@ -13,6 +13,7 @@ use ix_abi::{
     Call, Event, PacketInfo, SG_MAX, call_op, error, event_kind, packet_flag, packet_kind,
 };
 use ix_mem::{HEADROOM_BYTES, Mbuf, ROOM_BYTES};
+use ix_nic::RxPacket;
 use ix_vnic::{Header, UNTAGGED};
 use ix_wire::{DropReason, IpAddr, MacAddr, ethernet, is_group_mac};
 
@@ -246,7 +247,8 @@ impl ElasticThread {
         None
     }
 
-    /// A frame that the parser has refused, for a queue that wants it; given back if there is none.
+    /// A frame that the parser has refused, for a queue that wants it, or for the thread that a receive
+    /// filter gives it to; given back if there is none.
     #[cold]
     pub(crate) fn take_refused(
         &mut self,
@@ -255,7 +257,25 @@ impl ElasticThread {
         tails: usize,
         mbuf: Mbuf,
     ) -> Result<(), (Mbuf, Refusal)> {
-        match self.queue_of_refused(device, reason, tails, &mbuf) {
+        let header = match self.header_of_refused(reason, &mbuf) {
+            Ok(header) => header,
+            Err(reason) => return Err((mbuf, reason)),
+        };
+        // What is in several pieces no queue takes. Filters and rates are asked where it is heard.
+        if tails == 0
+            && let Some(to) = self.io.gate.queue_of(&header)
+            && to != self.io.index
+        {
+            // A thread whose program does not listen is not to have all frames of this one.
+            if self.io.rx_pool.owned()
+                < self.shared.memory.rx_frames().len() / self.shared.threads() / 2
+            {
+                return Err((mbuf, Refusal::Local(LocalDrop::ForwardFull)));
+            }
+            self.hand_over(to, device, RxPacket { mbuf, more: false });
+            return Ok(());
+        }
+        match self.queue_of_refused(device, &header, reason, tails, &mbuf) {
             Ok(queue) => match self.enqueue(queue, tails, mbuf) {
                 None => Ok(()),
                 Some(mbuf) => Err((mbuf, Refusal::Local(LocalDrop::PacketQueueFull))),
@@ -264,14 +284,8 @@ impl ElasticThread {
         }
     }
 
-    /// The queue that wants a refused frame; or why it is dropped.
-    fn queue_of_refused(
-        &mut self,
-        device: u8,
-        reason: Refusal,
-        tails: usize,
-        mbuf: &Mbuf,
-    ) -> Result<Queue, Refusal> {
+    /// Where a refused frame lies, if it may be a queue's; or why it is dropped.
+    fn header_of_refused(&self, reason: Refusal, mbuf: &Mbuf) -> Result<Header, Refusal> {
         let Refusal::Packet(cause) = reason else { return Err(reason) };
         if !matches!(cause, DropReason::EthUnknownType | DropReason::IpUnknownProtocol) {
             return Err(reason);
@@ -281,16 +295,27 @@ impl ElasticThread {
         let mut front = [0; FRONT_BYTES];
         let len = bytes.len().min(FRONT_BYTES);
         front[..len].copy_from_slice(&bytes[..len]);
-        let header = Header::read(&front[..len]).ok_or(reason)?;
+        Header::read(&front[..len]).ok_or(reason)
+    }
+
+    /// The queue of this thread that wants a refused frame; or why it is dropped.
+    fn queue_of_refused(
+        &mut self,
+        device: u8,
+        header: &Header,
+        reason: Refusal,
+        tails: usize,
+        mbuf: &Mbuf,
+    ) -> Result<Queue, Refusal> {
         let claim = match header.ip {
             Some(ip) => Claim::Protocol(ip.protocol),
             None => Claim::EtherType(header.ethertype),
         };
         let queue = self.packets.find(device, claim).ok_or(reason)?;
-        let whole = bytes.len() + if tails > 0 { ROOM_BYTES } else { 0 };
+        let whole = mbuf.len() + if tails > 0 { ROOM_BYTES } else { 0 };
         let now_us = self.io.now_us;
         if let Some(checks) = self.io.gate.checks() {
-            checks.hears_header(&header, whole, now_us).map_err(Refusal::Local)?;
+            checks.hears_header(header, whole, now_us).map_err(Refusal::Local)?;
         }
         let own_mac = self.io.ports[usize::from(device)].info.mac;
         if header.eth_dst != own_mac && !is_group_mac(&header.eth_dst) {

@@ -131,6 +131,11 @@ impl Host {
 
     /// Writes a frame into transmit memory in two pieces and sends it.
     fn send(&mut self, queue: i64, frame: &[u8]) -> i64 {
+        self.send_at(0, queue, frame)
+    }
+
+    /// The same on another thread.
+    fn send_at(&mut self, thread: usize, queue: i64, frame: &[u8]) -> i64 {
         let (head, rest) = frame.split_at(frame.len().min(20));
         let (array, data) = (self.arena, self.arena + 64);
         let pieces = [
@@ -143,11 +148,109 @@ impl Host {
             (data as *mut u8).copy_from(head.as_ptr(), head.len());
             ((data + 512) as *mut u8).copy_from(rest.as_ptr(), rest.len());
         }
-        self.call(0, call_op::PACKET_SENDV, &[queue as u64, array, 2, 99])
+        self.call(thread, call_op::PACKET_SENDV, &[queue as u64, array, 2, 99])
     }
 
     fn drops(&self, reason: &str) -> u64 {
-        Snapshot::of(&self.page).threads[0].get(&format!("drops.{reason}")).unwrap()
+        self.drops_of(0, reason)
+    }
+
+    fn drops_of(&self, thread: usize, reason: &str) -> u64 {
+        Snapshot::of(&self.page).threads[thread].get(&format!("drops.{reason}")).unwrap()
+    }
+
+    /// Which threads' queues hear a frame that comes in at thread 0, after a turn of each and one more.
+    fn heard_by(&mut self, frame: &[u8]) -> Vec<usize> {
+        self.device.inject_on(0, frame.to_vec());
+        let mut heard = Vec::new();
+        for thread in [0, 1, 0] {
+            let events = self.cycle(thread);
+            heard.extend(
+                events.iter().filter(|e| e.kind == event_kind::PACKET_RECV).map(|_| thread),
+            );
+        }
+        heard
+    }
+
+    fn set_gate(&mut self, gate: &str) {
+        self.seats[0].thread.shared.gate.set(gate.parse().unwrap());
+        (0..self.seats.len()).for_each(|thread| drop(self.cycle(thread)));
+    }
+}
+
+/// What a receive filter gives to a queue comes there and nowhere else, wherever it comes in.
+#[test]
+fn a_filter_gives_packets_to_its_queue() {
+    let mut host = host(2, "");
+    host.cycle(1);
+    for thread in 0..2 {
+        let bound =
+            host.call(thread, call_op::PACKET_BIND, &[0, packet_kind::ETHER_TYPE, 0x88b5, 7]);
+        assert!(bound > 0);
+    }
+    let frame = of_type(MAC, PEER_MAC, 0x88b5);
+    assert_eq!(host.heard_by(&frame), [0], "where it comes in");
+    for round in 0..100 {
+        let queue = round % 2;
+        host.set_gate(&format!("queue {queue} rx eth type 0x88b5"));
+        assert_eq!(host.heard_by(&frame), [queue], "round {round}");
+    }
+    host.set_gate("rx eth type 0x88b5");
+    assert_eq!(host.heard_by(&frame), [0]);
+    // Others' filters and rates hold where it is heard.
+    host.set_gate("queue 1 rx eth type 0x88b5 peer 02:00:00:00:00:09; queue 1 rate rx 1kpps");
+    host.now_us += 1_000_000;
+    let heard: usize = (0..10).map(|_| host.heard_by(&frame).len()).sum();
+    assert_eq!((heard, host.drops_of(1, "rx_rate"), host.drops_of(0, "rx_rate")), (3, 7, 0));
+    let stranger = of_type(MAC, [2, 0, 0, 0, 0, 8], 0x88b5);
+    assert!(host.heard_by(&stranger).is_empty());
+    assert_eq!(host.drops_of(0, "rx_filtered"), 1);
+    // What is nobody's queue's there is dropped there, and its frame comes back.
+    host.set_gate("queue 1 rx eth type 0x88b5-0x88b6");
+    let other = of_type(MAC, PEER_MAC, 0x88b6);
+    assert!(host.heard_by(&other).is_empty());
+    assert_eq!(host.drops_of(1, "eth_unknown_type"), 1);
+}
+
+/// A thread whose program does not take them gets so many, and the other one keeps what it needs.
+#[test]
+fn a_queue_that_nobody_serves_does_not_take_all_frames() {
+    let mut host = host(2, "queue 1 rx eth type 0x88b5; rx ip");
+    let bound = host.call(0, call_op::PACKET_BIND, &[0, packet_kind::IP_PROTOCOL, 253, 7]);
+    assert!(bound > 0);
+    for _ in 0..host.seats[0].thread.io.rx_pool.owned() {
+        host.device.inject_on(0, of_type(MAC, PEER_MAC, 0x88b5));
+        host.cycle(0);
+    }
+    assert!(host.drops("forward_full") > 0);
+    host.device.inject_on(0, packet(253));
+    assert_eq!(host.cycle(0).len(), 1, "others are heard");
+    let heard = host.cycle(1);
+    assert!(heard.is_empty());
+    assert!(host.drops_of(1, "eth_unknown_type") > 0);
+}
+
+#[test]
+fn only_the_queue_that_has_a_transmit_filter_sends_by_it() {
+    let mut host = host(2, "queue 0 tx eth type 0x88b5; tx eth type 0x88b6");
+    host.cycle(1);
+    let bind = |host: &mut Host, thread| {
+        host.call(thread, call_op::PACKET_BIND, &[0, packet_kind::ETHER_TYPE, 0x88b5, 7])
+    };
+    let queues = [bind(&mut host, 0), bind(&mut host, 1)];
+    let (own, common) = (of_type(PEER_MAC, MAC, 0x88b5), of_type(PEER_MAC, MAC, 0x88b6));
+    for round in 0..100 {
+        let holder = round % 2;
+        host.set_gate(&format!("queue {holder} tx eth type 0x88b5; tx eth type 0x88b6"));
+        let before = host.drops_of(1 - holder, "tx_foreign_queue");
+        assert_eq!(host.send_at(holder, queues[holder], &own), 60);
+        assert_eq!(host.send_at(1 - holder, queues[1 - holder], &own), -error::FILTERED);
+        assert_eq!(host.send_at(1 - holder, queues[1 - holder], &common), 60);
+        assert_eq!(host.drops_of(1 - holder, "tx_foreign_queue"), before + 1);
+        (0..2).for_each(|thread| drop(host.cycle(thread)));
+        let sent: Vec<_> = host.device.take_sent().into_iter().map(|(_, frame)| frame).collect();
+        assert_eq!(sent.iter().filter(|frame| **frame == own).count(), 1);
+        assert_eq!(sent.len(), 2);
     }
 }
 

@@ -397,7 +397,7 @@ impl ElasticThread {
 
     /// Gives back a packet that goes no further, and its tails.
     fn drop_refused(&mut self, port: u8, mut mbuf: Mbuf, tails: usize, mut reason: Refusal) {
-        if self.packets.is_any() {
+        if self.packets.is_any() || self.io.gate.steers() {
             match self.take_refused(port, reason, tails, mbuf) {
                 Ok(()) => return,
                 Err(back) => (mbuf, reason) = back,

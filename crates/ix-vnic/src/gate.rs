@@ -1,7 +1,9 @@
-//! What a vNIC may do, in one line of text: `rx tcp service 10.0.0.5:80; tx …; rate tx 100Mbit`.
+//! What a vNIC may do, in one line of text: `rx tcp service 10.0.0.5:80; tx …; rate tx 100Mbit`. What
+//! is one queue's begins with it: `queue 1 rate tx 20Mbit`.
 use crate::filter::{Direction, Filter};
 use crate::rate::Rate;
 use crate::set::{FILTERS_MAX, FilterSet};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
@@ -9,7 +11,7 @@ use std::str::FromStr;
 /// [`Gate::default`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Gate {
-    /// Filters of both directions.
+    /// Filters of both directions that are all queues'.
     pub filters: Vec<Filter>,
     /// What it may receive.
     pub rx_rate: Option<Rate>,
@@ -19,6 +21,22 @@ pub struct Gate {
     pub flow_rate: Option<Rate>,
     /// A direction whose filters are all revoked carries nothing.
     pub closed: Vec<Direction>,
+    /// Filters that one queue holds alone; of two that take a received packet the first says whose it
+    /// is.
+    pub assigned: Vec<(usize, Filter)>,
+    /// What single queues may, beside what they may as parts of the vNIC.
+    pub queue_rates: BTreeMap<usize, Rates>,
+}
+
+/// Rates of one queue.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Rates {
+    /// What it may receive.
+    pub rx: Option<Rate>,
+    /// What it may send.
+    pub tx: Option<Rate>,
+    /// What each of its flows may send.
+    pub flow: Option<Rate>,
 }
 
 impl Gate {
@@ -27,18 +45,63 @@ impl Gate {
         *self == Gate::default()
     }
 
-    /// The filters of a direction; `None`: it carries everything.
+    /// The filters of a direction, whichever queue's; `None`: it carries everything.
     pub fn set(&self, direction: Direction) -> Option<FilterSet> {
-        let set = FilterSet::new(direction, &self.filters);
+        let all = self.filters.iter().chain(self.assigned.iter().map(|(_, filter)| filter));
+        let set = FilterSet::new(direction, all);
         let open = set.filters().is_empty() && !self.closed.contains(&direction);
         (!open).then_some(set)
     }
 
-    /// The rate of a direction.
-    pub fn rate(&self, direction: Direction) -> Option<Rate> {
-        match direction {
-            Direction::Receive => self.rx_rate,
-            Direction::Transmit => self.tx_rate,
+    /// The filters of a direction that hold at one queue; `None`: it carries everything.
+    pub fn set_of(&self, direction: Direction, queue: usize) -> Option<FilterSet> {
+        self.set(direction)?;
+        let assigned = |own: bool| {
+            let whose = move |(at, _): &&(usize, Filter)| (*at == queue) == own;
+            self.assigned.iter().filter(whose).map(|(_, filter)| filter)
+        };
+        let own = FilterSet::new(direction, self.filters.iter().chain(assigned(true)));
+        Some(own.beside(assigned(false)))
+    }
+
+    /// Which queue gets the received packets that a filter takes: the first that takes one says so.
+    pub fn steering(&self) -> Vec<(usize, Filter)> {
+        let receives = |(_, filter): &&(usize, Filter)| filter.direction() == Direction::Receive;
+        self.assigned.iter().filter(receives).cloned().collect()
+    }
+
+    /// What one of `queues` equal queues may: its part of the vNIC's rates, and within it its own.
+    pub fn rates_of(&self, queue: usize, queues: usize) -> Rates {
+        let own = self.queue_rates.get(&queue).copied().unwrap_or_default();
+        let part = |whole: Option<Rate>| whole.map(|rate| rate.share(queues as u64));
+        let both = |one: Option<Rate>, two| one.into_iter().chain(two).reduce(Rate::and);
+        Rates {
+            rx: both(part(self.rx_rate), own.rx),
+            tx: both(part(self.tx_rate), own.tx),
+            flow: both(self.flow_rate, own.flow),
+        }
+    }
+}
+
+impl Rates {
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        *self == Rates::default()
+    }
+
+    /// Each as a part of a gate's text.
+    fn texts(self) -> impl Iterator<Item = String> {
+        let text = |name: &str, rate: Option<Rate>| rate.map(|rate| format!("rate {name} {rate}"));
+        [text("rx", self.rx), text("tx", self.tx), text("flow", self.flow)].into_iter().flatten()
+    }
+
+    /// The place of a rate that is for `what`.
+    fn place(&mut self, what: &str) -> Option<&mut Option<Rate>> {
+        match what {
+            "rx" => Some(&mut self.rx),
+            "tx" => Some(&mut self.tx),
+            "flow" => Some(&mut self.flow),
+            _ => None,
         }
     }
 }
@@ -46,11 +109,16 @@ impl Gate {
 impl fmt::Display for Gate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let filters = self.filters.iter().map(Filter::to_string);
-        let rate = |name: &str, rate: Option<Rate>| rate.map(|rate| format!("rate {name} {rate}"));
         let closed = self.closed.iter().map(|d| format!("none {}", name(*d)));
-        let rates = rate("rx", self.rx_rate).into_iter().chain(rate("tx", self.tx_rate));
-        let parts = filters.chain(rates).chain(rate("flow", self.flow_rate));
-        f.write_str(&parts.chain(closed).collect::<Vec<_>>().join("; "))
+        let rates = Rates { rx: self.rx_rate, tx: self.tx_rate, flow: self.flow_rate };
+        let assigned = self.assigned.iter().map(|(queue, part)| format!("queue {queue} {part}"));
+        let of_queue = |(queue, rates): (&usize, &Rates)| {
+            let queue = *queue;
+            rates.texts().map(move |part| format!("queue {queue} {part}"))
+        };
+        let own = self.queue_rates.iter().flat_map(of_queue);
+        let parts = filters.chain(rates.texts()).chain(closed).chain(assigned).chain(own);
+        f.write_str(&parts.collect::<Vec<_>>().join("; "))
     }
 }
 
@@ -65,33 +133,46 @@ impl FromStr for Gate {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Gate, String> {
-        let mut gate = Gate::default();
+        let (mut gate, mut rates) = (Gate::default(), Rates::default());
         for part in text.split(';').map(str::trim).filter(|part| !part.is_empty()) {
-            let words: Vec<_> = part.split(' ').collect();
+            let (queue, rest) = queue_of(part)?;
+            let words: Vec<_> = rest.split(' ').collect();
             match words[..] {
-                ["rate", direction, rate] => {
-                    let place = match direction {
-                        "rx" => &mut gate.rx_rate,
-                        "tx" => &mut gate.tx_rate,
-                        "flow" => &mut gate.flow_rate,
-                        _ => return Err(format!("`{part}`: a rate is for rx, tx or flow")),
+                ["rate", what, rate] => {
+                    let rates = match queue {
+                        Some(queue) => gate.queue_rates.entry(queue).or_default(),
+                        None => &mut rates,
                     };
+                    let none = || format!("`{part}`: a rate is for rx, tx or flow");
+                    let place = rates.place(what).ok_or_else(none)?;
                     *place = Some(rate.parse().map_err(|e: crate::RateError| e.to_string())?);
                 }
-                ["none", "rx"] => gate.closed.push(Direction::Receive),
-                ["none", "tx"] => gate.closed.push(Direction::Transmit),
+                ["none", "rx"] if queue.is_none() => gate.closed.push(Direction::Receive),
+                ["none", "tx"] if queue.is_none() => gate.closed.push(Direction::Transmit),
                 _ => {
-                    let filter = part.parse().map_err(|e: crate::FilterError| e.to_string())?;
-                    gate.filters.push(filter);
+                    let filter = rest.parse().map_err(|e: crate::FilterError| e.to_string())?;
+                    match queue {
+                        Some(queue) => gate.assigned.push((queue, filter)),
+                        None => gate.filters.push(filter),
+                    }
                 }
             }
         }
+        (gate.rx_rate, gate.tx_rate, gate.flow_rate) = (rates.rx, rates.tx, rates.flow);
         for direction in [Direction::Receive, Direction::Transmit] {
-            let filters = gate.filters.iter().filter(|f| f.direction() == direction).count();
+            let filters = gate.set(direction).map_or(0, |set| set.filters().len());
             if filters > FILTERS_MAX {
                 return Err(format!("{filters} {} filters are too many", name(direction)));
             }
         }
         Ok(gate)
     }
+}
+
+/// Whose a part of the text is, and what stands behind that.
+fn queue_of(part: &str) -> Result<(Option<usize>, &str), String> {
+    let Some(rest) = part.strip_prefix("queue ") else { return Ok((None, part)) };
+    let found = rest.split_once(' ').and_then(|(n, rest)| Some((n.parse().ok()?, rest)));
+    let (queue, rest) = found.ok_or_else(|| format!("`{part}`: which queue, and what of it?"))?;
+    Ok((Some(queue), rest))
 }

@@ -73,6 +73,12 @@ pub enum Refusal {
     LinuxFrames(u16),
     /// It is not within the filter that it shall be derived from.
     Wider(Filter),
+    /// The vNIC of this name has no queue of this number, but so many queues.
+    NoSuchQueue(String, usize, usize),
+    /// It is assigned to no vNIC, so it has no queues.
+    Unassigned(FilterId),
+    /// It receives packets of flows, whose queue is their flow group's.
+    Flows(Filter),
 }
 
 impl fmt::Display for Refusal {
@@ -102,6 +108,15 @@ impl fmt::Display for Refusal {
                 write!(f, "it overlaps with Linux, which has all other frames of type {kind:#06x}")
             }
             Refusal::Wider(filter) => write!(f, "it goes beyond what was granted: {filter}"),
+            Refusal::NoSuchQueue(name, queue, queues) => {
+                write!(f, "vNIC `{name}` has no queue {queue}: its queues are 0 to {}", queues - 1)
+            }
+            Refusal::Unassigned(id) => write!(f, "filter {} is assigned to no vNIC", id.0),
+            Refusal::Flows(filter) => write!(
+                f,
+                "`{filter}` takes TCP, UDP, ICMP or ARP, whose queue is that of their flow group: only what \
+                 lies below them (`rx eth type …`, `rx ip proto …`) can be received at a queue of choice"
+            ),
         }
     }
 }
@@ -124,6 +139,8 @@ struct Held {
     /// How many filters it was derived through.
     depth: u32,
     assigned: Option<VnicId>,
+    /// The queue of that vNIC that holds it alone; none: all do.
+    queue: Option<usize>,
 }
 
 /// The vNICs and filters of one interface.
@@ -141,6 +158,8 @@ pub struct Registry {
 pub struct Assigned {
     /// The vNIC that it is assigned to.
     pub vnic: VnicId,
+    /// The queue of the vNIC that holds it alone; none: all do.
+    pub queue: Option<usize>,
     /// Its packets.
     pub filter: Filter,
 }
@@ -169,6 +188,8 @@ pub struct FilterView {
     pub parent: Option<FilterId>,
     /// The vNIC that it is assigned to.
     pub assigned: Option<VnicId>,
+    /// The queue of that vNIC that holds it alone; none: all do.
+    pub queue: Option<usize>,
 }
 
 /// Frames that Linux needs to be reached at all: IPv4, ARP, IPv6.
@@ -232,7 +253,7 @@ impl Registry {
     /// The vNIC is gone: what was assigned to it is Linux's again, until it is assigned anew.
     pub fn delete_vnic(&mut self, id: VnicId) -> bool {
         for held in self.filters.values_mut().filter(|held| held.assigned == Some(id)) {
-            held.assigned = None;
+            (held.assigned, held.queue) = (None, None);
         }
         self.vnics.remove(&id).is_some()
     }
@@ -248,8 +269,9 @@ impl Registry {
         if !self.policy.may_overlap {
             self.check_free(holder, &filter)?;
         }
-        let (holder, parent, depth, assigned) = (holder.to_owned(), None, 0, None);
-        Ok(self.insert(Held { filter, holder, key, parent, depth, assigned }))
+        let (holder, parent, depth) = (holder.to_owned(), None, 0);
+        let (assigned, queue) = (None, None);
+        Ok(self.insert(Held { filter, holder, key, parent, depth, assigned, queue }))
     }
 
     /// Derives from a filter whose capability is `from` a narrower one, or the same once more, with a
@@ -268,10 +290,12 @@ impl Registry {
         }
         let (holder, depth, parent) = (holder.clone(), depth + 1, Some(parent));
         self.check_room(&filter)?;
-        Ok(self.insert(Held { filter, holder, key, parent, depth, assigned: None }))
+        let (assigned, queue) = (None, None);
+        Ok(self.insert(Held { filter, holder, key, parent, depth, assigned, queue }))
     }
 
-    /// Its packets go to, or may come from, the vNIC; it leaves the one that it was assigned to.
+    /// Its packets go to, or may come from, the vNIC, by any of its queues; it leaves the one that it was
+    /// assigned to.
     pub fn assign(&mut self, filter: &Capability, vnic: VnicId) -> Result<FilterId, Refusal> {
         let id = self.filter_of(filter)?;
         self.assign_by_id(id, Some(vnic))?;
@@ -283,8 +307,39 @@ impl Registry {
         if vnic.is_some_and(|vnic| !self.vnics.contains_key(&vnic)) {
             return Err(Refusal::NoSuchCapability);
         }
-        self.filters.get_mut(&id).ok_or(Refusal::NoSuchFilter(id))?.assigned = vnic;
+        let held = self.filters.get_mut(&id).ok_or(Refusal::NoSuchFilter(id))?;
+        (held.assigned, held.queue) = (vnic, None);
         Ok(())
+    }
+
+    /// Only this queue of its vNIC holds the filter from now on; `None`: all do. A received packet
+    /// that a filter of a queue takes is that queue's, so it may be of no flow: those have the queue
+    /// of their flow group.
+    pub fn assign_queue(&mut self, id: FilterId, queue: Option<usize>) -> Result<(), Refusal> {
+        let held = self.filters.get(&id).ok_or(Refusal::NoSuchFilter(id))?;
+        let vnic = held.assigned.ok_or(Refusal::Unassigned(id))?;
+        if let Some(queue) = queue {
+            self.check_queue(vnic, queue)?;
+            if held.filter.receives_flows() {
+                return Err(Refusal::Flows(held.filter.clone()));
+            }
+        }
+        if let Some(held) = self.filters.get_mut(&id) {
+            held.queue = queue;
+        }
+        Ok(())
+    }
+
+    /// The queue that holds a filter alone, if one does.
+    pub fn queue_of(&self, id: FilterId) -> Option<usize> {
+        self.filters.get(&id)?.queue
+    }
+
+    /// Refuses what is no queue of the vNIC.
+    pub fn check_queue(&self, vnic: VnicId, queue: usize) -> Result<(), Refusal> {
+        let vnic = self.vnics.get(&vnic).ok_or(Refusal::NoSuchCapability)?;
+        let no_such = || Refusal::NoSuchQueue(vnic.name.clone(), queue, vnic.queues);
+        if queue < vnic.queues { Ok(()) } else { Err(no_such()) }
     }
 
     /// The capability is worth nothing any more, nor are those of what was derived from its filter.
@@ -325,7 +380,8 @@ impl Registry {
         let at_work = self.filters.iter().filter(|(_, h)| h.filter.direction() == direction);
         let mut order: Vec<_> = at_work
             .filter_map(|(id, held)| {
-                let assigned = Assigned { vnic: held.assigned?, filter: held.filter.clone() };
+                let (vnic, queue, filter) = (held.assigned?, held.queue, held.filter.clone());
+                let assigned = Assigned { vnic, queue, filter };
                 Some((std::cmp::Reverse(held.depth), *id, assigned))
             })
             .collect();
@@ -351,6 +407,7 @@ impl Registry {
             holder: held.holder.clone(),
             parent: held.parent,
             assigned: held.assigned,
+            queue: held.queue,
         };
         self.filters.iter().map(view).collect()
     }
@@ -394,6 +451,17 @@ impl Registry {
 }
 
 impl Filter {
+    /// Whether it takes received packets of the dataplane's own protocols: ARP, ICMP, TCP, UDP.
+    fn receives_flows(&self) -> bool {
+        use crate::filter::Field::{EtherType, Protocol};
+        use crate::ranges::Ranges;
+        let own = Ranges::new([1, 6, 17].map(|protocol| (protocol, protocol)));
+        let flows = Filter::new(Direction::Receive, Level::Ipv4).with(Protocol, own);
+        let arp = Ranges::one(0x0806);
+        let arp = Filter::new(Direction::Receive, Level::Ethernet).with(EtherType, arp);
+        self.overlaps(&flows) || self.overlaps(&arp)
+    }
+
     /// Whether it takes packets whose address at our end is this one.
     fn takes_address(&self, address: Ipv4Addr) -> bool {
         use crate::filter::Field::ServiceAddress;

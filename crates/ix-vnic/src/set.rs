@@ -17,14 +17,22 @@ pub enum Foreign {
     Address,
     /// Another port at our end.
     Port,
+    /// Only filters of other queues of the vNIC take it.
+    Queue,
     /// Another peer or protocol, or bytes that are no packet.
     Other,
 }
 
 impl Foreign {
     /// All reasons.
-    pub const ALL: [Foreign; 5] =
-        [Foreign::Mac, Foreign::Vlan, Foreign::Address, Foreign::Port, Foreign::Other];
+    pub const ALL: [Foreign; 6] = [
+        Foreign::Mac,
+        Foreign::Vlan,
+        Foreign::Address,
+        Foreign::Port,
+        Foreign::Queue,
+        Foreign::Other,
+    ];
 }
 
 /// The filters of one direction of a vNIC. A packet may pass that belongs to one of them, and ARP
@@ -33,6 +41,8 @@ impl Foreign {
 pub struct FilterSet {
     direction: Direction,
     filters: Vec<Filter>,
+    /// What other queues of the vNIC hold alone.
+    elsewhere: Vec<Filter>,
 }
 
 impl FilterSet {
@@ -42,7 +52,14 @@ impl FilterSet {
         filters: impl IntoIterator<Item = &'a Filter>,
     ) -> FilterSet {
         let ours = filters.into_iter().filter(|filter| filter.direction() == direction);
-        FilterSet { direction, filters: ours.cloned().collect() }
+        FilterSet { direction, filters: ours.cloned().collect(), elsewhere: Vec::new() }
+    }
+
+    /// The same for one queue of a vNIC, of which other queues hold `elsewhere`. That lets nothing pass
+    /// here but ARP, for addresses are the whole vNIC's: a question comes in at any queue.
+    pub fn beside<'a>(self, elsewhere: impl IntoIterator<Item = &'a Filter>) -> FilterSet {
+        let theirs = elsewhere.into_iter().filter(|filter| filter.direction() == self.direction);
+        FilterSet { elsewhere: theirs.cloned().collect(), ..self }
     }
 
     /// The filters.
@@ -87,7 +104,7 @@ impl FilterSet {
             let addresses = filter.field(Field::ServiceAddress);
             addresses.is_some_and(|addresses| addresses.contains(address.into()))
         };
-        self.filters.iter().any(names)
+        self.filters.iter().chain(&self.elsewhere).any(names)
     }
 
     /// Whether a filter asks for frames of this type by name.
@@ -105,6 +122,12 @@ impl FilterSet {
             let Some(value) = value_of(header, self.direction, field) else { return true };
             self.filters.iter().any(|f| f.field(field).is_none_or(|values| values.contains(value)))
         };
+        let is_held = |filter: &Filter| {
+            filter.matches(header) && (is_own || filter.field(Field::ServiceMac).is_some())
+        };
+        if self.elsewhere.iter().any(is_held) {
+            return Foreign::Queue;
+        }
         if !is_own || !known(Field::ServiceMac) {
             Foreign::Mac
         } else if !known(Field::Vlan) {

@@ -1,6 +1,7 @@
 //! What a gate lets through, and when.
 use ix_vnic::{
-    ArpHeader, Direction, FilterSet, Foreign, Gate, Header, Offered, Pacer, Rate, Shaper,
+    ArpHeader, Direction, Filter, FilterSet, Foreign, Gate, Header, Offered, Pacer, Rate, Rates,
+    Shaper,
 };
 use proptest::prelude::*;
 use std::collections::VecDeque;
@@ -110,12 +111,30 @@ fn a_gate_survives_its_text() {
         "rx tcp service 10.0.0.5:80; tx tcp service 10.0.0.5:80",
         "tx ip service 10.0.0.5; rate rx 20kpps,burst=3028; rate tx 100Mbit,burst=64k",
         "none rx; none tx",
+        "tx ip; rate tx 1Gbit,burst=3028; queue 1 tx tcp; queue 0 rx ip proto 253; \
+         queue 0 rate tx 20Mbit,burst=3028; queue 0 rate flow 1kpps,burst=3028",
     ] {
         let gate: Gate = text.parse().expect(text);
         assert_eq!(gate.to_string(), text);
     }
     let many = "rx udp;".repeat(33);
-    for text in ["rate up 1Mbit", "rate rx", "rate tx 0bit", "open", "none", many.as_str()] {
+    let spread = "queue 3 rx udp;".repeat(33);
+    for text in [
+        "rate up 1Mbit",
+        "rate rx",
+        "rate tx 0bit",
+        "open",
+        "none",
+        "queue",
+        "queue 1",
+        "queue x rx udp",
+        "queue -1 rx udp",
+        "queue 1 none rx",
+        "queue 1 queue 2 rx udp",
+        "queue 1 rate up 1Mbit",
+        many.as_str(),
+        spread.as_str(),
+    ] {
         assert!(text.parse::<Gate>().is_err(), "{text}");
     }
 }
@@ -375,6 +394,131 @@ proptest! {
         for flow in 0..4 {
             let own: Vec<_> = order.iter().filter(|(f, _)| *f == flow).map(|(_, n)| *n).collect();
             prop_assert!(own.is_sorted(), "flow {}: {:?}", flow, own);
+        }
+    }
+}
+
+/// Filters that overlap in many ways, and frames that lie in some of them.
+const FILTERS: [&str; 8] = [
+    "tx tcp service 10.0.0.5:80",
+    "tx tcp service 10.0.0.5:80-90 peer 10.0.0.0/24",
+    "tx ip service 10.0.0.5",
+    "tx ip service 10.0.0.6",
+    "tx eth type 0x88b5",
+    "rx eth type 0x88b5",
+    "rx ip proto 253 service 10.0.0.5",
+    "rx ip proto 250-255",
+];
+
+fn frames() -> Vec<Vec<u8>> {
+    let changed = |changes: &[(usize, u8)]| {
+        let mut frame = segment();
+        changes.iter().for_each(|(at, byte)| frame[*at] = *byte);
+        frame
+    };
+    let ours = [(26, 10), (27, 0), (28, 0), (29, 6)];
+    vec![
+        segment(),
+        changed(&[(35, 85)]),
+        changed(&[(35, 99)]),
+        changed(&ours),
+        changed(&[(30, 11)]),
+        changed(&[(23, 253)]),
+        changed(&[(11, 4)]),
+        changed(&[(12, 0x88), (13, 0xb5)]),
+        arp(MAC, OURS, THEIRS),
+        arp(MAC, THEIRS, OURS),
+    ]
+}
+
+proptest! {
+    /// Against the plainest reading: a queue may send what one of its own or of everybody's filters
+    /// takes, ARP about the addresses of the whole vNIC, and everything where there are no filters.
+    #[test]
+    fn queues_hold_what_is_assigned_to_them(
+        chosen in prop::collection::vec((0..FILTERS.len(), prop::option::of(0usize..3)), 0..6),
+        closed in any::<bool>(),
+    ) {
+        let mut gate = Gate::default();
+        let mut held: Vec<(Option<usize>, Filter)> = Vec::new();
+        for (index, queue) in chosen {
+            let filter: Filter = FILTERS[index].parse().expect("a filter");
+            held.push((queue, filter.clone()));
+            match queue {
+                Some(queue) => gate.assigned.push((queue, filter)),
+                None => gate.filters.push(filter),
+            }
+        }
+        if closed {
+            gate.closed.push(Direction::Transmit);
+        }
+        prop_assert_eq!(gate.to_string().parse::<Gate>(), Ok(gate.clone()));
+        let sends: Vec<_> = held.iter().filter(|(_, f)| f.direction() == Direction::Transmit).collect();
+        for queue in 0..3 {
+            let set = gate.set_of(Direction::Transmit, queue);
+            prop_assert_eq!(set.is_none(), sends.is_empty() && !closed);
+            let Some(set) = set else { continue };
+            for frame in frames() {
+                let header = Header::read(&frame).expect("a header");
+                let own_mac = header.eth_src == MAC;
+                let takes = |whose: &dyn Fn(&Option<usize>) -> bool| {
+                    sends.iter().any(|(at, f)| whose(at) && own_mac && f.matches(&header))
+                };
+                let here = takes(&|at| at.is_none_or(|at| at == queue));
+                let there = takes(&|_| true);
+                let named = header.arp.is_some_and(|arp| {
+                    FilterSet::new(Direction::Transmit, sends.iter().map(|(_, f)| f))
+                        .has_address(arp.sender)
+                });
+                let verdict = set.admits(&header, MAC);
+                prop_assert_eq!(verdict.is_ok(), here || named, "queue {} of {}", queue, gate);
+                prop_assert_eq!(verdict == Err(Foreign::Queue), there && !here && !named);
+            }
+        }
+        // What is received has the queue that the first filter says.
+        let steering = gate.steering();
+        for frame in frames() {
+            let header = Header::read(&frame).expect("a header");
+            let receives = |f: &Filter| f.direction() == Direction::Receive && f.matches(&header);
+            let wanted = held.iter().find_map(|(at, f)| at.filter(|_| receives(f)));
+            let found = steering.iter().find(|(_, f)| f.matches(&header)).map(|(at, _)| *at);
+            prop_assert_eq!(found, wanted);
+        }
+    }
+
+    /// Whatever is asked for, no queue beats its own rate, nor all together the vNIC's; who has no own
+    /// has its part.
+    #[test]
+    fn queues_keep_to_their_rates_and_to_the_vnics(
+        whole in prop::option::of(2u64..200),
+        own in prop::collection::vec(prop::option::of(1u64..200), 1..4),
+    ) {
+        let mbit = |n: u64| Rate::bits(n * 1_000_000);
+        let mut gate = Gate { tx_rate: whole.map(mbit), ..Gate::default() };
+        for (queue, rate) in own.iter().enumerate() {
+            let rates = Rates { tx: rate.map(mbit), ..Rates::default() };
+            gate.queue_rates.insert(queue, rates);
+        }
+        gate.queue_rates.retain(|_, rates| !rates.is_empty());
+        prop_assert_eq!(gate.to_string().parse::<Gate>(), Ok(gate.clone()));
+        let queues = own.len();
+        let mut sum = 0;
+        for (queue, rate) in own.iter().enumerate() {
+            let rates = gate.rates_of(queue, queues);
+            prop_assert_eq!((rates.rx, rates.flow), (None, None));
+            let part = whole.map(|n| n * 1_000_000 / queues as u64);
+            let wanted = part.into_iter().chain(rate.map(|n| n * 1_000_000)).min();
+            prop_assert_eq!(rates.tx.and_then(|rate| rate.bits_per_s), wanted);
+            let Some(rate) = rates.tx else { continue };
+            let (sent, _) = flood(rate, 1514, 100_000);
+            let least = wanted.unwrap_or(0) / 8;
+            let error = (sent as f64 - least as f64).abs() - 2.0 * 1514.0;
+            prop_assert!(error <= 0.02 * least as f64, "{}: {} of {}", rate, sent, least);
+            sum += sent;
+        }
+        if let Some(whole) = whole {
+            let most = whole as f64 * 125_000.0 * 1.02 + queues as f64 * 2.0 * 1514.0;
+            prop_assert!(sum as f64 <= most, "{} of {}", sum, most);
         }
     }
 }

@@ -44,6 +44,59 @@ fn what_is_linux_s_or_another_s_is_refused_by_name() {
 }
 
 #[test]
+fn a_filter_is_assigned_to_a_queue_that_there_is_and_flows_to_none() {
+    let mut registry = registry();
+    let vnic = registry.create_vnic("web", 2, key(1)).expect("a vNIC");
+    let sends = registry.grant("web", filter("tx tcp service 10.0.0.5:80"), key(2)).expect("free");
+    assert_eq!(registry.assign_queue(sends, Some(0)), Err(Refusal::Unassigned(sends)));
+    registry.assign_by_id(sends, Some(vnic)).expect("assigned");
+    assert_eq!(registry.assign_queue(sends, Some(1)), Ok(()));
+    let beyond = registry.assign_queue(sends, Some(2)).expect_err("beyond").to_string();
+    assert_eq!(beyond, "vNIC `web` has no queue 2: its queues are 0 to 1");
+    let queue = |registry: &Registry| registry.rules(Direction::Transmit)[0].queue;
+    assert_eq!((registry.queue_of(sends), queue(&registry)), (Some(1), Some(1)), "as before");
+    assert_eq!(registry.assign_queue(sends, None), Ok(()));
+    assert_eq!(queue(&registry), None);
+    // Received flows have the queue of their flow group, whatever filter takes them.
+    for (n, text) in [
+        "tcp service 10.0.0.5",
+        "udp service 10.0.0.5:53",
+        "ip service 10.0.0.5",
+        "ip proto 6 service 10.0.0.5",
+        "ip proto 1-20 service 10.0.0.5",
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let id = registry.grant("web", filter(&format!("rx {text}")), key(10 + n as u8));
+        let id = id.expect(text);
+        registry.assign_by_id(id, Some(vnic)).expect("assigned");
+        let refusal = registry.assign_queue(id, Some(0)).expect_err(text).to_string();
+        assert!(refusal.contains("whose queue is that of their flow group"), "{refusal}");
+        assert_eq!(registry.assign_queue(id, None), Ok(()), "{text}");
+    }
+    let arp = Registry::new(Policy { may_overlap: true, ..Policy::default() });
+    let mut registry = [registry, arp];
+    for (registry, text) in
+        registry.iter_mut().zip(["rx ip proto 253 service 10.0.0.5", "rx eth type 0x88b5"])
+    {
+        let vnic = registry.vnic_named("web");
+        let vnic = vnic.or_else(|_| registry.create_vnic("web", 2, key(40))).expect("a vNIC");
+        let id = registry.grant("web", filter(text), key(41)).expect("free");
+        registry.assign_by_id(id, Some(vnic)).expect("assigned");
+        assert_eq!(registry.assign_queue(id, Some(1)), Ok(()), "{text}");
+        // Elsewhere it is no queue's again.
+        registry.assign_by_id(id, Some(vnic)).expect("assigned");
+        assert_eq!(registry.queue_of(id), None);
+    }
+    let [_, mut lax] = registry;
+    let all = lax.grant("web", filter("rx eth"), key(50)).expect("allowed");
+    let vnic = lax.vnic_named("web").expect("there");
+    lax.assign_by_id(all, Some(vnic)).expect("assigned");
+    assert!(matches!(lax.assign_queue(all, Some(0)), Err(Refusal::Flows(_))), "it has ARP");
+}
+
+#[test]
 fn limits_and_names_are_kept() {
     let policy = Policy { vnics_max: 2, queues_max: 4, filters_max: 2, may_overlap: false };
     let mut registry = Registry::new(policy);

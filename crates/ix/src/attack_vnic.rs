@@ -219,7 +219,8 @@ impl Stage {
         let operator = |request: &Request| outcome(&self.control, request);
         let assign = |capability: &str, vnic: &str| Request::FilterAssign {
             capability: capability.to_owned(),
-            vnic: vnic.to_owned(),
+            vnic: Some(vnic.to_owned()),
+            queue: None,
         };
         let revoke = |capability: &str| Request::FilterRevoke { capability: capability.to_owned() };
         let derive = |text: &str| -> Result<Request> {
@@ -230,7 +231,7 @@ impl Stage {
             let text = format!("rx udp service {ip}:{PORT}");
             let filter = text.parse().map_err(|e| Problem::new("no filter", e))?;
             let holder = Some(holder.to_owned());
-            Ok(Request::FilterCreate { filters: vec![filter], holder, vnic: None })
+            Ok(Request::FilterCreate { filters: vec![filter], holder, vnic: None, queue: None })
         };
         let forged = flip(&victims.filter);
         // A part of its own filter, which it revokes: stale from then on.
@@ -287,6 +288,7 @@ impl Stage {
             tx: Some("1kpps".to_owned()),
             flow: None,
             vnic: Some("good".to_owned()),
+            queue: None,
             weight: None,
         };
         let slow = |control| outcome(control, &rate);
@@ -336,6 +338,7 @@ impl Keys {
             filters: vec![filter("rx")?, filter("tx")?],
             holder: Some(name.to_owned()),
             vnic: Some(name.to_owned()),
+            queue: None,
         };
         let filter = text(&client.ask(&grant)?["filters"][0]["capability"]);
         Ok(Keys { vnic, filter })

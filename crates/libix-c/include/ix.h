@@ -843,11 +843,21 @@ int64_t ix_control_derive(
 /* Assigns a filter to a vNIC of a shared interface, both by their capabilities. */
 int64_t ix_control_assign(ix_control *control, const char *filter, const char *vnic);
 
+/* Assigns a filter to one queue of a dataplane's vNIC, which holds it alone from then on; a negative
+ * queue: all queues do again. Receive filters that take TCP, UDP, ICMP or ARP are refused: those have
+ * the queue of their flow group. */
+int64_t ix_control_assign_queue(ix_control *control, const char *filter, int64_t queue);
+
 /* Ends a filter and all that was derived from it; answers how many that were. */
 int64_t ix_control_revoke(ix_control *control, const char *capability);
 
 /* Other limits of a dataplane's vNIC while traffic runs: "none" lifts one, NULL leaves it. */
 int64_t ix_control_rate(ix_control *control, const char *rx, const char *tx);
+
+/* Other limits of one queue of it, within its part of the vNIC's, and of each flow there: "none" lifts
+ * one, NULL leaves it. */
+int64_t ix_control_rate_of_queue(
+    ix_control *control, uint32_t queue, const char *rx, const char *tx, const char *flow);
 
 /* Addresses. */
 

@@ -162,6 +162,25 @@ pub unsafe extern "C" fn ix_control_assign(
     unsafe { with(control, |control| control.assign(&filter?, &vnic?).map(|()| 0)) }
 }
 
+/// Assigns a filter to one queue of a dataplane's vNIC, which holds it alone from then on; a negative
+/// queue: all queues do again. Receive filters that take TCP, UDP, ICMP or ARP are refused: those have
+/// the queue of their flow group.
+///
+/// # Safety
+/// A connection, and a C string.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ix_control_assign_queue(
+    control: *mut ix_control,
+    filter: *const c_char,
+    queue: i64,
+) -> i64 {
+    // SAFETY: the caller's promise.
+    let filter = unsafe { capability_at(filter) };
+    let queue = usize::try_from(queue).ok();
+    // SAFETY: the caller's promise.
+    unsafe { with(control, |control| control.assign_queue(&filter?, queue).map(|()| 0)) }
+}
+
 /// Ends a filter and all that was derived from it; answers how many that were.
 ///
 /// # Safety
@@ -191,6 +210,27 @@ pub unsafe extern "C" fn ix_control_rate(
     let (rx, tx) = unsafe { (text(rx), text(tx)) };
     // SAFETY: the caller's promise.
     unsafe { with(control, |control| control.rate(rx, tx).map(|()| 0)) }
+}
+
+/// Other limits of one queue of it, within its part of the vNIC's, and of each flow there: "none" lifts
+/// one, NULL leaves it.
+///
+/// # Safety
+/// A connection, and C strings.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ix_control_rate_of_queue(
+    control: *mut ix_control,
+    queue: u32,
+    rx: *const c_char,
+    tx: *const c_char,
+    flow: *const c_char,
+) -> i64 {
+    // SAFETY: the caller's promise.
+    let (rx, tx, flow) = unsafe { (text(rx), text(tx), text(flow)) };
+    let set =
+        |control: &mut Control| control.rate_of_queue(queue as usize, rx, tx, flow).map(|()| 0);
+    // SAFETY: the caller's promise.
+    unsafe { with(control, set) }
 }
 
 /// Digits of a capability, and a zero.

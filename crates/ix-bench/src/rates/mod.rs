@@ -74,7 +74,8 @@ fn ask(control: &Path, request: &Request) -> Result<Value> {
 fn limit(control: &Path, tx: Option<&str>, flow: Option<&str>) -> Result<()> {
     let text = |rate: Option<&str>| rate.map(str::to_owned);
     let (tx, flow) = (text(tx), text(flow));
-    ask(control, &Request::Rate { rx: None, tx, flow, vnic: None, weight: None }).map(drop)
+    let request = Request::Rate { rx: None, tx, flow, vnic: None, queue: None, weight: None };
+    ask(control, &request).map(drop)
 }
 
 /// The value at a part of a sorted list.

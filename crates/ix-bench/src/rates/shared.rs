@@ -69,6 +69,7 @@ impl<'a> Shared<'a> {
             filters: vec![filter("rx")?, filter("tx")?],
             holder: Some(name.to_owned()),
             vnic: Some(name.to_owned()),
+            queue: None,
         };
         let granted = ask(&self.control, &grant)?;
         let capability = granted["filters"][0]["capability"].as_str().unwrap_or("").to_owned();
@@ -81,6 +82,7 @@ impl<'a> Shared<'a> {
             tx: tx.map(str::to_owned),
             flow: None,
             vnic: Some(name.to_owned()),
+            queue: None,
             weight: Some(weight),
         };
         ask(&self.control, &request).map(drop)

@@ -119,23 +119,26 @@ impl Dataplane<'_> {
         Some(match request {
             Request::Vnic => Ok(vnic::Change { answer: self.vnic.look(), gate: None }),
             Request::FilterCreate { vnic: Some(_), .. }
-            | Request::FilterAssign { .. }
+            | Request::FilterAssign { vnic: Some(_), .. }
             | Request::VnicCreate { .. }
             | Request::VnicDelete { .. }
             | Request::Rate { vnic: Some(_), .. }
             | Request::Rate { weight: Some(_), .. } => {
                 Err(Refusal::Unsupported("do that: it has one vNIC; `ix share` makes several"))
             }
-            Request::FilterCreate { filters, holder, vnic: None } => {
-                self.vnic.create(filters, holder.as_deref(), vnic::linux_addresses())
+            Request::FilterCreate { filters, holder, vnic: None, queue } => {
+                self.vnic.create(filters, holder.as_deref(), *queue, vnic::linux_addresses())
+            }
+            Request::FilterAssign { capability, vnic: None, queue } => {
+                self.vnic.assign(capability, *queue)
             }
             Request::FilterDerive { capability, filter } => {
                 self.vnic.derive(capability, filter.clone())
             }
             Request::FilterRevoke { capability } => self.vnic.revoke(capability),
             Request::FilterRemove { filter } => self.vnic.remove(*filter),
-            Request::Rate { rx, tx, flow, .. } => {
-                self.vnic.rate(rx.as_deref(), tx.as_deref(), flow.as_deref())
+            Request::Rate { rx, tx, flow, queue, .. } => {
+                self.vnic.rate(*queue, rx.as_deref(), tx.as_deref(), flow.as_deref())
             }
             _ => return None,
         })

@@ -100,13 +100,21 @@ pub enum Request {
         /// The vNIC that they are assigned to at once, where there are several.
         #[serde(default)]
         vnic: Option<String>,
+        /// The queue of the dataplane's vNIC that holds them alone.
+        #[serde(default)]
+        queue: Option<usize>,
     },
-    /// Assigns a filter to a vNIC, both by their capabilities: whoever has them may ask.
+    /// Assigns a filter to a vNIC of a shared interface, both by their capabilities, or to a queue of a
+    /// dataplane's vNIC: whoever has the capabilities may ask.
     FilterAssign {
         /// The filter's.
         capability: String,
-        /// The vNIC's.
-        vnic: String,
+        /// The vNIC's, where there are several.
+        #[serde(default)]
+        vnic: Option<String>,
+        /// The queue that holds it alone; none: all do.
+        #[serde(default)]
+        queue: Option<usize>,
     },
     /// Makes a vNIC on a shared interface.
     VnicCreate {
@@ -160,6 +168,9 @@ pub enum Request {
         /// Of which vNIC, where there are several.
         #[serde(default)]
         vnic: Option<String>,
+        /// Of which queue of the dataplane's vNIC; none: of all together.
+        #[serde(default)]
+        queue: Option<usize>,
         /// Its part of a full interface, beside the others' weights.
         #[serde(default)]
         weight: Option<u32>,
@@ -470,10 +481,10 @@ mod tests {
             Request::Park { thread: 0 },
             Request::Resume { thread: 0 },
             Request::Drain { thread: 0 },
-            Request::FilterCreate { filters: Vec::new(), holder: None, vnic: None },
+            Request::FilterCreate { filters: Vec::new(), holder: None, vnic: None, queue: None },
             Request::VnicDelete { name: String::new() },
             Request::FilterRemove { filter: None },
-            Request::Rate { rx: None, tx: None, flow: None, vnic: None, weight: None },
+            Request::Rate { rx: None, tx: None, flow: None, vnic: None, queue: None, weight: None },
         ];
         assert!(changes.iter().all(|r| r.allowed(Role::Operator) && !r.allowed(Role::ReadOnly)));
         assert!(Request::Stats.allowed(Role::ReadOnly) && Request::Status.allowed(Role::ReadOnly));

@@ -4,6 +4,7 @@ use clap::{Args, Subcommand};
 use ix_dataplane::GroupSet;
 use ix_vnic::Filter;
 use std::path::PathBuf;
+use std::str::FromStr;
 
 /// Overview of `ix ctl`.
 pub const CTL_HELP: &str = "Asks a running dataplane for what it does, or to do something else. \
@@ -89,8 +90,8 @@ const SLO_HELP: &str = "Prints the bound that the controller keeps the queueing 
     ix ctl slo --set 200";
 
 const VNIC_HELP: &str = "Prints what a dataplane may send and receive: its filters and whom they were \
-    granted to, its rates, and how many packets each has held back. Without filters for a direction \
-    everything passes.\n\n\
+    granted to, its rates, those of single queues, and how many packets each has held back. Without \
+    filters for a direction everything passes.\n\n\
     Examples:\n  \
     ix ctl vnic\n  \
     ix ctl vnic --json | jq .drops";
@@ -101,13 +102,20 @@ const FILTER_HELP: &str = "Grants, hands on and revokes filters while traffic ru
     `vlan`, `type` (eth), `proto` (ip), with lists, ranges, networks and `*`. What a direction's \
     filters do not take does not pass, but ARP for their addresses does, and is counted by reason \
     (`ix ctl vnic`). ICMP needs a filter of its own (`ip … proto 1`).\n\n\
+    A queue pair is an elastic thread's. A filter that is assigned to a queue (--queue N) is held by it \
+    alone: what another queue would send by it does not leave (tx_foreign_queue), and of what programs \
+    receive below TCP and UDP (`rx eth type …`, `rx ip proto …`) what it takes is given to that queue. \
+    Connections have the queue of their flow group, so receive filters that take TCP, UDP, ICMP or ARP \
+    can be assigned to none.\n\n\
     Each filter comes with a capability: 32 digits that whoever has them can derive narrower ones from \
-    and revoke, through the read-only socket as well. Addresses of Linux' own and what another holder \
+    and revoke, or assign to a queue, through the read-only socket as well. Addresses of Linux' own and what another holder \
     has are refused.\n\n\
     Examples:\n  \
     ix ctl filter create 'rx tcp service 10.0.0.5:80' --both\n  \
     ix ctl filter create 'tx ip service 10.0.0.5 peer 10.0.0.0/8' --holder web\n  \
     ix ctl filter derive 4fd2… 'rx tcp service 10.0.0.5:80 peer 10.1.0.0/16'\n  \
+    ix ctl filter create 'rx eth type 0x88b5' --queue 1\n  \
+    ix ctl filter assign 4fd2… --queue 0; ix ctl filter assign 4fd2… --queue none\n  \
     ix ctl filter revoke 4fd2…\n  \
     ix ctl filter remove 3; ix ctl filter remove --all";
 
@@ -115,7 +123,8 @@ const RATE_HELP: &str = "Prints or changes how much a dataplane may send and rec
     second, packets a second, or both, with a burst in bytes: `100Mbit`, `20kpps`, \
     `1Gbit,50kpps,burst=64k`. What is sent is paced: packets wait for their turn (512 at most), and \
     leave one by one. What is received beyond its rate is dropped. Each elastic thread has an equal part. \
-    Bytes count from the Ethernet header on. --flow paces each TCP and UDP flow by itself: its packets \
+    With --queue the rates are those of one elastic thread's queue: it has the less of them and of its \
+    part. Bytes count from the Ethernet header on. --flow paces each TCP and UDP flow by itself: its packets \
     leave at even distances, on a wheel with slots of 16 µs.\n\n\
     On a shared interface (`ix share`) the kernel holds a vNIC (--vnic) to its rates, whatever its \
     dataplane does: what is beyond them is dropped and counted. While the interface is full, vNICs have \
@@ -124,7 +133,8 @@ const RATE_HELP: &str = "Prints or changes how much a dataplane may send and rec
     ix ctl rate\n  \
     ix ctl rate --tx 100Mbit --rx 20kpps\n  \
     ix ctl rate --flow 10Mbit\n  \
-    ix ctl rate --tx none\n  \
+    ix ctl rate --queue 0 --tx 20Mbit\n  \
+    ix ctl rate --tx none; ix ctl rate --queue 0 --tx none\n  \
     ix ctl rate --vnic web --tx 1Gbit --weight 3 --control /run/ix/eth1.share";
 
 const STATS_HELP: &str = "Prints, for each elastic thread, what share of the time each stage of the \
@@ -368,7 +378,7 @@ pub enum FilterCommand {
     Create(FilterCreateArgs),
     /// Make a capability for a part of a filter, or for all of it once more
     Derive(FilterDeriveArgs),
-    /// Assign a filter to a vNIC of a shared interface
+    /// Assign a filter to a queue of a dataplane, or to a vNIC of a shared interface
     Assign(FilterAssignArgs),
     /// Revoke a capability, and all that were derived from it
     Revoke(FilterRevokeArgs),
@@ -391,6 +401,9 @@ pub struct FilterCreateArgs {
     /// The vNIC of a shared interface that they are for
     #[arg(long, value_name = "NAME")]
     pub vnic: Option<String>,
+    /// The queue of the dataplane that holds them alone
+    #[arg(long, value_name = "N", conflicts_with = "vnic")]
+    pub queue: Option<usize>,
     /// Which dataplane, and how to print
     #[command(flatten)]
     pub look: LookArgs,
@@ -416,12 +429,32 @@ pub struct FilterAssignArgs {
     /// Of the filter
     #[arg(value_name = "CAPABILITY")]
     pub capability: String,
-    /// Of the vNIC that gets its packets
-    #[arg(long, value_name = "CAPABILITY")]
-    pub to: String,
-    /// Which shared interface, and how to print
+    /// Of the vNIC of a shared interface that gets its packets
+    #[arg(long, value_name = "CAPABILITY", required_unless_present = "queue")]
+    pub to: Option<String>,
+    /// The queue of the dataplane that holds it alone, or none: all do
+    #[arg(long, value_name = "N", conflicts_with = "to")]
+    pub queue: Option<QueueChoice>,
+    /// Which dataplane or shared interface, and how to print
     #[command(flatten)]
     pub look: LookArgs,
+}
+
+/// A queue, or none in particular.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QueueChoice(pub Option<usize>);
+
+impl FromStr for QueueChoice {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<QueueChoice, &'static str> {
+        match text {
+            "none" => Ok(QueueChoice(None)),
+            _ => {
+                text.parse().map(|n| QueueChoice(Some(n))).map_err(|_| "not a number, and not none")
+            }
+        }
+    }
 }
 
 /// Flags of `ix ctl filter revoke`.
@@ -464,6 +497,9 @@ pub struct RateArgs {
     /// Of this vNIC of a shared interface
     #[arg(long, value_name = "NAME")]
     pub vnic: Option<String>,
+    /// Of this queue of the dataplane: an elastic thread's
+    #[arg(long, value_name = "N", conflicts_with = "vnic")]
+    pub queue: Option<usize>,
     /// Its part of the full interface, beside the others' weights
     #[arg(long, value_name = "N", requires = "vnic")]
     pub weight: Option<u32>,

@@ -1,5 +1,5 @@
 //! `ix ctl vnic`, `filter` and `rate`: what a dataplane may send and receive.
-use super::args::{FilterCommand, LookArgs, RateArgs, VnicArgs, VnicCommand};
+use super::args::{FilterCommand, LookArgs, QueueChoice, RateArgs, VnicArgs, VnicCommand};
 use super::connect;
 use crate::control::Request;
 use ix_cli::problem::Result;
@@ -115,8 +115,11 @@ fn line_of(out: &mut String, filter: &Value) {
     let text = |key: &str| filter[key].as_str().unwrap_or("?");
     let from = filter["derived_from"].as_u64().map(|id| format!(", from {id}"));
     let (id, from) = (&filter["filter"], from.unwrap_or_default());
+    let queue = filter["queue"].as_u64().map(|queue| format!(", queue {queue} only"));
+    let queue = queue.unwrap_or_default();
     let card = if filter["in_hardware"] == true { ", the card asks it too" } else { "" };
-    let _ = writeln!(out, "  filter {id}: {} ({}{from}{card})", text("text"), text("holder"));
+    let _ =
+        writeln!(out, "  filter {id}: {} ({}{from}{queue}{card})", text("text"), text("holder"));
 }
 
 fn describe(value: &Value) -> String {
@@ -127,6 +130,13 @@ fn describe(value: &Value) -> String {
         let rate = value[format!("{name}_rate")].as_str().unwrap_or("without limit");
         let what = if all { "everything" } else { "what its filters take" };
         let _ = writeln!(out, "  {word} {what}, {rate}");
+    }
+    for queue in value["queue_rates"].as_array().into_iter().flatten() {
+        let rate = |key: &str| queue[key].as_str().unwrap_or("as its part");
+        let _ = write!(out, "  queue {} receives {}", queue["queue"], rate("rx_rate"));
+        let _ = write!(out, ", sends {}", rate("tx_rate"));
+        let flow = queue["flow_rate"].as_str().map(|rate| format!(", each flow {rate}"));
+        let _ = writeln!(out, "{}", flow.unwrap_or_default());
     }
     for filter in value["filters"].as_array().into_iter().flatten() {
         line_of(&mut out, filter);
@@ -148,7 +158,8 @@ pub fn filter(command: &FilterCommand) -> Result<()> {
             let both = args.both.then(|| args.filters.iter().map(Filter::reversed));
             let filters = args.filters.iter().cloned().chain(both.into_iter().flatten()).collect();
             let (holder, vnic) = (args.holder.clone(), args.vnic.clone());
-            (&args.look, Request::FilterCreate { filters, holder, vnic })
+            let queue = args.queue;
+            (&args.look, Request::FilterCreate { filters, holder, vnic, queue })
         }
         FilterCommand::Derive(args) => {
             let (capability, filter) = (args.capability.clone(), args.filter.clone());
@@ -156,7 +167,8 @@ pub fn filter(command: &FilterCommand) -> Result<()> {
         }
         FilterCommand::Assign(args) => {
             let (capability, vnic) = (args.capability.clone(), args.to.clone());
-            (&args.look, Request::FilterAssign { capability, vnic })
+            let queue = args.queue.and_then(|QueueChoice(queue)| queue);
+            (&args.look, Request::FilterAssign { capability, vnic, queue })
         }
         FilterCommand::Revoke(args) => {
             (&args.look, Request::FilterRevoke { capability: args.capability.clone() })
@@ -182,14 +194,17 @@ pub fn filter(command: &FilterCommand) -> Result<()> {
     Ok(())
 }
 
-/// A line for each rate of a vNIC, after its name where there are several.
+/// A line for each rate of a vNIC, after its name where there are several, and of its queues.
 fn show_rates(vnic: &Value) {
-    let name = vnic["vnic"].as_str().map(|name| format!("{name} ")).unwrap_or_default();
+    let name = vnic["vnic"].as_str().map(|name| format!("{name} "));
+    let queue = || Some(format!("queue {} ", vnic["queue"].as_u64()?));
+    let name = name.or_else(queue).unwrap_or_default();
     for kind in ["rx", "tx", "flow"] {
         // A shared interface knows no flows.
         let Some(rate) = vnic.get(format!("{kind}_rate")) else { continue };
         println!("{name}{kind} {}", rate.as_str().unwrap_or("no limit"));
     }
+    vnic["queue_rates"].as_array().into_iter().flatten().for_each(show_rates);
     if let Some(weight) = vnic["weight"].as_u64() {
         println!("{name}weight {weight}");
     }
@@ -200,15 +215,16 @@ fn show_rates(vnic: &Value) {
 
 /// `ix ctl rate`.
 pub fn rate(args: &RateArgs) -> Result<()> {
-    let RateArgs { rx, tx, flow, vnic, weight, .. } = args;
+    let RateArgs { rx, tx, flow, vnic, queue, weight, .. } = args;
     let asks = rx.is_none() && tx.is_none() && flow.is_none() && weight.is_none();
-    let request = match asks && vnic.is_none() {
+    let request = match asks && vnic.is_none() && queue.is_none() {
         true => Request::Vnic,
         false => Request::Rate {
             rx: rx.clone(),
             tx: tx.clone(),
             flow: flow.clone(),
             vnic: vnic.clone(),
+            queue: *queue,
             weight: *weight,
         },
     };

@@ -328,18 +328,23 @@ impl Desk {
             Request::VnicCreate { name, queues, owner, device } => {
                 self.create(name, *queues, *owner, *device)
             }
-            Request::Rate { vnic: Some(name), rx, tx, weight, flow: None } => {
+            Request::Rate { vnic: Some(name), rx, tx, weight, flow: None, queue: None } => {
                 self.rate(name, rx.as_deref(), tx.as_deref(), *weight)
             }
             Request::Rate { .. } => Err(Refusal::Unsupported(
-                "limit that: it knows vNICs (`ix ctl rate --vnic NAME`) and no flows",
+                "limit that: it knows vNICs (`ix ctl rate --vnic NAME`), and neither flows nor queues",
+            )),
+            Request::FilterCreate { queue: Some(_), .. }
+            | Request::FilterAssign { queue: Some(_), .. }
+            | Request::FilterAssign { vnic: None, .. } => Err(Refusal::Unsupported(
+                "assign that: it knows vNICs (--vnic, --to), whose dataplanes know their queues",
             )),
             Request::VnicDelete { name } => {
                 let id = self.registry.vnic_named(name).map_err(refuse)?;
                 self.delete(id).map_err(Refusal::Vnic)?;
                 Ok(json!({ "deleted": name }))
             }
-            Request::FilterCreate { filters, holder, vnic } => {
+            Request::FilterCreate { filters, holder, vnic, queue: None } => {
                 let holder = holder.as_deref().or(vnic.as_deref()).unwrap_or("operator");
                 self.grant(filters, holder, vnic.as_deref())
             }
@@ -349,7 +354,7 @@ impl Desk {
                 let id = derived.map_err(refuse)?;
                 Ok(json!({ "filter": id.0, "capability": key.reveal() }))
             }
-            Request::FilterAssign { capability: filter, vnic } => {
+            Request::FilterAssign { capability: filter, vnic: Some(vnic), queue: None } => {
                 let vnic = self.registry.vnic_of(&capability(vnic)?).map_err(refuse)?;
                 let id = self.registry.assign(&capability(filter)?, vnic).map_err(refuse)?;
                 self.apply()?;

@@ -22,6 +22,7 @@ mod memif;
 mod packets;
 mod pcap;
 mod policy;
+mod queues;
 mod share;
 mod shared_cores;
 mod top;

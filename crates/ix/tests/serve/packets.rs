@@ -11,27 +11,27 @@ use std::time::{Duration, Instant};
 /// The EtherType for experiments, as `ix-frames` uses it.
 const ETHER_TYPE: u16 = 0x88b5;
 
-fn serve(bed: &Bed, carrier: &str) -> Service {
+pub fn serve(bed: &Bed, carrier: &str) -> Service {
     let program = support::build_program("ix-frames");
     let service = bed.start(&[program.to_str().expect("text"), carrier]);
     service.process.wait_for("ready", PATIENCE);
     service
 }
 
-fn question(name: &[u8; 4], numbers: &[u32]) -> Vec<u8> {
+pub fn question(name: &[u8; 4], numbers: &[u32]) -> Vec<u8> {
     let mut body = [b"ADD\x01", &name[..]].concat();
     body.extend((numbers.len() as u32).to_be_bytes());
     numbers.iter().for_each(|number| body.extend(number.to_be_bytes()));
     body
 }
 
-fn answer(name: &[u8; 4], sum: u32) -> Vec<u8> {
+pub fn answer(name: &[u8; 4], sum: u32) -> Vec<u8> {
     [&b"ADD\x02"[..], name, &sum.to_be_bytes()].concat()
 }
 
 /// Asks, and hears the answer of this question.
 #[track_caller]
-fn ask(raw: &Raw, name: &[u8; 4], numbers: &[u32]) -> Vec<u8> {
+pub fn ask(raw: &Raw, name: &[u8; 4], numbers: &[u32]) -> Vec<u8> {
     raw.ask(&question(name, numbers), |answer| answer.get(4..8) == Some(&name[..]))
 }
 
@@ -86,6 +86,14 @@ fn the_vnics_filters_hold_for_a_programs_own_protocol() {
         control.rate(None, Some("1Gbit")).expect("below the link's");
         assert!(control.look().expect("JSON").contains("\"tx_rate\":\"1Gbit"));
         control.rate(None, Some("none")).expect("lifted");
+        control.rate_of_queue(0, None, Some("2Gbit"), Some("1Gbit")).expect("below the link's");
+        assert!(control.look().expect("JSON").contains("\"queue_rates\":[{"));
+        control.rate_of_queue(0, None, Some("none"), Some("none")).expect("lifted");
+        control.assign_queue(&all[0].capability, Some(0)).expect("the only queue");
+        let beyond = control.assign_queue(&all[0].capability, Some(1)).expect_err("beyond");
+        assert!(beyond.to_string().contains("has no queue 1"), "{beyond}");
+        assert_eq!(ask(&raw, b"tre ", &[3]), answer(b"tre ", 3));
+        control.assign_queue(&all[0].capability, None).expect("all queues");
         control.revoke(&all[0].capability).expect("revoked");
         ctl(&service, &["filter", "remove", "--all"]);
         assert_eq!(ask(&raw, b"tre ", &[3]), answer(b"tre ", 3));

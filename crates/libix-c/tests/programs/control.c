@@ -75,6 +75,8 @@ static void filters(ix_control *control, const char *vnic, char *filter)
     /* To a vNIC at once. */
     CHECK(ix_control_filter(control, "tx ip service 10.88.0.2", NULL, "web", key) > number);
     REFUSED(ix_control_rate(control, NULL, "1Mbit"), "--vnic NAME");
+    REFUSED(ix_control_rate_of_queue(control, 0, NULL, "1Mbit", NULL), "nor queues");
+    REFUSED(ix_control_assign_queue(control, filter, 0), "dataplanes know their queues");
 }
 
 /* What is granted stays when who asked for it has ended; but a vNIC with an owner goes with it. */
@@ -126,9 +128,22 @@ static int dataplane(const char *path)
     CHECK(ix_control_rate(control, NULL, NULL) == 0);
     CHECK(ix_control_rate(control, "none", NULL) == 0);
     REFUSED(ix_control_rate(control, "0bit", NULL), "zero");
+    CHECK(ix_control_rate_of_queue(NULL, 0, NULL, NULL, NULL) == -IX_ERROR_INVALID);
+    CHECK(ix_control_rate_of_queue(control, 0, "10kpps", "50Mbit", "5Mbit") == 0);
+    CHECK(ix_control_rate_of_queue(control, 0, NULL, NULL, NULL) == 0);
+    CHECK(ix_control_rate_of_queue(control, 0, "none", "none", "none") == 0);
+    REFUSED(ix_control_rate_of_queue(control, 0, NULL, "0bit", NULL), "zero");
+    REFUSED(ix_control_rate_of_queue(control, 1, NULL, "1Mbit", NULL), "has no queue 1");
     CHECK(ix_control_rate(control, "fast", NULL) == -IX_ERROR_REFUSED);
     CHECK(ix_control_filter(control, "tx ip service 10.88.0.2", "web", NULL, key) > 0);
+    CHECK(ix_control_assign_queue(NULL, key, 0) == -IX_ERROR_INVALID);
+    CHECK(ix_control_assign_queue(control, key, 0) == 0);
+    CHECK(ix_control_assign_queue(control, key, -1) == 0);
+    REFUSED(ix_control_assign_queue(control, key, 1), "has no queue 1");
+    REFUSED(ix_control_assign_queue(control, FORGED, 0), "no such capability");
+    REFUSED(ix_control_assign_queue(control, NULL, 0), "no such capability");
     CHECK(ix_control_revoke(control, key) == 1);
+    REFUSED(ix_control_assign_queue(control, key, 0), "no such capability");
     CHECK(ix_control_vnic_new(control, "web", 1, 0, NULL, 0, NULL) == -IX_ERROR_REFUSED);
     CHECK(ix_control_vnic_delete(control, "web") == -IX_ERROR_REFUSED);
     CHECK(ix_control_assign(control, FORGED, FORGED) == -IX_ERROR_REFUSED);

@@ -192,6 +192,19 @@ impl Control {
         self.ask(&request).map(drop)
     }
 
+    /// Assigns a filter to one queue of a dataplane's vNIC, which holds it alone from then on; `None`:
+    /// all queues do again. Receive filters that take packets of flows (TCP, UDP, ICMP, ARP) are
+    /// refused: those have the queue of their flow group.
+    pub fn assign_queue(
+        &mut self,
+        filter: &Capability,
+        queue: Option<usize>,
+    ) -> Result<(), ControlError> {
+        let filter = filter.reveal();
+        let queue = queue.map_or(String::new(), |queue| format!(r#","queue":{queue}"#));
+        self.ask(&format!(r#"{{"do":"filter-assign","capability":"{filter}"{queue}}}"#)).map(drop)
+    }
+
     /// Ends a filter and all that was derived from it; answers how many that were.
     pub fn revoke(&mut self, filter: &Capability) -> Result<usize, ControlError> {
         let filter = filter.reveal();
@@ -202,12 +215,20 @@ impl Control {
 
     /// Other limits of a dataplane's vNIC while traffic runs; `none` lifts one, `None` leaves it.
     pub fn rate(&mut self, rx: Option<&str>, tx: Option<&str>) -> Result<(), ControlError> {
-        let mut request = String::from(r#"{"do":"rate""#);
-        for (name, value) in [("rx", rx), ("tx", tx)] {
-            if let Some(value) = value {
-                request.push_str(&format!(r#","{name}":{}"#, quoted(value)));
-            }
-        }
+        let request = with_rates(r#"{"do":"rate""#, [("rx", rx), ("tx", tx)]);
+        self.ask(&(request + "}")).map(drop)
+    }
+
+    /// Other limits of one queue of it, within its part of the vNIC's, and of each flow there (`flow`).
+    pub fn rate_of_queue(
+        &mut self,
+        queue: usize,
+        rx: Option<&str>,
+        tx: Option<&str>,
+        flow: Option<&str>,
+    ) -> Result<(), ControlError> {
+        let request = format!(r#"{{"do":"rate","queue":{queue}"#);
+        let request = with_rates(&request, [("rx", rx), ("tx", tx), ("flow", flow)]);
         self.ask(&(request + "}")).map(drop)
     }
 
@@ -251,6 +272,17 @@ impl Control {
     fn line(&mut self) -> Result<Json, ControlError> {
         Json::parse(&self.read()?).ok_or(ControlError::Nonsense)
     }
+}
+
+/// A request with the rates that it is to change.
+fn with_rates<const N: usize>(request: &str, rates: [(&str, Option<&str>); N]) -> String {
+    let mut request = request.to_owned();
+    for (name, rate) in rates {
+        if let Some(rate) = rate {
+            request.push_str(&format!(r#","{name}":{}"#, quoted(rate)));
+        }
+    }
+    request
 }
 
 /// The answer in what the socket said; `None`: it speaks of something else.
