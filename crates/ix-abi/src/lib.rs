@@ -56,8 +56,9 @@ pub mod call_op {
     pub const LISTEN: u32 = 1;
     /// args: listener id.
     pub const UNLISTEN: u32 = 2;
-    /// args: cookie, address high, address low, port, local port (0: any). Answers a handle;
-    /// the outcome comes as event `CONNECTED`.
+    /// args: cookie, address high, address low, port | congestion control << 16 (0: as configured,
+    /// else 1 + one of [`crate::flow_opt`]'s; DCTCP has to be known here, for it asks for ECN), local port
+    /// (0: any). Answers a handle; the outcome comes as event `CONNECTED`.
     pub const CONNECT: u32 = 3;
     /// args: handle, cookie. Takes a flow that was announced by `KNOCK`. Its peer may have taken it
     /// back meanwhile, of which no event speaks: `BAD_HANDLE`.
@@ -128,7 +129,7 @@ pub mod call_op {
     /// Holds for what is sent from now on.
     pub const UDP_SET_OPT: u32 = 29;
     /// As `CONNECT`, from a local address of the application's choice. args: cookie, address high,
-    /// address low, port | local port << 32 (0: any), local address high, low. `NOT_LOCAL`: it is none
+    /// address low, port | congestion control << 16 | local port << 32, local address high, low. `NOT_LOCAL`: it is none
     /// of the dataplane's; `UNREACHABLE`: it is another device's than the way to the peer.
     pub const CONNECT_FROM: u32 = 30;
 }
@@ -169,8 +170,13 @@ pub mod flow_opt {
     /// Keepalive idle time in seconds, 0: off (RFC 9293 3.8.4).
     pub const KEEPALIVE_S: u64 = 2;
     /// How long data may stay unacknowledged before the connection is given up, ms, in steps of a
-    /// tenth of a second; 0: two minutes (RFC 5482).
+    /// tenth of a second; 0: two minutes (RFC 5482). Holds for an attempt to connect, for a peer that
+    /// keeps its window closed, and instead of the number of keepalive probes, too.
     pub const USER_TIMEOUT_MS: u64 = 4;
+    /// Seconds between keepalive probes, up to 0x7fff; 0: as configured, 75.
+    pub const KEEPALIVE_INTERVAL_S: u64 = 8;
+    /// Unanswered keepalive probes that end the connection, up to 127; 0: as configured, 9.
+    pub const KEEPALIVE_PROBES: u64 = 9;
     /// Differentiated services code point of the packets, 0 (default) to 63 (RFC 9293 3.9.1.9).
     pub const DSCP: u64 = 5;
     /// Hop limit of the packets, 1 to 255; as configured, 64, by default (RFC 9293 3.9.2).

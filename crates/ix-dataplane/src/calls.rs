@@ -221,9 +221,11 @@ impl ElasticThread {
                 flow.tcb.set_receive_limit(&self.shared.config.tcp, value as u32);
                 self.touch(FlowId::from_handle(handle));
             }
-            (flow_opt::CONGESTION, flow_opt::CUBIC) => flow.tcb.set_congestion(Kind::Cubic),
-            (flow_opt::CONGESTION, flow_opt::RENO) => flow.tcb.set_congestion(Kind::NewReno),
-            (flow_opt::CONGESTION, flow_opt::DCTCP) => flow.tcb.set_congestion(Kind::Dctcp),
+            (flow_opt::KEEPALIVE_INTERVAL_S, 0..=0x7fff) => {
+                flow.tcb.set_keepalive_interval(value as u16);
+            }
+            (flow_opt::KEEPALIVE_PROBES, 0..=127) => flow.tcb.set_keepalive_probes(value as u8),
+            (flow_opt::CONGESTION, _) => flow.tcb.set_congestion(congestion(value)?),
             _ => return Err(error::INVALID),
         }
         Ok(0)
@@ -263,6 +265,16 @@ impl ElasticThread {
             reserved: 0,
         };
         if self.shared.write_info(to, answer) { Ok(0) } else { Err(error::FAULT) }
+    }
+}
+
+/// The congestion control of one of [`flow_opt`]'s numbers.
+pub(crate) fn congestion(number: u64) -> Result<Kind, i64> {
+    match number {
+        flow_opt::CUBIC => Ok(Kind::Cubic),
+        flow_opt::RENO => Ok(Kind::NewReno),
+        flow_opt::DCTCP => Ok(Kind::Dctcp),
+        _ => Err(error::INVALID),
     }
 }
 

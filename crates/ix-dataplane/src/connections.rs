@@ -1,11 +1,12 @@
 //! Connections come and go: listening, connecting, and the end of a flow.
+use crate::calls::congestion;
 use crate::flow::{Flow, Holder, Payload, Waits};
 use crate::handle::FlowId;
 use crate::listeners::{ListenError, Listening};
 use crate::receive::Work;
 use crate::thread::{ElasticThread, flow_of};
 use ix_abi::error;
-use ix_tcp::{Listener, Tcb};
+use ix_tcp::{CongestionControl, Listener, Tcb};
 use ix_wire::{FlowTuple, IpAddr, Seq, TcpHeader, TcpPacket};
 
 /// How the application ends a flow.
@@ -137,24 +138,27 @@ impl ElasticThread {
 
     pub(crate) fn call_connect(&mut self, args: &[u64; 6]) -> Result<i64, i64> {
         let remote = addr_of(args[1], args[2]);
-        self.connect(args[0], remote, port_of(args[3])?, port_of(args[4])?, None)
+        let kind = wanted_congestion(args[3])?;
+        let ports = (port_of(args[3] & !CONGESTION_BITS)?, port_of(args[4])?);
+        self.connect(args[0], remote, ports, None, kind)
     }
 
     /// RFC 9293 section 3.9.1.1: an application may name the local address (MUST-43).
     pub(crate) fn call_connect_from(&mut self, args: &[u64; 6]) -> Result<i64, i64> {
         let (remote, named) = (addr_of(args[1], args[2]), addr_of(args[4], args[5]));
-        let ports = (port_of(args[3] & 0xffff_ffff)?, port_of(args[3] >> 32)?);
+        let kind = wanted_congestion(args[3])?;
+        let ports = (port_of(args[3] & 0xffff)?, port_of(args[3] >> 32)?);
         let named = (!named.is_unspecified()).then_some(named);
-        self.connect(args[0], remote, ports.0, ports.1, named)
+        self.connect(args[0], remote, ports, named, kind)
     }
 
     fn connect(
         &mut self,
         cookie: u64,
         remote: IpAddr,
-        remote_port: u16,
-        local_port: u16,
+        (remote_port, local_port): (u16, u16),
         named: Option<IpAddr>,
+        congestion: Option<CongestionControl>,
     ) -> Result<i64, i64> {
         let group = self.shared.config.is_group(remote);
         if remote_port == 0 || remote.is_unspecified() || group {
@@ -175,7 +179,10 @@ impl ElasticThread {
         }
         let tuple = FlowTuple { local, remote, local_port, remote_port };
         let (tuple, group, hash) = self.choose_port(tuple, device)?;
-        let tcb = self.new_active(&tuple);
+        let mut tcb = self.new_active(&tuple);
+        if let Some(kind) = congestion {
+            tcb.set_congestion(kind);
+        }
         let mut flow = Flow::new(tcb, hash, device, Holder::Connecting, self.io.now_us);
         flow.side.cookie = cookie;
         let id = self.insert_flow(group, flow).ok_or(error::NO_RESOURCE)?;
@@ -258,6 +265,15 @@ pub(crate) fn addr_of(high: u64, low: u64) -> IpAddr {
     bytes[..8].copy_from_slice(&high.to_be_bytes());
     bytes[8..].copy_from_slice(&low.to_be_bytes());
     IpAddr(bytes)
+}
+
+/// Where `CONNECT` says which congestion control it wants.
+const CONGESTION_BITS: u64 = 0xffff << 16;
+
+/// What stands there; `None`: as configured.
+fn wanted_congestion(word: u64) -> Result<Option<CongestionControl>, i64> {
+    let number = (word & CONGESTION_BITS) >> 16;
+    number.checked_sub(1).map(congestion).transpose()
 }
 
 /// The port of an argument word.

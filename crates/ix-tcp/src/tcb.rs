@@ -203,6 +203,10 @@ pub(crate) struct Rare {
     pub accurate: Option<Accurate>,
     /// How long data may stay unacknowledged, in units of [`USER_TIMEOUT_UNIT_US`]; 0: as configured.
     pub user_timeout: u16,
+    /// Seconds between keepalive probes; 0: as configured.
+    pub keepalive_interval_s: u16,
+    /// Unanswered keepalive probes that end the connection; 0: as configured.
+    pub keepalive_probes: u8,
 }
 
 /// What a connection knows about itself (for `GET_INFO`).

@@ -106,6 +106,13 @@ impl<B: RxBuf> Tcb<B> {
         if self.state == State::Closed {
             return;
         }
+        self.choose_loss_timer(cfg, now_us);
+        if self.loss.as_ref().is_some_and(|loss| loss.unanswered_since_us != 0) {
+            self.within_user_timeout(cfg);
+        }
+    }
+
+    fn choose_loss_timer(&mut self, cfg: &Config, now_us: u64) {
         if self.records.is_empty() {
             return self.arm_without_flight(cfg, now_us);
         }
@@ -189,9 +196,6 @@ impl<B: RxBuf> Tcb<B> {
         }
         if self.loss_at_us == NEVER {
             self.arm_loss_timer(cfg, now_us);
-            if self.user_timeout() > 0 && self.state != State::Closed {
-                self.within_user_timeout(cfg);
-            }
         }
     }
 
@@ -229,23 +233,40 @@ impl<B: RxBuf> Tcb<B> {
     /// Notes that nothing was answered; whether that has gone on for too long.
     fn given_up(&mut self, cfg: &Config, now_us: u64) -> bool {
         let backoff = self.rtt.backoff();
+        let impatient = self.user_timeout() > 0;
         match self.state {
-            State::SynSent => return backoff >= cfg.syn_retries,
+            State::SynSent if backoff >= cfg.syn_retries => return true,
+            State::SynSent if impatient => return self.syn_given_up(cfg, now_us),
+            State::SynSent => return false,
             State::SynReceived => return backoff >= cfg.syn_ack_retries,
             _ => {}
         }
         let last_rcv_us = self.last_rcv_us;
-        let may_wait = self.snd_wnd == 0 && !self.flags.has(Flags::ORPHAN);
+        let may_wait = self.snd_wnd == 0 && !self.flags.has(Flags::ORPHAN) && !impatient;
         let loss = self.loss_mut();
         if loss.unanswered_since_us == 0 {
             loss.unanswered_since_us = now_us;
         }
         if may_wait && last_rcv_us > loss.unanswered_since_us {
             // A peer that answers may keep its window closed for as long as it likes
-            // (RFC 9293 section 3.8.6.1), but not at the expense of an application that has left.
+            // (RFC 9293 section 3.8.6.1), but not at the expense of an application that has left or
+            // that has said how long it waits (as Linux has it).
             loss.unanswered_since_us = last_rcv_us;
         }
         now_us >= loss.unanswered_since_us.saturating_add(self.patience_us(cfg))
+    }
+
+    /// The same of a SYN, whose user has a timeout (RFC 9293 section 3.9.1.1): from its first
+    /// transmission on.
+    #[cold]
+    fn syn_given_up(&mut self, cfg: &Config, now_us: u64) -> bool {
+        let sent_us = self.rto_base_us;
+        let patience_us = self.patience_us(cfg);
+        let loss = self.loss_mut();
+        if loss.unanswered_since_us == 0 {
+            loss.unanswered_since_us = sent_us;
+        }
+        now_us >= loss.unanswered_since_us.saturating_add(patience_us)
     }
 
     /// How long data, or a probe, may go unanswered: R2 of RFC 9293 section 3.8.3, or what the
@@ -258,7 +279,9 @@ impl<B: RxBuf> Tcb<B> {
     }
 
     /// The user timeout (RFC 9293 section 3.8.3, RFC 5482), in steps of a tenth of a second up to
-    /// 6553 s; 0: as configured. Counted from the first timeout of what is not acknowledged.
+    /// 6553 s; 0: as configured. Counted from the first timeout of what is not acknowledged, or of a
+    /// probe of a window that stays closed; for a SYN that is to be sent again, from when it first
+    /// was; with keepalive, from when the peer was last heard.
     pub fn set_user_timeout(&mut self, ms: u32) {
         let units = u64::from(ms) * 1000;
         let units = units.div_ceil(USER_TIMEOUT_UNIT_US).min(u64::from(u16::MAX)) as u16;
@@ -271,13 +294,17 @@ impl<B: RxBuf> Tcb<B> {
         self.rare.as_ref().map_or(0, |rare| rare.user_timeout)
     }
 
-    /// With a user timeout the loss timer looks no later than when that ends.
+    /// With a user timeout the loss timer looks no later than when that ends, as the timeout or probe
+    /// that finds the peer gone.
     #[cold]
     fn within_user_timeout(&mut self, cfg: &Config) {
         let since_us = self.loss.as_ref().map_or(0, |loss| loss.unanswered_since_us);
-        if since_us > 0 {
-            let end_us = since_us.saturating_add(self.patience_us(cfg));
-            self.loss_at_us = self.loss_at_us.min(end_us);
+        let end_us = since_us.saturating_add(self.patience_us(cfg));
+        if self.user_timeout() > 0 && end_us < self.loss_at_us && self.loss_at_us != NEVER {
+            self.loss_at_us = end_us;
+            if self.loss_timer != LossTimer::Persist {
+                self.loss_timer = LossTimer::Rto;
+            }
         }
     }
 
@@ -356,12 +383,38 @@ impl<B: RxBuf> Tcb<B> {
             self.state_at_us = now_us.saturating_add(idle_us);
             return;
         }
-        if self.keepalives >= cfg.keepalive_probes {
+        if self.keepalive_given_up(cfg, now_us) {
             return self.die_unanswered(out);
         }
-        self.keepalives += 1;
+        self.keepalives = self.keepalives.saturating_add(1);
         self.send_keepalive(cfg, now_us, out);
-        self.state_at_us = now_us.saturating_add(u64::from(cfg.keepalive_interval_us));
+        let interval_us = match self.rare.as_ref().map_or(0, |rare| rare.keepalive_interval_s) {
+            0 => u64::from(cfg.keepalive_interval_us),
+            interval_s => u64::from(interval_s) * 1_000_000,
+        };
+        self.state_at_us = now_us.saturating_add(interval_us);
+    }
+
+    /// A user timeout counts, where there is one, else how many probes went unanswered.
+    fn keepalive_given_up(&self, cfg: &Config, now_us: u64) -> bool {
+        if self.user_timeout() > 0 {
+            let end_us = self.last_rcv_us.saturating_add(self.patience_us(cfg));
+            return self.keepalives > 0 && now_us >= end_us;
+        }
+        match self.rare.as_ref().map_or(0, |rare| rare.keepalive_probes) {
+            0 => self.keepalives >= cfg.keepalive_probes,
+            most => self.keepalives >= most,
+        }
+    }
+
+    /// Seconds between keepalive probes, 0: as configured. The pause that has begun is not changed.
+    pub fn set_keepalive_interval(&mut self, interval_s: u16) {
+        self.rare_mut().keepalive_interval_s = interval_s;
+    }
+
+    /// Unanswered keepalive probes that end the connection, 0: as configured.
+    pub fn set_keepalive_probes(&mut self, most: u8) {
+        self.rare_mut().keepalive_probes = most;
     }
 
     /// Keepalive after `idle_s` seconds of silence, 0: off (RFC 9293 section 3.8.4).

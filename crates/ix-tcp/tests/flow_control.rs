@@ -470,6 +470,37 @@ fn keepalive() {
     assert_eq!(script.dead(), Some(DeadReason::TimedOut));
 }
 
+/// RFC 9293 section 3.8.4: the application may choose when, how often and how many.
+#[test]
+fn keepalive_of_the_applications_choice() {
+    let mut script = Script::settled(cfg(), Offer::ALL);
+    let now_us = script.now_us;
+    script.tcb.set_keepalive_interval(2);
+    script.tcb.set_keepalive_probes(3);
+    script.tcb.set_keepalive(10, now_us);
+    script.run_for(15_500_000);
+    assert_eq!((script.count(TcpCounter::KeepaliveProbes), script.dead()), (3, None));
+    script.run_for(1_000_000);
+    assert_eq!(script.dead(), Some(DeadReason::TimedOut));
+}
+
+/// With a user timeout that decides, and not the number of probes (RFC 5482 section 4.2 wants the two
+/// to agree; Linux has them so).
+#[test]
+fn a_user_timeout_ends_keepalive() {
+    for (timeout_ms, probes) in [(11_000, 1), (30_500, 11)] {
+        let mut script = Script::settled(cfg(), Offer::ALL);
+        let now_us = script.now_us;
+        script.tcb.set_keepalive_interval(2);
+        script.tcb.set_keepalive_probes(3);
+        script.tcb.set_user_timeout(timeout_ms);
+        script.tcb.set_keepalive(10, now_us);
+        script.run_for(HOUR_US);
+        assert_eq!(script.dead(), Some(DeadReason::TimedOut));
+        assert_eq!(script.count(TcpCounter::KeepaliveProbes), probes);
+    }
+}
+
 /// The peer's keepalive gets an answer (RFC 9293 section 3.8.4), also when it carries an old octet.
 #[test]
 fn keepalive_of_the_peer_is_answered() {
@@ -530,6 +561,60 @@ fn a_user_timeout_ends_what_nobody_acknowledges() {
         let took_us = script.now_us - began_us;
         assert!((wanted_us..wanted_us + 300_000).contains(&took_us), "{ms} ms: {took_us} µs");
     }
+}
+
+/// RFC 9293 section 3.9.1.1: a timeout that comes with the opening holds for it, too.
+#[test]
+fn a_user_timeout_ends_an_attempt_to_connect() {
+    // The first timeout of a SYN comes after a second, and nobody looks before.
+    for (ms, wanted_us) in [(300, 1_000_000), (1_500, 1_500_000), (5_000, 5_000_000)] {
+        let mut script = Script::syn_sent(Config::default(), Offer::SACK);
+        script.tcb.set_user_timeout(ms);
+        let began_us = script.now_us;
+        while script.dead().is_none() {
+            assert!(script.now_us < began_us + 2 * wanted_us, "{ms} ms: not given up");
+            script.run_to_deadline();
+        }
+        assert_eq!(script.dead(), Some(DeadReason::TimedOut));
+        let took_us = script.now_us - began_us;
+        assert!((wanted_us..wanted_us + 100_000).contains(&took_us), "{ms} ms: {took_us} µs");
+    }
+}
+
+/// What the application gives meanwhile sets the timer anew, and changes nothing of its end.
+#[test]
+fn a_user_timeout_ends_though_more_is_sent() {
+    let mut script = Script::settled(Config::default(), Offer::SACK);
+    script.tcb.set_user_timeout(2_000);
+    let began_us = script.now_us;
+    while script.dead().is_none() {
+        assert!(script.now_us < began_us + 3_000_000, "not given up");
+        script.send(b"more");
+        script.output();
+        script.run_for(50_000);
+    }
+    assert!(script.now_us >= began_us + 2_000_000);
+}
+
+/// A peer that answers each probe and keeps its window closed is waited for no longer, as on Linux.
+#[test]
+fn a_user_timeout_ends_a_closed_window() {
+    let mut script = Script::settled(Config::default(), Offer::SACK);
+    script.window = 0;
+    script.give(ACK, b"");
+    script.tcb.set_user_timeout(3_000);
+    script.send(b"waits");
+    script.output();
+    let began_us = script.now_us;
+    while script.dead().is_none() {
+        assert!(script.now_us < began_us + 10_000_000, "not given up");
+        script.run_for(100_000);
+        if script.dead().is_none() {
+            script.give(ACK, b"");
+        }
+    }
+    assert_eq!(script.dead(), Some(DeadReason::TimedOut));
+    assert!(script.now_us >= began_us + 3_000_000);
 }
 
 #[test]

@@ -117,7 +117,9 @@ fn prepare(settings: &Settings, walled: bool) -> std::io::Result<Preload> {
     }
     let addresses = settings.networks().join(",");
     let gateway = settings.gateway().unwrap_or_default();
-    let told = format!("{addresses};{gateway};{number};{}", reserved.base());
+    let (base, congestion) = (reserved.base(), settings.congestion());
+    let interfaces = settings.interfaces().join(",");
+    let told = format!("{addresses};{gateway};{number};{base};{congestion};{interfaces}");
     let env = vec![("LD_PRELOAD".into(), libraries), ("IX_POSIX".into(), told.into())];
     Ok(Preload { env, inherited: vec![fd] })
 }

@@ -6,6 +6,7 @@ use crate::args::RunArgs;
 use ix_cli::problem::{Problem, Result};
 use ix_ctl::control::Access;
 use ix_dataplane::Config;
+use ix_nic::DeviceSpec;
 use ix_testbed::cpu;
 use std::fmt::Write;
 use std::net::Ipv4Addr;
@@ -145,6 +146,24 @@ impl Settings {
     /// The default gateway.
     pub fn gateway(&self) -> Option<String> {
         self.first("gateway_addr").map(str::to_owned)
+    }
+
+    /// The Linux interface that the device of each address is; empty where it is none (memif).
+    pub fn interfaces(&self) -> Vec<String> {
+        let name = |device: &String| match device.parse() {
+            Ok(DeviceSpec::Tap { name, .. }) => name,
+            Ok(DeviceSpec::Afxdp { ifname, .. }) => ifname,
+            _ => String::new(),
+        };
+        let names: Vec<String> = self.devices.iter().map(name).collect();
+        // As the dataplane has it: what is left over is the first device's.
+        let of = |nth: usize| names.get(nth).or(names.first()).cloned().unwrap_or_default();
+        (0..self.addresses().len()).map(of).collect()
+    }
+
+    /// Name of the congestion control of new connections.
+    pub fn congestion(&self) -> &'static str {
+        Config::parse(&self.text()).unwrap_or_default().tcp.congestion.name()
     }
 
     /// Packet memory of the dataplane.

@@ -43,8 +43,9 @@ extern "C" {
 #define IX_CALL_LISTEN 1
 /* args: listener id. */
 #define IX_CALL_UNLISTEN 2
-/* args: cookie, address high, address low, port, local port (0: any). Answers a handle;
- * the outcome comes as event CONNECTED. */
+/* args: cookie, address high, address low, port | congestion control << 16 (0: as configured,
+ * else 1 + one of IX_OPT_* number's; DCTCP has to be known here, for it asks for ECN), local port
+ * (0: any). Answers a handle; the outcome comes as event CONNECTED. */
 #define IX_CALL_CONNECT 3
 /* args: handle, cookie. Takes a flow that was announced by KNOCK. Its peer may have taken it
  * back meanwhile, of which no event speaks: BAD_HANDLE. */
@@ -115,7 +116,7 @@ extern "C" {
  * Holds for what is sent from now on. */
 #define IX_CALL_UDP_SET_OPT 29
 /* As CONNECT, from a local address of the application's choice. args: cookie, address high,
- * address low, port | local port << 32 (0: any), local address high, low. NOT_LOCAL: it is none
+ * address low, port | congestion control << 16 | local port << 32, local address high, low. NOT_LOCAL: it is none
  * of the dataplane's; UNREACHABLE: it is another device's than the way to the peer. */
 #define IX_CALL_CONNECT_FROM 30
 
@@ -150,8 +151,13 @@ extern "C" {
 /* Keepalive idle time in seconds, 0: off (RFC 9293 3.8.4). */
 #define IX_OPT_KEEPALIVE_S 2
 /* How long data may stay unacknowledged before the connection is given up, ms, in steps of a
- * tenth of a second; 0: two minutes (RFC 5482). */
+ * tenth of a second; 0: two minutes (RFC 5482). Holds for an attempt to connect, for a peer that
+ * keeps its window closed, and instead of the number of keepalive probes, too. */
 #define IX_OPT_USER_TIMEOUT_MS 4
+/* Seconds between keepalive probes, up to 0x7fff; 0: as configured, 75. */
+#define IX_OPT_KEEPALIVE_INTERVAL_S 8
+/* Unanswered keepalive probes that end the connection, up to 127; 0: as configured, 9. */
+#define IX_OPT_KEEPALIVE_PROBES 9
 /* Differentiated services code point of the packets, 0 (default) to 63 (RFC 9293 3.9.1.9). */
 #define IX_OPT_DSCP 5
 /* Hop limit of the packets, 1 to 255; as configured, 64, by default (RFC 9293 3.9.2). */

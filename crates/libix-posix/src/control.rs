@@ -2,7 +2,7 @@
 //! told of one that came, or that did not arrive.
 use crate::mem::{self, is_possible};
 use crate::socket::Refused;
-use crate::transfer::{Notes, Wishes};
+use crate::transfer::{Arrival, Notes, Wishes};
 use libc::{
     CMSG_DATA, CMSG_LEN, CMSG_SPACE, IP_PKTINFO, IP_RECVERR, IP_TOS, IP_TTL, IPPROTO_IP,
     IPPROTO_IPV6, IPV6_PKTINFO, IPV6_RECVERR, MSG_CTRUNC, SCM_RIGHTS, SOL_SOCKET, c_int, cmsghdr,
@@ -51,13 +51,16 @@ fn take(wishes: &mut Wishes, level: c_int, kind: c_int, value: &[u8]) -> Result<
             _ => wishes.tos = Some(u8::try_from(int(value)?).map_err(|_| libc::EINVAL)?),
         },
         (IPPROTO_IP, IP_PKTINFO) => {
-            let &[_, _, _, _, a, b, c, d, _, _, _, _] = value else { return Err(libc::EINVAL) };
+            let &[i, j, k, l, a, b, c, d, _, _, _, _] = value else { return Err(libc::EINVAL) };
+            wishes.interface = u32::from_ne_bytes([i, j, k, l]);
             let from = Ipv4Addr::new(a, b, c, d);
             wishes.from = (!from.is_unspecified()).then_some(from);
         }
         (IPPROTO_IPV6, IPV6_PKTINFO) => {
             let address = value.first_chunk::<16>().filter(|_| value.len() == 20);
             let address = Ipv6Addr::from(*address.ok_or(libc::EINVAL)?);
+            let index = value.last_chunk().copied().unwrap_or_default();
+            wishes.interface = u32::from_ne_bytes(index);
             if !address.is_unspecified() {
                 wishes.from = Some(address.to_ipv4_mapped().ok_or(libc::EINVAL)?);
             }
@@ -76,20 +79,20 @@ fn take(wishes: &mut Wishes, level: c_int, kind: c_int, value: &[u8]) -> Result<
 /// The program's message has room where it says.
 pub unsafe fn tell(message: &mut msghdr, notes: &Notes, ipv6: bool) {
     let mut room = Room { message, used: 0 };
-    if let Some(IpAddr::V4(local)) = notes.local {
+    if let Some(Arrival { address: IpAddr::V4(local), interface }) = notes.local {
         let local = local.octets();
-        // No interface of Linux's: 0 in its place, as in what a program says itself.
-        let info = [[0; 4], local, local].concat();
+        let info = [interface.to_ne_bytes(), local, local].concat();
         // SAFETY: the caller's promise.
         unsafe { room.put(IPPROTO_IP, IP_PKTINFO, &info) };
     }
-    if let Some(local) = notes.local_v6 {
-        let mapped = match local {
+    if let Some(Arrival { address, interface }) = notes.local_v6 {
+        let mapped = match address {
             IpAddr::V4(v4) => v4.to_ipv6_mapped(),
             IpAddr::V6(v6) => v6,
         };
+        let info = [&mapped.octets()[..], &interface.to_ne_bytes()].concat();
         // SAFETY: the caller's promise.
-        unsafe { room.put(IPPROTO_IPV6, IPV6_PKTINFO, &[&mapped.octets()[..], &[0; 4]].concat()) };
+        unsafe { room.put(IPPROTO_IPV6, IPV6_PKTINFO, &info) };
     }
     if let Some(refused) = &notes.refused {
         let (level, kind) =
@@ -186,7 +189,8 @@ mod tests {
 
     #[test]
     fn what_is_told_can_be_said() {
-        let local = Some(IpAddr::V4(Ipv4Addr::new(10, 1, 2, 3)));
+        let address = IpAddr::V4(Ipv4Addr::new(10, 1, 2, 3));
+        let local = Some(Arrival { address, interface: 7 });
         let notes = Notes { local, local_v6: local, refused: None };
         let mut room = [0u8; 100];
         let mut message = message(&mut room);
@@ -196,7 +200,8 @@ mod tests {
         // `ipi_spec_dst` is what the next datagram comes from.
         // SAFETY: as it was told.
         let wishes = unsafe { wishes(&message) }.unwrap();
-        assert_eq!(wishes, Wishes { from: Some(Ipv4Addr::new(10, 1, 2, 3)), ..Wishes::default() });
+        let from = Some(Ipv4Addr::new(10, 1, 2, 3));
+        assert_eq!(wishes, Wishes { from, interface: 7, ..Wishes::default() });
     }
 
     #[test]
@@ -237,7 +242,8 @@ mod tests {
         fn what_has_no_room_is_cut(room in 0usize..100, ipv6: bool) {
             let to = "10.0.0.9:53".parse().unwrap();
             let refused = Some(Refused { to, errno: libc::ECONNREFUSED, mtu: 0 });
-            let notes = Notes { local: Some(to.ip()), local_v6: None, refused };
+            let arrival = Arrival { address: to.ip(), interface: 1 };
+            let notes = Notes { local: Some(arrival), local_v6: None, refused };
             let mut bytes = [0xa5u8; 120];
             let mut message = message(&mut bytes[..room]);
             // SAFETY: room of ours.

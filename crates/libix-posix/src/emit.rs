@@ -10,7 +10,7 @@ use libix::raw::{Thread, call};
 use std::net::SocketAddr;
 
 /// Calls that one socket makes in one cycle at most.
-const CALLS_A_SOCKET: usize = 12;
+const CALLS_A_SOCKET: usize = 16;
 /// Calls that one datagram makes at most.
 const CALLS_A_DATAGRAM: usize = 3;
 /// Transmit memory is asked for in steps of this.
@@ -222,9 +222,13 @@ impl Core {
                 Pending::Sendv(id, offered) => self.sendv_answered(id, offered, answer),
                 Pending::Connect(id) => match answer {
                     Ok(handle) => {
-                        if let Some(stream) = self.sockets.get_mut(id).and_then(Socket::stream) {
+                        let Some(socket) = self.sockets.get_mut(id) else { continue };
+                        let wanted = socket.options.of_flow();
+                        if let Some(stream) = socket.stream() {
                             stream.handle = handle;
-                            if stream.ending != Ending::No {
+                            // What holds for the attempt is said at once, the rest with it.
+                            let tells = stream.options_changed && stream.told != wanted;
+                            if stream.ending != Ending::No || tells {
                                 self.touch(id);
                             }
                         }
@@ -362,6 +366,13 @@ impl Batch<'_> {
     fn flow_options(&mut self, handle: Handle, before: FlowOptions, now: FlowOptions) {
         for (option, before, now) in [
             (flow_opt::KEEPALIVE_S, before.keepalive_s.into(), now.keepalive_s.into()),
+            (
+                flow_opt::KEEPALIVE_INTERVAL_S,
+                before.keep_interval_s.into(),
+                now.keep_interval_s.into(),
+            ),
+            (flow_opt::KEEPALIVE_PROBES, before.keep_count.into(), now.keep_count.into()),
+            (flow_opt::USER_TIMEOUT_MS, before.user_timeout_ms.into(), now.user_timeout_ms.into()),
             (flow_opt::HOP_LIMIT, before.marks.ttl.into(), now.marks.ttl.into()),
             (flow_opt::DSCP, dscp(before.marks), dscp(now.marks)),
             (flow_opt::RECEIVE_BYTES, before.receive_bytes, now.receive_bytes),
@@ -369,6 +380,10 @@ impl Batch<'_> {
             if before != now {
                 self.push(call::set_opt(handle, option, now), Pending::Nothing);
             }
+        }
+        if let Some(congestion) = now.congestion.filter(|_| now.congestion != before.congestion) {
+            let set = call::set_opt(handle, flow_opt::CONGESTION, congestion.number());
+            self.push(set, Pending::Nothing);
         }
     }
 
@@ -401,6 +416,11 @@ impl Batch<'_> {
                     }
                     _ => call::connect(id, stream.peer, bound.map_or(0, |at| at.port())),
                 };
+                let connect = match options.congestion {
+                    Some(congestion) => connect.with_congestion(congestion.number()),
+                    None => connect,
+                };
+                stream.told.congestion = options.congestion;
                 self.push(connect, Pending::Connect(id));
                 stream.phase = Phase::Connecting;
                 return Left::Nothing;
@@ -423,12 +443,12 @@ impl Batch<'_> {
             self.push(call::abort(handle), Pending::Nothing);
             return Left::Gone;
         }
-        if stream.phase == Phase::Connecting {
-            return Left::Nothing;
-        }
         if core::mem::take(&mut stream.options_changed) {
             let wanted = options.of_flow();
             self.flow_options(handle, core::mem::replace(&mut stream.told, wanted), wanted);
+        }
+        if stream.phase == Phase::Connecting {
+            return Left::Nothing;
         }
         if stream.inbox.has_done() {
             self.push(call::recv_done(handle, stream.inbox.take_done()), Pending::Nothing);

@@ -26,6 +26,7 @@ mod epoll;
 mod fds;
 #[cfg(not(test))]
 mod ffi;
+mod interface;
 mod lane;
 mod log;
 mod mem;

@@ -4,15 +4,15 @@
 use crate::log;
 use crate::ops::{self, Instead, Outcome, socket_of};
 use crate::real;
-use crate::socket::{Kind, Options, Socket, Under};
+use crate::socket::{Congestion, Kind, Options, Socket, Under};
 use crate::stream::Phase;
 use crate::sync::lock;
 use libc::{
     IP_PKTINFO, IP_RECVERR, IP_TOS, IP_TTL, IPPROTO_IP, IPPROTO_IPV6, IPPROTO_TCP,
     IPV6_RECVPKTINFO, IPV6_V6ONLY, SO_DOMAIN, SO_ERROR, SO_KEEPALIVE, SO_LINGER, SO_PROTOCOL,
     SO_RCVBUF, SO_RCVLOWAT, SO_RCVTIMEO, SO_REUSEADDR, SO_REUSEPORT, SO_SNDBUF, SO_SNDTIMEO,
-    SO_TYPE, SOL_SOCKET, TCP_CORK, TCP_INFO, TCP_KEEPIDLE, TCP_MAXSEG, TCP_NODELAY, TCP_QUICKACK,
-    c_void, socklen_t,
+    SO_TYPE, SOL_SOCKET, TCP_CONGESTION, TCP_CORK, TCP_INFO, TCP_KEEPCNT, TCP_KEEPIDLE,
+    TCP_KEEPINTVL, TCP_MAXSEG, TCP_NODELAY, TCP_QUICKACK, TCP_USER_TIMEOUT, c_void, socklen_t,
 };
 use std::os::fd::RawFd;
 use std::time::Duration;
@@ -20,6 +20,8 @@ use std::time::Duration;
 /// Smallest buffers, as on Linux, which knows the largest (`net.core.wmem_max`).
 const SEND_BUFFER_MIN: usize = 4608;
 const RECEIVE_BUFFER_MIN: usize = 2304;
+/// Bytes of a congestion control's name, the zero behind it included.
+const CONGESTION_NAME_MAX: usize = 16;
 
 /// `setsockopt` of what needs no Linux socket. `Linux`: it needs one, and [`changed`] afterwards.
 pub fn set(fd: RawFd, level: i32, name: i32, value: &[u8]) -> Outcome<()> {
@@ -33,10 +35,16 @@ pub fn set(fd: RawFd, level: i32, name: i32, value: &[u8]) -> Outcome<()> {
     if is_lacking(level, name) && !matches!(socket.kind, Kind::Linux) {
         return Err(libc::ENOPROTOOPT.into());
     }
+    let tcp = socket.is_tcp();
+    if (level, name) == (IPPROTO_TCP, TCP_CONGESTION) && tcp && !matches!(socket.kind, Kind::Linux)
+    {
+        set_congestion(socket, value)?;
+        core.touch(id);
+        return Ok(());
+    }
     if socket.under == Under::Used {
         return Err(Instead::Linux);
     }
-    let tcp = socket.is_tcp();
     let options = &mut socket.options;
     match (level, name) {
         (SOL_SOCKET, SO_REUSEADDR) => options.reuse_address = int(0)? != 0,
@@ -61,6 +69,33 @@ pub fn set(fd: RawFd, level: i32, name: i32, value: &[u8]) -> Outcome<()> {
         _ => return Err(Instead::Linux),
     }
     Ok(())
+}
+
+/// `TCP_CONGESTION`: Linux may have others than IX, so it is not asked; as long as it is open whose the
+/// connection will be, its socket hears of it.
+fn set_congestion(socket: &mut Socket, value: &[u8]) -> Outcome<()> {
+    if value.is_empty() {
+        // A pointer or a length that cannot be: Linux says what is wrong with it.
+        return Err(Instead::Linux);
+    }
+    let name = &value[..value.len().min(CONGESTION_NAME_MAX - 1)];
+    let name = name.split(|byte| *byte == 0).next().unwrap_or_default();
+    let congestion = Congestion::named(name).ok_or(libc::ENOENT)?;
+    socket.options.congestion = Some(congestion);
+    if socket.under == Under::Used {
+        tell_congestion(socket.number, congestion);
+    }
+    if let Some(stream) = socket.stream() {
+        stream.options_changed = true;
+    }
+    Ok(())
+}
+
+/// Tells the Linux socket, which need not have it.
+fn tell_congestion(fd: RawFd, congestion: Congestion) {
+    let (name, len) = (congestion.name().as_ptr().cast::<c_void>(), congestion.name().len());
+    // SAFETY: a string with its length.
+    unsafe { real::setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name, len as socklen_t) };
 }
 
 /// Tells the Linux socket under a descriptor, which was not asked so far, what the program has set.
@@ -106,8 +141,18 @@ pub fn replay(socket: &Socket) {
     if socket.is_tcp() {
         flag(IPPROTO_TCP, TCP_NODELAY, options.no_delay);
         flag(IPPROTO_TCP, TCP_CORK, options.cork);
-        if options.keep_idle_s != none.keep_idle_s {
-            put(IPPROTO_TCP, TCP_KEEPIDLE, &[options.keep_idle_s as i32]);
+        for (name, value, usual) in [
+            (TCP_KEEPIDLE, options.keep_idle_s, none.keep_idle_s),
+            (TCP_KEEPINTVL, options.keep_interval_s, none.keep_interval_s),
+            (TCP_KEEPCNT, options.keep_count, none.keep_count),
+            (TCP_USER_TIMEOUT, options.user_timeout_ms, none.user_timeout_ms),
+        ] {
+            if value != usual {
+                put(IPPROTO_TCP, name, &[value as i32]);
+            }
+        }
+        if let Some(congestion) = options.congestion {
+            tell_congestion(socket.number, congestion);
         }
     }
     flag(IPPROTO_IPV6, IPV6_V6ONLY, socket.ipv6 && options.v6_only);
@@ -185,8 +230,13 @@ pub fn changed(fd: RawFd, level: i32, name: i32) {
             core.touch(id);
             return;
         }
-        (IPPROTO_TCP, TCP_KEEPIDLE) => {
-            options.keep_idle_s = read(name) as u32;
+        (IPPROTO_TCP, TCP_KEEPIDLE | TCP_KEEPINTVL | TCP_KEEPCNT | TCP_USER_TIMEOUT) => {
+            *match name {
+                TCP_KEEPIDLE => &mut options.keep_idle_s,
+                TCP_KEEPINTVL => &mut options.keep_interval_s,
+                TCP_KEEPCNT => &mut options.keep_count,
+                _ => &mut options.user_timeout_ms,
+            } = read(name) as u32;
             tell = true;
         }
         _ => {}
@@ -227,12 +277,19 @@ fn is_lacking(level: i32, name: i32) -> bool {
 pub fn get(fd: RawFd, level: i32, name: i32) -> Outcome<Option<Vec<u8>>> {
     let mut core = lock();
     let id = socket_of(&core, fd)?;
+    let configured = core.congestion;
     let Some(socket) = core.sockets.get_mut(id) else { return Err(libc::EBADF.into()) };
     let int = |value: i32| Ok(Some(value.to_ne_bytes().to_vec()));
     if socket.under != Under::Used
         && let Some(value) = noted(socket, level, name)
     {
         return int(value);
+    }
+    let undecided = !matches!(socket.kind, Kind::Linux) && socket.is_tcp();
+    if (level, name) == (IPPROTO_TCP, TCP_CONGESTION) && undecided {
+        let mut value = socket.options.congestion.unwrap_or(configured).name().as_bytes().to_vec();
+        value.resize(CONGESTION_NAME_MAX, 0);
+        return Ok(Some(value));
     }
     if socket.is_linux() {
         return Ok(None);

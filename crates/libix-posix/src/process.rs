@@ -1,12 +1,14 @@
 //! The library's beginning and end in a process, and forked children.
 use crate::drive;
 use crate::fds;
+use crate::interface::Interfaces;
 use crate::lane::Role;
 use crate::log::{self, Once};
 use crate::real;
 use crate::route::{self, Network, Routes};
 use crate::seat;
 use crate::signals;
+use crate::socket::Congestion;
 use crate::socket::Kind;
 use crate::sync::{Guard, lock, out_of_the_way};
 use core::cell::UnsafeCell;
@@ -54,6 +56,9 @@ extern "C" fn begin() {
     reserve(base);
     let mut core = lock();
     core.routes = routes.with_linux(linux_networks());
+    let part = |nth| text.splitn(6, ';').nth(nth).unwrap_or_default();
+    core.interfaces = Interfaces::parse(part(0), part(5));
+    core.congestion = Congestion::named(part(4).as_bytes()).unwrap_or(core.congestion);
     core.ephemeral = crate::ops::ephemeral_ports();
     drop(core);
     // The library's file goes on as the one that is locked.

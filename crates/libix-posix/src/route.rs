@@ -7,8 +7,9 @@
 use std::net::{IpAddr, Ipv4Addr};
 
 /// Environment variable by which `ix run` tells: `10.0.0.2/24,10.1.0.2/16;10.0.0.1` (addresses with
-/// prefix lengths; the gateway, or nothing), then `;` and numbers for [`crate::process`]: the library's
-/// descriptor, and the first of those that are the dataplane's.
+/// prefix lengths; the gateway, or nothing), then for [`crate::process`], each behind a `;`: the number of
+/// the library's descriptor, the first of those that are the dataplane's, the congestion control that is
+/// configured, and for each address the Linux interface that its device is, or nothing.
 pub const ENV: &str = "IX_POSIX";
 
 /// Whose a socket is.

@@ -34,6 +34,14 @@ pub struct Options {
     pub keepalive: bool,
     /// `TCP_KEEPIDLE`, seconds.
     pub keep_idle_s: u32,
+    /// `TCP_KEEPINTVL`, seconds.
+    pub keep_interval_s: u32,
+    /// `TCP_KEEPCNT`.
+    pub keep_count: u32,
+    /// `TCP_USER_TIMEOUT`, ms; 0: as configured.
+    pub user_timeout_ms: u32,
+    /// `TCP_CONGESTION`, once the program has chosen.
+    pub congestion: Option<Congestion>,
     /// `TCP_NODELAY`.
     pub no_delay: bool,
     /// `TCP_CORK`.
@@ -56,6 +64,44 @@ pub struct Options {
     pub packet_info_v6: bool,
     /// `IP_RECVERR`.
     pub receive_errors: bool,
+}
+
+/// Congestion controls that IX has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Congestion {
+    /// RFC 9438.
+    Cubic,
+    /// RFC 5681.
+    Reno,
+    /// RFC 8257.
+    Dctcp,
+}
+
+impl Congestion {
+    const ALL: [Congestion; 3] = [Congestion::Cubic, Congestion::Reno, Congestion::Dctcp];
+
+    /// The one of this name.
+    pub fn named(name: &[u8]) -> Option<Congestion> {
+        Self::ALL.into_iter().find(|kind| kind.name().as_bytes() == name)
+    }
+
+    /// Its name, which is Linux's.
+    pub fn name(self) -> &'static str {
+        match self {
+            Congestion::Cubic => "cubic",
+            Congestion::Reno => "reno",
+            Congestion::Dctcp => "dctcp",
+        }
+    }
+
+    /// The dataplane's number of it.
+    pub fn number(self) -> u64 {
+        match self {
+            Congestion::Cubic => ix_abi::flow_opt::CUBIC,
+            Congestion::Reno => ix_abi::flow_opt::RENO,
+            Congestion::Dctcp => ix_abi::flow_opt::DCTCP,
+        }
+    }
 }
 
 /// What the program chooses of the IP headers of its packets.
@@ -83,6 +129,10 @@ impl Default for Options {
             reuse_port: false,
             keepalive: false,
             keep_idle_s: 7200,
+            keep_interval_s: 75,
+            keep_count: 9,
+            user_timeout_ms: 0,
+            congestion: None,
             no_delay: false,
             cork: false,
             send_buffer: SEND_BUFFER,
@@ -106,6 +156,10 @@ impl Options {
         let receive_bytes = self.receive_buffer as u64 / 2;
         FlowOptions {
             keepalive_s: if self.keepalive { idle_s } else { 0 },
+            keep_interval_s: self.keep_interval_s,
+            keep_count: self.keep_count,
+            user_timeout_ms: self.user_timeout_ms,
+            congestion: self.congestion,
             marks: self.marks,
             receive_bytes: if self.receive_buffer_set { receive_bytes } else { 0 },
         }
@@ -113,14 +167,29 @@ impl Options {
 }
 
 /// Options of a connection that the dataplane knows.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlowOptions {
     /// Idle time before keepalive, 0: none.
     pub keepalive_s: u32,
+    /// Seconds between its probes.
+    pub keep_interval_s: u32,
+    /// So many of them.
+    pub keep_count: u32,
+    /// How long data may stay unacknowledged, ms; 0: as configured.
+    pub user_timeout_ms: u32,
+    /// Congestion control, if it is not the one that is configured.
+    pub congestion: Option<Congestion>,
     /// Of all its packets but the first.
     pub marks: Marks,
     /// Received bytes that the program may leave unread, 0: as many as the dataplane allows.
     pub receive_bytes: u64,
+}
+
+impl Default for FlowOptions {
+    /// Those of a flow that has been told nothing.
+    fn default() -> Self {
+        Options::default().of_flow()
+    }
 }
 
 /// A listening socket.

@@ -1,10 +1,11 @@
 //! All that the threads of the program share: sockets, epoll sets, calls to be made.
 use crate::epoll::Set;
+use crate::interface::Interfaces;
 use crate::lane::{Called, LANES_MAX, Lane, Name, Names, Role};
 use crate::numbers::Numbers;
 use crate::route::Routes;
 use crate::slab::{Id, Slab};
-use crate::socket::{Datagrams, Kind, Marks, Socket};
+use crate::socket::{Congestion, Datagrams, Kind, Marks, Socket};
 use crate::stream::{Ending, Phase};
 use libix::raw::TxBuf;
 use std::os::fd::RawFd;
@@ -98,6 +99,10 @@ pub struct Core {
     pub ephemeral: (u16, u16),
     /// Which addresses are ours.
     pub routes: Routes,
+    /// Linux's interfaces that they are reached by.
+    pub interfaces: Interfaces,
+    /// Congestion control of connections whose program has not chosen one.
+    pub congestion: Congestion,
     /// The dataplane's address.
     pub address: Option<std::net::IpAddr>,
     /// Largest TCP payload of one packet, bytes.
@@ -128,6 +133,8 @@ impl Core {
             lane_count: 1,
             ephemeral: (32768, 60999),
             routes: Routes::none(),
+            interfaces: Interfaces::none(),
+            congestion: Congestion::Cubic,
             address: None,
             mss: 1,
             stay_out: 0,

@@ -35,12 +35,12 @@ pub const TABLE: &[Row] = &[
     ),
     (
         "recvmsg with control messages",
-        "IP_PKTINFO and IPV6_RECVPKTINFO, the interface's number being 0; MSG_ERRQUEUE with IP_RECVERR, without the datagram's own bytes. Others do not come, said once in the log",
+        "IP_PKTINFO and IPV6_RECVPKTINFO with the number of the Linux interface that the device is in the program's network namespace (of a memif, which is none: 0); MSG_ERRQUEUE with IP_RECVERR, without the datagram's own bytes. Others do not come, said once in the log",
         "corners packet_info, refused",
     ),
     (
         "sendmsg with control messages",
-        "IP_TTL, IP_TOS, IP_PKTINFO with the address that the way to the peer begins at, else ENETUNREACH. Others: EINVAL",
+        "IP_TTL, IP_TOS, IP_PKTINFO with the address and the interface that the way to the peer begins at, else ENETUNREACH (ENODEV: there is no such interface). Others: EINVAL",
         "corners marks, packet_info",
     ),
     (
@@ -66,13 +66,13 @@ pub const TABLE: &[Row] = &[
     ("ioctl(FIONREAD, TIOCOUTQ, SIOCATMARK)", "IX", "corners reading, writing"),
     (
         "setsockopt",
-        "SO_REUSEADDR, SO_KEEPALIVE, SO_LINGER, TCP_NODELAY, TCP_CORK, TCP_QUICKACK: noted. Others: asked of the Linux socket, which knows what there is. In force on IX: SO_REUSEADDR, SO_REUSEPORT, SO_KEEPALIVE, SO_RCVTIMEO, SO_SNDTIMEO, SO_LINGER, SO_SNDBUF, SO_RCVBUF (TCP: no more than `tcp_rcv_buffers` allow, and from the first window on), SO_RCVLOWAT, IPV6_V6ONLY, TCP_CORK, TCP_KEEPIDLE, IP_TTL and IP_TOS (but for its lower two bits; TCP: not of the first segment), IP_PKTINFO, IPV6_RECVPKTINFO, IP_RECVERR. TCP_NODELAY is always on. ENOPROTOOPT: SO_ZEROCOPY, UDP_SEGMENT, UDP_GRO",
-        "corners options, buffers, numbers, corks, marks, packet_info, refused",
+        "SO_REUSEADDR, SO_KEEPALIVE, SO_LINGER, TCP_NODELAY, TCP_CORK, TCP_QUICKACK, TCP_CONGESTION: noted. Others: asked of the Linux socket, which knows what there is. In force on IX: SO_REUSEADDR, SO_REUSEPORT, SO_KEEPALIVE, SO_RCVTIMEO, SO_SNDTIMEO, SO_LINGER, SO_SNDBUF, SO_RCVBUF (TCP: no more than `tcp_rcv_buffers` allow, and from the first window on), SO_RCVLOWAT, IPV6_V6ONLY, TCP_CORK, TCP_KEEPIDLE, TCP_KEEPINTVL, TCP_KEEPCNT, TCP_USER_TIMEOUT (in steps of a tenth of a second), TCP_CONGESTION (cubic, reno, dctcp; others: ENOENT, whatever Linux has; dctcp where the connection uses ECN: it asks for it when it is chosen before `connect`), IP_TTL and IP_TOS (but for its lower two bits; TCP: not of the first segment), IP_PKTINFO, IPV6_RECVPKTINFO, IP_RECVERR. TCP_NODELAY is always on. ENOPROTOOPT: SO_ZEROCOPY, UDP_SEGMENT, UDP_GRO",
+        "corners options, buffers, numbers, corks, marks, packet_info, refused, user_timeout, congestion, keepalive",
     ),
     (
         "getsockopt",
-        "as it was set; SO_ERROR, SO_ACCEPTCONN, TCP_INFO (Linux's layout), TCP_MAXSEG from IX",
-        "corners options",
+        "as it was set (TCP_CONGESTION: what `ix run` is told, before); SO_ERROR, SO_ACCEPTCONN, TCP_INFO (Linux's layout), TCP_MAXSEG from IX",
+        "corners options, user_timeout, congestion, keepalive",
     ),
     ("getsockname, getpeername", "IX", "corners connecting, accepting"),
     ("poll, ppoll, select, pselect", "IX's and Linux's descriptors together", "corners selects"),
@@ -195,7 +195,9 @@ mod tests {
         let root = env!("CARGO_MANIFEST_DIR");
         let read = |path: &str| std::fs::read_to_string(format!("{root}/{path}")).unwrap();
         let rust = read("../ix/tests/programs/posix.rs") + &read("src/route.rs");
-        let corners = read("tests/programs/corners.c") + &read("tests/programs/datagram_cases.h");
+        let corners = read("tests/programs/corners.c")
+            + &read("tests/programs/datagram_cases.h")
+            + &read("tests/programs/option_cases.h");
         for (_, _, test) in TABLE {
             for name in test.split([',', ';']).map(str::trim) {
                 let case = name.strip_prefix("corners").unwrap_or(name).trim();

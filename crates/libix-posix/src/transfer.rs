@@ -37,12 +37,21 @@ pub struct Received {
 /// Control messages of a receiving call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Notes {
-    /// `IP_PKTINFO`: the address of ours that it was sent to.
-    pub local: Option<IpAddr>,
+    /// `IP_PKTINFO`: where it came in.
+    pub local: Option<Arrival>,
     /// The same for `IPV6_RECVPKTINFO`.
-    pub local_v6: Option<IpAddr>,
+    pub local_v6: Option<Arrival>,
     /// `IP_RECVERR`.
     pub refused: Option<Refused>,
+}
+
+/// Where a datagram came in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Arrival {
+    /// The address of ours that it was sent to.
+    pub address: IpAddr,
+    /// Linux's number of the interface; 0: it is none of Linux's.
+    pub interface: u32,
 }
 
 /// What a sending call says in control messages of the datagram that it sends.
@@ -54,6 +63,8 @@ pub struct Wishes {
     pub tos: Option<u8>,
     /// `IP_PKTINFO`: from this address.
     pub from: Option<Ipv4Addr>,
+    /// And by this interface of Linux's; 0: by the one that there is.
+    pub interface: u32,
 }
 
 /// Waits as a blocking call on a socket does, until `attempt` answers something.
@@ -214,7 +225,8 @@ fn take_datagram(
     to: &mut Scatter<'_>,
     flags: i32,
 ) -> Option<Result<Received, i32>> {
-    let Some(socket) = core.sockets.get_mut(id) else { return Some(Err(libc::EBADF)) };
+    let Core { sockets, lanes, interfaces, .. } = core;
+    let Some(socket) = sockets.get_mut(id) else { return Some(Err(libc::EBADF)) };
     match socket.take_error() {
         0 => {}
         errno => return Some(Err(errno)),
@@ -229,21 +241,24 @@ fn take_datagram(
         let (data, lane) = (first.data, first.lane);
         udp.inbox.pop_front();
         udp.inbox_bytes -= charged(data).min(udp.inbox_bytes);
-        core.lanes[lane].read.push(data);
+        lanes[lane].read.push(data);
         return Some(Err(libc::EFAULT));
     }
     // SAFETY: not given back: it is queued, and the lock is held.
     let bytes = unsafe { mem::received(first.data, 0) };
     let copied = to.put(bytes);
     let cut = copied < bytes.len();
+    let address = first.local;
+    let interface = if v4 || v6 { interfaces.index_of(address) } else { 0 };
+    let arrival = Arrival { address, interface };
     let received = Received {
         bytes: if flags & MSG_TRUNC != 0 { bytes.len() } else { copied },
         from: Some(first.from),
         ipv6: false,
         flags: if cut { MSG_TRUNC } else { 0 },
         notes: Notes {
-            local: v4.then_some(first.local),
-            local_v6: v6.then_some(first.local),
+            local: v4.then_some(arrival),
+            local_v6: v6.then_some(arrival),
             refused: None,
         },
     };
@@ -251,7 +266,7 @@ fn take_datagram(
         let (data, lane) = (first.data, first.lane);
         udp.inbox.pop_front();
         udp.inbox_bytes -= charged(data).min(udp.inbox_bytes);
-        core.lanes[lane].read.push(data);
+        lanes[lane].read.push(data);
     }
     Some(Ok(received))
 }
@@ -373,6 +388,22 @@ struct Datagram {
     len: usize,
 }
 
+/// Whether a datagram can leave by the interface that the program names.
+fn by_interface(core: &mut Core, id: Id, datagram: &Datagram) -> Result<(), i32> {
+    let wanted = datagram.wishes.interface;
+    if wanted == 0 {
+        return Ok(());
+    }
+    let own = own_address(core, id, datagram.to);
+    if own.is_some_and(|own| core.interfaces.index_of(own) == wanted) {
+        return Ok(());
+    }
+    let mut name = [0; libc::IF_NAMESIZE];
+    // SAFETY: room of ours, as long as names can be.
+    let is_there = unsafe { !libc::if_indextoname(wanted, name.as_mut_ptr()).is_null() };
+    Err(if is_there { libc::ENETUNREACH } else { libc::ENODEV })
+}
+
 fn send_datagram(
     mut core: Guard,
     id: Id,
@@ -395,6 +426,7 @@ fn send_datagram(
     {
         return Err(libc::ENETUNREACH.into());
     }
+    by_interface(&mut core, id, &datagram)?;
     drive::enter(&mut core)?;
     let mut attempt = |core: &mut Core| give_datagram(core, id, from, datagram);
     if let Some(done) = attempt(&mut core) {

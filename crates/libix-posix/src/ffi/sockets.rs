@@ -213,6 +213,10 @@ pub unsafe extern "C" fn getsockopt(
         return fail(libc::EFAULT) as c_int;
     }
     // SAFETY: the program's own length, which waits for this call.
+    if unsafe { *len as c_int } < 0 {
+        return fail(libc::EINVAL) as c_int;
+    }
+    // SAFETY: as above, and room of this length.
     unsafe {
         let n = (*len as usize).min(bytes.len());
         value.cast::<u8>().copy_from_nonoverlapping(bytes.as_ptr(), n);

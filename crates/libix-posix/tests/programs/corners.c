@@ -1292,6 +1292,7 @@ static void faults(void)
 }
 
 #include "datagram_cases.h"
+#include "option_cases.h"
 
 /* All ports of the range that programs are given are bound. */
 static void ports(void)
@@ -1452,7 +1453,8 @@ int main(int argc, char **argv)
         {"ports", ports},             {"buffers", buffers},       {"itself", itself},
         {"urgent", urgent},           {"no_ports", no_ports},
         {"marks", marks},             {"packet_info", packet_info},
-        {"refused", refused},
+        {"refused", refused},         {"congestion", congestion},
+        {"user_timeout", user_timeout}, {"keepalive", keepalive},
     };
     for (unsigned i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         if (argc > 5 && strcmp(argv[5], cases[i].name))

@@ -75,8 +75,10 @@ static void say_control(struct msghdr *message)
         printf("  level %d type %d len %d", head->cmsg_level, head->cmsg_type, (int)head->cmsg_len);
         if (head->cmsg_level == IPPROTO_IP && head->cmsg_type == IP_PKTINFO) {
             struct in_pktinfo *info = (void *)CMSG_DATA(head);
-            printf(" info %d %d", info->ipi_addr.s_addr == own.sin_addr.s_addr,
-                   info->ipi_spec_dst.s_addr == own.sin_addr.s_addr);
+            char name[IF_NAMESIZE] = "lo";
+            if_indextoname(info->ipi_ifindex, name);
+            printf(" info %d %d %d", info->ipi_addr.s_addr == own.sin_addr.s_addr,
+                   info->ipi_spec_dst.s_addr == own.sin_addr.s_addr, !strcmp(name, "lo"));
         }
         if (head->cmsg_level == IPPROTO_IP && head->cmsg_type == IP_RECVERR) {
             struct sock_extended_err *e = (void *)CMSG_DATA(head);
@@ -118,7 +120,7 @@ static void packet_info(void)
         else
             SAY(message.msg_flags);
     }
-    /* What was heard is said back, but for the interface. */
+    /* What was heard is said back. */
     tell("usend 5");
     SAY(soon(fd, POLLIN));
     message.msg_control = room;
@@ -126,6 +128,10 @@ static void packet_info(void)
     message.msg_namelen = sizeof from;
     SAY(recvmsg(fd, &message, 0));
     struct in_pktinfo *info = (void *)CMSG_DATA((struct cmsghdr *)room);
+    SAY(sendmsg(fd, &message, 0));
+    SAY(tell("urecv"));
+    info->ipi_ifindex = 123456;
+    SAY(sendmsg(fd, &message, 0));
     info->ipi_ifindex = 0;
     SAY(sendmsg(fd, &message, 0));
     SAY(tell("urecv"));

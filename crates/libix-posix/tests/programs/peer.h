@@ -4,6 +4,8 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/filter.h>
+#include <net/if.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
@@ -64,6 +66,14 @@ static long marks_of(int fd)
             tos = *CMSG_DATA(head);
     }
     return 1000l * ttl + tos;
+}
+
+/* Nothing that comes for a socket is heard or answered any more. */
+static int deafen(int fd)
+{
+    struct sock_filter nothing = {BPF_RET | BPF_K, 0, 0, 0};
+    struct sock_fprog program = {1, &nothing};
+    return setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof program);
 }
 
 /* The peer: serves one subject, then ends. */
@@ -131,6 +141,10 @@ static int serve(int port)
             answer = have ? have : answer;
         } else if (!strcmp(word, "shut")) {
             answer = shutdown(d, number);
+        } else if (!strcmp(word, "deaf")) {
+            answer = deafen(d);
+        } else if (!strcmp(word, "ldeaf")) {
+            answer = deafen(l);
         } else if (!strcmp(word, "close")) {
             answer = close(d);
         } else if (!strcmp(word, "rst")) {

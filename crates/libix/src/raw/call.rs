@@ -9,6 +9,14 @@ use std::net::SocketAddr;
 pub struct Batched(pub(super) Call);
 
 impl Batched {
+    /// A [`connect`] or [`connect_from`] of a flow that begins with one of [`ix_abi::flow_opt`]'s
+    /// congestion controls.
+    pub fn with_congestion(mut self, algorithm: u64) -> Batched {
+        debug_assert!(matches!(self.0.op, call_op::CONNECT | call_op::CONNECT_FROM));
+        self.0.args[3] |= (1 + algorithm) << 16;
+        self
+    }
+
     /// The flow that it is about.
     pub(crate) fn handle(&self) -> Option<Handle> {
         use call_op::*;

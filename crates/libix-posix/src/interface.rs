@@ -1,0 +1,63 @@
+//! The Linux interface that each of the dataplane's devices is: what `IP_PKTINFO` numbers.
+use std::ffi::CString;
+use std::net::{IpAddr, Ipv4Addr};
+
+/// One address of the dataplane.
+struct Interface {
+    address: Ipv4Addr,
+    /// `None`: the device is no interface of Linux's (memif).
+    name: Option<CString>,
+    /// 0: not known yet.
+    index: u32,
+}
+
+/// Interfaces by the address that they have for IX.
+#[derive(Default)]
+pub struct Interfaces(Vec<Interface>);
+
+impl Interfaces {
+    /// None.
+    pub const fn none() -> Interfaces {
+        Interfaces(Vec::new())
+    }
+
+    /// Reads what `ix run` says: addresses with prefix lengths, and as many names; an empty one: none.
+    pub fn parse(addresses: &str, names: &str) -> Interfaces {
+        let address = |text: &str| text.split('/').next()?.parse().ok();
+        let both = addresses.split(',').zip(names.split(','));
+        let list = both.filter_map(|(text, name)| {
+            let name = CString::new(name).ok().filter(|name| !name.is_empty());
+            Some(Interface { address: address(text)?, name, index: 0 })
+        });
+        Interfaces(list.collect())
+    }
+
+    /// The number, in the program's namespace, of the interface that an address of the dataplane is
+    /// reached by; 0: there is none. The interface may be younger than the program, so Linux is asked
+    /// when somebody wants to know, and once.
+    pub fn index_of(&mut self, address: IpAddr) -> u32 {
+        let found = self.0.iter_mut().find(|one| IpAddr::V4(one.address) == address.to_canonical());
+        let Some(Interface { name: Some(name), index, .. }) = found else { return 0 };
+        if *index == 0 {
+            // SAFETY: a string of ours.
+            *index = unsafe { libc::if_nametoindex(name.as_ptr()) };
+        }
+        *index
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_have_the_numbers_of_their_interfaces() {
+        let mut all = Interfaces::parse("10.0.0.2/24,10.1.0.2/16,10.2.0.2/8", "lo,,ixnosuch");
+        // SAFETY: a string.
+        let expected = unsafe { libc::if_nametoindex(c"lo".as_ptr()) };
+        assert_ne!(expected, 0);
+        let mut index = |text: &str| all.index_of(text.parse().unwrap());
+        assert_eq!((index("10.0.0.2"), index("::ffff:10.0.0.2")), (expected, expected));
+        assert_eq!((index("10.1.0.2"), index("10.2.0.2"), index("10.9.9.9")), (0, 0, 0));
+    }
+}

@@ -1,0 +1,174 @@
+/* Cases of `corners` about options of connections. */
+
+static long now_ms(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
+static void say_option(int fd, int level, int name)
+{
+    int value = -1;
+    socklen_t len = sizeof value;
+    SAY(getsockopt(fd, level, name, &value, &len));
+    printf("  %d, %d bytes\n", value, (int)len);
+}
+
+/* Waits for the end of a connection that nobody answers. Linux counts from its first retransmission, a
+ * fifth of a second later than IX; nothing may come before the time that was asked for. */
+static void say_end(int fd, long since, int least, int most)
+{
+    SAY(soon(fd, POLLIN));
+    long took = now_ms() - since;
+    if (took < least || took > most)
+        printf("  after %ld ms\n", took);
+    SAY(so_error(fd));
+    SAY(recv(fd, buffer, 1, 0));
+    SAY(send(fd, "x", 1, MSG_NOSIGNAL));
+    close(fd);
+}
+
+static void user_timeout(void)
+{
+    static const int values[] = {0, 1, 500, 700, 123456, -1};
+    int fd = dialled(), ms = 600, l, other;
+    for (unsigned i = 0; i < sizeof values / sizeof values[0]; i++) {
+        SAY(setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &values[i], sizeof ms));
+        say_option(fd, IPPROTO_TCP, TCP_USER_TIMEOUT);
+    }
+    SAY(setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &ms, 2));
+    SAY(setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, NULL, 4));
+    /* A living connection. */
+    SAY(write(fd, "heard", 5));
+    SAY(tell("recv 5"));
+    SAY(setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &ms, sizeof ms));
+    SAY(tell("deaf"));
+    long since = now_ms();
+    SAY(write(fd, "nobody", 6));
+    say_end(fd, since, ms, ms + 900);
+    tell("close");
+    /* Handed on by the listener, with data under way when it is changed. */
+    l = listener(own_ip, 8);
+    ms = 60000;
+    SAY(setsockopt(l, IPPROTO_TCP, TCP_USER_TIMEOUT, &ms, sizeof ms));
+    SAY(tell("dial %d", port_of(l)));
+    fd = accept(l, NULL, NULL);
+    SAY(tell("deaf"));
+    say_option(fd, IPPROTO_TCP, TCP_USER_TIMEOUT);
+    SAY(write(fd, "nobody", 6));
+    ms = 400;
+    since = now_ms();
+    SAY(setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &ms, sizeof ms));
+    say_end(fd, since, ms, ms + 1200);
+    tell("close");
+    SAY(setsockopt(l, IPPROTO_TCP, TCP_USER_TIMEOUT, &ms, sizeof ms));
+    SAY(tell("dial %d", port_of(l)));
+    fd = accept(l, NULL, NULL);
+    close(l);
+    say_option(fd, IPPROTO_TCP, TCP_USER_TIMEOUT);
+    SAY(tell("deaf"));
+    since = now_ms();
+    SAY(write(fd, "nobody", 6));
+    say_end(fd, since, ms, ms + 900);
+    tell("close");
+    /* Before connecting, to somebody who does not answer. */
+    struct sockaddr_in at = address(peer_ip, tell("listen 8"));
+    SAY(tell("ldeaf"));
+    ms = 1500;
+    other = tcp();
+    SAY(setsockopt(other, IPPROTO_TCP, TCP_USER_TIMEOUT, &ms, sizeof ms));
+    say_option(other, IPPROTO_TCP, TCP_USER_TIMEOUT);
+    since = now_ms();
+    SAY(connect(other, (struct sockaddr *)&at, sizeof at));
+    long took = now_ms() - since;
+    SAY(took >= ms && took < ms + 700);
+    close(other);
+    tell("unlisten");
+    /* A window that stays closed, though the peer answers. */
+    fd = dialled();
+    nonblocking(fd);
+    ms = 1000;
+    SAY(setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &ms, sizeof ms));
+    while (write(fd, buffer, sizeof buffer) > 0)
+        ;
+    say_end(fd, now_ms(), 500, 3000);
+    tell("close");
+}
+
+/* The name behind `len` bytes of room, and how long Linux says that it is. */
+static void say_congestion(int fd, int room)
+{
+    char name[20] = "###################";
+    socklen_t len = room;
+    SAY(getsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name, &len));
+    printf("  %.*s, %d bytes\n", 16, name, (int)len);
+}
+
+static void congestion(void)
+{
+    int l = listener(own_ip, 8), other = tcp(), fd;
+    static const struct {
+        const char *name;
+        int len;
+    } names[] = {{"reno", 4}, {"cubic", 5},  {"cubic", 6}, {"cubicle", 5}, {"cubicle", 7},
+                 {"reno", 3}, {"reno\0x", 6}, {"", 1},     {"reno", 0},    {"reno", -1},
+                 {"none", 4}, {"reno\0 and much more than that", 30}};
+    /* Which one it begins with is the administrator's choice. */
+    for (unsigned i = 0; i < sizeof names / sizeof names[0]; i++) {
+        SAY(setsockopt(other, IPPROTO_TCP, TCP_CONGESTION, names[i].name, names[i].len));
+        say_congestion(other, 20);
+    }
+    SAY(setsockopt(other, IPPROTO_TCP, TCP_CONGESTION, (void *)16, 4));
+    static const int rooms[] = {0, 1, 5, 16, 17, -1};
+    for (unsigned i = 0; i < sizeof rooms / sizeof rooms[0]; i++)
+        say_congestion(other, rooms[i]);
+    /* It goes into the connection, and lives with it. */
+    struct sockaddr_in at = address(peer_ip, tell("listen 8"));
+    SAY(connect(other, (struct sockaddr *)&at, sizeof at));
+    tell("accept");
+    tell("unlisten");
+    say_congestion(other, 20);
+    SAY(setsockopt(other, IPPROTO_TCP, TCP_CONGESTION, "cubic", 5));
+    say_congestion(other, 20);
+    SAY(write(other, "hello", 5));
+    SAY(tell("recv 5"));
+    close(other);
+    SAY(setsockopt(l, IPPROTO_TCP, TCP_CONGESTION, "reno", 4));
+    SAY(tell("dial %d", port_of(l)));
+    fd = accept(l, NULL, NULL);
+    say_congestion(l, 20);
+    say_congestion(fd, 20);
+    SAY(setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, "none", 4));
+    SAY(setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, "cubic", 5));
+    say_congestion(fd, 20);
+    say_congestion(l, 20);
+    close(fd);
+    close(l);
+    int udp = socket(AF_INET, SOCK_DGRAM, 0);
+    say_congestion(udp, 20);
+    SAY(setsockopt(udp, IPPROTO_TCP, TCP_CONGESTION, "reno", 4));
+    close(udp);
+}
+
+/* How keepalive goes on. */
+static void keepalive(void)
+{
+    static const int names[] = {TCP_KEEPIDLE, TCP_KEEPINTVL, TCP_KEEPCNT};
+    static const int values[] = {0, 1, 3, 127, 128, 32767, 32768, -1};
+    int fd = dialled(), one = 1, three = 3;
+    for (unsigned n = 0; n < 3; n++) {
+        say_option(fd, IPPROTO_TCP, names[n]);
+        for (unsigned v = 0; v < sizeof values / sizeof values[0]; v++)
+            SAY(setsockopt(fd, IPPROTO_TCP, names[n], &values[v], sizeof one));
+        say_option(fd, IPPROTO_TCP, names[n]);
+        SAY(setsockopt(fd, IPPROTO_TCP, names[n], n == 2 ? &three : &one, sizeof one));
+    }
+    /* After a second of silence, three probes, a second apart. */
+    SAY(tell("deaf"));
+    long since = now_ms();
+    SAY(setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof one));
+    SAY(ready(fd, POLLIN, 6000));
+    say_end(fd, since, 3900, 5200);
+    tell("close");
+}
