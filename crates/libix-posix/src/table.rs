@@ -67,7 +67,7 @@ pub const TABLE: &[Row] = &[
     (
         "setsockopt",
         "SO_REUSEADDR, SO_KEEPALIVE, SO_LINGER, TCP_NODELAY, TCP_CORK, TCP_QUICKACK, TCP_CONGESTION: noted. Others: asked of the Linux socket, which knows what there is. In force on IX: SO_REUSEADDR, SO_REUSEPORT, SO_KEEPALIVE, SO_RCVTIMEO, SO_SNDTIMEO, SO_LINGER, SO_SNDBUF, SO_RCVBUF (TCP: no more than `tcp_rcv_buffers` allow, and from the first window on), SO_RCVLOWAT, IPV6_V6ONLY, TCP_CORK, TCP_KEEPIDLE, TCP_KEEPINTVL, TCP_KEEPCNT, TCP_USER_TIMEOUT (in steps of a tenth of a second), TCP_CONGESTION (cubic, reno, dctcp; others: ENOENT, whatever Linux has; dctcp where the connection uses ECN: it asks for it when it is chosen before `connect`), IP_TTL and IP_TOS (but for its lower two bits; TCP: not of the first segment), IP_PKTINFO, IPV6_RECVPKTINFO, IP_RECVERR. TCP_NODELAY is always on. ENOPROTOOPT: SO_ZEROCOPY, UDP_SEGMENT, UDP_GRO",
-        "corners options, buffers, numbers, corks, marks, packet_info, refused, user_timeout, congestion, keepalive",
+        "corners options, buffers, numbers, corks, marks, packet_info, refused, user_timeout, congestion, keepalive; dctcp_asks_for_ecn_before_it_connects",
     ),
     (
         "getsockopt",

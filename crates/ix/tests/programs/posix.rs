@@ -140,6 +140,31 @@ fn corner_cases_are_linuxs() {
     }
 }
 
+/// Not a corner case beside Linux, for Linux need not have DCTCP: that is for ECN, which only a SYN asks
+/// for. The peer says whether it was.
+#[test]
+fn dctcp_asks_for_ecn_before_it_connects() {
+    let test = "dctcp_asks_for_ecn_before_it_connects";
+    let Some(program) = compile(test, "corners") else { return };
+    let program = program.to_str().expect("text");
+    let Some(bed) = Bed::new(test, Nic::Tap, 1) else { return };
+    let (own, peer) = (SERVICE.ip().to_string(), CLIENT.to_string());
+    let port = PEER_PORT.to_string();
+    let mut command = bed.client.command(program, None);
+    command.args(["peer", &port]);
+    let process = Process::start(command);
+    process.wait_for("peer ready", PATIENCE);
+    let (status, lines) =
+        bed.start(&[program, "run", &own, &peer, &port, "dctcp"]).process.wait(PATIENCE);
+    assert!(status.success(), "{lines:#?}");
+    let of = |start: &str| -> Vec<&str> {
+        lines.iter().filter_map(|line| line.strip_prefix(start)).collect()
+    };
+    assert_eq!(of("tell(\"ecn\"): "), ["1", "0"], "{lines:#?}");
+    assert_eq!(of("  "), ["dctcp, 16 bytes"; 2], "{lines:#?}");
+    assert_eq!(of("tell(\"recv 5\"): "), ["5", "5"], "{lines:#?}");
+}
+
 /// `threads` with two threads of each shape, on two elastic threads.
 fn threads(test: &str, nic: Nic, shape: &str) -> Option<(Bed, Service)> {
     let program = compile(test, "threads")?;

@@ -151,6 +151,27 @@ static void congestion(void)
     close(udp);
 }
 
+/* DCTCP, which a Linux need not have: asked for by its SYN before connecting, and too late after it. */
+static void dctcp(void)
+{
+    for (int before = 1; before >= 0; before--) {
+        struct sockaddr_in at = address(peer_ip, tell("listen 8"));
+        int fd = tcp();
+        if (before)
+            SAY(setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, "dctcp", 5));
+        SAY(connect(fd, (struct sockaddr *)&at, sizeof at));
+        tell("accept");
+        tell("unlisten");
+        if (!before)
+            SAY(setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, "dctcp", 5));
+        say_congestion(fd, 20);
+        SAY(write(fd, "hello", 5));
+        SAY(tell("recv 5"));
+        SAY(tell("ecn"));
+        close(fd);
+    }
+}
+
 /* How keepalive goes on. */
 static void keepalive(void)
 {

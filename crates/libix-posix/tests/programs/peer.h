@@ -141,6 +141,11 @@ static int serve(int port)
             answer = have ? have : answer;
         } else if (!strcmp(word, "shut")) {
             answer = shutdown(d, number);
+        } else if (!strcmp(word, "ecn")) {
+            struct tcp_info info = {0};
+            socklen_t room = sizeof info;
+            getsockopt(d, IPPROTO_TCP, TCP_INFO, &info, &room);
+            answer = (info.tcpi_options & TCPI_OPT_ECN) != 0;
         } else if (!strcmp(word, "deaf")) {
             answer = deafen(d);
         } else if (!strcmp(word, "ldeaf")) {
