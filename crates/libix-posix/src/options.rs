@@ -20,6 +20,8 @@ use std::time::Duration;
 /// Smallest buffers, as on Linux, which knows the largest (`net.core.wmem_max`).
 const SEND_BUFFER_MIN: usize = 4608;
 const RECEIVE_BUFFER_MIN: usize = 2304;
+/// Bytes of IPv4 and TCP headers without options.
+const TCP_HEADERS_BYTES: u64 = 40;
 /// Bytes of a congestion control's name, the zero behind it included.
 const CONGESTION_NAME_MAX: usize = 16;
 
@@ -278,6 +280,7 @@ pub fn get(fd: RawFd, level: i32, name: i32) -> Outcome<Option<Vec<u8>>> {
     let mut core = lock();
     let id = socket_of(&core, fd)?;
     let configured = core.congestion;
+    let mtu = core.has_begun().then_some(core.mss + TCP_HEADERS_BYTES);
     let Some(socket) = core.sockets.get_mut(id) else { return Err(libc::EBADF.into()) };
     let int = |value: i32| Ok(Some(value.to_ne_bytes().to_vec()));
     if socket.under != Under::Used
@@ -298,6 +301,11 @@ pub fn get(fd: RawFd, level: i32, name: i32) -> Outcome<Option<Vec<u8>>> {
         (SOL_SOCKET, SO_ERROR) => int(socket.take_error()),
         (SOL_SOCKET, libc::SO_ACCEPTCONN) => int(matches!(socket.kind, Kind::Listener(_)).into()),
         (SOL_SOCKET, SO_SNDBUF) => int(socket.options.send_buffer as i32),
+        // Only of a socket with a peer; of others the Linux socket says so.
+        (IPPROTO_IP, libc::IP_MTU) if socket.has_peer() => match mtu {
+            Some(mtu) => int(mtu as i32),
+            None => Ok(None),
+        },
         (IPPROTO_TCP, TCP_INFO) => {
             let Some(stream) = socket.stream() else { return Ok(None) };
             let dead = stream.phase == Phase::Dead;

@@ -390,6 +390,15 @@ impl Socket {
         }
     }
 
+    /// Whether it goes to one peer only.
+    pub fn has_peer(&self) -> bool {
+        match &self.kind {
+            Kind::Stream(stream) => stream.phase != Phase::Dead,
+            Kind::Datagrams(datagrams) => datagrams.peer.is_some(),
+            _ => false,
+        }
+    }
+
     /// The listener, if it is one.
     pub fn listener(&mut self) -> Option<&mut Listener> {
         match &mut self.kind {

@@ -71,8 +71,8 @@ pub const TABLE: &[Row] = &[
     ),
     (
         "getsockopt",
-        "as it was set (TCP_CONGESTION: what `ix run` is told, before); SO_ERROR, SO_ACCEPTCONN, TCP_INFO (Linux's layout), TCP_MAXSEG from IX",
-        "corners options, user_timeout, congestion, keepalive",
+        "as it was set (TCP_CONGESTION: what `ix run` is told, before); SO_ERROR, SO_ACCEPTCONN, TCP_INFO (Linux's layout), TCP_MAXSEG, IP_MTU (the device's) from IX",
+        "corners options, datagrams, user_timeout, congestion, keepalive",
     ),
     ("getsockname, getpeername", "IX", "corners connecting, accepting"),
     ("poll, ppoll, select, pselect", "IX's and Linux's descriptors together", "corners selects"),

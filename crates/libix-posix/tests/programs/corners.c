@@ -884,6 +884,9 @@ static void options(void)
     SAY(len >= 104);
     SAY(info.tcpi_state);
     SAY(info.tcpi_snd_mss > 500);
+    len = sizeof value;
+    SAY(getsockopt(fd, IPPROTO_IP, IP_MTU, &value, &len));
+    SAY(value);
     value = 1;
     SAY(setsockopt(fd, IPPROTO_TCP, TCP_CORK, &value, sizeof value));
     SAY(write(fd, "corked", 6));
@@ -1075,6 +1078,9 @@ static void datagrams(void)
     SAY(recv(fd, buffer, 10, MSG_DONTWAIT));
     SAY(ready(fd, POLLIN | POLLOUT, 0));
     SAY(send(fd, "x", 1, 0));
+    int mtu = 0;
+    socklen_t room = sizeof mtu;
+    SAY(getsockopt(fd, IPPROTO_IP, IP_MTU, &mtu, &room));
     tell("usend 100");
     SAY(soon(fd, POLLIN));
     SAY(recvfrom(fd, buffer, 10, MSG_PEEK, (struct sockaddr *)&got, &len));
@@ -1101,6 +1107,10 @@ static void datagrams(void)
     SAY(connect(fd, (struct sockaddr *)&got, sizeof got));
     SAY(send(fd, buffer, 7, 0));
     SAY(tell("urecv"));
+    len = sizeof n;
+    SAY(getsockopt(fd, IPPROTO_IP, IP_MTU, &n, &len));
+    SAY(n);
+    len = sizeof got;
     SAY(getpeername(fd, (struct sockaddr *)&got, &len));
     SAY(ntohs(got.sin_port) == port);
     tell("usend 5");
