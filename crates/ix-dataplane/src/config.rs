@@ -236,6 +236,7 @@ const NO_RATE: &str = "not a rate, such as 100Mbit, 20kpps or 1Gbit,burst=64k";
 fn set_tcp(tcp: &mut ix_tcp::Config, key: &str, value: &str) -> Result<(), &'static str> {
     match key {
         "tcp_min_rto_us" => tcp.min_rto_us = number(value, 100, 60_000_000)? as u32,
+        "tcp_delack_max_us" => tcp.delack_max_us = number(value, 0, 500_000)? as u32,
         "tcp_delack_us" => tcp.delack_us = number(value, 0, 500_000)? as u32,
         "tcp_time_wait_us" => tcp.time_wait_us = number(value, 0, 240_000_000)? as u32,
         "tcp_rcv_buffers" => tcp.rcv_buffers_max = number(value, 8, 512)? as u32,

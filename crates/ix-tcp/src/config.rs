@@ -44,6 +44,8 @@ pub struct Config {
     pub max_ack_delay_us: u32,
     /// How long we delay an ACK that found no data to ride on (RFC 9293 3.8.6.3: < 0.5 s).
     pub delack_us: u32,
+    /// Longest such delay, on a connection where data of our own followed soon after a shorter one.
+    pub delack_max_us: u32,
     /// Acknowledgements sent at once at the start of a connection, so that the peer's slow start is
     /// not held up by our delays.
     pub quick_acks: u8,
@@ -103,6 +105,7 @@ impl Default for Config {
             delayed_ack_allowance_us: 45_000,
             max_ack_delay_us: 45_000,
             delack_us: 1_000,
+            delack_max_us: 8_000,
             quick_acks: 16,
             max_stretch_segments: 16,
             time_wait_us: 60_000_000,

@@ -1,6 +1,7 @@
 //! Connections are made: RFC 9293 sections 3.10.1 (active open) and 3.10.7.2 (a SYN arrives at a
 //! listener), RFC 4987 section 3.6 (SYN cookies).
 use crate::accurate::{self, Accurate};
+use crate::ack_pace::AckPace;
 use crate::cc::{Control, Kind};
 use crate::config::Config;
 use crate::ecn::{EcnMode, EcnState, NOT_ECT};
@@ -112,7 +113,7 @@ impl<B: RxBuf> Tcb<B> {
             loss_timer: LossTimer::Idle,
             snd_shift: 0,
             rcv_shift: 0,
-            quick_acks: cfg.quick_acks,
+            ack_pace: AckPace::new(cfg),
             mss: cfg.mss,
             rcv_mss: crate::MSS_DEFAULT.min(cfg.mss),
             ts_recent_age: 0,

@@ -9,6 +9,7 @@
 mod accurate;
 mod ack;
 pub mod ack_limit;
+mod ack_pace;
 mod admit;
 pub mod arp;
 mod arrive;

@@ -42,6 +42,7 @@ impl<B: RxBuf> Tcb<B> {
         } else {
             self.hand_over(buf, out);
             self.flags.set(Flags::ACK_DELAYED);
+            self.ack_pace.data_received();
         }
     }
 

@@ -226,8 +226,7 @@ impl<B: RxBuf> Tcb<B> {
         {
             loss.prr_out += octets;
         }
-        // A connection that talks both ways is not a peer's slow start: let its ACKs wait.
-        self.quick_acks = 0;
+        self.ack_pace.data_sent();
         true
     }
 
@@ -393,11 +392,10 @@ impl<B: RxBuf> Tcb<B> {
             let owed = (self.rcv_nxt - self.last_ack_sent) as u32;
             if owed >= 2 * u32::from(self.rcv_mss) || self.window_update_due(cfg) {
                 self.send_ack(cfg, now_us, out);
-            } else if self.quick_acks > 0 {
-                self.quick_acks -= 1;
+            } else if self.ack_pace.take_quick() {
                 self.send_ack(cfg, now_us, out);
             } else if self.delack_at_us == NEVER {
-                self.delack_at_us = now_us.saturating_add(u64::from(cfg.delack_us));
+                self.delack_at_us = now_us.saturating_add(self.ack_pace.wait_us(cfg).into());
             }
         } else if self.state.receives() && self.window_update_due(cfg) {
             self.send_ack(cfg, now_us, out);

@@ -5,6 +5,7 @@
 //! (output), `window` (flow control), `timer`, `close`, `pmtu`.
 use crate::accurate::Accurate;
 use crate::ack_limit::ChallengeSpacing;
+use crate::ack_pace::AckPace;
 use crate::cc::{Control, Kind};
 use crate::config::Config;
 use crate::connect::ms_of;
@@ -138,8 +139,8 @@ pub struct Tcb<B> {
     pub(crate) loss_timer: LossTimer,
     pub(crate) snd_shift: u8,
     pub(crate) rcv_shift: u8,
-    /// Acknowledgements that are not delayed, at the start of a connection.
-    pub(crate) quick_acks: u8,
+    /// How long acknowledgements wait.
+    pub(crate) ack_pace: AckPace,
     /// Largest payload of one segment, options other than SACK taken off.
     pub(crate) mss: u16,
     /// Largest payload seen in one segment.

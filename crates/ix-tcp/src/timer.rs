@@ -28,6 +28,7 @@ impl<B: RxBuf> Tcb<B> {
     pub fn timer(&mut self, cfg: &Config, now_us: u64, out: &mut impl Output<B>) {
         if self.state != State::Closed && now_us >= self.delack_at_us {
             self.delack_at_us = NEVER;
+            self.ack_pace.waited_in_vain();
             self.send_ack(cfg, now_us, out);
         }
         self.settle_loss_timer(cfg, now_us);
@@ -55,6 +56,7 @@ impl<B: RxBuf> Tcb<B> {
             && !self.flags.has(Flags::REARM);
         if alone {
             self.delack_at_us = NEVER;
+            self.ack_pace.waited_in_vain();
             self.send_ack(cfg, now_us, out);
         }
         alone && !self.needs_output()

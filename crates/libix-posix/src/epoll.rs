@@ -74,6 +74,14 @@ impl Item {
             What::Set(_, false) => 0,
         }
     }
+
+    /// What would be reported of it.
+    fn wanted(&self, sockets: &Slab<Socket>) -> u32 {
+        if self.spent {
+            return 0;
+        }
+        self.readiness(sockets) & (self.events & !MODES | (EPOLLERR | EPOLLHUP) as u32)
+    }
 }
 
 /// Tells of what is watched: puts it into the list of the ready of its set, and that set into the lists
@@ -126,6 +134,8 @@ pub struct Set {
     /// Our own descriptor of the real set.
     pub real: RawFd,
     items: HashMap<RawFd, Item, BuildHasherDefault<FdHasher>>,
+    /// How many of them we tell of.
+    ours: usize,
     ready: VecDeque<RawFd>,
     /// Sets that this one is in.
     pub watches: Vec<Watch>,
@@ -195,6 +205,7 @@ impl Set {
             fds: 1,
             real,
             items: HashMap::default(),
+            ours: 0,
             ready: VecDeque::new(),
             watches: Vec::new(),
             nested: Vec::new(),
@@ -212,7 +223,7 @@ impl Set {
 
     /// Whether sockets of IX are in it.
     pub fn has_items(&self) -> bool {
-        self.items.values().any(|item| item.teller != Teller::Linux)
+        self.ours > 0
     }
 
     /// Who tells of it; `None`: it is not in it.
@@ -223,6 +234,7 @@ impl Set {
     /// A socket that was Linux's is ours now.
     pub fn becomes_ours(&mut self, fd: RawFd) {
         if let Some(item) = self.items.get_mut(&fd) {
+            self.ours += usize::from(item.teller == Teller::Linux);
             item.teller = Teller::Ours;
             // SAFETY: no pointers. That it is gone already is as good.
             unsafe {
@@ -234,6 +246,7 @@ impl Set {
     /// A socket that was Linux's is served by both now.
     pub fn becomes_both(&mut self, fd: RawFd) {
         if let Some(item) = self.items.get_mut(&fd) {
+            self.ours += usize::from(item.teller == Teller::Linux);
             item.teller = Teller::Both;
         }
     }
@@ -244,6 +257,7 @@ impl Set {
             return false;
         }
         let (queued, spent, reported) = (false, false, u64::MAX);
+        self.ours += usize::from(teller != Teller::Linux);
         self.items.insert(fd, Item { teller, what, events, data, queued, spent, reported });
         if let What::Set(set, _) = what {
             self.nested.push((fd, set));
@@ -269,7 +283,9 @@ impl Set {
     pub fn forget(&mut self, fd: RawFd) -> bool {
         self.nested.retain(|(other, _)| *other != fd);
         // Its entry in the list of the ready is found to be nobody's later.
-        self.items.remove(&fd).is_some()
+        let item = self.items.remove(&fd);
+        self.ours -= usize::from(item.as_ref().is_some_and(|item| item.teller != Teller::Linux));
+        item.is_some()
     }
 
     /// Something about it has changed: puts it into the list of the ready if these bits are waited
@@ -289,19 +305,25 @@ impl Set {
         true
     }
 
-    /// Whether there is something that was not reported in this cycle.
-    pub fn has_fresh(&self, cycle: u64) -> bool {
-        let reported = |fd| self.items.get(fd).is_some_and(|item| item.reported == cycle);
-        self.ready.front().is_some_and(|fd| !reported(fd))
+    /// Whether the next to be reported was so in this cycle already. What the program has dealt with
+    /// since leaves the list of the ready.
+    pub fn is_stale(&mut self, sockets: &Slab<Socket>, cycle: u64) -> bool {
+        while let Some(fd) = self.ready.front() {
+            match self.items.get_mut(fd) {
+                Some(item) if item.reported != cycle => return false,
+                Some(item) if item.queued && item.wanted(sockets) != 0 => return true,
+                Some(item) => item.queued = false,
+                None => {}
+            }
+            self.ready.pop_front();
+        }
+        false
     }
 
     /// Whether something would be reported.
     pub fn is_ready(&self, sockets: &Slab<Socket>) -> bool {
-        self.ready.iter().filter_map(|fd| self.items.get(fd)).any(|item| {
-            let wanted = item.events & !MODES | (EPOLLERR | EPOLLHUP) as u32;
-            let bits = item.readiness(sockets);
-            item.queued && !item.spent && bits & wanted != 0
-        })
+        let mut ready = self.ready.iter().filter_map(|fd| self.items.get(fd));
+        ready.any(|item| item.queued && item.wanted(sockets) != 0)
     }
 
     /// Whether anything stands in the list of the ready.
@@ -318,9 +340,8 @@ impl Set {
             }
             let Some(fd) = self.ready.pop_front() else { break };
             let Some(item) = self.items.get_mut(&fd).filter(|item| item.queued) else { continue };
-            let wanted = item.events & !MODES | (EPOLLERR | EPOLLHUP) as u32;
-            let bits = item.readiness(sockets) & wanted;
-            if bits == 0 || item.spent {
+            let bits = item.wanted(sockets);
+            if bits == 0 {
                 item.queued = false;
                 continue;
             }
@@ -368,7 +389,7 @@ mod tests {
         assert_eq!(report(&mut set, &sockets), []);
         assert!(set.queue(5, out));
         assert_eq!(report(&mut set, &sockets), [out]);
-        assert!(!set.has_fresh(1) && set.has_fresh(2));
+        assert!(set.is_stale(&sockets, 1) && !set.is_stale(&sockets, 2));
         assert_eq!(report(&mut set, &sockets), [out]);
 
         let (sockets, mut set, _) = one(EPOLLOUT | EPOLLET);

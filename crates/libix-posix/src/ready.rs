@@ -175,10 +175,11 @@ pub fn wait_set(
         let drives = core.sets.get(id).is_some_and(Set::has_items);
         let home = if drives { core.home() } else { 0 };
         let cycle = core.lanes[home].cycle;
-        let Some(set) = core.sets.get_mut(id) else { return Err(libc::EBADF.into()) };
+        let Core { sets, sockets, .. } = &mut *core;
+        let Some(set) = sets.get_mut(id) else { return Err(libc::EBADF.into()) };
         set.lane = drives.then_some(home);
-        if drives && (polls || set.has_ready()) && !set.has_fresh(cycle) {
-            // What is ready was told in this cycle: time for another one.
+        if drives && (set.is_stale(sockets, cycle) || polls && !set.has_ready()) {
+            // What is ready was told in this cycle, or nothing is: time for another one.
             core = drive::poll(core, home);
         }
         let count = report(&mut core, id, home, events);

@@ -184,9 +184,11 @@ impl Core {
     pub fn take_kicks(&mut self) -> u64 {
         let (called, mut drivers) = (self.called.take_drivers(), 0);
         for (index, lane) in self.lanes[..self.lane_count].iter_mut().enumerate() {
+            if lane.role == Role::Free || lane.kicked {
+                continue;
+            }
             let is_called = called >> index & 1 != 0;
-            let waits = is_called || lane.has_calls() || !lane.wants_role.is_empty();
-            if lane.role != Role::Free && waits && !lane.kicked {
+            if is_called || lane.has_calls() || !lane.wants_role.is_empty() {
                 lane.kicked = true;
                 drivers |= 1 << index;
             }

@@ -1,0 +1,105 @@
+//! How long an acknowledgement waits for data that could carry it (RFC 9293 section 3.8.6.3).
+//!
+//! A wait that is too short costs a packet for each request of a busy service; one that is too long holds
+//! up a peer which sends the rest of its message only when the first part is acknowledged (Nagle's
+//! algorithm). What came first after a wait had ended in vain tells which it was: data of our own could
+//! have carried the acknowledgement, so the next wait is twice as long; more data of the peer may have
+//! waited for it, so the next one is the shortest again.
+use crate::Config;
+
+/// A connection's state of it, in one octet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct AckPace(u8);
+
+impl AckPace {
+    /// Acknowledgements that do not wait at all, left.
+    const QUICK: u8 = 0x1f;
+    /// One doubling of the wait.
+    const DOUBLING: u8 = 0x20;
+    /// How often it was doubled.
+    const DOUBLINGS: u8 = 0x60;
+    /// The last wait ended in vain, and nothing went either way since.
+    const IN_VAIN: u8 = 0x80;
+
+    /// At the start of a connection.
+    pub(crate) fn new(cfg: &Config) -> AckPace {
+        AckPace(cfg.quick_acks.min(Self::QUICK))
+    }
+
+    /// Whether this acknowledgement is not to wait.
+    pub(crate) fn take_quick(&mut self) -> bool {
+        let quick = self.0 & Self::QUICK != 0;
+        self.0 -= u8::from(quick);
+        quick
+    }
+
+    /// How long one waits, µs.
+    pub(crate) fn wait_us(self, cfg: &Config) -> u32 {
+        let doublings = (self.0 & Self::DOUBLINGS) / Self::DOUBLING;
+        (cfg.delack_us << doublings).min(cfg.delack_max_us).max(cfg.delack_us)
+    }
+
+    /// One has waited in vain.
+    #[inline]
+    pub(crate) fn waited_in_vain(&mut self) {
+        self.0 |= Self::IN_VAIN;
+    }
+
+    /// New data went out. A connection that talks both ways is not a peer's slow start: none of its
+    /// acknowledgements is quick any more.
+    #[inline]
+    pub(crate) fn data_sent(&mut self) {
+        self.0 &= !Self::QUICK;
+        if self.0 & Self::IN_VAIN != 0 {
+            let more = self.0 & Self::DOUBLINGS != Self::DOUBLINGS;
+            self.0 = (self.0 & !Self::IN_VAIN) + if more { Self::DOUBLING } else { 0 };
+        }
+    }
+
+    /// New data came in.
+    #[inline]
+    pub(crate) fn data_received(&mut self) {
+        if self.0 & Self::IN_VAIN != 0 {
+            self.0 &= Self::QUICK;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cfg() -> Config {
+        Config { quick_acks: 2, delack_us: 1_000, delack_max_us: 5_000, ..Config::default() }
+    }
+
+    #[test]
+    fn the_first_are_quick_until_data_goes_out() {
+        let mut pace = AckPace::new(&cfg());
+        assert!(pace.take_quick() && pace.take_quick() && !pace.take_quick());
+        let mut pace = AckPace::new(&cfg());
+        pace.data_sent();
+        assert!(!pace.take_quick());
+    }
+
+    #[test]
+    fn a_wait_grows_when_data_of_our_own_comes_late_and_shrinks_when_the_peer_goes_on() {
+        let cfg = cfg();
+        let mut pace = AckPace::new(&cfg);
+        let mut seen = Vec::new();
+        for _ in 0..4 {
+            seen.push(pace.wait_us(&cfg));
+            pace.waited_in_vain();
+            pace.data_sent();
+            // Once for each wait in vain.
+            pace.data_sent();
+        }
+        assert_eq!(seen, [1_000, 2_000, 4_000, 5_000]);
+        pace.data_received();
+        assert_eq!(pace.wait_us(&cfg), 5_000);
+        pace.waited_in_vain();
+        pace.data_received();
+        assert_eq!(pace.wait_us(&cfg), 1_000);
+        assert_eq!(pace.wait_us(&Config { delack_us: 9_000, ..cfg }), 9_000);
+    }
+}
