@@ -4,7 +4,7 @@
 //! Linux, what Linux alone takes.
 use super::lab::{Host, Lab};
 use super::serve::Serve;
-use crate::gate::{SAMPLES, percentiles, row};
+use crate::samples::{SAMPLES, percentiles, row};
 use ix_cli::problem::{Problem, Result};
 use ix_cli::wall::attacker;
 use serde_json::Value;

@@ -5,6 +5,7 @@ use super::calls;
 use super::lab::{Host, Lab};
 use super::serve::{Program, Serve};
 use crate::args::{Device, GateArgs};
+use crate::samples::{percentiles, row};
 use ix_cli::machine::Machine;
 use ix_cli::problem::{Problem, Result};
 use ix_cli::report::{layout, own_command, write_json};
@@ -16,8 +17,6 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// Samples of what this process measures by itself; each is of so many at a time.
-pub(crate) const SAMPLES: usize = 201;
 const SYSTEM_CALLS: u32 = 1000;
 const ROUND_TRIPS: u32 = 100;
 /// On top of a load's length.
@@ -71,26 +70,6 @@ pub fn main(args: &GateArgs) -> Result<()> {
     publish(args, &rows, &notes)
 }
 
-pub(crate) fn row(
-    what: &str,
-    domain: Option<&str>,
-    [low, mid, high]: [f64; 3],
-    ticks_per_us: f64,
-) -> Value {
-    let round = |value: f64| (value * 10.0).round() / 10.0;
-    let mut row = json!({
-        "what": what,
-        "cycles": round(mid),
-        "cycles_p10": round(low),
-        "cycles_p90": round(high),
-        "ns": round(mid * 1000.0 / ticks_per_us.max(1.0)),
-    });
-    if let Some(domain) = domain {
-        row["domain"] = domain.into();
-    }
-    row
-}
-
 /// The attacker, here for once harmless, on a dataplane of its own.
 fn crossing(domain: &str, ticks_per_us: f64) -> Result<Value> {
     let what = || format!("cannot measure a crossing with --domain {domain}");
@@ -119,13 +98,6 @@ fn crossing(domain: &str, ticks_per_us: f64) -> Result<Value> {
             Err(Problem::new(what(), said.lines().last().unwrap_or("it said nothing").to_owned()))
         }
     }
-}
-
-/// Percentiles 10, 50 and 90 of `sample`, which answers ticks for so many at a time.
-pub(crate) fn percentiles(each: u32, mut sample: impl FnMut() -> u64) -> [f64; 3] {
-    let mut all: Vec<f64> = (0..SAMPLES).map(|_| sample() as f64 / f64::from(each)).collect();
-    all.sort_unstable_by(f64::total_cmp);
-    [10, 50, 90].map(|percent| all[SAMPLES * percent / 100])
 }
 
 fn getpid_ticks() -> [f64; 3] {

@@ -390,9 +390,8 @@ impl<B: RxBuf> Tcb<B> {
             self.send_ack(cfg, now_us, out);
         } else if self.flags.has(Flags::ACK_DELAYED) {
             let owed = (self.rcv_nxt - self.last_ack_sent) as u32;
-            if owed >= 2 * u32::from(self.rcv_mss) || self.window_update_due(cfg) {
-                self.send_ack(cfg, now_us, out);
-            } else if self.ack_pace.take_quick() {
+            let much = owed >= 2 * u32::from(self.rcv_mss) || self.window_update_due(cfg);
+            if much || self.ack_pace.take_quick() {
                 self.send_ack(cfg, now_us, out);
             } else if self.delack_at_us == NEVER {
                 self.delack_at_us = now_us.saturating_add(self.ack_pace.wait_us(cfg).into());

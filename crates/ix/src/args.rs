@@ -1,6 +1,7 @@
 //! The command line's shape.
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use ix_bench::args::{BenchCommand, Device};
+use ix_bench::args::Device;
+use ix_bench::command::BenchCommand;
 use ix_cli::domain::Domain;
 use ix_ctl::ctl::args::CtlCommand;
 use std::ffi::OsString;
