@@ -2,9 +2,10 @@
 //! IX by its sockets; with connections that are kept, and with a new one for each request; one process or
 //! several (its figure 5).
 //!
-//! The web servers and the load stand at the client's end of the link. Where that has one hardware
-//! thread they are what limits the rate, so the figure that compares is requests by second that the
-//! balancer's hardware thread was busy, as Linux counts it: spinning is busy, too.
+//! The web servers and the load stand at the client's end of the link: on Linux as processes of their
+//! own, on IX in the load's. Where that end has one hardware thread it may be what limits the rate, so
+//! the figure that compares is requests by second that the balancer's hardware thread was busy, as Linux
+//! counts it: spinning is busy, too.
 use super::busy::Busy;
 use super::lab::{Host, Lab, Load, Server};
 use super::plan::{length, or};
@@ -60,8 +61,14 @@ pub fn measure(lab: &Lab, args: &BenchArgs, notes: &mut Vec<String>) -> Result<V
     let page_bytes = or(&args.size, &[PAGE_BYTES])[0];
     let folder = prepare(page_bytes)?;
     // One process needs no shared interface.
+    let on_ix = client(lab, args)? == Host::Ix;
     let numbers = match args.processes.as_slice() {
-        [] if args.quick => Vec::new(),
+        [] if args.quick || on_ix => Vec::new(),
+        _ if on_ix => {
+            let why = "the load and the web servers of all are one dataplane";
+            return Err(Problem::new("cannot measure several balancers", why)
+                .mend("leave --processes away, or say --client linux"));
+        }
         [] if lab.device() == Device::Afxdp => vec![0, 2],
         _ => tenants::numbers(lab, args)?,
     };
@@ -86,8 +93,9 @@ pub fn measure(lab: &Lab, args: &BenchArgs, notes: &mut Vec<String>) -> Result<V
         }
     }
     notes.push(format!(
-        "{BACK_ENDS} web servers (ix-httpd on Linux sockets) and the load share the client's end; \
-         requests/busy s: by second that the balancer's hardware thread was not idle"
+        "{BACK_ENDS} web servers (ix-httpd: on Linux sockets, with a client on IX within the load) and \
+         the load share the client's end; requests/busy s: by second that the balancer's hardware \
+         thread was not idle"
     ));
     notes.push(
         "forwarded/req: calls of the balancer that went on to Linux since its first connection"
@@ -98,26 +106,29 @@ pub fn measure(lab: &Lab, args: &BenchArgs, notes: &mut Vec<String>) -> Result<V
 
 /// Linux and IX with the same client.
 fn setups(lab: &Lab, args: &BenchArgs) -> Result<Vec<Setup>> {
-    if lab.device() == Device::Memif {
-        return Err(Problem::new("cannot measure HTTP over memif", "web servers are on Linux")
-            .mend("say --device afxdp or tap"));
-    }
     let linux = Setup { server: Host::BLOCKING, client: Host::BLOCKING };
-    let client = match args.client {
-        Some(Client::Ix) if lab.has_ix_client() => Host::Ix,
-        Some(Client::Ix) => {
-            return Err(Problem::new(
-                "cannot run the client on IX",
-                "this device has one end only",
-            )
-            .mend("use --device afxdp or --client linux"));
-        }
-        _ => Host::BLOCKING,
-    };
+    let client = client(lab, args)?;
     // With the load on IX its end has less to do, which Linux's server should profit from as well.
-    let same_client = (client == Host::Ix).then_some(Setup { client, ..linux });
+    let both = client == Host::Ix && lab.has_linux_client();
+    let same_client = both.then_some(Setup { client, ..linux });
     let ix = Setup { server: Host::Ix, client };
     Ok([Some(linux), same_client, Some(ix)].into_iter().flatten().collect())
+}
+
+/// Where the load comes from.
+fn client(lab: &Lab, args: &BenchArgs) -> Result<Host> {
+    let (what, why, mend) = match args.client {
+        None if !lab.has_linux_client() => return Ok(Host::Ix),
+        Some(Client::Ix) if lab.has_ix_client() => return Ok(Host::Ix),
+        Some(Client::Ix) => {
+            ("cannot run the client on IX", "this device has one end only", "--client linux")
+        }
+        Some(Client::Linux) if !lab.has_linux_client() => {
+            ("cannot run the client on Linux", "both ends of a memif are IX's", "--client ix")
+        }
+        _ => return Ok(Host::BLOCKING),
+    };
+    Err(Problem::new(what, why).mend(format!("say {mend}, or --device afxdp")))
 }
 
 fn row(
@@ -167,15 +178,18 @@ impl Series {
         lab.set_offloads(true)?;
         let config = folder.0.join("haproxy.cfg").display().to_string();
         let arguments = vec!["-db".to_owned(), "-f".to_owned(), config];
-        let serve = Serve { program: Program::Haproxy, arguments, ..Serve::default() };
+        let behind_on_ix = self.setup.client == Host::Ix;
+        let program = Program::Haproxy;
+        let serve = Serve { program, arguments, behind_on_ix, ..Serve::default() };
         let serve = |_| serve.clone();
         let mut balancers = Tenants::start(lab, self.setup.server, self.processes, serve)?;
-        let back_ends: Vec<Server> = (0..BACK_ENDS)
+        let on_linux = if behind_on_ix { 0 } else { BACK_ENDS };
+        let back_ends: Vec<Server> = (0..on_linux)
             .map(|n| lab.start_back_end(&folder.0, BACK_PORT + n))
             .collect::<Result<_>>()?;
         let mut loads = Vec::new();
         for balancer in &balancers.servers {
-            let args = self.arguments(balancer, seconds);
+            let args = self.arguments(balancer, folder, seconds);
             loads.push(lab.start_load(self.setup.client, &args)?);
         }
         // Of one: several share hardware threads with the load.
@@ -213,12 +227,17 @@ impl Series {
         Ok(())
     }
 
-    fn arguments(&self, balancer: &Server, seconds: f64) -> Vec<OsString> {
+    fn arguments(&self, balancer: &Server, folder: &Folder, seconds: f64) -> Vec<OsString> {
         let mut args: Vec<OsString> =
             ["load", &balancer.address().to_string()].map(Into::into).into();
         args.extend(["--protocol", "http", "--path", "/page.txt", "--quiet"].map(Into::into));
         args.extend(["--connections".into(), self.connections.to_string().into()]);
         args.extend(self.flags.iter().map(Into::into));
+        if self.setup.client == Host::Ix {
+            let ports: Vec<_> = (0..BACK_ENDS).map(|n| (BACK_PORT + n).to_string()).collect();
+            let at = format!("{}@{}", folder.0.display(), ports.join(","));
+            args.extend(["--back-ends".into(), at.into()]);
+        }
         args.extend(["--warmup".into(), warm_up(seconds).to_string().into()]);
         args.extend(["--json".into(), "-".into(), "--seconds".into(), seconds.to_string().into()]);
         args

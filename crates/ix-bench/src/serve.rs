@@ -52,6 +52,8 @@ pub struct Serve {
     pub batch: Option<usize>,
     /// Further flags of `ix run`.
     pub run_flags: Vec<String>,
+    /// What stands behind it is on IX, at the client's end.
+    pub behind_on_ix: bool,
     /// The program's own file, in place of the part of `ix` that is the same.
     pub file: Option<PathBuf>,
 }

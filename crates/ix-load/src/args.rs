@@ -21,6 +21,9 @@ const EXAMPLES: &str = "Examples:\n  \
     the papers' search: stop when the median goes above 750 µs\n  \
     ix load 10.0.0.1:7 --nic afxdp:eth1 --addr 10.0.0.9/24 --cpus 3\n      \
     the same from a dataplane of its own\n  \
+    ix load 10.0.0.1:80 --protocol http --path /page.txt --back-ends /srv/www@8001,8002 \\\n      \
+    --nic memif:/run/proxy --addr 10.0.0.9/24\n      \
+    a proxy, and the web servers behind it\n  \
     ix load agent --listen 0.0.0.0:7777      (on each client machine)\n  \
     ix load 10.0.0.1:11211 --agents c1:7777,c2:7777 --rate 3000000 ...\n      \
     the agents make the load, this machine only measures\n\n\
@@ -63,6 +66,28 @@ pub enum PopularityName {
     Uniform,
     /// By Zipf's law with this exponent.
     Zipf(f64),
+}
+
+/// Pages and the ports that they are served at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BackEndsAt {
+    /// The pages.
+    pub folder: PathBuf,
+    /// At least one.
+    pub ports: Vec<u16>,
+}
+
+impl core::str::FromStr for BackEndsAt {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<BackEndsAt, String> {
+        let (folder, ports) = text.rsplit_once('@').ok_or("say FOLDER@PORT[,PORT...]")?;
+        let ports = ports.split(',').map(|port| match port.parse() {
+            Ok(port) if port > 0 => Ok(port),
+            _ => Err(format!("`{port}` is not a port")),
+        });
+        Ok(BackEndsAt { folder: folder.into(), ports: ports.collect::<Result<_, _>>()? })
+    }
 }
 
 /// Flags of `ix load`.
@@ -127,6 +152,10 @@ pub struct LoadArgs {
     /// Page to get
     #[arg(long, value_name = "PATH", default_value = "/")]
     pub path: String,
+
+    /// Serve these pages as well, as the web servers behind a proxy that is the target (on a dataplane)
+    #[arg(long, value_name = "FOLDER@PORTS", value_parser = str::parse::<BackEndsAt>)]
+    pub back_ends: Option<BackEndsAt>,
 
     /// Keys, values, updates and gaps of a published workload
     #[arg(long, value_enum)]

@@ -1,5 +1,5 @@
 //! What a run does: the command line, checked and filled with the workloads' laws.
-use crate::args::{LoadArgs, PopularityName, ProtocolName, WorkloadName};
+use crate::args::{BackEndsAt, LoadArgs, PopularityName, ProtocolName, WorkloadName};
 use crate::arrivals::Arrival;
 use crate::engine::{ClassSetup, Open, Setup};
 use crate::law::{FB_KEY, Law, Zipf};
@@ -7,7 +7,8 @@ use crate::pattern::Rate;
 use crate::protocol::Popularity;
 use crate::random::mix;
 use crate::records::Records;
-use anyhow::{Result, anyhow, bail};
+use anyhow::{Context, Result, anyhow, bail};
+use ix_httpd::site::Site;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
 
@@ -17,6 +18,8 @@ const OVERDUE_MOST: usize = 1 << 20;
 const DRAIN_NS: u64 = 1_000_000_000;
 /// Connections and depth of a thread that stores the records.
 const PRELOAD: ClassSetup = ClassSetup { connections: 8, depth: 16 };
+/// All pages of the back ends together.
+const PAGES_MOST_BYTES: u64 = 64 << 20;
 /// Most requests under way on one connection.
 const DEPTH_MOST: u32 = 1 << 14;
 
@@ -37,6 +40,8 @@ pub struct Plan {
     pub measure_connections: u32,
     /// Records, for memcached.
     pub records: Option<Arc<Records>>,
+    /// Pages to be served beside the load.
+    pub pages: Option<Arc<Site>>,
     /// Share of requests that store.
     pub update: f64,
     /// Load before the measured time, s.
@@ -75,6 +80,7 @@ impl Plan {
             connections: if args.agents.is_empty() { args.connections } else { 0 },
             measure_connections: args.measure_connections.unwrap_or(measure),
             records,
+            pages: args.back_ends.as_ref().map(pages).transpose()?,
             update: args.update.unwrap_or(update),
             warmup_s: args.warmup.unwrap_or((args.seconds / 10.0).min(1.0)),
             part: (0, 1),
@@ -214,10 +220,20 @@ fn check(args: &LoadArgs) -> Result<()> {
     if args.udp && args.messages_per_connection.is_some() {
         bail!("--udp has no connections: leave --messages-per-connection away");
     }
+    if args.back_ends.is_some() && !args.agents.is_empty() {
+        bail!("back ends are this machine's: leave --agents away");
+    }
     if args.messages_per_connection == Some(0) {
         bail!("--messages-per-connection is at least 1");
     }
     Ok(())
+}
+
+/// Reads what the back ends serve.
+fn pages(at: &BackEndsAt) -> Result<Arc<Site>> {
+    let mut site = Site::new(PAGES_MOST_BYTES);
+    site.add_folder(&at.folder).context("cannot serve the pages")?;
+    Ok(Arc::new(site))
 }
 
 /// Reads `HOST:PORT[,HOST:PORT|,PORT|…]`, ports also as `FIRST-LAST`.

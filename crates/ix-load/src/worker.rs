@@ -147,6 +147,11 @@ fn on_seat<P: Protocol>(
     match core::mem::replace(seat, Seat::Gone) {
         Seat::Gone => bail!("the elastic thread is gone"),
         Seat::Linux => {
+            if args.back_ends.is_some() {
+                bail!(
+                    "--back-ends needs a dataplane (--nic); on Linux run ix-httpd beside the load"
+                );
+            }
             let mut backend = Linux::new(engine, targets, args.source.clone(), args.place.spin)?;
             backend.sleep(args.place.sleep);
             let worked = work(&mut backend);
@@ -157,6 +162,9 @@ fn on_seat<P: Protocol>(
         Seat::Ix(process, thread) => {
             let local = process.local_addr();
             let mut backend = OnIx::new(engine, *thread, local, targets, args.place.spin);
+            if let (Some(site), Some(at)) = (&hub.plan.pages, &args.back_ends) {
+                backend.serve(Arc::clone(site), &at.ports);
+            }
             let worked = work(&mut backend);
             backend.finish()?;
             *seat = Seat::Ix(process, Box::new(backend.into_thread()));

@@ -1,14 +1,16 @@
 //! The dataplane's back end on the model of a dataplane within the process.
 use ix_apps::{End, Service};
+use ix_httpd::site::Site;
 use ix_load::clock::Clock;
 use ix_load::engine::{ClassSetup, Engine, Interval, Setup, Times};
 use ix_load::ix::OnIx;
-use ix_load::protocol::Echo;
+use ix_load::protocol::{Echo, Http, Protocol};
 use ix_load::worker::Backend;
 use libix::loopback::{Config, Loopback};
 use libix::raw::Wait;
 use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
 
 /// Echoes streams.
 struct EchoServer;
@@ -66,18 +68,31 @@ fn play(config: Config, setup: Setup, size: u32, messages: u64) -> Interval {
     let engine = Engine::new(Echo::new(size, 1, true), setup, clock.now_ns());
     let local = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2));
     let thread = world.enter(1).expect("enter");
-    let mut client = OnIx::new(engine, thread, local, vec![at], true);
-    while client.engine().up() < total {
-        client.turn(&clock).expect("turn");
+    let client = OnIx::new(engine, thread, local, vec![at], true);
+    answered(client, &clock, total, messages, || {
         server.turn(Wait::Poll).expect("turn");
+    })
+}
+
+/// Runs a load until so many messages of its connections were answered; `turn` does the server's part.
+fn answered<P: Protocol>(
+    mut client: OnIx<P>,
+    clock: &Clock,
+    connections: usize,
+    messages: u64,
+    mut turn: impl FnMut(),
+) -> Interval {
+    while client.engine().up() < connections {
+        client.turn(clock).expect("turn");
+        turn();
     }
     let start_ns = clock.now_ns();
     client.engine().start(Times { start_ns, from_ns: start_ns, to_ns: u64::MAX / 2 });
     let mut sum = Interval::default();
     while sum.classes[0].answers + client.engine().answers() < messages {
         sum.merge(client.engine().tick(clock.now_ns()).map(|i| *i).unwrap_or_default());
-        client.turn(&clock).expect("turn");
-        server.turn(Wait::Poll).expect("turn");
+        client.turn(clock).expect("turn");
+        turn();
         assert!(clock.now_ns() < start_ns + 60_000_000_000, "it hangs");
     }
     sum.merge(*client.engine().conclude(clock.now_ns()));
@@ -121,4 +136,42 @@ fn connections_are_reset_and_made_again() {
     let sum = play(Config::default(), short, 64, 600);
     without_errors(&sum);
     assert!(sum.counts.opened >= 300 - 6, "{} connections", sum.counts.opened);
+}
+
+/// Gets a page from the back ends of another load, which has no connections of its own.
+fn get(config: Config, setup: Setup, page_bytes: u64, messages: u64) -> Interval {
+    let world = Loopback::new(2, config);
+    let clock = Clock::calibrated();
+    let http = || Http::new("10.0.0.1", &format!("/{page_bytes}"), true);
+    let mut site = Site::new(1 << 20);
+    site.add_synthetic(page_bytes).expect("a page");
+    let (at, local) = ("10.0.0.1:8002".parse().expect("address"), Ipv4Addr::new(10, 0, 0, 2));
+    let nobody = Setup { classes: [ClassSetup::default(); 2], ..setup.clone() };
+    let engine = Engine::new(http(), nobody, clock.now_ns());
+    let thread = world.enter(0).expect("enter");
+    let mut back_ends = OnIx::new(engine, thread, Ipv4Addr::new(10, 0, 0, 1).into(), vec![], true);
+    back_ends.serve(Arc::new(site), &[8001, 8002]);
+    let connections = setup.classes[0].connections as usize;
+    let engine = Engine::new(http(), setup, clock.now_ns());
+    let thread = world.enter(1).expect("enter");
+    for _ in 0..10 {
+        back_ends.turn(&clock).expect("turn");
+    }
+    let client = OnIx::new(engine, thread, local.into(), vec![at], true);
+    answered(client, &clock, connections, messages, || back_ends.turn(&clock).expect("turn"))
+}
+
+#[test]
+fn pages_are_served_beside_the_load() {
+    for (page_bytes, messages) in [(1, 2000), (1024, 2000), (300_000, 40)] {
+        without_errors(&get(Config::default(), setup(7, 1), page_bytes, messages));
+    }
+    let narrow = Config { window_bytes: 700, step_bytes: 500, ..Config::default() };
+    without_errors(&get(narrow, setup(5, 1), 5000, 200));
+    let refusing = Config { refuse_one_in: 3, ..Config::default() };
+    without_errors(&get(refusing, setup(5, 1), 1000, 200));
+    let short = Setup { messages_per_connection: 1, ..setup(6, 1) };
+    let sum = get(Config::default(), short, 1024, 600);
+    without_errors(&sum);
+    assert!(sum.counts.opened >= 600 - 6, "{} connections", sum.counts.opened);
 }

@@ -1,6 +1,7 @@
 //! Servers at the link's end.
 use super::{
-    Host, IX_SERVER, LINUX_CLIENT, LINUX_SERVER, Lab, PORT, PREFIX, START, TAP, TAP_IX, TAP_LINUX,
+    Host, IX_CLIENT, IX_SERVER, LINUX_CLIENT, LINUX_SERVER, Lab, PORT, PREFIX, START, TAP, TAP_IX,
+    TAP_LINUX,
 };
 use crate::args::Device;
 use crate::process::Process;
@@ -85,7 +86,11 @@ impl Lab {
         };
         let mut command = command;
         if serve.program.is_unmodified() {
-            let back = if on_tap { TAP_LINUX } else { LINUX_CLIENT };
+            let back = match (serve.behind_on_ix, on_tap) {
+                (true, _) => IX_CLIENT,
+                (false, true) => TAP_LINUX,
+                (false, false) => LINUX_CLIENT,
+            };
             command.env("IX_FRONT", format!("{address}:{port}")).env("IX_BACK", back.to_string());
             command.env("IX_POSIX_CALLS", "1");
         }

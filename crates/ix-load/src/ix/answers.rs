@@ -40,10 +40,33 @@ impl<P: Protocol> OnIx<P> {
                     let _ = self.thread.adopt_tx(slot);
                     self.tx_asked = false;
                 }
+                Pending::Listen(_) | Pending::Accept(_) | Pending::Serve(..) => {
+                    self.serve_answered(slot, *pending);
+                }
             }
         }
         self.answered = answered;
         aborts.into_iter().for_each(|handle| self.push(call::abort(handle), Pending::Nothing));
+    }
+
+    /// The answer of a call for the back ends.
+    fn serve_answered(&mut self, slot: usize, pending: Pending) {
+        let answer = self.thread.answer(slot);
+        let Some(back_ends) = &mut self.back_ends else { return };
+        match (pending, answer) {
+            (Pending::Listen(_), Ok(listener)) => back_ends.listens(listener),
+            (Pending::Listen(at), Err(error)) => {
+                self.refused = Some(format!("cannot serve pages at {at}: {error}"));
+            }
+            (Pending::Accept(cookie), Err(_)) => back_ends.forget(cookie),
+            (Pending::Serve(cookie, offered), Ok(taken)) => {
+                back_ends.taken(cookie, taken, offered);
+            }
+            // Out of buffers: no event will say when to try again.
+            (Pending::Serve(cookie, _), Err(Error::NoResource)) => back_ends.taken(cookie, 0, 0),
+            // The flow is dying: its `Dead` is on the way.
+            _ => {}
+        }
     }
 
     #[inline]
@@ -87,6 +110,11 @@ impl<P: Protocol> OnIx<P> {
 
     #[inline]
     pub(super) fn dispatch(&mut self, event: Event, now_ns: u64) {
+        if let Some(back_ends) = &mut self.back_ends
+            && back_ends.hears(&event)
+        {
+            return;
+        }
         match event {
             Event::Recv { cookie, data, .. } => self.received(cookie, data, now_ns),
             Event::Sent { cookie, bytes, .. } => self.sent(cookie, bytes.into()),
@@ -129,7 +157,16 @@ impl<P: Protocol> OnIx<P> {
                     self.engine.closed(index, end, now_ns);
                 }
             }
-            Event::Knock { handle, .. } => self.push(call::reject(handle), Pending::Nothing),
+            Event::Knock { handle, .. } => {
+                let (call, pending) = match &mut self.back_ends {
+                    Some(back_ends) => {
+                        let cookie = back_ends.accept(handle);
+                        (call::accept(handle, cookie), Pending::Accept(cookie))
+                    }
+                    None => (call::reject(handle), Pending::Nothing),
+                };
+                self.push(call, pending);
+            }
             Event::GroupLeaves { group, .. } => self.lose_group(group, now_ns),
             Event::Timer { .. }
             | Event::GroupArrived { .. }

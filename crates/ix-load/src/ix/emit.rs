@@ -1,8 +1,7 @@
 //! Calls that carry requests out.
-use super::flow::{fill, unsent_pieces};
+use super::flow::{entry, fill, unsent_pieces};
 use super::{OnIx, Pending};
 use crate::protocol::Protocol;
-use ix_abi::SgEntry;
 use libix::raw::call;
 
 /// Calls that one connection appends in a cycle at most.
@@ -51,7 +50,8 @@ impl<P: Protocol> OnIx<P> {
             }
         }
         if flow.unsent_bytes > 0 && !flow.blocked {
-            let pieces = unsent_pieces(&flow.pieces, flow.taken_bytes);
+            let pieces =
+                unsent_pieces(flow.pieces.iter().map(|piece| entry(piece)), flow.taken_bytes);
             if let Some((_, offered)) = self.thread.push_sendv(handle, pieces) {
                 let cookie = u64::from(flow.generation) << 32 | u64::from(index);
                 self.pending.push(Pending::Sendv(cookie, offered));
@@ -75,7 +75,7 @@ impl<P: Protocol> OnIx<P> {
             // Without memory it is lost as any other datagram.
             let Some(mut buf) = self.thread.tx().alloc(self.out.len()) else { continue };
             buf.extend(&self.out);
-            let piece = SgEntry { base: buf.base(), len: buf.len() as u64 };
+            let piece = entry(&buf);
             let place = self.free_datagrams.pop().unwrap_or_else(|| {
                 self.datagrams.push(None);
                 (self.datagrams.len() - 1) as u32

@@ -32,19 +32,32 @@ impl Flow {
     /// Frees what is acknowledged by `bytes` more; answers whether the window has room again.
     #[inline]
     pub(super) fn acknowledge(&mut self, bytes: u64) -> bool {
-        let mut left = bytes + self.front_acked;
-        while let Some(front) = self.pieces.front() {
-            let len = front.len() as u64;
-            if left < len || self.taken_bytes < len {
-                break;
-            }
-            left -= len;
-            self.taken_bytes -= len;
-            self.pieces.pop_front();
-        }
-        self.front_acked = left;
-        core::mem::take(&mut self.blocked)
+        let Flow { pieces, front_acked, taken_bytes, blocked, .. } = self;
+        acknowledge(pieces, |piece| piece.len() as u64, (front_acked, taken_bytes), bytes);
+        core::mem::take(blocked)
     }
+}
+
+/// Frees the pieces that are acknowledged by `bytes` more than `front_acked`, the bytes of the first one
+/// that were before; so many bytes of all were taken.
+#[inline]
+pub(super) fn acknowledge<T>(
+    pieces: &mut VecDeque<T>,
+    len_of: impl Fn(&T) -> u64,
+    (front_acked, taken_bytes): (&mut u64, &mut u64),
+    bytes: u64,
+) {
+    let mut left = bytes + *front_acked;
+    while let Some(front) = pieces.front() {
+        let len = len_of(front);
+        if left < len || *taken_bytes < len {
+            break;
+        }
+        left -= len;
+        *taken_bytes -= len;
+        pieces.pop_front();
+    }
+    *front_acked = left;
 }
 
 /// Copies bytes into transmit memory; answers how many it had room for.
@@ -59,14 +72,22 @@ pub(super) fn fill(thread: &Thread, pieces: &mut VecDeque<TxBuf>, data: &[u8]) -
     done
 }
 
+/// The memory of a piece.
+#[inline]
+pub(super) fn entry(piece: &[u8]) -> SgEntry {
+    SgEntry { base: piece.as_ptr().expose_provenance() as u64, len: piece.len() as u64 }
+}
+
 /// The bytes of the pieces behind the first `taken`.
 #[inline]
-pub(super) fn unsent_pieces(pieces: &VecDeque<TxBuf>, taken: u64) -> impl Iterator<Item = SgEntry> {
+pub(super) fn unsent_pieces(
+    pieces: impl Iterator<Item = SgEntry>,
+    taken: u64,
+) -> impl Iterator<Item = SgEntry> {
     let mut skip = taken;
-    pieces.iter().filter_map(move |buf| {
-        let len = buf.len() as u64;
+    pieces.filter_map(move |SgEntry { base, len }| {
         let step = skip.min(len);
         skip -= step;
-        (step < len).then(|| SgEntry { base: buf.base() + step, len: len - step })
+        (step < len).then(|| SgEntry { base: base + step, len: len - step })
     })
 }

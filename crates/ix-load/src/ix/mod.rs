@@ -1,6 +1,7 @@
 //! The generator on a dataplane: one elastic thread, straight on the batched calls and event
 //! conditions.
 mod answers;
+mod back_ends;
 mod emit;
 mod flow;
 
@@ -8,12 +9,15 @@ use crate::clock::Clock;
 use crate::engine::Engine;
 use crate::protocol::Protocol;
 use crate::worker::Backend;
-use anyhow::Result;
+use anyhow::{Result, bail};
+use back_ends::BackEnds;
 use flow::Flow;
+use ix_httpd::site::Site;
 use libix::raw::call::{self, Batched};
 use libix::raw::{Thread, TxBuf, Wait};
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 
 /// Longest sleep, so that the end of a run is noticed.
 const SLEEP_US: u64 = 10_000;
@@ -37,6 +41,12 @@ enum Pending {
     /// The memory of a datagram.
     Datagram(u32),
     TxMemory,
+    /// Where a back end is to listen.
+    Listen(SocketAddr),
+    /// A connection of the back ends.
+    Accept(u64),
+    /// The same, and the bytes that were offered.
+    Serve(u64, u64),
 }
 
 /// An engine on an elastic thread.
@@ -56,6 +66,9 @@ pub struct OnIx<P> {
     out: Vec<u8>,
     tx_asked: bool,
     spin: bool,
+    back_ends: Option<BackEnds>,
+    /// Why it cannot go on.
+    refused: Option<String>,
 }
 
 impl<P: Protocol> OnIx<P> {
@@ -83,7 +96,27 @@ impl<P: Protocol> OnIx<P> {
             out: Vec::with_capacity(64 << 10),
             tx_asked: false,
             spin,
+            back_ends: None,
+            refused: None,
         }
+    }
+
+    /// Serves these pages at these ports beside the load, which begins when they are served.
+    pub fn serve(&mut self, site: Arc<Site>, ports: &[u16]) {
+        let at = ports.iter().map(|port| SocketAddr::new(self.local, *port)).collect();
+        self.back_ends = Some(BackEnds::new(&self.thread, site, at));
+    }
+
+    /// Has the back ends' calls made. False: they do not listen yet.
+    fn run_back_ends(&mut self) -> bool {
+        let Some(back_ends) = &mut self.back_ends else { return true };
+        back_ends.emit(&mut self.thread, &mut self.pending);
+        if !back_ends.is_listening() {
+            let listen = back_ends.begin();
+            listen.into_iter().for_each(|(call, pending)| self.push(call, pending));
+            return false;
+        }
+        true
     }
 
     /// Gives the elastic thread back. Its connections are reset.
@@ -160,7 +193,8 @@ impl<P: Protocol> OnIx<P> {
     fn forget(&mut self, index: u32) {
         let flow = &mut self.flows[index as usize];
         flow.pieces.clear();
-        let (generation, dirty) = (flow.generation.wrapping_add(1), flow.dirty);
+        // The highest bit of a cookie is the back ends'.
+        let (generation, dirty) = (flow.generation.wrapping_add(1) << 1 >> 1, flow.dirty);
         let pieces = core::mem::take(&mut flow.pieces);
         *flow = Flow { generation, dirty, pieces, ..Flow::default() };
     }
@@ -173,7 +207,8 @@ impl<P: Protocol> OnIx<P> {
     }
 
     fn wait(&self, now_ns: u64) -> Wait {
-        let busy = self.spin || !self.dirty.is_empty() || !self.backlog.is_empty();
+        let serves = self.back_ends.as_ref().is_some_and(BackEnds::is_busy);
+        let busy = self.spin || serves || !self.dirty.is_empty() || !self.backlog.is_empty();
         let idle_us = self.engine.next_ns().saturating_sub(now_ns) / 1000;
         if busy || self.tx_asked || idle_us <= 2 * WAKE_US {
             return Wait::Poll;
@@ -191,7 +226,9 @@ impl<P: Protocol> Backend<P> for OnIx<P> {
         let now_ns = clock.now_ns();
         self.push_backlog();
         self.ask_for_memory();
-        self.dial(now_ns);
+        if self.run_back_ends() {
+            self.dial(now_ns);
+        }
         while let Some(index) = self.engine.take_ready() {
             self.mark(index);
         }
@@ -205,6 +242,9 @@ impl<P: Protocol> Backend<P> for OnIx<P> {
         core::mem::swap(&mut self.pending, &mut self.answered);
         let now_ns = clock.now_ns();
         self.settle(now_ns);
+        if let Some(why) = self.refused.take() {
+            bail!("{why}");
+        }
         for index in 0..events {
             self.dispatch(self.thread.event(index), now_ns);
         }
@@ -212,6 +252,9 @@ impl<P: Protocol> Backend<P> for OnIx<P> {
     }
 
     fn finish(&mut self) -> Result<()> {
+        if let Some(mut back_ends) = self.back_ends.take() {
+            back_ends.end().into_iter().for_each(|call| self.push(call, Pending::Nothing));
+        }
         // Some at a time: a device takes only so many packets at once, and what waits for it ends
         // with the program.
         let all: Vec<u32> = (0..self.flows.len() as u32).collect();
