@@ -162,7 +162,7 @@ fn prepare(page_bytes: u64) -> Result<Folder> {
         .map(|n| format!(" server s{n} \"${{IX_BACK}}:{}\" cookie s{n}\n", BACK_PORT + n))
         .collect();
     let config = format!(
-        "global\n nbthread 1\n maxconn 8192\n\
+        "global\n nbthread 1\n maxconn 8192\n hard-stop-after 1s\n\
          defaults\n mode http\n timeout connect 20s\n timeout client 20s\n timeout server 20s\n\
          frontend web\n bind \"${{IX_FRONT}}\"\n default_backend servers\n\
          backend servers\n balance roundrobin\n \

@@ -315,3 +315,17 @@ fn popularity(text: &str) -> Result<PopularityName, String> {
         _ => Err("say uniform or zipf:S with 0 <= S <= 20".to_string()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn back_ends_have_a_folder_and_ports() {
+        let at = "/srv/a@b@8001,8002".parse();
+        assert_eq!(at, Ok(BackEndsAt { folder: "/srv/a@b".into(), ports: vec![8001, 8002] }));
+        for wrong in ["/srv", "/srv@", "/srv@0", "/srv@80,", "/srv@65536", "/srv@web"] {
+            assert!(wrong.parse::<BackEndsAt>().is_err(), "{wrong}");
+        }
+    }
+}
