@@ -19,7 +19,7 @@ const DRAIN_NS: u64 = 1_000_000_000;
 /// Connections and depth of a thread that stores the records.
 const PRELOAD: ClassSetup = ClassSetup { connections: 8, depth: 16 };
 /// All pages of the back ends together.
-const PAGES_MOST_BYTES: u64 = 64 << 20;
+const PAGES_MOST_BYTES: u64 = 1 << 30;
 /// Most requests under way on one connection.
 const DEPTH_MOST: u32 = 1 << 14;
 

@@ -175,3 +175,20 @@ fn pages_are_served_beside_the_load() {
     without_errors(&sum);
     assert!(sum.counts.opened >= 600 - 6, "{} connections", sum.counts.opened);
 }
+
+#[test]
+fn pages_beyond_the_transmit_memory_are_refused() {
+    let world = Loopback::new(1, Config { tx_steps: 1, ..Config::default() });
+    let (clock, mut site) = (Clock::calibrated(), Site::new(64 << 20));
+    site.add_synthetic(32 << 20).expect("a page");
+    let engine = Engine::new(Http::new("10.0.0.1", "/", true), setup(0, 1), clock.now_ns());
+    let local = Ipv4Addr::new(10, 0, 0, 1).into();
+    let mut load = OnIx::new(engine, world.enter(0).expect("enter"), local, vec![], true);
+    load.serve(Arc::new(site), &[8001]);
+    let refusal = loop {
+        if let Err(refusal) = load.turn(&clock) {
+            break refusal.to_string();
+        }
+    };
+    assert!(refusal.contains("transmit memory"), "{refusal}");
+}

@@ -2,6 +2,7 @@
 //! they say is ix-httpd's; here are the connections.
 use super::Pending;
 use super::flow::{acknowledge, entry, unsent_pieces};
+use anyhow::{Result, bail};
 use ix_abi::Cookie;
 use ix_httpd::answers::Answers;
 use ix_httpd::session::{Answer, Session};
@@ -18,6 +19,8 @@ use std::time::SystemTime;
 const BACK_END: Cookie = 1 << 63;
 /// Generations beside it.
 const GENERATION: u32 = 0x7fff_ffff;
+/// Longest wait for transmit memory while pages are loaded.
+const LOAD_NS: u64 = 500_000_000;
 /// Calls that one connection appends in a cycle at most.
 const EMIT_CALLS: usize = 4;
 
@@ -61,6 +64,8 @@ pub(super) struct BackEnds {
     /// Where they listen, and whether they do.
     at: Vec<SocketAddr>,
     is_listening: bool,
+    /// When there must have been memory for the pages.
+    late_ns: Option<u64>,
     listeners: Vec<u64>,
     served: Vec<Served>,
     free: Vec<u32>,
@@ -74,6 +79,7 @@ impl BackEnds {
             answers: Answers::new(*thread.tx(), site),
             at,
             is_listening: false,
+            late_ns: None,
             listeners: Vec::new(),
             served: Vec::new(),
             free: Vec::new(),
@@ -82,13 +88,20 @@ impl BackEnds {
     }
 
     /// Puts the pages into memory; once they are there it answers, once, the calls that listen.
-    pub(super) fn begin(&mut self) -> Vec<(Batched, Pending)> {
-        if self.is_listening || !self.answers.load() {
-            return Vec::new();
+    pub(super) fn begin(&mut self, now_ns: u64) -> Result<Vec<(Batched, Pending)>> {
+        if self.is_listening {
+            return Ok(Vec::new());
+        }
+        let late_ns = *self.late_ns.get_or_insert(now_ns + LOAD_NS);
+        if !self.answers.load() {
+            if now_ns > late_ns {
+                bail!("the pages do not fit into the dataplane's transmit memory; serve fewer");
+            }
+            return Ok(Vec::new());
         }
         self.is_listening = true;
         let listen = |at: &SocketAddr| (call::listen(*at, 0, BACK_END), Pending::Listen(*at));
-        self.at.iter().map(listen).collect()
+        Ok(self.at.iter().map(listen).collect())
     }
 
     /// Whether they listen, or are about to.

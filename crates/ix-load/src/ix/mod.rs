@@ -108,15 +108,15 @@ impl<P: Protocol> OnIx<P> {
     }
 
     /// Has the back ends' calls made. False: they do not listen yet.
-    fn run_back_ends(&mut self) -> bool {
-        let Some(back_ends) = &mut self.back_ends else { return true };
+    fn run_back_ends(&mut self, now_ns: u64) -> Result<bool> {
+        let Some(back_ends) = &mut self.back_ends else { return Ok(true) };
         back_ends.emit(&mut self.thread, &mut self.pending);
         if !back_ends.is_listening() {
-            let listen = back_ends.begin();
+            let listen = back_ends.begin(now_ns)?;
             listen.into_iter().for_each(|(call, pending)| self.push(call, pending));
-            return false;
+            return Ok(false);
         }
-        true
+        Ok(true)
     }
 
     /// Gives the elastic thread back. Its connections are reset.
@@ -226,7 +226,7 @@ impl<P: Protocol> Backend<P> for OnIx<P> {
         let now_ns = clock.now_ns();
         self.push_backlog();
         self.ask_for_memory();
-        if self.run_back_ends() {
+        if self.run_back_ends(now_ns)? {
             self.dial(now_ns);
         }
         while let Some(index) = self.engine.take_ready() {
