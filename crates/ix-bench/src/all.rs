@@ -77,7 +77,7 @@ fn cannot(name: &str, device: Device) -> Option<&'static str> {
     // SAFETY: cannot fail and touches no memory.
     let root = unsafe { libc::geteuid() } == 0;
     match name {
-        "http" | "wakeup" if device == Device::Memif => {
+        "wakeup" if device == Device::Memif => {
             Some("its clients are on Linux, and memif leads from IX to IX")
         }
         "http" if !installed("haproxy") => Some("apt-get install haproxy"),
