@@ -2,9 +2,10 @@
 //! its part of the header space.
 use crate::control::Refusal;
 use crate::link_rates::LinkRates;
+use ix_domain::MESSAGE_BYTES_MAX;
 use ix_vnic::{
-    Assigned, Capability, Direction, Filter, FilterId, Gate, Policy, Rate, RateError, Rates,
-    Refusal as Why, Registry, VnicId,
+    Assigned, Capability, Direction, FILTERS_MAX, Filter, FilterId, FilterView, Gate, Policy, Rate,
+    RateError, Rates, Refusal as Why, Registry, VnicId,
 };
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -12,6 +13,8 @@ use std::net::Ipv4Addr;
 
 /// Whom a filter is granted to when nobody is named.
 const HOLDER: &str = "operator";
+/// Letters of all filters together: they reach the dataplane in one message, with rates and whatever else.
+const FILTER_BYTES_MAX: usize = MESSAGE_BYTES_MAX / 4 * 3;
 
 /// One dataplane's vNIC.
 #[derive(Debug)]
@@ -43,7 +46,7 @@ pub struct Change {
 }
 
 impl Vnic {
-    /// With what the configuration grants.
+    /// With what the configuration grants, to the whole of it and to single queues.
     pub fn new(gate: &Gate, queues: usize) -> Result<Vnic, String> {
         let name = |e: Why| e.to_string();
         let mut registry = Registry::new(Policy { queues_max: usize::MAX, ..Policy::default() });
@@ -60,9 +63,16 @@ impl Vnic {
             link_bits_per_s: None,
             changed: false,
         };
-        for filter in &gate.filters {
-            vnic.grant(HOLDER, filter.clone(), None).map_err(|e| e.to_string())?;
+        for queue in gate.queue_rates.keys() {
+            vnic.registry.check_queue(id, *queue).map_err(name)?;
         }
+        vnic.queue_rates.clone_from(&gate.queue_rates);
+        let all = gate.filters.iter().map(|filter| (None, filter));
+        let assigned = gate.assigned.iter().map(|(queue, filter)| (Some(*queue), filter));
+        for (queue, filter) in all.chain(assigned) {
+            vnic.grant(HOLDER, filter.clone(), queue).map_err(|e| e.to_string())?;
+        }
+        vnic.fits().map_err(|e| e.to_string())?;
         Ok(vnic)
     }
 
@@ -75,23 +85,63 @@ impl Vnic {
         linux: Vec<Ipv4Addr>,
     ) -> Result<Change, Refusal> {
         self.registry.set_linux(linux);
-        let mut made: Vec<(FilterId, Value)> = Vec::new();
-        let filtered = self.filtered.clone();
-        for filter in filters {
-            match self.grant(holder.unwrap_or(HOLDER), filter.clone(), queue) {
-                Ok(one) => made.push(one),
-                Err(refusal) => {
-                    // All or nothing.
-                    for (id, _) in made {
-                        let _ = self.registry.revoke_by_id(id);
-                    }
-                    self.filtered = filtered;
-                    return Err(refusal);
-                }
+        self.attempt(|vnic| {
+            let grant = |filter: &Filter| {
+                Ok(vnic.grant(holder.unwrap_or(HOLDER), filter.clone(), queue)?.1)
+            };
+            let made = filters.iter().map(grant).collect::<Result<Vec<Value>, Refusal>>()?;
+            Ok(json!({ "filters": made }))
+        })
+    }
+
+    /// All of a change or nothing of it, also where the dataplane could not hold what comes of it.
+    fn attempt(
+        &mut self,
+        change: impl FnOnce(&mut Vnic) -> Result<Value, Refusal>,
+    ) -> Result<Change, Refusal> {
+        let before = (self.registry.clone(), self.filtered.clone());
+        match change(self).and_then(|answer| self.fits().map(|()| answer)) {
+            Ok(answer) => Ok(self.changed(answer)),
+            Err(refusal) => {
+                (self.registry, self.filtered) = before;
+                Err(refusal)
             }
         }
-        let made: Vec<Value> = made.into_iter().map(|(_, value)| value).collect();
-        Ok(self.changed(json!({ "filters": made })))
+    }
+
+    /// Whether the dataplane can hold these filters, and what is left of them when some are revoked: to
+    /// revoke may never fail. What is derived ends with what it comes from, so it counts only where that
+    /// does not cover it.
+    fn fits(&self) -> Result<(), Refusal> {
+        let all = self.registry.filters();
+        let named = |id: FilterId| all.iter().find(|view| view.id == id);
+        let covered = |view: &&FilterView| {
+            let parents = std::iter::successors(view.parent.and_then(named), |view| {
+                view.parent.and_then(named)
+            });
+            parents.into_iter().any(|wide| {
+                wide.assigned.is_some()
+                    && covers((wide.queue, &wide.filter), (view.queue, &view.filter))
+            })
+        };
+        let counted: Vec<_> = all.iter().filter(|view| !covered(view)).collect();
+        for (direction, name) in [(Direction::Receive, "rx"), (Direction::Transmit, "tx")] {
+            let of = counted.iter().filter(|view| view.filter.direction() == direction).count();
+            if of > FILTERS_MAX {
+                let why = format!(
+                    "{of} {name} filters are too many: a direction has {FILTERS_MAX} at most"
+                );
+                return Err(Refusal::Vnic(why));
+            }
+        }
+        let bytes: usize = counted.iter().map(|view| view.filter.to_string().len()).sum();
+        if bytes > FILTER_BYTES_MAX {
+            let why = format!(
+                "all filters together have {bytes} letters, and {FILTER_BYTES_MAX} at most: make lists shorter"
+            );
+            return Err(Refusal::Vnic(why));
+        }
+        Ok(())
     }
 
     fn grant(
@@ -103,11 +153,8 @@ impl Vnic {
         let key = draw().map_err(Refusal::Dataplane)?;
         let (direction, text) = (filter.direction(), filter.to_string());
         let id = self.registry.grant(holder, filter, key.clone()).map_err(refuse)?;
-        let assigned = self.registry.assign_by_id(id, Some(self.id));
-        if let Err(why) = assigned.and_then(|()| self.registry.assign_queue(id, queue)) {
-            let _ = self.registry.revoke_by_id(id);
-            return Err(refuse(why));
-        }
+        self.registry.assign_by_id(id, Some(self.id)).map_err(refuse)?;
+        self.registry.assign_queue(id, queue).map_err(refuse)?;
         if !self.filtered.contains(&direction) {
             self.filtered.push(direction);
         }
@@ -120,19 +167,25 @@ impl Vnic {
     pub fn derive(&mut self, from: &str, filter: Option<Filter>) -> Result<Change, Refusal> {
         let from = capability(from)?;
         let key = draw().map_err(Refusal::Dataplane)?;
-        let parent = self.registry.filter_of(&from).map_err(refuse)?;
-        let queue = self.registry.queue_of(parent);
-        let id = self.registry.derive(&from, filter, key.clone()).map_err(refuse)?;
-        self.registry.assign_by_id(id, Some(self.id)).map_err(refuse)?;
-        self.registry.assign_queue(id, queue).map_err(refuse)?;
-        Ok(self.changed(json!({ "filter": id.0, "capability": key.reveal() })))
+        self.attempt(|vnic| {
+            let (own, registry) = (vnic.id, &mut vnic.registry);
+            let parent = registry.filter_of(&from).map_err(refuse)?;
+            let queue = registry.queue_of(parent);
+            let id = registry.derive(&from, filter, key.clone()).map_err(refuse)?;
+            registry.assign_by_id(id, Some(own)).map_err(refuse)?;
+            registry.assign_queue(id, queue).map_err(refuse)?;
+            Ok(json!({ "filter": id.0, "capability": key.reveal() }))
+        })
     }
 
     /// Only this queue holds the filter from now on; none: all do.
     pub fn assign(&mut self, filter: &str, queue: Option<usize>) -> Result<Change, Refusal> {
-        let id = self.registry.filter_of(&capability(filter)?).map_err(refuse)?;
-        self.registry.assign_queue(id, queue).map_err(refuse)?;
-        Ok(self.changed(json!({ "filter": id.0, "queue": queue })))
+        let key = capability(filter)?;
+        self.attempt(|Vnic { registry, .. }| {
+            let id = registry.filter_of(&key).map_err(refuse)?;
+            registry.assign_queue(id, queue).map_err(refuse)?;
+            Ok(json!({ "filter": id.0, "queue": queue }))
+        })
     }
 
     /// What the capability stands for is over.
@@ -158,8 +211,8 @@ impl Vnic {
     /// Rates beyond this make no sense.
     pub fn set_link(&mut self, bits_per_s: Option<u64>) -> Result<(), String> {
         self.link_bits_per_s = bits_per_s;
-        let Rates { rx, tx, flow } = self.rates;
-        let rates = rx.into_iter().chain(tx).chain(flow);
+        let all = std::iter::once(&self.rates).chain(self.queue_rates.values());
+        let rates = all.flat_map(|rates| [rates.rx, rates.tx, rates.flow]).flatten();
         rates.map(|rate| self.check(rate)).find_map(Result::err).map_or(Ok(()), Err)
     }
 
@@ -246,7 +299,7 @@ impl Vnic {
         value["queues"] = self.queues.into();
         value["filters"] = filters.into();
         value["filters_max"] = self.registry.policy().filters_max.into();
-        value["filters_of_a_direction_max"] = ix_vnic::FILTERS_MAX.into();
+        value["filters_of_a_direction_max"] = FILTERS_MAX.into();
         let held = |d| self.filtered.contains(&d);
         value["rx_filtered"] = held(Direction::Receive).into();
         value["tx_filtered"] = held(Direction::Transmit).into();
@@ -270,10 +323,13 @@ impl Vnic {
     /// What the dataplane is to let pass.
     pub fn gate(&self) -> Gate {
         let rules = |direction| self.registry.rules(direction);
+        fn at(rule: &Assigned) -> (Option<usize>, &Filter) {
+            (rule.queue, &rule.filter)
+        }
         let mut kept: Vec<Assigned> = Vec::new();
         for rule in rules(Direction::Receive).into_iter().chain(rules(Direction::Transmit)) {
-            if !kept.iter().any(|other| covers(other, &rule)) {
-                kept.retain(|other| !covers(&rule, other));
+            if !kept.iter().any(|other| covers(at(other), at(&rule))) {
+                kept.retain(|other| !covers(at(&rule), at(other)));
                 kept.push(rule);
             }
         }
@@ -293,12 +349,12 @@ impl Vnic {
     }
 }
 
-/// Whether the narrower filter adds nothing to the wider one. Of received packets a filter of a queue
-/// says whose they are, also where another takes them.
-fn covers(wide: &Assigned, narrow: &Assigned) -> bool {
-    let everywhere = wide.queue.is_none() || wide.queue == narrow.queue;
-    let steers = narrow.filter.direction() == Direction::Receive && narrow.queue.is_some();
-    everywhere && !steers && wide.filter.contains(&narrow.filter)
+/// Whether the second filter, of all queues or of one, adds nothing to the first. Of received packets a
+/// filter of a queue says whose they are, also where another takes them.
+fn covers(wide: (Option<usize>, &Filter), narrow: (Option<usize>, &Filter)) -> bool {
+    let everywhere = wide.0.is_none() || wide.0 == narrow.0;
+    let steers = narrow.1.direction() == Direction::Receive && narrow.0.is_some();
+    everywhere && !steers && wide.1.contains(narrow.1)
 }
 
 /// Rates as programs read them.
@@ -446,6 +502,90 @@ mod tests {
         let refusal = vnic.create(&both, None, None, linux).err().expect("refused").to_string();
         assert!(refusal.contains("Linux, which has 10.0.0.1"), "{refusal}");
         assert!(vnic.look()["filters"].as_array().expect("a list").is_empty());
+    }
+
+    fn key_of(change: Result<Change, Refusal>) -> String {
+        let answer = change.expect("granted").answer;
+        let key = &answer["filters"][0]["capability"];
+        key.as_str().or(answer["capability"].as_str()).expect("a capability").to_owned()
+    }
+
+    /// What a dataplane reads of a change.
+    fn gate_of(change: Result<Change, Refusal>) -> Gate {
+        let text = change.expect("fine").gate.expect("a gate");
+        text.strip_prefix("gate ").expect("a command").parse().expect("the dataplane takes it")
+    }
+
+    #[test]
+    fn a_dataplane_is_never_told_more_filters_than_it_takes() {
+        let mut vnic = vnic();
+        let ports = |from: usize, to: usize| {
+            let filter = |n| format!("tx tcp service 10.0.0.5:{n}");
+            filters(&(from..=to).map(filter).collect::<Vec<_>>().join(";"))
+        };
+        let key = key_of(vnic.create(&filters("tx ip service 10.0.0.5"), None, None, vec![]));
+        gate_of(vnic.create(&ports(1, 31), None, None, vec![]));
+        // All of these were told by the first one alone. That may go, so they count.
+        let refusal = vnic.create(&ports(32, 33), None, None, vec![]).err().expect("refused");
+        assert!(refusal.to_string().contains("34 tx filters are too many"), "{refusal}");
+        assert_eq!(vnic.look()["filters"].as_array().map(Vec::len), Some(32), "all or none");
+        // The other direction has room, and what is derived goes with what covers it.
+        gate_of(vnic.create(&filters("rx ip service 10.0.0.5"), None, None, vec![]));
+        let derived = key_of(vnic.derive(&key, ports(40, 40).pop()));
+        let refusal = vnic.assign(&key, Some(0)).err().expect("refused");
+        assert!(refusal.to_string().contains("33 tx filters"), "{refusal}");
+        assert_eq!(gate_of(vnic.rate(None, None, None, None)).assigned, [], "it is as it was");
+        gate_of(vnic.revoke(&derived));
+        gate_of(vnic.assign(&key, Some(0)));
+        let left = gate_of(vnic.revoke(&key));
+        assert_eq!(left.set(Direction::Transmit).map(|set| set.filters().len()), Some(31));
+    }
+
+    #[test]
+    fn filters_are_no_longer_than_the_dataplane_takes() {
+        let mut vnic = vnic();
+        let list = |n: usize| {
+            let one = |i: usize| format!("{}-{}", i * 1000 + n * 10, i * 1000 + n * 10 + 5);
+            (1..=16).map(one).collect::<Vec<_>>().join(",")
+        };
+        let addresses = |n: usize| {
+            let one = |i: usize| format!("10.{i}.{n}.100-10.{i}.{n}.120");
+            (100..=115).map(one).collect::<Vec<_>>().join(",")
+        };
+        let long = |direction: &str, n: usize| {
+            let (a, p) = (addresses(n), list(n));
+            filters(&format!("{direction} tcp service {a}:{p} peer {a}:{p}")).remove(0)
+        };
+        let mut told = 0;
+        let refusal = (1..=32).flat_map(|n| [long("rx", n), long("tx", n)]).find_map(|filter| {
+            let change = vnic.create(&[filter], None, None, vec![]);
+            told = change.as_ref().ok().and_then(|c| c.gate.as_ref()).map_or(told, String::len);
+            change.err()
+        });
+        let refusal = refusal.expect("refused at last").to_string();
+        assert!(refusal.contains("letters"), "{refusal}");
+        assert!((FILTER_BYTES_MAX - 4096..MESSAGE_BYTES_MAX).contains(&told), "{told}");
+    }
+
+    #[test]
+    fn queues_of_the_configuration_have_what_it_says() {
+        let new = |text: &str| Vnic::new(&text.parse().expect("a gate"), 2);
+        let text = "rx eth type 0x88b5; queue 1 tx udp service 10.0.0.5; \
+                    queue 0 rate tx 2Mbit,burst=3028";
+        let vnic = new(&text.replace("  ", " ")).expect("fine");
+        assert_eq!(vnic.gate(), text.parse().expect("a gate"));
+        assert_eq!(vnic.look()["filters"][1]["queue"], 1);
+        for (wrong, word) in [
+            ("queue 2 rate tx 1Mbit", "has no queue 2: its queues are 0 to 1"),
+            ("queue 2 tx udp service 10.0.0.5", "has no queue 2"),
+            ("queue 0 rx udp service 10.0.0.5", "flow group"),
+            ("tx ip", "Linux"),
+        ] {
+            let why = new(wrong).expect_err(wrong);
+            assert!(why.contains(word), "{wrong}: {why}");
+        }
+        let mut vnic = new("queue 1 rate tx 2Gbit").expect("fine");
+        assert!(vnic.set_link(Some(1_000_000_000)).expect_err("beyond").contains("link's 1Gbit"));
     }
 
     #[test]

@@ -1,7 +1,9 @@
 //! Configuration of a dataplane, and its text form: `key=value` lines, as the `ix` command sends it
 //! to the image. Keys keep the names of IX's `ix.conf` where they exist.
 use core::fmt;
+use ix_vnic::{Filter, FilterError, Gate, Rate, RateError, Rates};
 use ix_wire::{IpAddr, MacAddr};
+use std::borrow::Cow;
 
 /// Everything that is fixed when a dataplane starts.
 #[derive(Clone, Debug)]
@@ -77,7 +79,7 @@ pub struct ConfigError {
     /// The line.
     pub line: String,
     /// What is wrong with it.
-    pub why: &'static str,
+    pub why: Cow<'static, str>,
 }
 
 impl fmt::Display for ConfigError {
@@ -129,11 +131,17 @@ impl Config {
                 continue;
             }
             let error = |why| ConfigError { line: line.to_string(), why };
-            let (key, value) = line.split_once('=').ok_or(error("not key=value"))?;
-            config.set(key, value).map_err(error)?;
+            let Some((key, value)) = line.split_once('=') else {
+                return Err(error("not key=value".into()));
+            };
+            match key.strip_prefix("vnic_") {
+                Some(key) => set_vnic(&mut config.gate, key, value).map_err(error)?,
+                None => config.set(key, value).map_err(|why| error(why.into()))?,
+            }
         }
         if config.host_addrs.is_empty() {
-            return Err(ConfigError { line: "host_addr".into(), why: "no address was given" });
+            let why = "no address was given".into();
+            return Err(ConfigError { line: "host_addr".into(), why });
         }
         Ok(config)
     }
@@ -175,11 +183,6 @@ impl Config {
             "mark_queue" => self.mark_queue = number(value, 0, 1 << 16)? as usize,
             "drop_queue" => self.drop_queue = number(value, 0, 1 << 16)? as usize,
             "ttl" => self.ttl = number(value, 1, 255)? as u8,
-            "vnic_filters" => self.gate.filters.push(value.parse().map_err(|_| NO_FILTER)?),
-            "vnic_gate" => self.gate = value.parse().map_err(|_| "not a gate")?,
-            "vnic_rx_rate" => self.gate.rx_rate = Some(value.parse().map_err(|_| NO_RATE)?),
-            "vnic_flow_rate" => self.gate.flow_rate = Some(value.parse().map_err(|_| NO_RATE)?),
-            "vnic_tx_rate" => self.gate.tx_rate = Some(value.parse().map_err(|_| NO_RATE)?),
             "local_ports" => self.local_ports = port_range(value)?,
             "backlog" => self.backlog = number(value, 1, 1 << 20)? as u32,
             _ => return set_tcp(&mut self.tcp, key, value),
@@ -229,9 +232,45 @@ impl Config {
     }
 }
 
-const NO_FILTER: &str = "not a filter, such as `rx tcp service 10.0.0.5:80`";
+const NO_KEY: &str = "no such key";
 const NO_ECN: &str = "not one of off, accept, ask, accept-accurate, ask-accurate";
-const NO_RATE: &str = "not a rate, such as 100Mbit, 20kpps or 1Gbit,burst=64k";
+
+/// Filters and rates: of the whole vNIC (`filters`, `tx_rate`), or of one queue of it
+/// (`queue_1_filters`); or all at once as the gate's own text.
+fn set_vnic(gate: &mut Gate, key: &str, value: &str) -> Result<(), Cow<'static, str>> {
+    let (queue, key) = match key.strip_prefix("queue_").map(|rest| rest.split_once('_')) {
+        None => (None, key),
+        Some(None) => return Err(NO_KEY.into()),
+        // Whether there is such a queue is asked when the elastic threads are counted.
+        Some(Some((queue, key))) => match queue.parse::<usize>() {
+            Ok(queue) => (Some(queue), key),
+            Err(_) => return Err(format!("`{queue}` is no queue's number").into()),
+        },
+    };
+    match (key.strip_suffix("_rate"), key, queue) {
+        (Some(what), ..) => {
+            let mut all = Rates { rx: gate.rx_rate, tx: gate.tx_rate, flow: gate.flow_rate };
+            let rates = match queue {
+                Some(queue) => gate.queue_rates.entry(queue).or_default(),
+                None => &mut all,
+            };
+            let rate: Rate = value.parse().map_err(|e: RateError| e.to_string())?;
+            *rates.place(what).ok_or(NO_KEY)? = Some(rate);
+            (gate.rx_rate, gate.tx_rate, gate.flow_rate) = (all.rx, all.tx, all.flow);
+        }
+        (None, "filters", _) => {
+            let filter: Filter = value.parse().map_err(|e: FilterError| e.to_string())?;
+            match queue {
+                Some(queue) => gate.assigned.push((queue, filter)),
+                None => gate.filters.push(filter),
+            }
+            gate.check()?;
+        }
+        (None, "gate", None) => *gate = value.parse()?,
+        _ => return Err(NO_KEY.into()),
+    }
+    Ok(())
+}
 
 fn set_tcp(tcp: &mut ix_tcp::Config, key: &str, value: &str) -> Result<(), &'static str> {
     match key {
@@ -247,7 +286,7 @@ fn set_tcp(tcp: &mut ix_tcp::Config, key: &str, value: &str) -> Result<(), &'sta
         "tcp_ecn" => {
             tcp.ecn = ix_tcp::EcnMode::named(value).ok_or(NO_ECN)?;
         }
-        _ => return Err("no such key"),
+        _ => return Err(NO_KEY),
     }
     Ok(())
 }
@@ -341,6 +380,45 @@ mod tests {
         assert_eq!(config.route(ip("10.1.3.1")), None);
         config.set("gateway_addr", "10.9.0.1").unwrap();
         assert_eq!(config.route(ip("10.1.3.1")), by("10.9.0.3", "10.9.0.1"));
+    }
+
+    #[test]
+    fn queues_have_filters_and_rates_of_their_own() {
+        let gate = Config::parse(
+            "host_addr=10.0.0.1/24\nvnic_filters=tx udp service 10.0.0.1:53\nvnic_tx_rate=1Gbit\n\
+             vnic_queue_1_filters=tx tcp service 10.0.0.1:7\nvnic_queue_1_tx_rate=20Mbit\n\
+             vnic_queue_1_flow_rate=1Mbit\nvnic_queue_0_rx_rate=9kpps",
+        )
+        .unwrap()
+        .gate;
+        let same: Gate = "tx udp service 10.0.0.1:53; rate tx 1Gbit; queue 1 rate tx 20Mbit; \
+                          queue 0 rate rx 9kpps; queue 1 rate flow 1Mbit; \
+                          queue 1 tx tcp service 10.0.0.1:7"
+            .parse()
+            .unwrap();
+        assert_eq!(gate, same);
+        let many = |key: &str| {
+            let filter = |n: usize| format!("vnic_{key}=rx udp service 10.0.0.1:{n}\n");
+            (1..=33).map(filter).collect::<String>()
+        };
+        for (text, word) in [
+            ("vnic_queue_1_tx_rate=0bit", "zero"),
+            ("vnic_tx_rate=fast", "no rate"),
+            ("vnic_fast_rate=1Mbit", "no such key"),
+            ("vnic_queue_x_tx_rate=1Mbit", "`x` is no queue's number"),
+            ("vnic_queue_-1_tx_rate=1Mbit", "`-1` is no queue's number"),
+            ("vnic_queue_1=1Mbit", "no such key"),
+            ("vnic_queue_1_speed=1Mbit", "no such key"),
+            ("vnic_queue_1_gate=rate tx 1Mbit", "no such key"),
+            ("vnic_filters=rx tcp service 10.0.0.1:9-1", "nothing in it"),
+            ("vnic_queue_1_filters=rate tx 1Mbit", "rx or tx"),
+            (&many("filters"), "33 rx filters are too many"),
+            (&many("queue_2_filters"), "33 rx filters are too many"),
+        ] {
+            let refused = Config::parse(&format!("host_addr=10.0.0.1/24\n{text}"));
+            let why = refused.expect_err(text).to_string();
+            assert!(why.contains(word), "{text}: {why}");
+        }
     }
 
     #[test]

@@ -45,6 +45,20 @@ impl Gate {
         *self == Gate::default()
     }
 
+    /// Refuses more filters than a direction may have.
+    pub fn check(&self) -> Result<(), String> {
+        for direction in [Direction::Receive, Direction::Transmit] {
+            let filters = self.set(direction).map_or(0, |set| set.filters().len());
+            if filters > FILTERS_MAX {
+                let name = name(direction);
+                return Err(format!(
+                    "{filters} {name} filters are too many: a direction has {FILTERS_MAX} at most"
+                ));
+            }
+        }
+        Ok(())
+    }
+
     /// The filters of a direction, whichever queue's; `None`: it carries everything.
     pub fn set(&self, direction: Direction) -> Option<FilterSet> {
         let all = self.filters.iter().chain(self.assigned.iter().map(|(_, filter)| filter));
@@ -95,8 +109,8 @@ impl Rates {
         [text("rx", self.rx), text("tx", self.tx), text("flow", self.flow)].into_iter().flatten()
     }
 
-    /// The place of a rate that is for `what`.
-    fn place(&mut self, what: &str) -> Option<&mut Option<Rate>> {
+    /// The place of a rate that is for `what`: `rx`, `tx` or `flow`.
+    pub fn place(&mut self, what: &str) -> Option<&mut Option<Rate>> {
         match what {
             "rx" => Some(&mut self.rx),
             "tx" => Some(&mut self.tx),
@@ -159,12 +173,7 @@ impl FromStr for Gate {
             }
         }
         (gate.rx_rate, gate.tx_rate, gate.flow_rate) = (rates.rx, rates.tx, rates.flow);
-        for direction in [Direction::Receive, Direction::Transmit] {
-            let filters = gate.set(direction).map_or(0, |set| set.filters().len());
-            if filters > FILTERS_MAX {
-                return Err(format!("{filters} {} filters are too many", name(direction)));
-            }
-        }
+        gate.check()?;
         Ok(gate)
     }
 }

@@ -123,14 +123,14 @@ impl fmt::Display for Refusal {
 
 impl std::error::Error for Refusal {}
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Vnic {
     name: String,
     queues: usize,
     key: Capability,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Held {
     filter: Filter,
     holder: String,
@@ -144,7 +144,7 @@ struct Held {
 }
 
 /// The vNICs and filters of one interface.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Registry {
     policy: Policy,
     linux: Vec<Ipv4Addr>,

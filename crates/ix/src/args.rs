@@ -19,6 +19,11 @@ const RUN_HELP: &str = "Runs PROGRAM with its own TCP/IP dataplane inside its pr
     arp = [{ ip = \"10.0.0.9\", mac = \"02:00:00:00:00:09\" }]\n  \
     [tcp]\n  min_rto_us = 5000\n  congestion = \"cubic\"      # or reno, dctcp\n  \
     ecn = \"accept\"            # or off, ask, accept-accurate, ask-accurate\n  \
+    [vnic]                     # filters and rates, as `ix ctl filter` and `ix ctl rate` say them\n  \
+    filters = [\"rx ip service 10.0.0.2\", \"tx tcp service 10.0.0.2:80\"]\n  \
+    tx_rate = \"1Gbit\"          # rx_rate, flow_rate\n  \
+    [vnic.queue.1]             # what elastic thread 1's queue holds alone, and its own rates\n  \
+    filters = [\"tx udp service 10.0.0.2:53\"]\n  tx_rate = \"20Mbit\"\n  \
     [control]                  # who may open the control sockets, by mode and group\n  \
     group = \"ix\"\n  mode = \"0660\"\n  read_only_mode = \"0666\"\n  metrics = \"127.0.0.1:9464\"";
 

@@ -5,7 +5,7 @@
 use crate::args::{Entry, RunArgs};
 use crate::broker::{Broker, Outfit};
 use crate::isn_key;
-use crate::settings::Settings;
+use crate::settings::{Settings, vnic_refused};
 use ix_cli::domain::Domain;
 use ix_cli::problem::{Problem, Result, STATUS_NOT_EXECUTABLE, STATUS_NOT_FOUND};
 use ix_cli::report::write_json;
@@ -153,12 +153,11 @@ fn domain_of(wanted: Option<Domain>) -> Result<Domain> {
 
 /// The vNIC with the filters and rates of the configuration.
 fn vnic(gate: &Gate, queues: usize, devices: &[OpenedDevice]) -> Result<Vnic> {
-    let refused = |why| Problem::new("cannot use [vnic] of the configuration", why);
-    let mut vnic = Vnic::new(gate, queues).map_err(refused)?;
+    let mut vnic = Vnic::new(gate, queues).map_err(vnic_refused)?;
     // Only a real interface's speed says anything; a tap's is a number that somebody has set.
     let real = devices.iter().filter(|device| device.info.kind == "afxdp");
     let speed = |device: &OpenedDevice| Interface::new(&device.info.name).ok()?.speed_bits_per_s();
-    vnic.set_link(real.filter_map(speed).min()).map_err(refused)?;
+    vnic.set_link(real.filter_map(speed).min()).map_err(vnic_refused)?;
     if let [device] = devices {
         let link = Namespace::current().and_then(|here| here.link(&device.info.name));
         let alias = link.ok().flatten().map_or(String::new(), |link| link.alias);
@@ -361,7 +360,10 @@ fn open_once_free(
 /// The configuration as the dataplane reads it: settings, secrets, one line a device.
 fn dataplane_text(settings: &Settings, keys: &Keys, devices: &[OpenedDevice]) -> String {
     let hex = |bytes: &[u8; 16]| format!("{:032x}", u128::from_be_bytes(*bytes));
-    let mut text = settings.text();
+    // What the vNIC has comes with what is in force when a dataplane begins.
+    let lines = settings.text();
+    let of_vnic = |line: &&str| !line.starts_with("vnic_");
+    let mut text: String = lines.lines().filter(of_vnic).flat_map(|line| [line, "\n"]).collect();
     text.push_str(&format!("flow_hash_key={}\n", hex(&keys.flow_hash)));
     text.push_str(&format!("secret={}\n", hex(&keys.secret)));
     text.push_str(&format!("isn_secret={}\n", hex(&keys.isn_secret)));

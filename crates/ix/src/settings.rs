@@ -5,6 +5,7 @@
 use crate::args::RunArgs;
 use ix_cli::problem::{Problem, Result};
 use ix_ctl::control::Access;
+use ix_ctl::vnic::Vnic;
 use ix_dataplane::Config;
 use ix_nic::DeviceSpec;
 use ix_testbed::cpu;
@@ -93,14 +94,16 @@ impl Settings {
                         settings.entries.push(("arp".to_owned(), format!("{ip} {mac}")));
                     }
                 }
-                (section, toml::Value::Table(keys)) => {
-                    for (name, value) in keys {
-                        for value in each(value) {
-                            let value = scalar(&name, &value)?;
-                            settings.entries.push((format!("{section}_{name}"), value));
-                        }
+                ("vnic", toml::Value::Table(mut keys)) => {
+                    let queues = keys.remove("queue");
+                    // All of it at once is how the broker says it, and would undo what stands before.
+                    if keys.contains_key("gate") {
+                        return Err("vnic_gate: no such key".to_owned());
                     }
+                    settings.add_section("vnic", keys)?;
+                    settings.add_queues(queues)?;
                 }
+                (section, toml::Value::Table(keys)) => settings.add_section(section, keys)?,
                 (_, value) => {
                     for value in each(value) {
                         let value = scalar(&key, &value)?;
@@ -110,6 +113,30 @@ impl Settings {
             }
         }
         Ok(settings)
+    }
+
+    /// The keys of a part of the file.
+    fn add_section(&mut self, section: &str, keys: toml::Table) -> std::result::Result<(), String> {
+        for (name, value) in keys {
+            for value in each(value) {
+                let value = scalar(&name, &value)?;
+                self.entries.push((format!("{section}_{name}"), value));
+            }
+        }
+        Ok(())
+    }
+
+    /// `[vnic.queue.N]`: what single queues of the vNIC have.
+    fn add_queues(&mut self, queues: Option<toml::Value>) -> std::result::Result<(), String> {
+        let none =
+            || "vnic: `queue` is not a part for each queue, such as [vnic.queue.0]".to_owned();
+        let Some(queues) = queues else { return Ok(()) };
+        let toml::Value::Table(queues) = queues else { return Err(none()) };
+        for (queue, keys) in queues {
+            let toml::Value::Table(keys) = keys else { return Err(none()) };
+            self.add_section(&format!("vnic_queue_{queue}"), keys)?;
+        }
+        Ok(())
     }
 
     /// Nothing but hardware threads and devices.
@@ -197,6 +224,7 @@ impl Settings {
             let key = e.line.split('=').next().unwrap_or_default();
             Problem::new(format!("cannot use `{}`", e.line), e.why).mend(example(key))
         })?;
+        Vnic::new(&config.gate, config.cpus.len()).map_err(vnic_refused)?;
         match config.gateway_addr {
             Some(gateway)
                 if !config.host_addrs.iter().any(|(a, p)| a.same_network(gateway, *p)) =>
@@ -242,6 +270,12 @@ impl Settings {
         }
         text
     }
+}
+
+/// What the configuration asks of the vNIC cannot be had.
+pub fn vnic_refused(why: String) -> Problem {
+    Problem::new("cannot use [vnic] of the configuration", why)
+        .mend("see `ix run --help` for an example, and `ix ctl filter --help`")
 }
 
 /// What a right value of a key looks like.
@@ -305,6 +339,26 @@ mod tests {
             ]
         );
         assert_eq!(settings.addresses(), [Ipv4Addr::new(10, 0, 0, 2)]);
+    }
+
+    #[test]
+    fn queues_of_the_vnic_have_parts_of_their_own() {
+        let settings = table(
+            "host_addr = '10.0.0.2/24'\n[vnic]\ntx_rate = '1Gbit'\n[vnic.queue.1]\n\
+             filters = ['tx udp service 10.0.0.2:53', 'tx tcp service 10.0.0.2:7']\n\
+             tx_rate = '20Mbit'\n[vnic.queue.0]\nflow_rate = '1Mbit'\n",
+        )
+        .expect("valid");
+        let gate = settings.gate();
+        assert_eq!((gate.assigned.len(), gate.queue_rates.len()), (2, 2), "{gate}");
+        assert!(gate.assigned.iter().all(|(queue, _)| *queue == 1), "{gate}");
+        assert!(gate.tx_rate.is_some() && gate.queue_rates[&0].flow.is_some(), "{gate}");
+        for wrong in
+            ["queue = 1", "queue = [{ tx_rate = '1Mbit' }]", "[vnic.queue]\ntx_rate = '1Mbit'"]
+        {
+            let why = table(&format!("[vnic]\n{wrong}")).expect_err(wrong);
+            assert!(why.contains("[vnic.queue.0]"), "{wrong}: {why}");
+        }
     }
 
     #[test]

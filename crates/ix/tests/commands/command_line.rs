@@ -81,6 +81,38 @@ fn hardware_threads_that_cannot_be() {
     run_refuses(&["--cpus", "x", "--", "/bin/true"], 1, &["`x`", "not a list"]);
 }
 
+/// Of queues that there are not, filters that take nothing or too much, and rates that let nothing pass:
+/// all of it before a device is opened.
+#[test]
+fn parts_of_the_vnic_that_cannot_be() {
+    let file = std::env::temp_dir().join(format!("ix-vnic-{}.toml", std::process::id()));
+    let many: Vec<String> =
+        (1..=33).map(|port| format!("\"rx udp service 10.9.0.2:{port}\"")).collect();
+    let many = format!("[vnic]\nfilters = [{}]", many.join(","));
+    for (part, words) in [
+        ("[vnic]\ntx_rate = \"0bit\"", &["vnic_tx_rate=0bit", "zero"][..]),
+        ("[vnic]\nrx_rate = \"fast\"", &["vnic_rx_rate=fast", "no rate", "100Mbit"]),
+        ("[vnic]\nspeed = \"1Mbit\"", &["vnic_speed", "no such key"]),
+        ("[vnic]\ngate = \"none rx\"", &["vnic_gate", "no such key"]),
+        ("[vnic]\nfilters = \"rx ip service 10.0.0.9-10.0.0.1\"", &["nothing in it"]),
+        ("[vnic]\nfilters = \"tx eth\"", &["[vnic]", "Linux"]),
+        (&many, &["33 rx filters are too many", "32 at most"]),
+        ("[vnic.queue.1]\ntx_rate = \"1Mbit\"", &["has no queue 1", "0 to 0"]),
+        ("[vnic.queue.9]\nfilters = \"tx udp service 10.9.0.2\"", &["has no queue 9"]),
+        ("[vnic.queue.x]\ntx_rate = \"1Mbit\"", &["`x` is no queue's number"]),
+        ("[vnic.queue.0]\ntx_rate = \"0pps\"", &["vnic_queue_0_tx_rate=0pps", "zero"]),
+        ("[vnic.queue.0]\nfilters = \"rx tcp service 10.9.0.2\"", &["flow group"]),
+        ("[vnic.queue.0]\nfilters = \"rx tcp service 10.9.0.2:9-1\"", &["nothing in it"]),
+        ("[vnic]\nqueue = 1", &["[vnic.queue.0]"]),
+    ] {
+        let head = "host_addr = \"10.9.0.2/24\"\ndevices = \"afxdp:nowhere\"\n";
+        fs::write(&file, format!("{head}{part}\n")).expect("a file");
+        let path = file.to_str().expect("text");
+        refuses(&["run", "-c", path, "--domain", "none", "--", "/bin/true"], 1, words);
+    }
+    fs::remove_file(&file).expect("removed");
+}
+
 #[test]
 fn protection_that_is_not_there_is_not_pretended() {
     // SAFETY: no pointers; a key that could be had goes with the process.

@@ -118,6 +118,36 @@ fn one_queue_is_limited_and_the_other_is_not() {
     }
 }
 
+/// What the file says of queues holds from the first packet on, and is what `ix ctl` changes later.
+#[test]
+fn the_configuration_gives_queues_filters_and_rates() {
+    let test = "the_configuration_gives_queues_filters_and_rates";
+    if !has_two_cpus(test) {
+        return;
+    }
+    for nic in Nic::ALL {
+        let Some(bed) = Bed::alone(test, nic, 2) else { return };
+        let parts = "[vnic]\nfilters = [\"rx ip service 10.88.0.2\", \"tx tcp service 10.88.0.2:7\"]\n\
+             [vnic.queue.1]\nfilters = \"tx udp service 10.88.0.2:53\"\ntx_rate = \"20Mbit\"\n";
+        let echo = crate::support::build_echo();
+        let program = [echo.to_str().expect("text"), &MESSAGE.to_string()];
+        let service = bed.start_before(parts, &program);
+        service.process.wait_for("ready", PATIENCE);
+        let shown = says(&service, &["vnic"]);
+        let filters = shown["filters"].as_array().expect("a list");
+        let queues: Vec<_> = filters.iter().map(|filter| filter["queue"].as_u64()).collect();
+        assert_eq!(queues, [None, None, Some(1)], "{shown}");
+        assert_eq!(shown["queue_rates"][0]["tx_rate"], "20Mbit,burst=3028", "{shown}");
+        let mut streams = one_at_each(&bed, &service);
+        let rates = received(&mut streams);
+        assert!(rates[1] <= 20e6 * 1.02 && rates[0] >= 2.0 * 20e6, "{nic:?}: {rates:?}");
+        says(&service, &["rate", "--queue", "1", "--tx", "none"]);
+        assert!(received(&mut streams)[1] >= 2.0 * 20e6, "{nic:?}: it was lifted");
+        streams.into_iter().for_each(close);
+        service.finish(PATIENCE);
+    }
+}
+
 /// Always such that the load may pass: no answer is wrong, and none is missing.
 #[test]
 fn a_hundred_changes_of_queues_disturb_nobody() {

@@ -156,6 +156,16 @@ impl Bed {
         service
     }
 
+    /// The same with more parts at the end of the configuration.
+    pub fn start_before(&self, parts: &str, program: &[&str]) -> Service {
+        let (namespace, link) = self.service_link();
+        let mut service = self.launch(&format!("{}{parts}", self.config(link)), &[], &[], program);
+        if self.nic == Nic::Tap {
+            service.raise_tap(namespace, link, CLIENT, PREFIX);
+        }
+        service
+    }
+
     /// Starts a program under `ix run` with this configuration, where the service's link is.
     pub fn start_with(&self, config: &str, program: &[&str]) -> Service {
         self.launch(config, &[], &[], program)
