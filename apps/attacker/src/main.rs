@@ -13,6 +13,7 @@ mod fuzz;
 mod hold;
 mod later;
 mod memory;
+mod queues;
 mod random;
 mod raw;
 mod serve;
@@ -61,7 +62,7 @@ pub type Attack = fn(&Targets) -> Result<String, String>;
 
 /// `ix-attacker FUZZ SEED IMAGE [PART]`: random system calls, their seed, the dataplane's code. (Or
 /// `ix-attacker crossing` or `cycle`, for `ix bench gate`; or `ix-attacker calls SECONDS SEED`, a fuzzer of batched
-/// calls, with or without a wall.)
+/// calls, with or without a wall; or `ix-attacker queues`, for `ix attack --vnic`.)
 struct Args {
     fuzz: u32,
     seed: u64,
@@ -105,8 +106,16 @@ fn main() {
         }
         return;
     }
-    if std::env::args().nth(1).as_deref() == Some("calls") {
-        return fuzz_calls();
+    match first.as_deref() {
+        Some("calls") => return fuzz_calls(),
+        Some("queues") => {
+            if let Err(why) = queues::run() {
+                eprintln!("ix-attacker: {why}");
+                std::process::exit(1);
+            }
+            return;
+        }
+        _ => {}
     }
     let (Some(args), Some(header)) = (Args::read(), header()) else {
         eprintln!("ix-attacker: this is what `ix attack` runs; it is not for starting by hand");

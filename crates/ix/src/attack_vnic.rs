@@ -1,7 +1,9 @@
 //! `ix attack --vnic`: a tenant of a shared interface tries to be somebody else and to have what is
 //! another's. It owns its link, so it sends whatever it likes there, as a hostile dataplane would; and
 //! it asks the control socket that everybody may ask. Each attack comes with the same thing done by
-//! right, which must work.
+//! right, which must work. `queues` does so within a dataplane.
+mod queues;
+
 use ix_cli::problem::{Problem, Result};
 use ix_ctl::control::{Client, Request, VnicDevice, read_only};
 use ix_testbed::{Namespace, PacketSocket, VethEnd};
@@ -106,6 +108,8 @@ fn rows() -> Result<Vec<Value>> {
         rows.push(row(attack, &left, "what its filters take", &fine));
     }
     rows.extend(stage.steal()?);
+    drop(stage);
+    rows.extend(queues::rows()?);
     Ok(rows)
 }
 

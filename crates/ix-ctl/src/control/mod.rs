@@ -13,6 +13,7 @@
 //!
 //! * `place`: where the sockets are.
 //! * `request`: what may be asked, and the errors; `query`: which connections.
+//! * `refusals`: how many of them were refused, and why.
 //! * `server`: the broker's end. It never waits for a client.
 //! * `client`: the other end.
 //! * `captures`: the capture that it writes, if there is one.
@@ -25,6 +26,7 @@ mod peer;
 mod place;
 mod poller;
 mod query;
+mod refusals;
 mod request;
 mod scrape;
 mod server;

@@ -3,6 +3,7 @@ use super::PROTOCOL;
 use super::peer::{Input, Peer, Subscription};
 use super::place::{Access, Sockets};
 use super::poller::Poller;
+use super::refusals::Refusals;
 use super::request::{Refusal, Request, Role, Topic};
 use super::scrape::{Next, Scrape};
 use super::view::View;
@@ -57,6 +58,7 @@ pub struct Server {
     metrics: Option<TcpListener>,
     scrapes: BTreeMap<u64, Scrape>,
     next_peer: u64,
+    refusals: Refusals,
 }
 
 impl Server {
@@ -70,8 +72,15 @@ impl Server {
             Ok(poller)
         };
         let poller = poller().map_err(|e| Problem::new("cannot serve the control socket", e))?;
-        let (peers, scrapes) = (BTreeMap::new(), BTreeMap::new());
-        Ok(Server { sockets, poller, peers, metrics: None, scrapes, next_peer: FIRST_PEER })
+        Ok(Server {
+            sockets,
+            poller,
+            peers: BTreeMap::new(),
+            metrics: None,
+            scrapes: BTreeMap::new(),
+            next_peer: FIRST_PEER,
+            refusals: Refusals::default(),
+        })
     }
 
     /// Answers scrapes of the metrics as well.
@@ -114,10 +123,10 @@ impl Server {
                     self.scrapes.remove(&token);
                 }
                 token if self.scrapes.contains_key(&token) => self.scrape(token, backend),
-                token => self.with(token, |peer| {
+                token => self.with(token, |peer, refusals| {
                     peer.receive(now)?;
                     peer.flush()?;
-                    step(peer, Ticket(token), backend, now)
+                    step(peer, Ticket(token), backend, refusals, now)
                 }),
             }
         }
@@ -126,8 +135,8 @@ impl Server {
 
     /// The answer to a request that was begun; of no effect when nobody waits for it any more.
     pub fn answer(&mut self, ticket: Ticket, answer: Answer) {
-        self.with(ticket.0, |peer| match peer.pending.take() {
-            Some(_) => peer.say(&line(answer)),
+        self.with(ticket.0, |peer, refusals| match peer.pending.take() {
+            Some(_) => peer.say(&line(answer, refusals)),
             None => Ok(()),
         });
     }
@@ -150,7 +159,7 @@ impl Server {
         hello["protocol"] = PROTOCOL.into();
         hello["ix"] = env!("CARGO_PKG_VERSION").into();
         hello["role"] = role.name().into();
-        self.with(token, |peer| peer.say(&json!({ "hello": hello }).to_string()));
+        self.with(token, |peer, _| peer.say(&json!({ "hello": hello }).to_string()));
     }
 
     fn accept_scrape(&mut self, now: Instant) {
@@ -202,8 +211,8 @@ impl Server {
         }
         let oldest = of_role().min_by_key(|(_, peer)| peer.heard).map(|(token, _)| *token);
         if let Some(token) = oldest {
-            let busy = line(Err(Refusal::Busy));
-            self.with(token, |peer| peer.say(&busy));
+            let busy = line(Err(Refusal::Busy), &mut self.refusals);
+            self.with(token, |peer, _| peer.say(&busy));
             self.peers.remove(&token);
         }
     }
@@ -213,20 +222,20 @@ impl Server {
         self.scrapes.retain(|_, scrape| scrape.until > now);
         let tokens: Vec<u64> = self.peers.keys().copied().collect();
         for token in tokens {
-            self.with(token, |peer| {
+            self.with(token, |peer, refusals| {
                 if peer.pending.is_some_and(|end| end <= now) {
                     peer.pending = None;
-                    peer.say(&line(Err(Refusal::NoAnswer)))?;
+                    peer.say(&line(Err(Refusal::NoAnswer), refusals))?;
                 }
-                snapshot(peer, backend, now)
+                snapshot(peer, backend, refusals, now)
             });
         }
     }
 
     /// Does something with a client; whoever cannot be served goes.
-    fn with(&mut self, token: u64, f: impl FnOnce(&mut Peer) -> io::Result<()>) {
+    fn with(&mut self, token: u64, f: impl FnOnce(&mut Peer, &mut Refusals) -> io::Result<()>) {
         let Some(peer) = self.peers.get_mut(&token) else { return };
-        let done = f(peer).is_err() || peer.is_done();
+        let done = f(peer, &mut self.refusals).is_err() || peer.is_done();
         // A request that is read already makes no noise: being able to write stands for it.
         let write = peer.has_output() || peer.has_request();
         let (read, fd) = (peer.listens(), peer.stream.as_fd());
@@ -241,12 +250,13 @@ fn step(
     peer: &mut Peer,
     ticket: Ticket,
     backend: &mut impl Backend,
+    refusals: &mut Refusals,
     now: Instant,
 ) -> io::Result<()> {
     let request = match peer.next() {
         Input::Nothing => return Ok(()),
         Input::TooLong => {
-            peer.say(&line(Err(Refusal::TooLong)))?;
+            peer.say(&line(Err(Refusal::TooLong), refusals))?;
             peer.hang_up();
             return Ok(());
         }
@@ -269,10 +279,17 @@ fn step(
             peer.subscription = None;
             Some(Ok(json!({})))
         }
+        Ok(Request::Vnic) => {
+            let mut view = backend.begin(&Request::Vnic, ticket);
+            if let Some(Ok(view @ Value::Object(_))) = &mut view {
+                view["refused"] = refusals.to_json();
+            }
+            view
+        }
         Ok(request) => backend.begin(&request, ticket),
     };
     match answer {
-        Some(answer) => peer.say(&line(answer)),
+        Some(answer) => peer.say(&line(answer, refusals)),
         None => {
             peer.pending = Some(now + PENDING_MAX);
             Ok(())
@@ -281,7 +298,12 @@ fn step(
 }
 
 /// Sends a snapshot if one is due. Who has not read the last one yet does without it.
-fn snapshot(peer: &mut Peer, backend: &mut impl Backend, now: Instant) -> io::Result<()> {
+fn snapshot(
+    peer: &mut Peer,
+    backend: &mut impl Backend,
+    refusals: &mut Refusals,
+    now: Instant,
+) -> io::Result<()> {
     let busy = peer.has_output();
     let Some(subscription) = peer.subscription.as_mut().filter(|s| s.next <= now) else {
         return Ok(());
@@ -293,14 +315,18 @@ fn snapshot(peer: &mut Peer, backend: &mut impl Backend, now: Instant) -> io::Re
     }
     match backend.look(subscription.topic) {
         Ok(value) => peer.say(&json!({ "snapshot": value }).to_string()),
-        Err(refusal) => peer.say(&line(Err(refusal))),
+        Err(refusal) => peer.say(&line(Err(refusal), refusals)),
     }
 }
 
-fn line(answer: Answer) -> String {
+/// An answer as it is sent; a refusal is counted.
+fn line(answer: Answer, refusals: &mut Refusals) -> String {
     let value = match answer {
         Ok(value) => json!({ "ok": value }),
-        Err(refusal) => json!({ "error": refusal.to_json() }),
+        Err(refusal) => {
+            refusals.count(&refusal);
+            json!({ "error": refusal.to_json() })
+        }
     };
     value.to_string()
 }

@@ -34,6 +34,7 @@ impl Backend for Fake {
             Request::Park { thread: 2 } => None,
             Request::Connections(query) => Some(Ok(json!("x".repeat(query.max * 12)))),
             Request::Park { thread } => Some(Err(Refusal::NoSuchThread(*thread, 3))),
+            Request::Vnic => Some(Ok(json!({}))),
             _ => Some(Err(Refusal::Unsupported("do that"))),
         }
     }
@@ -97,6 +98,23 @@ fn the_greeting_says_who_is_there_and_what_one_may_do() {
         assert_eq!((&hello["protocol"], &hello["role"]), (&json!(1), &json!("operator")));
         assert_eq!((&hello["program"], &hello["pid"]), (&json!("fake"), &json!(7)));
         assert_eq!(line(&mut raw(&read_only(path)))["hello"]["role"], "read-only");
+    });
+}
+
+#[test]
+fn what_is_refused_is_counted_by_reason() {
+    with_server(|path| {
+        let (mut operator, mut reader) = (raw(path), raw(&read_only(path)));
+        line(&mut operator);
+        line(&mut reader);
+        say(
+            &reader,
+            "{\"do\":\"park\",\"thread\":1}\n{\"do\":\"rate\",\"tx\":\"none\"}\nnonsense\n",
+        );
+        (0..3).for_each(|_| assert!(line(&mut reader)["error"].is_object()));
+        say(&operator, "vnic\n");
+        let refused = &line(&mut operator)["ok"]["refused"];
+        assert_eq!(*refused, json!({ "bad-request": 1, "not-allowed": 2 }));
     });
 }
 

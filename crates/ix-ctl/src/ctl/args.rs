@@ -90,7 +90,8 @@ const SLO_HELP: &str = "Prints the bound that the controller keeps the queueing 
     ix ctl slo --set 200";
 
 const VNIC_HELP: &str = "Prints what a dataplane may send and receive: its filters and whom they were \
-    granted to, its rates, those of single queues, and how many packets each has held back. Without \
+    granted to, its rates, those of single queues, and how many packets each has held back; and how \
+    many requests were refused, by reason (no-capability: a forged, revoked or foreign one). Without \
     filters for a direction everything passes.\n\n\
     Examples:\n  \
     ix ctl vnic\n  \

@@ -108,7 +108,11 @@ fn describe_share(value: &Value) -> String {
         out.push_str("assigned to no vNIC, so Linux's:\n");
         unassigned.for_each(|filter| line_of(&mut out, filter));
     }
-    if out.is_empty() { "no vNICs: all is Linux's\n".to_owned() } else { out }
+    if out.is_empty() {
+        out.push_str("no vNICs: all is Linux's\n");
+    }
+    refused(&mut out, value);
+    out
 }
 
 fn line_of(out: &mut String, filter: &Value) {
@@ -148,7 +152,17 @@ fn describe(value: &Value) -> String {
         .collect();
     let drops = if drops.is_empty() { "none".to_owned() } else { drops.join(", ") };
     let _ = writeln!(out, "  held back since the start: {drops}");
+    refused(&mut out, value);
     out
+}
+
+/// Requests that the control socket has refused, by reason.
+fn refused(out: &mut String, value: &Value) {
+    let reasons = value["refused"].as_object().into_iter().flatten();
+    let reasons: Vec<String> = reasons.map(|(code, count)| format!("{code} {count}")).collect();
+    if !reasons.is_empty() {
+        let _ = writeln!(out, "requests refused since the start: {}", reasons.join(", "));
+    }
 }
 
 /// `ix ctl filter`.

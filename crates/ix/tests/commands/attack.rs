@@ -95,6 +95,7 @@ fn no_tenant_can_be_another_or_have_what_is_anothers() {
     if support::command::namespace(name).is_none() {
         return;
     }
+    support::build_program("ix-attacker");
     let output =
         Command::new(env!("CARGO_BIN_EXE_ix")).args(["attack", "--vnic", "--json"]).output();
     let output = output.expect("the command starts");
@@ -102,7 +103,7 @@ fn no_tenant_can_be_another_or_have_what_is_anothers() {
     assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
     let report: serde_json::Value = serde_json::from_str(&text).expect("JSON");
     let rows = report["rows"].as_array().expect("rows");
-    assert_eq!(rows.len(), 15, "{text}");
+    assert_eq!(rows.len(), 27, "{text}");
     for row in rows {
         assert!(row["refused"] == true && row["control_succeeds"] == true, "{row}");
     }
