@@ -832,6 +832,11 @@ void ix_control_close(ix_control *control);
 int64_t ix_control_vnic_new(
     ix_control *control, const char *name, uint32_t queues, uint32_t owner, char *link, size_t link_bytes, char *capability);
 
+/* The same with a tap and one queue pair, which asks nothing of the kernel. Writes the device, for ix
+ * run --nic DEVICE, and its capability. */
+int64_t ix_control_vnic_new_tap(
+    ix_control *control, const char *name, uint32_t owner, char *device, size_t device_bytes, char *capability);
+
 /* Deletes a vNIC; its traffic is Linux' again. */
 int64_t ix_control_vnic_delete(ix_control *control, const char *name);
 
@@ -840,6 +845,11 @@ int64_t ix_control_vnic_delete(ix_control *control, const char *name);
  * ix_control_assign. holder and vnic may be NULL. */
 int64_t ix_control_filter(
     ix_control *control, const char *filter, const char *holder, const char *vnic, char *capability);
+
+/* Grants a filter to a holder (or NULL) and assigns it to one queue of a dataplane's vNIC, which holds
+ * it alone: as ix_control_filter and ix_control_assign_queue, in one go. */
+int64_t ix_control_filter_of_queue(
+    ix_control *control, const char *filter, const char *holder, uint32_t queue, char *capability);
 
 /* Writes a capability for a part of a filter, or for all of it once more (part is NULL), to hand on.
  * It ends with the one that it comes from. Answers its number. */
@@ -857,13 +867,29 @@ int64_t ix_control_assign_queue(ix_control *control, const char *filter, int64_t
 /* Ends a filter and all that was derived from it; answers how many that were. */
 int64_t ix_control_revoke(ix_control *control, const char *capability);
 
+/* The same by a filter's number, for operators; a negative one: all filters end, and of a dataplane
+ * everything passes then. */
+int64_t ix_control_filter_remove(ix_control *control, int64_t filter);
+
 /* Other limits of a dataplane's vNIC while traffic runs: "none" lifts one, NULL leaves it. */
 int64_t ix_control_rate(ix_control *control, const char *rx, const char *tx);
+
+/* Another limit of each flow of it, whose packets leave at even distances: "none" lifts it. */
+int64_t ix_control_rate_of_flows(ix_control *control, const char *flow);
+
+/* Other limits of a vNIC of a shared interface, which the kernel keeps, and its weight beside the
+ * others' while the interface is full: 1 to 1000, or 0 to leave it. */
+int64_t ix_control_rate_of_vnic(
+    ix_control *control, const char *name, const char *rx, const char *tx, uint32_t weight);
 
 /* Other limits of one queue of it, within its part of the vNIC's, and of each flow there: "none" lifts
  * one, NULL leaves it. */
 int64_t ix_control_rate_of_queue(
     ix_control *control, uint32_t queue, const char *rx, const char *tx, const char *flow);
+
+/* Writes limits, filters and rates, and how many requests were refused, as one line of JSON with a zero
+ * behind it, cut off where bytes are too few. Answers how many bytes it has without the zero. */
+int64_t ix_control_look(ix_control *control, char *to, size_t bytes);
 
 /* Addresses. */
 

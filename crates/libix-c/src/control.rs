@@ -76,6 +76,36 @@ pub unsafe extern "C" fn ix_control_vnic_new(
     unsafe { with(control, make) }
 }
 
+/// The same with a tap and one queue pair, which asks nothing of the kernel. Writes the device, for ix
+/// run --nic DEVICE, and its capability.
+///
+/// # Safety
+/// A connection, a C string, and places of that many bytes and of 33.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ix_control_vnic_new_tap(
+    control: *mut ix_control,
+    name: *const c_char,
+    owner: u32,
+    device: *mut c_char,
+    device_bytes: usize,
+    capability: *mut c_char,
+) -> i64 {
+    // SAFETY: the caller's promise.
+    let name = unsafe { text(name) };
+    let make = |control: &mut Control| {
+        let name = name.ok_or(ControlError::Nonsense)?;
+        let made = control.create_tap_vnic(name, (owner != 0).then_some(owner))?;
+        // SAFETY: places of these sizes by the caller's promise.
+        unsafe {
+            write(&made.device, device, device_bytes);
+            write(made.capability.reveal(), capability, CAPABILITY_BYTES);
+        }
+        Ok(0)
+    };
+    // SAFETY: the caller's promise.
+    unsafe { with(control, make) }
+}
+
 /// Deletes a vNIC; its traffic is Linux' again.
 ///
 /// # Safety
@@ -113,6 +143,33 @@ pub unsafe extern "C" fn ix_control_filter(
     let grant = |control: &mut Control| {
         let filter = filter.ok_or(ControlError::Nonsense)?;
         let made = control.create_filters(&[filter], holder, vnic)?;
+        let made = made.first().ok_or(ControlError::Nonsense)?;
+        // SAFETY: a place of this size by the caller's promise.
+        unsafe { write(made.capability.reveal(), capability, CAPABILITY_BYTES) };
+        Ok(made.filter.into())
+    };
+    // SAFETY: the caller's promise.
+    unsafe { with(control, grant) }
+}
+
+/// Grants a filter to a holder (or NULL) and assigns it to one queue of a dataplane's vNIC, which holds
+/// it alone: as ix_control_filter and ix_control_assign_queue, in one go.
+///
+/// # Safety
+/// A connection, C strings, and a place of 33 bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ix_control_filter_of_queue(
+    control: *mut ix_control,
+    filter: *const c_char,
+    holder: *const c_char,
+    queue: u32,
+    capability: *mut c_char,
+) -> i64 {
+    // SAFETY: the caller's promise.
+    let (filter, holder) = unsafe { (text(filter), text(holder)) };
+    let grant = |control: &mut Control| {
+        let filter = filter.ok_or(ControlError::Nonsense)?;
+        let made = control.create_filters_of_queue(&[filter], holder, queue as usize)?;
         let made = made.first().ok_or(ControlError::Nonsense)?;
         // SAFETY: a place of this size by the caller's promise.
         unsafe { write(made.capability.reveal(), capability, CAPABILITY_BYTES) };
@@ -196,6 +253,23 @@ pub unsafe extern "C" fn ix_control_revoke(
     unsafe { with(control, |control| control.revoke(&capability?).map(|gone| gone as i64)) }
 }
 
+/// The same by a filter's number, for operators; a negative one: all filters end, and of a dataplane
+/// everything passes then.
+///
+/// # Safety
+/// A connection.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ix_control_filter_remove(control: *mut ix_control, filter: i64) -> i64 {
+    let which = match u32::try_from(filter) {
+        Ok(filter) => Ok(Some(filter)),
+        Err(_) if filter < 0 => Ok(None),
+        Err(_) => Err(ControlError::Nonsense),
+    };
+    let remove = |control: &mut Control| control.remove_filter(which?).map(|gone| gone as i64);
+    // SAFETY: the caller's promise.
+    unsafe { with(control, remove) }
+}
+
 /// Other limits of a dataplane's vNIC while traffic runs: "none" lifts one, NULL leaves it.
 ///
 /// # Safety
@@ -210,6 +284,48 @@ pub unsafe extern "C" fn ix_control_rate(
     let (rx, tx) = unsafe { (text(rx), text(tx)) };
     // SAFETY: the caller's promise.
     unsafe { with(control, |control| control.rate(rx, tx).map(|()| 0)) }
+}
+
+/// Another limit of each flow of it, whose packets leave at even distances: "none" lifts it.
+///
+/// # Safety
+/// A connection, and a C string.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ix_control_rate_of_flows(
+    control: *mut ix_control,
+    flow: *const c_char,
+) -> i64 {
+    // SAFETY: the caller's promise.
+    let flow = unsafe { text(flow) };
+    let set = |control: &mut Control| {
+        control.rate_of_flows(flow.ok_or(ControlError::Nonsense)?).map(|()| 0)
+    };
+    // SAFETY: the caller's promise.
+    unsafe { with(control, set) }
+}
+
+/// Other limits of a vNIC of a shared interface, which the kernel keeps, and its weight beside the
+/// others' while the interface is full: 1 to 1000, or 0 to leave it.
+///
+/// # Safety
+/// A connection, and C strings.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ix_control_rate_of_vnic(
+    control: *mut ix_control,
+    name: *const c_char,
+    rx: *const c_char,
+    tx: *const c_char,
+    weight: u32,
+) -> i64 {
+    // SAFETY: the caller's promise.
+    let (name, rx, tx) = unsafe { (text(name), text(rx), text(tx)) };
+    let weight = (weight != 0).then_some(weight);
+    let set = |control: &mut Control| {
+        let name = name.ok_or(ControlError::Nonsense)?;
+        control.rate_of_vnic(name, rx, tx, weight).map(|()| 0)
+    };
+    // SAFETY: the caller's promise.
+    unsafe { with(control, set) }
 }
 
 /// Other limits of one queue of it, within its part of the vNIC's, and of each flow there: "none" lifts
@@ -231,6 +347,27 @@ pub unsafe extern "C" fn ix_control_rate_of_queue(
         |control: &mut Control| control.rate_of_queue(queue as usize, rx, tx, flow).map(|()| 0);
     // SAFETY: the caller's promise.
     unsafe { with(control, set) }
+}
+
+/// Writes limits, filters and rates, and how many requests were refused, as one line of JSON with a zero
+/// behind it, cut off where bytes are too few. Answers how many bytes it has without the zero.
+///
+/// # Safety
+/// A connection, and a place of so many bytes, or NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ix_control_look(
+    control: *mut ix_control,
+    to: *mut c_char,
+    bytes: usize,
+) -> i64 {
+    let look = |control: &mut Control| {
+        let line = control.look()?;
+        // SAFETY: a place of this size by the caller's promise.
+        unsafe { write(&line, to, bytes) };
+        Ok(line.len() as i64)
+    };
+    // SAFETY: the caller's promise.
+    unsafe { with(control, look) }
 }
 
 /// Digits of a capability, and a zero.

@@ -6,6 +6,7 @@ use crate::support::stats::Stats;
 use crate::support::traffic::echo;
 use crate::support::{self, Bed, CLIENT, Nic, PATIENCE};
 use crate::vnic::{capability, ctl, is_reset, refused};
+use libix::control::{Control, ControlError};
 use serde_json::Value;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddrV4, TcpListener, UdpSocket};
@@ -361,6 +362,50 @@ fn what_a_shared_interface_cannot_do_is_refused() {
     let a = &shown["vnics"][0];
     assert_eq!((a["tx_rate"].as_str(), &a["weight"]), (Some("1Gbit,burst=3028"), &7.into()));
     assert_eq!(shown["filters"].as_array().map(Vec::len), Some(3), "{shown}");
+    ends(process);
+}
+
+/// What `ix ctl` does a program of ours does as well, of a shared interface and of a dataplane on it.
+#[test]
+fn a_program_asks_for_all_that_an_operator_may() {
+    let test = "a_program_asks_for_all_that_an_operator_may";
+    let Some(bed) = Bed::new(test, Nic::Afxdp, 1) else { return };
+    let (process, control) = share(&bed, &["--speed", "1Gbit"]);
+    let mut desk = Control::connect(&control).expect("a control socket");
+    let made = desk.create_tap_vnic("t", None).expect("a vNIC");
+    assert_eq!(made.link, "ixv-t");
+    assert!(made.device.starts_with("tap:ixv-t,"), "{}", made.device);
+    let made = desk.create_vnic("a", 2, None).expect("another one");
+    assert_eq!(made.device, "afxdp:ixv-a,queues=2");
+    desk.rate_of_vnic("a", Some("20kpps"), Some("10Mbit"), Some(7)).expect("within the link's");
+    let beyond = desk.rate_of_vnic("a", None, Some("2Gbit"), None).expect_err("beyond");
+    assert!(beyond.to_string().contains("link's 1Gbit"), "{beyond}");
+    let granted = desk.create_filters(&["rx ip service 10.88.0.9"], None, None).expect("granted");
+    assert_eq!(desk.remove_filter(Some(granted[0].filter)), Ok(1));
+    let elsewhere = desk.create_filters_of_queue(&["tx ip service 10.88.0.9"], None, 0);
+    assert!(matches!(elsewhere, Err(ControlError::Refused(_))), "{elsewhere:?}");
+    for name in ["t", "a"] {
+        desk.delete_vnic(name).expect("deleted");
+    }
+    let ip = Ipv4Addr::new(10, 88, 0, 2);
+    let tenant = tenant(&bed, &control, "b", ip, &[]);
+    let mut dataplane = Control::connect(&tenant.stats).expect("a control socket");
+    let granted = dataplane
+        .create_filters_of_queue(&["tx tcp service 10.88.0.2:7"], Some("web"), 0)
+        .expect("granted");
+    let shown = told(&tenant.stats, &["vnic"]);
+    assert_eq!(
+        (&shown["filters"][0]["queue"], &shown["filters"][0]["holder"]),
+        (&0.into(), &"web".into())
+    );
+    dataplane.rate_of_flows("50Mbit").expect("within the link's");
+    assert_eq!(told(&tenant.stats, &["vnic"])["flow_rate"], "50Mbit,burst=3028");
+    let mut stream = bed.client.run(|| support::connect_to(SocketAddrV4::new(ip, 7)));
+    echo(&mut stream, 1, 64);
+    dataplane.rate_of_flows("none").expect("lifted");
+    dataplane.assign_queue(&granted[0].capability, None).expect("all queues");
+    assert_eq!(dataplane.remove_filter(None), Ok(1));
+    echo(&mut stream, 2, 64);
     ends(process);
 }
 

@@ -45,6 +45,43 @@ static void vnics(ix_control *control, char *vnic)
     CHECK(!strcmp(tiny, "ixv"));
 }
 
+/* A tap instead of an interface: it ends here. */
+static void taps(ix_control *control)
+{
+    char device[64], key[CAPABILITY];
+
+    CHECK(ix_control_vnic_new_tap(NULL, "tap", 0, device, sizeof device, key) == -IX_ERROR_INVALID);
+    CHECK(ix_control_vnic_new_tap(control, NULL, 0, device, sizeof device, key) ==
+          -IX_ERROR_INVALID);
+    REFUSED(ix_control_vnic_new_tap(control, "web", 0, device, sizeof device, key), "already");
+    CHECK(ix_control_vnic_new_tap(control, "tap", 0, device, sizeof device, key) == 0);
+    CHECK(!strncmp(device, "tap:ixv-tap,", 12) && strlen(key) == CAPABILITY - 1);
+    CHECK(ix_control_vnic_delete(control, "tap") == 0);
+}
+
+/* Limits of a vNIC, and what is shown of them. */
+static void rates_of_vnics(ix_control *control)
+{
+    static char view[16384];
+    char begin[8];
+    int64_t bytes;
+
+    CHECK(ix_control_rate_of_vnic(NULL, "web", NULL, NULL, 0) == -IX_ERROR_INVALID);
+    CHECK(ix_control_rate_of_vnic(control, NULL, NULL, NULL, 0) == -IX_ERROR_INVALID);
+    REFUSED(ix_control_rate_of_vnic(control, "none", NULL, NULL, 0), "no vNIC");
+    REFUSED(ix_control_rate_of_vnic(control, "web", "0bit", NULL, 0), "zero");
+    REFUSED(ix_control_rate_of_vnic(control, "web", NULL, "1bit", 0), "too little");
+    REFUSED(ix_control_rate_of_vnic(control, "web", NULL, NULL, 1001), "weight of 1001");
+    CHECK(ix_control_rate_of_vnic(control, "web", "20kpps", "77Mbit", 7) == 0);
+    CHECK(ix_control_look(NULL, view, sizeof view) == -IX_ERROR_INVALID);
+    bytes = ix_control_look(control, view, sizeof view);
+    CHECK(bytes > 0 && (size_t)bytes == strlen(view));
+    CHECK(strstr(view, "77Mbit") && strstr(view, "\"weight\":7") && strstr(view, "\"refused\""));
+    CHECK(ix_control_look(control, NULL, 0) >= bytes);
+    CHECK(ix_control_look(control, begin, sizeof begin) >= bytes && strlen(begin) == 7);
+    CHECK(ix_control_rate_of_vnic(control, "web", "none", "none", 1) == 0);
+}
+
 static void filters(ix_control *control, const char *vnic, char *filter)
 {
     char key[CAPABILITY], part[CAPABILITY];
@@ -77,6 +114,13 @@ static void filters(ix_control *control, const char *vnic, char *filter)
     REFUSED(ix_control_rate(control, NULL, "1Mbit"), "--vnic NAME");
     REFUSED(ix_control_rate_of_queue(control, 0, NULL, "1Mbit", NULL), "nor queues");
     REFUSED(ix_control_assign_queue(control, filter, 0), "dataplanes know their queues");
+    REFUSED(ix_control_filter_of_queue(control, "tx udp service 10.88.0.3", NULL, 0, key),
+            "dataplanes know their queues");
+    REFUSED(ix_control_rate_of_flows(control, "1Mbit"), "neither flows");
+    number = ix_control_filter(control, "tx ip service 10.88.0.9", "gone", NULL, key);
+    CHECK(number > 0 && ix_control_filter_remove(control, number) == 1);
+    REFUSED(ix_control_filter_remove(control, number), "no filter");
+    REFUSED(ix_control_revoke(control, key), "no such capability");
 }
 
 /* What is granted stays when who asked for it has ended; but a vNIC with an owner goes with it. */
@@ -91,6 +135,8 @@ static int share(const char *path)
     control = ix_control_open(path);
     CHECK(control);
     vnics(control, vnic);
+    taps(control);
+    rates_of_vnics(control);
     filters(control, vnic, filter);
     ix_control_close(control);
     printf("granted %s\n", filter);
@@ -119,6 +165,8 @@ static int end(const char *path, const char *filter)
 
 static int dataplane(const char *path)
 {
+    static const char *const FILTER = "tx ip service 10.88.0.2";
+    static char view[16384];
     char key[CAPABILITY];
     ix_control *control = ix_control_open(path);
 
@@ -135,7 +183,25 @@ static int dataplane(const char *path)
     REFUSED(ix_control_rate_of_queue(control, 0, NULL, "0bit", NULL), "zero");
     REFUSED(ix_control_rate_of_queue(control, 1, NULL, "1Mbit", NULL), "has no queue 1");
     CHECK(ix_control_rate(control, "fast", NULL) == -IX_ERROR_REFUSED);
-    CHECK(ix_control_filter(control, "tx ip service 10.88.0.2", "web", NULL, key) > 0);
+    CHECK(ix_control_rate_of_flows(NULL, "1Mbit") == -IX_ERROR_INVALID);
+    CHECK(ix_control_rate_of_flows(control, NULL) == -IX_ERROR_INVALID);
+    REFUSED(ix_control_rate_of_flows(control, "0pps"), "zero");
+    CHECK(ix_control_rate_of_flows(control, "5Mbit") == 0);
+    CHECK(ix_control_rate_of_flows(control, "none") == 0);
+    REFUSED(ix_control_rate_of_vnic(control, "web", NULL, "1Mbit", 0), "one vNIC");
+    CHECK(ix_control_filter_of_queue(NULL, FILTER, "web", 0, key) == -IX_ERROR_INVALID);
+    CHECK(ix_control_filter_of_queue(control, NULL, "web", 0, key) == -IX_ERROR_INVALID);
+    REFUSED(ix_control_filter_of_queue(control, FILTER, "web", 1, key), "has no queue 1");
+    REFUSED(ix_control_filter_of_queue(control, "rx ip service 10.88.0.2", "web", 0, key),
+            "flow group");
+    CHECK(ix_control_filter_of_queue(control, FILTER, "web", 0, key) > 0);
+    CHECK(ix_control_look(control, view, sizeof view) > 0 && strstr(view, "\"queue\":0"));
+    CHECK(ix_control_revoke(control, key) == 1);
+    CHECK(ix_control_filter_of_queue(control, FILTER, NULL, 0, key) > 0);
+    CHECK(ix_control_filter_remove(NULL, -1) == -IX_ERROR_INVALID);
+    CHECK(ix_control_filter_remove(control, 1LL << 40) == -IX_ERROR_INVALID);
+    CHECK(ix_control_filter_remove(control, -1) == 1);
+    CHECK(ix_control_filter(control, FILTER, "web", NULL, key) > 0);
     CHECK(ix_control_assign_queue(NULL, key, 0) == -IX_ERROR_INVALID);
     CHECK(ix_control_assign_queue(control, key, 0) == 0);
     CHECK(ix_control_assign_queue(control, key, -1) == 0);

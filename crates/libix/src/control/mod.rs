@@ -92,8 +92,10 @@ fn forged() -> ControlError {
 /// A vNIC that was made on a shared interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Vnic {
-    /// The link that `ix run --nic afxdp:LINK` takes.
+    /// The name of its link.
     pub link: String,
+    /// What `ix run --nic` takes: the link as a device.
+    pub device: String,
     /// The right to assign filters to it.
     pub capability: Capability,
 }
@@ -136,12 +138,32 @@ impl Control {
         queues: usize,
         owner: Option<u32>,
     ) -> Result<Vnic, ControlError> {
+        self.vnic_by("afxdp", name, queues, owner)
+    }
+
+    /// The same with a tap and one queue pair, which asks nothing of the kernel.
+    pub fn create_tap_vnic(
+        &mut self,
+        name: &str,
+        owner: Option<u32>,
+    ) -> Result<Vnic, ControlError> {
+        self.vnic_by("tap", name, 1, owner)
+    }
+
+    fn vnic_by(
+        &mut self,
+        device: &str,
+        name: &str,
+        queues: usize,
+        owner: Option<u32>,
+    ) -> Result<Vnic, ControlError> {
         let owner = owner.map_or(String::new(), |pid| format!(r#","owner":{pid}"#));
         let name = quoted(name);
-        let answer =
-            self.ask(&format!(r#"{{"do":"vnic-create","name":{name},"queues":{queues}{owner}}}"#))?;
-        let link = answer.get("link").and_then(Json::text).ok_or(ControlError::Nonsense)?;
-        Ok(Vnic { link: link.to_owned(), capability: capability_in(&answer)? })
+        let what = format!(r#""name":{name},"queues":{queues},"device":"{device}"{owner}"#);
+        let answer = self.ask(&format!(r#"{{"do":"vnic-create",{what}}}"#))?;
+        let text = |key| answer.get(key).and_then(Json::text).ok_or(ControlError::Nonsense);
+        let (link, device) = (text("link")?.to_owned(), text("device")?.to_owned());
+        Ok(Vnic { link, device, capability: capability_in(&answer)? })
     }
 
     /// Deletes one; its traffic is Linux' again.
@@ -158,14 +180,24 @@ impl Control {
         holder: Option<&str>,
         vnic: Option<&str>,
     ) -> Result<Vec<Granted>, ControlError> {
-        let texts: Vec<String> = filters.iter().map(|filter| quoted(filter)).collect();
-        let mut request = format!(r#"{{"do":"filter-create","filters":[{}]"#, texts.join(","));
-        for (name, value) in [("holder", holder), ("vnic", vnic)] {
-            if let Some(value) = value {
-                request.push_str(&format!(r#","{name}":{}"#, quoted(value)));
-            }
-        }
-        let answer = self.ask(&(request + "}"))?;
+        let request = with_texts(&create(filters), [("holder", holder), ("vnic", vnic)]);
+        self.granted(&(request + "}"))
+    }
+
+    /// Grants filters to a holder and assigns them to one queue of a dataplane's vNIC, which holds them
+    /// alone, all or none: as [`Control::create_filters`] and [`Control::assign_queue`], in one go.
+    pub fn create_filters_of_queue(
+        &mut self,
+        filters: &[&str],
+        holder: Option<&str>,
+        queue: usize,
+    ) -> Result<Vec<Granted>, ControlError> {
+        let request = with_texts(&create(filters), [("holder", holder)]);
+        self.granted(&format!(r#"{request},"queue":{queue}}}"#))
+    }
+
+    fn granted(&mut self, request: &str) -> Result<Vec<Granted>, ControlError> {
+        let answer = self.ask(request)?;
         let made = answer.get("filters").ok_or(ControlError::Nonsense)?.list();
         made.iter().map(granted_in).collect()
     }
@@ -208,14 +240,46 @@ impl Control {
     /// Ends a filter and all that was derived from it; answers how many that were.
     pub fn revoke(&mut self, filter: &Capability) -> Result<usize, ControlError> {
         let filter = filter.reveal();
-        let answer = self.ask(&format!(r#"{{"do":"filter-revoke","capability":"{filter}"}}"#))?;
+        self.revoked(&format!(r#"{{"do":"filter-revoke","capability":"{filter}"}}"#))
+    }
+
+    /// The same by its number, for operators; `None`: all filters end, and of a dataplane everything
+    /// passes then.
+    pub fn remove_filter(&mut self, filter: Option<u32>) -> Result<usize, ControlError> {
+        let filter = filter.map_or(String::new(), |filter| format!(r#","filter":{filter}"#));
+        self.revoked(&format!(r#"{{"do":"filter-remove"{filter}}}"#))
+    }
+
+    fn revoked(&mut self, request: &str) -> Result<usize, ControlError> {
+        let answer = self.ask(request)?;
         let gone = answer.get("revoked").and_then(Json::number).ok_or(ControlError::Nonsense)?;
         Ok(gone as usize)
     }
 
     /// Other limits of a dataplane's vNIC while traffic runs; `none` lifts one, `None` leaves it.
     pub fn rate(&mut self, rx: Option<&str>, tx: Option<&str>) -> Result<(), ControlError> {
-        let request = with_rates(r#"{"do":"rate""#, [("rx", rx), ("tx", tx)]);
+        let request = with_texts(r#"{"do":"rate""#, [("rx", rx), ("tx", tx)]);
+        self.ask(&(request + "}")).map(drop)
+    }
+
+    /// Another limit of each flow of it, whose packets leave at even distances; `none` lifts it.
+    pub fn rate_of_flows(&mut self, flow: &str) -> Result<(), ControlError> {
+        let request = with_texts(r#"{"do":"rate""#, [("flow", Some(flow))]);
+        self.ask(&(request + "}")).map(drop)
+    }
+
+    /// Other limits of a vNIC of a shared interface, which the kernel keeps, and its weight (1 to 1000)
+    /// beside the others' while the interface is full.
+    pub fn rate_of_vnic(
+        &mut self,
+        vnic: &str,
+        rx: Option<&str>,
+        tx: Option<&str>,
+        weight: Option<u32>,
+    ) -> Result<(), ControlError> {
+        let weight = weight.map_or(String::new(), |weight| format!(r#","weight":{weight}"#));
+        let request = format!(r#"{{"do":"rate"{weight}"#);
+        let request = with_texts(&request, [("vnic", Some(vnic)), ("rx", rx), ("tx", tx)]);
         self.ask(&(request + "}")).map(drop)
     }
 
@@ -228,7 +292,7 @@ impl Control {
         flow: Option<&str>,
     ) -> Result<(), ControlError> {
         let request = format!(r#"{{"do":"rate","queue":{queue}"#);
-        let request = with_rates(&request, [("rx", rx), ("tx", tx), ("flow", flow)]);
+        let request = with_texts(&request, [("rx", rx), ("tx", tx), ("flow", flow)]);
         self.ask(&(request + "}")).map(drop)
     }
 
@@ -274,12 +338,18 @@ impl Control {
     }
 }
 
-/// A request with the rates that it is to change.
-fn with_rates<const N: usize>(request: &str, rates: [(&str, Option<&str>); N]) -> String {
+/// The beginning of a request for filters.
+fn create(filters: &[&str]) -> String {
+    let texts: Vec<String> = filters.iter().map(|filter| quoted(filter)).collect();
+    format!(r#"{{"do":"filter-create","filters":[{}]"#, texts.join(","))
+}
+
+/// The beginning of a request with what more it says, where it says so.
+fn with_texts<const N: usize>(request: &str, texts: [(&str, Option<&str>); N]) -> String {
     let mut request = request.to_owned();
-    for (name, rate) in rates {
-        if let Some(rate) = rate {
-            request.push_str(&format!(r#","{name}":{}"#, quoted(rate)));
+    for (name, text) in texts {
+        if let Some(text) = text {
+            request.push_str(&format!(r#","{name}":{}"#, quoted(text)));
         }
     }
     request
