@@ -141,10 +141,16 @@ impl OpenedDevice {
     ) -> Result<Option<String>, OpenError> {
         let Some((_, options)) = &mut self.again else { return Ok(None) };
         let changes = options.filters != filters;
-        options.filters = filters;
         // An interface that is away gets them when it is opened anew.
+        let before = std::mem::replace(&mut options.filters, filters);
         if let Some(xdp) = self.xdp.as_mut().filter(|_| changes) {
-            xdp.set_filters(&options.addresses, options.filters.as_deref(), &self.info.name)?;
+            let set =
+                xdp.set_filters(&options.addresses, options.filters.as_deref(), &self.info.name);
+            if let Err(refused) = set {
+                // The next change is one from what is in force.
+                options.filters = before;
+                return Err(refused);
+            }
         }
         Ok(self.set_hardware())
     }

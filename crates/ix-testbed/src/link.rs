@@ -284,6 +284,14 @@ fn parse_link(answer: &Answer) -> Option<Link> {
     parse_ifinfo(&answer.body)
 }
 
+/// Whether an `ifinfomsg` about a link that is gone says which namespace it is in now.
+pub(crate) fn was_moved(body: &[u8]) -> bool {
+    // linux/if_link.h; libc lacks it.
+    const IFLA_NEW_NETNSID: u16 = 45;
+    let attributes = body.get(16..).map(attributes);
+    attributes.into_iter().flatten().any(|(kind, _)| kind == IFLA_NEW_NETNSID)
+}
+
 /// Reads an `ifinfomsg` with its attributes.
 pub(crate) fn parse_ifinfo(body: &[u8]) -> Option<Link> {
     let word = |b: &[u8]| b.get(..4).and_then(|b| b.try_into().ok()).map_or(0, u32::from_ne_bytes);

@@ -1,5 +1,5 @@
 //! Hearing of links that go down and come back.
-use crate::link::parse_ifinfo;
+use crate::link::{parse_ifinfo, was_moved};
 use crate::netlink::{self, messages};
 use crate::{Error, Link};
 use std::collections::HashMap;
@@ -14,6 +14,8 @@ pub enum LinkChange {
     Down(String),
     /// It is gone.
     Removed(String),
+    /// It is in another namespace now: gone from here, and still there.
+    Moved(String),
     /// It has another name now.
     Renamed {
         /// Its name before.
@@ -55,19 +57,22 @@ impl LinkWatch {
         let mut buffer = vec![0u8; 16 << 10];
         while let Ok(n) = netlink::receive(&self.fd, &mut buffer, libc::MSG_DONTWAIT) {
             for (kind, _, _, body) in messages(&buffer[..n]) {
-                if let Some(link) = parse_ifinfo(body) {
-                    changes.extend(self.note(kind, link));
+                match parse_ifinfo(body) {
+                    Some(link) if kind == libc::RTM_DELLINK => {
+                        let gone = self.known.remove(&link.index).map(|gone| gone.name);
+                        let how =
+                            if was_moved(body) { LinkChange::Moved } else { LinkChange::Removed };
+                        changes.extend(gone.map(how));
+                    }
+                    Some(link) => changes.extend(self.note(link)),
+                    None => {}
                 }
             }
         }
         changes
     }
 
-    fn note(&mut self, kind: u16, link: Link) -> Vec<LinkChange> {
-        if kind == libc::RTM_DELLINK {
-            let gone = self.known.remove(&link.index);
-            return gone.map(|gone| LinkChange::Removed(gone.name)).into_iter().collect();
-        }
+    fn note(&mut self, link: Link) -> Vec<LinkChange> {
         let before = self.known.insert(link.index, link.clone());
         let known_alias = before.as_ref().map_or("", |before| before.alias.as_str());
         let (name, text) = (link.name.clone(), link.alias);

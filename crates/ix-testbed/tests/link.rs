@@ -160,6 +160,32 @@ fn a_flap_is_heard_once_each_way() {
 }
 
 #[test]
+fn a_link_that_was_moved_is_told_from_one_that_was_removed() {
+    let test = "a_link_that_was_moved_is_told_from_one_that_was_removed";
+    let Some((a, b)) = pair(test, 1) else { return };
+    let links = a.links().expect("links");
+    let mut watch = a.run(|| LinkWatch::new(&links)).expect("watch");
+    let mut hear = |change: LinkChange| {
+        let end = std::time::Instant::now() + Duration::from_secs(20);
+        let mut heard = Vec::new();
+        while !heard.contains(&change) {
+            assert!(std::time::Instant::now() < end, "{change:?} is not in {heard:?}");
+            heard.extend(watch.changes());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        heard
+    };
+    a.move_link("left", &b).expect("moved");
+    let heard = hear(LinkChange::Moved("left".into()));
+    assert!(!heard.contains(&LinkChange::Removed("left".into())), "{heard:?}");
+    b.move_link("left", &a).expect("moved back");
+    a.set_up("left", true).expect("up");
+    hear(LinkChange::Up("left".into()));
+    a.delete_link("left").expect("deleted");
+    hear(LinkChange::Removed("left".into()));
+}
+
+#[test]
 fn routes_and_fixed_neighbours_are_used() {
     let Some((a, b)) = pair("routes_and_fixed_neighbours_are_used", 1) else { return };
     a.wait_running("left", Duration::from_secs(2)).expect("carrier");

@@ -397,7 +397,7 @@ impl Running {
     fn link_rate_changed(&mut self, change: &LinkChange) -> Option<String> {
         let (name, text) = match change {
             LinkChange::Alias { name, text } => (name, text.as_str()),
-            LinkChange::Removed(name) => (name, ""),
+            LinkChange::Removed(name) | LinkChange::Moved(name) => (name, ""),
             _ => return None,
         };
         if !self.devices.is_only_link(name) {

@@ -92,6 +92,7 @@ impl Devices {
         let (LinkChange::Up(name)
         | LinkChange::Down(name)
         | LinkChange::Removed(name)
+        | LinkChange::Moved(name)
         | LinkChange::Alias { name, .. }
         | LinkChange::Renamed { from: name, .. }) = change;
         let number = self.0.iter().position(|device| device.is_called(name))?;
@@ -198,7 +199,11 @@ impl Device {
             LinkChange::Removed(_) if self.opened.info.kind == "tap" => {
                 self.now("gone", ": start `ix run` anew")
             }
-            LinkChange::Removed(_) => {
+            // Its queues are the dataplane's, wherever the other end is.
+            LinkChange::Moved(_) if self.opened.info.kind == "tap" => {
+                self.now("elsewhere", ": it goes on in another namespace, where nobody watches it")
+            }
+            LinkChange::Removed(_) | LinkChange::Moved(_) => {
                 (self.gone, self.missing) = (true, 0);
                 self.now("gone", ": packets are lost until there is one of this name again")
             }

@@ -87,7 +87,8 @@ impl Drop for Attachment {
 }
 
 impl Attachment {
-    /// From the next packet on, only what these filters take of `addresses` is ours; none: all of it.
+    /// From the next packet on, only what these filters take of `addresses` is ours; none: all of it. Of
+    /// an interface that is gone nothing is, whatever they say.
     pub fn set_filters(
         &mut self,
         addresses: &[IpAddr],
@@ -97,8 +98,10 @@ impl Attachment {
         let insns = program::xdp_program(&self.sockets, addresses, filters);
         let flags = if self.frags { PROGRAM_XDP_FRAGS } else { 0 };
         let program = Program::load(ProgramKind::Xdp, c"ix_xdp", &insns, flags);
-        let replaced = program.and_then(|program| program.replace_in(self.link.as_fd()));
-        replaced.map_err(|e| bpf_error("change the receive filters of", name, e))
+        match program.and_then(|program| program.replace_in(self.link.as_fd())) {
+            Err(e) if e.raw_os_error() == Some(libc::ENOLINK) => Ok(()),
+            replaced => replaced.map_err(|e| bpf_error("change the receive filters of", name, e)),
+        }
     }
 
     /// Puts the socket of an attached queue into the map.

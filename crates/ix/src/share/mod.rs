@@ -115,12 +115,12 @@ fn vnics(text: &str) -> std::result::Result<usize, String> {
 /// A link of the host has changed: the shared interface, one of the vNICs', or another.
 fn follow(change: &LinkChange, name: &mut String, desk: &mut Desk) -> Result<()> {
     match change {
-        LinkChange::Removed(gone) if gone == name => {
+        LinkChange::Removed(gone) | LinkChange::Moved(gone) if gone == name => {
             let what = format!("the interface {name} is gone");
             let why = "it was removed or moved, and all vNICs are gone with it";
             return Err(Problem::new(what, why).mend("start `ix share` anew when it is back"));
         }
-        LinkChange::Removed(gone) => say(desk.link_gone(gone)),
+        LinkChange::Removed(gone) | LinkChange::Moved(gone) => say(desk.link_gone(gone)),
         // Programs hang on the interface, whatever its name.
         LinkChange::Renamed { from, to } if from == name => {
             say(vec![format!("the interface {from} is called {to} now; all goes on")]);

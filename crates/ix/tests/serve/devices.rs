@@ -11,7 +11,7 @@ use std::process::Command;
 use std::time::Duration;
 
 /// Makes the pair as [`Bed::new`] does.
-fn make_pair(bed: &Bed, queues: u32) {
+pub fn make_pair(bed: &Bed, queues: u32) {
     let end = |name| VethEnd::new(name).queues(queues);
     bed.server.add_veth(&end("ixs0"), &bed.client, &end("ixc0")).expect("a veth pair");
     bed.client.add_address("ixc0", CLIENT, PREFIX).expect("an address");

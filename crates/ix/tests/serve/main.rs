@@ -27,3 +27,4 @@ mod share;
 mod shared_cores;
 mod top;
 mod vnic;
+mod vnic_faults;

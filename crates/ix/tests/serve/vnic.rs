@@ -27,7 +27,7 @@ pub fn ctl(control: PathBuf, args: &[&str]) -> Output {
 
 /// What an operator is answered.
 #[track_caller]
-fn says(service: &Service, args: &[&str]) -> Value {
+pub fn says(service: &Service, args: &[&str]) -> Value {
     let json: Vec<&str> = args.iter().copied().chain(["--json"]).collect();
     let output = ctl(service.control().to_owned(), &json);
     assert!(output.status.success(), "{args:?}: {}", errors(&output));

@@ -1,0 +1,222 @@
+//! What nobody should ask of a vNIC, and links that go under one, on every device: each is a line that
+//! says why or a drop that is counted, and whoever is served does not notice.
+use crate::devices::make_pair;
+use crate::support::command::errors;
+use crate::support::memif::{MemifBed, answer};
+use crate::support::traffic::{Steady, close, echo};
+use crate::support::{Bed, CLIENT, Nic, PATIENCE, SERVICE, Service, connect_to, eventually};
+use crate::vnic::{capability, ctl, refused, says};
+use ix_testbed::Namespace;
+use std::net::UdpSocket;
+
+const FORGED: &str = "0123456789abcdef0123456789abcdef";
+
+/// Asks for all of it, with a capability of another dataplane's; the link carries so much, if that is
+/// known. The service's address is `own`.
+#[track_caller]
+fn asks_for_what_cannot_be(service: &Service, own: &str, foreign: &str, beyond: Option<&str>) {
+    let operator = || service.control().to_owned();
+    let held = format!("tx ip service {own}");
+    let key = capability(&says(service, &["filter", "create", &held, "--holder", "web"]));
+    let stale = says(service, &["filter", "derive", &key])["capability"].clone();
+    let stale = stale.as_str().expect("a capability");
+    says(service, &["filter", "revoke", stale]);
+    let none = "no such capability";
+    for (args, word) in [
+        (
+            &["filter", "create", &format!("tx tcp service {own}:9"), "--holder", "kv"][..],
+            "what web holds",
+        ),
+        (&["filter", "create", "tx eth"], "Linux"),
+        (&["filter", "assign", &key, "--queue", "1"], "has no queue 1"),
+        (&["filter", "create", &held, "--holder", "web", "--queue", "7"], "has no queue 7"),
+        (&["rate", "--queue", "1", "--tx", "1Mbit"], "has no queue 1"),
+        (&["rate", "--tx", "0bit"], "zero"),
+        (&["rate", "--rx", "0pps"], "zero"),
+        (&["rate", "--flow", "0bit"], "zero"),
+        (&["rate", "--queue", "0", "--tx", "0bit"], "zero"),
+        (&["rate", "--tx", "1001Gbit"], "more than there can be"),
+        (&["filter", "remove", "999"], "no filter 999"),
+    ] {
+        let why = refused(operator(), args);
+        assert!(why.contains(word), "{args:?}: {why}");
+    }
+    let readers = service.control().with_extension("ro.sock");
+    for capability in [FORGED, stale, foreign] {
+        for args in [
+            &["filter", "assign", capability, "--queue", "0"][..],
+            &["filter", "derive", capability],
+            &["filter", "revoke", capability],
+        ] {
+            let why = refused(readers.clone(), args);
+            assert!(why.contains(none), "{args:?}: {why}");
+        }
+    }
+    let counted = says(service, &["vnic"])["refused"]["no-capability"].clone();
+    assert_eq!(counted, 9, "each attempt is counted");
+    if let Some(rate) = beyond {
+        for args in [&["rate", "--tx", rate][..], &["rate", "--queue", "0", "--rx", rate]] {
+            let why = refused(operator(), args);
+            assert!(why.contains("more than the link's"), "{args:?}: {why}");
+        }
+    }
+    let empty = format!("rx tcp service {own}:9-1");
+    let empty = ctl(operator(), &["filter", "create", &empty]);
+    assert!(!empty.status.success() && errors(&empty).contains("nothing in it"));
+    let many: Vec<String> = (1..=32).map(|n| format!("tx udp service {own}:{n}")).collect();
+    let many: Vec<&str> = ["filter", "create", "--holder", "web"]
+        .into_iter()
+        .chain(many.iter().map(String::as_str))
+        .collect();
+    let why = refused(operator(), &many);
+    assert!(why.contains("33 tx filters are too many"), "{why}");
+    // What was refused has changed nothing, and what is right is still done.
+    let shown = says(service, &["vnic"]);
+    assert_eq!(shown["filters"].as_array().map(Vec::len), Some(1), "{shown}");
+    assert_eq!(
+        (&shown["tx_rate"], &shown["rx_filtered"]),
+        (&serde_json::Value::Null, &false.into())
+    );
+    says(service, &["filter", "create", &format!("tx udp service {own}:1"), "--holder", "web"]);
+    says(service, &["filter", "remove", "--all"]);
+}
+
+#[test]
+fn what_cannot_be_is_refused_while_others_are_served() {
+    let test = "what_cannot_be_is_refused_while_others_are_served";
+    for nic in Nic::ALL {
+        let Some(bed) = Bed::new(test, nic, 1) else { return };
+        let service = bed.serve(&["100"]);
+        let other = bed.serve_second(&["64"]);
+        let made = says(&other, &["filter", "create", "tx ip service 10.89.0.2"]);
+        let foreign = capability(&made);
+        // A veth says that it carries 10 Gbit/s; a tap's word is nobody's.
+        let beyond = (nic == Nic::Afxdp).then_some("11Gbit");
+        bed.client.run(|| {
+            Steady::during(100, |steady| {
+                asks_for_what_cannot_be(&service, "10.88.0.2", &foreign, beyond);
+                steady.goes_on();
+            });
+        });
+        let stats = service.finish(PATIENCE);
+        for reason in ["tx_foreign_address", "tx_foreign_other", "rx_filtered", "tx_rate"] {
+            assert_eq!(stats.total(&format!("drops.{reason}")), 0, "{nic:?}, {reason}: {stats}");
+        }
+        other.process.terminate();
+    }
+}
+
+/// Two dataplanes that share memory, and no Linux between them. Its socket is only where they met.
+#[test]
+fn what_cannot_be_is_refused_over_shared_memory_too() {
+    let test = "what_cannot_be_is_refused_over_shared_memory_too";
+    let Some(bed) = MemifBed::new(test, 1) else { return };
+    let service = bed.serve("role=server", &["64"]);
+    let asker = bed.ask("role=client", &["--connections", "16", "--seconds", "4"]);
+    service.wait_until("they talk", PATIENCE, |stats| stats.total("rx_packets") > 1000);
+    let made = says(&asker, &["filter", "create", "tx ip service 10.99.0.2"]);
+    asks_for_what_cannot_be(&service, "10.99.0.1", &capability(&made), None);
+    std::fs::remove_file(bed.path()).expect("removed");
+    let result = answer(asker, PATIENCE);
+    assert_eq!(result["errors"], 0, "{result}");
+    let stats = service.finish(PATIENCE);
+    assert_eq!(stats.total("drops.tx_foreign_address"), 0, "{stats}");
+}
+
+/// Filters that change while the interface is away hold when it is back; Linux, which has the same
+/// address, keeps the rest.
+#[test]
+fn filters_hold_when_an_interface_comes_back() {
+    let test = "filters_hold_when_an_interface_comes_back";
+    let Some(bed) = Bed::new(test, Nic::Afxdp, 1) else { return };
+    let elsewhere = Namespace::new().expect("a namespace");
+    let (namespace, link) = bed.service_link();
+    // Who asks for the address hears IX; Linux cannot ask in its name, so it is told.
+    let give_linux_the_address = || {
+        namespace.add_address(link, *SERVICE.ip(), 16).expect("an address");
+        namespace.add_neighbour(link, CLIENT, bed.client_mac()).expect("a neighbour");
+    };
+    give_linux_the_address();
+    let parts =
+        "[vnic]\nfilters = [\"rx tcp service 10.88.0.2:7\", \"tx tcp service 10.88.0.2:7\"]\n";
+    let echo_file = crate::support::build_echo();
+    let service = bed.start_before(parts, &[echo_file.to_str().expect("text"), "64"]);
+    service.process.wait_for("ready", PATIENCE);
+    let mut stream = bed.connect();
+    echo(&mut stream, 0, 64);
+    let server = namespace.run(|| UdpSocket::bind((*SERVICE.ip(), 99))).expect("Linux' own port");
+    server.set_read_timeout(Some(PATIENCE)).expect("timeout");
+    for (round, port) in [(1, 51), (2, 52)] {
+        match round {
+            1 => namespace.delete_link(link).expect("removed"),
+            _ => namespace.move_link(link, &elsewhere).expect("moved"),
+        }
+        service.process.wait_for_nth(&format!("ix: link {link} is gone"), round, PATIENCE);
+        let filter = format!("rx udp service 10.88.0.2:{port}");
+        says(&service, &["filter", "create", &filter]);
+        match round {
+            1 => make_pair(&bed, 1),
+            _ => {
+                elsewhere.move_link(link, namespace).expect("moved back");
+                namespace.set_up(link, true).expect("up");
+            }
+        }
+        give_linux_the_address();
+        service.process.wait_for_nth(&format!("ix: link {link} is up again"), round, PATIENCE);
+        echo(&mut stream, round as u64, 64);
+        let client = bed.client.run(|| UdpSocket::bind((CLIENT, 0))).expect("a socket");
+        let before = service.stats().total("drops.udp_no_socket");
+        eventually("what the new filter takes comes to the dataplane", || {
+            let _ = client.send_to(b"ours", (*SERVICE.ip(), port));
+            service.stats().total("drops.udp_no_socket") > before
+        });
+        client.send_to(b"hello", (*SERVICE.ip(), 99)).expect("sends");
+        assert_eq!(server.recv(&mut [0; 16]).expect("Linux hears its own"), 5);
+    }
+    let said = service.process.said();
+    assert!(!said.iter().any(|line| line.contains("cannot")), "{said:#?}");
+    close(stream);
+    service.process.terminate();
+}
+
+/// A tap's queues are the dataplane's wherever its other end is; its filters go along.
+#[test]
+fn a_tap_may_be_moved_to_another_namespace() {
+    let Some(bed) = Bed::new("a_tap_may_be_moved_to_another_namespace", Nic::Tap, 1) else {
+        return;
+    };
+    let mut service = bed.serve(&["64"]);
+    let (here, link) = bed.service_link();
+    let mut stream = bed.connect();
+    echo(&mut stream, 1, 64);
+    close(stream);
+    let elsewhere = Namespace::new().expect("a namespace");
+    here.move_link(link, &elsewhere).expect("moved");
+    let line = service.process.wait_for(&format!("ix: link {link} is elsewhere"), PATIENCE);
+    assert!(line.contains("another namespace"), "{line}");
+    elsewhere.add_address(link, CLIENT, 16).expect("an address");
+    elsewhere.set_up(link, true).expect("up");
+    let made = says(&service, &["filter", "create", "tx tcp service 10.88.0.2:7"]);
+    let mut stream = elsewhere.run(|| connect_to(SERVICE));
+    echo(&mut stream, 2, 64);
+    says(&service, &["filter", "revoke", &capability(&made)]);
+    let wire = elsewhere.run(|| UdpSocket::bind((CLIENT, 0))).expect("a socket");
+    let held = "drops.tx_foreign_address";
+    eventually("what is not its own any more is counted", || {
+        // Answered by what may not leave.
+        let _ = wire.send_to(b"closed", (*SERVICE.ip(), 9));
+        let stats = service.stats();
+        stats.total(held) + stats.total("drops.tx_foreign_other") > 0
+    });
+    says(&service, &["filter", "remove", "--all"]);
+    echo(&mut stream, 3, 64);
+    close(stream);
+    elsewhere.move_link(link, here).expect("moved back");
+    here.add_address(link, CLIENT, 16).expect("an address");
+    here.set_up(link, true).expect("up");
+    let is_back = format!("ix: link {link} is up");
+    eventually("it is back", || service.process.said().last() == Some(&is_back));
+    close(bed.connect());
+    service.process.check();
+    service.finish(PATIENCE);
+}
