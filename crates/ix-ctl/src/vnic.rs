@@ -299,6 +299,7 @@ impl Vnic {
         value["queues"] = self.queues.into();
         value["filters"] = filters.into();
         value["filters_max"] = self.registry.policy().filters_max.into();
+        value["derived_of_a_holder_max"] = self.registry.policy().derived_max.into();
         value["filters_of_a_direction_max"] = FILTERS_MAX.into();
         let held = |d| self.filtered.contains(&d);
         value["rx_filtered"] = held(Direction::Receive).into();

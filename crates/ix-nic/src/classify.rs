@@ -152,7 +152,8 @@ pub(crate) fn ask(a: &mut Assembler, filter: &Filter, taken: Label) {
     a.place(next_filter);
 }
 
-/// Goes to `inside` or `outside`, as the field's value lies.
+/// Goes to `inside` or `outside`, as the field's value lies. With one jump for all ranges: the kernel
+/// follows each way that a program can go, and of several lists there would be very many.
 pub(crate) fn ask_ranges(
     a: &mut Assembler,
     slot: i16,
@@ -160,17 +161,34 @@ pub(crate) fn ask_ranges(
     inside: Label,
     outside: Label,
 ) {
-    let (value, bound) = (Reg::R4, Reg::R5);
+    let (value, bound, beyond, all) = (Reg::R4, Reg::R5, Reg::R2, Reg::R3);
     a.load(Size::Double, value, Reg::R10, slot);
-    for (low, high) in values.as_slice() {
-        let next_range = a.label();
-        a.mov_imm64(bound, *low);
-        a.jump_lt(value, bound, next_range);
-        a.mov_imm64(bound, *high);
-        a.jump_le(value, bound, inside);
-        a.place(next_range);
+    for (number, (low, high)) in values.as_slice().iter().enumerate() {
+        // Negative where the value lies below the one or above the other.
+        a.mov(beyond, value);
+        constant(a, bound, *low);
+        a.sub(beyond, bound);
+        constant(a, bound, *high);
+        a.sub(bound, value);
+        a.or(beyond, bound);
+        match number {
+            0 => a.mov(all, beyond),
+            _ => a.and(all, beyond),
+        }
     }
-    a.jump(outside);
+    match values.is_empty() {
+        true => a.jump(outside),
+        false => a.jump_negative(all, outside),
+    }
+    a.jump(inside);
+}
+
+/// `dst =` a value of a field or beyond, which all have less than 64 bits.
+fn constant(a: &mut Assembler, dst: Reg, value: u64) {
+    match i32::try_from(value) {
+        Ok(value) => a.mov_imm(dst, value),
+        Err(_) => a.mov_imm64(dst, value.min(i64::MAX as u64)),
+    }
 }
 
 /// Lays an Ethernet address out.
@@ -265,6 +283,41 @@ mod tests {
             "rx eth peer 02:00:00:00:00:02-02:00:00:00:00:05 vlan none,2",
         ]);
         prop::collection::vec(texts.prop_map(|text| text.parse().expect(text)), 0..4)
+    }
+
+    /// As many filters as a shared interface has, as long as they can be: the kernel takes them.
+    #[test]
+    fn the_kernel_takes_many_long_lists() {
+        let list = |part: &dyn Fn(usize) -> String| (0..16).map(part).collect::<Vec<_>>().join(",");
+        let filter = |n: usize| {
+            let address = list(&|i| format!("10.{}.{n}.10-10.{}.{n}.20", 100 + i, 100 + i));
+            let port = list(&|i| format!("{}-{}", 1000 * (i + 1), 1000 * (i + 1) + n));
+            let mac = list(&|i| format!("02:00:00:{n:02x}:00:{:02x}", 2 * i));
+            let vlan = list(&|i| (2 * i).to_string());
+            let text = format!(
+                "rx tcp service {address}:{port} peer {address}:{port} service-mac {mac} \
+                 peer-mac {mac} vlan {vlan},none"
+            );
+            let text = text.replace("30,none", "none");
+            text.parse::<Filter>().expect("a filter")
+        };
+        let filters: Vec<Filter> = (0..128).map(filter).collect();
+        let program = match judge(&filters) {
+            Err(e) if e.raw_os_error() == Some(libc::EPERM) => {
+                eprintln!("SKIPPED the_kernel_takes_many_long_lists: {e}; run it as root");
+                return;
+            }
+            other => other.expect("the verifier takes it"),
+        };
+        for (n, port, verdict) in
+            [(0, 1000u16, 1), (127, 16_127, 1), (127, 16_128, 2), (127, 17_000, 2)]
+        {
+            let mut frame = vec![2, 0, 0, n, 0, 30, 2, 0, 0, n, 0, 0, 8, 0];
+            frame.extend([0x45, 0, 0, 40, 0, 0, 0, 0, 64, 6, 0, 0, 10, 100, n, 10, 10, 115, n, 20]);
+            frame.extend([port.to_be_bytes(), 1000u16.to_be_bytes()].concat());
+            frame.resize(80, 0);
+            assert_eq!(program.test_run(&frame).expect("it runs"), verdict, "{n} {port}");
+        }
     }
 
     #[test]

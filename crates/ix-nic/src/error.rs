@@ -30,6 +30,8 @@ pub enum OpenError {
     ModeRefused { name: String, mode: &'static str, source: io::Error },
     /// A memif client has no packet memory to share.
     SharedMemory { name: String, why: &'static str },
+    /// The kernel takes no program that long.
+    TooManyFilters { action: &'static str, name: String },
     /// Another error of the system.
     System { action: &'static str, name: String, source: io::Error },
 }
@@ -92,6 +94,13 @@ impl fmt::Display for OpenError {
             }
             ModeRefused { name, mode, source } => {
                 write!(f, "`{name}` refuses mode={mode} ({source}); leave mode= out")
+            }
+            TooManyFilters { action, name } => {
+                write!(
+                    f,
+                    "cannot {action} `{name}`: the filters together are more than the kernel "
+                )?;
+                write!(f, "takes in one program; take fewer, or shorter lists")
             }
             SharedMemory { name, why } => {
                 write!(f, "cannot share packet memory over memif `{name}`: {why}")

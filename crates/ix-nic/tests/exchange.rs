@@ -315,6 +315,40 @@ fn what_is_revoked_is_linux_s_with_the_next_packet() {
     drop(linux);
 }
 
+/// The kernel takes no end of filters: what is too much is refused by name, and what was in force stays.
+#[test]
+fn more_filters_than_the_kernel_takes_are_refused() {
+    let Some(mut net) = Net::new("more_filters_than_the_kernel_takes_are_refused") else { return };
+    net.grant(&[0, 1]);
+    let list = |part: &dyn Fn(usize) -> String| (0..16).map(part).collect::<Vec<_>>().join(",");
+    let long = |direction: &str, n: usize| -> Filter {
+        let address = |low: usize| {
+            list(&|i| {
+                format!("10.{}.{}.{low}-10.{}.{}.{}", 100 + i, n % 250, 100 + i, n % 250, low + 9)
+            })
+        };
+        let port = list(&|i| format!("{}-{}", 1000 * (i + 1), 1000 * (i + 1) + n / 250));
+        let (ours, theirs) = (address(10), address(30));
+        format!("{direction} udp service {ours}:{port} peer {theirs}:{port}").parse().unwrap()
+    };
+    let near = net.tenants[1].near.clone();
+    let rules: Vec<_> = (0..1500).map(|n| (long("rx", n), near.clone())).collect();
+    let refused = net.exchange.set_receive(&rules).unwrap_err().to_string();
+    assert!(refused.contains("take fewer, or shorter lists"), "{refused}");
+    let filters: Vec<_> = (0..1500).map(|n| long("tx", n)).collect();
+    let refused = net.exchange.set_transmit(&near, &filters).unwrap_err().to_string();
+    assert!(refused.contains(&near) && refused.contains("take fewer"), "{refused}");
+    // As many as `ix share` grants it does take, and others are served then as before.
+    let first = net.tenants[0].near.clone();
+    let own: Filter = "rx udp service 10.9.0.2:7".parse().unwrap();
+    let mut rules: Vec<_> = rules.into_iter().take(127).collect();
+    rules.push((own, first));
+    let served = net.serve(|linux| asks(linux, [10, 9, 0, 2]));
+    assert!(served, "what was in force is");
+    net.exchange.set_receive(&rules).unwrap();
+    assert!(net.serve(|linux| asks(linux, [10, 9, 0, 2])));
+}
+
 /// The first thing that is done when a vNIC ends, long before its filters leave the program.
 #[test]
 fn what_is_cut_is_linux_s_at_once() {

@@ -25,8 +25,11 @@ pub struct Policy {
     pub vnics_max: usize,
     /// Queue pairs of one vNIC.
     pub queues_max: usize,
-    /// Filters, derived ones included.
+    /// Filters that operators grant.
     pub filters_max: usize,
+    /// Filters that are derived from those of one holder: whoever has a capability can use up no more
+    /// than these.
+    pub derived_max: usize,
     /// Whether what is granted may overlap with what somebody else holds, or Linux. Who holds longer
     /// gets the packet then.
     pub may_overlap: bool,
@@ -34,7 +37,13 @@ pub struct Policy {
 
 impl Default for Policy {
     fn default() -> Policy {
-        Policy { vnics_max: 16, queues_max: 8, filters_max: 128, may_overlap: false }
+        Policy {
+            vnics_max: 16,
+            queues_max: 8,
+            filters_max: 128,
+            derived_max: 32,
+            may_overlap: false,
+        }
     }
 }
 
@@ -58,6 +67,8 @@ pub enum Refusal {
     Queues(usize, usize),
     /// So many filters there are already.
     TooManyFilters(usize),
+    /// So many filters are derived from this holder's already.
+    TooManyDerived(String, usize),
     /// No packet belongs to the filter.
     Empty,
     /// Somebody holds a filter that it overlaps with.
@@ -99,6 +110,10 @@ impl fmt::Display for Refusal {
             Refusal::TooManyFilters(most) => {
                 write!(f, "there are {most} filters, as many as may be")
             }
+            Refusal::TooManyDerived(holder, most) => write!(
+                f,
+                "{most} filters are derived from what {holder} holds, as many as may be: revoke one"
+            ),
             Refusal::Empty => f.write_str("no packet belongs to the filter"),
             Refusal::Held { holder, filter } => {
                 write!(f, "it overlaps with what {holder} holds: {filter}")
@@ -265,7 +280,13 @@ impl Registry {
         filter: Filter,
         key: Capability,
     ) -> Result<FilterId, Refusal> {
-        self.check_room(&filter)?;
+        let granted = self.filters.values().filter(|held| held.parent.is_none());
+        if granted.count() >= self.policy.filters_max {
+            return Err(Refusal::TooManyFilters(self.policy.filters_max));
+        }
+        if filter.is_empty() {
+            return Err(Refusal::Empty);
+        }
         if !self.policy.may_overlap {
             self.check_free(holder, &filter)?;
         }
@@ -288,8 +309,14 @@ impl Registry {
         if !whole.contains(&filter) {
             return Err(Refusal::Wider(whole.clone()));
         }
+        if filter.is_empty() {
+            return Err(Refusal::Empty);
+        }
+        let is_theirs = |held: &&Held| held.parent.is_some() && held.holder == *holder;
+        if self.filters.values().filter(is_theirs).count() >= self.policy.derived_max {
+            return Err(Refusal::TooManyDerived(holder.clone(), self.policy.derived_max));
+        }
         let (holder, depth, parent) = (holder.clone(), depth + 1, Some(parent));
-        self.check_room(&filter)?;
         let (assigned, queue) = (None, None);
         Ok(self.insert(Held { filter, holder, key, parent, depth, assigned, queue }))
     }
@@ -410,13 +437,6 @@ impl Registry {
             queue: held.queue,
         };
         self.filters.iter().map(view).collect()
-    }
-
-    fn check_room(&self, filter: &Filter) -> Result<(), Refusal> {
-        if self.filters.len() >= self.policy.filters_max {
-            return Err(Refusal::TooManyFilters(self.policy.filters_max));
-        }
-        if filter.is_empty() { Err(Refusal::Empty) } else { Ok(()) }
     }
 
     /// Refuses what is Linux's or somebody else's.

@@ -98,7 +98,8 @@ fn a_filter_is_assigned_to_a_queue_that_there_is_and_flows_to_none() {
 
 #[test]
 fn limits_and_names_are_kept() {
-    let policy = Policy { vnics_max: 2, queues_max: 4, filters_max: 2, may_overlap: false };
+    let policy =
+        Policy { vnics_max: 2, queues_max: 4, filters_max: 2, derived_max: 2, may_overlap: false };
     let mut registry = Registry::new(policy);
     assert_eq!(registry.create_vnic("a", 0, key(1)), Err(Refusal::Queues(0, 4)));
     assert_eq!(registry.create_vnic("a", 5, key(1)), Err(Refusal::Queues(5, 4)));
@@ -114,7 +115,28 @@ fn limits_and_names_are_kept() {
     registry.grant("a", filter("rx tcp service 10.0.0.5:2"), key(5)).expect("two");
     let third = registry.grant("a", filter("rx tcp service 10.0.0.5:3"), key(6));
     assert_eq!(third, Err(Refusal::TooManyFilters(2)));
-    assert_eq!(registry.derive(&key(4), None, key(6)), Err(Refusal::TooManyFilters(2)));
+}
+
+/// Whoever has a capability uses up what is its holder's, and nobody else's.
+#[test]
+fn derived_filters_are_their_holders_to_use_up() {
+    let policy = Policy { filters_max: 3, derived_max: 2, ..Policy::default() };
+    let mut registry = Registry::new(policy);
+    registry.grant("a", filter("rx tcp service 10.0.0.5"), key(1)).expect("granted");
+    registry.grant("b", filter("rx tcp service 10.0.0.6"), key(2)).expect("granted");
+    registry.derive(&key(1), None, key(3)).expect("one");
+    // Handed on: whoever has that derives from what `a` holds all the same.
+    registry.derive(&key(3), None, key(4)).expect("two");
+    for from in [1, 3, 4] {
+        let refusal = registry.derive(&key(from), None, key(5));
+        assert_eq!(refusal, Err(Refusal::TooManyDerived("a".to_owned(), 2)), "{from}");
+    }
+    registry.derive(&key(2), None, key(5)).expect("another's");
+    registry.grant("c", filter("rx tcp service 10.0.0.7"), key(6)).expect("granted");
+    let fourth = registry.grant("c", filter("rx tcp service 10.0.0.8"), key(7));
+    assert_eq!(fourth, Err(Refusal::TooManyFilters(3)));
+    registry.revoke(&key(3)).expect("both");
+    registry.derive(&key(1), None, key(7)).expect("there is room again");
 }
 
 #[test]

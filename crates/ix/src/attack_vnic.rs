@@ -7,6 +7,7 @@ mod queues;
 use ix_cli::problem::{Problem, Result};
 use ix_ctl::control::{Client, Request, VnicDevice, read_only};
 use ix_testbed::{Namespace, PacketSocket, VethEnd};
+use ix_vnic::Policy;
 use serde_json::{Value, json};
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
@@ -309,6 +310,17 @@ impl Stage {
             "the operators' socket",
             &outcome(&self.control, &delete),
         ));
+        // Until it is told that it has enough: are there any left for others?
+        let mut derived = 0;
+        while derived <= Policy::default().filters_max && ask(&part).succeeded {
+            derived += 1;
+        }
+        let next = operator(&create(Ipv4Addr::new(10, 66, 0, 14), "late")?);
+        let used_up = Outcome {
+            succeeded: !next.succeeded,
+            detail: format!("{derived} derived, and then a filter for another: {}", next.detail),
+        };
+        rows.push(row("use up all filters by deriving them", &used_up, "deriving one", &by_right));
         Ok(rows)
     }
 }

@@ -278,6 +278,7 @@ pub(crate) fn bpf_error(what: &'static str, name: &str, error: io::Error) -> Ope
             name: name.to_owned(),
             needs: "CAP_BPF and CAP_NET_ADMIN outside of any user namespace",
         },
+        Some(libc::E2BIG) => OpenError::TooManyFilters { action: what, name: name.to_owned() },
         _ => OpenError::system(what, name, error),
     }
 }

@@ -223,36 +223,30 @@ impl Desk {
     fn grant(&mut self, filters: &[Filter], holder: &str, vnic: Option<&str>) -> Answer {
         self.registry.set_linux(linux_addresses());
         let vnic = vnic.map(|name| self.registry.vnic_named(name).map_err(refuse)).transpose()?;
-        let mut made: Vec<(FilterId, Value)> = Vec::new();
-        let mut outcome = Ok(());
-        for filter in filters {
-            match self.grant_one(filter, holder, vnic) {
-                Ok(one) => made.push(one),
-                Err(refusal) => {
-                    outcome = Err(refusal);
-                    break;
-                }
-            }
-        }
-        if let Err(refusal) = outcome.and_then(|()| self.apply()) {
-            made.iter().for_each(|(id, _)| drop(self.registry.revoke_by_id(*id)));
-            self.apply()?;
-            return Err(refusal);
-        }
-        Ok(json!({ "filters": made.into_iter().map(|(_, value)| value).collect::<Vec<_>>() }))
+        self.attempt(|registry| {
+            let grant = |filter: &Filter| {
+                let key = draw().map_err(Refusal::Vnic)?;
+                let id = registry.grant(holder, filter.clone(), key.clone()).map_err(refuse)?;
+                registry.assign_by_id(id, vnic).map_err(refuse)?;
+                let text = filter.to_string();
+                Ok(json!({ "filter": id.0, "text": text, "capability": key.reveal() }))
+            };
+            let made = filters.iter().map(grant).collect::<Result<Vec<Value>, Refusal>>()?;
+            Ok(json!({ "filters": made }))
+        })
     }
 
-    fn grant_one(
-        &mut self,
-        filter: &Filter,
-        holder: &str,
-        vnic: Option<VnicId>,
-    ) -> Result<(FilterId, Value), Refusal> {
-        let key = draw().map_err(Refusal::Vnic)?;
-        let id = self.registry.grant(holder, filter.clone(), key.clone()).map_err(refuse)?;
-        self.registry.assign_by_id(id, vnic).map_err(refuse)?;
-        let text = filter.to_string();
-        Ok((id, json!({ "filter": id.0, "text": text, "capability": key.reveal() })))
+    /// All of a change or nothing of it, also where the kernel does not take it: who asks for too much
+    /// leaves nothing behind that the next change would fail by.
+    fn attempt(&mut self, change: impl FnOnce(&mut Registry) -> Answer) -> Answer {
+        let before = self.registry.clone();
+        let outcome = change(&mut self.registry);
+        let outcome = outcome.and_then(|answer| self.apply().map(|()| answer));
+        if outcome.is_err() {
+            self.registry = before;
+            self.apply()?;
+        }
+        outcome
     }
 
     /// Puts what the registry says into the kernel.
@@ -313,6 +307,7 @@ impl Desk {
                 "vnics": policy.vnics_max,
                 "queues": policy.queues_max,
                 "filters": policy.filters_max,
+                "derived_of_a_holder": policy.derived_max,
                 "overlap": policy.may_overlap,
             },
             "linux": linux_addresses(),
@@ -355,10 +350,12 @@ impl Desk {
                 Ok(json!({ "filter": id.0, "capability": key.reveal() }))
             }
             Request::FilterAssign { capability: filter, vnic: Some(vnic), queue: None } => {
-                let vnic = self.registry.vnic_of(&capability(vnic)?).map_err(refuse)?;
-                let id = self.registry.assign(&capability(filter)?, vnic).map_err(refuse)?;
-                self.apply()?;
-                Ok(json!({ "filter": id.0 }))
+                let (filter, vnic) = (capability(filter)?, capability(vnic)?);
+                self.attempt(|registry| {
+                    let vnic = registry.vnic_of(&vnic).map_err(refuse)?;
+                    let id = registry.assign(&filter, vnic).map_err(refuse)?;
+                    Ok(json!({ "filter": id.0 }))
+                })
             }
             Request::FilterRevoke { capability: what } => {
                 let gone = self.registry.revoke(&capability(what)?).map_err(refuse)?;

@@ -55,7 +55,7 @@ pub struct ShareArgs {
     /// Queue pairs of a vNIC at most
     #[arg(long, value_name = "N", default_value_t = Policy::default().queues_max)]
     pub queues: usize,
-    /// Filters at most
+    /// Filters that are granted, at most; of each holder's 32 more may be derived
     #[arg(long, value_name = "N", default_value_t = Policy::default().filters_max)]
     pub filters: usize,
     /// Filters may overlap with others' and with Linux: who holds longer gets the packet
@@ -85,6 +85,7 @@ pub fn main(args: &ShareArgs) -> Result<()> {
         queues_max: args.queues,
         filters_max: args.filters,
         may_overlap: args.overlap,
+        ..Policy::default()
     };
     let mut desk = Desk::new(here, exchange, policy);
     eprintln!("ix: sharing {name}; ask with `ix ctl vnic --control {}`", path.display());

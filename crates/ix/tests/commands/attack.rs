@@ -103,7 +103,7 @@ fn no_tenant_can_be_another_or_have_what_is_anothers() {
     assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
     let report: serde_json::Value = serde_json::from_str(&text).expect("JSON");
     let rows = report["rows"].as_array().expect("rows");
-    assert_eq!(rows.len(), 27, "{text}");
+    assert_eq!(rows.len(), 28, "{text}");
     for row in rows {
         assert!(row["refused"] == true && row["control_succeeds"] == true, "{row}");
     }
