@@ -1,7 +1,7 @@
 //! Programs in C on IX: the example of `libix-c`, the raw contract, and every function of the event
 //! loop, with real Linux at the other end.
 
-use crate::support::raw::Raw;
+use crate::support::raw::{Raw, ring_doorbells};
 use crate::support::stats::Stats;
 use crate::support::traffic::{close, echo};
 use crate::support::{
@@ -221,6 +221,17 @@ fn a_program_in_c_brings_its_own_protocol() {
             let (status, said) = service.process.wait(PATIENCE);
             assert!(status.success(), "{words:?}: {said:#?}");
         }
+    }
+}
+
+/// As from Rust (`every_doorbell_rings`).
+#[test]
+fn every_doorbell_rings_in_c() {
+    let test = "every_doorbell_rings_in_c";
+    let Some(program) = compile(test, &["cc"], "tests/programs/bells.c") else { return };
+    for nic in Nic::ALL {
+        let Some(bed) = Bed::new(test, nic, 1) else { return };
+        ring_doorbells(&bed, bed.start(&[program.to_str().expect("text")]));
     }
 }
 

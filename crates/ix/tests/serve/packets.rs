@@ -2,7 +2,7 @@
 use crate::support;
 use crate::support::command::errors;
 use crate::support::frames::{self, Macs};
-use crate::support::raw::Raw;
+use crate::support::raw::{Raw, ring_doorbells};
 use crate::support::{Bed, Nic, PATIENCE, SERVICE, Service, eventually};
 use libix::control::{Capability, Control, ControlError, Granted};
 use std::process::Command;
@@ -184,6 +184,17 @@ pub fn is_answered_on_the_wire(bed: &Bed) {
     };
     assert_eq!(answered[..6], own);
     assert_eq!(answered[14..26], answer(b"wire", 23));
+}
+
+/// Callbacks, eventfds and signals; for what came, what came for the queue of high priority, and what was
+/// sent; and waiting for several queues at once.
+#[test]
+fn every_doorbell_rings() {
+    for nic in Nic::ALL {
+        let Some(bed) = Bed::new("every_doorbell_rings", nic, 1) else { return };
+        let program = support::build_program("ix-frames").with_file_name("ix-doorbells");
+        ring_doorbells(&bed, bed.start(&[program.to_str().expect("text")]));
+    }
 }
 
 /// An idle program sleeps, and a packet wakes it. Printed, not asserted: how long that takes is the

@@ -1,5 +1,5 @@
 //! Packets of no protocol that Linux knows, out of a raw socket.
-use super::{Bed, PATIENCE, SERVICE};
+use super::{Bed, PATIENCE, SERVICE, Service};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
@@ -12,10 +12,15 @@ pub struct Raw(OwnedFd);
 impl Raw {
     /// Opens one where the clients are, towards the service.
     pub fn open(bed: &Bed) -> Raw {
+        Raw::open_for(bed, IP_PROTOCOL)
+    }
+
+    /// The same for another protocol.
+    pub fn open_for(bed: &Bed, protocol: u8) -> Raw {
         bed.client.run(|| {
             // SAFETY: a plain system call; the descriptor that it answers is nobody else's.
             let fd = unsafe {
-                let fd = libc::socket(libc::AF_INET, libc::SOCK_RAW, IP_PROTOCOL.into());
+                let fd = libc::socket(libc::AF_INET, libc::SOCK_RAW, protocol.into());
                 assert!(fd >= 0, "a raw socket: {}", std::io::Error::last_os_error());
                 OwnedFd::from_raw_fd(fd)
             };
@@ -74,4 +79,41 @@ impl Raw {
             assert!(Instant::now() < end, "no answer");
         }
     }
+}
+
+/// Gives a program that listens to doorbells what it asks for: a packet for either queue (`both`), and
+/// then SIGUSR2, or one for the usual queue alone (`one`). It must end well.
+#[track_caller]
+pub fn ring_doorbells(bed: &Bed, service: Service) {
+    service.process.wait_for("ready", PATIENCE);
+    let [usual, high] = [IP_PROTOCOL, IP_PROTOCOL + 1].map(|number| Raw::open_for(bed, number));
+    let program = service.program();
+    let (mut done, end) = (0, Instant::now() + PATIENCE);
+    loop {
+        let said = service.process.said();
+        let asked: Vec<&str> = said.iter().map(String::as_str).collect();
+        let asked: Vec<&&str> =
+            asked.iter().filter(|line| ["both", "one", "ok"].contains(line)).collect();
+        match asked.get(done) {
+            Some(&&"both") => {
+                usual.send(b"usual");
+                high.send(b"high");
+                // SAFETY: plain system call, about a program that runs.
+                unsafe { libc::kill(program, libc::SIGUSR2) };
+                done += 1;
+            }
+            Some(&&"one") => {
+                usual.send(b"usual");
+                done += 1;
+            }
+            Some(_) => break,
+            None => {
+                let goes_on = Instant::now() < end && super::process::is_alive(program);
+                assert!(goes_on, "{}", service.process);
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+    }
+    let (status, said) = service.process.wait(PATIENCE);
+    assert!(status.success(), "{said:#?}");
 }
