@@ -16,6 +16,8 @@ const QUEUE_MAX: usize = 64;
 const BEGIN_MS: u64 = BEGIN_US / 1000;
 /// What was begun ends, or is undone, within this time after that.
 const FINISH_MS: u64 = 1_000;
+/// What a command begins with that sets the vNIC's filters and rates.
+const GATE: &str = "gate ";
 /// Between tries to hand a command over while the channel is full.
 const RETRY_MS: u64 = 10;
 
@@ -57,6 +59,23 @@ impl Commands {
             return reply(&Outcome::Refused(why));
         }
         self.queue.push_back(Order { line, fd, reply });
+    }
+
+    /// The same with what the vNIC may send and receive from now on. That is a state: a newer one stands
+    /// for one that still waits, and none is refused, for nothing else would ever undo what was before.
+    pub fn submit_gate(&mut self, gate: String, reply: Reply) {
+        let line = format!("{GATE}{gate}");
+        match self.queue.iter_mut().find(|order| order.line.starts_with(GATE)) {
+            Some(order) => {
+                order.line = line;
+                let first = std::mem::replace(&mut order.reply, Box::new(|_| {}));
+                order.reply = Box::new(move |outcome| {
+                    first(outcome);
+                    reply(outcome);
+                });
+            }
+            None => self.queue.push_back(Order { line, fd: None, reply }),
+        }
     }
 
     /// Sends what waits, and gives up what took too long. To be called after
@@ -179,6 +198,34 @@ mod tests {
         assert!(matches!(&log[1], (1, Outcome::TimedOut(why)) if why.contains("nonsense")));
         assert!(matches!(&log[2], (2, Outcome::Refused(why)) if why.contains("gone")));
         assert_eq!(log.len(), 3);
+    }
+
+    #[test]
+    fn of_gates_that_wait_the_newest_is_sent_and_all_hear_of_it() {
+        let (broker, image) = Channel::pair().expect("channel");
+        let (mut commands, log) = (Commands::default(), Log::default());
+        (0..QUEUE_MAX + 1).for_each(|thread| submit(&mut commands, &log, thread));
+        log.take();
+        for number in 0..3 {
+            let log = log.clone();
+            let reply = move |outcome: &Outcome| log.borrow_mut().push((number, outcome.clone()));
+            commands.submit_gate(format!("rate tx {number}Mbit"), Box::new(reply));
+        }
+        assert!(log.borrow().is_empty(), "none is refused");
+        let said = |serial| FromImage::Outcome { serial, line: "done".to_owned() };
+        commands.service(Some(&broker));
+        for serial in 1..=QUEUE_MAX as u64 {
+            assert!(next(&image).is_some_and(|(n, line)| n == serial && line.starts_with("park")));
+            commands.heard(&said(serial), Some(&broker));
+        }
+        log.take();
+        let gate = (QUEUE_MAX as u64 + 1, "gate rate tx 2Mbit".to_owned());
+        assert_eq!(next(&image), Some(gate));
+        // One that comes now is another state.
+        commands.submit_gate("none rx".to_owned(), Box::new(|_| {}));
+        commands.heard(&said(QUEUE_MAX as u64 + 1), Some(&broker));
+        assert_eq!(log.take().iter().map(|(number, _)| *number).collect::<Vec<_>>(), [0, 1, 2]);
+        assert_eq!(next(&image).map(|(_, line)| line), Some("gate none rx".to_owned()));
     }
 
     #[test]

@@ -232,7 +232,7 @@ impl Vnic {
         let before = self.gate();
         self.link_rates = rates;
         let gate = self.gate();
-        (gate != before).then(|| format!("gate {gate}"))
+        (gate != before).then(|| gate.to_string())
     }
 
     fn check(&self, rate: Rate) -> Result<Rate, String> {
@@ -318,7 +318,7 @@ impl Vnic {
 
     fn changed(&mut self, answer: Value) -> Change {
         self.changed = true;
-        Change { answer, gate: Some(format!("gate {}", self.gate())) }
+        Change { answer, gate: Some(self.gate().to_string()) }
     }
 
     /// What the dataplane is to let pass.
@@ -463,18 +463,15 @@ mod tests {
         let mut vnic = vnic();
         let change = vnic.create(&filters("rx tcp service 10.0.0.5:80"), None, None, vec![]);
         let change = change.expect("granted");
-        assert_eq!(change.gate.as_deref(), Some("gate rx tcp service 10.0.0.5:80"));
+        assert_eq!(change.gate.as_deref(), Some("rx tcp service 10.0.0.5:80"));
         let key = change.answer["filters"][0]["capability"].as_str().expect("a text").to_owned();
         let part = vnic.derive(&key, None).expect("derived");
         assert_eq!(part.gate, change.gate, "the same packets");
         assert_eq!(vnic.revoke("ff").err(), Some(Refusal::NoCapability));
         let gone = vnic.revoke(&key).expect("revoked");
-        assert_eq!(
-            (gone.gate.as_deref(), &gone.answer["revoked"]),
-            (Some("gate none rx"), &json!(2))
-        );
+        assert_eq!((gone.gate.as_deref(), &gone.answer["revoked"]), (Some("none rx"), &json!(2)));
         assert_eq!(vnic.revoke(&key).err(), Some(Refusal::NoCapability), "stale");
-        assert_eq!(vnic.remove(None).expect("lifted").gate.as_deref(), Some("gate "));
+        assert_eq!(vnic.remove(None).expect("lifted").gate.as_deref(), Some(""));
         assert!(!vnic.look().to_string().contains(&key));
     }
 
@@ -514,7 +511,7 @@ mod tests {
     /// What a dataplane reads of a change.
     fn gate_of(change: Result<Change, Refusal>) -> Gate {
         let text = change.expect("fine").gate.expect("a gate");
-        text.strip_prefix("gate ").expect("a command").parse().expect("the dataplane takes it")
+        text.parse().expect("the dataplane takes it")
     }
 
     #[test]
@@ -597,18 +594,18 @@ mod tests {
         let key = key.as_str().expect("a text");
         let gate = |change: Result<Change, Refusal>| change.expect("fine").gate.expect("a gate");
         let whole = "tx tcp service 10.0.0.5:80-90";
-        assert_eq!(gate(vnic.assign(key, Some(1))), format!("gate queue 1 {whole}"));
+        assert_eq!(gate(vnic.assign(key, Some(1))), format!("queue 1 {whole}"));
         // What another filter of the same queue contains adds nothing; at another it does.
         let part = "tx tcp service 10.0.0.5:80";
         let derived = vnic.derive(key, filters(part).pop()).expect("a part");
-        assert_eq!(derived.gate, Some(format!("gate queue 1 {whole}")));
+        assert_eq!(derived.gate, Some(format!("queue 1 {whole}")));
         let part_key = derived.answer["capability"].as_str().expect("a text").to_owned();
-        let both = format!("gate queue 0 {part}; queue 1 {whole}");
+        let both = format!("queue 0 {part}; queue 1 {whole}");
         assert_eq!(gate(vnic.assign(&part_key, Some(0))), both);
-        assert_eq!(gate(vnic.assign(key, None)), format!("gate {whole}"));
+        assert_eq!(gate(vnic.assign(key, None)), whole);
         let beyond = vnic.assign(key, Some(2)).err().expect("refused").to_string();
         assert!(beyond.contains("no queue 2"), "{beyond}");
-        assert_eq!(vnic.revoke(key).expect("its own").gate.as_deref(), Some("gate none tx"));
+        assert_eq!(vnic.revoke(key).expect("its own").gate.as_deref(), Some("none tx"));
         assert_eq!(vnic.assign(key, Some(0)).err(), Some(Refusal::NoCapability), "stale");
     }
 
@@ -628,7 +625,7 @@ mod tests {
         let both = filters("tx udp service 10.0.0.5;rx udp service 10.0.0.5");
         assert!(vnic.create(&both, None, Some(0), vec![]).is_err());
         let change = vnic.rate(None, None, None, None).expect("fine");
-        assert_eq!(change.gate.as_deref(), Some("gate "), "none of them, so nothing is closed");
+        assert_eq!(change.gate.as_deref(), Some(""), "none of them, so nothing is closed");
     }
 
     #[test]
@@ -640,14 +637,14 @@ mod tests {
         assert_eq!(
             change.gate.as_deref(),
             Some(
-                "gate rate tx 10Mbit,burst=3028; queue 1 rate rx 1kpps,burst=3028; \
+                "rate tx 10Mbit,burst=3028; queue 1 rate rx 1kpps,burst=3028; \
                  queue 1 rate tx 2Mbit,burst=3028; queue 1 rate flow 1Mbit,burst=3028"
             )
         );
         assert_eq!(vnic.look()["queue_rates"], json!([change.answer]));
         vnic.rate(Some(1), Some("none"), Some("none"), None).expect("fine");
         let change = vnic.rate(Some(1), None, None, Some("none")).expect("fine");
-        assert_eq!(change.gate.as_deref(), Some("gate rate tx 10Mbit,burst=3028"));
+        assert_eq!(change.gate.as_deref(), Some("rate tx 10Mbit,burst=3028"));
         let beyond = vnic.rate(Some(2), None, Some("1Mbit"), None).err().expect("refused");
         assert!(beyond.to_string().contains("no queue 2: its queues are 0 to 1"), "{beyond}");
         vnic.set_link(Some(1_000_000_000)).expect("what is set is below");
@@ -660,7 +657,7 @@ mod tests {
         let mut vnic = vnic();
         vnic.rate(None, Some("1kpps"), Some("1Mbit"), Some("2Mbit")).expect("fine");
         let change = vnic.rate(None, None, Some("none"), Some("none")).expect("fine");
-        assert_eq!(change.gate.as_deref(), Some("gate rate rx 1kpps,burst=3028"));
+        assert_eq!(change.gate.as_deref(), Some("rate rx 1kpps,burst=3028"));
         vnic.set_link(Some(1_000_000_000)).expect("what is set is below");
         let refusal =
             vnic.rate(None, None, Some("2Gbit"), None).err().expect("refused").to_string();
@@ -668,7 +665,7 @@ mod tests {
         // The link's own rate holds beside ours.
         let told = LinkRates::read("ix tx 5Mbit");
         let gate = vnic.set_link_rates(told).expect("another gate");
-        assert_eq!(gate, "gate rate rx 1kpps,burst=3028; rate tx 5Mbit,burst=3028");
+        assert_eq!(gate, "rate rx 1kpps,burst=3028; rate tx 5Mbit,burst=3028");
         assert_eq!(vnic.set_link_rates(told), None, "the same");
         let part = vnic.set_link_rates(LinkRates::read("ix tx 5Mbit; ix part 3Mbit"));
         assert!(part.is_some_and(|gate| gate.ends_with("rate tx 3Mbit,burst=3028")));

@@ -5,7 +5,9 @@
 //! established are acknowledged and their data kept, timers retransmit, ARP and echo requests are
 //! answered, and the receive ring is refilled. Everything that only the application can go on with
 //! (new connections, ends of connections, datagrams, its timers) waits, and so does the word of what was
-//! received and sent. Flow control does the rest: what nobody takes closes the windows.
+//! received and sent. Flow control does the rest: what nobody takes closes the windows. What the broker
+//! says is heard, for another gate holds from the next cycle on; what it asks of threads they do when they
+//! are back.
 use crate::flow::Holder;
 use crate::handle::FlowId;
 use crate::metrics::Stage;
@@ -54,6 +56,8 @@ impl ElasticThread {
     #[cold]
     pub fn turn_while_away(&mut self, now_us: u64) {
         self.io.metrics.enter(Stage::Poll);
+        // What may not leave any more does not leave from here either.
+        self.io.read_updates(now_us);
         self.io.begin_cycle(now_us);
         self.away.was = true;
         self.io.events.set_muted(true);

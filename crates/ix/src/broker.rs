@@ -406,7 +406,7 @@ impl Running {
         let (before, rates) = (self.vnic.link_rates(), LinkRates::read(text));
         if let Some(gate) = self.vnic.set_link_rates(rates) {
             // A dataplane that is gone needs no rate.
-            self.commands.submit_line(gate, None, Box::new(|_| {}));
+            self.commands.submit_gate(gate, Box::new(|_| {}));
             self.commands.service(self.child.channel());
         }
         let now = rates.limit.map_or("none any more".to_owned(), |rate| rate.to_string());

@@ -84,7 +84,7 @@ impl Backend for Dataplane<'_> {
             return match change {
                 Ok(vnic::Change { answer, gate: None }) => Some(Ok(answer)),
                 Ok(vnic::Change { answer, gate: Some(gate) }) => {
-                    self.commands.submit_line(gate, None, self.reply(ticket, answer));
+                    self.commands.submit_gate(gate, self.reply_of_gate(ticket, answer));
                     None
                 }
                 Err(refusal) => Some(Err(refusal)),
@@ -109,6 +109,19 @@ impl Dataplane<'_> {
                 Outcome::Refused(why) | Outcome::TimedOut(why) => {
                     Err(Refusal::Dataplane(why.clone()))
                 }
+            };
+            answers.push((ticket, answer));
+        })
+    }
+
+    /// The same of filters and rates: they hold from the next cycle on, whenever that is. A dataplane
+    /// that stands still sends nothing before.
+    fn reply_of_gate(&self, ticket: Ticket, done: Value) -> Reply {
+        let answers = self.answers.clone();
+        Box::new(move |outcome: &Outcome| {
+            let answer = match outcome {
+                Outcome::Done | Outcome::TimedOut(_) => Ok(done),
+                Outcome::Refused(why) => Err(Refusal::Dataplane(why.clone())),
             };
             answers.push((ticket, answer));
         })

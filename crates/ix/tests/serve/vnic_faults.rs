@@ -2,12 +2,15 @@
 //! says why or a drop that is counted, and whoever is served does not notice.
 use crate::devices::make_pair;
 use crate::support::command::errors;
+use crate::support::frames::{self, Macs};
 use crate::support::memif::{MemifBed, answer};
 use crate::support::traffic::{Steady, close, echo};
 use crate::support::{Bed, CLIENT, Nic, PATIENCE, SERVICE, Service, connect_to, eventually};
 use crate::vnic::{capability, ctl, refused, says};
-use ix_testbed::Namespace;
+use ix_testbed::{Namespace, PacketSocket};
+use std::io::Write;
 use std::net::UdpSocket;
+use std::time::{Duration, Instant};
 
 const FORGED: &str = "0123456789abcdef0123456789abcdef";
 
@@ -179,6 +182,76 @@ fn filters_hold_when_an_interface_comes_back() {
     service.process.terminate();
 }
 
+/// What filters have kept from leaving.
+fn held_back(service: &Service) -> u64 {
+    let stats = service.stats();
+    let reasons = ["mac", "vlan", "address", "port", "queue", "other"];
+    reasons.iter().map(|reason| stats.total(&format!("drops.tx_foreign_{reason}"))).sum()
+}
+
+/// Whether the service answers a ping now: not one that was sent before.
+fn is_pinged(wire: &PacketSocket, macs: Macs, number: u32) -> bool {
+    let body = number.to_be_bytes();
+    wire.send(&frames::ping(macs, CLIENT, *SERVICE.ip(), &body)).expect("sends");
+    let is_reply = |f: &[u8]| f.len() >= 46 && f[23] == 1 && f[34] == 0 && f[42..46] == body;
+    let end = Instant::now() + Duration::from_millis(100);
+    while Instant::now() < end {
+        let heard = wire.receive(Duration::from_millis(20)).expect("the wire");
+        if heard.is_some_and(|frame| is_reply(&frame)) {
+            return true;
+        }
+    }
+    false
+}
+
+/// A program that computes, so that the guard serves the network in its place, keeps no right by that; nor
+/// does one that stands still and goes on.
+#[test]
+fn who_does_not_come_back_loses_rights_all_the_same() {
+    let test = "who_does_not_come_back_loses_rights_all_the_same";
+    for nic in Nic::ALL {
+        let Some(bed) = Bed::new(test, nic, 1) else { return };
+        let program = crate::support::build_program("ix-attacker").with_file_name("ix-mortal");
+        let service = bed.start(&[program.to_str().expect("text"), "7"]);
+        service.process.wait_for("ready", PATIENCE);
+        let (wire, macs) = (bed.wire(), bed.macs());
+        let key = capability(&says(&service, &["filter", "create", "tx ip service 10.88.0.2"]));
+        let is_away = || service.stats().text("threads.0.state") == "non-responsive";
+        // For ever.
+        bed.connect().write_all(b"c").expect("Linux takes it");
+        let mut number = 0;
+        let mut is_pinged = || {
+            number += 1;
+            is_pinged(&wire, macs, number)
+        };
+        eventually("the guard answers", || is_away() && is_pinged());
+        let before = held_back(&service);
+        says(&service, &["filter", "revoke", &key]);
+        assert!(!is_pinged(), "answered without a right to");
+        assert!(held_back(&service) > before, "counted");
+        assert!(is_away(), "{}", service.stats());
+        // The next one is revoked while the whole program is stopped.
+        let key = capability(&says(&service, &["filter", "create", "tx ip service 10.88.0.2"]));
+        eventually("it may again", &mut is_pinged);
+        let program = service.program();
+        let signal = |number| {
+            // SAFETY: plain system call, about a program that runs.
+            assert_eq!(unsafe { libc::kill(program, number) }, 0);
+        };
+        signal(libc::SIGSTOP);
+        says(&service, &["filter", "revoke", &key]);
+        signal(libc::SIGCONT);
+        let before = held_back(&service);
+        eventually("it hears of it, and answers nobody", || {
+            !is_pinged() && held_back(&service) > before
+        });
+        assert!(!is_pinged(), "answered without a right to");
+        says(&service, &["filter", "remove", "--all"]);
+        eventually("it may again", &mut is_pinged);
+        service.process.signal(libc::SIGKILL);
+    }
+}
+
 /// A tap's queues are the dataplane's wherever its other end is; its filters go along.
 #[test]
 fn a_tap_may_be_moved_to_another_namespace() {
@@ -201,12 +274,11 @@ fn a_tap_may_be_moved_to_another_namespace() {
     echo(&mut stream, 2, 64);
     says(&service, &["filter", "revoke", &capability(&made)]);
     let wire = elsewhere.run(|| UdpSocket::bind((CLIENT, 0))).expect("a socket");
-    let held = "drops.tx_foreign_address";
+    let before = held_back(&service);
     eventually("what is not its own any more is counted", || {
         // Answered by what may not leave.
         let _ = wire.send_to(b"closed", (*SERVICE.ip(), 9));
-        let stats = service.stats();
-        stats.total(held) + stats.total("drops.tx_foreign_other") > 0
+        held_back(&service) > before
     });
     says(&service, &["filter", "remove", "--all"]);
     echo(&mut stream, 3, 64);
