@@ -19,10 +19,7 @@ pub struct ix_control(Control);
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ix_control_open(path: *const c_char) -> *mut ix_control {
     // SAFETY: the caller's promise.
-    let opened = match unsafe { text(path) } {
-        Some(path) => Control::connect(path),
-        None => Err(ControlError::Nonsense),
-    };
+    let opened = must(unsafe { text(path) }).and_then(Control::connect);
     match opened {
         Ok(control) => Box::into_raw(Box::new(ix_control(control))),
         Err(why) => {
@@ -62,7 +59,7 @@ pub unsafe extern "C" fn ix_control_vnic_new(
     // SAFETY: the caller's promise.
     let name = unsafe { text(name) };
     let make = |control: &mut Control| {
-        let name = name.ok_or(ControlError::Nonsense)?;
+        let name = must(name)?;
         let owner = (owner != 0).then_some(owner);
         let made = control.create_vnic(name, queues as usize, owner)?;
         // SAFETY: places of these sizes by the caller's promise.
@@ -93,7 +90,7 @@ pub unsafe extern "C" fn ix_control_vnic_new_tap(
     // SAFETY: the caller's promise.
     let name = unsafe { text(name) };
     let make = |control: &mut Control| {
-        let name = name.ok_or(ControlError::Nonsense)?;
+        let name = must(name)?;
         let made = control.create_tap_vnic(name, (owner != 0).then_some(owner))?;
         // SAFETY: places of these sizes by the caller's promise.
         unsafe {
@@ -117,9 +114,7 @@ pub unsafe extern "C" fn ix_control_vnic_delete(
 ) -> i64 {
     // SAFETY: the caller's promise.
     let name = unsafe { text(name) };
-    let delete = |control: &mut Control| {
-        control.delete_vnic(name.ok_or(ControlError::Nonsense)?).map(|()| 0)
-    };
+    let delete = |control: &mut Control| control.delete_vnic(must(name)?).map(|()| 0);
     // SAFETY: the caller's promise.
     unsafe { with(control, delete) }
 }
@@ -141,8 +136,7 @@ pub unsafe extern "C" fn ix_control_filter(
     // SAFETY: the caller's promise.
     let (filter, holder, vnic) = unsafe { (text(filter), text(holder), text(vnic)) };
     let grant = |control: &mut Control| {
-        let filter = filter.ok_or(ControlError::Nonsense)?;
-        let made = control.create_filters(&[filter], holder, vnic)?;
+        let made = control.create_filters(&[must(filter)?], holder?, vnic?)?;
         let made = made.first().ok_or(ControlError::Nonsense)?;
         // SAFETY: a place of this size by the caller's promise.
         unsafe { write(made.capability.reveal(), capability, CAPABILITY_BYTES) };
@@ -168,8 +162,7 @@ pub unsafe extern "C" fn ix_control_filter_of_queue(
     // SAFETY: the caller's promise.
     let (filter, holder) = unsafe { (text(filter), text(holder)) };
     let grant = |control: &mut Control| {
-        let filter = filter.ok_or(ControlError::Nonsense)?;
-        let made = control.create_filters_of_queue(&[filter], holder, queue as usize)?;
+        let made = control.create_filters_of_queue(&[must(filter)?], holder?, queue as usize)?;
         let made = made.first().ok_or(ControlError::Nonsense)?;
         // SAFETY: a place of this size by the caller's promise.
         unsafe { write(made.capability.reveal(), capability, CAPABILITY_BYTES) };
@@ -194,7 +187,7 @@ pub unsafe extern "C" fn ix_control_derive(
     // SAFETY: the caller's promise.
     let (from, part) = unsafe { (capability_at(from), text(part)) };
     let derive = |control: &mut Control| {
-        let made = control.derive(&from?, part)?;
+        let made = control.derive(&from?, part?)?;
         // SAFETY: a place of this size by the caller's promise.
         unsafe { write(made.capability.reveal(), capability, CAPABILITY_BYTES) };
         Ok(made.filter.into())
@@ -263,7 +256,7 @@ pub unsafe extern "C" fn ix_control_filter_remove(control: *mut ix_control, filt
     let which = match u32::try_from(filter) {
         Ok(filter) => Ok(Some(filter)),
         Err(_) if filter < 0 => Ok(None),
-        Err(_) => Err(ControlError::Nonsense),
+        Err(_) => Err(ControlError::Invalid("there is no such number")),
     };
     let remove = |control: &mut Control| control.remove_filter(which?).map(|gone| gone as i64);
     // SAFETY: the caller's promise.
@@ -283,7 +276,7 @@ pub unsafe extern "C" fn ix_control_rate(
     // SAFETY: the caller's promise.
     let (rx, tx) = unsafe { (text(rx), text(tx)) };
     // SAFETY: the caller's promise.
-    unsafe { with(control, |control| control.rate(rx, tx).map(|()| 0)) }
+    unsafe { with(control, |control| control.rate(rx?, tx?).map(|()| 0)) }
 }
 
 /// Another limit of each flow of it, whose packets leave at even distances: "none" lifts it.
@@ -297,9 +290,7 @@ pub unsafe extern "C" fn ix_control_rate_of_flows(
 ) -> i64 {
     // SAFETY: the caller's promise.
     let flow = unsafe { text(flow) };
-    let set = |control: &mut Control| {
-        control.rate_of_flows(flow.ok_or(ControlError::Nonsense)?).map(|()| 0)
-    };
+    let set = |control: &mut Control| control.rate_of_flows(must(flow)?).map(|()| 0);
     // SAFETY: the caller's promise.
     unsafe { with(control, set) }
 }
@@ -321,8 +312,8 @@ pub unsafe extern "C" fn ix_control_rate_of_vnic(
     let (name, rx, tx) = unsafe { (text(name), text(rx), text(tx)) };
     let weight = (weight != 0).then_some(weight);
     let set = |control: &mut Control| {
-        let name = name.ok_or(ControlError::Nonsense)?;
-        control.rate_of_vnic(name, rx, tx, weight).map(|()| 0)
+        let name = must(name)?;
+        control.rate_of_vnic(name, rx?, tx?, weight).map(|()| 0)
     };
     // SAFETY: the caller's promise.
     unsafe { with(control, set) }
@@ -344,7 +335,7 @@ pub unsafe extern "C" fn ix_control_rate_of_queue(
     // SAFETY: the caller's promise.
     let (rx, tx, flow) = unsafe { (text(rx), text(tx), text(flow)) };
     let set =
-        |control: &mut Control| control.rate_of_queue(queue as usize, rx, tx, flow).map(|()| 0);
+        |control: &mut Control| control.rate_of_queue(queue as usize, rx?, tx?, flow?).map(|()| 0);
     // SAFETY: the caller's promise.
     unsafe { with(control, set) }
 }
@@ -389,21 +380,27 @@ unsafe fn with(
             ControlError::Lost(_) => error::UNREACHABLE,
             ControlError::Version(_) => error::NO_SYS,
             ControlError::Refused(_) => error::REFUSED,
-            ControlError::Nonsense => error::INVALID,
+            ControlError::Nonsense | ControlError::Invalid(_) => error::INVALID,
         }
     })
 }
 
-/// A C string, if there is one and it is UTF-8.
+/// A C string, if there is one. One that is no text is not the same as none, which asks for less.
 ///
 /// # Safety
 /// Null, or a C string that outlives the answer.
-unsafe fn text<'a>(at: *const c_char) -> Option<&'a str> {
+unsafe fn text<'a>(at: *const c_char) -> Result<Option<&'a str>, ControlError> {
     if at.is_null() {
-        return None;
+        return Ok(None);
     }
     // SAFETY: the caller's promise.
-    unsafe { CStr::from_ptr(at) }.to_str().ok()
+    let text = unsafe { CStr::from_ptr(at) }.to_str();
+    text.map(Some).map_err(|_| ControlError::Invalid("a text is not UTF-8"))
+}
+
+/// A C string that there must be.
+fn must(text: Result<Option<&str>, ControlError>) -> Result<&str, ControlError> {
+    text?.ok_or(ControlError::Invalid("a text is missing"))
 }
 
 /// A capability's text.
@@ -412,7 +409,7 @@ unsafe fn text<'a>(at: *const c_char) -> Option<&'a str> {
 /// As `text`.
 unsafe fn capability_at(at: *const c_char) -> Result<Capability, ControlError> {
     // SAFETY: the caller's promise.
-    unsafe { text(at) }.unwrap_or_default().parse()
+    unsafe { text(at) }?.unwrap_or_default().parse()
 }
 
 /// Writes a text and a zero, cut off where bytes are too few.

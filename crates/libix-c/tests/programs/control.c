@@ -100,6 +100,11 @@ static void filters(ix_control *control, const char *vnic, char *filter)
     CHECK(ix_control_derive(control, filter, "rx tcp service 10.88.0.2:7", part) > number);
     CHECK(ix_control_derive(control, filter, NULL, key) > number && strcmp(key, filter));
     REFUSED(ix_control_derive(control, part, "rx ip service 10.88.0.2", key), "beyond what was");
+    /* Not all of it because its part is no text. */
+    CHECK(ix_control_derive(control, filter, "rx \xff", key) == -IX_ERROR_INVALID);
+    CHECK(strstr(ix_last_error(), "UTF-8"));
+    CHECK(ix_control_filter(control, "tx ip service 10.88.0.8", "\xff", NULL, key) ==
+          -IX_ERROR_INVALID);
     REFUSED(ix_control_derive(control, FORGED, NULL, key), "no such capability");
     REFUSED(ix_control_derive(control, "x", NULL, key), "no such capability");
     REFUSED(ix_control_derive(control, NULL, NULL, key), "no such capability");
@@ -174,6 +179,7 @@ static int dataplane(const char *path)
     CHECK(ix_control_rate(NULL, NULL, NULL) == -IX_ERROR_INVALID);
     CHECK(ix_control_rate(control, "100Mbit", "20kpps") == 0);
     CHECK(ix_control_rate(control, NULL, NULL) == 0);
+    CHECK(ix_control_rate(control, "\xff", NULL) == -IX_ERROR_INVALID);
     CHECK(ix_control_rate(control, "none", NULL) == 0);
     REFUSED(ix_control_rate(control, "0bit", NULL), "zero");
     CHECK(ix_control_rate_of_queue(NULL, 0, NULL, NULL, NULL) == -IX_ERROR_INVALID);

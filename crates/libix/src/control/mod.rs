@@ -34,6 +34,8 @@ pub enum ControlError {
     Refused(String),
     /// It said what this library does not understand.
     Nonsense,
+    /// It was not asked: what of the request cannot be said.
+    Invalid(&'static str),
 }
 
 impl fmt::Display for ControlError {
@@ -44,6 +46,7 @@ impl fmt::Display for ControlError {
                 write!(f, "the control socket speaks protocol {theirs}, this is {PROTOCOL}")
             }
             ControlError::Refused(why) => f.write_str(why),
+            ControlError::Invalid(why) => write!(f, "cannot ask the control socket: {why}"),
             ControlError::Nonsense => {
                 f.write_str("the control socket's answer is not understood: use ix of this version")
             }
