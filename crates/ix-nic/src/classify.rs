@@ -144,25 +144,22 @@ pub(crate) fn ask(a: &mut Assembler, filter: &Filter, taken: Label) {
     }
     let next_filter = a.label();
     for (field, values) in filter.fields() {
-        let fits = a.label();
-        ask_ranges(a, slot_of(filter.direction(), *field), values, fits, next_filter);
-        a.place(fits);
+        ask_ranges(a, slot_of(filter.direction(), *field), values, next_filter);
     }
     a.jump(taken);
     a.place(next_filter);
 }
 
-/// Goes to `inside` or `outside`, as the field's value lies. With one jump for all ranges: the kernel
-/// follows each way that a program can go, and of several lists there would be very many.
-pub(crate) fn ask_ranges(
-    a: &mut Assembler,
-    slot: i16,
-    values: &Ranges,
-    inside: Label,
-    outside: Label,
-) {
+/// Goes to `outside` unless the field's value lies in one of the ranges. With one jump for all of them:
+/// the kernel follows each way that a program can go, and of several lists there would be very many.
+/// And with none to where the program goes anyhow, which the kernel takes out one by one, each time moving
+/// all that is behind.
+pub(crate) fn ask_ranges(a: &mut Assembler, slot: i16, values: &Ranges, outside: Label) {
     let (value, bound, beyond, all) = (Reg::R4, Reg::R5, Reg::R2, Reg::R3);
     a.load(Size::Double, value, Reg::R10, slot);
+    if values.is_empty() {
+        a.mov_imm(all, -1);
+    }
     for (number, (low, high)) in values.as_slice().iter().enumerate() {
         // Negative where the value lies below the one or above the other.
         a.mov(beyond, value);
@@ -176,11 +173,7 @@ pub(crate) fn ask_ranges(
             _ => a.and(all, beyond),
         }
     }
-    match values.is_empty() {
-        true => a.jump(outside),
-        false => a.jump_negative(all, outside),
-    }
-    a.jump(inside);
+    a.jump_negative(all, outside);
 }
 
 /// `dst =` a value of a field or beyond, which all have less than 64 bits.

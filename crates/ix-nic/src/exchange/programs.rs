@@ -276,15 +276,13 @@ fn count(a: &mut Assembler, what: Count) {
 fn ask_arp(a: &mut Assembler, filter: &Filter, slot: i16, taken: Label) {
     if let Some(addresses) = filter.field(Field::ServiceAddress) {
         let other = a.label();
-        classify::ask_ranges(a, slot, addresses, taken, other);
+        classify::ask_ranges(a, slot, addresses, other);
+        a.jump(taken);
         a.place(other);
     }
 }
 
 /// Goes to `other` unless a field has this value.
 fn unless_equal(a: &mut Assembler, slot: i16, value: u64, other: Label) {
-    let equal = a.label();
-    let only = ix_vnic::Ranges::one(value);
-    classify::ask_ranges(a, slot, &only, equal, other);
-    a.place(equal);
+    classify::ask_ranges(a, slot, &ix_vnic::Ranges::one(value), other);
 }
