@@ -144,8 +144,9 @@ impl Core {
         self.tell(listener, IN);
     }
 
-    /// Whose turn it is among the listeners of threads at home on this elastic thread, or among all;
-    /// the ones with a full queue are passed over.
+    /// Whose turn it is among the listeners of threads at home on this elastic thread, or among those that
+    /// anybody waits for, or among all; the ones with a full queue are passed over. One that nobody ever
+    /// waited for may be another process's, which does not serve.
     pub fn choose_listener(&mut self, lane: usize, port: Id) -> Option<Id> {
         let Core { ports, sockets, sets, lane_count, .. } = self;
         let port = ports.get_mut(port)?;
@@ -155,16 +156,16 @@ impl Core {
         let count = port.members.len();
         let lanes = *lane_count;
         let turn = (0..count).map(|n| (port.next + n) % count);
-        let mut choose = |only_here: bool| {
+        let mut choose = |suits: &dyn Fn(&mut Socket) -> bool| {
             turn.clone().find(|member| {
                 let Some(socket) = sockets.get_mut(port.members[*member]) else { return false };
-                let is_here = !only_here || waits_at(socket, sets) == Some(lane);
                 let has_room = |listener: &mut Listener| listener.queue.len() <= listener.backlog;
-                is_here && socket.listener().is_some_and(has_room)
+                socket.listener().is_some_and(has_room) && suits(socket)
             })
         };
-        let here = if lanes > 1 { choose(true) } else { None };
-        let chosen = here.or_else(|| choose(false));
+        let here =
+            if lanes > 1 { choose(&|socket| waits_at(socket, sets) == Some(lane)) } else { None };
+        let chosen = here.or_else(|| choose(&is_heard)).or_else(|| choose(&|_| true));
         port.next = (chosen.unwrap_or(port.next) + 1) % count.max(1);
         chosen.map(|chosen| port.members[chosen]).or_else(|| port.members.first().copied())
     }
@@ -226,6 +227,11 @@ impl Core {
         udp.inbox.push_back(waiting);
         self.tell(id, IN);
     }
+}
+
+/// Whether somebody waits for a listener, or has waited for it alone.
+fn is_heard(socket: &mut Socket) -> bool {
+    !socket.watches.is_empty() || socket.listener().is_some_and(|listener| listener.lane.is_some())
 }
 
 /// The elastic thread of whoever waits for a listener, in a set or by itself.

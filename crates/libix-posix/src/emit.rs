@@ -63,7 +63,6 @@ impl Core {
     }
 
     fn emit_waiting(&mut self, lane: usize, thread: &mut Thread) -> bool {
-        self.emit_new_ports(lane, thread);
         while thread.call_room() > CALLS_A_SOCKET
             && let Some(data) = self.lanes[lane].read.pop()
         {
@@ -83,8 +82,7 @@ impl Core {
             }
         }
         // `UNLISTEN` refuses who was not accepted: first those are.
-        let Lane { dirty, read, old_ports, old_udp_ports, pending, .. } = &mut self.lanes[lane];
-        let left = !dirty.is_empty() || !more.is_empty() || !read.is_empty();
+        let Lane { dirty, old_ports, old_udp_ports, pending, .. } = &mut self.lanes[lane];
         if dirty.is_empty() {
             let mut batch = Batch { thread, pending };
             while batch.thread.call_room() > 0
@@ -98,6 +96,11 @@ impl Core {
                 batch.push(call::udp_unbind(port), Pending::Nothing);
             }
         }
+        // A new listener may have the port of one that has just been closed.
+        if old_ports.is_empty() && old_udp_ports.is_empty() {
+            self.emit_new_ports(lane, thread);
+        }
+        let left = !more.is_empty() || self.lanes[lane].has_calls();
         more.into_iter().for_each(|id| self.touch(id));
         left || self.lanes[lane].pending.iter().any(|pending| self.is_urgent(pending))
     }
@@ -106,13 +109,17 @@ impl Core {
         let Core { ports, udp_ports, lanes, .. } = self;
         let Lane { new_ports, new_udp_ports, pending, .. } = &mut lanes[lane];
         let mut batch = Batch { thread, pending };
-        for id in new_ports.drain(..) {
+        while batch.thread.call_room() > 0
+            && let Some(id) = new_ports.pop()
+        {
             let Some(port) = ports.get_mut(id) else { continue };
             port.names.set(lane, Name::Asked);
             let listen = call::listen(port.at, port.backlog, id | cookie::PORT);
             batch.push(listen, Pending::Listen(id));
         }
-        for id in new_udp_ports.drain(..) {
+        while batch.thread.call_room() > 0
+            && let Some(id) = new_udp_ports.pop()
+        {
             let Some(port) = udp_ports.get_mut(id) else { continue };
             port.names.set(lane, Name::Asked);
             batch.push(call::udp_bind(port.at, id), Pending::UdpBind(id));

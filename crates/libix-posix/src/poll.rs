@@ -7,7 +7,6 @@ use crate::ready::is_over;
 use crate::real;
 use crate::signals;
 use crate::slab::Id;
-use crate::socket::Kind;
 use crate::state::Core;
 use crate::sync::lock;
 use libc::{EPOLL_CTL_ADD, epoll_event, pollfd};
@@ -68,13 +67,17 @@ pub fn poll(fds: &mut [pollfd], until: Option<Instant>) -> Outcome<usize> {
 
 fn parts(core: &mut Core, fds: &[pollfd]) -> Parts {
     let mut parts = Parts::default();
+    let home = core.home();
     for (index, poll) in fds.iter().enumerate() {
         match fds::get(poll.fd) {
             Entry::Socket(socket) => {
                 let Some(id) = core.sockets.id_at(socket) else { continue };
-                let Some(socket) = core.sockets.get(id) else { continue };
-                let both = matches!(&socket.kind, Kind::Listener(listener) if listener.both);
+                let Some(socket) = core.sockets.get_mut(id) else { continue };
                 let is_linux = socket.is_linux();
+                let both = socket.listener().is_some_and(|listener| {
+                    listener.lane = Some(home);
+                    listener.both
+                });
                 if is_linux || both {
                     // Without a descriptor for it, it is asked as it is.
                     let _ = ops::use_linux(core, poll.fd);

@@ -336,7 +336,10 @@ impl Core {
                 continue;
             }
             match &mut socket.kind {
-                Kind::Listener(listener) => listener.queue.clear(),
+                Kind::Listener(listener) => {
+                    listener.queue.clear();
+                    listener.lane = None;
+                }
                 Kind::Stream(_) => forget(core::mem::replace(&mut socket.kind, Kind::Lost)),
                 Kind::Datagrams(udp) => {
                     let (peer, read_shut, port) = (udp.peer, udp.read_shut, udp.port);

@@ -630,6 +630,27 @@ fn children_serve_and_after_them_their_parent() {
     assert!(status.success(), "{said:#?}");
 }
 
+/// Each child has a listener of its own, and only one of them serves: what comes is all its.
+#[test]
+fn a_listener_of_a_process_that_does_not_serve_gets_no_connections() {
+    let test = "a_listener_of_a_process_that_does_not_serve_gets_no_connections";
+    let Some(program) = compile(test, "forks") else { return };
+    let Some(bed) = Bed::new(test, Nic::Tap, 1) else { return };
+    let service = bed.start(&[program.to_str().expect("text"), "own", "7"]);
+    service.process.wait_for("ready", PATIENCE);
+    let name = greeting(&bed);
+    for _ in 0..7 {
+        let mut said = String::new();
+        let mut stream = bed.client.run(|| connect_to(SERVICE));
+        stream.set_read_timeout(Some(PATIENCE)).expect("timeout");
+        stream.read_to_string(&mut said).expect("a greeting");
+        assert_eq!(said, name);
+    }
+    service.process.signal(libc::SIGTERM);
+    let (status, said) = service.process.wait(PATIENCE);
+    assert_eq!(status.code(), Some(128 + libc::SIGTERM), "{said:#?}");
+}
+
 /// Connections do not go to children, who are told so; the parent goes on.
 #[test]
 fn connections_stay_with_the_process_that_accepted_them() {

@@ -1465,6 +1465,7 @@ int main(int argc, char **argv)
         {"marks", marks},             {"packet_info", packet_info},
         {"refused", refused},         {"congestion", congestion},
         {"user_timeout", user_timeout}, {"keepalive", keepalive},
+        {"again", again},
     };
     /* What only some Linux has is run by its name. */
     if (argc > 5 && !strcmp(argv[5], "dctcp"))

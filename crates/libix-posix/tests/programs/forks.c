@@ -1,7 +1,8 @@
-/* Servers that fork. forks daemon|master|connection PORT
+/* Servers that fork. forks daemon|master|connection|own PORT
  *   daemon      listens, forks, and the parent ends; the child greets whoever connects, for ever
  *   master      listens and forks; two children greet, the parent waits for them and then greets itself
  *   connection  accepts, and forks a child that tries to use the connection
+ *   own         two children, each with a listener of its own at the port, greet for ever
  * A greeting is who it comes from. */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -62,11 +63,34 @@ static int connection(void)
     return status;
 }
 
+/* A listener at the port for each of two children, made before they are. */
+static int own(struct sockaddr_in *at)
+{
+    int on = 1, listeners[2], status;
+    for (int n = 0; n < 2; n++) {
+        listeners[n] = socket(AF_INET, SOCK_STREAM, 0);
+        setsockopt(listeners[n], SOL_SOCKET, SO_REUSEPORT, &on, sizeof on);
+        if (bind(listeners[n], (struct sockaddr *)at, sizeof *at) < 0 || listen(listeners[n], 8) < 0) {
+            perror("listen");
+            return 1;
+        }
+    }
+    for (int n = 0; n < 2; n++) {
+        listener = listeners[n];
+        child(n ? "second" : "first", 1000000);
+    }
+    say("ready");
+    wait(&status);
+    return status;
+}
+
 int main(int argc, char **argv)
 {
     const char *mode = argv[1];
     struct sockaddr_in at = {.sin_family = AF_INET, .sin_port = htons(atoi(argv[argc - 1]))};
     inet_pton(AF_INET, "10.88.0.2", &at.sin_addr);
+    if (!strcmp(mode, "own"))
+        return own(&at);
     listener = socket(AF_INET, SOCK_STREAM, 0);
     if (bind(listener, (struct sockaddr *)&at, sizeof at) < 0 || listen(listener, 8) < 0) {
         perror("listen");

@@ -193,3 +193,22 @@ static void keepalive(void)
     say_end(fd, since, 3900, 5200);
     tell("close");
 }
+
+/* A listener that is closed, and another one at its port at once. */
+static void again(void)
+{
+    int port = 0, one = 1;
+    for (int n = 0; n < 4; n++) {
+        struct sockaddr_in at = address(own_ip, port);
+        int l = tcp();
+        setsockopt(l, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
+        SAY(bind(l, (struct sockaddr *)&at, sizeof at));
+        SAY(listen(l, 8));
+        port = port_of(l);
+        SAY(tell("dial %d", port));
+        if (n % 2)
+            close(accept(l, NULL, NULL));
+        close(l);
+        tell("close");
+    }
+}
