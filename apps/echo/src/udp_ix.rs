@@ -60,6 +60,7 @@ impl UdpEcho {
         for index in 0..events {
             match self.thread.event(index) {
                 Event::UdpRecv { data, peer, .. } => self.waiting.push_back((data, peer)),
+                Event::UdpError { data, .. } => self.done.extend(data),
                 Event::UdpSent { cookie } => {
                     self.free.push(cookie as usize);
                     self.done.extend(self.sending[cookie as usize].take());
@@ -136,8 +137,13 @@ pub fn load(mut thread: Thread, to: SocketAddr, load: &mut UdpLoad, depth: u32) 
         let events = thread.run_io(wait)?;
         let now_ns = clock::now_ns();
         for index in 0..events {
-            if let Event::UdpRecv { data, .. } = thread.event(index) {
-                done.push(data);
+            match thread.event(index) {
+                Event::UdpRecv { data, .. } => done.push(data),
+                // There is room: a batch has as many calls as there can be events.
+                Event::UdpError { data: Some(data), .. } => {
+                    let _ = thread.push(call::udp_recv_done(data));
+                }
+                _ => {}
             }
         }
         let mut given_back = 0;

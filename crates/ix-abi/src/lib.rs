@@ -15,7 +15,7 @@ mod starter;
 pub use starter::{STARTER_MAGIC, Starter};
 
 /// Version of every layout in this crate.
-pub const ABI_VERSION: u32 = 2;
+pub const ABI_VERSION: u32 = 3;
 
 /// `b"IXABI\0\0\0"` as a little-endian number: the first field of [`ProcessHeader`].
 pub const ABI_MAGIC: u64 = u64::from_le_bytes(*b"IXABI\0\0\0");
@@ -88,7 +88,7 @@ pub mod call_op {
     /// them, address high, address low, cookie. Answers the bytes sent; `UDP_SENT` says when the
     /// memory is free.
     pub const UDP_SENDV: u32 = 15;
-    /// args: data pointer of the `UDP_RECV` event. Gives the buffer back.
+    /// args: data pointer of the `UDP_RECV` or `UDP_ERROR` event. Gives the buffer back.
     pub const UDP_RECV_DONE: u32 = 16;
     /// args: cookie, delay in µs. Answers a timer id; fires once as event `TIMER`.
     pub const TIMER_SET: u32 = 17;
@@ -125,8 +125,8 @@ pub mod call_op {
     /// args: elastic thread, a number. That thread hears `SIGNAL`. Linux has a part in it only if the
     /// thread sleeps.
     pub const SIGNAL: u32 = 28;
-    /// args: UDP socket id, option ([`crate::flow_opt::DSCP`] or [`crate::flow_opt::HOP_LIMIT`]), value.
-    /// Holds for what is sent from now on.
+    /// args: UDP socket id, option ([`crate::flow_opt::DSCP`], [`crate::flow_opt::HOP_LIMIT`] or
+    /// [`crate::flow_opt::FRAGMENT_BYTES`]), value. Holds for what is sent from now on.
     pub const UDP_SET_OPT: u32 = 29;
     /// As `CONNECT`, from a local address of the application's choice. args: cookie, address high,
     /// address low, port | congestion control << 16 | local port << 32, local address high, low. `NOT_LOCAL`: it is none
@@ -184,6 +184,14 @@ pub mod flow_opt {
     /// Received bytes that the application may leave unread, about; 0: as configured, and no more than
     /// that. What the window has offered by then may still come (RFC 9293 3.8.6).
     pub const RECEIVE_BYTES: u64 = 7;
+    /// Of a UDP socket. 0 (default): datagrams go with DF set, and `TOO_LONG` is what is too long for the
+    /// device. Else, up to 0xffff: they go without it, and in fragments those that are longer, with the IP
+    /// header, than this (68 at least, RFC 791) or the device's MTU. Of fragments but the first a vNIC's
+    /// filter cannot see the ports: one that names some keeps them back.
+    pub const FRAGMENT_BYTES: u64 = 10;
+    /// Longest segment that is sent, bytes without options, down to 88: what the peer or the path wants
+    /// shorter is shorter. Holds for what is sent from now on; 0 changes nothing.
+    pub const SEGMENT_BYTES: u64 = 11;
     /// Congestion control: one of the three below. DCTCP needs a flow that uses ECN.
     pub const CONGESTION: u64 = 3;
     /// RFC 9438.
@@ -230,10 +238,17 @@ pub mod event_kind {
     /// Another elastic thread called `SIGNAL`: `len` is its number, `data` what it said.
     pub const SIGNAL: u16 = 14;
     /// Somebody says of a datagram that was sent (RFC 1122 4.1.3.3): `cookie` of the socket, `addr` and
-    /// `port` it went to; `code` is an [`crate::error`]: `REFUSED` (nobody has the port), `TOO_LONG`
-    /// (`data` is the MTU, bytes with the IP header; 0: not said) or `UNREACHABLE`. A hint: anybody can
-    /// send such a message.
+    /// `port` it went to; `code` is an [`crate::error`]: `REFUSED` (nobody has the port), `TOO_LONG` or
+    /// `UNREACHABLE`; `notes` are ICMP's type and code (RFC 792), then the MTU of the link with
+    /// `TOO_LONG` (bytes with the IP header; 0: not said), or the octet at fault with a "parameter
+    /// problem"; who says so is in `handle` and `more` ([`crate::Event::local_addr`]). `data` and `len`
+    /// are what the message quotes of the datagram's own bytes, yours until `UDP_RECV_DONE`; with `len` 0
+    /// there are none. A hint: anybody can send such a message.
     pub const UDP_ERROR: u16 = 15;
+    /// Somebody says of a packet of a flow that is under way (RFC 9293 3.8.3): `cookie`, `handle`, `code`
+    /// and `notes` as with `UDP_ERROR`, `addr` of who says so. A hint too: the flow goes on, and what ends
+    /// it comes as `CONNECTED` or `DEAD`. Nothing is said of a flow that was not accepted yet.
+    pub const FLOW_ERROR: u16 = 16;
 }
 
 /// What [`event_kind::REVOKE`] tells ([`Event::data`]).
@@ -344,8 +359,8 @@ pub struct Event {
     pub addr: Addr,
     /// Peer's port, host byte order.
     pub port: u16,
-    /// Zero.
-    pub reserved: [u16; 3],
+    /// Zero, or what the kind says.
+    pub notes: [u16; 3],
     /// Zero, or what the kind says.
     pub more: u64,
 }

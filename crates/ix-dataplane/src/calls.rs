@@ -225,6 +225,8 @@ impl ElasticThread {
                 flow.tcb.set_keepalive_interval(value as u16);
             }
             (flow_opt::KEEPALIVE_PROBES, 0..=127) => flow.tcb.set_keepalive_probes(value as u8),
+            (flow_opt::SEGMENT_BYTES, 0) => {}
+            (flow_opt::SEGMENT_BYTES, 88..=0xffff) => flow.tcb.limit_segments(value as u16),
             (flow_opt::CONGESTION, _) => flow.tcb.set_congestion(congestion(value)?),
             _ => return Err(error::INVALID),
         }

@@ -3,27 +3,27 @@ use crate::io::Io;
 use crate::metrics::LocalDrop;
 use crate::receive::Work;
 use crate::thread::ElasticThread;
+use ix_abi::error;
 use ix_mem::{HEADROOM_BYTES, Mbuf};
-use ix_tcp::icmp::{ErrorMessage, IcmpError, reply_to_echo};
+use ix_tcp::icmp::{ErrorMessage, IcmpError, IcmpErrorKind, reply_to_echo};
 use ix_wire::{ArpPacket, IcmpPacket, ipv4};
 
 impl ElasticThread {
     pub(crate) fn handle_icmp(&mut self, work: &Work, mbuf: Mbuf, packet: &IcmpPacket) {
-        let frame = mbuf.bytes(&self.shared.memory);
-        if let Some(error) = IcmpError::parse(frame, packet) {
-            self.icmp_error(work, &error);
-        } else if work.tails == 0 {
-            self.answer_echo(work, &mbuf, packet);
+        match IcmpError::parse(mbuf.bytes(&self.shared.memory), packet) {
+            Some(error) if error.protocol == ipv4::PROTOCOL_UDP => {
+                return self.udp_error(work, mbuf, &error);
+            }
+            Some(error) => self.flow_error(work, &error),
+            None if work.tails == 0 => self.answer_echo(work, &mbuf, packet),
+            None => {}
         }
         self.give_back(work, mbuf);
     }
 
-    /// An error about a segment of ours goes to its flow, which judges it (RFC 5927); one about a
-    /// datagram to its socket.
-    fn icmp_error(&mut self, work: &Work, error: &IcmpError) {
-        if error.protocol != ipv4::PROTOCOL_TCP {
-            return self.udp_error(error);
-        }
+    /// An error about a segment of ours goes to its flow, which judges it (RFC 5927), and to the
+    /// application (RFC 9293 section 3.8.3).
+    fn flow_error(&mut self, work: &Work, error: &IcmpError) {
         let ElasticThread { shared, groups, io, .. } = self;
         let hash = shared.flow_hash.hash(&error.tuple);
         let Some(group) = groups[work.group as usize].as_mut() else { return };
@@ -32,6 +32,9 @@ impl ElasticThread {
         let id = flow.side.id;
         let (cfg, now_us) = (&shared.config.tcp, io.now_us);
         let (kind, seq) = (error.kind.path_error(), error.quoted_seq);
+        if flow.tcb.believes_error(seq) {
+            io.announce_error(&flow.side, error);
+        }
         flow.tcb.icmp_error(cfg, now_us, kind, seq, &mut io.of(&mut flow.side));
         self.touch(id);
     }
@@ -62,6 +65,16 @@ impl ElasticThread {
         self.io.handle_arp_packet(work.port, packet);
         self.give_back(work, mbuf);
     }
+}
+
+/// What an error is to an application.
+pub(crate) fn code_of(error: &IcmpError) -> u16 {
+    let code = match error.kind {
+        IcmpErrorKind::PortUnreachable => error::REFUSED,
+        IcmpErrorKind::FragNeeded { .. } => error::TOO_LONG,
+        _ => error::UNREACHABLE,
+    };
+    code as u16
 }
 
 impl Io {

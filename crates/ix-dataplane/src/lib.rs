@@ -16,6 +16,7 @@ mod clock;
 mod commands;
 pub mod config;
 mod connections;
+mod cut;
 mod door;
 mod edge;
 mod events;
@@ -59,6 +60,8 @@ mod sync;
 mod thread;
 mod timers;
 mod udp;
+#[cfg(test)]
+mod udp_tests;
 mod updates;
 mod waker;
 mod wheel;

@@ -1,9 +1,11 @@
 //! A flow speaks: segments become packets, progress becomes event conditions.
 use crate::flow::{Holder, Payload, Side};
+use crate::icmp::code_of;
 use crate::io::Io;
 use crate::metrics::LocalDrop;
 use ix_abi::{Event, dead, error, event_kind};
 use ix_mem::{HEADROOM_BYTES, PacketMemory};
+use ix_tcp::icmp::IcmpError;
 use ix_tcp::{DeadReason, Output, SegmentOut, TcpCounter, TcpEvent};
 use ix_wire::frame::USUAL_HEADERS_BYTES;
 use ix_wire::{Checksum, FlowTuple, FrameHeader, UsualTcp, ethernet, ipv4};
@@ -181,6 +183,24 @@ impl Io {
             Holder::Embryonic => side.holder = Holder::Knocking,
             _ => {}
         }
+    }
+
+    /// Tells the application what somebody says of a flow that it knows. A hint: while nothing may be
+    /// said it is not kept.
+    pub(crate) fn announce_error(&mut self, side: &Side, said: &IcmpError) {
+        let known = matches!(side.holder, Holder::Connecting | Holder::Application);
+        if !known || self.events.is_muted() {
+            return;
+        }
+        self.events.push(Event {
+            kind: event_kind::FLOW_ERROR,
+            code: code_of(said),
+            cookie: side.cookie,
+            handle: side.id.handle(),
+            addr: said.by.0,
+            notes: said.said,
+            ..Event::default()
+        });
     }
 
     fn announce_connected(&mut self, side: &Side, code: i64) {

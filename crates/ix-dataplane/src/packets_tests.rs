@@ -16,27 +16,27 @@ use ix_nic::{SimDevice, SimOptions};
 use ix_wire::{Checksum, FrameHeader, IpAddr, ipv4};
 use std::sync::Arc;
 
-const OURS: [u8; 4] = [10, 0, 0, 2];
-const PEER: [u8; 4] = [10, 0, 0, 1];
-const MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
-const PEER_MAC: [u8; 6] = [2, 0, 0, 0, 0, 9];
+pub(crate) const OURS: [u8; 4] = [10, 0, 0, 2];
+pub(crate) const PEER: [u8; 4] = [10, 0, 0, 1];
+pub(crate) const MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
+pub(crate) const PEER_MAC: [u8; 6] = [2, 0, 0, 0, 0, 9];
 const FRAMES: usize = 64;
 const SIZES: Sizes = Sizes { rx_frames: FRAMES, tx_frames: FRAMES, arena_bytes: 2 << 20 };
 
-struct Seat {
-    thread: ElasticThread,
+pub(crate) struct Seat {
+    pub(crate) thread: ElasticThread,
     events: *const Event,
 }
 
-struct Host {
-    device: SimDevice,
-    seats: Vec<Seat>,
+pub(crate) struct Host {
+    pub(crate) device: SimDevice,
+    pub(crate) seats: Vec<Seat>,
     page: Arc<ControlPage>,
-    arena: u64,
+    pub(crate) arena: u64,
     now_us: u64,
 }
 
-fn host(threads: usize, gate: &str) -> Host {
+pub(crate) fn host(threads: usize, gate: &str) -> Host {
     let device = SimDevice::new(SimOptions { queues: threads, ..SimOptions::default() });
     let mut config = Config::parse("host_addr=10.0.0.2/24").unwrap();
     config.address_check = crate::config::AddressCheck::Off;
@@ -73,7 +73,7 @@ fn host(threads: usize, gate: &str) -> Host {
     host
 }
 
-fn link(dst: [u8; 6]) -> FrameHeader {
+pub(crate) fn link(dst: [u8; 6]) -> FrameHeader {
     FrameHeader {
         eth_src: PEER_MAC,
         eth_dst: dst,
@@ -114,7 +114,7 @@ impl Host {
     }
 
     /// The events of a cycle; those of the calls before it as well.
-    fn cycle(&mut self, thread: usize) -> Vec<Event> {
+    pub(crate) fn cycle(&mut self, thread: usize) -> Vec<Event> {
         self.now_us += 10;
         let seat = &mut self.seats[thread];
         let report = seat.thread.turn(self.now_us);
@@ -124,7 +124,7 @@ impl Host {
         events
     }
 
-    fn hears(&mut self, frame: &[u8]) -> Vec<Event> {
+    pub(crate) fn hears(&mut self, frame: &[u8]) -> Vec<Event> {
         self.device.inject(frame.to_vec());
         self.cycle(0)
     }

@@ -1,12 +1,14 @@
 //! UDP: sockets of one elastic thread, datagrams in and out.
 use crate::connections::{addr_of, port_of};
+use crate::cut::Parts;
+use crate::icmp::code_of;
 use crate::metrics::LocalDrop;
 use crate::receive::Work;
 use crate::thread::ElasticThread;
 use ix_abi::{Event, SG_MAX, error, event_kind, flow_opt};
 use ix_mem::{HEADROOM_BYTES, Mbuf};
 use ix_tcp::arp::Resolution;
-use ix_tcp::icmp::{ErrorMessage, IcmpError, IcmpErrorKind};
+use ix_tcp::icmp::{ErrorMessage, IcmpError};
 use ix_tcp::udp::{BindError, UdpSocket, UdpSocketId};
 use ix_wire::{Checksum, FlowTuple, UdpPacket, ethernet, ipv4, udp};
 
@@ -46,24 +48,31 @@ impl ElasticThread {
     }
 
     /// What a router, or the other host, says of a datagram of ours goes to its socket (RFC 1122
-    /// section 4.1.3.3); so does a link's MTU (RFC 1191 section 6.5), for datagrams go with DF.
-    pub(crate) fn udp_error(&mut self, said: &IcmpError) {
+    /// section 4.1.3.3), with the bytes that are quoted as long as the application does not hold too many
+    /// buffers; so does a link's MTU (RFC 1191 section 6.5), for datagrams go with DF.
+    pub(crate) fn udp_error(&mut self, work: &Work, mbuf: Mbuf, said: &IcmpError) {
         let tuple = &said.tuple;
-        let Some(socket) = self.udp.lookup(tuple.local, tuple.local_port) else { return };
-        let (code, mtu) = match said.kind {
-            IcmpErrorKind::PortUnreachable => (error::REFUSED, 0),
-            IcmpErrorKind::FragNeeded { mtu } => (error::TOO_LONG, mtu),
-            _ => (error::UNREACHABLE, 0),
+        let Some(socket) = self.udp.lookup(tuple.local, tuple.local_port) else {
+            return self.give_back(work, mbuf);
         };
-        self.io.events.push(Event {
+        let event = Event {
             kind: event_kind::UDP_ERROR,
-            code: code as u16,
+            code: code_of(said),
             cookie: socket.cookie,
-            data: mtu.into(),
             addr: tuple.remote.0,
             port: tuple.remote_port,
+            notes: said.said,
             ..Event::default()
-        });
+        };
+        let event = event.with_local(said.by.0);
+        let has_room = work.tails == 0 && self.lent.count() < self.held_max();
+        if said.quoted.len == 0 || !has_room {
+            self.io.events.push(event);
+            return self.give_back(work, mbuf);
+        }
+        let data = self.shared.memory.addr_of(&mbuf) + u64::from(said.quoted.start);
+        self.io.events.push(Event { data, len: said.quoted.len.into(), ..event });
+        self.lent.lend(mbuf);
     }
 
     /// RFC 1122 section 4.1.4: type of service and hop limit are the application's to choose.
@@ -72,6 +81,9 @@ impl ElasticThread {
         match (args[1], args[2]) {
             (flow_opt::DSCP, value @ 0..=63) => socket.tos = (value as u8) << 2,
             (flow_opt::HOP_LIMIT, value @ 1..=255) => socket.ttl = value as u8,
+            (flow_opt::FRAGMENT_BYTES, value @ (0 | 68..=0xffff)) => {
+                socket.fragment_bytes = value as u16;
+            }
             _ => return Err(error::INVALID),
         }
         Ok(0)
@@ -135,9 +147,6 @@ impl ElasticThread {
         count: u64,
     ) -> Result<usize, i64> {
         let port = self.shared.config.device_of(tuple.local, self.io.ports.len());
-        let payload_max =
-            self.io.ports[port as usize].info.mtu - (HEADERS_BYTES - ethernet::HEADER_BYTES);
-        let payload_max = payload_max.min(ix_mem::ROOM_BYTES - HEADERS_BYTES);
         let resolution = self.io.resolve(tuple.remote);
         let eth_dst = match resolution {
             Resolution::Known(mac) => mac,
@@ -147,6 +156,22 @@ impl ElasticThread {
         let mut header = self.io.frame_header(port, eth_dst, tuple);
         header.tos = socket.tos;
         header.ttl = if socket.ttl == 0 { header.ttl } else { socket.ttl };
+        let mtu = self.io.ports[port as usize].info.mtu;
+        if socket.fragment_bytes > 0 {
+            let mtu = mtu.min(socket.fragment_bytes.into());
+            let known = matches!(resolution, Resolution::Known(_));
+            let ports = (tuple.local_port, tuple.remote_port);
+            let Parts { mbufs, len } = self.cut(&header, ports, (sg, count), mtu)?;
+            for mbuf in mbufs {
+                match known {
+                    true => self.io.ports[port as usize].queue.push_back(mbuf),
+                    false => self.io.wait_for_neighbor(tuple.remote, port, mbuf),
+                }
+            }
+            return Ok(len);
+        }
+        let payload_max = mtu - (HEADERS_BYTES - ethernet::HEADER_BYTES);
+        let payload_max = payload_max.min(ix_mem::ROOM_BYTES - HEADERS_BYTES);
         let mut mbuf = self.io.tx_pool.take().ok_or(error::NO_RESOURCE)?;
         mbuf.set_range(HEADROOM_BYTES, HEADERS_BYTES + payload_max);
         let (headers, payload) = mbuf.bytes_mut(&self.shared.memory).split_at_mut(HEADERS_BYTES);

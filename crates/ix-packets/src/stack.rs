@@ -291,6 +291,10 @@ impl Stack {
                 self.spent.push(call::udp_recv_done(data));
                 Told::Datagram(cookie, bytes, peer)
             }
+            Event::UdpError { data: Some(data), .. } => {
+                self.spent.push(call::udp_recv_done(data));
+                Told::Other(event)
+            }
             other => Told::Other(other),
         }
     }

@@ -2,7 +2,8 @@
 use crate::PathError;
 use ix_wire::icmp::{self, IcmpHeader};
 use ix_wire::{
-    Checksum, FlowTuple, FrameHeader, IcmpPacket, IpAddr, IpMeta, Seq, UdpPacket, ethernet, ipv4,
+    Checksum, FlowTuple, FrameHeader, IcmpPacket, IpAddr, IpMeta, Payload, Seq, UdpPacket,
+    ethernet, ipv4,
 };
 
 /// Turns a received echo request into its reply, in place: swaps the addresses and updates the
@@ -220,6 +221,14 @@ pub struct IcmpError {
     pub quoted_seq: Option<Seq>,
     /// What went wrong.
     pub kind: IcmpErrorKind,
+    /// The same as it was said: the message's type and code, and what else its header says of it: an MTU
+    /// or the place of an octet, else 0.
+    pub said: [u16; 3],
+    /// Who says so: the other host, or a router.
+    pub by: IpAddr,
+    /// What is quoted of the packet behind the first eight bytes of its transport header, all of UDP's:
+    /// a range of the frame.
+    pub quoted: Payload,
 }
 
 impl IcmpError {
@@ -252,7 +261,24 @@ impl IcmpError {
         };
         let is_tcp = protocol == ipv4::PROTOCOL_TCP;
         let quoted_seq = is_tcp.then(|| Seq(u32::from_be_bytes([q0, q1, q2, q3])));
-        (tuple.local == packet.ip.dst).then_some(Self { tuple, protocol, quoted_seq, kind })
+        let at = header_len as u16 + 8;
+        let quoted =
+            Payload { start: packet.payload.start + at, len: packet.payload.len - at, more: 0 };
+        let IcmpHeader { kind: number, code, rest } = packet.header;
+        let detail = match kind {
+            IcmpErrorKind::FragNeeded { mtu } => mtu,
+            IcmpErrorKind::ParameterProblem => rest[0].into(),
+            _ => 0,
+        };
+        (tuple.local == packet.ip.dst).then_some(Self {
+            tuple,
+            protocol,
+            quoted_seq,
+            kind,
+            said: [number.into(), code.into(), detail],
+            by: packet.ip.src,
+            quoted,
+        })
     }
 }
 
@@ -475,6 +501,11 @@ mod tests {
             let error = read(kind, code, [0, 0, 5, 120], quote).unwrap();
             assert_eq!((error.kind, error.kind.path_error()), (expected, path_error));
             assert_eq!(error.quoted_seq, Some(Seq(0x0102_0304)));
+            let detail = match expected {
+                FragNeeded { mtu } => mtu,
+                _ => 0,
+            };
+            assert_eq!((error.said, error.by), ([kind.into(), code.into(), detail], PEER_IP));
             assert_eq!(error.protocol, ipv4::PROTOCOL_TCP);
             let tuple =
                 FlowTuple { local: OUR_IP, remote: PEER_IP, local_port: 80, remote_port: 40_000 };

@@ -3,11 +3,12 @@
 //!
 //! Nothing of this is on a connection whose segments never became smaller. Then its state stands
 //! beside that of loss recovery, so that the common path need not look for it.
+use crate::config::HEADER_BYTES;
 use crate::output::{Output, RxBuf};
 use crate::pmtu::PMTU_MIN;
 use crate::records::TxRecord;
 use crate::stats::TcpCounter;
-use crate::tcb::{Flags, Phase, Tcb};
+use crate::tcb::{Flags, NEVER, Phase, Tcb};
 use ix_wire::Seq;
 
 /// After so many timeouts of one long segment in a row, its length is suspected (RFC 4821
@@ -71,6 +72,14 @@ impl PathSearch {
 impl<B: RxBuf> Tcb<B> {
     /// Segments have `mss` octets from now on, fewer than before, and larger ones are tried from
     /// `next_us` on.
+    /// Sends no longer segments than this, options not counted, from now on.
+    pub fn limit_segments(&mut self, mss: u16) {
+        let mss = mss.saturating_sub(self.header_bytes() - HEADER_BYTES);
+        if self.handshake_done() && 0 < mss && mss < self.mss {
+            self.path_fell(mss, NEVER);
+        }
+    }
+
     pub(crate) fn path_fell(&mut self, mss: u16, next_us: u64) {
         let before = self.mss;
         self.mss = mss;

@@ -30,6 +30,13 @@ pub(crate) const PMTU_MIN: u16 = 552;
 const PLATEAUS: [u16; 8] = [32_000, 17_914, 8_166, 4_352, 2_002, 1_492, 1_006, 552];
 
 impl<B: RxBuf> Tcb<B> {
+    /// Whether an ICMP error that quotes a segment is believed: one about nothing that is in flight is
+    /// old, or forged (RFC 5927 section 4.1).
+    pub fn believes_error(&self, quoted_seq: Option<Seq>) -> bool {
+        let in_flight = quoted_seq.is_some_and(|seq| seq.between(self.snd_una, self.snd_nxt));
+        in_flight && self.state != State::Closed
+    }
+
     /// An ICMP error quoted a segment of this connection.
     pub fn icmp_error(
         &mut self,
@@ -39,9 +46,7 @@ impl<B: RxBuf> Tcb<B> {
         quoted_seq: Option<Seq>,
         out: &mut impl Output<B>,
     ) {
-        // RFC 5927 section 4.1: an error about nothing that is in flight is old, or forged.
-        let in_flight = quoted_seq.is_some_and(|seq| seq.between(self.snd_una, self.snd_nxt));
-        if !in_flight || self.state == State::Closed {
+        if !self.believes_error(quoted_seq) {
             out.count(TcpCounter::IcmpIgnored);
             return;
         }

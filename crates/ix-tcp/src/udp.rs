@@ -43,6 +43,8 @@ pub struct UdpSocket {
     pub tos: u8,
     /// Hop limit of what it sends; 0: as configured.
     pub ttl: u8,
+    /// 0: it goes with DF. Else without, in fragments if it is longer than this, bytes with IP header.
+    pub fragment_bytes: u16,
 }
 
 /// Why a socket cannot be bound.
@@ -112,7 +114,7 @@ impl UdpTable {
         let Err(at) = self.place(addr, port) else { return Err(BindError::InUse) };
         let slot = self.free_slot().ok_or(BindError::TooMany)?;
         let id = UdpSocketId::new(usize::from(slot), self.slots[usize::from(slot)].generation);
-        let socket = UdpSocket { id, addr, port, cookie, tos: 0, ttl: 0 };
+        let socket = UdpSocket { id, addr, port, cookie, tos: 0, ttl: 0, fragment_bytes: 0 };
         self.slots[usize::from(slot)].socket = Some(socket);
         self.order.insert(at, (port, addr, slot));
         Ok(id)

@@ -77,6 +77,29 @@ impl FrameHeader {
         at + ip.emit(&mut frame[at..])
     }
 
+    /// As [`Self::emit`] for the part of a datagram that begins at its octet `offset`, a multiple of
+    /// eight, with more to come or not; without DF (RFC 791 section 3.2).
+    ///
+    /// # Panics
+    /// When `frame` is shorter than that.
+    pub fn emit_fragment(
+        &self,
+        frame: &mut [u8],
+        protocol: u8,
+        payload_len: usize,
+        (offset, more): (usize, bool),
+    ) -> usize {
+        debug_assert!(offset.is_multiple_of(8) && offset + payload_len <= usize::from(u16::MAX));
+        let len = self.emit(frame, protocol, payload_len);
+        let header = &mut frame[ethernet::HEADER_BYTES..len];
+        let more = if more { ipv4::FLAG_MORE_FRAGMENTS } else { 0 };
+        header[6..8].copy_from_slice(&(more | (offset / 8) as u16).to_be_bytes());
+        header[10..12].fill(0);
+        let check = Checksum::of(header).finish();
+        header[10..12].copy_from_slice(&check.to_be_bytes());
+        len
+    }
+
     /// Writes all headers of a TCP segment whose payload has `payload_len` bytes that sum to
     /// `payload` (it may lie behind the headers or anywhere else); answers their length.
     ///

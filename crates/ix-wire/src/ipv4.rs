@@ -13,7 +13,7 @@ pub const PROTOCOL_UDP: u8 = 17;
 pub const DEFAULT_TTL: u8 = 64;
 
 pub(crate) const FLAG_DONT_FRAGMENT: u16 = 0x4000;
-const FLAG_MORE_FRAGMENTS: u16 = 0x2000;
+pub(crate) const FLAG_MORE_FRAGMENTS: u16 = 0x2000;
 const OFFSET_MASK: u16 = 0x1fff;
 
 /// What a received header says, checked.

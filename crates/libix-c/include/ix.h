@@ -14,7 +14,7 @@
  * Linux. A program that is to have them on IX as well defines IX_NO_NOTE. */
 #if defined(__GNUC__) && defined(__x86_64__) && !defined(IX_NO_NOTE)
 __asm__(".pushsection .note.ix,\"a\",@note\n"
-        "\t.balign 4\n\t.long 3, 4, 1\n\t.asciz \"IX\"\n\t.long 2\n"
+        "\t.balign 4\n\t.long 3, 4, 1\n\t.asciz \"IX\"\n\t.long 3\n"
         "\t.popsection");
 #endif
 
@@ -23,7 +23,7 @@ extern "C" {
 #endif
 
 /* Version of every layout in this crate. */
-#define IX_ABI_VERSION 2
+#define IX_ABI_VERSION 3
 /* b"IXABI\0\0\0" as a little-endian number: the first field of ix_process_header. */
 #define IX_ABI_MAGIC UINT64_C(0x4942415849)
 /* Environment variable that holds the address of the ix_process_header as 16 hexadecimal digits. */
@@ -75,7 +75,7 @@ extern "C" {
  * them, address high, address low, cookie. Answers the bytes sent; UDP_SENT says when the
  * memory is free. */
 #define IX_CALL_UDP_SENDV 15
-/* args: data pointer of the UDP_RECV event. Gives the buffer back. */
+/* args: data pointer of the UDP_RECV or UDP_ERROR event. Gives the buffer back. */
 #define IX_CALL_UDP_RECV_DONE 16
 /* args: cookie, delay in µs. Answers a timer id; fires once as event TIMER. */
 #define IX_CALL_TIMER_SET 17
@@ -112,8 +112,8 @@ extern "C" {
 /* args: elastic thread, a number. That thread hears SIGNAL. Linux has a part in it only if the
  * thread sleeps. */
 #define IX_CALL_SIGNAL 28
-/* args: UDP socket id, option (IX_OPT_DSCP or IX_OPT_HOP_LIMIT), value.
- * Holds for what is sent from now on. */
+/* args: UDP socket id, option (IX_OPT_DSCP, IX_OPT_HOP_LIMIT or
+ * IX_OPT_FRAGMENT_BYTES), value. Holds for what is sent from now on. */
 #define IX_CALL_UDP_SET_OPT 29
 /* As CONNECT, from a local address of the application's choice. args: cookie, address high,
  * address low, port | congestion control << 16 | local port << 32, local address high, low. NOT_LOCAL: it is none
@@ -165,6 +165,14 @@ extern "C" {
 /* Received bytes that the application may leave unread, about; 0: as configured, and no more than
  * that. What the window has offered by then may still come (RFC 9293 3.8.6). */
 #define IX_OPT_RECEIVE_BYTES 7
+/* Of a UDP socket. 0 (default): datagrams go with DF set, and TOO_LONG is what is too long for the
+ * device. Else, up to 0xffff: they go without it, and in fragments those that are longer, with the IP
+ * header, than this (68 at least, RFC 791) or the device's MTU. Of fragments but the first a vNIC's
+ * filter cannot see the ports: one that names some keeps them back. */
+#define IX_OPT_FRAGMENT_BYTES 10
+/* Longest segment that is sent, bytes without options, down to 88: what the peer or the path wants
+ * shorter is shorter. Holds for what is sent from now on; 0 changes nothing. */
+#define IX_OPT_SEGMENT_BYTES 11
 /* Congestion control: one of the three below. DCTCP needs a flow that uses ECN. */
 #define IX_OPT_CONGESTION 3
 /* RFC 9438. */
@@ -209,10 +217,17 @@ extern "C" {
 /* Another elastic thread called SIGNAL: len is its number, data what it said. */
 #define IX_EVENT_SIGNAL 14
 /* Somebody says of a datagram that was sent (RFC 1122 4.1.3.3): cookie of the socket, addr and
- * port it went to; code is an IX_ERROR_* number: REFUSED (nobody has the port), TOO_LONG
- * (data is the MTU, bytes with the IP header; 0: not said) or UNREACHABLE. A hint: anybody can
- * send such a message. */
+ * port it went to; code is an IX_ERROR_* number: REFUSED (nobody has the port), TOO_LONG or
+ * UNREACHABLE; notes are ICMP's type and code (RFC 792), then the MTU of the link with
+ * TOO_LONG (bytes with the IP header; 0: not said), or the octet at fault with a "parameter
+ * problem"; who says so is in handle and more (local_addr). data and len
+ * are what the message quotes of the datagram's own bytes, yours until UDP_RECV_DONE; with len 0
+ * there are none. A hint: anybody can send such a message. */
 #define IX_EVENT_UDP_ERROR 15
+/* Somebody says of a packet of a flow that is under way (RFC 9293 3.8.3): cookie, handle, code
+ * and notes as with UDP_ERROR, addr of who says so. A hint too: the flow goes on, and what ends
+ * it comes as CONNECTED or DEAD. Nothing is said of a flow that was not accepted yet. */
+#define IX_EVENT_FLOW_ERROR 16
 
 /* What IX_EVENT_REVOKE tells (data). */
 /* The thread was given back, and has flow groups again. */
@@ -337,8 +352,8 @@ typedef struct __attribute__((aligned(64))) ix_event {
     uint8_t addr[16];
     /* 48: Peer's port, host byte order. */
     uint16_t port;
-    /* 50: Zero. */
-    uint16_t reserved[3];
+    /* 50: Zero, or what the kind says. */
+    uint16_t notes[3];
     /* 56: Zero, or what the kind says. */
     uint64_t more;
 } ix_event; /* 64 bytes */

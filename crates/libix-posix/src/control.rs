@@ -104,24 +104,20 @@ pub unsafe fn tell(message: &mut msghdr, notes: &Notes, ipv6: bool) {
     message.msg_controllen = used;
 }
 
-/// `struct sock_extended_err`, and behind it who says so as far as that is known.
+/// `struct sock_extended_err`, and behind it who says so.
 fn extended_error(refused: &Refused, ipv6: bool) -> Vec<u8> {
-    /// ICMP's number of "destination unreachable" (RFC 792).
-    const UNREACHABLE: u8 = 3;
-    let code = match refused.errno {
-        libc::ECONNREFUSED => 3,
-        libc::EMSGSIZE => 4,
-        _ => 1,
-    };
     let mut bytes = refused.errno.to_ne_bytes().to_vec();
-    bytes.extend([libc::SO_EE_ORIGIN_ICMP, UNREACHABLE, code, 0]);
-    bytes.extend(u32::from(refused.mtu).to_ne_bytes());
+    bytes.extend(match refused.said {
+        Some(said) => [libc::SO_EE_ORIGIN_ICMP, said.kind, said.code, 0],
+        None => [libc::SO_EE_ORIGIN_LOCAL, 0, 0, 0],
+    });
+    bytes.extend(u32::from(refused.info).to_ne_bytes());
     bytes.extend([0; 4]);
     let mut offender = [0u8; size_of::<libc::sockaddr_in6>()];
     let mut len = if ipv6 { offender.len() } else { size_of::<libc::sockaddr_in>() } as u32;
     let at = &mut offender[..len as usize];
-    if refused.errno == libc::ECONNREFUSED {
-        let from = std::net::SocketAddr::new(refused.to.ip(), 0);
+    if let Some(said) = refused.said {
+        let from = std::net::SocketAddr::new(said.by, 0);
         // SAFETY: room of ours with its length.
         unsafe { mem::write_address(from, ipv6, at.as_mut_ptr().cast::<sockaddr>(), &mut len) };
     }
@@ -168,6 +164,7 @@ impl Room<'_> {
 mod tests {
     use super::*;
     use core::ptr::null_mut;
+    use libix::raw::Said;
     use proptest::prelude::*;
 
     fn message(control: &mut [u8]) -> msghdr {
@@ -240,8 +237,9 @@ mod tests {
 
         #[test]
         fn what_has_no_room_is_cut(room in 0usize..100, ipv6: bool) {
-            let to = "10.0.0.9:53".parse().unwrap();
-            let refused = Some(Refused { to, errno: libc::ECONNREFUSED, mtu: 0 });
+            let to: std::net::SocketAddr = "10.0.0.9:53".parse().unwrap();
+            let said = Some(Said { kind: 3, code: 3, detail: 0, by: to.ip() });
+            let refused = Some(Refused { to, errno: libc::ECONNREFUSED, said, info: 0 });
             let arrival = Arrival { address: to.ip(), interface: 1 };
             let notes = Notes { local: Some(arrival), local_v6: None, refused };
             let mut bytes = [0xa5u8; 120];

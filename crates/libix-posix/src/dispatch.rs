@@ -1,13 +1,14 @@
 //! After a cycle: its event conditions, told to the sockets that they are about.
 use crate::emit::errno_of;
 use crate::epoll::Set;
+use crate::icmp;
 use crate::slab::{Id, Slab};
-use crate::socket::{ERRORS_MAX, Kind, Listener, Refused, Socket, Waiting};
+use crate::socket::{Discovery, ERRORS_MAX, Kind, Listener, Options, Refused, Socket, Waiting};
 use crate::state::{Core, cookie};
 use crate::stream::{Ending, Phase, Stream};
 use libc::{EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLLRDHUP, EPOLLRDNORM, EPOLLWRNORM};
 use libix::Dead;
-use libix::raw::{Event, Received, Thread};
+use libix::raw::{Event, Received, Said, Thread};
 use std::net::SocketAddr;
 
 const IN: i32 = EPOLLIN | EPOLLRDNORM;
@@ -35,9 +36,11 @@ impl Core {
                 Event::UdpRecv { cookie, data, peer, local } => {
                     self.udp_received(cookie, Waiting { data, from: peer, local, lane });
                 }
-                Event::UdpError { cookie, peer, why, mtu } => {
-                    self.udp_failed(cookie, Refused { to: peer, errno: errno_of(why), mtu });
+                Event::UdpError { cookie, peer, said, data, .. } => {
+                    self.udp_failed(cookie, peer, said, data);
+                    self.lanes[lane].read.extend(data);
                 }
+                Event::FlowError { cookie, said, .. } => self.flow_failed(lane, cookie, said),
                 Event::UdpSent { cookie } => self.datagram_left(cookie, 0),
                 _ => {}
             }
@@ -52,7 +55,11 @@ impl Core {
             return self.touch(id);
         }
         stream.inbox.push(data);
+        let deferred = stream.deferred_until_us.is_some();
         self.tell(id, IN);
+        if deferred {
+            self.enters_queue(id);
+        }
     }
 
     fn sent(&mut self, id: Id, bytes: u32) {
@@ -62,6 +69,9 @@ impl Core {
         let was_writable = stream.is_writable(limit);
         stream.outbox.acked(bytes.into());
         stream.blocked = false;
+        if bytes > 0 {
+            stream.soft_error = 0;
+        }
         let ends = stream.ending != Ending::No;
         let becomes_writable = !was_writable && stream.is_writable(limit);
         if stream.outbox.unsent() > 0 || (ends && stream.outbox.len() == 0) {
@@ -76,6 +86,7 @@ impl Core {
         let Some(stream) = self.sockets.get_mut(id).and_then(Socket::stream) else { return };
         stream.eof = true;
         self.tell(id, IN | EPOLLRDHUP | EPOLLHUP);
+        self.ends_deferral(id);
     }
 
     /// The flow of a socket is gone; `errno` 0: in order.
@@ -86,19 +97,29 @@ impl Core {
             return;
         }
         let connecting = stream.is_connecting();
+        let soft = core::mem::take(&mut stream.soft_error);
         // As Linux has it: whoever was told of the end is told that the pipe is broken.
         let errno = match errno {
             libc::ECONNRESET if connecting => libc::ECONNREFUSED,
             libc::ECONNRESET if stream.eof && !stream.fin => libc::EPIPE,
             libc::ECONNRESET if stream.eof => 0,
+            // What was said and heard of already is not said again.
+            libc::EHOSTUNREACH if soft == 0 && stream.was_open => libc::ETIMEDOUT,
+            libc::EHOSTUNREACH if soft != 0 => soft,
             errno => errno,
         };
         stream.phase = Phase::Dead;
         stream.handle = 0;
         stream.inbox.save();
         stream.outbox = Default::default();
-        let orphan = stream.ending != Ending::No;
+        // Nobody has heard of one that is deferred.
+        let deferred_at = stream.deferred_until_us.and(stream.queued_at);
+        let orphan = stream.ending != Ending::No || deferred_at.is_some();
         socket.error = errno;
+        let listener = deferred_at.and_then(|at| self.sockets.get_mut(at)?.listener());
+        if let Some(listener) = listener {
+            listener.deferred = listener.deferred.saturating_sub(1);
+        }
         if orphan {
             self.sockets.remove(id);
             return;
@@ -133,15 +154,43 @@ impl Core {
         let local = local.filter(|at| !at.ip().is_unspecified());
         let mut stream = Stream::new(Phase::ToAccept, handle, peer, local);
         stream.queued_at = Some(listener);
+        stream.unsent_low = unsent_low(&options);
+        let defer_us = u64::from(options.defer_accept_s) * 1_000_000;
+        if defer_us > 0 {
+            stream.deferred_until_us = Some(crate::drive::now_us() + defer_us);
+        }
         stream.options_changed = options.of_flow() != stream.told;
         let mut accepted = Socket::new(Kind::Stream(Box::new(stream)), ipv6, false);
         (accepted.options, accepted.lane) = (options, lane);
         let id = self.sockets.insert(accepted);
-        if let Some(listener) = self.sockets.get_mut(listener).and_then(Socket::listener) {
-            listener.queue.push_back(id);
-        }
         self.touch(id);
-        self.tell(listener, IN);
+        if defer_us == 0 {
+            return self.enters_queue(id);
+        }
+        self.lanes[lane].deferred.push(id);
+        if let Some(listener) = self.sockets.get_mut(listener).and_then(Socket::listener) {
+            listener.deferred += 1;
+        }
+    }
+
+    /// A connection can be accepted from now on.
+    pub fn enters_queue(&mut self, id: Id) {
+        let Some(stream) = self.sockets.get_mut(id).and_then(Socket::stream) else { return };
+        let Some(listener_id) = stream.queued_at else { return };
+        let was_deferred = stream.deferred_until_us.take().is_some();
+        let listener = self.sockets.get_mut(listener_id).and_then(Socket::listener);
+        let Some(listener) = listener else { return };
+        listener.deferred -= usize::from(was_deferred).min(listener.deferred);
+        listener.queue.push_back(id);
+        self.tell(listener_id, IN);
+    }
+
+    /// One that is not in its listener's queue yet comes into it: something was received.
+    fn ends_deferral(&mut self, id: Id) {
+        let stream = self.sockets.get_mut(id).and_then(Socket::stream);
+        if stream.is_some_and(|stream| stream.deferred_until_us.is_some()) {
+            self.enters_queue(id);
+        }
     }
 
     /// Whose turn it is among the listeners of threads at home on this elastic thread, or among those that
@@ -159,7 +208,9 @@ impl Core {
         let mut choose = |suits: &dyn Fn(&mut Socket) -> bool| {
             turn.clone().find(|member| {
                 let Some(socket) = sockets.get_mut(port.members[*member]) else { return false };
-                let has_room = |listener: &mut Listener| listener.queue.len() <= listener.backlog;
+                let has_room = |listener: &mut Listener| {
+                    listener.queue.len() + listener.deferred <= listener.backlog
+                };
                 socket.listener().is_some_and(has_room) && suits(socket)
             })
         };
@@ -186,30 +237,66 @@ impl Core {
 
     /// As on Linux a connected socket hears of it, by the error of its next call, if it is for good; and
     /// one that asks for all errors (`IP_RECVERR`), which gets them in a queue as well.
-    fn udp_failed(&mut self, port: Id, refused: Refused) {
-        let Core { udp_ports, sockets, .. } = self;
+    fn udp_failed(&mut self, port: Id, to: SocketAddr, said: Said, quoted: Option<Received>) {
+        let Some((errno, for_good)) = icmp::errno(said.kind, said.code) else { return };
+        let Core { udp_ports, sockets, paths, .. } = self;
         let Some(port) = udp_ports.get(port) else { return };
         let mut peer = |id: Id| Some(sockets.get_mut(id)?.datagrams()?.peer);
         let members = || port.members.iter().copied();
-        let connected = members().find(|id| peer(*id) == Some(Some(refused.to)));
+        let connected = members().find(|id| peer(*id) == Some(Some(to)));
         let Some(id) = connected.or_else(|| members().rev().find(|id| peer(*id) == Some(None)))
         else {
             return;
         };
         let Some(socket) = sockets.get_mut(id) else { return };
+        if socket.options.discovery.believes() {
+            paths.said(to.ip(), said, std::time::Instant::now());
+        }
         let wants_all = socket.options.receive_errors;
-        let hears = connected.is_some() && refused.errno != libc::EHOSTUNREACH;
-        if !wants_all && !hears {
+        let hears = connected.is_some() && for_good;
+        let minds = errno != libc::EMSGSIZE || socket.options.discovery != Discovery::Dont;
+        if !(wants_all || hears) || !minds {
             return;
         }
-        socket.error = refused.errno;
+        socket.error = errno;
         if let Some(udp) = socket.datagrams()
             && wants_all
             && udp.errors.len() < ERRORS_MAX
         {
-            udp.errors.push_back(refused);
+            // SAFETY: not given back: the caller does so afterwards.
+            let bytes = quoted.map_or(&[][..], |data| unsafe { crate::mem::received(data, 0) });
+            let refused = Refused { to, errno, said: Some(said), info: said.detail };
+            udp.errors.push_back((refused, bytes.to_vec()));
         }
         self.tell(id, IN | EPOLLERR);
+    }
+
+    /// What somebody says of a connection ends an attempt to connect, as on Linux. An open one goes on, and
+    /// ends with this errno if it ends unanswered; one that asks for all errors hears of it at once.
+    fn flow_failed(&mut self, lane: usize, id: Id, said: Said) {
+        let Some((errno, _)) = icmp::errno(said.kind, said.code) else { return };
+        let Some(socket) = self.sockets.get_mut(id) else { return };
+        let wants_all = socket.options.receive_errors;
+        let Some(stream) = socket.stream().filter(|stream| stream.phase != Phase::Dead) else {
+            return;
+        };
+        let to = stream.peer.ip();
+        if errno == libc::EMSGSIZE {
+            return self.paths.said(to, said, std::time::Instant::now());
+        }
+        if stream.is_connecting() {
+            // For whoever asks, whether it asked for all or not.
+            let to = stream.peer;
+            stream.complaint = Some(Refused { to, errno, said: Some(said), info: said.detail });
+            self.lanes[lane].given_up.extend((stream.handle != 0).then_some(stream.handle));
+            return self.died(id, errno);
+        }
+        if wants_all {
+            socket.error = errno;
+            self.tell(id, IN | EPOLLERR);
+        } else {
+            stream.soft_error = errno;
+        }
     }
 
     fn udp_received(&mut self, port: Id, waiting: Waiting) {
@@ -239,6 +326,11 @@ fn waits_at(socket: &mut Socket, sets: &Slab<Set>) -> Option<usize> {
     let alone = socket.listener().and_then(|listener| listener.lane);
     let in_set = || sets.get(socket.watches.first()?.set)?.lane;
     alone.or_else(in_set)
+}
+
+/// How much may be unsent of a connection that the program writes to.
+pub fn unsent_low(options: &Options) -> u64 {
+    if options.unsent_low == 0 { u64::MAX } else { options.unsent_low.into() }
 }
 
 /// What a datagram counts against the receive buffer: buffers are held whole.

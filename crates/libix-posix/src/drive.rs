@@ -26,6 +26,8 @@ const TICK: Duration = Duration::from_millis(1);
 
 /// Longest wait of a driver while a sender found no transmit memory.
 const STARVED_US: u64 = 1_000;
+/// How late a connection whose peer says nothing may be accepted (`TCP_DEFER_ACCEPT`), µs.
+const DEFERRED_US: u64 = 100_000;
 
 /// What somebody waits for, to be told of changes.
 #[derive(Clone, Copy)]
@@ -184,6 +186,7 @@ pub fn turn(
     let starved = core::mem::take(&mut lane.starved);
     let wait = if starved { at_most(wait, STARVED_US) } else { wait };
     let wait = if lane.corked.is_empty() { wait } else { at_most(wait, CORK_US) };
+    let wait = if lane.deferred.is_empty() { wait } else { at_most(wait, DEFERRED_US) };
     let rewatch = lane.watched != linux;
     lane.watched = linux;
     drop(core);

@@ -1,7 +1,7 @@
 //! Before a cycle: what the program has done becomes batched system calls. After it: their answers.
 use crate::lane::{Lane, Name};
 use crate::slab::Id;
-use crate::socket::{FlowOptions, Kind, Marks, Options, Outgoing, Socket};
+use crate::socket::{FlowOptions, Kind, Manner, Marks, Options, Outgoing, Socket};
 use crate::state::{Core, Pending, cookie};
 use crate::stream::{CORK_US, Ending, Phase, Stream};
 use ix_abi::{Handle, SgEntry, flow_opt};
@@ -12,7 +12,7 @@ use std::net::SocketAddr;
 /// Calls that one socket makes in one cycle at most.
 const CALLS_A_SOCKET: usize = 16;
 /// Calls that one datagram makes at most.
-const CALLS_A_DATAGRAM: usize = 3;
+const CALLS_A_DATAGRAM: usize = 4;
 /// Transmit memory is asked for in steps of this.
 const TX_STEP_BYTES: u64 = 2 << 20;
 
@@ -33,6 +33,7 @@ impl Core {
         self.lanes[lane].pending.clear();
         self.ask_for_memory(lane, thread);
         self.touch_corked(lane);
+        self.accept_deferred(lane);
         self.emit_waiting(lane, thread)
     }
 
@@ -62,11 +63,32 @@ impl Core {
         }
     }
 
+    /// Connections whose peers have said nothing for so long are accepted all the same.
+    fn accept_deferred(&mut self, lane: usize) {
+        if self.lanes[lane].deferred.is_empty() {
+            return;
+        }
+        let now_us = crate::drive::now_us();
+        for id in core::mem::take(&mut self.lanes[lane].deferred) {
+            let stream = self.sockets.get_mut(id).and_then(Socket::stream);
+            match stream.and_then(|stream| stream.deferred_until_us) {
+                Some(until_us) if now_us < until_us => self.lanes[lane].deferred.push(id),
+                Some(_) => self.enters_queue(id),
+                None => {}
+            }
+        }
+    }
+
     fn emit_waiting(&mut self, lane: usize, thread: &mut Thread) -> bool {
         while thread.call_room() > CALLS_A_SOCKET
             && let Some(data) = self.lanes[lane].read.pop()
         {
             self.push(lane, thread, call::udp_recv_done(data), Pending::Nothing);
+        }
+        while thread.call_room() > CALLS_A_SOCKET
+            && let Some(handle) = self.lanes[lane].given_up.pop()
+        {
+            self.push(lane, thread, call::abort(handle), Pending::Nothing);
         }
         let mut more = Vec::new();
         while thread.call_room() >= CALLS_A_SOCKET && thread.sg_room() {
@@ -190,9 +212,9 @@ impl Core {
                 let Some(socket) = port.names.get(lane) else { return Left::Nothing };
                 while batch.thread.call_room() > CALLS_A_DATAGRAM
                     && batch.thread.sg_room()
-                    && let Some(Outgoing { memory, to, marks }) = udp.outbox.pop_front()
+                    && let Some(Outgoing { memory, to, manner }) = udp.outbox.pop_front()
                 {
-                    batch.datagram_options(socket, port.told(lane), marks);
+                    batch.datagram_options(socket, port.told(lane), manner);
                     let piece = SgEntry { base: memory.base(), len: memory.len() as u64 };
                     let name = datagrams.insert((memory, id)) | cookie::DATAGRAM;
                     let pieces = core::iter::once(piece);
@@ -230,7 +252,7 @@ impl Core {
                 Pending::Connect(id) => match answer {
                     Ok(handle) => {
                         let Some(socket) = self.sockets.get_mut(id) else { continue };
-                        let wanted = socket.options.of_flow();
+                        let wanted = socket.options.of_attempt();
                         if let Some(stream) = socket.stream() {
                             stream.handle = handle;
                             // What holds for the attempt is said at once, the rest with it.
@@ -280,16 +302,23 @@ impl Core {
     }
 
     fn sendv_answered(&mut self, id: Id, offered: u64, answer: Result<u64, Error>) {
-        let Some(stream) = self.sockets.get_mut(id).and_then(Socket::stream) else { return };
+        let Some(socket) = self.sockets.get_mut(id) else { return };
+        let limit = socket.options.send_buffer;
+        let Some(stream) = socket.stream() else { return };
         match answer {
             Ok(taken) => {
+                let was_writable = stream.is_writable(limit);
                 stream.outbox.taken(taken);
+                let becomes_writable = !was_writable && stream.is_writable(limit);
                 stream.blocked = taken < offered;
                 let held = stream.held_us.is_some();
                 let more = stream.outbox.unsent() > 0 && !stream.blocked && !held;
                 let ends = stream.ending != Ending::No || stream.write_shut;
                 if more || (ends && stream.outbox.unsent() == 0) {
                     self.touch(id);
+                }
+                if becomes_writable {
+                    self.tell(id, libc::EPOLLOUT | libc::EPOLLWRNORM);
                 }
             }
             // `DEAD` says why.
@@ -383,6 +412,7 @@ impl Batch<'_> {
             (flow_opt::HOP_LIMIT, before.marks.ttl.into(), now.marks.ttl.into()),
             (flow_opt::DSCP, dscp(before.marks), dscp(now.marks)),
             (flow_opt::RECEIVE_BYTES, before.receive_bytes, now.receive_bytes),
+            (flow_opt::SEGMENT_BYTES, before.segment_bytes.into(), now.segment_bytes.into()),
         ] {
             if before != now {
                 self.push(call::set_opt(handle, option, now), Pending::Nothing);
@@ -395,8 +425,14 @@ impl Batch<'_> {
     }
 
     /// The same of the port that a datagram leaves by: each may have its own.
-    fn datagram_options(&mut self, socket: u64, told: &mut Marks, wanted: Marks) {
-        let before = core::mem::replace(told, wanted);
+    fn datagram_options(&mut self, socket: u64, told: &mut Manner, wanted: Manner) {
+        let Manner { marks: before, fragment_bytes } = core::mem::replace(told, wanted);
+        if fragment_bytes != wanted.fragment_bytes {
+            let value = wanted.fragment_bytes.into();
+            let set = call::udp_set_opt(socket, flow_opt::FRAGMENT_BYTES, value);
+            self.push(set, Pending::Nothing);
+        }
+        let wanted = wanted.marks;
         if before.ttl != wanted.ttl {
             let set = call::udp_set_opt(socket, flow_opt::HOP_LIMIT, wanted.ttl.into());
             self.push(set, Pending::Nothing);
@@ -451,7 +487,8 @@ impl Batch<'_> {
             return Left::Gone;
         }
         if core::mem::take(&mut stream.options_changed) {
-            let wanted = options.of_flow();
+            let connecting = stream.phase == Phase::Connecting;
+            let wanted = if connecting { options.of_attempt() } else { options.of_flow() };
             self.flow_options(handle, core::mem::replace(&mut stream.told, wanted), wanted);
         }
         if stream.phase == Phase::Connecting {

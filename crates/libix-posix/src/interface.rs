@@ -1,5 +1,5 @@
 //! The Linux interface that each of the dataplane's devices is: what `IP_PKTINFO` numbers.
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::net::{IpAddr, Ipv4Addr};
 
 /// One address of the dataplane.
@@ -30,6 +30,17 @@ impl Interfaces {
             Some(Interface { address: address(text)?, name, index: 0 })
         });
         Interfaces(list.collect())
+    }
+
+    /// Whether one of the dataplane's devices is this interface of Linux's.
+    pub fn has(&self, name: &CStr) -> bool {
+        self.0.iter().any(|one| one.name.as_deref() == Some(name))
+    }
+
+    /// The address that the dataplane has by this one.
+    pub fn address_of(&self, name: &CStr) -> Option<Ipv4Addr> {
+        let found = self.0.iter().find(|one| one.name.as_deref() == Some(name));
+        found.map(|one| one.address)
     }
 
     /// The number, in the program's namespace, of the interface that an address of the dataplane is

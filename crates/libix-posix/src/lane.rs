@@ -115,10 +115,14 @@ pub struct Lane {
     pub dirty: VecDeque<Id>,
     /// Connections that hold the end of what is unsent back (`TCP_CORK`).
     pub corked: Vec<Id>,
+    /// Connections that their listener gets when something was received (`TCP_DEFER_ACCEPT`).
+    pub deferred: Vec<Id>,
     /// Ports to be opened.
     pub new_ports: Vec<Id>,
     /// Listeners to be closed, by the dataplane's names.
     pub old_ports: Vec<u64>,
+    /// Attempts to connect that are to be given up, by the dataplane's names.
+    pub given_up: Vec<u64>,
     /// UDP ports to be bound.
     pub new_udp_ports: Vec<Id>,
     /// UDP ports to be unbound, by the dataplane's names.
@@ -145,8 +149,10 @@ impl Lane {
             starved: false,
             dirty: VecDeque::new(),
             corked: Vec::new(),
+            deferred: Vec::new(),
             new_ports: Vec::new(),
             old_ports: Vec::new(),
+            given_up: Vec::new(),
             new_udp_ports: Vec::new(),
             old_udp_ports: Vec::new(),
             read: Vec::new(),
@@ -161,6 +167,7 @@ impl Lane {
             || !self.old_ports.is_empty()
             || !self.new_udp_ports.is_empty()
             || !self.old_udp_ports.is_empty()
+            || !self.given_up.is_empty()
             || !self.read.is_empty()
     }
 

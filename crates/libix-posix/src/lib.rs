@@ -26,7 +26,9 @@ mod epoll;
 mod fds;
 #[cfg(not(test))]
 mod ffi;
+mod icmp;
 mod interface;
+mod lacking;
 mod lane;
 mod log;
 mod mem;
@@ -34,6 +36,7 @@ mod numbers;
 mod ops;
 mod options;
 mod pair;
+mod paths;
 mod poll;
 mod process;
 mod ready;

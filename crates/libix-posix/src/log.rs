@@ -24,10 +24,26 @@ pub enum Once {
 
 static SAID: AtomicU64 = AtomicU64::new(0);
 
+/// The first bit of options that IX lacks.
+const OPTIONS_AT: usize = 32;
+
+/// Says, once, that a program wants an option that IX does not have.
+#[cold]
+pub fn lacks(index: usize, name: &str) {
+    let text = format!(
+        "{name} is no option of a socket of IX: ENOPROTOOPT, as of a kernel without it; \
+         let the program do without"
+    );
+    first(1 << (OPTIONS_AT + index), &text);
+}
+
 /// Says it, if it was not said yet: what, why, what to do.
 #[cold]
 pub fn once(what: Once, text: &str) {
-    let bit = 1 << what as u32;
+    first(1 << what as u32, text);
+}
+
+fn first(bit: u64, text: &str) {
     if SAID.fetch_or(bit, Ordering::Relaxed) & bit == 0 {
         line(text);
     }

@@ -1,27 +1,31 @@
 //! Socket options. The few that servers set on each connection are only noted here. For all others the
 //! Linux socket under the descriptor is asked first: it knows which options there are, what values they
 //! take, and remembers them. What means something on IX is noted here as well.
+use crate::dispatch::unsent_low;
+use crate::lacking;
 use crate::log;
 use crate::ops::{self, Instead, Outcome, socket_of};
 use crate::real;
-use crate::socket::{Congestion, Kind, Options, Socket, Under};
+use crate::slab::Id;
+use crate::socket::{Congestion, Discovery, Kind, Options, Socket, Under};
+use crate::state::Core;
 use crate::stream::Phase;
 use crate::sync::lock;
 use libc::{
     IP_PKTINFO, IP_RECVERR, IP_TOS, IP_TTL, IPPROTO_IP, IPPROTO_IPV6, IPPROTO_TCP,
-    IPV6_RECVPKTINFO, IPV6_V6ONLY, SO_DOMAIN, SO_ERROR, SO_KEEPALIVE, SO_LINGER, SO_PROTOCOL,
-    SO_RCVBUF, SO_RCVLOWAT, SO_RCVTIMEO, SO_REUSEADDR, SO_REUSEPORT, SO_SNDBUF, SO_SNDTIMEO,
-    SO_TYPE, SOL_SOCKET, TCP_CONGESTION, TCP_CORK, TCP_INFO, TCP_KEEPCNT, TCP_KEEPIDLE,
-    TCP_KEEPINTVL, TCP_MAXSEG, TCP_NODELAY, TCP_QUICKACK, TCP_USER_TIMEOUT, c_void, socklen_t,
+    IPV6_RECVPKTINFO, IPV6_V6ONLY, SO_BINDTODEVICE, SO_DOMAIN, SO_ERROR, SO_KEEPALIVE, SO_LINGER,
+    SO_PROTOCOL, SO_RCVBUF, SO_RCVLOWAT, SO_RCVTIMEO, SO_REUSEADDR, SO_REUSEPORT, SO_SNDBUF,
+    SO_SNDTIMEO, SO_TYPE, SOL_SOCKET, TCP_CONGESTION, TCP_CORK, TCP_INFO, TCP_KEEPCNT,
+    TCP_KEEPIDLE, TCP_KEEPINTVL, TCP_MAXSEG, TCP_NODELAY, TCP_QUICKACK, TCP_USER_TIMEOUT, c_void,
+    socklen_t,
 };
+use std::ffi::CString;
 use std::os::fd::RawFd;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Smallest buffers, as on Linux, which knows the largest (`net.core.wmem_max`).
 const SEND_BUFFER_MIN: usize = 4608;
 const RECEIVE_BUFFER_MIN: usize = 2304;
-/// Bytes of IPv4 and TCP headers without options.
-const TCP_HEADERS_BYTES: u64 = 40;
 /// Bytes of a congestion control's name, the zero behind it included.
 const CONGESTION_NAME_MAX: usize = 16;
 
@@ -34,8 +38,11 @@ pub fn set(fd: RawFd, level: i32, name: i32, value: &[u8]) -> Outcome<()> {
     let mut core = lock();
     let id = socket_of(&core, fd)?;
     let Some(socket) = core.sockets.get_mut(id) else { return Err(libc::EBADF.into()) };
-    if is_lacking(level, name) && !matches!(socket.kind, Kind::Linux) {
+    if lacking::refuses(&socket.kind, level, name) {
         return Err(libc::ENOPROTOOPT.into());
+    }
+    if (level, name) == (SOL_SOCKET, SO_BINDTODEVICE) {
+        return bind_to_device(&mut core, id, value);
     }
     let tcp = socket.is_tcp();
     if (level, name) == (IPPROTO_TCP, TCP_CONGESTION) && tcp && !matches!(socket.kind, Kind::Linux)
@@ -71,6 +78,29 @@ pub fn set(fd: RawFd, level: i32, name: i32, value: &[u8]) -> Outcome<()> {
         _ => return Err(Instead::Linux),
     }
     Ok(())
+}
+
+/// `SO_BINDTODEVICE`. One of the dataplane's, which Linux need not have, makes the socket IX's; any other
+/// is Linux's to judge.
+fn bind_to_device(core: &mut Core, id: Id, value: &[u8]) -> Outcome<()> {
+    let name = &value[..value.len().min(libc::IF_NAMESIZE - 1)];
+    let name = name.split(|byte| *byte == 0).next().unwrap_or_default();
+    let name = CString::new(name).unwrap_or_default();
+    let Core { sockets, interfaces, .. } = core;
+    let Some(socket) = sockets.get_mut(id) else { return Err(libc::EBADF.into()) };
+    let undecided = matches!(socket.kind, Kind::Idle { ix: false, .. });
+    match socket.kind {
+        Kind::Linux => Err(Instead::Linux),
+        _ if interfaces.has(&name) => {
+            socket.options.device = Some(name);
+            Ok(())
+        }
+        _ if name.is_empty() || undecided => {
+            socket.options.device = None;
+            Err(Instead::Linux)
+        }
+        _ => Err(libc::ENODEV.into()),
+    }
 }
 
 /// `TCP_CONGESTION`: Linux may have others than IX, so it is not asked; as long as it is open whose the
@@ -226,11 +256,43 @@ pub fn changed(fd: RawFd, level: i32, name: i32) {
                         IP_PKTINFO and IP_RECVERR; let the program do without";
             log::once(log::Once::Control, text);
         }
+        (IPPROTO_IP, libc::IP_MTU_DISCOVER) => {
+            options.discovery = Discovery::numbered(read(name));
+        }
+        // To one of Linux's, or to none.
+        (SOL_SOCKET, SO_BINDTODEVICE) if has_device(fd) => {
+            if matches!(socket.kind, Kind::Idle { ix: false, .. }) {
+                let _ = ops::leave_to_linux(&mut core, fd, id);
+            }
+            return;
+        }
         (IPPROTO_TCP, TCP_NODELAY) => options.no_delay = read(name) != 0,
         (IPPROTO_TCP, TCP_CORK) => {
             options.cork = read(name) != 0;
             core.touch(id);
             return;
+        }
+        (IPPROTO_TCP, libc::TCP_DEFER_ACCEPT) => {
+            options.defer_accept_s = read(name).max(0) as u32;
+        }
+        (IPPROTO_TCP, libc::TCP_SYNCNT) => {
+            options.syn_count = read(name).clamp(0, 127) as u8;
+            tell = true;
+        }
+        // Holds for connections that are made afterwards, as on Linux.
+        (IPPROTO_TCP, libc::TCP_MAXSEG) if !matches!(socket.kind, Kind::Stream(_)) => {
+            options.segment_bytes = read(name).clamp(0, 0xffff) as u16;
+        }
+        (IPPROTO_TCP, libc::TCP_WINDOW_CLAMP) => {
+            options.window_clamp = read(name).max(0) as u32;
+            tell = true;
+        }
+        (IPPROTO_TCP, TCP_NOTSENT_LOWAT) => {
+            options.unsent_low = read(name) as u32;
+            let low = unsent_low(options);
+            if let Some(stream) = socket.stream() {
+                stream.unsent_low = low;
+            }
         }
         (IPPROTO_TCP, TCP_KEEPIDLE | TCP_KEEPINTVL | TCP_KEEPCNT | TCP_USER_TIMEOUT) => {
             *match name {
@@ -261,32 +323,25 @@ fn wants_control_messages(level: i32, name: i32) -> bool {
     }
 }
 
-/// Linux's numbers, which the `libc` crate lacks.
-const SO_ZEROCOPY: i32 = 60;
-const UDP_SEGMENT: i32 = 103;
-const UDP_GRO: i32 = 104;
-
-/// Options that Linux did not always have, and that IX lacks: programs can do without.
-fn is_lacking(level: i32, name: i32) -> bool {
-    match level {
-        SOL_SOCKET => name == SO_ZEROCOPY,
-        libc::SOL_UDP => [UDP_SEGMENT, UDP_GRO].contains(&name),
-        _ => false,
-    }
-}
+/// Linux's number, which the `libc` crate lacks.
+const TCP_NOTSENT_LOWAT: i32 = 25;
 
 /// `getsockopt` of what IX knows better; `None`: the Linux socket under the descriptor answers.
 pub fn get(fd: RawFd, level: i32, name: i32) -> Outcome<Option<Vec<u8>>> {
     let mut core = lock();
     let id = socket_of(&core, fd)?;
     let configured = core.congestion;
-    let mtu = core.has_begun().then_some(core.mss + TCP_HEADERS_BYTES);
-    let Some(socket) = core.sockets.get_mut(id) else { return Err(libc::EBADF.into()) };
+    let mtu = core.has_begun().then(|| core.device_mtu());
+    let Core { sockets, paths, .. } = &mut *core;
+    let Some(socket) = sockets.get_mut(id) else { return Err(libc::EBADF.into()) };
     let int = |value: i32| Ok(Some(value.to_ne_bytes().to_vec()));
     if socket.under != Under::Used
         && let Some(value) = noted(socket, level, name)
     {
         return int(value);
+    }
+    if (level, name) == (SOL_SOCKET, SO_BINDTODEVICE) {
+        return Ok(socket.options.device.as_ref().map(|name| name.as_bytes_with_nul().to_vec()));
     }
     let undecided = !matches!(socket.kind, Kind::Linux) && socket.is_tcp();
     if (level, name) == (IPPROTO_TCP, TCP_CONGESTION) && undecided {
@@ -298,13 +353,19 @@ pub fn get(fd: RawFd, level: i32, name: i32) -> Outcome<Option<Vec<u8>>> {
         return Ok(None);
     }
     match (level, name) {
-        (SOL_SOCKET, SO_ERROR) => int(socket.take_error()),
+        (SOL_SOCKET, SO_ERROR) => match (socket.take_error(), socket.stream()) {
+            (0, Some(stream)) => int(core::mem::take(&mut stream.soft_error)),
+            (errno, _) => int(errno),
+        },
         (SOL_SOCKET, libc::SO_ACCEPTCONN) => int(matches!(socket.kind, Kind::Listener(_)).into()),
         (SOL_SOCKET, SO_SNDBUF) => int(socket.options.send_buffer as i32),
         // Only of a socket with a peer; of others the Linux socket says so.
-        (IPPROTO_IP, libc::IP_MTU) if socket.has_peer() => match mtu {
-            Some(mtu) => int(mtu as i32),
-            None => Ok(None),
+        (IPPROTO_IP, libc::IP_MTU) => match (mtu, socket.peer()) {
+            (Some(mtu), Some(peer)) => {
+                let known = paths.mtu(peer.ip(), Instant::now());
+                int(known.map_or(mtu, |path| mtu.min(path.into())) as i32)
+            }
+            _ => Ok(None),
         },
         (IPPROTO_TCP, TCP_INFO) => {
             let Some(stream) = socket.stream() else { return Ok(None) };
@@ -381,6 +442,16 @@ fn tcp_info(info: Option<ix_abi::FlowInfo>) -> Vec<u8> {
     put(84, mss);
     put(100, info.retransmits);
     bytes
+}
+
+/// Whether the Linux socket under a descriptor is bound to an interface.
+fn has_device(fd: RawFd) -> bool {
+    let mut name = [0u8; libc::IF_NAMESIZE];
+    let mut len = name.len() as socklen_t;
+    let at = name.as_mut_ptr().cast::<c_void>();
+    // SAFETY: room of ours with its length.
+    let got = unsafe { real::getsockopt(fd, SOL_SOCKET, SO_BINDTODEVICE, at, &mut len) };
+    got == 0 && len > 0 && name[0] != 0
 }
 
 fn number(fd: RawFd, level: i32, name: i32) -> i32 {

@@ -2,8 +2,9 @@
 use crate::lane::Waiter;
 use crate::slab::Id;
 use crate::stream::{Phase, Stream};
-use libix::raw::{Received, TxBuf};
+use libix::raw::{Received, Said, TxBuf};
 use std::collections::VecDeque;
+use std::ffi::CString;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::RawFd;
 use std::time::Duration;
@@ -14,7 +15,7 @@ pub const SEND_BUFFER: usize = 256 << 10;
 pub const RECEIVE_BUFFER: usize = 212_992;
 /// Longest idle time before keepalive that the dataplane knows.
 const KEEP_IDLE_MAX_S: u32 = 0x7fff;
-/// Errors of datagrams that wait for the program.
+/// Errors of datagrams that wait for the program, each with no more bytes than a packet has.
 pub const ERRORS_MAX: usize = 64;
 
 /// Options that something depends on. The rest lives in the Linux socket under the descriptor.
@@ -64,6 +65,20 @@ pub struct Options {
     pub packet_info_v6: bool,
     /// `IP_RECVERR`.
     pub receive_errors: bool,
+    /// `IP_MTU_DISCOVER`.
+    pub discovery: Discovery,
+    /// `TCP_DEFER_ACCEPT`, seconds.
+    pub defer_accept_s: u32,
+    /// `TCP_SYNCNT`; 0: as configured.
+    pub syn_count: u8,
+    /// `TCP_MAXSEG`; 0: as long as the path takes.
+    pub segment_bytes: u16,
+    /// `TCP_WINDOW_CLAMP`; 0: none.
+    pub window_clamp: u32,
+    /// `TCP_NOTSENT_LOWAT`; 0: none.
+    pub unsent_low: u32,
+    /// `SO_BINDTODEVICE`: one of the dataplane's.
+    pub device: Option<CString>,
 }
 
 /// Congestion controls that IX has.
@@ -119,6 +134,68 @@ impl Default for Marks {
     }
 }
 
+/// How a datagram goes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Manner {
+    /// What its headers say.
+    pub marks: Marks,
+    /// 0: with DF. Else without, in fragments if it is longer than this, bytes with the IP header.
+    pub fragment_bytes: u16,
+}
+
+/// `IP_MTU_DISCOVER`: whether datagrams may be cut into fragments, here and under way.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Discovery {
+    /// Here and under way.
+    Dont,
+    /// Those that are too long for the path here; no others.
+    #[default]
+    Want,
+    /// Never: too long for the path is an error.
+    Do,
+    /// Never: too long for the device is an error.
+    Probe,
+    /// Under way: too long for the device is an error. Nobody may say what the path takes.
+    Interface,
+    /// Here, for the device, and under way. Nobody may say what the path takes.
+    Omit,
+}
+
+impl Discovery {
+    /// Linux's number of it.
+    pub fn numbered(number: i32) -> Discovery {
+        use Discovery::*;
+        let all = [Dont, Want, Do, Probe, Interface, Omit];
+        usize::try_from(number).ok().and_then(|n| all.get(n)).copied().unwrap_or_default()
+    }
+
+    /// Whether it believes what routers say of the path's MTU.
+    pub fn believes(self) -> bool {
+        !matches!(self, Discovery::Interface | Discovery::Omit)
+    }
+
+    /// Whether what the path takes matters, beside what the device does.
+    fn asks_path(self) -> bool {
+        matches!(self, Discovery::Dont | Discovery::Want | Discovery::Do)
+    }
+
+    /// How a datagram of so many bytes with its headers goes, the path and the device taking so many;
+    /// else the MTU that it is too long for.
+    pub fn cut(self, bytes: usize, path: u16, device: u16) -> Result<u16, u16> {
+        let fits = |mtu: u16, then| if bytes <= mtu.into() { Ok(then) } else { Err(mtu) };
+        match self {
+            // No datagram is longer.
+            _ if bytes > usize::from(u16::MAX) => Err(if self.asks_path() { path } else { device }),
+            Discovery::Dont => Ok(path),
+            Discovery::Want => Ok(if bytes <= path.into() { 0 } else { path }),
+            Discovery::Do => fits(path, 0),
+            Discovery::Probe => fits(device, 0),
+            Discovery::Interface => fits(device, device),
+            Discovery::Omit => Ok(device),
+        }
+    }
+}
+
 impl Default for Options {
     fn default() -> Self {
         Options {
@@ -144,16 +221,42 @@ impl Default for Options {
             packet_info: false,
             packet_info_v6: false,
             receive_errors: false,
+            discovery: Discovery::default(),
+            defer_accept_s: 0,
+            syn_count: 0,
+            segment_bytes: 0,
+            window_clamp: 0,
+            unsent_low: 0,
+            device: None,
         }
     }
 }
 
 impl Options {
-    /// What a flow is told of them.
+    /// What a flow is told of them while it connects.
+    pub fn of_attempt(&self) -> FlowOptions {
+        let mut told = FlowOptions { segment_bytes: 0, ..self.of_flow() };
+        if self.syn_count > 0 {
+            // The first retransmission is after a second, and each waits twice as long as the one before.
+            let span_ms = (2u64 << self.syn_count.min(31)).saturating_sub(1) * 1000;
+            let span_ms = u32::try_from(span_ms).unwrap_or(u32::MAX);
+            let limit_ms = told.user_timeout_ms;
+            told.user_timeout_ms = if limit_ms == 0 { span_ms } else { limit_ms.min(span_ms) };
+        }
+        told
+    }
+
+    /// What an open flow is told of them.
     pub fn of_flow(&self) -> FlowOptions {
         let idle_s = self.keep_idle_s.min(KEEP_IDLE_MAX_S);
         // Linux has doubled what it was told, for its own overhead.
         let receive_bytes = self.receive_buffer as u64 / 2;
+        let receive_bytes = if self.receive_buffer_set { receive_bytes } else { 0 };
+        let receive_bytes = match u64::from(self.window_clamp) {
+            0 => receive_bytes,
+            clamp if receive_bytes == 0 => clamp,
+            clamp => receive_bytes.min(clamp),
+        };
         FlowOptions {
             keepalive_s: if self.keepalive { idle_s } else { 0 },
             keep_interval_s: self.keep_interval_s,
@@ -161,7 +264,8 @@ impl Options {
             user_timeout_ms: self.user_timeout_ms,
             congestion: self.congestion,
             marks: self.marks,
-            receive_bytes: if self.receive_buffer_set { receive_bytes } else { 0 },
+            receive_bytes,
+            segment_bytes: self.segment_bytes,
         }
     }
 }
@@ -183,6 +287,8 @@ pub struct FlowOptions {
     pub marks: Marks,
     /// Received bytes that the program may leave unread, 0: as many as the dataplane allows.
     pub receive_bytes: u64,
+    /// Longest segment, options not counted; 0: as long as the path takes.
+    pub segment_bytes: u16,
 }
 
 impl Default for FlowOptions {
@@ -200,6 +306,8 @@ pub struct Listener {
     pub backlog: usize,
     /// Connections that wait to be accepted, oldest first.
     pub queue: VecDeque<Id>,
+    /// So many more that wait for their first bytes (`TCP_DEFER_ACCEPT`).
+    pub deferred: usize,
     /// The Linux socket under the descriptor listens as well.
     pub both: bool,
     /// `shutdown` has ended it.
@@ -227,7 +335,7 @@ pub struct Outgoing {
     /// Where to.
     pub to: SocketAddr,
     /// How.
-    pub marks: Marks,
+    pub manner: Manner,
 }
 
 /// What became of a datagram, as `MSG_ERRQUEUE` tells.
@@ -237,8 +345,10 @@ pub struct Refused {
     pub to: SocketAddr,
     /// Why.
     pub errno: i32,
-    /// With `EMSGSIZE`: MTU of the path, bytes.
-    pub mtu: u16,
+    /// What ICMP says; `None`: it was too long already here.
+    pub said: Option<Said>,
+    /// With `EMSGSIZE`: MTU of the path, bytes; with `EPROTO`: the octet at fault.
+    pub info: u16,
 }
 
 /// A UDP socket.
@@ -254,8 +364,8 @@ pub struct Datagrams {
     pub inbox_bytes: usize,
     /// To be sent.
     pub outbox: VecDeque<Outgoing>,
-    /// What became of those that did not arrive, with `IP_RECVERR`.
-    pub errors: VecDeque<Refused>,
+    /// What became of those that did not arrive, and what is known of their bytes, with `IP_RECVERR`.
+    pub errors: VecDeque<(Refused, Vec<u8>)>,
     /// Bytes of datagrams that were given to `UDP_SENDV` or wait for it.
     pub flying: usize,
     /// `shutdown`.
@@ -390,12 +500,12 @@ impl Socket {
         }
     }
 
-    /// Whether it goes to one peer only.
-    pub fn has_peer(&self) -> bool {
+    /// The only peer that it goes to, if there is one.
+    pub fn peer(&self) -> Option<SocketAddr> {
         match &self.kind {
-            Kind::Stream(stream) => stream.phase != Phase::Dead,
-            Kind::Datagrams(datagrams) => datagrams.peer.is_some(),
-            _ => false,
+            Kind::Stream(stream) => Some(stream.peer).filter(|_| stream.phase != Phase::Dead),
+            Kind::Datagrams(datagrams) => datagrams.peer,
+            _ => None,
         }
     }
 
@@ -434,6 +544,7 @@ impl Socket {
             }
             Kind::Stream(stream) => {
                 let dead = stream.phase == Phase::Dead;
+                bits |= when(stream.complaint.is_some(), EPOLLERR);
                 let no_more = stream.eof || stream.read_shut || dead;
                 bits |= when(dead || (no_more && stream.write_shut), EPOLLHUP);
                 bits |= when(no_more, IN | EPOLLRDHUP);

@@ -3,9 +3,10 @@ use crate::epoll::Set;
 use crate::interface::Interfaces;
 use crate::lane::{Called, LANES_MAX, Lane, Name, Names, Role};
 use crate::numbers::Numbers;
-use crate::route::Routes;
+use crate::paths::Paths;
+use crate::route::{Routes, Whose};
 use crate::slab::{Id, Slab};
-use crate::socket::{Congestion, Datagrams, Kind, Marks, Socket};
+use crate::socket::{Congestion, Datagrams, Kind, Manner, Socket};
 use crate::stream::{Ending, Phase};
 use libix::raw::TxBuf;
 use std::os::fd::RawFd;
@@ -42,14 +43,14 @@ pub struct UdpPort {
     /// What `UDP_BIND` asks for.
     pub at: std::net::SocketAddr,
     /// How it sends, as each elastic thread was told last.
-    told: Vec<Marks>,
+    told: Vec<Manner>,
 }
 
 impl UdpPort {
     /// How an elastic thread was told to send from here.
-    pub fn told(&mut self, lane: usize) -> &mut Marks {
+    pub fn told(&mut self, lane: usize) -> &mut Manner {
         if self.told.len() <= lane {
-            self.told.resize(lane + 1, Marks::default());
+            self.told.resize(lane + 1, Manner::default());
         }
         &mut self.told[lane]
     }
@@ -103,6 +104,8 @@ pub struct Core {
     pub interfaces: Interfaces,
     /// Congestion control of connections whose program has not chosen one.
     pub congestion: Congestion,
+    /// What is known of paths.
+    pub paths: Paths,
     /// The dataplane's address.
     pub address: Option<std::net::IpAddr>,
     /// Largest TCP payload of one packet, bytes.
@@ -135,6 +138,7 @@ impl Core {
             routes: Routes::none(),
             interfaces: Interfaces::none(),
             congestion: Congestion::Cubic,
+            paths: Paths::new(),
             address: None,
             mss: 1,
             stay_out: 0,
@@ -148,6 +152,24 @@ impl Core {
     /// Whether the dataplane has begun in this process.
     pub fn has_begun(&self) -> bool {
         self.lanes[0].tx.is_some()
+    }
+
+    /// Whose a socket is that goes to this address: with `SO_BINDTODEVICE` the dataplane's, if the way
+    /// begins at that device.
+    pub fn whose(&self, id: Id, to: std::net::IpAddr) -> Result<Whose, i32> {
+        let device = self.sockets.get(id).and_then(|socket| socket.options.device.as_deref());
+        let Some(device) = device else { return Ok(self.routes.connect(to)) };
+        let own = self.routes.own_towards(to);
+        let there = own.is_some() && own == self.interfaces.address_of(device);
+        let leaves = !to.is_loopback() && !to.is_unspecified() && !to.is_multicast();
+        if there && leaves { Ok(Whose::Ix) } else { Err(libc::ENETUNREACH) }
+    }
+
+    /// Longest packet that the device takes, bytes with the IP header.
+    pub fn device_mtu(&self) -> u64 {
+        /// IPv4's and TCP's headers.
+        const HEADERS_BYTES: u64 = 40;
+        self.mss + HEADERS_BYTES
     }
 
     /// The elastic threads.
@@ -271,7 +293,9 @@ impl Core {
         let listener = self.sockets.get_mut(id).and_then(Socket::listener);
         let Some(listener) = listener else { return };
         let (port_id, queue) = (listener.port, core::mem::take(&mut listener.queue));
-        for waiting in queue {
+        let deferred = core::mem::take(&mut listener.deferred) > 0;
+        let deferred = if deferred { self.deferred_at(id) } else { Vec::new() };
+        for waiting in queue.into_iter().chain(deferred) {
             if let Some(stream) = self.sockets.get_mut(waiting).and_then(Socket::stream) {
                 stream.ending = Ending::Abort;
                 stream.queued_at = None;
@@ -282,6 +306,20 @@ impl Core {
             port.members.retain(|member| *member != id);
             self.close_port(port_id);
         }
+    }
+
+    /// The connections that come into a listener's queue when something was received.
+    fn deferred_at(&mut self, listener: Id) -> Vec<Id> {
+        let Core { lanes, sockets, .. } = self;
+        let mut all: Vec<Id> =
+            lanes.iter().flat_map(|lane| lane.deferred.iter().copied()).collect();
+        all.retain(|id| {
+            let stream = sockets.get_mut(*id).and_then(Socket::stream);
+            stream.is_some_and(|stream| {
+                stream.queued_at == Some(listener) && stream.deferred_until_us.take().is_some()
+            })
+        });
+        all
     }
 
     /// Ends a port that nobody is at any more. Where its name is awaited the answer ends it.
@@ -338,6 +376,7 @@ impl Core {
             match &mut socket.kind {
                 Kind::Listener(listener) => {
                     listener.queue.clear();
+                    listener.deferred = 0;
                     listener.lane = None;
                 }
                 Kind::Stream(_) => forget(core::mem::replace(&mut socket.kind, Kind::Lost)),

@@ -1,7 +1,7 @@
 //! A TCP connection as the program sees it: what came in, what is to go out, and how it ends.
 use crate::mem::{self, Gather, Scatter};
 use crate::slab::Id;
-use crate::socket::FlowOptions;
+use crate::socket::{FlowOptions, Refused};
 use ix_abi::{Handle, SgEntry};
 use libix::raw::{Received, TxArena, TxBuf};
 use std::collections::VecDeque;
@@ -261,6 +261,14 @@ pub struct Stream {
     pub ending: Ending,
     /// It waits in the accept queue of this listener.
     pub queued_at: Option<Id>,
+    /// Not yet there, for nothing was received: until then (`TCP_DEFER_ACCEPT`).
+    pub deferred_until_us: Option<u64>,
+    /// Errno of what somebody says of packets that are unanswered since.
+    pub soft_error: i32,
+    /// What has ended the attempt to connect, as `MSG_ERRQUEUE` tells.
+    pub complaint: Option<Refused>,
+    /// The program may write while no more than this is unsent (`TCP_NOTSENT_LOWAT`).
+    pub unsent_low: u64,
     /// Since when `TCP_CORK` holds the end of what is unsent back, µs.
     pub held_us: Option<u64>,
     /// The other end, if that is a socket of this process.
@@ -303,6 +311,10 @@ impl Stream {
             fin: false,
             ending: Ending::No,
             queued_at: None,
+            deferred_until_us: None,
+            soft_error: 0,
+            complaint: None,
+            unsent_low: u64::MAX,
             held_us: None,
             mate: None,
             refused_by: 0,
@@ -340,11 +352,18 @@ impl Stream {
 
     /// Room for the program's bytes, as long as they are bounded by this many.
     pub fn space(&self, send_buffer: usize) -> usize {
+        if self.outbox.unsent() >= self.unsent_low {
+            return 0;
+        }
         (send_buffer as u64).saturating_sub(self.outbox.len()) as usize
     }
 
-    /// Whether `poll` says that it can be written: a third of the buffer is free, as on Linux.
+    /// Whether `poll` says that it can be written: a third of the buffer is free, and less than half of
+    /// what may be is unsent, as on Linux.
     pub fn is_writable(&self, send_buffer: usize) -> bool {
+        if self.outbox.unsent().saturating_mul(2) >= self.unsent_low {
+            return false;
+        }
         let used = self.outbox.len() as usize;
         send_buffer.saturating_sub(used) >= used / 2 && used < send_buffer
     }

@@ -35,8 +35,8 @@ pub const TABLE: &[Row] = &[
     ),
     (
         "recvmsg with control messages",
-        "IP_PKTINFO and IPV6_RECVPKTINFO with the number of the Linux interface that the device is in the program's network namespace (of a memif, which is none: 0); MSG_ERRQUEUE with IP_RECVERR, without the datagram's own bytes. Others do not come, said once in the log",
-        "corners packet_info, refused",
+        "IP_PKTINFO and IPV6_RECVPKTINFO with the number of the Linux interface that the device is in the program's network namespace (of a memif, which is none: 0); MSG_ERRQUEUE with what ICMP says, who says so, and the datagram's bytes that it quotes (64 messages a socket; of a connection only what ended the attempt, without bytes). Others do not come, said once in the log",
+        "corners packet_info, refused, complaints",
     ),
     (
         "sendmsg with control messages",
@@ -45,8 +45,8 @@ pub const TABLE: &[Row] = &[
     ),
     (
         "write, writev, send, sendto, sendmsg, sendmmsg",
-        "IX; copied into transmit memory, sent with the next cycle; SIGPIPE as on Linux; MSG_ZEROCOPY copies; MSG_OOB sends in line",
-        "corners writing, urgent, broken_pipe, datagrams",
+        "IX; copied into transmit memory, sent with the next cycle; SIGPIPE as on Linux; MSG_ZEROCOPY copies; MSG_OOB sends in line; MSG_FASTOPEN: EOPNOTSUPP. Datagrams that are longer than a packet go in fragments, as IP_MTU_DISCOVER wants; those that come are put together up to what a packet buffer holds, 1968 bytes",
+        "corners writing, urgent, broken_pipe, datagrams, long_datagrams",
     ),
     ("sendfile", "IX: read from the file, copied", "corners writing"),
     ("splice, tee", "EINVAL, said once in the log: programs copy instead", "none"),
@@ -66,13 +66,13 @@ pub const TABLE: &[Row] = &[
     ("ioctl(FIONREAD, TIOCOUTQ, SIOCATMARK)", "IX", "corners reading, writing"),
     (
         "setsockopt",
-        "SO_REUSEADDR, SO_KEEPALIVE, SO_LINGER, TCP_NODELAY, TCP_CORK, TCP_QUICKACK, TCP_CONGESTION: noted. Others: asked of the Linux socket, which knows what there is. In force on IX: SO_REUSEADDR, SO_REUSEPORT, SO_KEEPALIVE, SO_RCVTIMEO, SO_SNDTIMEO, SO_LINGER, SO_SNDBUF, SO_RCVBUF (TCP: no more than `tcp_rcv_buffers` allow, and from the first window on), SO_RCVLOWAT, IPV6_V6ONLY, TCP_CORK, TCP_KEEPIDLE, TCP_KEEPINTVL, TCP_KEEPCNT, TCP_USER_TIMEOUT (in steps of a tenth of a second), TCP_CONGESTION (cubic, reno, dctcp; others: ENOENT, whatever Linux has; dctcp where the connection uses ECN: it asks for it when it is chosen before `connect`), IP_TTL and IP_TOS (but for its lower two bits; TCP: not of the first segment), IP_PKTINFO, IPV6_RECVPKTINFO, IP_RECVERR. TCP_NODELAY is always on. ENOPROTOOPT: SO_ZEROCOPY, UDP_SEGMENT, UDP_GRO",
-        "corners options, buffers, numbers, corks, marks, packet_info, refused, user_timeout, congestion, keepalive; dctcp_asks_for_ecn_before_it_connects",
+        "SO_REUSEADDR, SO_KEEPALIVE, SO_LINGER, TCP_NODELAY, TCP_CORK, TCP_QUICKACK, TCP_CONGESTION: noted. Others: asked of the Linux socket, which knows what there is. In force on IX: SO_REUSEADDR, SO_REUSEPORT, SO_KEEPALIVE, SO_RCVTIMEO, SO_SNDTIMEO, SO_LINGER, SO_SNDBUF, SO_RCVBUF (TCP: no more than `tcp_rcv_buffers` allow, and from the first window on), SO_RCVLOWAT, IPV6_V6ONLY, TCP_CORK, TCP_KEEPIDLE, TCP_KEEPINTVL, TCP_KEEPCNT, TCP_USER_TIMEOUT (in steps of a tenth of a second), TCP_CONGESTION (cubic, reno, dctcp; others: ENOENT, whatever Linux has; dctcp where the connection uses ECN: it asks for it when it is chosen before `connect`), IP_TTL and IP_TOS (but for its lower two bits; TCP: not of the first segment), IP_PKTINFO, IPV6_RECVPKTINFO, IP_RECVERR, IP_MTU_DISCOVER (UDP; connections always search), TCP_DEFER_ACCEPT, TCP_SYNCNT, TCP_NOTSENT_LOWAT, TCP_WINDOW_CLAMP, TCP_MAXSEG before connecting (of what is sent; what is asked of the peer is the device's), SO_BINDTODEVICE (a device of IX: the socket is IX's, and ENETUNREACH what is not reached by it; another: Linux's). TCP_NODELAY is always on. ENOPROTOOPT, said once in the log of each: TCP_LINGER2, TCP_MD5SIG, TCP_AO_*, TCP_REPAIR, TCP_ULP, SO_ATTACH_FILTER, SO_ATTACH_BPF, SO_ZEROCOPY, UDP_SEGMENT, UDP_GRO, IP_LOCAL_PORT_RANGE, IP_ADD_MEMBERSHIP of a UDP socket of IX",
+        "corners options, buffers, numbers, corks, marks, packet_info, refused, user_timeout, congestion, keepalive, defers, attempts, unsent, devices, long_datagrams; dctcp_asks_for_ecn_before_it_connects, options_that_ix_lacks_are_refused_and_named",
     ),
     (
         "getsockopt",
-        "as it was set (TCP_CONGESTION: what `ix run` is told, before); SO_ERROR, SO_ACCEPTCONN, TCP_INFO (Linux's layout), TCP_MAXSEG, IP_MTU (the device's) from IX",
-        "corners options, datagrams, user_timeout, congestion, keepalive",
+        "as it was set (TCP_CONGESTION: what `ix run` is told, before); SO_ERROR, SO_ACCEPTCONN, TCP_INFO (Linux's layout), TCP_MAXSEG, IP_MTU (the path's, where a router has said so, else the device's) from IX. SO_ERROR tells of a connection what routers say, as on Linux",
+        "corners options, datagrams, user_timeout, congestion, keepalive, long_datagrams, complaints_of_connections",
     ),
     ("getsockname, getpeername", "IX", "corners connecting, accepting"),
     ("poll, ppoll, select, pselect", "IX's and Linux's descriptors together", "corners selects"),
@@ -113,7 +113,12 @@ pub const TABLE: &[Row] = &[
     ),
     ("sendmsg with SCM_RIGHTS", "passes the unconnected Linux socket under the descriptor", "none"),
     (
-        "io_uring, direct system calls, calls inside the C library (stdio on a socket, getaddrinfo)",
+        "syscall(SYS_sendmmsg), syscall(SYS_recvmmsg)",
+        "IX, as those of the C library",
+        "corners direct",
+    ),
+    (
+        "io_uring, other direct system calls, calls inside the C library (stdio on a socket, getaddrinfo)",
         "not seen: Linux's",
         "none",
     ),
@@ -197,7 +202,8 @@ mod tests {
         let rust = read("../ix/tests/programs/posix.rs") + &read("src/route.rs");
         let corners = read("tests/programs/corners.c")
             + &read("tests/programs/datagram_cases.h")
-            + &read("tests/programs/option_cases.h");
+            + &read("tests/programs/option_cases.h")
+            + &read("tests/programs/icmp_cases.h");
         for (_, _, test) in TABLE {
             for name in test.split([',', ';']).map(str::trim) {
                 let case = name.strip_prefix("corners").unwrap_or(name).trim();

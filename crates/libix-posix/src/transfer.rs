@@ -7,7 +7,7 @@ use crate::ops::{self, Instead, Outcome, socket_of};
 use crate::route::Whose;
 use crate::signals;
 use crate::slab::Id;
-use crate::socket::{Kind, Marks, Outgoing, Refused, Socket};
+use crate::socket::{ERRORS_MAX, Kind, Manner, Marks, Options, Outgoing, Refused, Socket};
 use crate::state::Core;
 use crate::stream::Phase;
 use crate::sync::{Guard, lock};
@@ -16,8 +16,10 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::RawFd;
 use std::time::{Duration, Instant};
 
-/// Longest datagram over IPv4.
-const DATAGRAM_MAX: usize = 65_507;
+/// Longest datagram, headers and all. What is longer even without them is no length at all.
+const DATAGRAM_MAX: usize = 65_535;
+/// Bytes of IPv4's and UDP's headers.
+const HEADERS_BYTES: usize = 28;
 
 /// What a receiving call brings.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -113,7 +115,7 @@ pub fn receive(fd: RawFd, mut to: Scatter<'_>, flags: i32) -> Outcome<Received> 
         Kind::Datagrams(_) => false,
     };
     if flags & MSG_ERRQUEUE != 0 {
-        return Ok(Received { ipv6, ..take_error(socket)? });
+        return Ok(Received { ipv6, ..take_error(socket, &mut to)? });
     }
     if !is_stream {
         let mut attempt = |core: &mut Core| take_datagram(core, id, &mut to, flags);
@@ -150,14 +152,29 @@ pub fn receive(fd: RawFd, mut to: Scatter<'_>, flags: i32) -> Outcome<Received> 
     Ok(Received { bytes: total, ipv6, ..Received::default() })
 }
 
-/// What became of the oldest datagram that did not arrive. Its bytes are not kept.
-fn take_error(socket: &mut Socket) -> Result<Received, i32> {
+/// What became of the oldest datagram that did not arrive, and what is known of its bytes.
+fn take_error(socket: &mut Socket, to: &mut Scatter<'_>) -> Result<Received, i32> {
+    if let Some(refused) = socket.stream().and_then(|stream| stream.complaint.take()) {
+        let notes = Notes { refused: Some(refused), ..Notes::default() };
+        let (from, flags) = (Some(refused.to), MSG_ERRQUEUE);
+        return Ok(Received { from, flags, notes, ..Received::default() });
+    }
     let udp = socket.datagrams().ok_or(libc::EAGAIN)?;
-    let refused = udp.errors.pop_front().ok_or(libc::EAGAIN)?;
-    socket.error = socket.datagrams().and_then(|udp| Some(udp.errors.front()?.errno)).unwrap_or(0);
+    let (refused, quoted) = udp.errors.pop_front().ok_or(libc::EAGAIN)?;
+    let next = udp.errors.front().filter(|(next, _)| next.said.is_some());
+    let next = next.map_or(0, |(next, _)| next.errno);
+    // What was found out here is no error of the socket.
+    if refused.said.is_some() || next != 0 {
+        socket.error = next;
+    }
+    if to.is_wrong() && !quoted.is_empty() {
+        return Err(libc::EFAULT);
+    }
+    let bytes = to.put(&quoted);
+    let cut = if bytes < quoted.len() { MSG_TRUNC } else { 0 };
     let notes = Notes { refused: Some(refused), ..Notes::default() };
-    let (from, flags) = (Some(refused.to), MSG_ERRQUEUE);
-    Ok(Received { from, flags, notes, ..Received::default() })
+    let (from, flags) = (Some(refused.to), MSG_ERRQUEUE | cut);
+    Ok(Received { bytes, from, flags, notes, ..Received::default() })
 }
 
 /// Reads what a connection has. `None`: nothing yet, or not all that `whole` asks for.
@@ -287,6 +304,8 @@ pub fn send_as(
     signals::reset();
     let mut core = lock();
     let id = socket_of(&core, fd)?;
+    // Data with the first packet of a connection.
+    let to_ix = flags & libc::MSG_FASTOPEN != 0 && is_ours(&core, to);
     let Some(socket) = core.sockets.get_mut(id) else { return Err(libc::EBADF.into()) };
     let timeout = socket.options.send_timeout;
     let nonblocking = socket.nonblocking || flags & MSG_DONTWAIT != 0;
@@ -296,10 +315,11 @@ pub fn send_as(
             become_ours(core, fd, id, to)?;
             return send_as(fd, from, flags, to, wishes);
         }
+        Kind::Idle { .. } if to_ix => return Err(libc::EOPNOTSUPP.into()),
         Kind::Idle { .. } => return Err(Instead::Linux),
         Kind::Listener(_) => return Err(libc::EPIPE.into()),
         Kind::Datagrams(_) => {
-            let datagram = Datagram { to, wishes: wishes?, len: from.left() };
+            let datagram = Datagram { to, wishes: wishes?, len: from.left(), fragment_bytes: 0 };
             return send_datagram(core, id, &mut from, datagram, nonblocking, timeout);
         }
         Kind::Stream(_) => {}
@@ -318,6 +338,11 @@ pub fn send_as(
         Err(errno) if total == 0 => Err(errno.into()),
         _ => Ok(total),
     }
+}
+
+/// Whether a destination is IX's.
+fn is_ours(core: &Core, to: Option<SocketAddr>) -> bool {
+    to.is_some_and(|to| core.routes.connect(to.ip()) == Whose::Ix)
 }
 
 /// Copies what there is room for. `None`: not all of it.
@@ -369,7 +394,7 @@ fn give_bytes(
 /// The destination of an undecided socket's first datagram decides whose it is.
 fn become_ours(mut core: Guard, fd: RawFd, id: Id, to: Option<SocketAddr>) -> Outcome<()> {
     let Some(to) = to else { return Err(Instead::Linux) };
-    if core.routes.connect(to.ip()) == Whose::Linux {
+    if core.whose(id, to.ip())? == Whose::Linux {
         // A bound one stays open for both until IX is asked for.
         let bound = core.sockets.get(id).is_some_and(|socket| socket.bound.is_some());
         if !bound {
@@ -386,6 +411,8 @@ struct Datagram {
     to: Option<SocketAddr>,
     wishes: Wishes,
     len: usize,
+    /// As [`Manner::fragment_bytes`].
+    fragment_bytes: u16,
 }
 
 /// Whether a datagram can leave by the interface that the program names.
@@ -415,8 +442,8 @@ fn send_datagram(
     if datagram.len > DATAGRAM_MAX {
         return Err(libc::EMSGSIZE.into());
     }
-    let elsewhere = datagram.to.is_some_and(|to| core.routes.connect(to.ip()) == Whose::Linux);
-    if elsewhere {
+    let whose = datagram.to.map(|to| core.whose(id, to.ip())).transpose()?;
+    if whose == Some(Whose::Linux) {
         let text = "a UDP socket of IX sends to Linux's side: it cannot; use a socket for each";
         crate::log::once(crate::log::Once::Datagram, text);
         return Err(libc::ENETUNREACH.into());
@@ -428,6 +455,8 @@ fn send_datagram(
     }
     by_interface(&mut core, id, &datagram)?;
     drive::enter(&mut core)?;
+    let fragment_bytes = cut(&mut core, id, &datagram)?;
+    let datagram = Datagram { fragment_bytes, ..datagram };
     let mut attempt = |core: &mut Core| give_datagram(core, id, from, datagram);
     if let Some(done) = attempt(&mut core) {
         return Ok(done?);
@@ -446,6 +475,30 @@ fn own_address(core: &mut Core, id: Id, to: Option<SocketAddr>) -> Option<IpAddr
     let bound = socket.bound.map(|at| at.ip()).filter(|ip| !ip.is_unspecified());
     let to = to.or(socket.datagrams()?.peer)?;
     bound.or_else(|| core.routes.own_towards(to.ip()).map(IpAddr::V4))
+}
+
+/// How a datagram goes that need not fit into a packet; an errno where the program wants none that does
+/// not, told in the queue of errors as well.
+fn cut(core: &mut Core, id: Id, datagram: &Datagram) -> Result<u16, i32> {
+    let device = u16::try_from(core.device_mtu()).unwrap_or(u16::MAX);
+    let Some(socket) = core.sockets.get_mut(id) else { return Err(libc::EBADF) };
+    let Options { discovery, receive_errors, .. } = socket.options;
+    let Some(udp) = socket.datagrams() else { return Err(libc::EBADF) };
+    let peer = udp.peer;
+    let Some(to) = datagram.to.or(peer) else { return Ok(0) };
+    let known = core.paths.mtu(to.ip(), Instant::now()).filter(|_| discovery.believes());
+    let path = known.map_or(device, |path| path.min(device));
+    let info = match discovery.cut(datagram.len + HEADERS_BYTES, path, device) {
+        Ok(cut) => return Ok(cut),
+        Err(mtu) => mtu,
+    };
+    let to = SocketAddr::new(to.ip(), peer.map_or(0, |peer| peer.port()));
+    let refused = Refused { to, errno: libc::EMSGSIZE, said: None, info };
+    if receive_errors && udp.errors.len() < ERRORS_MAX {
+        udp.errors.push_back((refused, Vec::new()));
+        core.tell(id, libc::EPOLLERR);
+    }
+    Err(libc::EMSGSIZE)
 }
 
 fn give_datagram(
@@ -489,7 +542,8 @@ fn give_datagram(
     udp.flying += len.max(1);
     let Wishes { ttl, tos, .. } = datagram.wishes;
     let marks = Marks { ttl: ttl.unwrap_or(usual.ttl), tos: tos.unwrap_or(usual.tos) };
-    udp.outbox.push_back(Outgoing { memory, to, marks });
+    let manner = Manner { marks, fragment_bytes: datagram.fragment_bytes };
+    udp.outbox.push_back(Outgoing { memory, to, manner });
     core.touch(id);
     Some(Ok(len))
 }

@@ -128,6 +128,9 @@ impl<P: Protocol> OnIx<P> {
                 }
                 self.push(call::udp_recv_done(data), Pending::Nothing);
             }
+            Event::UdpError { data: Some(data), .. } => {
+                self.push(call::udp_recv_done(data), Pending::Nothing);
+            }
             Event::UdpSent { cookie } => self.free_datagram(cookie as u32),
             Event::Connected { cookie, handle, outcome } => {
                 let Some(index) = self.live(cookie) else { return };
@@ -177,6 +180,7 @@ impl<P: Protocol> OnIx<P> {
             | Event::PacketSent { .. }
             | Event::Signal { .. }
             | Event::UdpError { .. }
+            | Event::FlowError { .. }
             | Event::Unknown => {}
         }
     }

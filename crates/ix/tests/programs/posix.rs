@@ -120,7 +120,7 @@ fn corner_cases_are_linuxs() {
         let _peer = start_peer(&bed);
         let mut command = server.command(run[0], None);
         command.args(&run[1..]);
-        let (status, lines) = Process::start(command).wait(Duration::from_secs(60));
+        let (status, lines) = Process::start(command).wait(Duration::from_secs(120));
         assert!(status.success(), "on Linux: {lines:#?}");
         said(&lines)
     };
@@ -130,7 +130,7 @@ fn corner_cases_are_linuxs() {
         narrow(&bed);
         let _peer = start_peer(&bed);
         let service = bed.start_after("local_ports = '40000-40499'", &run);
-        let (status, lines) = service.process.wait(Duration::from_secs(60));
+        let (status, lines) = service.process.wait(Duration::from_secs(120));
         assert!(status.success(), "on IX: {lines:#?}");
         let ix = said(&lines);
         for (number, (linux, ix)) in linux.iter().zip(&ix).enumerate() {
@@ -163,6 +163,29 @@ fn dctcp_asks_for_ecn_before_it_connects() {
     assert_eq!(of("tell(\"ecn\"): "), ["1", "0"], "{lines:#?}");
     assert_eq!(of("  "), ["dctcp, 16 bytes"; 2], "{lines:#?}");
     assert_eq!(of("tell(\"recv 5\"): "), ["5", "5"], "{lines:#?}");
+}
+
+/// What a kernel need not have is refused as by one that has it not, and each is named once.
+#[test]
+fn options_that_ix_lacks_are_refused_and_named() {
+    let test = "options_that_ix_lacks_are_refused_and_named";
+    let Some(program) = compile(test, "corners") else { return };
+    let program = program.to_str().expect("text");
+    let Some(bed) = Bed::new(test, Nic::Tap, 1) else { return };
+    let (own, peer) = (SERVICE.ip().to_string(), CLIENT.to_string());
+    let port = PEER_PORT.to_string();
+    let mut command = bed.client.command(program, None);
+    command.args(["peer", &port]);
+    let process = Process::start(command);
+    process.wait_for("peer ready", PATIENCE);
+    let (status, lines) =
+        bed.start(&[program, "run", &own, &peer, &port, "lacks"]).process.wait(PATIENCE);
+    assert!(status.success(), "{lines:#?}");
+    let count = |text: &str| lines.iter().filter(|line| line.contains(text)).count();
+    assert_eq!(count(": -1 ENOPROTOOPT"), 10, "{lines:#?}");
+    assert_eq!(count("is no option of a socket of IX"), 10, "{lines:#?}");
+    assert_eq!(count("TCP_MD5SIG is no option"), 1, "{lines:#?}");
+    assert_eq!(count("MSG_FASTOPEN, (struct sockaddr *)&to, sizeof to): -1 EOPNOTSUPP"), 1);
 }
 
 /// `threads` with two threads of each shape, on two elastic threads.

@@ -35,7 +35,7 @@ macro_rules! layout {
 pub fn layouts() -> Vec<Layout> {
     vec![
         layout!(Call { op, reserved, ret, args }),
-        layout!(Event { kind, code, len, cookie, handle, data, addr, port, reserved, more }),
+        layout!(Event { kind, code, len, cookie, handle, data, addr, port, notes, more }),
         layout!(SgEntry { base, len }),
         layout!(FlowInfo {
             local_addr,

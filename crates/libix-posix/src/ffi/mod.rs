@@ -8,6 +8,7 @@
 
 mod allocate;
 mod descriptors;
+mod direct;
 mod execute;
 mod process;
 mod sockets;

@@ -34,13 +34,19 @@ pub fn bind(fd: RawFd, at: SocketAddr, on_linux: impl FnOnce() -> i32) -> Outcom
     let mut core = lock();
     let id = socket_of(&core, fd)?;
     let whose = core.routes.bind(at.ip());
-    let Some(socket) = core.sockets.get_mut(id) else { return Err(libc::EBADF.into()) };
+    let Some(socket) = core.sockets.get(id) else { return Err(libc::EBADF.into()) };
     let Kind::Idle { stream, ix: false, both: false } = socket.kind else {
         // It has a name already.
         let linux = matches!(socket.kind, Kind::Linux);
         return Err(if linux { Instead::Linux } else { libc::EINVAL.into() });
     };
     let v6_only = socket.ipv6 && socket.options.v6_only;
+    // All addresses of one device of the dataplane: that is one.
+    let device = socket.options.device.as_deref().filter(|_| whose == Whose::Both && !v6_only);
+    if let Some(own) = device.and_then(|device| core.interfaces.address_of(device)) {
+        let ip = if core.routes.single().is_some() { at.ip() } else { own.into() };
+        return on_ix_alone(core, id, SocketAddr::new(ip, at.port()), stream);
+    }
     match whose {
         Whose::Ix if !v6_only => on_ix_alone(core, id, at, stream),
         Whose::Both if !v6_only => {

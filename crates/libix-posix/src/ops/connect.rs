@@ -1,5 +1,6 @@
 //! Connecting.
 use super::{Instead, Outcome, become_datagrams, leave_to_linux, move_watches, socket_of};
+use crate::dispatch::unsent_low;
 use crate::drive::{self, How, Interest, Stop};
 use crate::route::Whose;
 use crate::signals;
@@ -17,7 +18,7 @@ pub fn connect(fd: RawFd, to: SocketAddr) -> Outcome<()> {
     signals::reset();
     let mut core = lock();
     let id = socket_of(&core, fd)?;
-    let whose = core.routes.connect(to.ip());
+    let whose = core.whose(id, to.ip())?;
     let Some(socket) = core.sockets.get_mut(id) else { return Err(libc::EBADF.into()) };
     let nonblocking = socket.nonblocking;
     let timeout = socket.options.send_timeout;
@@ -58,8 +59,10 @@ pub fn connect(fd: RawFd, to: SocketAddr) -> Outcome<()> {
                 let stream = Stream::new(Phase::ToConnect, 0, to, None);
                 socket.kind = Kind::Stream(Box::new(stream));
                 socket.lane = home;
+                let unsent_low = unsent_low(&socket.options);
                 if let Some(stream) = socket.stream() {
                     stream.options_changed = true;
+                    stream.unsent_low = unsent_low;
                 }
             }
             move_watches(&mut core, id);

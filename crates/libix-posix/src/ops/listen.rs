@@ -58,8 +58,15 @@ pub fn listen(fd: RawFd, backlog: i32, on_linux: impl FnOnce() -> i32) -> Outcom
     if let Some(socket) = core.sockets.get_mut(id) {
         socket.bound = Some(at);
         let (queue, backlog) = (VecDeque::new(), backlog as usize);
-        socket.kind =
-            Kind::Listener(Listener { port, backlog, queue, both, shut: false, lane: None });
+        socket.kind = Kind::Listener(Listener {
+            port,
+            backlog,
+            queue,
+            deferred: 0,
+            both,
+            shut: false,
+            lane: None,
+        });
     }
     for watch in core.sockets.get(id).map_or(Vec::new(), |socket| socket.watches.clone()) {
         if let Some(set) = core.sets.get_mut(watch.set) {

@@ -1303,6 +1303,7 @@ static void faults(void)
 
 #include "datagram_cases.h"
 #include "option_cases.h"
+#include "icmp_cases.h"
 
 /* All ports of the range that programs are given are bound. */
 static void ports(void)
@@ -1465,11 +1466,16 @@ int main(int argc, char **argv)
         {"marks", marks},             {"packet_info", packet_info},
         {"refused", refused},         {"congestion", congestion},
         {"user_timeout", user_timeout}, {"keepalive", keepalive},
-        {"again", again},
+        {"defers", defers},           {"attempts", attempts},   {"unsent", unsent},
+        {"again", again},             {"direct", direct},             {"devices", devices},     {"complaints", complaints},
+        {"complaints_of_connections", complaints_of_connections},
+        {"long_datagrams", long_datagrams},
     };
     /* What only some Linux has is run by its name. */
     if (argc > 5 && !strcmp(argv[5], "dctcp"))
         dctcp();
+    if (argc > 5 && !strcmp(argv[5], "lacks"))
+        lacks();
     for (unsigned i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         if (argc > 5 && strcmp(argv[5], cases[i].name))
             continue;

@@ -83,9 +83,10 @@ static void say_control(struct msghdr *message)
         if (head->cmsg_level == IPPROTO_IP && head->cmsg_type == IP_RECVERR) {
             struct sock_extended_err *e = (void *)CMSG_DATA(head);
             struct sockaddr_in *from = (struct sockaddr_in *)SO_EE_OFFENDER(e);
-            printf(" error %s origin %d type %d code %d info %d by %d %d", name_of(e->ee_errno),
+            printf(" error %s origin %d type %d code %d info %d by %d %d %d", name_of(e->ee_errno),
                    e->ee_origin, e->ee_type, e->ee_code, (int)e->ee_info, from->sin_family,
-                   from->sin_addr.s_addr == peer.sin_addr.s_addr);
+                   from->sin_addr.s_addr == peer.sin_addr.s_addr,
+                   from->sin_addr.s_addr == inet_addr(router_ip));
         }
         puts("");
     }
@@ -149,7 +150,36 @@ static void packet_info(void)
     close(fd);
 }
 
-/* Takes an error from the queue. The bytes of the datagram itself are not compared: IX has none. */
+/* Several at once, without the C library's own functions. */
+static void direct(void)
+{
+    int fd = socket(AF_INET, SOCK_DGRAM, 0);
+    struct sockaddr_in at = address("0.0.0.0", 0);
+    SAY(bind(fd, (struct sockaddr *)&at, sizeof at));
+    at = address(peer_ip, tell("udp %d", port_of(fd)));
+    SAY(connect(fd, (struct sockaddr *)&at, sizeof at));
+    struct iovec pieces[2] = {{buffer, 3}, {buffer + 100, 100}};
+    struct mmsghdr messages[2] = {{{.msg_iov = &pieces[0], .msg_iovlen = 1}},
+                                  {{.msg_iov = &pieces[1], .msg_iovlen = 1}}};
+    SAY(syscall(SYS_sendmmsg, fd, messages, 2, 0));
+    SAY(messages[1].msg_len);
+    SAY(tell("urecv"));
+    SAY(tell("urecv"));
+    SAY(syscall(SYS_recvmmsg, fd, messages, 2, MSG_DONTWAIT, NULL));
+    tell("usend 7");
+    SAY(soon(fd, POLLIN));
+    SAY(syscall(SYS_recvmmsg, fd, messages, 2, MSG_DONTWAIT, NULL));
+    SAY(messages[0].msg_len);
+    SAY(messages[0].msg_hdr.msg_flags);
+    SAY(syscall(SYS_sendmmsg, fd, (void *)16, 1, 0));
+    SAY(syscall(SYS_getppid) == getppid());
+    SAY(syscall(-1));
+    close(fd);
+    SAY(syscall(SYS_sendmmsg, fd, messages, 2, 0));
+    tell("uclose");
+}
+
+/* Takes an error from the queue. */
 static void say_error(int fd)
 {
     char room[200];
@@ -158,11 +188,13 @@ static void say_error(int fd)
     struct msghdr message = {.msg_iov = &piece, .msg_iovlen = 1, .msg_name = &to,
                              .msg_namelen = sizeof to, .msg_control = room,
                              .msg_controllen = sizeof room};
-    if (SAY(recvmsg(fd, &message, MSG_ERRQUEUE | MSG_DONTWAIT) >= 0 ? 0 : -1) < 0)
+    memset(buffer, '#', 10);
+    if (SAY(recvmsg(fd, &message, MSG_ERRQUEUE | MSG_DONTWAIT)) < 0)
         return;
+    printf("  %.10s\n", buffer);
     SAY(to.sin_addr.s_addr == inet_addr(peer_ip));
+    SAY(to.sin_port == 0);
     SAY(message.msg_namelen);
-    message.msg_flags &= ~MSG_TRUNC;
     say_control(&message);
 }
 

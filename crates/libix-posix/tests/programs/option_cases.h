@@ -194,6 +194,114 @@ static void keepalive(void)
     tell("close");
 }
 
+/* Connections whose peers speak first come to the program when they have. */
+static void defers(void)
+{
+    static const int values[] = {0, 2, -1, 1};
+    int l = listener(own_ip, 8), fd;
+    for (unsigned i = 0; i < sizeof values / sizeof values[0]; i++) {
+        SAY(setsockopt(l, IPPROTO_TCP, TCP_DEFER_ACCEPT, &values[i], sizeof values[i]));
+        say_option(l, IPPROTO_TCP, TCP_DEFER_ACCEPT);
+    }
+    SAY(tell("dial %d", port_of(l)));
+    SAY(ready(l, POLLIN, 200));
+    SAY(tell("send 5"));
+    SAY(soon(l, POLLIN));
+    fd = accept(l, NULL, NULL);
+    SAY(recv(fd, buffer, 10, MSG_DONTWAIT));
+    close(fd);
+    /* One that ends without a word. */
+    SAY(tell("dial %d", port_of(l)));
+    SAY(tell("close"));
+    SAY(soon(l, POLLIN));
+    fd = accept(l, NULL, NULL);
+    SAY(recv(fd, buffer, 10, MSG_DONTWAIT));
+    close(fd);
+    /* One that is reset is not heard of. */
+    SAY(tell("dial %d", port_of(l)));
+    SAY(tell("rst"));
+    SAY(ready(l, POLLIN, 200));
+    /* One that waits is not forgotten. */
+    SAY(tell("dial %d", port_of(l)));
+    long since = now_ms();
+    SAY(soon(l, POLLIN));
+    SAY(now_ms() - since > 700);
+    fd = accept(l, NULL, NULL);
+    SAY(recv(fd, buffer, 10, MSG_DONTWAIT));
+    SAY(write(fd, "hello", 5));
+    SAY(tell("recv 5"));
+    close(fd);
+    tell("close");
+    /* One that waits when the listener goes. */
+    SAY(tell("dial %d", port_of(l)));
+    SAY(close(l));
+    tell("close");
+}
+
+/* How often a SYN goes, and how long segments are. */
+static void attempts(void)
+{
+    static const int counts[] = {0, 128, 127, 1}, sizes[] = {87, 32768, 0, 88, 500};
+    int fd = tcp();
+    for (unsigned i = 0; i < sizeof counts / sizeof counts[0]; i++) {
+        SAY(setsockopt(fd, IPPROTO_TCP, TCP_SYNCNT, &counts[i], sizeof counts[i]));
+        say_option(fd, IPPROTO_TCP, TCP_SYNCNT);
+    }
+    for (unsigned i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
+        SAY(setsockopt(fd, IPPROTO_TCP, TCP_MAXSEG, &sizes[i], sizeof sizes[i]));
+        say_option(fd, IPPROTO_TCP, TCP_MAXSEG);
+    }
+    /* Nobody answers: one more SYN, and then no more. */
+    struct sockaddr_in at = address(peer_ip, tell("listen 8"));
+    SAY(tell("ldeaf"));
+    long since = now_ms();
+    SAY(connect(fd, (struct sockaddr *)&at, sizeof at));
+    long took = now_ms() - since;
+    SAY(took > 1500 && took < 3800);
+    close(fd);
+    tell("unlisten");
+    fd = tcp();
+    SAY(setsockopt(fd, IPPROTO_TCP, TCP_MAXSEG, &sizes[4], sizeof sizes[4]));
+    at = address(peer_ip, tell("listen 8"));
+    SAY(connect(fd, (struct sockaddr *)&at, sizeof at));
+    tell("accept");
+    tell("unlisten");
+    say_option(fd, IPPROTO_TCP, TCP_MAXSEG);
+    SAY(write(fd, buffer, 5000));
+    SAY(tell("recv 5000"));
+    close(fd);
+    tell("close");
+}
+
+/* TCP_NOTSENT_LOWAT: a buffer that has room takes nothing while so much waits for the peer. */
+static void unsent(void)
+{
+    int fd = dialled(), bytes = 4000, none = 0;
+    SAY(setsockopt(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &bytes, sizeof bytes));
+    say_option(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT);
+    nonblocking(fd);
+    long total = 0, n, still = 0;
+    while (still < 5) {
+        while ((n = write(fd, buffer, 500)) > 0) {
+            total += n;
+            still = 0;
+        }
+        still++;
+        sleep_ms(20);
+    }
+    SAY(n);
+    SAY(ready(fd, POLLOUT, 0));
+    SAY(setsockopt(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &none, sizeof none));
+    SAY(ready(fd, POLLOUT, 0));
+    SAY(write(fd, buffer, 5000));
+    SAY(setsockopt(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &bytes, sizeof bytes));
+    SAY(ready(fd, POLLOUT, 0));
+    SAY(tell("recv %ld", total + 5000) == total + 5000);
+    SAY(soon(fd, POLLOUT));
+    close(fd);
+    tell("close");
+}
+
 /* A listener that is closed, and another one at its port at once. */
 static void again(void)
 {
@@ -211,4 +319,87 @@ static void again(void)
         close(l);
         tell("close");
     }
+}
+
+/* The interface that the own address is reached by. */
+static void devices(void)
+{
+    char name[IF_NAMESIZE] = "", got[100], room[100];
+    static const char *const others[] = {"nosuch0", "", "a name that is far too long"};
+    struct iovec piece = {buffer, 10};
+    struct msghdr message = {.msg_iov = &piece, .msg_iovlen = 1, .msg_control = room,
+                             .msg_controllen = sizeof room};
+    int udp = socket(AF_INET, SOCK_DGRAM, 0), one = 1, fd, l;
+    struct sockaddr_in at = address(own_ip, 0);
+    setsockopt(udp, IPPROTO_IP, IP_PKTINFO, &one, sizeof one);
+    bind(udp, (struct sockaddr *)&at, sizeof at);
+    tell("udp %d", port_of(udp));
+    tell("usend 5");
+    SAY(recvmsg(udp, &message, 0));
+    struct in_pktinfo *info = (void *)CMSG_DATA(CMSG_FIRSTHDR(&message));
+    SAY(if_indextoname(info->ipi_ifindex, name) != NULL);
+    close(udp);
+    fd = tcp();
+    for (unsigned i = 0; i < 3; i++)
+        SAY(setsockopt(fd, SOL_SOCKET, SO_BINDTODEVICE, others[i], strlen(others[i])));
+    socklen_t len = sizeof got;
+    SAY(getsockopt(fd, SOL_SOCKET, SO_BINDTODEVICE, got, &len));
+    SAY(len);
+    SAY(setsockopt(fd, SOL_SOCKET, SO_BINDTODEVICE, name, strlen(name)));
+    len = sizeof got;
+    SAY(getsockopt(fd, SOL_SOCKET, SO_BINDTODEVICE, got, &len));
+    SAY(len == strlen(name) + 1 && !memcmp(got, name, len));
+    at = address("127.0.0.1", 9);
+    SAY(connect(fd, (struct sockaddr *)&at, sizeof at) < 0);
+    at = address(peer_ip, tell("listen 8"));
+    SAY(connect(fd, (struct sockaddr *)&at, sizeof at));
+    tell("accept");
+    SAY(write(fd, "hello", 5));
+    SAY(tell("recv 5"));
+    close(fd);
+    tell("close");
+    /* By the wrong one. */
+    fd = tcp();
+    SAY(setsockopt(fd, SOL_SOCKET, SO_BINDTODEVICE, "lo", 2));
+    nonblocking(fd);
+    SAY(connect(fd, (struct sockaddr *)&at, sizeof at));
+    close(fd);
+    tell("unlisten");
+    /* All addresses of this one. */
+    l = tcp();
+    SAY(setsockopt(l, SOL_SOCKET, SO_BINDTODEVICE, name, strlen(name) + 1));
+    at = address("0.0.0.0", 0);
+    SAY(bind(l, (struct sockaddr *)&at, sizeof at));
+    SAY(listen(l, 8));
+    SAY(tell("dial %d", port_of(l)));
+    fd = accept(l, NULL, NULL);
+    SAY(write(fd, "hello", 5));
+    SAY(tell("recv 5"));
+    close(fd);
+    close(l);
+    tell("close");
+}
+
+/* What IX does not have, and Linux may. */
+static void lacks(void)
+{
+    static const struct {
+        int level, name;
+    } lacking[] = {{SOL_SOCKET, SO_ZEROCOPY}, {SOL_SOCKET, SO_ATTACH_FILTER}, {SOL_SOCKET, SO_ATTACH_BPF},
+                   {IPPROTO_IP, 51}, {IPPROTO_TCP, TCP_LINGER2}, {IPPROTO_TCP, TCP_MD5SIG},
+                   {IPPROTO_TCP, TCP_REPAIR}, {IPPROTO_TCP, TCP_ULP}};
+    char room[100] = {0};
+    int fd = dialled();
+    for (unsigned i = 0; i < sizeof lacking / sizeof lacking[0]; i++)
+        SAY(setsockopt(fd, lacking[i].level, lacking[i].name, room, sizeof room));
+    close(fd);
+    int udp = socket(AF_INET, SOCK_DGRAM, 0);
+    struct sockaddr_in at = address(own_ip, 0), to = address(peer_ip, 9);
+    bind(udp, (struct sockaddr *)&at, sizeof at);
+    SAY(setsockopt(udp, IPPROTO_UDP, 103, room, sizeof(int)));
+    SAY(setsockopt(udp, IPPROTO_IP, IP_ADD_MEMBERSHIP, room, sizeof(struct ip_mreq)));
+    close(udp);
+    fd = tcp();
+    SAY(sendto(fd, "x", 1, MSG_FASTOPEN, (struct sockaddr *)&to, sizeof to));
+    close(fd);
 }

@@ -5,6 +5,8 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/filter.h>
+#include <netinet/ip.h>
+#include <netinet/ip_icmp.h>
 #include <net/if.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -22,6 +24,7 @@
 #include <sys/sendfile.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/time.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
@@ -76,10 +79,61 @@ static int deafen(int fd)
     return setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof program);
 }
 
+/* A router that is none: says of packets that the subject has sent what became of them. */
+static const char *const router_ip = "10.88.0.77";
+
+static unsigned short sum_of(const unsigned char *bytes, int len)
+{
+    unsigned long sum = 0;
+    for (int i = 0; i < len; i++)
+        sum += i % 2 ? bytes[i] : bytes[i] << 8;
+    while (sum >> 16)
+        sum = (sum & 0xffff) + (sum >> 16);
+    return htons(~sum);
+}
+
+/* The latest packet to a port on a raw socket, the first of which is waited for. */
+static int latest(int raw, int port, unsigned char *packet, int room)
+{
+    int len = -1;
+    for (;;) {
+        struct pollfd wait = {raw, POLLIN, 0};
+        if (poll(&wait, 1, len < 0 ? 5000 : 0) <= 0)
+            return len;
+        unsigned char other[2000];
+        int n = recv(raw, other, sizeof other, 0), at = (other[0] & 15) * 4;
+        if (n >= at + 8 && other[at + 2] * 256 + other[at + 3] == port)
+            memcpy(packet, other, len = n < room ? n : room);
+    }
+}
+
+/* Type, code and detail in one number, about a packet. */
+static int complain(long number, const unsigned char *packet, int len, struct sockaddr_in to)
+{
+    unsigned char message[28 + 548] = {0}, *icmp = message + 20;
+    struct iphdr *ip = (struct iphdr *)message;
+    int fd = socket(AF_INET, SOCK_RAW, IPPROTO_RAW), type = number >> 24, detail = number & 0xffff;
+    if (len > 548)
+        len = 548;
+    *ip = (struct iphdr){.version = 4, .ihl = 5, .ttl = 64, .protocol = IPPROTO_ICMP,
+                         .saddr = inet_addr(router_ip), .daddr = to.sin_addr.s_addr};
+    icmp[0] = type;
+    icmp[1] = number >> 16;
+    icmp[4] = type == ICMP_PARAMETERPROB ? detail : 0;
+    icmp[6] = type == ICMP_PARAMETERPROB ? 0 : detail >> 8;
+    icmp[7] = type == ICMP_PARAMETERPROB ? 0 : detail;
+    memcpy(icmp + 8, packet, len);
+    unsigned short sum = sum_of(icmp, 8 + len);
+    memcpy(icmp + 2, &sum, 2);
+    int sent = sendto(fd, message, 28 + len, 0, (struct sockaddr *)&to, sizeof to);
+    close(fd);
+    return sent < 0 ? -errno : 0;
+}
+
 /* The peer: serves one subject, then ends. */
 static int serve(int port)
 {
-    int one = 1, d = -1, l = -1, u = -1;
+    int one = 1, d = -1, l = -1, u = -1, raw = -1, watched = 0;
     signal(SIGPIPE, SIG_IGN);
     int control = socket(AF_INET, SOCK_STREAM, 0);
     setsockopt(control, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
@@ -183,6 +237,20 @@ static int serve(int port)
             answer = recv(u, bytes, sizeof bytes, 0);
         } else if (!strcmp(word, "umarks")) {
             answer = marks_of(u);
+        } else if (!strcmp(word, "watch") || !strcmp(word, "uwatch")) {
+            /* From now on packets to this port are seen as they are. */
+            close(raw);
+            raw = socket(AF_INET, SOCK_RAW, word[0] == 'u' ? IPPROTO_UDP : IPPROTO_TCP);
+            watched = number;
+            answer = raw < 0 ? -errno : 0;
+        } else if (!strcmp(word, "icmp")) {
+            int len = latest(raw, watched, (unsigned char *)bytes, 2000);
+            answer = len < 0 ? len : complain(number, (unsigned char *)bytes, len, subject);
+        } else if (!strcmp(word, "df")) {
+            int len = latest(raw, watched, (unsigned char *)bytes, 2000);
+            answer = len < 0 ? len : (bytes[6] & 0x40) != 0;
+        } else if (!strcmp(word, "dport")) {
+            answer = port_of(d);
         } else if (!strcmp(word, "uclose")) {
             answer = close(u);
         } else {

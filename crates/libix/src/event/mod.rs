@@ -339,11 +339,17 @@ impl<H: Handler> EventLoop<H> {
                 self.datagram(cookie, data, peer);
                 self.io.udp.asked = None;
             }
-            Event::UdpError { cookie, peer, why, mtu } => {
+            Event::UdpError { cookie, peer, why, said, data } => {
+                if let Some(data) = data {
+                    self.io.batch.push(Datagram::new(data).done(), Pending::Nothing);
+                }
+                let mtu = if why == Error::TooLong { said.detail } else { 0 };
                 if self.io.has_socket(cookie) {
                     self.handler.on_datagram_error(&mut self.io, cookie, peer, why, mtu);
                 }
             }
+            // What comes of it is told when it has come.
+            Event::FlowError { .. } => {}
             Event::UdpSent { cookie } => self.io.udp_sent(cookie),
             Event::PacketRecv { cookie, data } => self.io.packet_came(cookie, data),
             Event::PacketSent { cookie } => self.io.packet_left(cookie, Ok(())),

@@ -74,8 +74,21 @@ pub enum Event {
         peer: SocketAddr,
         /// Why.
         why: Error,
-        /// With [`Error::TooLong`]: MTU of the path, bytes with the IP header; 0: not said.
-        mtu: u16,
+        /// What was said.
+        said: Said,
+        /// What was quoted of the datagram's bytes, to be given back as those of one that came.
+        data: Option<Received>,
+    },
+    /// Somebody says that a packet of a flow did not arrive (RFC 9293 section 3.8.3); the flow goes on.
+    FlowError {
+        /// The flow.
+        cookie: Cookie,
+        /// The flow.
+        handle: Handle,
+        /// Why.
+        why: Error,
+        /// What was said.
+        said: Said,
     },
     /// The memory of a datagram is free again.
     UdpSent {
@@ -131,6 +144,20 @@ pub enum Event {
     Drained,
     /// An event of a later version: ignore it.
     Unknown,
+}
+
+/// An ICMP message about a packet that was sent (RFC 792).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Said {
+    /// Its type.
+    pub kind: u8,
+    /// Its code.
+    pub code: u8,
+    /// With [`Error::TooLong`] the MTU of the link, bytes with the IP header (0: not said); with a
+    /// "parameter problem" the octet at fault; else 0.
+    pub detail: u16,
+    /// Who says so.
+    pub by: IpAddr,
 }
 
 /// Received bytes, still in the dataplane's packet buffer.
@@ -202,7 +229,18 @@ impl Event {
             }
             event_kind::UDP_ERROR => {
                 let why = Error::from_code(raw.code.into());
-                Event::UdpError { cookie, peer: peer(raw), why, mtu: raw.data as u16 }
+                let data = (raw.len > 0).then(|| received(raw));
+                Event::UdpError {
+                    cookie,
+                    peer: peer(raw),
+                    why,
+                    said: said(raw, raw.local_addr()),
+                    data,
+                }
+            }
+            event_kind::FLOW_ERROR => {
+                let why = Error::from_code(raw.code.into());
+                Event::FlowError { cookie, handle, why, said: said(raw, raw.addr) }
             }
             event_kind::UDP_SENT => Event::UdpSent { cookie },
             event_kind::PACKET_RECV => Event::PacketRecv { cookie, data: received(raw) },
@@ -234,6 +272,7 @@ impl Event {
             | Event::Recv { cookie, .. }
             | Event::Eof { cookie }
             | Event::Sent { cookie, .. }
+            | Event::FlowError { cookie, .. }
             | Event::Dead { cookie, .. } => Some(cookie),
             _ => None,
         }
@@ -242,6 +281,11 @@ impl Event {
 
 fn received(raw: &ix_abi::Event) -> Received {
     Received { base: raw.data, len: raw.len }
+}
+
+fn said(raw: &ix_abi::Event, by: ix_abi::Addr) -> Said {
+    let [kind, code, detail] = raw.notes;
+    Said { kind: kind as u8, code: code as u8, detail, by: addr::from_abi(by) }
 }
 
 fn peer(raw: &ix_abi::Event) -> SocketAddr {

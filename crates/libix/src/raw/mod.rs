@@ -22,7 +22,7 @@ mod tx;
 mod tx_buf;
 
 pub(crate) use bell::{ring_eventfd, signal_process};
-pub use event::{Event, Received};
+pub use event::{Event, Received, Said};
 pub use huge::prefetch;
 pub use packet::Packet;
 pub(crate) use packet::Returns;

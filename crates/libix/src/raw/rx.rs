@@ -20,7 +20,7 @@ pub(crate) struct RxQueue {
 }
 
 /// A datagram that has not been given back. The event loop, the only user, makes one of each
-/// `UdpRecv` event, and pushes no other `udp_recv_done` than [`Datagram::done`].
+/// `UdpRecv` event, and of the bytes that `UdpError` quotes, and pushes no other `udp_recv_done` than [`Datagram::done`].
 pub(crate) struct Datagram(Received);
 
 impl Datagram {

@@ -1,0 +1,65 @@
+//! `syscall(2)`. Libraries that are older than a call of the C library's make it so; of those that programs
+//! make about sockets, the ones that bring several datagrams are common. All others go on as they are.
+use super::transfer::{recvmmsg, sendmmsg};
+use crate::fds;
+use libc::{c_int, c_long, c_uint};
+
+/// # Safety
+/// As the C library's `syscall`. It takes any number of arguments, and on this machine they lie where
+/// those of a function of seven do; what was not passed is not looked at by Linux either.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn syscall(
+    number: c_long,
+    a: c_long,
+    b: c_long,
+    c: c_long,
+    d: c_long,
+    e: c_long,
+    f: c_long,
+) -> c_long {
+    let (fd, messages, flags) = (a as c_int, b as usize as *mut libc::mmsghdr, d as c_int);
+    // SAFETY: the program's own arguments, as the system calls have them.
+    let result = unsafe {
+        match number {
+            libc::SYS_sendmmsg if fds::is_ours(fd) => {
+                return sendmmsg(fd, messages, c as c_uint, flags).into();
+            }
+            libc::SYS_recvmmsg if fds::is_ours(fd) => {
+                let timeout = e as usize as *mut libc::timespec;
+                return recvmmsg(fd, messages, c as c_uint, flags, timeout).into();
+            }
+            _ => bare(number, [a, b, c, d, e, f]),
+        }
+    };
+    // Linux's errors are the last page of numbers.
+    if (-4095..0).contains(&result) {
+        super::fail(-result as c_int);
+        return -1;
+    }
+    result
+}
+
+/// The instruction itself.
+///
+/// # Safety
+/// As the system call.
+unsafe fn bare(number: c_long, [a, b, c, d, e, f]: [c_long; 6]) -> c_long {
+    let result;
+    // SAFETY: Linux's convention on x86-64; what the call does to memory is the caller's promise.
+    unsafe {
+        core::arch::asm!(
+            "syscall",
+            inlateout("rax") number => result,
+            in("rdi") a,
+            in("rsi") b,
+            in("rdx") c,
+            in("r10") d,
+            in("r8") e,
+            in("r9") f,
+            lateout("rcx") _,
+            lateout("r11") _,
+            options(nostack),
+        );
+    }
+    result
+}
