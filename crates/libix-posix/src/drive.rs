@@ -102,20 +102,23 @@ pub fn wait<T>(
     let mut turned = false;
     // Others have something to do: whoever of them waits next runs the dataplane.
     let mut aside = false;
+    let lane = if how.drives { core.home() } else { 0 };
     loop {
         if let Some(value) = ready(&mut core) {
+            core.pass_on(lane);
             return (core, Ok(value));
         }
         if signals::interrupted() != 0 {
+            core.pass_on(lane);
             return (core, Err(Stop::Interrupted));
         }
         let left = how.until.map(|until| until.saturating_duration_since(Instant::now()));
         let late = left.is_some_and(|left| left.is_zero());
         let may_drive = how.drives && crate::seat::take(&mut core);
-        let lane = if how.drives { core.home() } else { 0 };
         let is_free = core.lanes[lane].role == Role::Free && core.stay_out == 0;
         let can_drive = may_drive && is_free && !aside;
         if late && (turned || !can_drive) {
+            core.pass_on(lane);
             return (core, Err(Stop::TimedOut));
         }
         if can_drive {
@@ -153,7 +156,21 @@ pub fn wait<T>(
         core.lanes.iter_mut().for_each(|lane| lane.wants_role.retain(|other| *other != bell));
         how.interest.each(&mut core, |waiters| waiters.retain(|other| *other != waiter));
         if linux {
+            core.pass_on(lane);
             return (core, Err(Stop::Linux));
+        }
+    }
+}
+
+impl Core {
+    /// A thread that was called to run an elastic thread goes without having done so: the next one that
+    /// wants to is called.
+    fn pass_on(&mut self, lane: usize) {
+        let lane = &self.lanes[lane];
+        if lane.role == Role::Free
+            && let Some(bell) = lane.wants_role.first().copied()
+        {
+            self.ring(bell);
         }
     }
 }

@@ -277,6 +277,18 @@ fn connections_go_from_thread_to_thread() {
     }
 }
 
+/// A thread for each connection, and signals that come between being called to run the dataplane and doing
+/// so: somebody always runs it.
+#[test]
+fn a_thread_for_each_connection_and_signals() {
+    let test = "a_thread_for_each_connection_and_signals";
+    let Some((bed, service)) = threads(test, Nic::Tap, "each") else { return };
+    for _ in 0..10 {
+        drop(answered_by(&bed));
+    }
+    service.finish(PATIENCE);
+}
+
 /// memcached as Debian ships it, with so many workers.
 fn memcached(bed: &Bed, workers: &str) -> Option<Service> {
     let at = MEMCACHED.ip().to_string();

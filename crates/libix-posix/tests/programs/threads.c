@@ -1,21 +1,26 @@
-/* An echo server with threads, in two shapes. What a connection sends comes back, after one byte that
+/* An echo server with threads, in three shapes. What a connection sends comes back, after one byte that
  * says which thread serves it.
  *
  * threads listeners COUNT PORT: each thread has a listener (SO_REUSEPORT) and an epoll set of its own.
  * threads handing COUNT PORT:   one thread accepts, and hands every connection to the next worker, which
  *                               waits for all of its connections by epoll; every other one is handed on
- *                               to the next worker after its first bytes. */
+ *                               to the next worker after its first bytes.
+ * threads each COUNT PORT:      each connection has a thread, which waits by poll, and which signals come to
+ *                               all the time. */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
+#include <sys/time.h>
 #include <unistd.h>
 #include "check.h"
 
@@ -132,12 +137,68 @@ static void hand_out(void)
     }
 }
 
+static void *connection(void *argument)
+{
+    int fd = (long)argument, rounds = 0;
+    char bytes[65536];
+    for (;;) {
+        struct pollfd in = {.fd = fd, .events = POLLIN};
+        if (poll(&in, 1, -1) < 0)
+            continue;
+        ssize_t n = recv(fd, bytes, sizeof bytes, MSG_DONTWAIT);
+        if (n < 0 && errno == EAGAIN)
+            continue;
+        if (n <= 0)
+            break;
+        if (rounds++ == 0)
+            write_all(fd, "A", 1);
+        write_all(fd, bytes, n);
+    }
+    close(fd);
+    return NULL;
+}
+
+static void on_alarm(int signal)
+{
+    (void)signal;
+}
+
+static void each(void)
+{
+    struct sigaction action = {.sa_handler = on_alarm};
+    struct itimerval often = {{0, 300}, {0, 300}};
+    sigset_t alarms;
+    pthread_attr_t alone;
+    sigemptyset(&alarms);
+    sigaddset(&alarms, SIGALRM);
+    CHECK(sigaction(SIGALRM, &action, NULL));
+    pthread_attr_init(&alone);
+    pthread_attr_setdetachstate(&alone, PTHREAD_CREATE_DETACHED);
+    int listener = listening(0);
+    fcntl(listener, F_SETFL, 0);
+    CHECK(setitimer(ITIMER_REAL, &often, NULL));
+    printf("ready\n");
+    fflush(stdout);
+    for (;;) {
+        pthread_t thread;
+        int fd = accept(listener, NULL, NULL);
+        if (fd < 0)
+            continue;
+        pthread_sigmask(SIG_UNBLOCK, &alarms, NULL);
+        if (pthread_create(&thread, &alone, connection, (void *)(long)fd))
+            close(fd);
+        pthread_sigmask(SIG_BLOCK, &alarms, NULL);
+    }
+}
+
 int main(int argc, char **argv)
 {
     pthread_t thread;
     int listeners = !strcmp(argv[1], "listeners");
     count = atoi(argv[2]);
     port = atoi(argv[3]);
+    if (!strcmp(argv[1], "each"))
+        each();
     for (long i = 0; i < count; i++) {
         if (!listeners)
             sets[i] = CHECK(epoll_create1(EPOLL_CLOEXEC));
