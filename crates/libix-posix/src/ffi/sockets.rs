@@ -78,11 +78,13 @@ pub unsafe extern "C" fn accept4(
     flags: c_int,
 ) -> c_int {
     // SAFETY: the C library's `accept4` gets the program's own arguments.
-    let on_linux = || ops::lowest(unsafe { real::accept4(fd, address, len, flags) }, flags);
+    let as_it_comes = || unsafe { real::accept4(fd, address, len, flags) };
+    let on_linux = || ops::lowest(as_it_comes(), flags);
     if !fds::is_ours(fd) {
         return on_linux();
     }
-    match ops::accept(fd, flags, on_linux) {
+    // The lock is held while Linux is asked, and the number is looked at without it.
+    match ops::accept(fd, flags, as_it_comes) {
         Ok((new, Some(_))) if !address.is_null() && !has_room(address, len) => {
             // SAFETY: as `close`: nobody knows of it.
             unsafe { super::descriptors::close(new) };
@@ -93,7 +95,7 @@ pub unsafe extern "C" fn accept4(
             unsafe { mem::write_address(peer, ipv6, address, len) };
             new
         }
-        Ok((new, None)) => new,
+        Ok((new, None)) => ops::lowest(new, flags),
         Err(Instead::Linux) => linux(fd, on_linux),
         Err(Instead::Errno(errno)) => fail(errno) as c_int,
     }

@@ -74,9 +74,10 @@ pub fn make_room(count: usize, least: RawFd) {
     }
 }
 
-/// A descriptor that Linux has just made: at the lowest number that is free for the program.
+/// A descriptor that Linux has just made, or none: at the lowest number that is free for the program. The
+/// caller does not have the lock.
 pub fn lowest(fd: RawFd, flags: i32) -> RawFd {
-    if KEPT.load(Ordering::Relaxed) == 0 {
+    if fd < 0 || KEPT.load(Ordering::Relaxed) == 0 {
         return fd;
     }
     let mut core = lock();
