@@ -5,6 +5,7 @@ use std::net::{IpAddr, Ipv4Addr};
 /// One address of the dataplane.
 struct Interface {
     address: Ipv4Addr,
+    prefix: u8,
     /// `None`: the device is no interface of Linux's (memif).
     name: Option<CString>,
     /// 0: not known yet.
@@ -23,13 +24,22 @@ impl Interfaces {
 
     /// Reads what `ix run` says: addresses with prefix lengths, and as many names; an empty one: none.
     pub fn parse(addresses: &str, names: &str) -> Interfaces {
-        let address = |text: &str| text.split('/').next()?.parse().ok();
+        let network = |text: &str| {
+            let (address, prefix) = text.split_once('/')?;
+            Some((address.parse().ok()?, prefix.parse().ok()?))
+        };
         let both = addresses.split(',').zip(names.split(','));
         let list = both.filter_map(|(text, name)| {
             let name = CString::new(name).ok().filter(|name| !name.is_empty());
-            Some(Interface { address: address(text)?, name, index: 0 })
+            let (address, prefix) = network(text)?;
+            Some(Interface { address, prefix, name, index: 0 })
         });
         Interfaces(list.collect())
+    }
+
+    /// Addresses with the lengths of their prefixes, and the names of their interfaces.
+    pub fn all(&self) -> impl Iterator<Item = (Ipv4Addr, u8, Option<&CStr>)> {
+        self.0.iter().map(|one| (one.address, one.prefix, one.name.as_deref()))
     }
 
     /// Whether one of the dataplane's devices is this interface of Linux's.

@@ -108,7 +108,7 @@ fn linux_networks() -> Vec<Network> {
     let mut first = core::ptr::null_mut();
     // SAFETY: the list is read as the C library has made it, and freed once.
     unsafe {
-        if libc::getifaddrs(&mut first) != 0 {
+        if crate::real::getifaddrs(&mut first) != 0 {
             return networks;
         }
         let mut next = first;
@@ -124,7 +124,7 @@ fn linux_networks() -> Vec<Network> {
             let prefix = ip(interface.ifa_netmask).to_bits().count_ones() as u8;
             networks.push(Network { address: ip(interface.ifa_addr), prefix });
         }
-        libc::freeifaddrs(first);
+        crate::real::freeifaddrs(first);
     }
     networks
 }

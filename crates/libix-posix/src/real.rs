@@ -66,6 +66,8 @@ next! {
     getsockopt(fd: c_int, level: c_int, name: c_int, value: *mut c_void, len: *mut socklen_t) -> c_int;
     setsockopt(fd: c_int, level: c_int, name: c_int, value: *const c_void, len: socklen_t) -> c_int;
     shutdown(fd: c_int, how: c_int) -> c_int;
+    getifaddrs(list: *mut *mut libc::ifaddrs) -> c_int;
+    freeifaddrs(list: *mut libc::ifaddrs) -> ();
     read(fd: c_int, to: *mut c_void, len: size_t) -> ssize_t;
     readv(fd: c_int, to: *const iovec, count: c_int) -> ssize_t;
     recv(fd: c_int, to: *mut c_void, len: size_t, flags: c_int) -> ssize_t;

@@ -113,6 +113,11 @@ pub const TABLE: &[Row] = &[
     ),
     ("sendmsg with SCM_RIGHTS", "passes the unconnected Linux socket under the descriptor", "none"),
     (
+        "getifaddrs",
+        "Linux's, and behind them the dataplane's addresses with the interfaces that its devices are (a memif: ix0)",
+        "corners addresses",
+    ),
+    (
         "syscall(SYS_sendmmsg), syscall(SYS_recvmmsg)",
         "IX, as those of the C library",
         "corners direct",

@@ -6,6 +6,7 @@
 #![allow(clippy::missing_safety_doc)]
 #![allow(missing_docs)]
 
+mod addresses;
 mod allocate;
 mod descriptors;
 mod direct;

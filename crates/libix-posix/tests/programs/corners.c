@@ -1467,7 +1467,7 @@ int main(int argc, char **argv)
         {"refused", refused},         {"congestion", congestion},
         {"user_timeout", user_timeout}, {"keepalive", keepalive},
         {"defers", defers},           {"attempts", attempts},   {"unsent", unsent},
-        {"again", again},             {"direct", direct},             {"devices", devices},     {"complaints", complaints},
+        {"again", again},             {"direct", direct},       {"addresses", addresses},             {"devices", devices},     {"complaints", complaints},
         {"complaints_of_connections", complaints_of_connections},
         {"long_datagrams", long_datagrams},
     };

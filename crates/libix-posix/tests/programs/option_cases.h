@@ -380,6 +380,27 @@ static void devices(void)
     tell("close");
 }
 
+/* The own address is among those of the interfaces, once. */
+static void addresses(void)
+{
+    struct ifaddrs *list, *one;
+    for (int round = 0; round < 3; round++) {
+        int found = 0;
+        SAY(getifaddrs(&list));
+        for (one = list; one; one = one->ifa_next) {
+            struct sockaddr_in *at = (void *)one->ifa_addr, *mask = (void *)one->ifa_netmask;
+            if (!at || at->sin_family != AF_INET || at->sin_addr.s_addr != inet_addr(own_ip))
+                continue;
+            found++;
+            SAY(ntohl(mask->sin_addr.s_addr) == 0xffff0000);
+            SAY((one->ifa_flags & (IFF_UP | IFF_BROADCAST)) == (IFF_UP | IFF_BROADCAST));
+            SAY(strlen(one->ifa_name) > 0);
+        }
+        SAY(found);
+        freeifaddrs(list);
+    }
+}
+
 /* What IX does not have, and Linux may. */
 static void lacks(void)
 {
