@@ -108,8 +108,10 @@ pub fn ring_doorbells(bed: &Bed, service: Service) {
             }
             Some(_) => break,
             None => {
-                let goes_on = Instant::now() < end && super::process::is_alive(program);
-                assert!(goes_on, "{}", service.process);
+                assert!(Instant::now() < end, "{}", service.process);
+                if !super::process::is_alive(program) {
+                    break;
+                }
                 std::thread::sleep(Duration::from_millis(1));
             }
         }

@@ -7,9 +7,11 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <netinet/in.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -77,7 +79,12 @@ static int own(struct sockaddr_in *at)
     }
     for (int n = 0; n < 2; n++) {
         listener = listeners[n];
-        child(n ? "second" : "first", 1000000);
+        if (fork() == 0) {
+            /* Whichever of them is told to end. */
+            prctl(PR_SET_PDEATHSIG, SIGTERM);
+            for (;;)
+                greet(n ? "second" : "first");
+        }
     }
     say("ready");
     wait(&status);
