@@ -60,8 +60,9 @@ pub fn measure(lab: &Lab, args: &BenchArgs, notes: &mut Vec<String>) -> Result<V
     let (seconds, runs) = length(args);
     let page_bytes = or(&args.size, &[PAGE_BYTES])[0];
     let folder = prepare(page_bytes)?;
+    let client = client(lab, args)?;
+    let on_ix = client == Host::Ix;
     // One process needs no shared interface.
-    let on_ix = client(lab, args)? == Host::Ix;
     let numbers = match args.processes.as_slice() {
         [] if args.quick || on_ix => Vec::new(),
         _ if on_ix => {
@@ -73,7 +74,7 @@ pub fn measure(lab: &Lab, args: &BenchArgs, notes: &mut Vec<String>) -> Result<V
         _ => tenants::numbers(lab, args)?,
     };
     let mut all = Vec::new();
-    for setup in setups(lab, args)? {
+    for setup in setups(lab, client) {
         for &connections in &or(&args.connections, &[CONNECTIONS]) {
             for &processes in &or(&numbers, &[0]) {
                 let kept = ("kept", &[][..]);
@@ -105,30 +106,22 @@ pub fn measure(lab: &Lab, args: &BenchArgs, notes: &mut Vec<String>) -> Result<V
 }
 
 /// Linux and IX with the same client.
-fn setups(lab: &Lab, args: &BenchArgs) -> Result<Vec<Setup>> {
+fn setups(lab: &Lab, client: Host) -> Vec<Setup> {
     let linux = Setup { server: Host::BLOCKING, client: Host::BLOCKING };
-    let client = client(lab, args)?;
     // With the load on IX its end has less to do, which Linux's server should profit from as well.
     let both = client == Host::Ix && lab.has_linux_client();
     let same_client = both.then_some(Setup { client, ..linux });
     let ix = Setup { server: Host::Ix, client };
-    Ok([Some(linux), same_client, Some(ix)].into_iter().flatten().collect())
+    [Some(linux), same_client, Some(ix)].into_iter().flatten().collect()
 }
 
-/// Where the load comes from.
+/// Where the load comes from: Linux, where nobody says otherwise and the device lets it.
 fn client(lab: &Lab, args: &BenchArgs) -> Result<Host> {
-    let (what, why, mend) = match args.client {
-        None if !lab.has_linux_client() => return Ok(Host::Ix),
-        Some(Client::Ix) if lab.has_ix_client() => return Ok(Host::Ix),
-        Some(Client::Ix) => {
-            ("cannot run the client on IX", "this device has one end only", "--client linux")
-        }
-        Some(Client::Linux) if !lab.has_linux_client() => {
-            ("cannot run the client on Linux", "both ends of a memif are IX's", "--client ix")
-        }
-        _ => return Ok(Host::BLOCKING),
-    };
-    Err(Problem::new(what, why).mend(format!("say {mend}, or --device afxdp")))
+    if let Some(client) = args.client {
+        super::check_client(lab, client)?;
+    }
+    let on_ix = args.client == Some(Client::Ix) || !lab.has_linux_client();
+    Ok(if on_ix { Host::Ix } else { Host::BLOCKING })
 }
 
 fn row(

@@ -173,6 +173,16 @@ fn installed(program: &str) -> bool {
 fn setups(lab: &Lab, args: &BenchArgs) -> Result<Vec<Setup>> {
     let all = all_setups(lab);
     let Some(client) = args.client else { return Ok(all) };
+    check_client(lab, client)?;
+    let wanted = |s: &Setup| match client {
+        Client::Ix => s.client == Host::Ix || s.server != Host::Ix,
+        Client::Linux => s.client != Host::Ix,
+    };
+    Ok(all.into_iter().filter(wanted).collect())
+}
+
+/// Refuses a client that the device has no place for.
+fn check_client(lab: &Lab, client: Client) -> Result<()> {
     if client == Client::Linux && !lab.has_linux_client() {
         return Err(Problem::new("cannot run the client on Linux", "memif leads from IX to IX")
             .mend("use --client ix, or another --device"));
@@ -181,11 +191,7 @@ fn setups(lab: &Lab, args: &BenchArgs) -> Result<Vec<Setup>> {
         return Err(Problem::new("cannot run the client on IX", "this device has one end only")
             .mend("use --device afxdp or --client linux"));
     }
-    let wanted = |s: &Setup| match client {
-        Client::Ix => s.client == Host::Ix || s.server != Host::Ix,
-        Client::Linux => s.client != Host::Ix,
-    };
-    Ok(all.into_iter().filter(wanted).collect())
+    Ok(())
 }
 
 /// Everything that a device allows; Linux, blocking, is what the others are compared with.

@@ -5,7 +5,7 @@ use crate::link_rates::LinkRates;
 use ix_domain::MESSAGE_BYTES_MAX;
 use ix_vnic::{
     Assigned, Capability, Direction, FILTERS_MAX, Filter, FilterId, FilterView, Gate, Policy, Rate,
-    RateError, Rates, Refusal as Why, Registry, VnicId,
+    RateError, Rates, Refusal as Why, Registry, VnicId, check_count,
 };
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -125,14 +125,9 @@ impl Vnic {
             })
         };
         let counted: Vec<_> = all.iter().filter(|view| !covered(view)).collect();
-        for (direction, name) in [(Direction::Receive, "rx"), (Direction::Transmit, "tx")] {
+        for direction in [Direction::Receive, Direction::Transmit] {
             let of = counted.iter().filter(|view| view.filter.direction() == direction).count();
-            if of > FILTERS_MAX {
-                let why = format!(
-                    "{of} {name} filters are too many: a direction has {FILTERS_MAX} at most"
-                );
-                return Err(Refusal::Vnic(why));
-            }
+            check_count(direction, of).map_err(Refusal::Vnic)?;
         }
         let bytes: usize = counted.iter().map(|view| view.filter.to_string().len()).sum();
         if bytes > FILTER_BYTES_MAX {

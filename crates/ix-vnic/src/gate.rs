@@ -48,13 +48,7 @@ impl Gate {
     /// Refuses more filters than a direction may have.
     pub fn check(&self) -> Result<(), String> {
         for direction in [Direction::Receive, Direction::Transmit] {
-            let filters = self.set(direction).map_or(0, |set| set.filters().len());
-            if filters > FILTERS_MAX {
-                let name = name(direction);
-                return Err(format!(
-                    "{filters} {name} filters are too many: a direction has {FILTERS_MAX} at most"
-                ));
-            }
+            check_count(direction, self.set(direction).map_or(0, |set| set.filters().len()))?;
         }
         Ok(())
     }
@@ -134,6 +128,15 @@ impl fmt::Display for Gate {
         let parts = filters.chain(rates.texts()).chain(closed).chain(assigned).chain(own);
         f.write_str(&parts.collect::<Vec<_>>().join("; "))
     }
+}
+
+/// Refuses more filters than a direction may have.
+pub fn check_count(direction: Direction, filters: usize) -> Result<(), String> {
+    if filters <= FILTERS_MAX {
+        return Ok(());
+    }
+    let name = name(direction);
+    Err(format!("{filters} {name} filters are too many: a direction has {FILTERS_MAX} at most"))
 }
 
 fn name(direction: Direction) -> &'static str {

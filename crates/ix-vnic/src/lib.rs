@@ -25,7 +25,7 @@ mod text;
 
 pub use capability::{Capability, CapabilityError};
 pub use filter::{Direction, Field, Filter, Level};
-pub use gate::{Gate, Rates};
+pub use gate::{Gate, Rates, check_count};
 pub use header::{ArpHeader, Header, IpHeader, UNTAGGED};
 pub use pacer::{Offered, Pacer, flow_of};
 pub use ranges::{RANGES_MAX, Ranges};

@@ -95,21 +95,30 @@ impl Interest<'_> {
 
 /// Waits until `ready` answers something.
 pub fn wait<T>(
+    core: Guard,
+    how: How<'_>,
+    ready: impl FnMut(&mut Core) -> Option<T>,
+) -> (Guard, Result<T, Stop>) {
+    let lane = if how.drives { core.home() } else { 0 };
+    let (mut core, result) = wait_at(core, lane, how, ready);
+    core.pass_on(lane);
+    (core, result)
+}
+
+fn wait_at<T>(
     mut core: Guard,
+    lane: usize,
     how: How<'_>,
     mut ready: impl FnMut(&mut Core) -> Option<T>,
 ) -> (Guard, Result<T, Stop>) {
     let mut turned = false;
     // Others have something to do: whoever of them waits next runs the dataplane.
     let mut aside = false;
-    let lane = if how.drives { core.home() } else { 0 };
     loop {
         if let Some(value) = ready(&mut core) {
-            core.pass_on(lane);
             return (core, Ok(value));
         }
         if signals::interrupted() != 0 {
-            core.pass_on(lane);
             return (core, Err(Stop::Interrupted));
         }
         let left = how.until.map(|until| until.saturating_duration_since(Instant::now()));
@@ -118,7 +127,6 @@ pub fn wait<T>(
         let is_free = core.lanes[lane].role == Role::Free && core.stay_out == 0;
         let can_drive = may_drive && is_free && !aside;
         if late && (turned || !can_drive) {
-            core.pass_on(lane);
             return (core, Err(Stop::TimedOut));
         }
         if can_drive {
@@ -156,7 +164,6 @@ pub fn wait<T>(
         core.lanes.iter_mut().for_each(|lane| lane.wants_role.retain(|other| *other != bell));
         how.interest.each(&mut core, |waiters| waiters.retain(|other| *other != waiter));
         if linux {
-            core.pass_on(lane);
             return (core, Err(Stop::Linux));
         }
     }

@@ -80,7 +80,12 @@ impl Item {
         if self.spent {
             return 0;
         }
-        self.readiness(sockets) & (self.events & !MODES | (EPOLLERR | EPOLLHUP) as u32)
+        self.readiness(sockets) & self.asked()
+    }
+
+    /// The bits that are waited for: errors always are.
+    fn asked(&self) -> u32 {
+        self.events & !MODES | (EPOLLERR | EPOLLHUP) as u32
     }
 }
 
@@ -292,8 +297,7 @@ impl Set {
     /// for. Answers whether a waiting thread should look.
     pub fn queue(&mut self, fd: RawFd, bits: u32) -> bool {
         let Some(item) = self.items.get_mut(&fd) else { return false };
-        let wanted = item.events & !MODES | (EPOLLERR | EPOLLHUP) as u32;
-        if item.spent || wanted & bits == 0 || item.teller == Teller::Linux {
+        if item.spent || item.asked() & bits == 0 || item.teller == Teller::Linux {
             return false;
         }
         // It is news: to be reported even if it was in this cycle.

@@ -17,8 +17,6 @@ use std::time::SystemTime;
 
 /// In cookies: of these servers, not of the load.
 const BACK_END: Cookie = 1 << 63;
-/// Generations beside it.
-const GENERATION: u32 = 0x7fff_ffff;
 /// Longest wait for transmit memory while pages are loaded.
 const LOAD_NS: u64 = 500_000_000;
 /// Calls that one connection appends in a cycle at most.
@@ -56,6 +54,17 @@ struct Served {
     /// The peer has ended its direction, and we ours.
     eof: bool,
     shut: bool,
+}
+
+impl Served {
+    fn cookie(&self, index: u32) -> Cookie {
+        BACK_END | u64::from(self.generation) << 32 | u64::from(index)
+    }
+}
+
+/// The generation after this one, of the load's connections or of these: they leave [`BACK_END`] free.
+pub(super) fn next_generation(generation: u32) -> u32 {
+    (generation + 1) & (u32::MAX >> 1)
 }
 
 /// The servers.
@@ -151,14 +160,14 @@ impl BackEnds {
         });
         let served = &mut self.served[index as usize];
         served.handle = handle;
-        BACK_END | u64::from(served.generation) << 32 | u64::from(index)
+        served.cookie(index)
     }
 
     /// It is gone.
     pub(super) fn forget(&mut self, cookie: Cookie) {
         let Some(index) = self.live(cookie) else { return };
         let served = &mut self.served[index as usize];
-        let (generation, dirty) = (served.generation.wrapping_add(1) & GENERATION, served.dirty);
+        let (generation, dirty) = (next_generation(served.generation), served.dirty);
         *served = Served { generation, dirty, ..Served::default() };
         self.free.push(index);
     }
@@ -233,7 +242,7 @@ impl BackEnds {
         if handle == 0 {
             return;
         }
-        let cookie = BACK_END | u64::from(served.generation) << 32 | u64::from(index);
+        let cookie = served.cookie(index);
         let mut push = |thread: &mut Thread, call| {
             if thread.push(call).is_some() {
                 pending.push(Pending::Nothing);
@@ -285,7 +294,6 @@ impl BackEnds {
 
     fn live(&self, cookie: Cookie) -> Option<u32> {
         let served = self.served.get(cookie as u32 as usize)?;
-        let generation = (cookie >> 32) as u32 & GENERATION;
-        (served.generation == generation && served.handle != 0).then_some(cookie as u32)
+        (served.cookie(cookie as u32) == cookie && served.handle != 0).then_some(cookie as u32)
     }
 }

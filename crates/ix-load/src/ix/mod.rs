@@ -193,8 +193,7 @@ impl<P: Protocol> OnIx<P> {
     fn forget(&mut self, index: u32) {
         let flow = &mut self.flows[index as usize];
         flow.pieces.clear();
-        // The highest bit of a cookie is the back ends'.
-        let (generation, dirty) = (flow.generation.wrapping_add(1) << 1 >> 1, flow.dirty);
+        let (generation, dirty) = (back_ends::next_generation(flow.generation), flow.dirty);
         let pieces = core::mem::take(&mut flow.pieces);
         *flow = Flow { generation, dirty, pieces, ..Flow::default() };
     }
