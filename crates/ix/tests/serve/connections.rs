@@ -9,12 +9,14 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::process::Command;
 
-fn connections(service: &Service, filter: &str) -> Value {
+/// The answer to a survey of all connections that pass the filter: `,"thread":0`, or nothing.
+pub fn connections(service: &Service, filter: &str) -> Value {
     let request = format!("{{\"do\":\"connections\"{filter}}}");
     service.client().ask(&request).unwrap_or_else(|why| panic!("{request}: {why}"))
 }
 
-fn list(answer: &Value) -> &[Value] {
+/// Those it tells of.
+pub fn list(answer: &Value) -> &[Value] {
     answer["connections"].as_array().expect("a list")
 }
 
