@@ -2,6 +2,7 @@
 use crate::support::frames::{
     self, ETHERNET, FIN, L4, Macs, PSH, SYN, Seen, Segment, URG, stranger,
 };
+use crate::support::stats::Stats;
 use crate::support::traffic::{Rng, Steady};
 use crate::support::{Bed, CLIENT, Nic, PATIENCE, SERVICE};
 use ix_testbed::PacketSocket;
@@ -313,14 +314,19 @@ fn damaged_copies_of_real_segments_are_dropped() {
         let (wire, macs) = (bed.wire(), bed.macs());
         bed.client.run(|| {
             Steady::during(100, |steady| {
-                for i in 0..500 {
+                for i in 0..500u64 {
                     let now = sniff(&wire, steady.local);
                     let exact = Segment { seq: now.ack, ack: now.seq, ..far(macs, now) };
                     let mut frame = exact.frame();
                     // In the data, so that nothing but the checksum can tell. Two flipped bits of
                     // one weight in one column may cancel out; one cannot.
-                    frame[L4 + 20 + i % 64] ^= 1 << (i % 8);
+                    frame[L4 + 20 + i as usize % 64] ^= 1 << (i % 8);
                     wire.send(&frame).expect("send");
+                    // A link holds a few hundred packets for a host that is not there for a moment.
+                    if i % 50 == 49 {
+                        let told = |stats: &Stats| stats.total("drops.tcp_bad_checksum") > i;
+                        service.wait_until("it has seen them", PATIENCE, told);
+                    }
                 }
                 steady.goes_on();
             });
