@@ -4,7 +4,9 @@ use std::path::Path;
 use std::process::Command;
 
 /// Packages whose program has their name.
-const PROGRAMS: [&str; 4] = ["ix-attacker", "ix-echo", "ix-kv", "ix-httpd"];
+const PROGRAMS: [&str; 5] = ["ix-attacker", "ix-echo", "ix-frames", "ix-httpd", "ix-kv"];
+/// Built with them, as in `crates/ix/tests/support/mod.rs`: then they are what those tests have built.
+const LIBRARIES: [&str; 2] = ["libix-c", "libix-event"];
 
 #[test]
 fn our_programs_have_no_bytes_of_a_key_switch() {
@@ -12,7 +14,7 @@ fn our_programs_have_no_bytes_of_a_key_switch() {
     let target = attacker.ancestors().nth(2).expect("target directory");
     let mut cargo = Command::new(env!("CARGO"));
     cargo.args(["build", "--quiet", "--target-dir"]).arg(target);
-    cargo.args(PROGRAMS.iter().flat_map(|program| ["-p", program]));
+    cargo.args(PROGRAMS.iter().chain(&LIBRARIES).flat_map(|program| ["-p", program]));
     if !cfg!(debug_assertions) {
         cargo.arg("--release");
     }

@@ -3,7 +3,7 @@
 //! libevent's name.
 
 use crate::support::process::Process;
-use crate::support::{Bed, CLIENT, Nic, PATIENCE, SERVICE, build_library, connect_to, eventually};
+use crate::support::{Bed, CLIENT, Nic, PATIENCE, SERVICE, build_others, connect_to, eventually};
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddrV4, TcpStream};
 use std::path::PathBuf;
@@ -20,7 +20,7 @@ const MEMCACHED: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 88, 0, 2), 1
 /// name and libevent's.
 fn library() -> PathBuf {
     static ONCE: Once = Once::new();
-    let built = build_library("libix-event");
+    let built = build_others();
     let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("libevent");
     ONCE.call_once(|| {
         let _ = std::fs::remove_dir_all(&folder);

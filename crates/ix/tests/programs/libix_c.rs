@@ -5,7 +5,7 @@ use crate::support::raw::{Raw, ring_doorbells};
 use crate::support::stats::Stats;
 use crate::support::traffic::{close, echo};
 use crate::support::{
-    Bed, CLIENT, Nic, PATIENCE, SERVICE, Service, build_library, connect, eventually,
+    Bed, CLIENT, Nic, PATIENCE, SERVICE, Service, build_others, connect, eventually,
 };
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, UdpSocket};
@@ -21,7 +21,7 @@ const NAMED: &str = "libix.so.0";
 /// Builds the library next to the command; answers its folder.
 fn build() -> PathBuf {
     static ONCE: Once = Once::new();
-    let folder = build_library("libix-c");
+    let folder = build_others();
     ONCE.call_once(|| {
         // Programs look for it by the name that it has inside.
         let named = folder.join(NAMED);

@@ -93,7 +93,6 @@ fn corner_cases_are_linuxs() {
     let test = "corner_cases_are_linuxs";
     let Some(program) = compile(test, "corners") else { return };
     let program = program.to_str().expect("text");
-    let Some(bed) = Bed::new(test, Nic::Afxdp, 1) else { return };
     let (own, peer) = (SERVICE.ip().to_string(), CLIENT.to_string());
     let port = PEER_PORT.to_string();
     let run = [program, "run", own.as_str(), peer.as_str(), port.as_str()];
@@ -113,7 +112,8 @@ fn corner_cases_are_linuxs() {
         let lines = lines.iter().filter(|line| !line.starts_with("ix: "));
         lines.cloned().collect()
     };
-    let linux = {
+    let on_linux = || {
+        let bed = Bed::new(test, Nic::Afxdp, 1)?;
         let (server, link) = bed.service_link();
         server.add_address(link, *SERVICE.ip(), PREFIX).expect("an address");
         narrow(&bed);
@@ -122,21 +122,31 @@ fn corner_cases_are_linuxs() {
         command.args(&run[1..]);
         let (status, lines) = Process::start(command).wait(Duration::from_secs(120));
         assert!(status.success(), "on Linux: {lines:#?}");
-        said(&lines)
+        Some(said(&lines))
     };
-    drop(bed);
-    for nic in [Nic::Tap, Nic::Afxdp] {
-        let Some(bed) = Bed::new(test, nic, 1) else { return };
+    let on_ix = |nic| {
+        let bed = Bed::new(test, nic, 1)?;
         narrow(&bed);
         let _peer = start_peer(&bed);
         let service = bed.start_after("local_ports = '40000-40499'", &run);
         let (status, lines) = service.process.wait(Duration::from_secs(120));
         assert!(status.success(), "on IX: {lines:#?}");
-        let ix = said(&lines);
-        for (number, (linux, ix)) in linux.iter().zip(&ix).enumerate() {
-            assert_eq!(ix, linux, "line {number} on {nic:?}; IX said {lines:#?}");
+        Some(said(&lines))
+    };
+    // Side by side, for they mostly wait.
+    let (linux, ix) = std::thread::scope(|scope| {
+        let linux = scope.spawn(on_linux);
+        let ix = [Nic::Tap, Nic::Afxdp].map(|nic| (nic, scope.spawn(move || on_ix(nic))));
+        let lines = ix.map(|(nic, run)| (nic, run.join().expect("it runs on IX")));
+        (linux.join().expect("it runs on Linux"), lines)
+    });
+    let Some(linux) = linux else { return };
+    for (nic, ix) in ix {
+        let Some(ix) = ix else { return };
+        for (number, (linux, line)) in linux.iter().zip(&ix).enumerate() {
+            assert_eq!(line, linux, "line {number} on {nic:?}; IX said {ix:#?}");
         }
-        assert_eq!(ix.len(), linux.len(), "{lines:#?}");
+        assert_eq!(ix.len(), linux.len(), "{ix:#?}");
     }
 }
 

@@ -21,7 +21,7 @@ use std::fmt;
 use std::net::{Ipv4Addr, SocketAddrV4, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Once;
 use std::time::{Duration, Instant};
 use turn::Turn;
 
@@ -384,32 +384,29 @@ pub fn build_echo() -> PathBuf {
     build_program("ix-echo")
 }
 
-/// Builds the program of another package.
+/// Builds the programs of another package; answers the one that has its name.
 pub fn build_program(package: &'static str) -> PathBuf {
-    build(package, &[]).join(package)
+    build_others().join(package)
 }
 
-/// Builds the library of another package; answers its folder.
-pub fn build_library(package: &'static str) -> PathBuf {
-    build(package, &["--lib"])
-}
+/// What tests start or link that is not of this package. Built at once, so that what they have in common
+/// is compiled once; `apps/attacker/tests/clean.rs` has the same list, for the same reason.
+const OTHERS: [&str; 7] =
+    ["ix-attacker", "ix-echo", "ix-frames", "ix-httpd", "ix-kv", "libix-c", "libix-event"];
 
-/// Builds another package next to the command, once a process; answers the command's folder.
-fn build(package: &'static str, what: &[&str]) -> PathBuf {
-    static BUILT: Mutex<Vec<&str>> = Mutex::new(Vec::new());
+/// Builds them next to the command, once a process; answers the command's folder.
+pub fn build_others() -> PathBuf {
+    static BUILT: Once = Once::new();
     let folder = Path::new(env!("CARGO_BIN_EXE_ix")).parent().expect("a folder");
-    let mut built = BUILT.lock().unwrap_or_else(PoisonError::into_inner);
-    if !built.contains(&package) {
-        let target = folder.parent().expect("target directory");
+    BUILT.call_once(|| {
         let mut cargo = Command::new(env!("CARGO"));
-        cargo.args(["build", "--quiet", "-p", package]).args(what);
-        cargo.arg("--target-dir").arg(target);
+        cargo.args(["build", "--quiet"]).args(OTHERS.iter().flat_map(|package| ["-p", package]));
+        cargo.arg("--target-dir").arg(folder.parent().expect("target directory"));
         if !cfg!(debug_assertions) {
             cargo.arg("--release");
         }
-        assert!(cargo.status().expect("cargo").success(), "{package} does not build");
-        built.push(package);
-    }
+        assert!(cargo.status().expect("cargo").success(), "{OTHERS:?} do not build");
+    });
     folder.to_owned()
 }
 
