@@ -65,7 +65,8 @@ fn a_line_server_on_ix_answers_libevents_client() {
         let mut client = bed.client.command(&theirs, None);
         client.args(["client", &SERVICE.to_string(), "50"]);
         let (status, said) = Process::start(client).wait(PATIENCE);
-        assert!(status.success() && said == [ALL_HEARD], "{status}: {said:#?}");
+        let heard_all = status.success() && said == [ALL_HEARD];
+        assert!(heard_all, "{nic:?}, {status}: {said:#?}\n{}{}", service.stats(), service.process);
         let stats = service.comes_to_rest(PATIENCE);
         assert_eq!(stats.total("accepted"), 50, "it was IX that served: {stats}");
         service.process.signal(libc::SIGTERM);

@@ -617,6 +617,9 @@ static void epolls(void)
     int twin = dup(fd);
     SAY(epoll_ctl(set, EPOLL_CTL_ADD, twin, &in));
     tell("send 1");
+    /* Who is woken by the first of the two may be quicker than the second. */
+    soon(fd, POLLIN);
+    usleep(10000);
     n = epoll_wait(set, events, 8, 3000);
     SAY(n);
     SAY(epoll_ctl(set, EPOLL_CTL_DEL, twin, NULL));
