@@ -14,65 +14,83 @@ pub fn ticks() -> u64 {
 pub struct Clock {
     base_ticks: u64,
     base_us: u64,
-    /// Microseconds a tick, times 2^32.
+    /// Microseconds a tick, times 2^32, as measured.
+    rate: u64,
+    /// The same as it is counted with: less while this clock is ahead of Linux'.
     us_per_tick: u64,
     /// When the rate is looked at next, µs.
     check_us: u64,
-    first: (u64, u64),
+    first: Reading,
+}
+
+/// What both clocks say at one time.
+#[derive(Clone, Copy)]
+struct Reading {
+    ticks: u64,
+    ns: u64,
 }
 
 const CHECK_EVERY_US: u64 = 1_000_000;
+/// Of so many readings the best is taken: whoever reads two clocks may be held up in between.
+const READINGS: usize = 3;
 
 impl Clock {
     /// Measures the counter's rate for a few milliseconds.
     pub fn new() -> Clock {
-        let (ticks_0, ns_0) = (ticks(), monotonic_ns());
-        while monotonic_ns() - ns_0 < 5_000_000 {
+        let first = read_both();
+        while monotonic_ns() - first.ns < 5_000_000 {
             core::hint::spin_loop();
         }
-        let (ticks_1, ns_1) = (ticks(), monotonic_ns());
-        let mut clock = Clock {
-            base_ticks: ticks_1,
-            base_us: ns_1 / 1000,
-            us_per_tick: 0,
-            check_us: ns_1 / 1000 + CHECK_EVERY_US / 10,
-            first: (ticks_0, ns_0),
-        };
-        clock.measure(ticks_1, ns_1);
+        let mut clock = Clock::starting(first, read_both());
+        clock.check_us = clock.base_us + CHECK_EVERY_US / 10;
+        clock
+    }
+
+    fn starting(first: Reading, now: Reading) -> Clock {
+        let (base_ticks, base_us) = (now.ticks, now.ns / 1000);
+        let mut clock = Clock { base_ticks, base_us, rate: 0, us_per_tick: 0, check_us: 0, first };
+        clock.correct(base_us, now);
         clock
     }
 
     /// Ticks in a microsecond.
     pub fn ticks_per_us(&self) -> u64 {
-        (1u64 << 32) / self.us_per_tick.max(1)
+        (1u64 << 32) / self.rate.max(1)
     }
 
     /// Microseconds on the monotonic clock, give or take the drift of a second.
     #[inline]
     pub fn now_us(&mut self) -> u64 {
-        let now_ticks = ticks();
-        let passed = now_ticks.wrapping_sub(self.base_ticks);
-        let now_us = self.base_us + ((passed as u128 * self.us_per_tick as u128) >> 32) as u64;
+        let now_us = self.at(ticks());
         if now_us < self.check_us {
             return now_us;
         }
-        self.check(now_ticks, now_us)
+        self.check(now_us)
+    }
+
+    #[inline]
+    fn at(&self, ticks: u64) -> u64 {
+        let passed = ticks.wrapping_sub(self.base_ticks);
+        self.base_us + ((passed as u128 * self.us_per_tick as u128) >> 32) as u64
     }
 
     #[cold]
-    fn check(&mut self, now_ticks: u64, now_us: u64) -> u64 {
-        let ns = monotonic_ns();
-        self.measure(now_ticks, ns);
-        self.base_ticks = now_ticks;
-        // Ahead of Linux: stand still until it has caught up, rather than go back.
-        self.base_us = now_us.max(ns / 1000);
-        self.check_us = self.base_us + CHECK_EVERY_US;
-        self.base_us
+    fn check(&mut self, now_us: u64) -> u64 {
+        self.correct(now_us, read_both())
     }
 
-    fn measure(&mut self, now_ticks: u64, ns: u64) {
-        let passed = now_ticks.wrapping_sub(self.first.0).max(1) as u128;
-        self.us_per_tick = (((ns - self.first.1) as u128) << 32).div_ceil(passed * 1000) as u64;
+    /// Measures the rate anew. `now_us` is what was told last; answers what to tell now.
+    fn correct(&mut self, now_us: u64, now: Reading) -> u64 {
+        let passed = now.ticks.wrapping_sub(self.first.ticks).max(1) as u128;
+        self.rate = (((now.ns - self.first.ns) as u128) << 32).div_ceil(passed * 1000) as u64;
+        let linux_us = now.ns / 1000;
+        // Ahead of Linux: slower until it has caught up, rather than back.
+        let ahead_us = now_us.saturating_sub(linux_us).min(CHECK_EVERY_US / 2);
+        self.us_per_tick = self.rate - self.rate * ahead_us / CHECK_EVERY_US;
+        self.base_ticks = now.ticks;
+        self.base_us = now_us.max(linux_us);
+        self.check_us = self.base_us + CHECK_EVERY_US;
+        self.base_us
     }
 }
 
@@ -80,6 +98,18 @@ impl Default for Clock {
     fn default() -> Clock {
         Clock::new()
     }
+}
+
+fn read_both() -> Reading {
+    let read = |_| {
+        let before = ticks();
+        let ns = monotonic_ns();
+        let between = ticks().wrapping_sub(before);
+        (between, Reading { ticks: before.wrapping_add(between / 2), ns })
+    };
+    let closer =
+        |best: (u64, Reading), other: (u64, Reading)| if other.0 < best.0 { other } else { best };
+    (1..READINGS).map(read).fold(read(0), closer).1
 }
 
 pub(crate) fn monotonic_ns() -> u64 {
@@ -106,5 +136,25 @@ mod tests {
         }
         let (ours, theirs) = (clock.now_us() - first, start.elapsed().as_micros() as u64);
         assert!(ours.abs_diff(theirs) < 5_000, "{ours} against {theirs}");
+    }
+
+    #[test]
+    fn one_that_is_ahead_waits_for_linux_without_going_back() {
+        // A tick is a nanosecond.
+        let reading = |ns| Reading { ticks: ns, ns };
+        let mut clock = Clock::starting(reading(0), reading(1_000_000_000));
+        assert_eq!(clock.at(1_500_000_000), 1_500_000);
+        clock.correct(1_700_000, reading(1_000_000_000));
+        let mut last = 0;
+        for ms in 1_000..4_000u64 {
+            let ns = ms * 1_000_000;
+            let mut now_us = clock.at(ns);
+            if now_us >= clock.check_us {
+                now_us = clock.correct(now_us, reading(ns));
+            }
+            assert!(now_us >= last, "{now_us} after {last}");
+            last = now_us;
+        }
+        assert!(last.abs_diff(3_999_000) < 10, "{last}");
     }
 }

@@ -1,7 +1,10 @@
 //! A program that serves on loopback, for tests of the programs from the outside.
 #![allow(dead_code)] // Each uses a part of it.
+#[path = "ports.rs"]
+mod ports;
+
 use std::io::{BufRead, BufReader};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::process::{Child, Command, Stdio};
 
 /// A server process; killed when dropped.
@@ -44,6 +47,5 @@ impl Drop for Server {
 
 /// An address that nobody listens on.
 pub fn free_address() -> SocketAddr {
-    let socket = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
-    socket.local_addr().expect("an address")
+    (Ipv4Addr::LOCALHOST, ports::free_port()).into()
 }

@@ -1,5 +1,9 @@
 //! Processes of these tests: the generator, memcached, and servers that misbehave.
 #![allow(dead_code)]
+#[path = "../../../../apps/common/tests/support/ports.rs"]
+mod ports;
+
+pub use ports::free_port;
 use serde_json::Value;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::{Child, Command, Output, Stdio};
@@ -63,12 +67,6 @@ impl Drop for Running {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
-}
-
-/// A port that was free a moment ago.
-pub fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("bind");
-    listener.local_addr().expect("address").port()
 }
 
 /// Debian's memcached; `None` (and a word about it) where there is none.
