@@ -47,9 +47,9 @@ impl Clock {
     }
 
     fn starting(first: Reading, now: Reading) -> Clock {
-        let (base_ticks, base_us) = (now.ticks, now.ns / 1000);
-        let mut clock = Clock { base_ticks, base_us, rate: 0, us_per_tick: 0, check_us: 0, first };
-        clock.correct(base_us, now);
+        let mut clock =
+            Clock { base_ticks: 0, base_us: 0, rate: 0, us_per_tick: 0, check_us: 0, first };
+        clock.correct(0, now);
         clock
     }
 

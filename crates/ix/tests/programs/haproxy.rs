@@ -83,13 +83,13 @@ fn haproxy_balances_on_ix() {
         }
         let url = format!("http://{}:{PORT}/same.txt", SERVICE.ip());
         for keep in [&[][..], &["-k"]] {
-            let words = [&["-q", "-n", "1000", "-c", "16"], keep, &[&url]].concat();
+            let words = [&["-q", "-n", "3000", "-c", "16"], keep, &[&url]].concat();
             let Ok(output) = bed.client.command("ab", None).args(words).output() else {
                 eprintln!("SKIPPED a part of {test}: no ab; apt-get install apache2-utils");
                 break;
             };
             let said = String::from_utf8_lossy(&output.stdout);
-            assert!(said.contains("Complete requests:      1000"), "{flags:?}: {said}");
+            assert!(said.contains("Complete requests:      3000"), "{flags:?}: {said}");
             assert!(said.contains("Failed requests:        0"), "{flags:?}: {said}");
         }
         let mut load = bed.client.command(env!("CARGO_BIN_EXE_ix"), None);
@@ -110,7 +110,7 @@ fn haproxy_balances_on_ix() {
             let forwarded = said.iter().find_map(|line| line.strip_prefix(FORWARDED));
             let count = forwarded.and_then(|said| said.split(' ').next()?.parse::<u64>().ok());
             let accepted = stats.total("accepted");
-            assert!(count.is_some_and(|count| count < accepted * 3 / 4), "{accepted}: {said:#?}");
+            assert!(count.is_some_and(|count| count < accepted / 2), "{accepted}: {said:#?}");
         }
     }
 }

@@ -8,10 +8,8 @@ use std::time::Duration;
 const CONNECTIONS: usize = 8;
 const SIZE: usize = 512;
 
-/// `active`, `parked`, ...; on a busy machine an application may just not have come back for a while.
 fn state_of(service: &Service, thread: usize) -> String {
-    let state = service.stats().text(&format!("threads.{thread}.state"));
-    if state == "non-responsive" { "active".to_owned() } else { state }
+    service.stats().state(thread)
 }
 
 /// Echoes on many connections, old ones and new ones, while `work` runs.

@@ -2,7 +2,7 @@
 //! stays behind.
 use crate::support;
 use crate::support::frames::{self, ACK, Macs, PSH, RST, SYN, Seen, Segment};
-use crate::support::process::{cpu_time, is_alive};
+use crate::support::process::{cpu_time, is_alive, signal, state_and_parent};
 use crate::support::traffic::{self, Steady, close, echo, message};
 use crate::support::{Bed, Nic, PATIENCE, SERVICE, Service, connect, eventually};
 use ix_testbed::PacketSocket;
@@ -399,11 +399,8 @@ fn connections_of_a_program_that_ended_are_closed() {
 /// Who closes the connections is the other child of the program's parent.
 fn survivor(service: &Service) -> Option<i32> {
     let program = service.program();
-    let living_child_of = |pid: i32| -> Option<i32> {
-        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        let mut behind = stat.rsplit(") ").next()?.split(' ');
-        (behind.next()? != "Z").then(|| behind.next()?.parse().ok()).flatten()
-    };
+    let living_child_of =
+        |pid| state_and_parent(pid).filter(|(state, _)| *state != 'Z').map(|(_, parent)| parent);
     let broker = living_child_of(program)?;
     let all = std::fs::read_dir("/proc").expect("/proc").flatten();
     let mut numbers = all.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
@@ -412,9 +409,4 @@ fn survivor(service: &Service) -> Option<i32> {
 
 fn kill(service: &Service, with: i32) {
     signal(service.program(), with);
-}
-
-fn signal(pid: i32, signal: i32) {
-    // SAFETY: signals a process that we have started.
-    assert_eq!(unsafe { libc::kill(pid, signal) }, 0);
 }

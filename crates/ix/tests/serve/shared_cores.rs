@@ -1,5 +1,5 @@
 //! Two dataplanes on the same cores under one controller.
-use crate::support::process::Process;
+use crate::support::process::{Process, signal};
 use crate::support::traffic::Crowd;
 use crate::support::{Bed, Nic, PATIENCE, SECOND, SERVICE, Service};
 use ix_testbed::cpu;
@@ -32,9 +32,7 @@ fn control(bed: &Bed, dataplanes: [&Service; 2]) -> Process {
 /// Threads that run.
 fn running(service: &Service, threads: usize) -> Vec<usize> {
     let stats = service.stats();
-    let state = |thread: &usize| stats.text(&format!("threads.{thread}.state"));
-    let runs = |thread: &usize| matches!(state(thread).as_str(), "active" | "non-responsive");
-    (0..threads).filter(runs).collect()
+    (0..threads).filter(|thread| stats.state(*thread) == "active").collect()
 }
 
 fn loaded(bed: &Bed, service: SocketAddrV4, work: impl FnOnce() + Send) {
@@ -86,8 +84,7 @@ fn load_takes_its_cores_along_and_who_dies_leaves_them() {
         std::thread::sleep(Duration::from_millis(20));
     }
     loaded(&bed, SECOND, || parted(1, cores - 1));
-    // SAFETY: signals the program that this test has started, which runs.
-    assert_eq!(unsafe { libc::kill(b.program(), libc::SIGKILL) }, 0);
+    signal(b.program(), libc::SIGKILL);
     let (status, said) = b.process.wait(PATIENCE);
     assert!(!status.success(), "{said:?}");
     loaded(&bed, SERVICE, || {

@@ -4,6 +4,7 @@ use crate::devices::make_pair;
 use crate::support::command::errors;
 use crate::support::frames::{self, Macs};
 use crate::support::memif::{MemifBed, answer};
+use crate::support::process::signal;
 use crate::support::traffic::{Steady, close, echo};
 use crate::support::{Bed, CLIENT, Nic, PATIENCE, SERVICE, Service, connect_to, eventually};
 use crate::vnic::{capability, ctl, refused, says};
@@ -234,13 +235,9 @@ fn who_does_not_come_back_loses_rights_all_the_same() {
         let key = capability(&says(&service, &["filter", "create", "tx ip service 10.88.0.2"]));
         eventually("it may again", &mut is_pinged);
         let program = service.program();
-        let signal = |number| {
-            // SAFETY: plain system call, about a program that runs.
-            assert_eq!(unsafe { libc::kill(program, number) }, 0);
-        };
-        signal(libc::SIGSTOP);
+        signal(program, libc::SIGSTOP);
         says(&service, &["filter", "revoke", &key]);
-        signal(libc::SIGCONT);
+        signal(program, libc::SIGCONT);
         let before = held_back(&service);
         eventually("it hears of it, and answers nobody", || {
             !is_pinged() && held_back(&service) > before

@@ -8,6 +8,7 @@ pub mod control;
 pub mod frames;
 pub mod lab;
 pub mod memif;
+mod others;
 pub mod process;
 pub mod raw;
 pub mod stats;
@@ -20,8 +21,7 @@ use stats::Stats;
 use std::fmt;
 use std::net::{Ipv4Addr, SocketAddrV4, TcpStream};
 use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::sync::Once;
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 use turn::Turn;
 
@@ -389,25 +389,10 @@ pub fn build_program(package: &'static str) -> PathBuf {
     build_others().join(package)
 }
 
-/// What tests start or link that is not of this package. Built at once, so that what they have in common
-/// is compiled once; `apps/attacker/tests/clean.rs` has the same list, for the same reason.
-const OTHERS: [&str; 7] =
-    ["ix-attacker", "ix-echo", "ix-frames", "ix-httpd", "ix-kv", "libix-c", "libix-event"];
-
-/// Builds them next to the command, once a process; answers the command's folder.
+/// Builds what tests start or link of other packages, once a process; answers the command's folder.
 pub fn build_others() -> PathBuf {
-    static BUILT: Once = Once::new();
-    let folder = Path::new(env!("CARGO_BIN_EXE_ix")).parent().expect("a folder");
-    BUILT.call_once(|| {
-        let mut cargo = Command::new(env!("CARGO"));
-        cargo.args(["build", "--quiet"]).args(OTHERS.iter().flat_map(|package| ["-p", package]));
-        cargo.arg("--target-dir").arg(folder.parent().expect("target directory"));
-        if !cfg!(debug_assertions) {
-            cargo.arg("--release");
-        }
-        assert!(cargo.status().expect("cargo").success(), "{OTHERS:?} do not build");
-    });
-    folder.to_owned()
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    BUILT.get_or_init(|| others::build_beside(Path::new(env!("CARGO_BIN_EXE_ix")))).clone()
 }
 
 /// A folder that goes with its test.

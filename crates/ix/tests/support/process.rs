@@ -66,8 +66,7 @@ impl Process {
 
     /// Sends a signal.
     pub fn signal(&self, signal: i32) {
-        // SAFETY: signals our own child, which was not waited for yet.
-        assert_eq!(unsafe { libc::kill(self.pid(), signal) }, 0);
+        self::signal(self.pid(), signal);
     }
 
     /// Waits for its end; answers its status and all that it said.
@@ -162,7 +161,19 @@ pub fn open_files(pid: i32) -> usize {
 
 /// Whether a process is there, and not only waits for its parent to hear of its end.
 pub fn is_alive(pid: i32) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    // The name may hold anything but comes to an end.
-    stat.rsplit_once(") ").is_some_and(|(_, facts)| !facts.starts_with(['Z', 'X']))
+    state_and_parent(pid).is_some_and(|(state, _)| !matches!(state, 'Z' | 'X'))
+}
+
+/// A process's state, as proc(5) names it, and its parent; `None`: there is no such process.
+pub fn state_and_parent(pid: i32) -> Option<(char, i32)> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name before them may hold anything but comes to an end.
+    let mut facts = stat.rsplit_once(") ")?.1.split(' ');
+    Some((facts.next()?.chars().next()?, facts.next()?.parse().ok()?))
+}
+
+/// Signals a process that a test has started, and that runs.
+pub fn signal(pid: i32, signal: i32) {
+    // SAFETY: a plain system call.
+    assert_eq!(unsafe { libc::kill(pid, signal) }, 0);
 }

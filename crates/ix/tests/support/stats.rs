@@ -61,6 +61,13 @@ impl Stats {
         self.value(path).as_str().unwrap_or_else(|| panic!("{path} is no text")).to_owned()
     }
 
+    /// What an elastic thread does: `active`, `parked`, ... One whose application has not come back for a
+    /// moment, as on a busy machine, is active.
+    pub fn state(&self, thread: usize) -> String {
+        let state = self.text(&format!("threads.{thread}.state"));
+        if state == "non-responsive" { "active".to_owned() } else { state }
+    }
+
     /// The program's process.
     pub fn pid(&self) -> i32 {
         self.0["pid"].as_i64().expect("pid") as i32

@@ -1,0 +1,20 @@
+//! What tests start or link that cargo does not build for them.
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Built at once, so that what they have in common is compiled once.
+const OTHERS: [&str; 7] =
+    ["ix-attacker", "ix-echo", "ix-frames", "ix-httpd", "ix-kv", "libix-c", "libix-event"];
+
+/// Builds them next to a program that cargo has built; answers its folder.
+pub fn build_beside(program: &Path) -> PathBuf {
+    let folder = program.parent().expect("a folder");
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo.args(["build", "--quiet"]).args(OTHERS.iter().flat_map(|package| ["-p", package]));
+    cargo.arg("--target-dir").arg(folder.parent().expect("target directory"));
+    if !cfg!(debug_assertions) {
+        cargo.arg("--release");
+    }
+    assert!(cargo.status().expect("cargo").success(), "{OTHERS:?} do not build");
+    folder.to_owned()
+}
