@@ -1,0 +1,175 @@
+//! `ix bench all`: every benchmark, one after the other, each with its results in a file.
+use super::{choose_device, installed, rates, run};
+use crate::args::{AllArgs, BenchArgs, Device, RatesArgs, ReportArgs};
+use ix_report::problem::{Problem, Result};
+use ix_report::report::write_json;
+use std::time::{Duration, Instant};
+
+/// The benchmarks in their order, with the part of the whole time that each takes.
+const BENCHES: [(&str, f64); 14] = [
+    ("echo", 2.0),
+    ("pingpong", 2.0),
+    ("short", 2.0),
+    ("connscaling", 3.0),
+    ("memcached", 6.0),
+    ("memcached-udp", 4.0),
+    ("kv-steps", 2.0),
+    ("http", 2.0),
+    ("batch", 2.0),
+    ("udp-echo", 3.0),
+    ("wakeup", 1.0),
+    ("churn", 4.0),
+    ("bulk", 2.0),
+    ("rates", 2.0),
+];
+
+/// Runs them all. Those that fail are named at the end; the others' results stay.
+pub fn main(args: &AllArgs) -> Result<()> {
+    let chosen = choose(&args.only)?;
+    let (device, why) = choose_device(args.device)?;
+    let no_folder = |e| Problem::new(format!("cannot make the folder {}", args.dir.display()), e);
+    std::fs::create_dir_all(&args.dir).map_err(no_folder)?;
+    let start = Instant::now();
+    let whole: f64 = chosen.iter().map(|(_, part)| part).sum();
+    let (mut done, mut failed) = (0.0, Vec::new());
+    for (number, (name, part)) in chosen.iter().enumerate() {
+        let told = progress(start.elapsed(), done / whole);
+        eprintln!("ix: {name} ({} of {}), {told}", number + 1, chosen.len());
+        done += part;
+        if let Some(why) = cannot(name, device) {
+            eprintln!("ix: {name} is left out: {why}");
+            continue;
+        }
+        let file = args.dir.join(format!("{name}.json"));
+        let outcome = match *name {
+            "rates" => {
+                rates::main(&RatesArgs { only: Vec::new(), quick: args.quick, json: Some(file) })
+            }
+            _ => run(name, &bench_args(args), device, command(name, args)).and_then(|mut r| {
+                r.notes.extend(why.clone());
+                r.publish(None)?;
+                write_json(&file, &r.to_json())
+            }),
+        };
+        if let Err(problem) = outcome {
+            eprintln!("ix: {name} failed: {problem}");
+            failed.push(*name);
+        }
+    }
+    let took = start.elapsed().as_secs();
+    eprintln!("ix: {} benchmarks in {took} s, results in {}", chosen.len(), args.dir.display());
+    if failed.len() < chosen.len() {
+        let (files, output) = (vec![args.dir.clone()], args.dir.join("report.html"));
+        super::report::main(&ReportArgs { files, output })?;
+    }
+    if failed.is_empty() {
+        return Ok(());
+    }
+    Err(Problem::new(
+        format!("{} of {} benchmarks failed", failed.len(), chosen.len()),
+        failed.join(", "),
+    )
+    .mend("their reasons are above; `ix bench NAME` runs one alone"))
+}
+
+/// Why a benchmark cannot be run here, whatever the flags.
+fn cannot(name: &str, device: Device) -> Option<&'static str> {
+    // SAFETY: cannot fail and touches no memory.
+    let root = unsafe { libc::geteuid() } == 0;
+    match name {
+        "wakeup" if device == Device::Memif => {
+            Some("its clients are on Linux, and memif leads from IX to IX")
+        }
+        "http" if !installed("haproxy") => Some("apt-get install haproxy"),
+        "rates" if !root => Some("to share an interface takes root"),
+        _ => None,
+    }
+}
+
+fn choose(only: &[String]) -> Result<Vec<(&'static str, f64)>> {
+    let names = || BENCHES.map(|(name, _)| name).join(", ");
+    if let Some(unknown) = only.iter().find(|o| BENCHES.iter().all(|(name, _)| name != o)) {
+        return Err(Problem::new("there is no such benchmark", unknown)
+            .mend(format!("choose of {}", names())));
+    }
+    let wanted = |(name, _): &(&str, f64)| only.is_empty() || only.iter().any(|o| o == name);
+    Ok(BENCHES.into_iter().filter(wanted).collect())
+}
+
+fn bench_args(args: &AllArgs) -> BenchArgs {
+    BenchArgs {
+        server: None,
+        device: args.device,
+        client: args.client,
+        seconds: args.seconds,
+        runs: args.runs,
+        quick: args.quick,
+        ..BenchArgs::default()
+    }
+}
+
+/// The command that makes one benchmark's results again.
+fn command(name: &str, args: &AllArgs) -> String {
+    let mut command = format!("ix bench {name}");
+    let mut flag = |name: &str, value: Option<String>| {
+        if let Some(value) = value {
+            command.push_str(&format!(" --{name} {value}"));
+        }
+    };
+    flag("device", args.device.map(|device| device.name().to_owned()));
+    flag("client", args.client.map(|client| client.name().to_owned()));
+    flag("seconds", args.seconds.map(|seconds| seconds.to_string()));
+    flag("runs", args.runs.map(|runs| runs.to_string()));
+    if args.quick {
+        command.push_str(" --quick");
+    }
+    command
+}
+
+/// Time that went and, from the part that is done, time that is left.
+fn progress(elapsed: Duration, done: f64) -> String {
+    let elapsed_s = elapsed.as_secs_f64();
+    if done <= 0.0 {
+        return format!("{elapsed_s:.0} s so far");
+    }
+    format!("{elapsed_s:.0} s so far, about {:.0} s left", elapsed_s / done - elapsed_s)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::args::Client;
+
+    fn args() -> AllArgs {
+        AllArgs {
+            quick: true,
+            dir: "x".into(),
+            only: vec![],
+            device: Some(Device::Afxdp),
+            client: Some(Client::Ix),
+            seconds: None,
+            runs: Some(2),
+        }
+    }
+
+    #[test]
+    fn the_command_of_each_is_told() {
+        let text = "ix bench short --device afxdp --client ix --runs 2 --quick";
+        assert_eq!(command("short", &args()), text);
+    }
+
+    #[test]
+    fn only_those_that_exist() {
+        assert_eq!(choose(&[]).expect("all").len(), BENCHES.len());
+        let chosen = choose(&["batch".into(), "echo".into()]).expect("two");
+        assert!(chosen.iter().map(|(name, _)| *name).eq(["echo", "batch"]));
+        let problem = choose(&["nothing".into()]).expect_err("unknown").to_string();
+        assert!(problem.contains("nothing") && problem.contains("udp-echo"), "{problem}");
+    }
+
+    #[test]
+    fn the_rest_is_estimated() {
+        assert_eq!(progress(Duration::from_secs(3), 0.0), "3 s so far");
+        assert_eq!(progress(Duration::from_secs(30), 0.25), "30 s so far, about 90 s left");
+    }
+}

@@ -1,0 +1,225 @@
+//! Flags of `ix bench`.
+use clap::{Args, ValueEnum};
+use ix_report::domain::Domain;
+use std::path::PathBuf;
+
+/// Kinds of device that a benchmark can use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Device {
+    /// AF_XDP sockets on a virtual Ethernet link (needs root)
+    Afxdp,
+    /// A TAP device (works in a user namespace)
+    Tap,
+    /// Shared memory between two processes
+    Memif,
+}
+
+impl Device {
+    /// Its name in results and device specifications.
+    pub fn name(self) -> &'static str {
+        match self {
+            Device::Afxdp => "afxdp",
+            Device::Tap => "tap",
+            Device::Memif => "memif",
+        }
+    }
+}
+
+/// On what the load generator runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Client {
+    /// Linux sockets
+    Linux,
+    /// IX
+    Ix,
+}
+
+/// How a server on IX calls it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ServerKind {
+    /// Written for IX: ix-kv
+    Native,
+    /// Unmodified, through sockets: Debian's memcached
+    Posix,
+}
+
+impl Client {
+    /// Its name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Client::Linux => "linux",
+            Client::Ix => "ix",
+        }
+    }
+}
+
+/// Flags of benchmarks on the papers' server in virtual time.
+#[derive(Args, Debug, Clone)]
+pub struct ModelArgs {
+    /// Seed of all that is random
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+    /// Nothing to shorten: virtual time is quick
+    #[arg(long, hide = true)]
+    pub quick: bool,
+    /// Write the results to this file as well, as JSON (`-`: standard output)
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+}
+
+/// What `ix bench dynamic` drives.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Platform {
+    /// The papers' server in virtual time
+    #[default]
+    Simulated,
+}
+
+/// Flags of `ix bench dynamic`.
+#[derive(Args, Debug, Clone)]
+pub struct DynamicArgs {
+    /// What is driven; on this machine: `ix bench elastic`
+    #[arg(long, value_enum, default_value = "simulated")]
+    pub platform: Platform,
+    /// Load patterns: slope, step, sine+noise
+    #[arg(
+        long,
+        value_name = "LIST",
+        value_delimiter = ',',
+        default_value = "slope,step,sine+noise"
+    )]
+    pub pattern: Vec<String>,
+    /// Policies: names that `ix cp` knows, or files
+    #[arg(
+        long,
+        value_name = "LIST",
+        value_delimiter = ',',
+        default_value = "energy,consolidation"
+    )]
+    pub policy: Vec<String>,
+    /// What all benchmarks on the model have
+    #[command(flatten)]
+    pub model: ModelArgs,
+}
+
+/// Flags of `ix bench report`.
+#[derive(Args, Debug)]
+pub struct ReportArgs {
+    /// Files that benchmarks wrote with --json, or folders of them (default: target/bench)
+    #[arg(value_name = "FILES")]
+    pub files: Vec<PathBuf>,
+    /// Write the page to this file
+    #[arg(short = 'o', long, value_name = "FILE", default_value = "report.html")]
+    pub output: PathBuf,
+}
+
+/// Flags of `ix bench all`.
+#[derive(Args, Debug, Clone)]
+pub struct AllArgs {
+    /// Fewer points and short runs
+    #[arg(long)]
+    pub quick: bool,
+    /// Folder for the results, one file a benchmark
+    #[arg(long, value_name = "DIR", default_value = "target/bench")]
+    pub dir: PathBuf,
+    /// Only these benchmarks: `echo,short`
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    pub only: Vec<String>,
+    /// Device under IX (default: afxdp as root, tap otherwise)
+    #[arg(long, value_enum)]
+    pub device: Option<Device>,
+    /// Only this kind of load generator (default: linux, and ix where the device allows it)
+    #[arg(long, value_enum)]
+    pub client: Option<Client>,
+    /// Length of one measurement
+    #[arg(long, value_name = "T")]
+    pub seconds: Option<f64>,
+    /// Measurements of each point; medians are reported
+    #[arg(long, value_name = "N")]
+    pub runs: Option<usize>,
+}
+
+/// Flags that all benchmarks share.
+#[derive(Args, Debug, Clone, Default)]
+pub struct BenchArgs {
+    /// Device under IX (default: afxdp as root, tap otherwise)
+    #[arg(long, value_enum)]
+    pub device: Option<Device>,
+    /// Only this kind of load generator (default: linux, and ix where the device allows it)
+    #[arg(long, value_enum)]
+    pub client: Option<Client>,
+    /// Only this kind of server on IX, beside those on Linux (memcached only; default: both)
+    #[arg(long, value_enum)]
+    pub server: Option<ServerKind>,
+    /// Numbers of connections: `1,16,64`
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    pub connections: Vec<usize>,
+    /// Message sizes in bytes (bulk: bytes to move)
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    pub size: Vec<u64>,
+    /// Numbers of the server's cores, where they matter: `1,2`
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    pub cores: Vec<usize>,
+    /// Numbers of server processes, each with a hardware thread and a vNIC of its own: `1,2` (memcached-udp
+    /// and http on afxdp)
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = processes)]
+    pub processes: Vec<usize>,
+    /// Messages of a connection, where connections end: `1,64`
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    pub messages: Vec<u64>,
+    /// Batch bounds, where they matter: `1,64`
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    pub batch: Vec<usize>,
+    /// Length of one measurement
+    #[arg(long, value_name = "T")]
+    pub seconds: Option<f64>,
+    /// Measurements of each point; medians are reported
+    #[arg(long, value_name = "N")]
+    pub runs: Option<usize>,
+    /// What keeps the program out of the dataplane's memory
+    #[arg(long, value_enum, default_value = "none")]
+    pub domain: Domain,
+    /// Fewer points and short runs
+    #[arg(long)]
+    pub quick: bool,
+    /// Write the results to this file as well, as JSON (`-`: standard output)
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+}
+
+/// As many as a shared interface has ports for, and somebody would want.
+fn processes(text: &str) -> Result<usize, String> {
+    let number = text.parse().ok().filter(|n| (1..=16).contains(n));
+    number.ok_or_else(|| "not a number of processes from 1 to 16".to_owned())
+}
+
+/// Flags of `ix bench rates`.
+#[derive(Args, Debug, Clone)]
+pub struct RatesArgs {
+    /// Only these parts: limits, gaps, neighbour, weights, handover
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    pub only: Vec<String>,
+    /// Short runs
+    #[arg(long)]
+    pub quick: bool,
+    /// Write the results to this file as well, as JSON (`-`: standard output)
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+}
+
+/// Flags of `ix bench gate`.
+#[derive(Args, Debug, Clone)]
+pub struct GateArgs {
+    /// Device under the programs that are compared (default: memif)
+    #[arg(long, value_enum)]
+    pub device: Option<Device>,
+    /// Short runs
+    #[arg(long)]
+    pub quick: bool,
+    /// Write the results to this file as well, as JSON (`-`: standard output)
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+    /// Only times calls of sockets against this `ix-echo`: what runs under `ix run`
+    #[arg(long, value_name = "ADDR", hide = true)]
+    pub calls_to: Option<std::net::SocketAddr>,
+}

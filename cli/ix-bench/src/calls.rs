@@ -1,0 +1,155 @@
+//! What an intercepted call costs an unmodified program, for `ix bench gate`: a program with sockets, which
+//! is this command again under `ix run`, exchanges bytes with `ix-echo` and times calls whose bytes are
+//! there already. Of `epoll_wait`, which runs a cycle, the cycle is taken off; of a call that goes on to
+//! Linux, what Linux alone takes.
+use super::lab::{Host, Lab};
+use super::serve::Serve;
+use crate::samples::{SAMPLES, percentiles, row};
+use ix_report::problem::{Problem, Result};
+use ix_report::wall::attacker;
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::AsRawFd;
+use std::time::{Duration, Instant};
+
+/// Calls of one sample. Those of all samples of one byte each fit into a send buffer, and are whole
+/// messages.
+const CALLS: u32 = 512;
+/// Bytes of a message of `ix-echo`.
+const MESSAGE: usize = 64;
+const PATIENCE: Duration = Duration::from_secs(20);
+/// What is timed, and what is taken off of it: the same on the native path, if it takes any time there.
+/// Natively bytes are read where they lie, and written where they are sent from.
+const ROWS: [(&str, Option<&str>); 6] = [
+    ("recv", None),
+    ("send", None),
+    ("ioctl", None),
+    ("getsockopt", None),
+    ("epoll_wait", Some("cycle")),
+    ("forwarded write", Some("write")),
+];
+
+/// Measures in the lab; answers rows.
+pub fn rows(lab: &Lab, ticks_per_us: f64) -> Result<Vec<Value>> {
+    let serve = Serve::echo(&[MESSAGE.to_string()]);
+    let server = lab.start(Host::Ix, &serve)?;
+    let ix = lab.ix_file().as_os_str().to_owned();
+    let address = server.address().to_string();
+    let words = [ix, "bench".into(), "gate".into(), "--calls-to".into(), address.into()];
+    let said = lab.run_at_client(&["--posix", "on"], &words);
+    let crossing: [OsString; 2] = [attacker()?.into(), "cycle".into()];
+    let cycle = lab.run_at_client(&["--posix", "off"], &crossing);
+    server.stop();
+    let all = read(&format!("{}cycle {}", said?, cycle?));
+    let figure = |name: &str| {
+        let why = "the program under ix run did not say it";
+        let found = all.get(name).copied();
+        found.ok_or_else(|| Problem::new(format!("cannot measure {name}"), why))
+    };
+    let ns = |ticks: f64| (ticks * 1000.0 / ticks_per_us.max(1.0)).round();
+    let mut rows = Vec::new();
+    for (name, native) in ROWS {
+        let ticks = figure(name)?;
+        let off = native.map_or(Ok([0.0; 3]), figure)?;
+        let mut row = row(&format!("sockets: {name}"), Some("none"), ticks, ticks_per_us);
+        row["over_native_ns"] = ns(ticks[1] - off[1]).into();
+        rows.push(row);
+    }
+    Ok(rows)
+}
+
+/// Lines of a name and three numbers.
+fn read(text: &str) -> BTreeMap<String, [f64; 3]> {
+    let line = |line: &str| {
+        let words: Vec<&str> = line.rsplitn(4, ' ').collect();
+        let [high, mid, low, name] = words[..] else { return None };
+        Some((name.to_owned(), [low.parse().ok()?, mid.parse().ok()?, high.parse().ok()?]))
+    };
+    text.lines().filter_map(line).collect()
+}
+
+/// The program under `ix run`: prints what it has measured against an `ix-echo`.
+pub fn subject(to: SocketAddr) -> Result<()> {
+    measure(to).map_err(|e| Problem::new(format!("cannot measure calls to {to}"), e))
+}
+
+fn measure(to: SocketAddr) -> std::io::Result<()> {
+    let mut stream = TcpStream::connect_timeout(&to, PATIENCE)?;
+    let fd = stream.as_raw_fd();
+    let mut byte = [0u8; MESSAGE];
+    stream.write_all(&byte)?;
+    stream.peek(&mut byte)?;
+    let mut unread = 0i32;
+    // SAFETY: fills a local.
+    timed("ioctl", || unsafe { libc::ioctl(fd, libc::FIONREAD, &raw mut unread) == 0 })?;
+    let (mut value, mut len) = (0i32, 4);
+    timed("getsockopt", || {
+        let (level, name) = (libc::IPPROTO_TCP, libc::TCP_NODELAY);
+        // SAFETY: fills locals.
+        unsafe { libc::getsockopt(fd, level, name, (&raw mut value).cast(), &raw mut len) == 0 }
+    })?;
+    // SAFETY: no pointers but to locals.
+    let set = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
+    let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: 0 };
+    // SAFETY: as above.
+    unsafe { libc::epoll_ctl(set, libc::EPOLL_CTL_ADD, fd, &raw mut event) };
+    // A call that has to wait takes the cycles over from the library's own thread.
+    let mut nothing = libc::pollfd { fd, events: libc::POLLPRI, revents: 0 };
+    // SAFETY: an array of one.
+    unsafe { libc::poll(&raw mut nothing, 1, 2) };
+    // SAFETY: room for the one event that is asked for.
+    timed("epoll_wait", || unsafe { libc::epoll_wait(set, &raw mut event, 1, -1) == 1 })?;
+    stream.read_exact(&mut byte)?;
+    // SAFETY: one byte of a local.
+    timed("send", || unsafe { libc::send(fd, byte.as_ptr().cast(), 1, 0) == 1 })?;
+    let (wanted, start) = ((SAMPLES as u32 * CALLS) as i32, Instant::now());
+    while unread < wanted && start.elapsed() < PATIENCE {
+        std::thread::sleep(Duration::from_millis(1));
+        // SAFETY: fills a local.
+        unsafe { libc::ioctl(fd, libc::FIONREAD, &raw mut unread) };
+    }
+    // SAFETY: as above.
+    timed("recv", || unsafe { libc::recv(fd, byte.as_mut_ptr().cast(), 1, 0) == 1 })?;
+    // SAFETY: no pointers; the descriptor is open until the process ends.
+    let eventfd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) };
+    let (one, size) = (1u64, 8);
+    // SAFETY: eight bytes of a local.
+    timed("forwarded write", || unsafe {
+        libc::write(eventfd, (&raw const one).cast(), size) == size as isize
+    })?;
+    // SAFETY: as above, by the bare call.
+    timed("write", || unsafe {
+        libc::syscall(libc::SYS_write, eventfd, &raw const one, size) == size as i64
+    })
+}
+
+/// Prints percentiles 10, 50 and 90 of ticks of a call, which answers whether it went well.
+fn timed(name: &str, mut call: impl FnMut() -> bool) -> std::io::Result<()> {
+    let mut failed = 0;
+    let [low, mid, high] = percentiles(CALLS, || {
+        let start = ix_dataplane::ticks();
+        failed += (0..CALLS).filter(|_| !call()).count();
+        ix_dataplane::ticks() - start
+    });
+    if failed > 0 {
+        return Err(std::io::Error::other(format!("{name} failed {failed} times")));
+    }
+    println!("{name} {low:.1} {mid:.1} {high:.1}");
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_read_by_their_names() {
+        let all = read("recv 1.0 2.5 3.0\nnoise\nforwarded write 4 5 6\ncycle 7.0 8.0 9.0\n");
+        assert_eq!(all["recv"], [1.0, 2.5, 3.0]);
+        assert_eq!(all["forwarded write"], [4.0, 5.0, 6.0]);
+        assert_eq!((all.len(), all["cycle"]), (3, [7.0, 8.0, 9.0]));
+    }
+}

@@ -1,0 +1,217 @@
+//! Those who take part besides server and load: the background job, the controller, and who watches.
+use super::super::process::Process;
+use super::machine::{Machine, give_weight};
+use ix_ctl::control::{Client, Request, View};
+use ix_report::problem::{Problem, Result};
+use serde_json::Value;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// The job reports so often, s.
+const REPORT_S: &str = "0.25";
+/// Longest wait for a word of it.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The background job: one thread, as unimportant as Linux knows.
+pub struct Background {
+    process: Process,
+    /// Bytes that it has reported.
+    done: f64,
+    /// Time of its last report, s since its start.
+    at_s: f64,
+}
+
+impl Background {
+    pub fn start(ix: &Path, cpu: usize) -> Result<Background> {
+        let mut command = Command::new(ix);
+        command.args(["background", "--threads", "1", "--cpus", &cpu.to_string(), "--json"]);
+        command.args(["--interval", REPORT_S]);
+        let idle = || {
+            let parameters = libc::sched_param { sched_priority: 0 };
+            // SAFETY: a local structure; the call concerns the child alone.
+            match unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &parameters) } {
+                0 => Ok(()),
+                _ => Err(std::io::Error::last_os_error()),
+            }
+        };
+        // SAFETY: a single system call between fork and exec.
+        unsafe { command.pre_exec(idle) };
+        let process = Process::start(command, "background job")?;
+        Ok(Background { process, done: 0.0, at_s: 0.0 })
+    }
+
+    pub fn pid(&self) -> i32 {
+        self.process.pid()
+    }
+
+    /// What it does when nobody disturbs it, bytes a second.
+    pub fn alone(&mut self, time: Duration) -> Result<f64> {
+        let line = self.process.wait_for_line("{", PATIENCE)?;
+        self.take(&line);
+        let (done, at_s) = (self.done, self.at_s);
+        std::thread::sleep(time);
+        let rate = (self.done() - done) / (self.at_s - at_s);
+        if rate.is_finite() && rate > 0.0 {
+            return Ok(rate);
+        }
+        Err(Problem::new("the background job hangs", "it reports nothing"))
+    }
+
+    /// What it has got done so far, bytes.
+    pub fn done(&mut self) -> f64 {
+        while let Some(line) = self.process.next_line() {
+            self.take(&line);
+        }
+        self.done
+    }
+
+    /// A report: a rate since the one before.
+    fn take(&mut self, line: &str) {
+        let value: Value = serde_json::from_str(line).unwrap_or_default();
+        if let (Some(at_s), Some(rate)) = (value["at_s"].as_f64(), value["bytes_per_s"].as_f64()) {
+            self.done += rate * (at_s - self.at_s);
+            self.at_s = at_s;
+        }
+    }
+}
+
+/// The controller, as a process of its own.
+pub struct Controller {
+    process: Process,
+}
+
+impl Controller {
+    pub fn start(
+        ix: &Path,
+        policy: &Path,
+        dataplane: &Path,
+        job: i32,
+        cpu: usize,
+    ) -> Result<Controller> {
+        let mut command = Command::new(ix);
+        command.args(["cp", "--json", "--background", &job.to_string(), "--policy"]).arg(policy);
+        command.args(["--background-cpus", &cpu.to_string(), "--control"]).arg(dataplane);
+        Ok(Controller { process: Process::start(command, "controller")? })
+    }
+
+    /// Ends it; answers what it decided, a line each.
+    pub fn stop(mut self) -> Vec<String> {
+        let mut decisions = Vec::new();
+        while let Some(line) = self.process.next_line() {
+            let value: Value = serde_json::from_str(&line).unwrap_or_default();
+            if value["event"] == "decision" {
+                let word = |key: &str| value[key].to_string().trim_matches('"').to_owned();
+                decisions.push(format!("rung {} to {}: {}", word("from"), word("to"), word("why")));
+            }
+        }
+        self.process.stop();
+        decisions
+    }
+}
+
+/// What is seen in one second besides the load's own figures.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Seen {
+    /// Elastic threads that served, on average.
+    pub threads: f64,
+    /// Longest queueing delay that the dataplane told, µs.
+    pub queueing_delay_us: f64,
+    /// The load's share of one hardware thread.
+    pub load_cpu: f64,
+    /// What the background job got done, bytes a second.
+    pub background_per_s: f64,
+    /// What the host and other programs took of the dataplane's time, ms.
+    pub taken_ms: f64,
+}
+
+/// Looks at the dataplane, the load, the job and the machine.
+pub struct Watch {
+    client: Client,
+    machine: Machine,
+    /// How long the second thread took to wake, µs, each time it was resumed.
+    pub wakes_us: Vec<f64>,
+    /// Its last wake-up that is known.
+    wake_ns: u64,
+}
+
+impl Watch {
+    pub fn new(path: &Path) -> Result<Watch> {
+        let mut client = Client::connect(path)?;
+        let view = View::read(&client.ask(&Request::Status)?)?;
+        give_weight(&view);
+        Ok(Watch { client, machine: Machine::of(&view), wakes_us: Vec::new(), wake_ns: 0 })
+    }
+
+    pub fn park(&mut self, thread: usize) -> Result<()> {
+        self.client.ask(&Request::Park { thread }).map(drop)
+    }
+
+    /// Watches for so many seconds, after a first part that does not count.
+    pub fn each_second(
+        &mut self,
+        job: &mut Background,
+        load: i32,
+        before_s: f64,
+        seconds: f64,
+    ) -> Vec<Seen> {
+        let start = Instant::now() + Duration::from_secs_f64(before_s);
+        std::thread::sleep(start.saturating_duration_since(Instant::now()));
+        let (mut used, mut done) = (cpu_time_s(load), job.done());
+        let mut taken_ms = self.machine.taken_ms();
+        let mut all = Vec::new();
+        for second in 1..=seconds.round() as u32 {
+            let end = start + Duration::from_secs(1) * second;
+            let mut seen = self.look_until(end);
+            let now = cpu_time_s(load);
+            (seen.load_cpu, used) = ((now - used).max(0.0), now);
+            let reported = job.done();
+            (seen.background_per_s, done) = (reported - done, reported);
+            let taken = self.machine.taken_ms();
+            (seen.taken_ms, taken_ms) = ((taken - taken_ms).max(0.0), taken);
+            all.push(seen);
+        }
+        all
+    }
+
+    /// Looks ten times a second.
+    fn look_until(&mut self, end: Instant) -> Seen {
+        let (mut looks, mut seen) = (0.0, Seen::default());
+        while Instant::now() < end {
+            if let Ok(view) = self.client.ask(&Request::Status).and_then(|v| View::read(&v)) {
+                let serving = view.serving().count();
+                looks += 1.0;
+                seen.threads += serving as f64;
+                seen.queueing_delay_us = seen.queueing_delay_us.max(view.queueing_delay_us());
+                self.note_wake(&view);
+            }
+            let next = Instant::now() + Duration::from_millis(100);
+            std::thread::sleep(next.min(end).saturating_duration_since(Instant::now()));
+        }
+        seen.threads /= f64::max(looks, 1.0);
+        seen
+    }
+
+    /// One wake-up is seen in many looks, and to be parked is one as well.
+    fn note_wake(&mut self, view: &View) {
+        let Some(second) = view.threads.last() else { return };
+        let wake_ns = second.counter("wake_ns");
+        let resumed = view.serving().count() == view.threads.len();
+        if resumed && wake_ns != self.wake_ns {
+            self.wakes_us.push(wake_ns as f64 / 1000.0);
+        }
+        self.wake_ns = wake_ns;
+    }
+}
+
+/// Processor time that a process has used so far, s; 0 when it is gone.
+fn cpu_time_s(pid: i32) -> f64 {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    // The second word may have blanks, but ends with a bracket.
+    let rest = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
+    let ticks: f64 = rest.split_whitespace().skip(11).take(2).flat_map(str::parse::<f64>).sum();
+    // SAFETY: a plain query.
+    let a_second = unsafe { libc::sysconf(libc::_SC_CLK_TCK) };
+    ticks / a_second.max(1) as f64
+}

@@ -1,0 +1,181 @@
+//! What the machine takes from the dataplane: time that its hypervisor gives to others, and time that
+//! other programs had on the first elastic thread's hardware thread.
+use crate::busy::numbers_of;
+use ix_ctl::control::View;
+use ix_report::problem::{Problem, Result};
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Where to read it.
+pub struct Machine {
+    /// Hardware threads of the elastic threads.
+    cpus: Vec<u32>,
+    /// `schedstat` of the Linux thread that is the first elastic thread.
+    first: Option<PathBuf>,
+    tick_ms: f64,
+}
+
+impl Machine {
+    /// The machine under a dataplane whose elastic threads run.
+    pub fn of(view: &View) -> Machine {
+        let cpus: Vec<u32> = view.threads.iter().map(|thread| thread.cpu).collect();
+        let tasks = PathBuf::from(format!("/proc/{}/task", view.pid));
+        let first = cpus.first().and_then(|cpu| pinned_to(&tasks, *cpu));
+        // SAFETY: a plain query.
+        let a_second = unsafe { libc::sysconf(libc::_SC_CLK_TCK) };
+        Machine { cpus, first, tick_ms: 1000.0 / a_second.max(1) as f64 }
+    }
+
+    /// So much so far, ms. On the second hardware thread the load and the job of this benchmark take
+    /// their part, so there only the hypervisor counts.
+    pub fn taken_ms(&self) -> f64 {
+        let stat = std::fs::read_to_string("/proc/stat").unwrap_or_default();
+        let stolen: f64 = self.cpus.iter().map(|cpu| stolen_ticks(&stat, *cpu)).sum();
+        let first = self.first.as_ref().and_then(|path| std::fs::read_to_string(path).ok());
+        stolen * self.tick_ms + waited_ms(&first.unwrap_or_default())
+    }
+}
+
+/// The thread that is pinned to one hardware thread.
+fn pinned_to(tasks: &Path, cpu: u32) -> Option<PathBuf> {
+    let wanted = format!("Cpus_allowed_list:\t{cpu}");
+    let pinned = |task: &PathBuf| {
+        let status = std::fs::read_to_string(task.join("status")).unwrap_or_default();
+        status.lines().any(|line| line == wanted)
+    };
+    let mut tasks = std::fs::read_dir(tasks).ok()?.flatten().map(|entry| entry.path());
+    tasks.find(pinned).map(|task| task.join("schedstat"))
+}
+
+/// `steal` of a hardware thread in `/proc/stat`.
+fn stolen_ticks(stat: &str, cpu: u32) -> f64 {
+    numbers_of(stat, cpu as usize).map_or(0.0, |numbers| numbers[7] as f64)
+}
+
+/// Time that a thread could have run and did not: the second number of its `schedstat`, ns.
+fn waited_ms(schedstat: &str) -> f64 {
+    let waited_ns = schedstat.split_whitespace().nth(1).and_then(|text| text.parse::<f64>().ok());
+    waited_ns.unwrap_or(0.0) / 1e6
+}
+
+/// Gives the elastic threads the greatest weight that Linux has, also against other programs of their
+/// session: the papers give them their cores. Whatever hinders it shows as time that was taken.
+pub fn give_weight(view: &View) {
+    let tasks = PathBuf::from(format!("/proc/{}/task", view.pid));
+    for thread in &view.threads {
+        let task = pinned_to(&tasks, thread.cpu);
+        let name = task.as_deref().and_then(Path::parent).and_then(Path::file_name);
+        let Some(task) = name.and_then(|name| name.to_str()?.parse().ok()) else { continue };
+        // SAFETY: a plain system call about a thread of our own child.
+        unsafe { libc::setpriority(libc::PRIO_PROCESS, task, -20) };
+    }
+}
+
+/// Keeps a process to one hardware thread, and lets it go there before everything else: the load
+/// stands for other machines, and whoever looks and decides for a control plane that has a core of
+/// its own.
+pub fn put_first(pid: i32, cpu: usize) -> io::Result<()> {
+    let parameters = libc::sched_param { sched_priority: 1 };
+    for task in std::fs::read_dir(format!("/proc/{pid}/task"))? {
+        let name = task?.file_name();
+        let Some(task) = name.to_str().and_then(|name| name.parse().ok()) else { continue };
+        keep_on(task, &[cpu])?;
+        // SAFETY: a local structure.
+        if unsafe { libc::sched_setscheduler(task, libc::SCHED_RR, &parameters) } < 0 {
+            return Err(io::Error::last_os_error());
+        }
+    }
+    Ok(())
+}
+
+fn keep_on(task: i32, cpus: &[usize]) -> io::Result<()> {
+    // SAFETY: all zeroes is the empty set; each number is checked against its size; the kernel is
+    // told that size.
+    let answer = unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        for &cpu in cpus.iter().filter(|cpu| **cpu < libc::CPU_SETSIZE as usize) {
+            libc::CPU_SET(cpu, &mut set);
+        }
+        libc::sched_setaffinity(task, size_of_val(&set), &set)
+    };
+    if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// This process while it watches: beside the first elastic thread and never late, and its session, of
+/// which the dataplane is, before all others (`sched(7)`, autogroups).
+pub struct Aside {
+    cpus: Vec<usize>,
+    session: Option<String>,
+}
+
+const SESSION: &str = "/proc/self/autogroup";
+
+impl Aside {
+    /// From now on, until it is dropped.
+    pub fn on(cpu: usize) -> Result<Aside> {
+        let cpus = ix_testbed::cpu::allowed();
+        put_first(std::process::id() as i32, cpu)
+            .map_err(|e| Problem::new("cannot keep off the dataplane's hardware thread", e))?;
+        // "/autogroup-12 nice 0", where there are any.
+        let session = std::fs::read_to_string(SESSION).unwrap_or_default();
+        let session = session.split_whitespace().last().map(str::to_owned);
+        let _ = std::fs::write(SESSION, "-20");
+        Ok(Aside { cpus, session })
+    }
+}
+
+impl Drop for Aside {
+    fn drop(&mut self) {
+        if let Some(session) = &self.session {
+            let _ = std::fs::write(SESSION, session);
+        }
+        let tasks = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
+        let names = tasks.filter_map(|task| task.file_name().to_str()?.parse().ok());
+        let parameters = libc::sched_param { sched_priority: 0 };
+        for task in names {
+            // A thread that ends meanwhile needs neither.
+            let _ = keep_on(task, &self.cpus);
+            // SAFETY: a local structure.
+            unsafe { libc::sched_setscheduler(task, libc::SCHED_OTHER, &parameters) };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn linux_says_what_was_taken() {
+        let stat =
+            "cpu  1 2 3 4 5 6 7 8 9 10\ncpu0 1 2 3 4 5 6 7 18 0 0\ncpu1 0 0 0 0 0 0 0 28 0 0\n";
+        assert_eq!((stolen_ticks(stat, 0), stolen_ticks(stat, 1)), (18.0, 28.0));
+        assert_eq!(stolen_ticks(stat, 10), 0.0);
+        assert_eq!((waited_ms("7 2500000 3\n"), waited_ms("")), (2.5, 0.0));
+    }
+
+    #[test]
+    fn the_thread_on_a_hardware_thread_is_found() {
+        let cpus = ix_testbed::cpu::allowed();
+        if cpus.len() < 2 {
+            eprintln!("SKIPPED: with one CPU every thread is on it");
+            return;
+        }
+        let cpu = cpus[0];
+        let (to, from) = std::sync::mpsc::channel();
+        let (end, ended) = std::sync::mpsc::channel::<()>();
+        let thread = std::thread::spawn(move || {
+            // SAFETY: a plain query.
+            let task = unsafe { libc::gettid() };
+            keep_on(task, &[cpu]).expect("allowed");
+            to.send(task).expect("heard");
+            let _ = ended.recv();
+        });
+        let task = from.recv().expect("said");
+        let found = pinned_to(Path::new("/proc/self/task"), cpu as u32).expect("found");
+        assert!(found.ends_with(format!("{task}/schedstat")), "{}", found.display());
+        assert!(std::fs::read_to_string(found).is_ok());
+        drop(end);
+        thread.join().expect("ended");
+    }
+}

@@ -1,0 +1,231 @@
+//! `ix bench elastic`: two elastic threads under a load that goes up and down, a controller that adds
+//! and parks the second, and the papers' background job that gets what is left over (SoCC '15,
+//! section 5).
+//!
+//! Everything runs on one machine, so the load matters: it is paced, sleeps between its requests, and
+//! its share of the processor is in the table.
+mod actors;
+mod machine;
+mod timeline;
+
+use super::lab::{Host, Lab};
+use super::plan::{MESSAGE_BYTES, or};
+use super::serve::Serve;
+use crate::args::BenchArgs;
+use actors::{Background, Controller, Watch};
+use ix_report::problem::{Problem, Result};
+use ix_report::report::Row;
+use machine::{Aside, put_first};
+use serde_json::{Value, json};
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use timeline::{Second, Timeline};
+
+/// What `ix bench elastic --help` says first.
+pub const HELP: &str = "Two elastic threads under a load that goes up and down once. A controller (`ix cp`, \
+    consolidation) adds the second thread when it is needed and parks it when it is not; the papers' \
+    background job gets its hardware thread meanwhile. Prints every second of it: rate, 99th \
+    percentile, threads, what the job got done, and the load's share of the processor.\n\n\
+    --seconds is the time of up and down together.\n\n\
+    Examples:\n  \
+    ix bench elastic --quick\n  \
+    ix bench elastic --device tap --seconds 120 --json elastic.json && ix bench report elastic.json";
+
+/// Up and down once, s; with `--quick`.
+const PERIOD_S: (f64, f64) = (60.0, 20.0);
+/// Connections of the load, and requests under way on each.
+const CONNECTIONS: usize = 64;
+const DEPTH: &str = "4";
+/// Work of the server on each message, µs: the load must be the lesser part of what both do.
+const WORK_US: f64 = 100.0;
+/// The lowest and the highest rate, as parts of what one thread can do. More than that is not left on
+/// a hardware thread that carries the load as well.
+const RATES: (f64, f64) = (0.1, 1.2);
+/// The service level objective: the 99th percentile of a second, µs. Linux lets whoever has a
+/// hardware thread keep it for a tick, 4 ms on most kernels: no less can be promised where others may
+/// run there.
+const SLO_US: f64 = 5000.0;
+/// The bound on the queueing delay that the controller keeps for it: the papers' part of it.
+const BOUND_US: f64 = SLO_US * 300.0 / 500.0;
+/// The controller's policy: the consolidation ladder, for a service whose messages cost so much more
+/// than its cycles that batches save nothing, and whose objective is not hundreds but `SLO_US` /
+/// `WORK_US` messages away. In such a queue (M/D/1) the 99th percentile meets it at 95 % of one thread.
+const POLICY: &str = "name = \"consolidation\"\n\
+    [base]\ncores = 1\nthreads_per_core = \"all\"\nclock = \"nominal\"\n\
+    [ladder]\nadd = [\"cores\", \"turbo\"]\nbackground = true\n\
+    [gain]\nbatching = 0\n[up]\nbusy_max = 0.9\n[down]\nbusy_max = 0.75\n";
+/// Time of a measurement before the run, s.
+const CALIBRATE_S: f64 = 2.0;
+/// Load before the first second that counts, s.
+const WARMUP_S: f64 = 1.0;
+/// Time on top for connecting and ending.
+const SLACK: Duration = Duration::from_secs(20);
+
+/// Runs it; answers a row for each second, and one for the whole.
+pub(super) fn measure(lab: &Lab, args: &BenchArgs, notes: &mut Vec<String>) -> Result<Vec<Row>> {
+    if lab.cpus.0 == lab.cpus.1 {
+        let why = "this machine has one hardware thread";
+        return Err(Problem::new("cannot add a second elastic thread", why)
+            .mend("run it where `nproc` says 2 or more"));
+    }
+    let run = Run {
+        lab,
+        connections: or(&args.connections, &[CONNECTIONS])[0],
+        size: or(&args.size, &[MESSAGE_BYTES])[0],
+        period_s: args.seconds.unwrap_or(if args.quick { PERIOD_S.1 } else { PERIOD_S.0 }),
+        spare_cpu: lab.cpus_for(2)[1],
+    };
+    let timeline = run.measure()?;
+    notes.extend(timeline.figure());
+    notes.extend(timeline.remarks());
+    Ok(run.rows(&timeline))
+}
+
+/// One run.
+struct Run<'a> {
+    lab: &'a Lab,
+    connections: usize,
+    size: u64,
+    period_s: f64,
+    /// The hardware thread of the second elastic thread.
+    spare_cpu: usize,
+}
+
+impl Run<'_> {
+    fn measure(&self) -> Result<Timeline> {
+        let arguments = [self.size.to_string(), "--work-us".to_owned(), WORK_US.to_string()];
+        let serve = Serve { threads: 2, ..Serve::echo(&arguments) };
+        let mut server = self.lab.start(Host::Ix, &serve)?;
+        let path = server.control().ok_or_else(|| Problem::line("no control socket"))?;
+        let mut watch = Watch::new(&path)?;
+        // Who is started from here on begins there too, with this priority, unless it says else.
+        let aside = put_first(server.pid(), self.spare_cpu)
+            .map_err(|e| Problem::new("no higher priority", e))
+            .and_then(|()| Aside::on(self.spare_cpu));
+        if let Err(e) = &aside {
+            eprintln!("ix: load and controller run as others do, so their waits count: {e}");
+        }
+        // What one thread can do, and what the background job can with the other one.
+        watch.park(1)?;
+        let closed = self.load(&mut server, None, CALIBRATE_S)?;
+        let one_thread = closed.last().and_then(|row| row["msgs_per_s"].as_f64()).unwrap_or(0.0);
+        let mut job = Background::start(self.lab.ix_file(), self.spare_cpu)?;
+        let alone = job.alone(Duration::from_secs_f64(CALIBRATE_S))?;
+        eprintln!("ix: one thread does {one_thread:.0}/s; the job alone {:.0} MB/s", alone / 1e6);
+        let policy = PolicyFile::beside(&path)?;
+        let controller =
+            Controller::start(self.lab.ix_file(), &policy.0, &path, job.pid(), self.spare_cpu)?;
+        let (low, high) = (one_thread * RATES.0, one_thread * RATES.1);
+        let pattern = format!("triangle:{low:.0}:{high:.0}:{}:0", self.period_s);
+        let args = self.arguments(&server, Some(&pattern), self.period_s);
+        let load = self.lab.start_load(Host::BLOCKING, &args)?;
+        let seen = watch.each_second(&mut job, load.pid(), WARMUP_S, self.period_s);
+        let limit = Duration::from_secs_f64(self.period_s * 1.5) + SLACK;
+        let result = load.finish(&mut server, limit)?;
+        drop(aside);
+        let decisions = controller.stop();
+        server.stop();
+        let rows = rows_of(&result)?;
+        let seconds = rows[..rows.len() - 1].iter().zip(seen).map(|(row, seen)| {
+            let number = |key: &str| row[key].as_f64().unwrap_or(0.0);
+            Second {
+                wanted_per_s: number("wanted_per_s"),
+                msgs_per_s: number("msgs_per_s"),
+                p50_us: number("p50_us"),
+                p99_us: number("p99_us"),
+                errors: number("errors"),
+                stall_ms: number("stall_most_us") / 1000.0,
+                seen,
+            }
+        });
+        let (seconds, wakes_us) = (seconds.collect(), watch.wakes_us);
+        Ok(Timeline { seconds, alone, slo_us: SLO_US, decisions, wakes_us })
+    }
+
+    /// One load to its end; the generator's rows.
+    fn load(
+        &self,
+        server: &mut super::lab::Server,
+        pattern: Option<&str>,
+        seconds: f64,
+    ) -> Result<Vec<Value>> {
+        let args = self.arguments(server, pattern, seconds);
+        let limit = Duration::from_secs_f64(seconds * 1.5) + SLACK;
+        rows_of(&self.lab.run_load(Host::BLOCKING, server, &args, limit)?)
+    }
+
+    fn arguments(
+        &self,
+        server: &super::lab::Server,
+        pattern: Option<&str>,
+        seconds: f64,
+    ) -> Vec<OsString> {
+        let mut words = vec!["load".to_owned(), server.address().to_string()];
+        let numbers = [
+            ("--size", self.size.to_string()),
+            ("--connections", self.connections.to_string()),
+            ("--depth", DEPTH.to_owned()),
+            ("--warmup", WARMUP_S.to_string()),
+            ("--seconds", seconds.to_string()),
+            ("--json", "-".to_owned()),
+        ];
+        numbers.into_iter().for_each(|(flag, value)| words.extend([flag.to_owned(), value]));
+        words.extend(["--quiet", "--sleep"].map(str::to_owned));
+        if let Some(pattern) = pattern {
+            words.extend(["--pattern".to_owned(), pattern.to_owned()]);
+        }
+        words.into_iter().map(OsString::from).collect()
+    }
+
+    fn rows(&self, timeline: &Timeline) -> Vec<Row> {
+        let row = |second: Value| Row {
+            system: "ix".to_owned(),
+            mode: "consolidation".to_owned(),
+            device: self.lab.device_of(Host::Ix).to_owned(),
+            client: "linux".to_owned(),
+            client_mode: "blocking".to_owned(),
+            connections: self.connections,
+            size: self.size,
+            also: vec![("second", second)],
+            settings: format!("2 elastic threads, {WORK_US} µs of work a message"),
+            samples: Vec::new(),
+        };
+        let mut rows = Vec::new();
+        for (second, at) in timeline.seconds.iter().enumerate() {
+            let mut row = row(json!(second));
+            row.add(timeline.figures(at));
+            rows.push(row);
+        }
+        let mut whole = row(Value::Null);
+        whole.add(timeline.whole());
+        rows.push(whole);
+        rows
+    }
+}
+
+/// The policy as a file for the controller; gone with the run.
+struct PolicyFile(PathBuf);
+
+impl PolicyFile {
+    fn beside(control: &Path) -> Result<PolicyFile> {
+        let file = control.with_extension("policy.toml");
+        std::fs::write(&file, format!("slo_us = {BOUND_US}\n{POLICY}"))
+            .map_err(|e| Problem::new(format!("cannot write {}", file.display()), e))?;
+        Ok(PolicyFile(file))
+    }
+}
+
+impl Drop for PolicyFile {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// The generator's rows: a second each, and the whole.
+fn rows_of(result: &Value) -> Result<Vec<Value>> {
+    let rows = result.get("rows").and_then(Value::as_array).filter(|rows| !rows.is_empty());
+    rows.cloned().ok_or_else(|| {
+        Problem::new("cannot read the result of the load generator", "it has no rows")
+    })
+}

@@ -1,0 +1,333 @@
+//! `ix bench gate`: what crossing into the dataplane costs, beside what other walls cost: a system call,
+//! and two processes that wake each other. Where there are protection keys, the programs are measured
+//! behind the wall and without it as well, alternated in one run.
+use super::calls;
+use super::lab::{Host, Lab};
+use super::serve::{Program, Serve};
+use crate::args::{Device, GateArgs};
+use crate::samples::{percentiles, row};
+use ix_report::machine::Machine;
+use ix_report::problem::{Problem, Result};
+use ix_report::report::{layout, own_command, write_json};
+use ix_report::wall::{attacker, has_keys};
+use serde_json::{Map, Value, json};
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+const SYSTEM_CALLS: u32 = 1000;
+const ROUND_TRIPS: u32 = 100;
+/// On top of a load's length.
+const SLACK: Duration = Duration::from_secs(30);
+const CONNECTIONS: &str = "16";
+const NO_KEYS: &str = "no protection keys here";
+
+/// Measures and prints.
+pub fn main(args: &GateArgs) -> Result<()> {
+    if let Some(to) = args.calls_to {
+        return calls::subject(to);
+    }
+    let keys = has_keys().is_ok();
+    let ticks_per_us = ix_dataplane::Clock::new().ticks_per_us() as f64;
+    let mut rows = vec![crossing("none", ticks_per_us)?];
+    rows.push(match keys {
+        true => crossing("pku", ticks_per_us)?,
+        false => {
+            json!({ "what": "crossing", "domain": "pku", "missing": NO_KEYS })
+        }
+    });
+    let getpid = getpid_ticks();
+    rows.push(row("getpid", None, getpid, ticks_per_us));
+    let eventfd = eventfd_ticks().map_err(|e| Problem::new("cannot measure eventfds", e))?;
+    rows.push(row("eventfd round trip", None, eventfd, ticks_per_us));
+    let programs = programs(args, keys);
+    let mut notes = vec![
+        "cycles: of the time stamp counter, median; a crossing is a call of the gate with a number of \
+         calls that the dataplane refuses at once"
+            .to_owned(),
+        "eventfd round trip: two processes on one hardware thread wake each other".to_owned(),
+    ];
+    match intercepted(args, ticks_per_us) {
+        Ok(more) => {
+            rows.extend(more);
+            notes.push(
+                "sockets: calls of an unmodified program that find their bytes there; over_native_ns: \
+                 without the cycle that epoll_wait runs, and without what Linux takes itself"
+                    .to_owned(),
+            );
+        }
+        Err(why) => notes.push(format!("calls of sockets are not measured: {why}")),
+    }
+    match programs {
+        Ok(more) => rows.extend(more),
+        Err(why) => notes.push(format!("the programs are not compared: {why}")),
+    }
+    if !keys {
+        notes.push(format!("domain pku is not measured: {NO_KEYS}"));
+    }
+    publish(args, &rows, &notes)
+}
+
+/// The attacker, here for once harmless, on a dataplane of its own.
+fn crossing(domain: &str, ticks_per_us: f64) -> Result<Value> {
+    let what = || format!("cannot measure a crossing with --domain {domain}");
+    let ix = std::env::current_exe().map_err(|e| Problem::new(what(), e))?;
+    let socket = std::env::temp_dir().join(format!("ix-gate-{}-{domain}", std::process::id()));
+    let cpu = ix_testbed::cpu::allowed()[0].to_string();
+    let output = Command::new(&ix)
+        .args(["run", "--domain", domain, "--posix", "off", "--addr", "10.9.0.2/24"])
+        .args(["--cpus", &cpu, "--nic"])
+        .arg(format!("memif:{}", socket.display()))
+        .arg("--")
+        .arg(attacker()?)
+        .arg("crossing")
+        .stdin(Stdio::null())
+        .output();
+    let _ = std::fs::remove_file(socket);
+    let output = output.map_err(|e| Problem::new(what(), e))?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let numbers: Vec<f64> = text.split_whitespace().filter_map(|word| word.parse().ok()).collect();
+    match <[f64; 3]>::try_from(numbers) {
+        Ok(numbers) if output.status.success() => {
+            Ok(row("crossing", Some(domain), numbers, ticks_per_us))
+        }
+        _ => {
+            let said = String::from_utf8_lossy(&output.stderr);
+            Err(Problem::new(what(), said.lines().last().unwrap_or("it said nothing").to_owned()))
+        }
+    }
+}
+
+fn getpid_ticks() -> [f64; 3] {
+    percentiles(SYSTEM_CALLS, || {
+        let start = ix_dataplane::ticks();
+        for _ in 0..SYSTEM_CALLS {
+            // SAFETY: no arguments.
+            unsafe { libc::syscall(libc::SYS_getpid) };
+        }
+        ix_dataplane::ticks() - start
+    })
+}
+
+/// A process that answers on the same hardware thread.
+fn eventfd_ticks() -> std::io::Result<[f64; 3]> {
+    use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+    let eventfd = || {
+        // SAFETY: no pointers; a new descriptor that belongs to nobody else.
+        match unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) } {
+            fd if fd < 0 => Err(std::io::Error::last_os_error()),
+            // SAFETY: as above.
+            fd => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
+        }
+    };
+    let (there, back) = (eventfd()?, eventfd()?);
+    let one = 1u64;
+    let ring = |fd: &OwnedFd| {
+        // SAFETY: eight bytes of a local.
+        unsafe { libc::write(fd.as_raw_fd(), (&raw const one).cast(), 8) };
+    };
+    let wait = |fd: &OwnedFd| {
+        let mut count = 0u64;
+        // SAFETY: eight bytes of a local.
+        unsafe { libc::read(fd.as_raw_fd(), (&raw mut count).cast(), 8) };
+    };
+    let before = ix_testbed::cpu::allowed();
+    ix_testbed::cpu::pin(before[0])?;
+    // SAFETY: the child makes system calls only, until it is killed.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        // SAFETY: no pointers.
+        unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
+        loop {
+            wait(&there);
+            ring(&back);
+        }
+    }
+    let ticks = (child > 0).then(|| {
+        percentiles(ROUND_TRIPS, || {
+            let start = ix_dataplane::ticks();
+            for _ in 0..ROUND_TRIPS {
+                ring(&there);
+                wait(&back);
+            }
+            ix_dataplane::ticks() - start
+        })
+    });
+    if child > 0 {
+        // SAFETY: our own child, which was not waited for yet.
+        unsafe {
+            libc::kill(child, libc::SIGKILL);
+            libc::waitpid(child, std::ptr::null_mut(), 0);
+        }
+    }
+    ix_testbed::cpu::pin_to(&before)?;
+    ticks.ok_or_else(std::io::Error::last_os_error)
+}
+
+/// A program's own file, beside this one: the same in the command `ix` is many times as much code, in which
+/// there is sooner by chance what the wall refuses.
+fn file_of(program: Program) -> Result<PathBuf> {
+    let beside = std::env::current_exe().map(|ix| ix.with_file_name(program.name()));
+    beside.ok().filter(|file| file.is_file()).ok_or_else(|| {
+        let what = format!("cannot measure {}", program.name());
+        Problem::new(what, "it is not beside ix").mend("cargo build --release --workspace")
+    })
+}
+
+/// What calls cost programs that know nothing of IX.
+fn intercepted(args: &GateArgs, ticks_per_us: f64) -> Result<Vec<Value>> {
+    let (device, _) = super::choose_device(args.device.or(Some(Device::Memif)))?;
+    calls::rows(&Lab::new(device)?, ticks_per_us)
+}
+
+/// Echo and the key-value server, with the wall, where there can be one, and without it in turn.
+fn programs(args: &GateArgs, keys: bool) -> Result<Vec<Value>> {
+    let (device, _) = super::choose_device(args.device.or(Some(Device::Memif)))?;
+    let lab = Lab::new(device)?;
+    let (runs, seconds) = if args.quick { (1, "0.3") } else { (5, "1") };
+    let client = if lab.has_ix_client() { Host::Ix } else { Host::BLOCKING };
+    let mut samples: BTreeMap<(&str, &str), Vec<(f64, f64)>> = BTreeMap::new();
+    for _ in 0..runs {
+        for program in [Program::Echo, Program::Kv] {
+            for domain in ["none", "pku"].into_iter().filter(|domain| keys || *domain == "none") {
+                let figures = load(&lab, client, program, domain, seconds)?;
+                samples.entry((program.name(), domain)).or_default().push(figures);
+            }
+        }
+    }
+    let median = |values: Vec<f64>| {
+        let mut values = values;
+        values.sort_unstable_by(f64::total_cmp);
+        values[values.len() / 2]
+    };
+    let medians = |figures: &[(f64, f64)]| {
+        let rate = median(figures.iter().map(|f| f.0).collect());
+        (rate, median(figures.iter().map(|f| f.1).collect()))
+    };
+    let mut rows = Vec::new();
+    for ((program, domain), figures) in &samples {
+        let (rate, p50_us) = medians(figures);
+        let mut row = json!({
+            "what": program,
+            "domain": domain,
+            "device": device.name(),
+            "client": client.system(),
+            "msgs_per_s": rate.round(),
+            "p50_us": p50_us,
+            "runs": figures.len(),
+        });
+        match samples.get(&(*program, "none")) {
+            Some(none) if *domain == "pku" => {
+                let (none_rate, none_us) = medians(none);
+                row["ratio_to_none"] = json!((rate / none_rate * 1000.0).round() / 1000.0);
+                row["more_p50_us"] = json!(((p50_us - none_us) * 1000.0).round() / 1000.0);
+            }
+            _ if !keys => {
+                rows.push(json!({ "what": program, "domain": "pku", "missing": NO_KEYS }))
+            }
+            _ => {}
+        }
+        rows.push(row);
+    }
+    Ok(rows)
+}
+
+/// Messages a second and their median latency, µs.
+fn load(
+    lab: &Lab,
+    client: Host,
+    program: Program,
+    domain: &str,
+    seconds: &str,
+) -> Result<(f64, f64)> {
+    let run_flags = ["--domain", domain].map(str::to_owned).to_vec();
+    let arguments = match program {
+        Program::Kv => ["-m", "256"].map(str::to_owned).to_vec(),
+        _ => vec!["64".to_owned()],
+    };
+    let file = Some(file_of(program)?);
+    let serve = Serve { program, arguments, run_flags, file, ..Serve::default() };
+    let mut server = lab.start(Host::Ix, &serve)?;
+    let timeout = SLACK;
+    let result = if program == Program::Kv {
+        let address = server.address().to_string();
+        let words = ["load", &address, "--protocol", "memcached-binary", "--workload", "usr"];
+        let mut load: Vec<OsString> = words.map(Into::into).into();
+        let words = ["--records", "10000", "--quiet", "--connections", CONNECTIONS];
+        load.extend(words.map(Into::into));
+        load.extend(["--json", "-", "--seconds", seconds].map(Into::into));
+        let result = lab.run_load(client, &mut server, &load, timeout)?;
+        result["rows"].as_array().and_then(|rows| rows.last()).cloned().unwrap_or(Value::Null)
+    } else {
+        let words = ["--size", "64", "--connections", CONNECTIONS, "--seconds", seconds];
+        lab.run_client(client, &mut server, &words.map(str::to_owned), timeout)?
+    };
+    server.stop();
+    let number = |key: &str| result[key].as_f64().unwrap_or(0.0);
+    Ok((number("msgs_per_s"), number("p50_us")))
+}
+
+fn publish(args: &GateArgs, rows: &[Value], notes: &[String]) -> Result<()> {
+    let machine = Machine::read();
+    let report = json!({
+        "bench": "gate",
+        "machine": machine.to_json(),
+        "rows": rows,
+        "notes": notes,
+        "command": own_command(),
+    });
+    let to_stdout = args.json.as_deref() == Some(Path::new("-"));
+    if to_stdout {
+        println!("{report:#}");
+        return Ok(());
+    }
+    println!("{}\n\n{}", machine.summary(), table(rows));
+    notes.iter().for_each(|note| println!("{note}"));
+    args.json.as_deref().map_or(Ok(()), |path| write_json(path, &report))
+}
+
+fn table(rows: &[Value]) -> String {
+    const COLUMNS: [&str; 9] = [
+        "domain",
+        "cycles",
+        "ns",
+        "over_native_ns",
+        "msgs_per_s",
+        "p50_us",
+        "ratio_to_none",
+        "more_p50_us",
+        "missing",
+    ];
+    let mut lines = vec![std::iter::once("what").chain(COLUMNS).map(str::to_owned).collect()];
+    for row in rows {
+        let none = Map::new();
+        let row = row.as_object().unwrap_or(&none);
+        let cell = |key: &str| match row.get(key) {
+            Some(Value::String(text)) => text.clone(),
+            Some(value) => value.to_string(),
+            None => String::new(),
+        };
+        lines.push(std::iter::once("what").chain(COLUMNS).map(cell).collect::<Vec<_>>());
+    }
+    layout(&lines)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_this_process_measures_is_of_the_right_order() {
+        let [low, mid, high] = getpid_ticks();
+        assert!(0.0 < low && low <= mid && mid <= high, "{low} {mid} {high}");
+        let row = row("getpid", None, [low, mid, high], 2000.0);
+        assert!(row["cycles"].as_f64() > Some(0.0) && row.get("domain").is_none(), "{row}");
+        let [_, trip, _] = eventfd_ticks().expect("eventfds");
+        assert!(trip > mid, "a round trip of processes takes longer than a system call");
+        let missing = json!({ "what": "crossing", "domain": "pku", "missing": "no keys" });
+        let table = table(&[row, missing]);
+        assert!(table.contains("getpid") && table.contains("no keys"), "{table}");
+    }
+}

@@ -1,0 +1,116 @@
+//! Clients at the link's end.
+use super::{Host, IX_CLIENT, Lab, Server};
+use crate::process::Process;
+use crate::serve::linux_flags;
+use ix_report::problem::{Problem, Result};
+use serde_json::Value;
+use std::ffi::OsString;
+use std::time::Duration;
+
+/// A load that runs.
+pub struct Load {
+    process: Process,
+}
+
+impl Lab {
+    /// Runs `ix-echo --client` with `arguments` against a server to its end; answers the object
+    /// that it prints.
+    pub fn run_client(
+        &self,
+        host: Host,
+        server: &mut Server,
+        arguments: &[String],
+        timeout: Duration,
+    ) -> Result<Value> {
+        let args = self.echo_client(host, server, arguments);
+        self.run_load(host, server, &args, timeout)
+    }
+
+    /// Runs the `ix` command with `args` at the client's end, to its end, on Linux or under
+    /// `ix run`; answers the object that it prints.
+    pub fn run_load(
+        &self,
+        host: Host,
+        server: &mut Server,
+        args: &[OsString],
+        timeout: Duration,
+    ) -> Result<Value> {
+        let load = self.start_load(host, args)?;
+        load.finish(server, timeout)
+    }
+
+    /// Starts the same.
+    pub fn start_load(&self, host: Host, args: &[OsString]) -> Result<Load> {
+        let cpu = self.cpus.1;
+        let command = match host {
+            Host::Linux { .. } => {
+                let mut command = self.client.command(&self.ix, Some(cpu));
+                command.args(args);
+                command
+            }
+            Host::Ix => {
+                let args = [&[self.ix.clone().into_os_string()], args].concat();
+                self.ix_command(&self.client, &self.nic(false), IX_CLIENT, &[cpu], &[], &args)
+            }
+        };
+        Ok(Load { process: Process::start(command, &format!("{} client", host.system()))? })
+    }
+
+    /// Runs a program under `ix run` at the client's end, to its end; answers what it prints.
+    pub fn run_at_client(&self, flags: &[&str], args: &[OsString]) -> Result<String> {
+        let flags: Vec<OsString> = flags.iter().map(Into::into).collect();
+        let nic = self.nic(false);
+        let cpu = self.cpus.1;
+        let mut command = self.ix_command(&self.client, &nic, IX_CLIENT, &[cpu], &flags, args);
+        let what = || format!("cannot run {} at the client's end", args[0].display());
+        let output = command.output().map_err(|e| Problem::new(what(), e))?;
+        if !output.status.success() {
+            let said = String::from_utf8_lossy(&output.stderr);
+            let last = said.lines().last().unwrap_or("it said nothing").to_owned();
+            return Err(Problem::new(what(), last));
+        }
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    }
+
+    /// Arguments of an `ix echo` client against a server.
+    pub fn echo_client(&self, host: Host, server: &Server, arguments: &[String]) -> Vec<OsString> {
+        let mut args: Vec<OsString> = vec!["echo".into(), "--client".into()];
+        args.push(server.address().to_string().into());
+        args.extend(arguments.iter().map(OsString::from));
+        args.push("--json".into());
+        if let Host::Linux { spin } = host {
+            args.extend(linux_flags(spin).iter().map(OsString::from));
+        }
+        args
+    }
+}
+
+impl Load {
+    /// Its process.
+    pub fn pid(&self) -> i32 {
+        self.process.pid()
+    }
+
+    /// Whether it has said this on standard error.
+    pub fn has_said(&self, part: &str) -> bool {
+        self.process.has_said(part)
+    }
+
+    /// An error when it has ended.
+    pub fn check(&mut self) -> Result<()> {
+        self.process.check()
+    }
+
+    /// Waits for a line of its output that starts so, and for its end.
+    pub fn wait_for(mut self, start: &str, server: &mut Server, timeout: Duration) -> Result<()> {
+        let result = self.process.wait_for_line(start, timeout).map(drop);
+        let result = result.and_then(|()| self.process.wait_for_end());
+        server.process.check().and(result)
+    }
+
+    /// Waits for its end and answers the object that it printed.
+    pub fn finish(self, server: &mut Server, timeout: Duration) -> Result<Value> {
+        let result = self.process.result(timeout);
+        server.process.check().and(result)
+    }
+}

@@ -1,0 +1,365 @@
+//! The private link that benchmarks run over: two ends, each a network namespace and a hardware
+//! thread, and processes at them on Linux sockets or on IX.
+//!
+//! On `afxdp` the link is a virtual Ethernet pair, and every server and client has the same one,
+//! on Linux or on IX. On `tap` IX's server stands behind a TAP device of the client's namespace;
+//! Linux's server stays behind the pair, for Linux has no other end of a TAP. On `memif` the two
+//! ends of IX share memory, and Linux is measured over the pair.
+mod load;
+mod server;
+
+use super::serve::list;
+use crate::args::Device;
+use ix_report::machine::split_cpus;
+use ix_report::problem::{Problem, Result};
+use ix_testbed::{Namespace, VethEnd};
+use std::ffi::OsString;
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+pub use load::Load;
+pub use server::{Server, Spot};
+
+const LINUX_SERVER: Ipv4Addr = Ipv4Addr::new(10, 66, 0, 1);
+const IX_SERVER: Ipv4Addr = Ipv4Addr::new(10, 66, 0, 2);
+const LINUX_CLIENT: Ipv4Addr = Ipv4Addr::new(10, 66, 0, 3);
+const IX_CLIENT: Ipv4Addr = Ipv4Addr::new(10, 66, 0, 4);
+const TAP_LINUX: Ipv4Addr = Ipv4Addr::new(10, 67, 0, 3);
+const TAP_IX: Ipv4Addr = Ipv4Addr::new(10, 67, 0, 2);
+const PREFIX: u8 = 24;
+/// The server's end of the pair.
+pub const SERVER_LINK: &str = "ix-server";
+/// The client's.
+pub const CLIENT_LINK: &str = "ix-client";
+const TAP: &str = "ix-tap";
+/// Names of the interfaces in the middle of [`Lab::apart`].
+pub const MIDDLE_SERVER: &str = "ix-left";
+/// The other.
+pub const MIDDLE_CLIENT: &str = "ix-right";
+const PORT: u16 = 7;
+/// Time for a process to come up.
+const START: Duration = Duration::from_secs(15);
+
+/// What one end of a measurement runs on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Host {
+    /// IX.
+    Ix,
+    /// Linux sockets; waiting in epoll or spinning.
+    Linux {
+        /// Whether it spins.
+        spin: bool,
+    },
+}
+
+impl Host {
+    /// Linux sockets, waiting in epoll.
+    pub const BLOCKING: Host = Host::Linux { spin: false };
+    /// Linux sockets, spinning.
+    pub const SPINNING: Host = Host::Linux { spin: true };
+
+    /// `ix` or `linux`.
+    pub fn system(self) -> &'static str {
+        if self == Host::Ix { "ix" } else { "linux" }
+    }
+}
+
+/// The link with its two ends.
+pub struct Lab {
+    server: Namespace,
+    client: Namespace,
+    device: Device,
+    /// First hardware threads of server and client.
+    pub cpus: (usize, usize),
+    /// All hardware threads of the server's end.
+    pub server_cpus: Vec<usize>,
+    /// All hardware threads of the client's end.
+    pub client_cpus: Vec<usize>,
+    ix: PathBuf,
+    control: PathBuf,
+    /// What [`Lab::set_offloads`] was told last: a tap is made anew with each server.
+    offloads: AtomicBool,
+}
+
+impl Lab {
+    /// Makes the link. Everything goes when the lab is dropped or the process dies.
+    pub fn new(device: Device) -> Result<Lab> {
+        let ix = std::env::current_exe();
+        Lab::of(ix.map_err(|e| Problem::new("cannot find this command's own file", e))?, device)
+    }
+
+    /// The same with the command in the file `ix`.
+    pub fn of(ix: PathBuf, device: Device) -> Result<Lab> {
+        if device == Device::Tap {
+            can_open_tap()?;
+        }
+        Lab::between(ix, device, make_link())
+    }
+
+    /// A lab on AF_XDP whose ends are not joined: between them is the namespace that comes with it,
+    /// with an interface [`MIDDLE_SERVER`] towards the server and [`MIDDLE_CLIENT`] towards the
+    /// client. No end has offloads: what is joined to this is like a wire.
+    pub fn apart() -> Result<(Lab, Namespace)> {
+        let ix = std::env::current_exe();
+        let ix = ix.map_err(|e| Problem::new("cannot find this command's own file", e))?;
+        let cannot = |e| {
+            Problem::new("cannot make two private links", e)
+                .mend("`ix doctor` says what is missing")
+        };
+        let middle = Namespace::new().map_err(cannot)?;
+        let lab = Lab::between(ix, Device::Afxdp, make_two_links(&middle))?;
+        Ok((lab, middle))
+    }
+
+    fn between(
+        ix: PathBuf,
+        device: Device,
+        ends: std::result::Result<(Namespace, Namespace), ix_testbed::Error>,
+    ) -> Result<Lab> {
+        let (server, client) = ends.map_err(|e| {
+            let what = format!("cannot make a private link for {}", device.name());
+            Problem::new(what, e).mend("`ix doctor` says what is missing")
+        })?;
+        static LABS: AtomicUsize = AtomicUsize::new(0);
+        let number = LABS.fetch_add(1, Ordering::Relaxed);
+        let name = format!("lab-{}-{number}", std::process::id());
+        let control = ix_ctl::control::folder()?.join(name);
+        let (server_cpus, client_cpus) = split_cpus();
+        let cpus = (server_cpus[0], client_cpus[0]);
+        Ok(Lab {
+            server,
+            client,
+            device,
+            cpus,
+            server_cpus,
+            client_cpus,
+            ix,
+            control,
+            offloads: AtomicBool::new(true),
+        })
+    }
+
+    /// Name of the link under a host: Linux's is always the pair.
+    pub fn device_of(&self, host: Host) -> &'static str {
+        match host {
+            Host::Ix => self.device.name(),
+            Host::Linux { .. } => "veth",
+        }
+    }
+
+    /// The command that everything is started by.
+    pub fn ix_file(&self) -> &std::path::Path {
+        &self.ix
+    }
+
+    /// The device under IX.
+    pub fn device(&self) -> Device {
+        self.device
+    }
+
+    /// Whether IX can run at the client's end as well.
+    pub fn has_ix_client(&self) -> bool {
+        self.device != Device::Tap
+    }
+
+    /// Whether Linux can be the client of a server on IX.
+    pub fn has_linux_client(&self) -> bool {
+        self.device != Device::Memif
+    }
+
+    /// The device of IX's server or client.
+    fn nic(&self, server: bool) -> String {
+        match (self.device, server) {
+            (Device::Memif, true) => format!("memif:{},role=server", self.memif().display()),
+            (Device::Memif, false) => format!("memif:{},role=client", self.memif().display()),
+            (Device::Tap, _) if !self.offloads.load(Ordering::Relaxed) => {
+                format!("tap:{TAP},offloads=off")
+            }
+            (Device::Tap, _) => format!("tap:{TAP}"),
+            (Device::Afxdp, true) => format!("afxdp:{SERVER_LINK}"),
+            (Device::Afxdp, false) => format!("afxdp:{CLIENT_LINK}"),
+        }
+    }
+
+    /// Where the two ends of the shared-memory link meet: a file, for the ends are in different
+    /// network namespaces, and sockets without one belong to theirs.
+    fn memif(&self) -> PathBuf {
+        self.control.with_extension("memif")
+    }
+
+    /// The end that Linux's servers are at, and their address.
+    pub fn linux_server(&self) -> (&Namespace, SocketAddrV4) {
+        (&self.server, SocketAddrV4::new(LINUX_SERVER, PORT))
+    }
+
+    /// The end that servers are at.
+    pub fn server_namespace(&self) -> &Namespace {
+        &self.server
+    }
+
+    /// A place for a socket of this lab.
+    pub fn file(&self, name: &str) -> PathBuf {
+        self.control.with_extension(name)
+    }
+
+    /// The end that Linux's client is at.
+    pub fn client_namespace(&self) -> &Namespace {
+        &self.client
+    }
+
+    /// Sets the link to IX's server up or down: its end of the pair, or the tap.
+    pub fn set_server_link(&self, up: bool) -> Result<()> {
+        let switched = match self.device {
+            Device::Tap => self.client.set_up(TAP, up),
+            Device::Afxdp | Device::Memif => self.server.set_up(SERVER_LINK, up),
+        };
+        switched.map_err(|e| Problem::new("cannot switch the link", e))
+    }
+
+    /// Switches checksum and segmentation offloads of both ends on or off, from the next server on.
+    pub fn set_offloads(&self, on: bool) -> Result<()> {
+        self.offloads.store(on, Ordering::Relaxed);
+        self.server
+            .set_offloads(SERVER_LINK, on)
+            .and_then(|()| self.client.set_offloads(CLIENT_LINK, on))
+            .map_err(|e| Problem::new("cannot switch the offloads of the link", e))
+    }
+
+    /// Switches the pair to so many queues in each direction: a server's threads need one each.
+    fn set_queues(&self, queues: usize) -> Result<()> {
+        let queues = queues as u32;
+        if self.server.channels(SERVER_LINK).is_ok_and(|now| (now.rx, now.tx) == (queues, queues)) {
+            return Ok(());
+        }
+        self.server
+            .set_channels(SERVER_LINK, queues, queues)
+            .and_then(|()| self.client.set_channels(CLIENT_LINK, queues, queues))
+            .map_err(|e| Problem::new("cannot set the queues of the link", e))
+    }
+
+    /// Congestion control that Linux uses on the link.
+    pub fn congestion_control(&self) -> String {
+        self.client.sysctl("net/ipv4/tcp_congestion_control").unwrap_or_default()
+    }
+
+    /// Hardware threads for so many threads of a server: its own end's first, then the client's,
+    /// and around again where the machine has fewer.
+    pub fn cpus_for(&self, threads: usize) -> Vec<usize> {
+        let all = self.server_cpus.iter().chain(self.client_cpus.iter().rev()).copied();
+        all.cycle().take(threads.max(1)).collect()
+    }
+
+    /// `ix run` with `flags`, and under it the program and its arguments in `args`.
+    fn ix_command(
+        &self,
+        namespace: &Namespace,
+        nic: &str,
+        address: Ipv4Addr,
+        cpus: &[usize],
+        flags: &[OsString],
+        args: &[OsString],
+    ) -> Command {
+        // With several, `ix run` must be allowed on all of them.
+        let pinned = (cpus.len() == 1).then_some(cpus[0]);
+        let mut command = namespace.command(&self.ix, pinned);
+        command.arg("run");
+        if !flags.iter().any(|flag| flag == "--domain") {
+            command.args(["--domain", "none"]);
+        }
+        command.args(["--nic", nic, "--addr"]);
+        command.arg(format!("{address}/{PREFIX}")).args(["--cpus", &list(cpus)]);
+        command.arg("--control").arg(self.control_of(address)).args(flags);
+        command.arg("--").args(args);
+        command
+    }
+
+    /// Where to ask the dataplane of a client on IX.
+    pub fn client_control(&self) -> PathBuf {
+        self.control_of(IX_CLIENT)
+    }
+
+    fn control_of(&self, address: Ipv4Addr) -> PathBuf {
+        let mut path = self.control.clone().into_os_string();
+        path.push(format!("-{address}.sock"));
+        path.into()
+    }
+}
+
+impl Drop for Lab {
+    fn drop(&mut self) {
+        // A server that was killed leaves the file behind; most labs have none.
+        let _ = std::fs::remove_file(self.memif());
+    }
+}
+
+/// Two namespaces and the pair between them, up.
+fn make_link() -> std::result::Result<(Namespace, Namespace), ix_testbed::Error> {
+    let (server, client) = (Namespace::new()?, Namespace::new()?);
+    let queues = (split_cpus().0.len() + split_cpus().1.len()) as u32;
+    let (here, there) = (VethEnd::new(SERVER_LINK), VethEnd::new(CLIENT_LINK));
+    server.add_veth(&here.queues(queues), &client, &there.queues(queues))?;
+    raise(&server, &client)?;
+    Ok((server, client))
+}
+
+/// Two namespaces with a pair each to `middle`, up and without offloads.
+fn make_two_links(
+    middle: &Namespace,
+) -> std::result::Result<(Namespace, Namespace), ix_testbed::Error> {
+    let (server, client) = (Namespace::new()?, Namespace::new()?);
+    for (end, name, other) in
+        [(&server, SERVER_LINK, MIDDLE_SERVER), (&client, CLIENT_LINK, MIDDLE_CLIENT)]
+    {
+        end.add_veth(&VethEnd::new(name), middle, &VethEnd::new(other))?;
+        end.set_offloads(name, false)?;
+        middle.set_offloads(other, false)?;
+        middle.set_up(other, true)?;
+    }
+    raise(&server, &client)?;
+    Ok((server, client))
+}
+
+/// Gives both ends of the link their settings and addresses, and sets them up.
+fn raise(server: &Namespace, client: &Namespace) -> std::result::Result<(), ix_testbed::Error> {
+    prepare(server, client)?;
+    server.add_address(SERVER_LINK, LINUX_SERVER, PREFIX)?;
+    client.add_address(CLIENT_LINK, LINUX_CLIENT, PREFIX)?;
+    server.set_up(SERVER_LINK, true)?;
+    client.set_up(CLIENT_LINK, true)?;
+    server.wait_running(SERVER_LINK, START)?;
+    client.wait_running(CLIENT_LINK, START)?;
+    Ok(())
+}
+
+/// Refuses, with what mends it, where TAP devices cannot be had.
+pub fn can_open_tap() -> Result<()> {
+    let device = "/dev/net/tun";
+    let opened = std::fs::OpenOptions::new().read(true).write(true).open(device);
+    opened.map(drop).map_err(|e| {
+        let mend = match e.kind() {
+            std::io::ErrorKind::NotFound => "modprobe tun",
+            _ => "chmod 666 /dev/net/tun, or run it as root",
+        };
+        Problem::new(format!("cannot open {device}"), e).mend(mend)
+    })
+}
+
+/// Settings of Linux's own stack that very many connections need, at both ends: all ports to choose
+/// from, room for their handshakes, and a port in TIME-WAIT for a second only.
+fn prepare(server: &Namespace, client: &Namespace) -> std::result::Result<(), ix_testbed::Error> {
+    for end in [server, client] {
+        for (path, value) in [
+            ("net/ipv4/ip_local_port_range", "1024 65535"),
+            ("net/core/somaxconn", "65535"),
+            ("net/ipv4/tcp_max_syn_backlog", "65535"),
+            ("net/ipv4/tcp_tw_reuse", "1"),
+            ("net/ipv4/tcp_max_tw_buckets", "16384"),
+        ] {
+            end.set_sysctl(path, value)?;
+        }
+    }
+    Ok(())
+}

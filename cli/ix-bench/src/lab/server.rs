@@ -1,0 +1,248 @@
+//! Servers at the link's end.
+use super::{
+    Host, IX_CLIENT, IX_SERVER, LINUX_CLIENT, LINUX_SERVER, Lab, PORT, PREFIX, START, TAP, TAP_IX,
+    TAP_LINUX,
+};
+use crate::args::Device;
+use crate::process::Process;
+use crate::serve::{Program, Serve};
+use ix_report::problem::{Problem, Result};
+use ix_testbed::Namespace;
+use std::net::{Ipv4Addr, SocketAddrV4, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+/// How a line of an unmodified program begins, see `IX_POSIX_CALLS` in docs/posix.md.
+const CALLS: &str = "ix: calls forwarded to Linux: ";
+
+/// Where a server stands, if not alone on the link.
+#[derive(Clone, Debug)]
+pub struct Spot {
+    /// Its hardware thread.
+    pub cpu: usize,
+    /// Its port.
+    pub port: u16,
+    /// The device of its vNIC, and its address there; Linux' servers have the link's.
+    pub vnic: Option<(String, Ipv4Addr)>,
+}
+
+/// A running server.
+pub struct Server {
+    pub(super) process: Process,
+    host: Host,
+    address: Ipv4Addr,
+    port: u16,
+    control: PathBuf,
+    /// The signal that ends it in order.
+    stop: i32,
+}
+
+impl Lab {
+    /// Starts `ix-echo` with `arguments` as a server, and waits until it listens.
+    pub fn start_server(&self, host: Host, arguments: &[String]) -> Result<Server> {
+        self.start(host, &Serve::echo(arguments))
+    }
+
+    /// Starts a server, and waits until it listens.
+    pub fn start(&self, host: Host, serve: &Serve) -> Result<Server> {
+        self.start_at(host, serve, None)
+    }
+
+    /// The same for one of several, each with its spot.
+    pub fn start_at(&self, host: Host, serve: &Serve, spot: Option<&Spot>) -> Result<Server> {
+        let cpus = spot.map_or_else(|| self.cpus_for(serve.threads()), |spot| vec![spot.cpu]);
+        let port = spot.map_or(PORT, |spot| spot.port);
+        self.set_queues(cpus.len())?;
+        let (command, address, on_tap) = match (host, self.device) {
+            (Host::Linux { .. }, _) if serve.program.is_unmodified() => {
+                let words = serve.of_unmodified(LINUX_SERVER, port);
+                let mut command = self.server.command(&words[0], Some(cpus[0]));
+                command.args(&words[1..]);
+                (command, LINUX_SERVER, false)
+            }
+            (Host::Linux { spin }, _) => {
+                let mut command = self.server.command(&self.ix, Some(cpus[0]));
+                command.args(serve.of_linux(port, spin, &cpus));
+                (command, LINUX_SERVER, false)
+            }
+            (Host::Ix, _) if serve.program == Program::Driver => {
+                let mut command = self.server.command(&self.ix, Some(cpus[0]));
+                command.args(["bench", "device-echo", "--nic", &self.nic(true), "--addr"]);
+                command.args([IX_SERVER.to_string(), "--port".into(), port.to_string()]);
+                (command, IX_SERVER, false)
+            }
+            (Host::Ix, device) => {
+                let on_tap = device == Device::Tap;
+                let (namespace, address) = match on_tap {
+                    true => (&self.client, TAP_IX),
+                    false => (&self.server, IX_SERVER),
+                };
+                let vnic = spot.and_then(|spot| spot.vnic.clone());
+                let (nic, address) = vnic.unwrap_or_else(|| (self.nic(true), address));
+                (self.serve_ix(namespace, &nic, (address, port), &cpus, serve), address, on_tap)
+            }
+        };
+        let mut command = command;
+        if serve.program.is_unmodified() {
+            let back = match (serve.behind_on_ix, on_tap) {
+                (true, _) => IX_CLIENT,
+                (false, true) => TAP_LINUX,
+                (false, false) => LINUX_CLIENT,
+            };
+            command.env("IX_FRONT", format!("{address}:{port}")).env("IX_BACK", back.to_string());
+            command.env("IX_POSIX_CALLS", "1");
+        }
+        let mut process = Process::start(command, &format!("{} server", host.system()))?;
+        if on_tap {
+            self.raise_tap(&mut process)?;
+        }
+        match serve.program {
+            program if !program.is_unmodified() => {
+                drop(process.wait_for_line("ready", START)?);
+            }
+            _ if host == Host::Ix => wait_for_dataplane(&mut process)?,
+            _ => self.wait_for_listener(&mut process, (address, port))?,
+        }
+        // haproxy dies of a SIGTERM.
+        let gently = serve.program == Program::Haproxy;
+        let stop = if gently { libc::SIGUSR1 } else { libc::SIGTERM };
+        Ok(Server { process, host, address, port, control: self.control_of(address), stop })
+    }
+
+    /// Starts `ix-httpd` on Linux sockets at the client's end.
+    pub fn start_back_end(&self, folder: &Path, port: u16) -> Result<Server> {
+        let cpu = self.client_cpus.last().copied().unwrap_or(self.cpus.1);
+        let mut command = self.client.command(&self.ix, Some(cpu));
+        command.args(["httpd", "--linux", "--port", &port.to_string()]).arg(folder);
+        let mut process = Process::start(command, "web server")?;
+        process.wait_for_line("ready", START)?;
+        let (host, control, stop) = (Host::BLOCKING, PathBuf::new(), libc::SIGTERM);
+        Ok(Server { process, host, address: LINUX_CLIENT, port, control, stop })
+    }
+
+    /// Waits for a server that does not say when it is ready.
+    fn wait_for_listener(&self, server: &mut Process, at: (Ipv4Addr, u16)) -> Result<()> {
+        let end = Instant::now() + START;
+        let listens = || TcpStream::connect(at).is_ok();
+        while !self.client.run(listens) {
+            server.check()?;
+            if Instant::now() > end {
+                return Err(Problem::new("the linux server hangs", "it does not listen"));
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Ok(())
+    }
+
+    /// The tap exists once `ix run` has opened it; its Linux side is ours to set up.
+    fn raise_tap(&self, server: &mut Process) -> Result<()> {
+        let problem = |e: ix_testbed::Error| Problem::new("cannot set up the TAP device", e);
+        let end = Instant::now() + START;
+        while self.client.link(TAP).map_err(problem)?.is_none() {
+            server.check()?;
+            if Instant::now() > end {
+                return Err(Problem::new("the ix server hangs", "it has not opened its device"));
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        let raised = self
+            .client
+            .add_address(TAP, TAP_LINUX, PREFIX)
+            .and_then(|()| match self.offloads.load(Ordering::Relaxed) {
+                true => Ok(()),
+                false => self.client.set_offloads(TAP, false),
+            })
+            .and_then(|()| self.client.set_up(TAP, true));
+        raised.map_err(problem)
+    }
+
+    /// `ix run` with a server under it.
+    fn serve_ix(
+        &self,
+        namespace: &Namespace,
+        nic: &str,
+        (address, port): (Ipv4Addr, u16),
+        cpus: &[usize],
+        serve: &Serve,
+    ) -> Command {
+        let batch = serve.batch.map(|b| vec!["--batch".into(), b.to_string().into()]);
+        let args = match serve.program {
+            program if program.is_unmodified() => serve.of_unmodified(address, port),
+            _ => serve.of_ix(&self.ix, port),
+        };
+        let mut flags = batch.unwrap_or_default();
+        flags.extend(serve.run_flags.iter().map(std::ffi::OsString::from));
+        self.ix_command(namespace, nic, address, cpus, &flags, &args)
+    }
+}
+
+/// An unmodified program listens when its dataplane has begun: with its first wait for connections.
+fn wait_for_dataplane(server: &mut Process) -> Result<()> {
+    let end = Instant::now() + START;
+    while server.said("ix: device ").is_none() {
+        server.check()?;
+        if Instant::now() > end {
+            return Err(Problem::new("the ix server hangs", "it waits for no connections"));
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    Ok(())
+}
+
+impl Server {
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddrV4 {
+        SocketAddrV4::new(self.address, self.port)
+    }
+
+    /// Where to ask the dataplane for its counters; `None` on Linux.
+    pub fn control(&self) -> Option<PathBuf> {
+        (self.host == Host::Ix).then(|| self.control.clone())
+    }
+
+    /// What the dataplane runs on, as `ix run` said it.
+    pub fn mode(&self) -> Option<String> {
+        self.process.said("ix: device ")
+    }
+
+    /// Whether its standard error has a line that starts so.
+    pub fn has_said(&self, start: &str) -> bool {
+        self.process.said(start).is_some()
+    }
+
+    /// Waits for a line of its output that starts so, and answers it.
+    pub fn wait_for(&mut self, start: &str, timeout: Duration) -> Result<String> {
+        self.process.wait_for_line(start, timeout)
+    }
+
+    /// An error, with its last words, when it has ended by itself.
+    pub fn check(&mut self) -> Result<()> {
+        self.process.check()
+    }
+
+    /// Its process: `ix run`, or `ix-echo` on Linux.
+    pub fn pid(&self) -> i32 {
+        self.process.pid()
+    }
+
+    /// Stops it, and waits until it is gone; answers how many calls of an unmodified program on IX went
+    /// on to Linux.
+    pub fn stop(self) -> Option<u64> {
+        let said = match self.host {
+            Host::Ix => {
+                let said = self.process.stop_and_hear(self.stop, CALLS);
+                if let Some(said) = &said {
+                    eprintln!("{CALLS}{said}");
+                }
+                said
+            }
+            Host::Linux { .. } => {
+                self.process.stop();
+                None
+            }
+        };
+        said.and_then(|said| said.split(' ').next()?.parse().ok())
+    }
+}

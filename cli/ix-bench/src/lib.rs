@@ -1,0 +1,241 @@
+//! `ix bench`: IX and Linux over the same private link, alternated, in one run.
+mod all;
+pub mod args;
+mod bare;
+mod breakdown;
+mod busy;
+mod calls;
+pub mod command;
+pub mod driver;
+mod dynamic;
+pub mod elastic;
+mod gate;
+mod http;
+mod kv_steps;
+pub mod lab;
+mod linux_parts;
+mod memcached;
+mod memcached_udp;
+mod migration;
+mod model;
+mod pareto;
+pub mod path;
+mod ping;
+mod plan;
+mod process;
+mod rates;
+mod remarks;
+pub mod report;
+mod runner;
+mod samples;
+pub mod serve;
+mod soak;
+mod stalls;
+mod tenants;
+mod wakeup;
+
+use crate::args::{BenchArgs, Client, Device};
+use crate::command::BenchCommand;
+use ix_report::domain::Domain;
+use ix_report::machine::Machine;
+use ix_report::problem::{Problem, Result};
+use ix_report::report::{Report, own_command};
+use lab::{Host, Lab};
+pub use plan::Plan;
+pub use runner::{Setup, measure};
+
+/// Runs a benchmark and prints its results.
+pub fn main(command: &BenchCommand) -> Result<()> {
+    let (name, args) = match command {
+        BenchCommand::Echo(args) => ("echo", args),
+        BenchCommand::Pingpong(args) => ("pingpong", args),
+        BenchCommand::Short(args) => ("short", args),
+        BenchCommand::Bulk(args) => ("bulk", args),
+        BenchCommand::Report(args) => return report::main(args),
+        BenchCommand::DeviceEcho(args) => return driver::main(args),
+        BenchCommand::Connscaling(args) => ("connscaling", args),
+        BenchCommand::Batch(args) => ("batch", args),
+        BenchCommand::Churn(args) => ("churn", args),
+        BenchCommand::UdpEcho(args) => ("udp-echo", args),
+        BenchCommand::Wakeup(args) => ("wakeup", args),
+        BenchCommand::Memcached(args) => ("memcached", args),
+        BenchCommand::MemcachedUdp(args) => ("memcached-udp", args),
+        BenchCommand::KvSteps(args) => ("kv-steps", args),
+        BenchCommand::Http(args) => ("http", args),
+        BenchCommand::Elastic(args) => ("elastic", args),
+        BenchCommand::Migration(args) => ("migration", args),
+        BenchCommand::Loss(args) => ("loss", args),
+        BenchCommand::Fairness(args) => ("fairness", args),
+        BenchCommand::Gate(args) => return gate::main(args),
+        BenchCommand::Rates(args) => return rates::main(args),
+        BenchCommand::Pareto(args) => return pareto::main(args),
+        BenchCommand::Dynamic(args) => return dynamic::main(args),
+        BenchCommand::Soak(args) => return soak::main(args),
+        BenchCommand::All(args) => return all::main(args),
+    };
+    if args.domain == Domain::Pku {
+        let why = "this benchmark runs with --domain none";
+        return Err(Problem::new("cannot measure with --domain pku", why).mend(
+            "`ix bench gate` measures echo and key-value server with the wall and without it",
+        ));
+    }
+    // The link whose ends lose nothing by themselves shows best what migrations do.
+    let usual = (name == "migration").then_some(Device::Memif);
+    let (device, why) = choose_device(args.device.or(usual))?;
+    let mut report = run(name, args, device, own_command())?;
+    report.notes.extend(why);
+    report.publish(args.json.as_deref())
+}
+
+/// Runs the benchmark `name` on a link of its own.
+fn run(name: &str, args: &BenchArgs, device: Device, command: String) -> Result<Report> {
+    if path::BENCHES.contains(&name) {
+        return path::run(name, args, device, command);
+    }
+    let lab = Lab::new(device)?;
+    let machine = Machine::read();
+    eprintln!("ix: {}", machine.summary());
+    let mut notes = common_notes(&lab);
+    let rows = match name {
+        "memcached" => memcached::measure(&lab, args, &mut notes)?,
+        "memcached-udp" => memcached_udp::measure(&lab, args, &mut notes)?,
+        "kv-steps" => kv_steps::measure(&lab, args, &mut notes)?,
+        "http" => http::measure(&lab, args, &mut notes)?,
+        "wakeup" => wakeup::measure(&lab, args, &mut notes)?,
+        "elastic" => elastic::measure(&lab, args, &mut notes)?,
+        "migration" => migration::measure(&lab, args, &mut notes)?,
+        _ => {
+            let setups = setups(&lab, args)?;
+            let mut plan = Plan::of(name, args, lab.server_cpus.len());
+            // A memif needs a program on either side, a tap whoever raises it.
+            let drives = |point: &plan::Point| point.server.program == serve::Program::Driver;
+            plan.points.retain(|point| lab.device() == Device::Afxdp || !drives(point));
+            let mut rows = measure(&lab, &plan, &setups, &mut notes)?;
+            if name == "udp-echo" && lab.has_linux_client() {
+                rows.extend(linux_parts::measure(&lab, args, &mut notes)?);
+            }
+            rows
+        }
+    };
+    match name {
+        "pingpong" => notes.extend(remarks::half_bandwidth(&rows)),
+        "batch" => notes.extend(remarks::batch_at_low_load(&rows)),
+        "connscaling" => notes.extend(remarks::scaling(&rows)),
+        "udp-echo" => notes.extend([
+            "Linux at full load: the whole time of a packet; its parts are those of one at a time"
+                .to_owned(),
+            "driver: frames go back below any stack, as the device gave them; client busy: of a \
+             second, the client's hardware thread; at 1 the client is the limit, not the server"
+                .to_owned(),
+            "server on IX: the dataplane's UDP; packets: UDP of the program's own over whole frames; \
+             sockets: the program for Linux, unmodified"
+                .to_owned(),
+        ]),
+        "churn" => notes.extend([
+            "Linux: 16384 connections in TIME-WAIT at most, and a port may be used again after 1 s"
+                .to_owned(),
+            "a client on IX has 22,768 ports; when all are in TIME-WAIT, errors say so".to_owned(),
+        ]),
+        _ => {}
+    }
+    Ok(Report { bench: name.to_owned(), machine, rows, notes, command })
+}
+
+/// Which device, and why when nobody asked for it. Without root this moves the process into a
+/// user namespace, so it must come before any thread.
+pub fn choose_device(asked: Option<Device>) -> Result<(Device, Option<String>)> {
+    // SAFETY: cannot fail and touches no memory.
+    if unsafe { libc::geteuid() } == 0 {
+        return Ok((asked.unwrap_or(Device::Afxdp), None));
+    }
+    ix_testbed::enter_user_namespace().map_err(|e| {
+        Problem::new("cannot make a private link without root", e)
+            .mend("run it as root, or see `ix doctor`")
+    })?;
+    if asked == Some(Device::Afxdp) {
+        let why = "loading XDP programs needs root, not a user namespace's root";
+        return Err(Problem::new("cannot use afxdp", why).mend("run it as root, or --device tap"));
+    }
+    if asked == Some(Device::Memif) {
+        return Ok((Device::Memif, None));
+    }
+    let why = "without root: TAP in a user namespace (AF_XDP and steering programs need root)";
+    Ok((Device::Tap, Some(why.to_owned())))
+}
+
+/// Whether a program is to be found in PATH.
+fn installed(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
+}
+
+/// Who measures against whom.
+fn setups(lab: &Lab, args: &BenchArgs) -> Result<Vec<Setup>> {
+    let all = all_setups(lab);
+    let Some(client) = args.client else { return Ok(all) };
+    check_client(lab, client)?;
+    let wanted = |s: &Setup| match client {
+        Client::Ix => s.client == Host::Ix || s.server != Host::Ix,
+        Client::Linux => s.client != Host::Ix,
+    };
+    Ok(all.into_iter().filter(wanted).collect())
+}
+
+/// Refuses a client that the device has no place for.
+fn check_client(lab: &Lab, client: Client) -> Result<()> {
+    if client == Client::Linux && !lab.has_linux_client() {
+        return Err(Problem::new("cannot run the client on Linux", "memif leads from IX to IX")
+            .mend("use --client ix, or another --device"));
+    }
+    if client == Client::Ix && !lab.has_ix_client() {
+        return Err(Problem::new("cannot run the client on IX", "this device has one end only")
+            .mend("use --device afxdp or --client linux"));
+    }
+    Ok(())
+}
+
+/// Everything that a device allows; Linux, blocking, is what the others are compared with.
+pub fn all_setups(lab: &Lab) -> Vec<Setup> {
+    let mut setups = vec![
+        Setup { server: Host::BLOCKING, client: Host::BLOCKING },
+        Setup { server: Host::SPINNING, client: Host::SPINNING },
+    ];
+    if lab.has_linux_client() {
+        setups.push(Setup { server: Host::Ix, client: Host::BLOCKING });
+        setups.push(Setup { server: Host::Ix, client: Host::SPINNING });
+    }
+    if lab.has_ix_client() {
+        setups.push(Setup { server: Host::Ix, client: Host::Ix });
+    }
+    setups
+}
+
+/// What must be said of every comparison.
+pub fn common_notes(lab: &Lab) -> Vec<String> {
+    let mut notes = vec![
+        "cycles/msg: the dataplane's, by the time stamp counter, without the application"
+            .to_owned(),
+        "domain none: the program can touch the dataplane's memory".to_owned(),
+        format!("Linux's congestion control on the link: {}", lab.congestion_control()),
+        "Linux's rows: pinned threads, SO_REUSEPORT, TCP_NODELAY, offloads on but where a row says \
+         off; no busy polling of the device, for a veth gains nothing from it"
+            .to_owned(),
+    ];
+    if lab.device_of(Host::Ix) == "tap" {
+        notes.push(
+            "IX is behind a tap, Linux's server behind a veth, for Linux has no other end of a \
+             tap; a row with offloads off has none at either end of its device"
+                .to_owned(),
+        );
+    }
+    if lab.cpus.0 == lab.cpus.1 {
+        notes.push("one hardware thread only: server and client share it".to_owned());
+    } else {
+        notes.push(format!(
+            "server on hardware thread {}, client on {}; × Linux compares with blocking sockets \
+             at both ends",
+            lab.cpus.0, lab.cpus.1
+        ));
+    }
+    notes
+}

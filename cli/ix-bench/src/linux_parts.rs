@@ -1,0 +1,134 @@
+//! Where the time of a datagram goes on Linux (Arrakis' table 1), with the server running and with the
+//! server's hardware thread idle. `ix-echo --parts` tells what it sees from its side; what waking takes is
+//! what a server that slept sees more than one that ran.
+use crate::args::BenchArgs;
+use crate::lab::{Host, Lab};
+use crate::ping::Pinger;
+use crate::plan::{UDP_SIZES, length, or};
+use crate::runner::Setup;
+use crate::serve::Serve;
+use ix_report::problem::{Problem, Result};
+use ix_report::report::Row;
+use serde_json::{Value, json};
+use std::time::Duration;
+
+/// Of each kind; the paper took as many.
+const SAMPLES: usize = 1000;
+const QUICK_SAMPLES: usize = 100;
+/// Every fourth datagram is whole both ways; some are lost or come without a time.
+const ROUNDS_PER_SAMPLE: usize = 5;
+/// Before each datagram to a server that is to sleep.
+const PAUSE: Duration = Duration::from_millis(1);
+const START: Duration = Duration::from_secs(20);
+
+/// Measures all sizes.
+pub fn measure(lab: &Lab, args: &BenchArgs, notes: &mut Vec<String>) -> Result<Vec<Row>> {
+    let (_, runs) = length(args);
+    let samples = if args.quick { QUICK_SAMPLES } else { SAMPLES };
+    let mut rows = Vec::new();
+    for size in or(&args.size, &UDP_SIZES) {
+        let [mut running, mut idle] = [Host::SPINNING, Host::BLOCKING].map(|server| {
+            let kind = if server == Host::SPINNING { "running" } else { "idle" };
+            let also =
+                vec![("in_flight", json!(1)), ("server", json!(format!("one a call, {kind}")))];
+            let setup = Setup { server, client: Host::SPINNING };
+            setup.row(lab, 1, size, also, "recvmsg, sendto, a datagram a call".to_owned())
+        });
+        for run in 1..=runs {
+            let base = parts(lab, size, samples, Host::SPINNING, Duration::ZERO)?;
+            let slept = parts(lab, size, samples, Host::BLOCKING, PAUSE)?;
+            eprintln!("ix: run {run}/{runs}: {size} B, where the time goes on Linux");
+            running.add(base.figures(0.0));
+            idle.add(slept.figures((slept.in_ns - base.in_ns).max(0.0)));
+        }
+        rows.extend([running, idle]);
+    }
+    notes.push(format!(
+        "Linux, running and idle: medians of {samples} datagrams, one under way, from the device's \
+         hand-over to the program and from its call to the device (SO_TIMESTAMPING); copies: what \
+         datagrams cut to 8 bytes do without; gate: a system call there and back; scheduler: what a \
+         sleeping server sees more than a running one"
+    ));
+    Ok(rows)
+}
+
+/// What a server has told, ns.
+struct Parts {
+    in_ns: f64,
+    copy_in_ns: f64,
+    out_ns: f64,
+    copy_out_ns: f64,
+    crossing_ns: f64,
+}
+
+impl Parts {
+    fn figures(&self, scheduler_ns: f64) -> Vec<(&'static str, f64)> {
+        // Into the kernel with the answer, and out of it with the question.
+        let half = self.crossing_ns / 2.0;
+        let stack_in = self.in_ns - self.copy_in_ns - half - scheduler_ns;
+        let stack_out = self.out_ns - self.copy_out_ns - half;
+        vec![
+            ("stack_in_ns", stack_in.max(0.0)),
+            ("scheduler_ns", scheduler_ns),
+            ("copy_in_ns", self.copy_in_ns),
+            ("gate_ns", self.crossing_ns),
+            ("copy_out_ns", self.copy_out_ns),
+            ("stack_out_ns", stack_out.max(0.0)),
+            ("total_ns", self.in_ns + self.out_ns),
+        ]
+    }
+}
+
+fn parts(lab: &Lab, size: u64, samples: usize, host: Host, pause: Duration) -> Result<Parts> {
+    let count = samples.to_string();
+    let serve = Serve::echo(&[size.to_string(), "--udp".into(), "--parts".into(), count]);
+    lab.set_offloads(true)?;
+    let mut server = lab.start(host, &serve)?;
+    let (cpu, at) = (lab.cpus.1, server.address());
+    let ask = || -> Result<()> {
+        let pinned = ix_testbed::cpu::pin(cpu);
+        pinned.map_err(|e| Problem::new("cannot choose a hardware thread", e))?;
+        let mut pinger = Pinger::new(lab, at, size as usize)?;
+        pinger.wait_for_answer(START)?;
+        pinger.rounds(samples * ROUNDS_PER_SAMPLE, pause).map(drop)
+    };
+    let asked = std::thread::scope(|scope| scope.spawn(ask).join());
+    let panicked = |_| Err(Problem::new("cannot ask the server", "the client panicked"));
+    asked.unwrap_or_else(panicked)?;
+    let told = server.wait_for("parts ", START)?;
+    server.stop();
+    let told: Value = serde_json::from_str(told.trim_start_matches("parts ")).unwrap_or_default();
+    let ns = |key: &str| {
+        told.get(key).and_then(Value::as_f64).ok_or_else(|| {
+            Problem::new("cannot read where the time goes", format!("{key} is missing"))
+        })
+    };
+    Ok(Parts {
+        in_ns: ns("in_ns")?,
+        copy_in_ns: ns("copy_in_ns")?,
+        out_ns: ns("out_ns")?,
+        copy_out_ns: ns("copy_out_ns")?,
+        crossing_ns: ns("crossing_ns")?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_parts_make_the_whole() {
+        let parts = Parts {
+            in_ns: 1000.0,
+            copy_in_ns: 100.0,
+            out_ns: 800.0,
+            copy_out_ns: 50.0,
+            crossing_ns: 60.0,
+        };
+        for scheduler_ns in [0.0, 300.0] {
+            let figures = parts.figures(scheduler_ns);
+            let (total, parts) = figures.split_last().expect("some");
+            assert_eq!(parts.iter().map(|(_, ns)| ns).sum::<f64>(), total.1);
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! `ix bench memcached-udp`: Arrakis' figure 4, memcached over UDP with the binary protocol.
+//!
+//! 90 % gets, keys of 64 bytes, values of 1,024, 128 records, in closed loop; one process or several, each
+//! on one hardware thread, with its own vNIC on IX.
+use crate::args::{BenchArgs, Client, ServerKind};
+use crate::installed;
+use crate::lab::{Host, Lab};
+use crate::plan::{length, or};
+use crate::runner::Setup;
+use crate::serve::{Program, Serve};
+use crate::tenants::{self, Tenants};
+use ix_report::problem::{Problem, Result};
+use ix_report::report::Row;
+use serde_json::{Value, json};
+use std::ffi::OsString;
+use std::net::SocketAddrV4;
+use std::time::Duration;
+
+/// Bytes of a value; what a row calls its size.
+pub(crate) const VALUE_BYTES: u64 = 1024;
+/// The paper's workload, as flags of `ix load`.
+const WORKLOAD: [&str; 11] = [
+    "--udp",
+    "--protocol",
+    "memcached-binary",
+    "--key-size",
+    "fixed:64",
+    "--value-size",
+    "fixed:1024",
+    "--update",
+    "0.1",
+    "--records",
+    "128",
+];
+/// Sockets of the client, each with a datagram under way: with 64 the server never waits.
+const SOCKETS: [usize; 3] = [1, 16, 64];
+const QUICK_SOCKETS: [usize; 1] = [64];
+/// Time for storing the records and for ending, on top of the measurement.
+const SLACK: Duration = Duration::from_secs(60);
+
+/// A point of one server on one system.
+struct Series {
+    program: Program,
+    setup: Setup,
+    /// 0: one, alone on the link.
+    processes: usize,
+    sockets: usize,
+    row: Row,
+}
+
+/// Measures everything; answers the rows.
+pub fn measure(lab: &Lab, args: &BenchArgs, notes: &mut Vec<String>) -> Result<Vec<Row>> {
+    let (seconds, runs) = length(args);
+    let processes = tenants::numbers(lab, args)?;
+    let usual: &[usize] = if args.quick { &QUICK_SOCKETS } else { &SOCKETS };
+    let sockets = or(&args.connections, usual);
+    let most = sockets.iter().copied().max().unwrap_or(0);
+    let mut points: Vec<_> = sockets.iter().map(|&sockets| (sockets, 1)).collect();
+    // Several processes where one is busy all the time.
+    points.extend(processes.iter().filter(|n| **n > 1).map(|&n| (most, n)));
+    if !processes.is_empty() && !processes.contains(&1) {
+        points.retain(|(_, processes)| *processes > 1);
+    }
+    let contestants = contestants(lab, args, notes)?;
+    let mut all = Vec::new();
+    for (sockets, count) in points {
+        let series = |&(program, setup)| {
+            let row = row(lab, program, setup, sockets, count);
+            let processes = if processes.is_empty() { 0 } else { count };
+            Series { program, setup, processes, sockets, row }
+        };
+        all.extend(contestants.iter().map(series));
+    }
+    for run in 1..=runs {
+        for series in &mut all {
+            series.measure(lab, seconds, &format!("run {run}/{runs}"))?;
+        }
+    }
+    notes.push(format!(
+        "binary protocol over UDP, 90 % gets, 128 records of 64 and {VALUE_BYTES} bytes, sockets in \
+         closed loop"
+    ));
+    notes.extend(tenants::note(lab, &processes));
+    Ok(all.into_iter().map(|series| series.row).collect())
+}
+
+impl Series {
+    /// One round with servers and loads of its own.
+    fn measure(&mut self, lab: &Lab, seconds: f64, told: &str) -> Result<()> {
+        lab.set_offloads(true)?;
+        let serve = |port| serve(self.program, port);
+        let mut tenants = Tenants::start(lab, self.setup.server, self.processes, serve)?;
+        let timeout = Duration::from_secs_f64(seconds * 2.0) + SLACK;
+        let mut loads = Vec::new();
+        for server in &tenants.servers {
+            let args = load(server.address(), self.sockets, seconds);
+            loads.push(lab.start_load(self.setup.client, &args)?);
+        }
+        let mut figures = Vec::new();
+        for (load, server) in loads.into_iter().zip(&mut tenants.servers) {
+            figures.push(self::figures(&load.finish(server, timeout)?)?);
+        }
+        tenants.stop();
+        let figures = tenants::merge(&figures);
+        let rate = figures.iter().find(|(key, _)| *key == "msgs_per_s").map_or(0.0, |(_, v)| *v);
+        eprintln!(
+            "ix: {told}: {} × {} on {}, {} sockets each: {rate:.0} requests/s",
+            self.processes.max(1),
+            self.program.name(),
+            self.row.system,
+            self.sockets
+        );
+        self.row.add(figures);
+        Ok(())
+    }
+}
+
+/// Arguments of `ix` for a load on one server.
+pub(crate) fn load(to: SocketAddrV4, sockets: usize, seconds: f64) -> Vec<OsString> {
+    let mut load: Vec<OsString> = ["load".into(), to.to_string().into()].into();
+    load.extend(WORKLOAD.map(Into::into));
+    load.extend(["--connections".into(), sockets.to_string().into()]);
+    load.extend(["--quiet", "--json", "-", "--seconds"].map(Into::into));
+    load.push(seconds.to_string().into());
+    load
+}
+
+/// Who is measured: memcached and our server on Linux, memcached by its sockets on IX, our server on it.
+fn contestants(
+    lab: &Lab,
+    args: &BenchArgs,
+    notes: &mut Vec<String>,
+) -> Result<Vec<(Program, Setup)>> {
+    let client = if lab.has_linux_client() { Host::BLOCKING } else { Host::Ix };
+    let (other, why, mend) = match client {
+        Host::Ix => {
+            (Client::Linux, "memif leads from IX to IX", "say --client ix, or --device afxdp")
+        }
+        Host::Linux { .. } => {
+            (Client::Ix, "the clients are on Linux sockets", "say --device memif")
+        }
+    };
+    if args.client == Some(other) {
+        return Err(Problem::new("cannot use this kind of client", why).mend(mend));
+    }
+    let mut programs = vec![Program::Kv];
+    if installed("memcached") {
+        programs.push(Program::Memcached);
+    } else {
+        let missing =
+            "memcached is not installed here, so it is missing: apt-get install memcached";
+        notes.push(missing.to_owned());
+    }
+    let on_linux = |&program: &Program| (program, Setup { server: Host::BLOCKING, client });
+    // Linux has no end of a memif link.
+    let on_linux = programs.iter().filter(|_| client != Host::Ix).map(on_linux);
+    let mut all: Vec<_> = on_linux.collect();
+    let asked = |program: &Program| match args.server {
+        None => true,
+        Some(kind) => program.is_unmodified() == (kind == ServerKind::Posix),
+    };
+    let on_ix = |program| (program, Setup { server: Host::Ix, client });
+    all.extend(programs.into_iter().filter(asked).map(on_ix));
+    Ok(all)
+}
+
+fn serve(program: Program, port: u16) -> Serve {
+    let arguments = ["-m", "64", "-U", &port.to_string()].map(str::to_owned).to_vec();
+    Serve { program, arguments, ..Serve::default() }
+}
+
+fn row(lab: &Lab, program: Program, setup: Setup, sockets: usize, processes: usize) -> Row {
+    let settings = match setup.server {
+        Host::Ix => "1 pinned thread each, domain none".to_owned(),
+        Host::Linux { .. } => "1 pinned thread each, sleeping, offloads on".to_owned(),
+    };
+    let also = vec![("server", json!(program.name())), ("processes", json!(processes))];
+    setup.row(lab, sockets, VALUE_BYTES, also, settings)
+}
+
+pub(crate) fn figures(result: &Value) -> Result<Vec<(&'static str, f64)>> {
+    let rows = result.get("rows").and_then(Value::as_array);
+    let summary = rows.and_then(|rows| rows.last()).ok_or_else(|| {
+        Problem::new("cannot read the result of the load generator", "it has no rows")
+    })?;
+    let keys = ["msgs_per_s", "avg_us", "p50_us", "p99_us", "hit_rate", "errors"];
+    Ok(keys.into_iter().filter_map(|key| Some((key, summary.get(key)?.as_f64()?))).collect())
+}

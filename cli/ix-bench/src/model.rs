@@ -1,0 +1,105 @@
+//! What benchmarks on the papers' server in virtual time have in common.
+use ix_controller::Configuration;
+use ix_model::space;
+use ix_report::machine::Machine;
+use ix_report::problem::Result;
+use ix_report::report::{layout, now_utc, own_command, write_json};
+use serde_json::{Map, Value, json};
+use std::path::Path;
+
+/// Results of a benchmark on the model.
+pub struct Results {
+    /// Its name.
+    pub bench: &'static str,
+    /// The points.
+    pub rows: Vec<Map<String, Value>>,
+    /// Second by second, where there is that.
+    pub timelines: Vec<Value>,
+    /// Tables for the terminal, each with its heading.
+    pub tables: Vec<(String, Vec<Vec<String>>)>,
+    /// What the reader must know.
+    pub notes: Vec<String>,
+}
+
+impl Results {
+    /// Prints the tables, and writes the JSON where it was asked for.
+    pub fn publish(&self, json: Option<&Path>) -> Result<()> {
+        let mut text = String::new();
+        for (heading, lines) in &self.tables {
+            text += &format!("\n{heading}\n{}", layout(lines));
+        }
+        text.push('\n');
+        for note in &self.notes {
+            text += &format!("  {note}\n");
+        }
+        match json {
+            Some(path) if path.as_os_str() == "-" => {
+                eprint!("{text}");
+                println!("{:#}", self.to_json());
+                Ok(())
+            }
+            Some(path) => {
+                print!("{text}");
+                write_json(path, &self.to_json())
+            }
+            None => {
+                print!("{text}");
+                Ok(())
+            }
+        }
+    }
+
+    fn to_json(&self) -> Value {
+        json!({
+            "bench": self.bench,
+            "machine": Machine::read().to_json(),
+            "command": own_command(),
+            "date": now_utc(),
+            "notes": self.notes,
+            "rows": self.rows,
+            "timelines": self.timelines,
+        })
+    }
+}
+
+/// What every row of the model says of itself.
+pub fn row(system: &str) -> Map<String, Value> {
+    let Value::Object(row) = json!({
+        "system": system,
+        "device": "model",
+        "client": "model",
+        "connections": ix_model::papers::CONNECTIONS,
+        "size": 2,
+    }) else {
+        unreachable!("an object is an object");
+    };
+    row
+}
+
+/// Adds what a configuration is.
+pub fn add_configuration(row: &mut Map<String, Value>, configuration: &Configuration) {
+    row.insert("configuration".into(), json!(configuration.to_string()));
+    row.insert("cores".into(), json!(configuration.cores));
+    row.insert("threads_per_core".into(), json!(configuration.threads_per_core));
+    row.insert("clock_khz".into(), json!(space::khz_of(configuration)));
+}
+
+/// A figure for a table.
+pub fn cell(value: f64, decimals: usize) -> String {
+    format!("{value:.decimals$}")
+}
+
+/// Words as a line of a table.
+pub fn line(words: &[&str]) -> Vec<String> {
+    words.iter().map(|word| (*word).to_owned()).collect()
+}
+
+/// What must be said of every result.
+pub fn notes(seed: u64) -> Vec<String> {
+    vec![
+        "a model of the papers' server (Xeon E5-2665, 8 cores, 16 hardware threads) in virtual \
+         time, not this machine; its constants and their sources: verify/ix-model/src/papers.rs"
+            .to_owned(),
+        format!("memcached, USR, 2,720 connections; seed {seed}: the same seed, the same figures"),
+    ]
+}

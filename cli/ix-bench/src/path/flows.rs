@@ -1,0 +1,181 @@
+//! Bulk flows: a source on Linux sockets with a congestion control of choice, and receivers that
+//! count what they get.
+use ix_report::problem::{Problem, Result};
+use ix_testbed::Namespace;
+use std::io::{self, Read, Write};
+use std::net::{SocketAddrV4, TcpListener, TcpStream};
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// How long a receiver waits for bytes before it looks whether it is to end.
+const PATIENCE: Duration = Duration::from_millis(100);
+/// How long connecting may take, and the first bytes.
+const START: Duration = Duration::from_secs(20);
+/// What `ix echo bulk` reads first: "send me very much".
+const ORDER: [u8; 16] = *b"IXBULK1\x02\0\0\0\0\0\x01\0\0";
+
+/// A server on Linux sockets that sends for ever to whoever connects.
+pub(super) struct LinuxSource {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl LinuxSource {
+    pub fn start(
+        namespace: &Namespace,
+        address: SocketAddrV4,
+        congestion: &str,
+    ) -> Result<LinuxSource> {
+        let cannot = |e| Problem::new(format!("cannot serve with {congestion} on Linux"), e);
+        let listener = namespace.run(|| TcpListener::bind(address)).map_err(cannot)?;
+        set_congestion(&listener, congestion)
+            .and_then(|()| listener.set_nonblocking(true))
+            .map_err(cannot)?;
+        let stop = Arc::new(AtomicBool::new(false));
+        let told = Arc::clone(&stop);
+        let thread = std::thread::spawn(move || serve(&listener, &told));
+        Ok(LinuxSource { stop, thread: Some(thread) })
+    }
+}
+
+impl Drop for LinuxSource {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Connections of a listener inherit its congestion control.
+fn set_congestion(listener: &TcpListener, name: &str) -> io::Result<()> {
+    let (fd, value, len) = (listener.as_raw_fd(), name.as_ptr().cast(), name.len() as u32);
+    // SAFETY: the name lives across the call, and its length is given.
+    match unsafe { libc::setsockopt(fd, libc::IPPROTO_TCP, libc::TCP_CONGESTION, value, len) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+fn serve(listener: &TcpListener, stop: &Arc<AtomicBool>) {
+    let mut senders = Vec::new();
+    while !stop.load(Ordering::Relaxed) {
+        match listener.accept() {
+            Ok((stream, _)) => {
+                let stop = Arc::clone(stop);
+                senders.push(std::thread::spawn(move || send(stream, &stop)));
+            }
+            Err(_) => std::thread::sleep(Duration::from_millis(5)),
+        }
+    }
+    for sender in senders {
+        let _ = sender.join();
+    }
+}
+
+fn send(mut stream: TcpStream, stop: &AtomicBool) {
+    let _ = stream.set_nonblocking(false);
+    let _ = stream.set_write_timeout(Some(PATIENCE));
+    let data = vec![0x5a; 64 << 10];
+    while !stop.load(Ordering::Relaxed) {
+        match stream.write(&data) {
+            Ok(0) => return,
+            Ok(_) => {}
+            Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {}
+            Err(_) => return,
+        }
+    }
+}
+
+/// Receivers of bulk data, one connection and thread each.
+pub(crate) struct Receivers {
+    stop: Arc<AtomicBool>,
+    bytes: Vec<Arc<AtomicU64>>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Receivers {
+    /// Connects once to each of `servers`, from `namespace`, and waits until all have got something.
+    pub fn start(namespace: &Namespace, servers: &[SocketAddrV4]) -> Result<Receivers> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let mut all = Receivers { stop, bytes: Vec::new(), threads: Vec::new() };
+        for &server in servers {
+            let connect = || TcpStream::connect_timeout(&server.into(), START);
+            let stream = namespace.run(connect).and_then(order);
+            let stream = stream.map_err(|e| {
+                Problem::new(format!("cannot get bulk data of the server {server}"), e)
+            })?;
+            let (stop, bytes) = (Arc::clone(&all.stop), Arc::new(AtomicU64::new(0)));
+            all.bytes.push(Arc::clone(&bytes));
+            all.threads.push(std::thread::spawn(move || receive(stream, &bytes, &stop)));
+        }
+        let end = Instant::now() + START;
+        while all.counts().contains(&0) {
+            if Instant::now() > end {
+                return Err(Problem::new("a flow stands still", "no byte came in 20 s"));
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Ok(all)
+    }
+
+    /// Bytes that each has got.
+    pub fn counts(&self) -> Vec<u64> {
+        self.bytes.iter().map(|bytes| bytes.load(Ordering::Relaxed)).collect()
+    }
+
+    /// Mbit/s of each, `seconds` long, after `warmup` seconds.
+    pub fn measure(self, warmup: f64, seconds: f64) -> Vec<f64> {
+        std::thread::sleep(Duration::from_secs_f64(warmup));
+        let (start, before) = (Instant::now(), self.counts());
+        std::thread::sleep(Duration::from_secs_f64(seconds));
+        let (after, took_s) = (self.counts(), start.elapsed().as_secs_f64());
+        let rate = |(after, before): (&u64, u64)| (after - before) as f64 * 8e-6 / took_s;
+        after.iter().zip(before).map(rate).collect()
+    }
+}
+
+impl Drop for Receivers {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Asks for data. The connection ends by reset, so that nothing of it is left on the path.
+fn order(mut stream: TcpStream) -> io::Result<TcpStream> {
+    stream.set_read_timeout(Some(PATIENCE))?;
+    let linger = libc::linger { l_onoff: 1, l_linger: 0 };
+    // SAFETY: the structure lives across the call, and its size is given.
+    let ret = unsafe {
+        libc::setsockopt(
+            stream.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_LINGER,
+            (&raw const linger).cast(),
+            size_of::<libc::linger>() as u32,
+        )
+    };
+    if ret != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    stream.write_all(&ORDER)?;
+    Ok(stream)
+}
+
+fn receive(mut stream: TcpStream, bytes: &AtomicU64, stop: &AtomicBool) {
+    let mut buffer = vec![0; 256 << 10];
+    while !stop.load(Ordering::Relaxed) {
+        match stream.read(&mut buffer) {
+            Ok(0) => return,
+            Ok(n) => drop(bytes.fetch_add(n as u64, Ordering::Relaxed)),
+            Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {}
+            Err(_) => return,
+        }
+    }
+}

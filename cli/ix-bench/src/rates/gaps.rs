@@ -1,0 +1,133 @@
+//! How evenly packets leave.
+use super::{limit, quantile, rounded};
+use crate::lab::{CLIENT_LINK, Host, Lab};
+use crate::path::flows::Receivers;
+use crate::serve::Serve;
+use ix_report::problem::{Problem, Result};
+use ix_testbed::PacketSocket;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::time::{Duration, Instant};
+
+const FLOW_MBIT_PER_S: u64 = 100;
+const SETTLE: Duration = Duration::from_millis(700);
+/// A bucket of the histogram is a slot of the wheel, µs; the last is for all beyond.
+const BUCKET_US: f64 = 16.0;
+const BUCKETS: usize = 20;
+/// Packets of less are no data.
+const DATA_BYTES: usize = 1000;
+
+pub(super) fn measure(lab: &Lab, quick: bool) -> Result<Vec<Value>> {
+    let seconds = Duration::from_secs(if quick { 1 } else { 5 });
+    let server = lab.start(Host::Ix, &Serve::echo(&["bulk".to_owned()]))?;
+    let control = server.control().unwrap_or_default();
+    let mut rows = Vec::new();
+    for (flows, paced) in [(1, true), (4, true), (4, false)] {
+        let kind = if paced { "each flow" } else { "all flows" };
+        eprintln!("ix: {flows} flows, {FLOW_MBIT_PER_S} Mbit/s for {kind}");
+        let one = format!("{FLOW_MBIT_PER_S}Mbit");
+        let all = format!("{}Mbit", FLOW_MBIT_PER_S * flows as u64);
+        match paced {
+            true => limit(&control, Some("none"), Some(&one))?,
+            false => limit(&control, Some(&all), Some("none"))?,
+        }
+        let receivers = Receivers::start(lab.client_namespace(), &vec![server.address(); flows])?;
+        std::thread::sleep(SETTLE);
+        let mut gaps = arrivals(lab, seconds)?;
+        drop(receivers);
+        gaps.sort_unstable_by(f64::total_cmp);
+        let mut histogram = [0u64; BUCKETS + 1];
+        gaps.iter().for_each(|gap| histogram[((gap / BUCKET_US) as usize).min(BUCKETS)] += 1);
+        rows.push(json!({
+            "what": "gaps",
+            "system": "ix",
+            "device": "afxdp",
+            "flows": flows,
+            "limit_for": kind,
+            "flow_mbit_per_s": FLOW_MBIT_PER_S,
+            "even_us": rounded(1514.0 * 8.0 / FLOW_MBIT_PER_S as f64),
+            "p10_us": rounded(quantile(&gaps, 0.1)),
+            "p50_us": rounded(quantile(&gaps, 0.5)),
+            "p90_us": rounded(quantile(&gaps, 0.9)),
+            "p99_us": rounded(quantile(&gaps, 0.99)),
+            "packets": gaps.len(),
+            "histogram_of_16_us": histogram,
+        }));
+    }
+    server.stop();
+    Ok(rows)
+}
+
+/// Distances between arrivals of packets of the same flow, µs.
+fn arrivals(lab: &Lab, time: Duration) -> Result<Vec<f64>> {
+    let cannot = |e: io::Error| Problem::new("cannot watch the link", e);
+    let socket = PacketSocket::open(lab.client_namespace(), CLIENT_LINK)
+        .map_err(|e| Problem::new("cannot watch the link", e))?;
+    ask_for_times(&socket).map_err(cannot)?;
+    let (end, mut last, mut gaps) = (Instant::now() + time, BTreeMap::new(), Vec::new());
+    while Instant::now() < end {
+        let Some(arrival) = next_arrival(&socket).map_err(cannot)? else { continue };
+        if arrival.bytes >= DATA_BYTES
+            && let Some(before) = last.insert(arrival.port, arrival.at_ns)
+        {
+            gaps.push(arrival.at_ns.saturating_sub(before) as f64 / 1000.0);
+        }
+    }
+    Ok(gaps)
+}
+
+struct Arrival {
+    at_ns: u64,
+    bytes: usize,
+    /// The client's, which tells flows apart.
+    port: u16,
+}
+
+/// The kernel is to note when packets arrived; and nobody waits for ever.
+fn ask_for_times(socket: &PacketSocket) -> io::Result<()> {
+    let one: libc::c_int = 1;
+    let patience = libc::timeval { tv_sec: 0, tv_usec: 100_000 };
+    let set = |option, value: *const libc::c_void, len: usize| {
+        let fd = socket.as_raw_fd();
+        // SAFETY: the value lives across the call, and its length is given.
+        match unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, option, value, len as u32) } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    };
+    set(libc::SO_RCVTIMEO, (&raw const patience).cast(), size_of_val(&patience))?;
+    set(libc::SO_TIMESTAMPNS, (&raw const one).cast(), size_of_val(&one))
+}
+
+/// The next packet; none when none came for a while, or it says nothing of its time.
+fn next_arrival(socket: &PacketSocket) -> io::Result<Option<Arrival>> {
+    // The front of a frame is enough.
+    let mut front = [0u8; 64];
+    let mut control = [0u64; 16];
+    let mut part = libc::iovec { iov_base: front.as_mut_ptr().cast(), iov_len: front.len() };
+    // SAFETY: all zeroes is a valid msghdr.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    message.msg_iov = &raw mut part;
+    message.msg_iovlen = 1;
+    message.msg_control = control.as_mut_ptr().cast();
+    message.msg_controllen = size_of_val(&control);
+    // SAFETY: the message points to locals of the lengths that it says.
+    let n = unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, libc::MSG_TRUNC) };
+    if n < 0 {
+        let e = io::Error::last_os_error();
+        let idle = matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted);
+        return if idle { Ok(None) } else { Err(e) };
+    }
+    // SAFETY: the kernel filled the message in; the headers lie within `control`.
+    let header = unsafe { libc::CMSG_FIRSTHDR(&raw const message).as_ref() };
+    let Some(header) = header.filter(|h| h.cmsg_type == libc::SCM_TIMESTAMPNS) else {
+        return Ok(None);
+    };
+    // SAFETY: a message of this type carries a `timespec`, aligned or not.
+    let time: libc::timespec = unsafe { std::ptr::read_unaligned(libc::CMSG_DATA(header).cast()) };
+    let at_ns = time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64;
+    let port = u16::from_be_bytes([front[36], front[37]]);
+    Ok(Some(Arrival { at_ns, bytes: n as usize, port }))
+}

@@ -1,0 +1,171 @@
+//! `ix bench rates`: what rate specifiers and the sharing of an interface are worth.
+//!
+//! How exactly a limit holds, how evenly paced packets leave, what a tenant notices of a neighbour
+//! that floods the same interface, what tenants get by weight, and how soon Linux has the traffic of
+//! a vNIC that ends.
+mod gaps;
+mod limits;
+pub(crate) mod shared;
+
+use crate::args::{Device, RatesArgs};
+use crate::lab::Lab;
+use ix_ctl::control::{Client, Request};
+use ix_report::machine::Machine;
+use ix_report::problem::{Problem, Result};
+use ix_report::report::{layout, own_command, write_json};
+use serde_json::{Value, json};
+use std::path::Path;
+
+/// Overview of the benchmark.
+pub const HELP: &str = "What rate specifiers and the sharing of an interface are worth: how exactly a \
+    limit holds from 1 Mbit/s to what the link carries, over seconds; how evenly the packets of paced \
+    flows leave (the histogram of their distances); the p99 of a paced tenant alone and beside a \
+    neighbour that floods the same interface; what tenants get of a full interface by their weights; \
+    and how soon Linux hears the first packet after a vNIC's owner was killed or the vNIC deleted. \
+    Needs root.";
+
+/// Measures and prints.
+pub fn main(args: &RatesArgs) -> Result<()> {
+    // SAFETY: cannot fail and touches no memory.
+    if unsafe { libc::geteuid() } != 0 {
+        let why = "to share an interface takes XDP programs";
+        return Err(Problem::new("cannot measure rates without root", why).mend("run it as root"));
+    }
+    let machine = Machine::read();
+    eprintln!("ix: {}", machine.summary());
+    let lab = Lab::new(Device::Afxdp)?;
+    let mut rows = Vec::new();
+    let wanted = |part: &str| args.only.is_empty() || args.only.iter().any(|o| o == part);
+    if let Some(unknown) = args.only.iter().find(|part| !PARTS.contains(&part.as_str())) {
+        return Err(Problem::new("there is no such part", unknown)
+            .mend(format!("choose of {}", PARTS.join(", "))));
+    }
+    if wanted("limits") {
+        rows.extend(limits::measure(&lab, args.quick)?);
+    }
+    if wanted("gaps") {
+        rows.extend(gaps::measure(&lab, args.quick)?);
+    }
+    if wanted("neighbour") {
+        // A thread of its own: what floods is received where it was started.
+        let neighbour = || shared::neighbour(&lab, args.quick);
+        let rows_of = std::thread::scope(|scope| scope.spawn(neighbour).join());
+        let panicked = |_| Err(Problem::new("cannot measure a neighbour", "its thread panicked"));
+        rows.extend(rows_of.unwrap_or_else(panicked)?);
+    }
+    if wanted("weights") {
+        rows.extend(shared::weights(&lab, args.quick)?);
+    }
+    if wanted("handover") {
+        rows.extend(shared::handover(&lab, args.quick)?);
+    }
+    publish(args, &machine, &rows)
+}
+
+/// What may be measured alone.
+const PARTS: [&str; 5] = ["limits", "gaps", "neighbour", "weights", "handover"];
+
+/// Asks a dataplane, or whoever shares the interface.
+fn ask(control: &Path, request: &Request) -> Result<Value> {
+    Client::connect(control)?.ask(request)
+}
+
+/// Sets rates of a dataplane, or of a vNIC.
+fn limit(control: &Path, tx: Option<&str>, flow: Option<&str>) -> Result<()> {
+    let text = |rate: Option<&str>| rate.map(str::to_owned);
+    let (tx, flow) = (text(tx), text(flow));
+    let request = Request::Rate { rx: None, tx, flow, vnic: None, queue: None, weight: None };
+    ask(control, &request).map(drop)
+}
+
+/// The value at a part of a sorted list.
+fn quantile(sorted: &[f64], part: f64) -> f64 {
+    let last = sorted.len().saturating_sub(1);
+    sorted.get((last as f64 * part).round() as usize).copied().unwrap_or(0.0)
+}
+
+fn rounded(value: f64) -> f64 {
+    (value * 1000.0).round() / 1000.0
+}
+
+fn publish(args: &RatesArgs, machine: &Machine, rows: &[Value]) -> Result<()> {
+    let notes = [
+        "limits: bits that arrive on the wire in whole seconds, against the rate: the median second, \
+         those with the least and the most, the worst; kept by the tenant's dataplane alone, and behind \
+         `ix share`, where the kernel drops what is beyond",
+        "gaps: distances between arrivals of one flow's packets in the kernel at the other end",
+        "neighbour: a closed loop of one connection over 64 bytes, client and tenant on one hardware \
+         thread, the neighbour and its receiver on another (where there is one): they share the \
+         interface and its links only",
+        "handover: from kill(2), or from the request to delete, to the first datagram that a socket \
+         of Linux hears; disturbed: runs during which a hardware thread stood still for more than 1 ms, \
+         by a real-time thread on each that only sleeps (a virtual machine's are taken away from it); \
+         most, undisturbed: of the other runs",
+        "link: what it carries without a limit in its slowest and its fastest second",
+        "domain none: the program can touch the dataplane's memory",
+    ];
+    let report = json!({
+        "bench": "rates",
+        "machine": machine.to_json(),
+        "rows": rows,
+        "notes": notes,
+        "command": own_command(),
+    });
+    if args.json.as_deref() == Some(Path::new("-")) {
+        println!("{report:#}");
+        return Ok(());
+    }
+    println!("{}", machine.summary());
+    for part in PARTS {
+        let of_part: Vec<&Value> = rows.iter().filter(|row| row["what"] == part).collect();
+        if !of_part.is_empty() {
+            println!("\n{}", table(&of_part));
+        }
+    }
+    notes.iter().for_each(|note| println!("{note}"));
+    args.json.as_deref().map_or(Ok(()), |path| write_json(path, &report))
+}
+
+/// Rows of one part, which have the same keys; a list is a line of its own.
+fn table(rows: &[&Value]) -> String {
+    let columns: Vec<&String> = match rows.first().and_then(|row| row.as_object()) {
+        Some(row) => row.iter().filter(|(_, v)| !v.is_array()).map(|(key, _)| key).collect(),
+        None => return String::new(),
+    };
+    let mut lines = vec![columns.iter().map(|key| (*key).clone()).collect()];
+    for row in rows {
+        let cell = |key: &&String| match &row[key.as_str()] {
+            Value::String(text) => text.clone(),
+            Value::Null => String::new(),
+            value => value.to_string(),
+        };
+        lines.push(columns.iter().map(cell).collect::<Vec<_>>());
+    }
+    let mut text = layout(&lines);
+    for row in rows {
+        for (key, list) in row.as_object().into_iter().flatten().filter(|(_, v)| v.is_array()) {
+            let list = list.as_array().into_iter().flatten().map(Value::to_string);
+            text += &format!("{key}: {}\n", list.collect::<Vec<_>>().join(" "));
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quantiles_are_of_the_list() {
+        assert_eq!(quantile(&[], 0.5), 0.0);
+        assert_eq!(quantile(&[1.0, 2.0, 3.0], 0.5), 2.0);
+        assert_eq!(quantile(&[1.0, 2.0, 3.0], 1.0), 3.0);
+    }
+
+    #[test]
+    fn lists_stand_below_the_table() {
+        let row = json!({ "what": "gaps", "flows": 1, "histogram": [1, 2] });
+        let text = table(&[&row]);
+        assert!(text.contains("flows") && text.contains("histogram: 1 2"), "{text}");
+    }
+}

@@ -1,0 +1,242 @@
+//! The dataplanes of this machine, as the controller reaches them: those that come are attached to,
+//! those that end are let go.
+use super::events::State;
+use super::member::Member;
+use crate::control::{Wish, all};
+use ix_controller::linux::{Dataplanes, Linux};
+use ix_controller::{
+    DataplaneId, Event, Machine, Observation, Platform, Policy, Step, StepError, ThreadState,
+};
+use ix_report::problem::{Problem, Result};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+/// New dataplanes are looked for so often, µs; and those that are known are told who is in charge.
+const EVERY_US: u64 = 1_000_000;
+/// So long a turn waits for dataplanes to say what they do.
+const LOOK_WITHIN: Duration = Duration::from_millis(40);
+/// So long a dataplane that was named may take to answer at the start.
+const ATTACH_WITHIN: Duration = Duration::from_secs(5);
+
+/// Which dataplanes are ours.
+enum Which {
+    /// All of them.
+    All,
+    /// Those of these programs.
+    Pids(Vec<i32>),
+    /// Those that listen there.
+    Paths(Vec<PathBuf>),
+}
+
+/// All dataplanes that the controller is attached to.
+pub(super) struct Members {
+    which: Which,
+    list: Vec<Member>,
+    searched_us: Option<u64>,
+    reported_us: Option<u64>,
+    lines: Vec<String>,
+    /// Hardware threads that two run on; each is told once.
+    shared: BTreeSet<u32>,
+}
+
+impl Members {
+    /// All, or those that are named; named ones must be there.
+    pub(super) fn new(pids: &[i32], paths: &[PathBuf]) -> Result<Members> {
+        if !paths.is_empty() {
+            return Members::named(Which::Paths(paths.to_vec()));
+        }
+        if pids.is_empty() {
+            return Ok(Members::none(Which::All));
+        }
+        let there = all();
+        if let Some(pid) = pids.iter().find(|pid| !there.iter().any(|found| found.pid == **pid)) {
+            let why = format!("process {pid} has none that we may reach");
+            return Err(
+                Problem::new("no such dataplane", why).mend("name its socket with --control")
+            );
+        }
+        Members::named(Which::Pids(pids.to_vec()))
+    }
+
+    /// The one that listens there.
+    pub(super) fn of(path: PathBuf) -> Result<Members> {
+        Members::named(Which::Paths(vec![path]))
+    }
+
+    /// What is named must be had now.
+    fn named(which: Which) -> Result<Members> {
+        let mut members = Members::none(which);
+        members.search();
+        let until = Instant::now() + ATTACH_WITHIN;
+        members.list.iter_mut().try_for_each(|member| member.wait(until))?;
+        Ok(members)
+    }
+
+    fn none(which: Which) -> Members {
+        Members {
+            which,
+            list: Vec::new(),
+            searched_us: None,
+            reported_us: None,
+            lines: Vec::new(),
+            shared: BTreeSet::new(),
+        }
+    }
+
+    fn search(&mut self) {
+        let paths: Vec<PathBuf> = match &self.which {
+            Which::All => all().into_iter().map(|found| found.path).collect(),
+            Which::Pids(pids) => {
+                let ours = all().into_iter().filter(|found| pids.contains(&found.pid));
+                ours.map(|found| found.path).collect()
+            }
+            Which::Paths(paths) => paths.clone(),
+        };
+        for path in paths {
+            if self.list.iter().any(|member| member.path() == path) {
+                continue;
+            }
+            match Member::new(&path) {
+                Ok(member) => self.list.push(member),
+                Err(problem) => self.lines.push(problem.to_string()),
+            }
+        }
+    }
+
+    /// Lines for the log that have come up.
+    pub(super) fn take_lines(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.lines)
+    }
+
+    /// What was decided, for the reports.
+    pub(super) fn notice(&mut self, events: &[Event]) {
+        for event in events {
+            let Some(decision) = event.decision() else { continue };
+            let member = self.list.iter_mut().find(|m| m.id() == Some(decision.dataplane));
+            let Some(member) = member else { continue };
+            if let Event::Done(_) = event {
+                member.report.rung = decision.rungs.1 + 1;
+                member.report.rungs = decision.top + 1;
+                member.report.configuration = decision.configuration.to_string();
+            }
+            member.report.last = event.to_string();
+        }
+    }
+
+    /// Whether it is time to report.
+    pub(super) fn report_due(&mut self, now_us: u64) -> bool {
+        let due = self.reported_us.is_none_or(|at| now_us >= at + EVERY_US);
+        if due {
+            self.reported_us = Some(now_us);
+        }
+        due
+    }
+
+    /// Tells all dataplanes who is in charge; answers what is newly wished.
+    pub(super) fn report(
+        &mut self,
+        policy: impl Fn(DataplaneId) -> Policy,
+        power_w: Option<f64>,
+    ) -> Vec<(DataplaneId, Wish)> {
+        let mut wishes = Vec::new();
+        for member in &mut self.list {
+            let Some(id) = member.id() else { continue };
+            let policy = policy(id);
+            member.report.policy = policy.name.clone();
+            member.report.slo_us = policy.slo_us_of(member.program());
+            member.report.power_w = power_w;
+            member.tell();
+            wishes.extend(member.take_wish().map(|wish| (id, wish)));
+        }
+        wishes
+    }
+
+    /// What each dataplane does now.
+    pub(super) fn states(&self, power_w: Option<f64>) -> Vec<State> {
+        let state = |member: &Member| {
+            Some(State { seen: member.last()?, report: member.report.clone(), power_w })
+        };
+        self.list.iter().filter_map(state).collect()
+    }
+
+    /// Two that run on one hardware thread take time from each other.
+    fn tell_shared(&mut self, seen: &[Observation]) {
+        let mut owners: BTreeMap<u32, Vec<String>> = BTreeMap::new();
+        for observation in seen {
+            let threads = observation.threads.iter();
+            for thread in threads.filter(|thread| thread.state == ThreadState::Elastic) {
+                let name = format!("{} ({})", observation.program, observation.dataplane.0);
+                owners.entry(thread.cpu).or_default().push(name);
+            }
+        }
+        owners.retain(|_, names| names.len() > 1);
+        for (cpu, names) in &owners {
+            if self.shared.insert(*cpu) {
+                let names = names.join(" and ");
+                self.lines.push(format!(
+                    "hardware thread {cpu} belongs to {names}: the later one gives it up if it has \
+                     another; give them different --cpus"
+                ));
+            }
+        }
+        self.shared.retain(|cpu| owners.contains_key(cpu));
+    }
+}
+
+impl Dataplanes for Members {
+    fn observe(&mut self, now_us: u64) -> Vec<Observation> {
+        if self.searched_us.is_none_or(|at| now_us >= at + EVERY_US) {
+            self.searched_us = Some(now_us);
+            self.search();
+        }
+        self.list.iter_mut().for_each(Member::look);
+        let until = Instant::now() + LOOK_WITHIN;
+        let lines = &mut self.lines;
+        let seen: Vec<Observation> =
+            self.list.iter_mut().filter_map(|member| member.take_look(until, lines)).collect();
+        for member in &self.list {
+            if let Some(why) = member.gone().filter(|_| member.id().is_some()) {
+                lines.push(format!("{} is gone: {why}", member.title()));
+            }
+        }
+        self.list.retain(|member| member.gone().is_none());
+        self.tell_shared(&seen);
+        seen
+    }
+
+    fn apply(&mut self, dataplane: DataplaneId, step: &Step) -> std::result::Result<(), StepError> {
+        let member = self.list.iter_mut().find(|member| member.id() == Some(dataplane));
+        let done = member.map_or(Err("it is gone".to_owned()), |member| member.apply(step));
+        done.map_err(|line| StepError { line })
+    }
+}
+
+/// A platform that can be kept from being changed.
+pub(super) struct DryRun<P> {
+    pub(super) platform: P,
+    /// Nothing is done.
+    pub(super) on: bool,
+}
+
+impl Platform for DryRun<Linux<Members>> {
+    fn machine(&mut self) -> Machine {
+        self.platform.machine()
+    }
+
+    fn observe(&mut self, now_us: u64) -> Vec<Observation> {
+        self.platform.observe(now_us)
+    }
+
+    fn apply(
+        &mut self,
+        now_us: u64,
+        dataplane: DataplaneId,
+        step: &Step,
+    ) -> std::result::Result<(), StepError> {
+        if self.on {
+            return Err(StepError { line: "not done: a dry run".to_owned() });
+        }
+        self.platform.apply(now_us, dataplane, step)
+    }
+}

@@ -1,0 +1,230 @@
+//! `ix pcap`: what a running dataplane sees and sends, as a file for Wireshark.
+//!
+//! The dataplane writes into memory that we only read (`ix_dataplane::capture`); the broker makes
+//! that memory, and ends the capture when we have said nothing for some seconds.
+mod files;
+mod format;
+mod remarks;
+
+use crate::control::{CaptureWish, Client, Request, find};
+use crate::ctl::args::CtlArgs;
+use clap::Args;
+use files::Files;
+use format::Entry;
+use ix_dataplane::capture::{CaptureMemory, Captured, RingReader};
+use ix_report::problem::{Problem, Result};
+use remarks::Remarks;
+use serde_json::Value;
+use std::fs::File;
+use std::os::fd::AsFd;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// Help of the command.
+pub const HELP: &str = "Writes the packets that a running dataplane receives and sends to a pcapng \
+    file, which Wireshark and tcpdump open. Comments on packets say what the dataplane knows of \
+    them: why it dropped one, that another elastic thread had received it, that its flow group has \
+    moved. The dataplane waits for nobody: packets that are not read in time are lost, counted, and \
+    named in a comment. Interfaces are the devices, queues the elastic threads. Ends on SIGINT.\n\n\
+    FILTER is made of `host A`, `port N`, `flow A:N` (a peer's address and port), `tcp`, `udp`, \
+    `icmp`, `arp`, `group N`, `thread N`, `drops`, `in`, `out`, joined by `and`, `or`, `not` and \
+    parentheses. It is asked through the operators' socket, and needs the user of `ix run` or \
+    root: a capture shows what others say.\n\n\
+    Examples:\n  \
+    ix pcap -w all.pcapng\n  \
+    ix pcap -w - tcp and port 80 | wireshark -k -i -\n  \
+    ix pcap -w drops.pcapng --count 100 drops\n  \
+    ix pcap -w last.pcapng --ring-files 5 --ring-bytes 100000000 --snaplen 128";
+
+/// Flags of `ix pcap`.
+#[derive(Args, Debug)]
+pub struct PcapArgs {
+    /// The file; `-`: standard output
+    #[arg(short = 'w', long = "write", value_name = "FILE")]
+    pub write: PathBuf,
+    /// Keep so many bytes of each packet
+    #[arg(short = 's', long, value_name = "BYTES", default_value_t = 2048)]
+    pub snaplen: u32,
+    /// End after so many packets
+    #[arg(short = 'c', long, value_name = "N")]
+    pub count: Option<u64>,
+    /// End after so many seconds
+    #[arg(long, value_name = "T")]
+    pub seconds: Option<f64>,
+    /// Write to so many files in turn, the oldest over again: FILE.0, FILE.1, …
+    #[arg(long, value_name = "N", requires = "ring_bytes")]
+    pub ring_files: Option<u32>,
+    /// A file of the ring is full with so many bytes
+    #[arg(long, value_name = "BYTES", requires = "ring_files")]
+    pub ring_bytes: Option<u64>,
+    /// Memory of each elastic thread for packets that are not read yet, bytes
+    #[arg(long, value_name = "BYTES", default_value_t = 8 << 20)]
+    pub buffer: u64,
+    /// Which dataplane
+    #[command(flatten)]
+    pub dataplane: CtlArgs,
+    /// Which packets (default: all)
+    #[arg(value_name = "FILTER", trailing_var_arg = true)]
+    pub filter: Vec<String>,
+}
+
+/// Between two looks at the rings.
+const LOOK: Duration = Duration::from_millis(5);
+/// Packets of several threads are put in order within this time.
+const ORDER_US: u64 = 50_000;
+/// Between two words that we still read.
+const KEEP: Duration = Duration::from_secs(1);
+
+static ENDED: AtomicBool = AtomicBool::new(false);
+
+extern "C" fn note_end(_: i32) {
+    ENDED.store(true, Ordering::Relaxed);
+}
+
+/// Captures until there is enough.
+pub fn main(args: &PcapArgs) -> Result<()> {
+    let pid = std::process::id();
+    let (snaplen, ring_bytes) = (args.snaplen, args.buffer);
+    let wish = CaptureWish { pid, filter: args.filter.join(" "), snaplen, ring_bytes };
+    wish.check().map_err(|why| {
+        Problem::new("cannot capture", why).mend("`ix pcap --help` says what there is")
+    })?;
+    if args.ring_files == Some(0) {
+        return Err(Problem::new("cannot capture", "a ring of no files").mend("say --ring-files 2"));
+    }
+    let mut client = Client::connect(&find(&args.dataplane)?)?;
+    let status = client.ask(&Request::Status)?;
+    let devices = status["devices"].as_array().into_iter().flatten();
+    let devices = devices.map(|name| name.as_str().unwrap_or("?").to_owned()).collect();
+    let ring = (args.ring_files.unwrap_or(0), args.ring_bytes.unwrap_or(0));
+    let files = Files::create(args.write.clone(), ring, devices, args.snaplen)?;
+    let request = Request::Capture { wish };
+    let answer = client.ask(&request)?;
+    catch_end();
+    let memory = open(&answer)?;
+    eprintln!("ix: capturing to {}", args.write.display());
+    let mut session = Session::new(memory, files, args);
+    let outcome = session.run(&mut client, &request);
+    // It may be gone, and the capture with it.
+    let stopped = client.ask(&Request::CaptureStop { pid });
+    outcome?;
+    session.end()?;
+    eprintln!("ix: {} packets captured, {} lost", session.taken, session.lost);
+    stopped.map(drop)
+}
+
+fn open(answer: &Value) -> Result<CaptureMemory> {
+    let path = answer["path"].as_str().unwrap_or_default();
+    let file = File::open(path).map_err(|e| {
+        Problem::new("cannot open the capture", e).mend("ask as root, or as the user of `ix run`")
+    })?;
+    CaptureMemory::open(file.as_fd()).map_err(|e| Problem::new("cannot read the capture", e))
+}
+
+fn catch_end() {
+    for signal in [libc::SIGINT, libc::SIGTERM] {
+        // SAFETY: the handler only stores to an atomic.
+        unsafe { libc::signal(signal, note_end as extern "C" fn(i32) as usize) };
+    }
+}
+
+/// One capture.
+struct Session {
+    readers: Vec<RingReader>,
+    /// Read, and not old enough to be written: an earlier one may come from another thread.
+    waiting: Vec<Captured>,
+    remarks: Remarks,
+    files: Files,
+    /// From the monotonic clock to the time of day, µs.
+    since_1970_us: u64,
+    count: u64,
+    until: Option<Instant>,
+    taken: u64,
+    lost: u64,
+}
+
+impl Session {
+    fn new(memory: CaptureMemory, files: Files, args: &PcapArgs) -> Session {
+        let memory = Arc::new(memory);
+        let reader = |thread| RingReader::new(memory.clone(), thread);
+        let seconds = args.seconds.and_then(|s| Duration::try_from_secs_f64(s).ok());
+        Session {
+            readers: (0..memory.threads()).map(reader).collect(),
+            waiting: Vec::new(),
+            remarks: Remarks::default(),
+            files,
+            since_1970_us: clock_us(libc::CLOCK_REALTIME)
+                .saturating_sub(clock_us(libc::CLOCK_MONOTONIC)),
+            count: args.count.unwrap_or(u64::MAX),
+            until: seconds.and_then(|seconds| Instant::now().checked_add(seconds)),
+            taken: 0,
+            lost: 0,
+        }
+    }
+
+    fn run(&mut self, client: &mut Client, request: &Request) -> Result<()> {
+        let mut keep = Instant::now() + KEEP;
+        while self.taken < self.count && !ENDED.load(Ordering::Relaxed) {
+            if self.until.is_some_and(|until| Instant::now() >= until) {
+                break;
+            }
+            self.read();
+            self.write(clock_us(libc::CLOCK_MONOTONIC).saturating_sub(ORDER_US))?;
+            if Instant::now() >= keep {
+                self.files.flush()?;
+                if client.ask(request).is_err() {
+                    eprintln!("ix: the dataplane is gone");
+                    break;
+                }
+                keep = Instant::now() + KEEP;
+            }
+            std::thread::sleep(LOOK);
+        }
+        Ok(())
+    }
+
+    fn read(&mut self) {
+        for reader in &mut self.readers {
+            self.waiting.extend(reader);
+        }
+    }
+
+    /// Writes what is older than `until_us`, in order.
+    fn write(&mut self, until_us: u64) -> Result<()> {
+        self.waiting.sort_by_key(|packet| packet.mark.time_us);
+        let old = self.waiting.partition_point(|packet| packet.mark.time_us <= until_us);
+        for packet in self.waiting.drain(..old) {
+            if self.taken >= self.count {
+                break;
+            }
+            self.lost += packet.lost_before;
+            self.taken += 1;
+            self.files.write(&Entry {
+                interface: packet.mark.port.into(),
+                time_us: packet.mark.time_us + self.since_1970_us,
+                len: packet.mark.len,
+                bytes: &packet.bytes,
+                sent: packet.mark.sent,
+                queue: packet.thread as u32,
+                comments: &self.remarks.of(&packet),
+            })?;
+        }
+        Ok(())
+    }
+
+    fn end(&mut self) -> Result<()> {
+        self.read();
+        self.write(u64::MAX)?;
+        let now_us = clock_us(libc::CLOCK_MONOTONIC) + self.since_1970_us;
+        self.files.end(now_us, self.taken, self.lost)
+    }
+}
+
+fn clock_us(clock: i32) -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the kernel fills a local; both clocks exist.
+    unsafe { libc::clock_gettime(clock, &mut time) };
+    time.tv_sec as u64 * 1_000_000 + time.tv_nsec as u64 / 1000
+}

@@ -1,0 +1,90 @@
+//! News of one dataplane, gathered by a thread of its own.
+use crate::control::{Client, Found, Query, Request, Topic, View};
+use ix_report::problem::Result;
+use serde_json::Value;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+/// Between two tries to reach a dataplane that is not there.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// Something new.
+pub enum News {
+    /// How the dataplane is now.
+    Look(Box<View>),
+    /// Its TCP connections, or why they cannot be told.
+    Connections(std::result::Result<Value, String>),
+    /// It cannot be reached, and why.
+    Lost(String),
+}
+
+/// The receiving end; its thread ends with it.
+pub struct Feed {
+    news: Receiver<News>,
+    ended: Arc<AtomicBool>,
+    path: std::path::PathBuf,
+    sender: Arc<Mutex<Sender<News>>>,
+}
+
+impl Feed {
+    /// From now on.
+    pub fn start(of: &Found, interval: Duration) -> Feed {
+        let (sender, news) = channel();
+        let (ended, path) = (Arc::new(AtomicBool::new(false)), of.path.clone());
+        let feed = Feed {
+            news,
+            ended: ended.clone(),
+            path: path.clone(),
+            sender: Arc::new(Mutex::new(sender.clone())),
+        };
+        std::thread::spawn(move || {
+            while !ended.load(Relaxed) {
+                let Err(problem) = follow(&path, interval, &sender, &ended) else { return };
+                if sender.send(News::Lost(problem.to_string())).is_err() {
+                    return;
+                }
+                std::thread::sleep(RETRY);
+            }
+        });
+        feed
+    }
+
+    /// What is new, if anything is.
+    pub fn next(&self) -> Option<News> {
+        self.news.try_recv().ok()
+    }
+
+    /// The connections will be among the news.
+    pub fn want_connections(&self, query: Query) {
+        let (path, sender) = (self.path.clone(), self.sender.clone());
+        std::thread::spawn(move || {
+            let ask = || Client::connect(&path)?.ask(&Request::Connections(query));
+            let answer = ask().map_err(|problem| problem.to_string());
+            let sender = sender.lock().unwrap_or_else(PoisonError::into_inner);
+            // Nobody may be there any more to hear it.
+            let _ = sender.send(News::Connections(answer));
+        });
+    }
+}
+
+impl Drop for Feed {
+    fn drop(&mut self) {
+        self.ended.store(true, Relaxed);
+    }
+}
+
+/// Passes snapshots on until nobody wants them (`Ok`) or there are none any more.
+fn follow(path: &Path, interval: Duration, to: &Sender<News>, ended: &AtomicBool) -> Result<()> {
+    let mut client = Client::connect(path)?;
+    let interval_ms = interval.as_millis() as u64;
+    client.ask(&Request::Subscribe { to: Topic::Status, interval_ms })?;
+    loop {
+        let view = View::read(&client.next_snapshot()?)?;
+        if ended.load(Relaxed) || to.send(News::Look(Box::new(view))).is_err() {
+            return Ok(());
+        }
+    }
+}

@@ -1,0 +1,47 @@
+//! Builds the dataplane image and the library for unmodified programs, which the command carries
+//! inside itself (`IX_IMAGE`, `IX_POSIX_LIBRARY`).
+include!("../../dataplane/ix-image/build_image.rs");
+
+/// The folders whose crates the two are made of.
+const ROOMS: [&str; 4] = ["core", "dataplane", "host", "app"];
+
+fn main() {
+    let variable = |name: &str| std::env::var_os(name).expect("cargo sets it");
+    let workspace = PathBuf::from(variable("CARGO_MANIFEST_DIR")).join("../..");
+    for room in ROOMS {
+        for part in std::fs::read_dir(workspace.join(room)).expect("a folder of the workspace") {
+            for what in ["src", "Cargo.toml"] {
+                let path = part.as_ref().expect("a readable folder").path().join(what);
+                println!("cargo::rerun-if-changed={}", path.display());
+            }
+        }
+    }
+    for file in ["Cargo.toml", "Cargo.lock", "rust-toolchain.toml"] {
+        println!("cargo::rerun-if-changed={}", workspace.join(file).display());
+    }
+    println!(
+        "cargo::rerun-if-changed={}",
+        workspace.join("dataplane/ix-image/build_image.rs").display()
+    );
+    println!("cargo::rerun-if-changed=build.rs");
+
+    // TARGET/PROFILE/build/ix-HASH/out: one image and library for all profiles.
+    let out = PathBuf::from(variable("OUT_DIR"));
+    let target = out.ancestors().nth(4).expect("cargo's layout");
+    let (cargo, library_dir) = (variable("CARGO"), target.join("posix"));
+    let built = build_image(&cargo, &workspace, &target.join("image")).and_then(|image| {
+        // With the C library of the program that loads it.
+        build(&cargo, &workspace, &library_dir, "libix-posix", &[])?;
+        Ok((image, library_dir.join(TARGET).join("release/libix_posix.so")))
+    });
+    match built {
+        Ok((image, library)) => {
+            println!("cargo::rustc-env=IX_IMAGE={}", image.display());
+            println!("cargo::rustc-env=IX_POSIX_LIBRARY={}", library.display());
+        }
+        Err(why) => {
+            println!("cargo::error={why}");
+            std::process::exit(1);
+        }
+    }
+}

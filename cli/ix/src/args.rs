@@ -1,0 +1,264 @@
+//! The command line's shape.
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use ix_bench::args::Device;
+use ix_bench::command::BenchCommand;
+use ix_ctl::ctl::args::CtlCommand;
+use ix_report::domain::Domain;
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+const RUN_HELP: &str = "Runs PROGRAM with its own TCP/IP dataplane inside its process.\n\n\
+    Examples:\n  \
+    ix run --nic afxdp:eth1 --addr 10.0.0.2/24 -- ix-echo 64 --port 7\n  \
+    ix run --nic tap:ix0,queues=2 --addr 10.0.0.2/24 --cpus 2,3 -- ix-echo 64\n  \
+    ix run --nic memif:/run/link.memif --addr 10.0.0.2/24 -- ix-echo 64\n  \
+    ix run -c ix.toml -- ix-echo 64\n\n\
+    The configuration file keeps IX's names; flags override it:\n  \
+    host_addr = \"10.0.0.2/24\"\n  gateway_addr = \"10.0.0.1\"\n  \
+    devices = [\"afxdp:eth1\"]\n  cpu = [2, 3]\n  batch = 64\n  \
+    arp = [{ ip = \"10.0.0.9\", mac = \"02:00:00:00:00:09\" }]\n  \
+    [tcp]\n  min_rto_us = 5000\n  congestion = \"cubic\"      # or reno, dctcp\n  \
+    ecn = \"accept\"            # or off, ask, accept-accurate, ask-accurate\n  \
+    [vnic]                     # filters and rates, as `ix ctl filter` and `ix ctl rate` say them\n  \
+    filters = [\"rx ip service 10.0.0.2\", \"tx tcp service 10.0.0.2:80\"]\n  \
+    tx_rate = \"1Gbit\"          # rx_rate, flow_rate\n  \
+    [vnic.queue.1]             # what elastic thread 1's queue holds alone, and its own rates\n  \
+    filters = [\"tx udp service 10.0.0.2:53\"]\n  tx_rate = \"20Mbit\"\n  \
+    [control]                  # who may open the control sockets, by mode and group\n  \
+    group = \"ix\"\n  mode = \"0660\"\n  read_only_mode = \"0666\"\n  metrics = \"127.0.0.1:9464\"";
+
+const DEMO_HELP: &str = "Makes a private link between network namespaces of its own, runs the echo \
+    service on IX and on Linux sockets behind it, and prints rate and latency of both side by \
+    side. Everything it makes dies with it.\n\n\
+    As root the link is a virtual Ethernet pair with AF_XDP; otherwise a TAP device in a user \
+    namespace.";
+
+const DOCTOR_HELP: &str = "Tries what IX needs, for real, in a network namespace of its own, and says \
+    of each thing whether it works, why not, and the command that mends it. Changes nothing.\n\n\
+    Exit status 0 when `ix run` can work with at least one kind of device.";
+
+/// The whole command line.
+#[derive(Parser, Debug)]
+#[command(
+    name = "ix",
+    version,
+    about = "IX, a protected dataplane operating system for latency-critical services",
+    long_about = "IX gives a network service its own TCP/IP dataplane on dedicated hardware \
+        threads: packets are polled from the network card, run through the protocol stack and \
+        handed to the service, and the answers leave, in one run to completion.\n\n\
+        Start with `ix doctor` (what this machine can do) and `ix demo` (the whole tour).",
+    after_help = "Exit status: 0 on success only; 2 for a wrong command line. `ix run` answers \
+        its program's status."
+)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The subcommands.
+#[derive(Subcommand, Debug)]
+pub enum Command {
+    /// Run a program on a dataplane of its own
+    #[command(long_about = RUN_HELP)]
+    Run(RunArgs),
+    /// The whole tour on this machine: a service on IX and on Linux sockets, side by side
+    #[command(long_about = DEMO_HELP)]
+    Demo(DemoArgs),
+    /// Run one benchmark, IX and Linux side by side
+    #[command(subcommand)]
+    Bench(BenchCommand),
+    /// Talk to a running dataplane
+    #[command(subcommand, long_about = ix_ctl::ctl::args::CTL_HELP)]
+    Ctl(CtlCommand),
+    /// Give each dataplane just the resources that its load needs, by a policy
+    #[command(long_about = ix_ctl::cp::HELP)]
+    Cp(ix_ctl::cp::CpArgs),
+    /// Share an interface among several dataplanes and Linux
+    #[command(long_about = crate::share::HELP)]
+    Share(crate::share::ShareArgs),
+    /// Watch a running dataplane, live on the terminal
+    #[command(long_about = ix_ctl::top::HELP)]
+    Top(ix_ctl::top::TopArgs),
+    /// Capture the packets that a running dataplane sees and sends, with what it made of them
+    #[command(long_about = ix_ctl::pcap::HELP)]
+    Pcap(ix_ctl::pcap::PcapArgs),
+    /// Say what this machine can do, what it cannot, why, and what mends it
+    #[command(long_about = DOCTOR_HELP)]
+    Doctor(DoctorArgs),
+    /// Attack the wall from inside a program, with and without it
+    Attack(AttackArgs),
+    /// Put load on a server and measure its latency, from Linux sockets or from a dataplane
+    #[command(disable_help_flag = true)]
+    Load(EchoArgs),
+    /// Run whole hosts in virtual time over a network with seeded faults
+    #[command(disable_help_flag = true)]
+    Sim(SimArgs),
+    /// Play packet scripts (packetdrill's language) against the stack, in virtual time
+    #[command(disable_help_flag = true)]
+    Packets(SimArgs),
+    /// The echo program, as demo and benchmarks run it (also on its own: ix-echo)
+    #[command(disable_help_flag = true, hide = true)]
+    Echo(EchoArgs),
+    /// The key-value server, as benchmarks run it (also on its own: ix-kv)
+    #[command(disable_help_flag = true, hide = true)]
+    Kv(EchoArgs),
+    /// The web server, as benchmarks run it (also on its own: ix-httpd)
+    #[command(disable_help_flag = true, hide = true)]
+    Httpd(EchoArgs),
+    /// The papers' background job, as benchmarks run it (also on its own: ix-background)
+    #[command(disable_help_flag = true, hide = true)]
+    Background(EchoArgs),
+}
+
+/// When a program's socket calls go to IX.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Posix {
+    /// Unless it was written for IX
+    #[default]
+    Auto,
+    /// Always
+    On,
+    /// Never: its sockets are Linux's
+    Off,
+}
+
+/// How dataplane and program come together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Entry {
+    /// Linux starts the program, and the dataplane is put beside it before its first instruction
+    #[default]
+    Planted,
+    /// Linux starts the dataplane, which loads the program: where tracing is not allowed
+    Loading,
+}
+
+/// Flags of `ix run`.
+#[derive(Args, Debug, Default)]
+pub struct RunArgs {
+    /// Configuration file
+    #[arg(short = 'c', long = "config", value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Device: `afxdp:IFNAME[,queues=N]`, `tap:NAME[,queues=N][,offloads=off]` or
+    /// `memif:PATH[,id=N][,role=server|client][,queues=N][,secret=S]`; may be given several times
+    #[arg(long, value_name = "SPEC")]
+    pub nic: Vec<String>,
+    /// Address of the dataplane with its prefix length: `10.0.0.2/24`
+    #[arg(long, value_name = "CIDR")]
+    pub addr: Option<String>,
+    /// Default gateway
+    #[arg(long, value_name = "IP")]
+    pub gateway: Option<String>,
+    /// Hardware threads, one for each elastic thread: `2,4-7`
+    #[arg(long, value_name = "LIST")]
+    pub cpus: Option<String>,
+    /// What keeps the program out of the dataplane's memory (default: pku, which not every machine has)
+    #[arg(long, value_enum)]
+    pub domain: Option<Domain>,
+    /// The way of the dataplane into the program's process
+    #[arg(long, value_enum, default_value_t = Entry::Planted)]
+    pub entry: Entry,
+    /// As whom the program runs with `--domain pku`, a number (default: 65534, nobody)
+    #[arg(long, value_name = "UID")]
+    pub user: Option<u32>,
+    /// A part of the wall to leave out: keys, calls, code, files (for `ix attack`)
+    #[arg(long, hide = true, value_name = "PART")]
+    pub without: Option<String>,
+    /// Whether an unmodified program gets sockets on IX
+    #[arg(long, value_enum, default_value_t = Posix::Auto)]
+    pub posix: Posix,
+    /// Most packets of one cycle (1..=1024)
+    #[arg(long, value_name = "B")]
+    pub batch: Option<usize>,
+    /// Congestion control: cubic, reno or dctcp (default: cubic)
+    #[arg(long, value_name = "NAME")]
+    pub congestion: Option<String>,
+    /// Explicit congestion notification: off, accept (peers that ask), ask, or accept-accurate and
+    /// ask-accurate for accurate ECN, RFC 9768 (default: accept)
+    #[arg(long, value_name = "MODE")]
+    pub ecn: Option<String>,
+    /// Write the dataplane's counters to this file, as JSON, when the program has ended
+    #[arg(long, value_name = "FILE")]
+    pub stats: Option<PathBuf>,
+    /// Where to listen for `ix ctl` (default: /run/ix/PID.sock, or in $XDG_RUNTIME_DIR)
+    #[arg(long, value_name = "PATH")]
+    pub control: Option<PathBuf>,
+    /// Control its threads and clocks by a policy, as `ix cp` does: a TOML file, or one of energy,
+    /// consolidation, minmax
+    #[arg(long, value_name = "FILE")]
+    pub policy: Option<String>,
+    /// Upper bound on how long hardware threads of elastic threads may take to wake, µs; 0: they never
+    /// halt, Linux' idle loop polls on them, which costs other programs nothing, and energy
+    #[arg(long, value_name = "US", conflicts_with = "policy")]
+    pub wake_us: Option<u32>,
+    /// Upper bound on the queueing delay, µs (default: the policy's)
+    #[arg(long, value_name = "US", requires = "policy")]
+    pub slo_us: Option<f64>,
+    /// Serve metrics for Prometheus over HTTP: `ADDRESS:PORT`, or a port of the loopback address
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub metrics: Option<String>,
+    /// The program and its arguments
+    #[arg(last = true, required = true, value_name = "PROGRAM [ARGS]")]
+    pub program: Vec<OsString>,
+}
+
+/// Flags of `ix demo`.
+#[derive(Args, Debug)]
+pub struct DemoArgs {
+    /// Write the results to this file as well, as JSON (`-`: standard output)
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+    /// Length of one measurement
+    #[arg(long, value_name = "T", default_value_t = 0.4)]
+    pub seconds: f64,
+    /// Measurements of each point; the medians are printed
+    #[arg(long, value_name = "N", default_value_t = 5)]
+    pub runs: usize,
+    /// Device (default: afxdp as root, tap otherwise)
+    #[arg(long, value_enum)]
+    pub device: Option<Device>,
+}
+
+/// Flags of `ix attack`.
+#[derive(Args, Debug)]
+pub struct AttackArgs {
+    /// Print JSON: a row an attack
+    #[arg(long)]
+    pub json: bool,
+    /// Not the wall, but what keeps tenants of a shared interface apart (needs no protection keys)
+    #[arg(long)]
+    pub vnic: bool,
+    /// Random system calls that the fuzzer makes
+    #[arg(long, default_value_t = 20_000)]
+    pub fuzz: u32,
+    /// Seed of the fuzzer
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// The way of the dataplane into the process that attacks it (default: one after the other)
+    #[arg(long, value_enum)]
+    pub entry: Option<Entry>,
+}
+
+/// Flags of `ix doctor`.
+#[derive(Args, Debug)]
+pub struct DoctorArgs {
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Arguments of a program that ix carries inside itself and that reads them itself.
+#[derive(Args, Debug)]
+pub struct EchoArgs {
+    /// Passed on
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    pub args: Vec<OsString>,
+}
+
+/// Arguments of the simulator and of the player of scripts, which read them themselves.
+#[derive(Args, Debug)]
+pub struct SimArgs {
+    /// Passed on
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    pub args: Vec<OsString>,
+}

@@ -1,0 +1,243 @@
+//! `ix attack`: attacks on the dataplane from inside a program that runs on it, each with its positive
+//! control: the same attack without the wall, which must succeed there. All the while the dataplane serves
+//! a client ([`client`]), which must not miss an answer.
+mod client;
+mod peer;
+
+use crate::args::{AttackArgs, Entry};
+use client::{Client, LINK, OWN, PREFIX, Served};
+use ix_report::problem::{Problem, Result};
+use ix_report::wall::{attacker, has_keys};
+use ix_testbed::Namespace;
+use peer::Peer;
+use serde_json::{Value, json};
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+/// Parts of the wall that are left out in turn, to show what each of them stops. What none of them stops
+/// alone is made without any wall.
+const PARTS: [&str; 4] = ["keys", "calls", "code", "files"];
+
+/// What became of one attack.
+struct Row {
+    attack: String,
+    succeeded: bool,
+    detail: String,
+    /// Requests of the client that were answered since the row before.
+    served: u64,
+}
+
+/// How a program with all its attacks ended.
+struct Outcome {
+    rows: Vec<Row>,
+    client: Served,
+}
+
+/// Runs all of them behind the wall and without it, for each way into a process.
+pub fn main(args: &AttackArgs) -> Result<()> {
+    if args.vnic {
+        return crate::attack_vnic::main(args.json);
+    }
+    has_keys()?;
+    let attacker = attacker()?;
+    let entries = args.entry.map_or(vec![Entry::Planted, Entry::Loading], |entry| vec![entry]);
+    let mut reports = Vec::new();
+    for entry in entries {
+        reports.push(attack(args, &attacker, entry)?);
+    }
+    show(args, &reports);
+    reports.iter().try_for_each(judge)
+}
+
+/// What came of all attacks on a program that came to be in one way.
+struct Report {
+    entry: &'static str,
+    rows: Vec<Value>,
+    client: Served,
+    /// Each attack has a control, and no control is of another attack.
+    complete: bool,
+}
+
+fn attack(args: &AttackArgs, attacker: &Path, entry: Entry) -> Result<Report> {
+    let entry = match entry {
+        Entry::Planted => "planted",
+        Entry::Loading => "loading",
+    };
+    let Outcome { rows: walled, client } = run(args, attacker, entry, "pku", None)?;
+    let mut control = Vec::new();
+    for part in PARTS {
+        let rows = run(args, attacker, entry, "pku", Some(part))?.rows;
+        control.extend(rows.into_iter().map(|row| (part, row)));
+    }
+    let rows = run(args, attacker, entry, "none", None)?.rows;
+    control.extend(rows.into_iter().map(|row| ("wall", row)));
+    let row = |row: &Row| {
+        let open = control.iter().find(|(_, other)| other.attack == row.attack);
+        json!({
+            "attack": row.attack,
+            "entry": entry,
+            "refused": !row.succeeded,
+            "detail": row.detail,
+            "client_answers": row.served,
+            "control_without": open.map(|(part, _)| *part),
+            "control_succeeds": open.is_some_and(|(_, other)| other.succeeded),
+            "control_detail": open.map(|(_, other)| other.detail.clone()),
+        })
+    };
+    let complete = !walled.is_empty() && control.len() == walled.len();
+    Ok(Report { entry, rows: walled.iter().map(row).collect(), client, complete })
+}
+
+/// Whether the wall holds, and who is behind it was served.
+fn judge(report: &Report) -> Result<()> {
+    let Report { rows, client, .. } = report;
+    if !report.complete {
+        return Err(Problem::new("attacks are missing", "a program ended before it had made all"));
+    }
+    let good = |row: &&Value| row["refused"] == true && row["control_succeeds"] == true;
+    let failures = rows.len() - rows.iter().filter(good).count();
+    if failures > 0 {
+        let why = format!("{failures} were not refused, or did not succeed without the wall");
+        return Err(Problem::new("the wall does not hold", why));
+    }
+    if client.lost > 0 || rows.iter().any(|row| row["client_answers"] == 0) {
+        let why = format!("the client lost {} answers: {}", client.lost, client.why);
+        return Err(Problem::new("the wall holds, but who is behind it is not served", why));
+    }
+    Ok(())
+}
+
+fn show(args: &AttackArgs, reports: &[Report]) {
+    if !args.json {
+        return reports.iter().for_each(print);
+    }
+    let client = |report: &Report| {
+        let Served { answered, lost, longest_ms, why } = &report.client;
+        json!({
+            "entry": report.entry,
+            "answered": answered,
+            "lost": lost,
+            "why": why,
+            "longest_ms": longest_ms,
+        })
+    };
+    let clients: Vec<_> = reports.iter().map(client).collect();
+    let rows: Vec<_> = reports.iter().flat_map(|report| &report.rows).collect();
+    println!("{:#}", json!({ "bench": "attack", "clients": clients, "rows": rows }));
+}
+
+fn print(report: &Report) {
+    let Report { entry, rows, .. } = report;
+    println!("from inside a program on a dataplane, --entry {entry}:");
+    for row in rows {
+        let text = |key: &str| row[key].as_str().unwrap_or("").to_owned();
+        let verdict = if row["refused"] == true { "refused" } else { "SUCCEEDED" };
+        let control = if row["control_succeeds"] == true { "succeeds" } else { "REFUSED" };
+        println!(
+            "{:<48} {verdict:<9} ({}; client served {} times); without the {}: {control} ({})",
+            text("attack"),
+            text("detail"),
+            row["client_answers"],
+            text("control_without"),
+            text("control_detail")
+        );
+    }
+    let (refused, all) = (rows.iter().filter(|row| row["refused"] == true).count(), rows.len());
+    let controls = rows.iter().filter(|row| row["control_succeeds"] == true).count();
+    println!("{refused} of {all} attacks refused; {controls} succeed without what stops them");
+    let Served { answered, lost, longest_ms, why } = &report.client;
+    let why = if why.is_empty() { String::new() } else { format!(" ({why})") };
+    println!(
+        "another client, all the while: {answered} requests answered, {lost} not{why}; the slowest \
+         took {longest_ms} ms"
+    );
+}
+
+/// One program that makes all attacks, on a dataplane of its own.
+fn run(
+    args: &AttackArgs,
+    attacker: &Path,
+    entry: &str,
+    domain: &str,
+    without: Option<&str>,
+) -> Result<Outcome> {
+    let what = || match without {
+        Some(part) => format!("cannot attack a wall without {part}"),
+        None => format!("cannot attack with --domain {domain} --entry {entry}"),
+    };
+    let problem = |e: &dyn std::fmt::Display| Problem::new(what(), e);
+    let ix = std::env::current_exe().map_err(|e| problem(&e))?;
+    let image = ImageFile::new().map_err(|e| problem(&e))?;
+    let namespace = Namespace::new().map_err(|e| problem(&e).mend("run it as root"))?;
+    let link = std::env::temp_dir().join(format!("ix-attack-{}.memif", std::process::id()));
+    let mut child = namespace
+        .command(&ix, None)
+        .args(["run", "--domain", domain, "--entry", entry, "--posix", "off", "--user", "65534"])
+        .args(without.iter().flat_map(|part| ["--without", part]))
+        .arg("--addr")
+        .arg(format!("{OWN}/{PREFIX}"))
+        .args(["--cpus", "0", "--nic", &format!("tap:{LINK}"), "--nic"])
+        .arg(format!("memif:{},role=server", link.display()))
+        .arg("--")
+        .arg(attacker)
+        .args([args.fuzz.to_string(), args.seed.to_string()])
+        .arg(&image.0)
+        .args(without.or((domain == "none").then_some("none")))
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .map_err(|e| problem(&e))?;
+    let client = Client::start(namespace).map_err(|e| problem(&e));
+    let output = child.stdout.take().map(BufReader::new);
+    let mut rows = Vec::new();
+    let mut said = String::new();
+    let mut _peer = None;
+    for line in output.into_iter().flat_map(BufRead::lines).map_while(std::io::Result::ok) {
+        let words: Vec<&str> = line.split('\t').collect();
+        match (words.as_slice(), &client) {
+            ([name, verdict, detail, served], _) => rows.push(Row {
+                attack: (*name).to_owned(),
+                succeeded: *verdict == "succeeded",
+                detail: (*detail).to_owned(),
+                served: served.parse().unwrap_or(0),
+            }),
+            (["!flood", on], Ok(client)) => client.flood(*on == "1"),
+            (["!streams", on], Ok(client)) => client.stream(*on == "1"),
+            (["!peer", _], _) => match Peer::start(&link) {
+                Ok(peer) => _peer = Some(peer),
+                // The attacks on its memory will fail.
+                Err(e) => eprintln!("ix: no peer for a memif: {e}"),
+            },
+            _ => said = line,
+        }
+    }
+    let status = child.wait().map_err(|e| problem(&e))?;
+    let client = client?.finish();
+    if !status.success() {
+        let last =
+            rows.last().map_or(String::new(), |row| format!("{}: {}", row.attack, row.detail));
+        return Err(problem(&format!("the program ended with {status}; it said {last}{said}")));
+    }
+    Ok(Outcome { rows, client })
+}
+
+/// The dataplane's code, where a program that runs as another user can read it.
+struct ImageFile(PathBuf);
+
+impl ImageFile {
+    fn new() -> std::io::Result<ImageFile> {
+        use std::os::unix::fs::PermissionsExt;
+        let name = format!("ix-attack-image-{}", std::process::id());
+        let file = ImageFile(std::env::temp_dir().join(name));
+        std::fs::write(&file.0, crate::broker::image_bytes())?;
+        std::fs::set_permissions(&file.0, std::fs::Permissions::from_mode(0o644))?;
+        Ok(file)
+    }
+}
+
+impl Drop for ImageFile {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}

@@ -1,0 +1,109 @@
+//! `ix doctor`: what this machine can do, tried for real.
+mod host;
+mod network;
+pub(crate) mod wall;
+
+use crate::args::DoctorArgs;
+use ix_report::machine::Machine;
+use ix_report::problem::{Problem, Result};
+use serde_json::{Value, json};
+
+/// How a thing is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// It works.
+    Ok,
+    /// It works with a loss that the reason names.
+    Limited,
+    /// It does not work.
+    Missing,
+}
+
+impl State {
+    fn name(self) -> &'static str {
+        match self {
+            State::Ok => "ok",
+            State::Limited => "limited",
+            State::Missing => "missing",
+        }
+    }
+}
+
+/// One thing that was tried.
+#[derive(Clone, Debug)]
+pub struct Check {
+    /// Its stable name.
+    pub name: &'static str,
+    /// How it is.
+    pub state: State,
+    /// What was found, or why not.
+    pub why: String,
+    /// The command that mends it; empty where there is nothing to mend or nothing mends it.
+    pub mend: String,
+}
+
+impl Check {
+    fn new(name: &'static str, state: State, why: impl Into<String>) -> Check {
+        Check { name, state, why: why.into(), mend: String::new() }
+    }
+
+    fn ok(name: &'static str, why: impl Into<String>) -> Check {
+        Check::new(name, State::Ok, why)
+    }
+
+    fn limited(name: &'static str, why: impl Into<String>) -> Check {
+        Check::new(name, State::Limited, why)
+    }
+
+    fn missing(name: &'static str, why: impl Into<String>) -> Check {
+        Check::new(name, State::Missing, why)
+    }
+
+    fn mend(mut self, mend: impl Into<String>) -> Check {
+        self.mend = mend.into();
+        self
+    }
+
+    fn to_json(&self) -> Value {
+        json!({
+            "name": self.name,
+            "state": self.state.name(),
+            "why": self.why,
+            "mend": self.mend,
+        })
+    }
+}
+
+/// Tries everything and prints what was found.
+pub fn main(args: &DoctorArgs) -> Result<()> {
+    let mut checks = host::checks();
+    checks.push(network::user_namespaces());
+    checks.extend(network::checks());
+    let state = |name: &str| checks.iter().find(|c| c.name == name).map(|c| c.state);
+    let works = ["tap", "afxdp"].iter().any(|name| state(name) != Some(State::Missing))
+        && ["fsgsbase", "planting", "run"].iter().all(|name| state(name) != Some(State::Missing));
+    if args.json {
+        let list: Vec<_> = checks.iter().map(Check::to_json).collect();
+        let machine = Machine::read().to_json();
+        println!("{:#}", json!({ "machine": machine, "works": works, "checks": list }));
+    } else {
+        print(&checks);
+    }
+    if works {
+        return Ok(());
+    }
+    let missing = checks.iter().filter(|c| c.state == State::Missing).map(|c| c.name);
+    let why = format!("missing: {}", missing.collect::<Vec<_>>().join(", "));
+    Err(Problem::new("`ix run` cannot work here", why).mend("see the list above"))
+}
+
+fn print(checks: &[Check]) {
+    println!("{}\n", Machine::read().summary());
+    let width = checks.iter().map(|c| c.name.len()).max().unwrap_or(0);
+    for check in checks {
+        println!("{:<7}  {:<width$}  {}", check.state.name(), check.name, check.why);
+        if !check.mend.is_empty() {
+            println!("{:<7}  {:<width$}  → {}", "", "", check.mend);
+        }
+    }
+}

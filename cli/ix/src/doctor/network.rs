@@ -1,0 +1,187 @@
+//! Namespaces, TAP and AF_XDP, each opened for real in a network namespace of its own.
+use super::{Check, State};
+use ix_bench::lab::can_open_tap;
+use ix_mem::{PacketMemory, Pool, Sizes};
+use ix_nic::{DeviceSpec, OpenOptions, OpenedDevice, RingSizes, Steering};
+use ix_report::machine::read;
+use ix_testbed::{Namespace, VethEnd};
+
+const NEAR: &str = "ix-doctor0";
+const FAR: &str = "ix-doctor1";
+const AS_ROOT: &str = "run it as root: sudo ix doctor";
+const TRIAL_FRAMES: usize = 1024;
+
+/// Whether somebody without root could have a private link.
+pub(super) fn user_namespaces() -> Check {
+    match ix_testbed::try_user_namespace() {
+        Ok(()) => Check::ok("userns", "`ix demo` and `ix bench` work without root, with tap"),
+        Err(e) => {
+            let limit = read("/proc/sys/user/max_user_namespaces");
+            let mend = match limit.as_str() {
+                "0" => "sysctl user.max_user_namespaces=10000",
+                _ => {
+                    "sysctl kernel.unprivileged_userns_clone=1 \
+                      kernel.apparmor_restrict_unprivileged_userns=0"
+                }
+            };
+            Check::limited("userns", format!("{e}: private links need root")).mend(mend)
+        }
+    }
+}
+
+/// Must come before the process has a second thread: without root it moves into a user namespace.
+pub(super) fn checks() -> Vec<Check> {
+    let mut checks = vec![interfaces(), memif()];
+    // SAFETY: cannot fail and touches no memory.
+    let root = unsafe { libc::geteuid() } == 0;
+    let namespace = if root { Ok(()) } else { ix_testbed::enter_user_namespace() };
+    match namespace.and_then(|()| Namespace::new()) {
+        Err(e) => {
+            for name in ["tap", "steering", "run", "afxdp"] {
+                checks.push(Check::missing(name, format!("not tried: {e}")).mend(AS_ROOT));
+            }
+        }
+        Ok(namespace) => {
+            checks.extend(tap(&namespace, root));
+            checks.push(run(&namespace));
+            checks.extend(afxdp(&namespace));
+        }
+    }
+    checks
+}
+
+/// The interfaces that a dataplane could have.
+fn interfaces() -> Check {
+    let list = || {
+        let here = Namespace::current()?;
+        let links = here.links()?;
+        let describe = |name: &str| {
+            let driver = here.driver(name).unwrap_or_else(|_| "no driver".to_owned());
+            let queues = here.channels(name).map_or(1, |c| c.rx.max(c.combined).max(1));
+            let interface = ix_nic::netdev::Interface::new(name);
+            let rss = interface.ok().and_then(|interface| interface.rss());
+            let table = match rss {
+                Some(rss) => format!("redirection table of {} entries", rss.table.len()),
+                None => "no redirection table: flow groups are steered in software".to_owned(),
+            };
+            format!("{name} ({driver}, {queues} queues, {table})")
+        };
+        let names = links.iter().filter(|link| link.name != "lo");
+        Ok(names.map(|link| describe(&link.name)).collect::<Vec<_>>())
+    };
+    match list() {
+        Ok(names) if names.is_empty() => Check::limited("interfaces", "none but loopback"),
+        Ok(names) => Check::ok("interfaces", names.join(", ")),
+        Err(e) => Check::limited("interfaces", ix_testbed::Error::to_string(&e)),
+    }
+}
+
+/// Memory that can be shared with another process, which is all that a memif takes.
+fn memif() -> Check {
+    let sizes = Sizes { rx_frames: TRIAL_FRAMES, tx_frames: TRIAL_FRAMES, arena_bytes: 0 };
+    match ix_mem::memory_fd(sizes) {
+        Ok(_) => Check::ok("memif", "memory can be shared with another process on this machine"),
+        Err(e) => Check::missing("memif", e.to_string()),
+    }
+}
+
+fn tap(namespace: &Namespace, root: bool) -> Vec<Check> {
+    let without = |check| vec![check, Check::missing("steering", "not tried: there is no tap")];
+    if let Err(problem) = can_open_tap() {
+        return without(Check::missing("tap", problem.reason()).mend(problem.what_mends()));
+    }
+    let opened = match open(namespace, "tap:ix-doctor,queues=2") {
+        Err(why) => return without(Check::missing("tap", why)),
+        Ok(opened) => opened,
+    };
+    let steering = if opened.info.steering == Steering::Table {
+        Check::ok("steering", "TAP queues follow our redirection table")
+    } else {
+        let mend = if root { "" } else { AS_ROOT };
+        Check::limited("steering", opened.info.mode.clone()).mend(mend)
+    };
+    let place = if root { "" } else { " inside a user namespace, so for demo and benchmarks" };
+    vec![Check::ok("tap", format!("a device with two queues could be opened{place}")), steering]
+}
+
+/// `/bin/true` on a dataplane, with everything that belongs to it.
+fn run(namespace: &Namespace) -> Check {
+    let Ok(ix) = std::env::current_exe() else {
+        return Check::missing("run", "cannot find this command's own file");
+    };
+    let mut command = namespace.command(ix, None);
+    command.args(["run", "--domain", "none", "--nic", "tap:ix-doctor", "--addr", "10.65.0.2/24"]);
+    command.args(["--", "/bin/true"]);
+    match command.output() {
+        Ok(output) if output.status.success() => {
+            Check::ok("run", "a program ran with the dataplane in its process")
+        }
+        Ok(output) => {
+            let errors = String::from_utf8_lossy(&output.stderr);
+            let last = errors.lines().last().unwrap_or("it said nothing").to_owned();
+            Check::missing("run", last.trim_start_matches("ix: "))
+        }
+        Err(e) => Check::missing("run", e.to_string()),
+    }
+}
+
+/// A virtual Ethernet pair, and a socket on it in every mode there is.
+fn afxdp(namespace: &Namespace) -> Vec<Check> {
+    let pair = namespace
+        .add_veth(&VethEnd::new(NEAR), namespace, &VethEnd::new(FAR))
+        .and_then(|()| namespace.set_up(NEAR, true))
+        .and_then(|()| namespace.set_up(FAR, true));
+    if let Err(e) = pair {
+        return vec![Check::missing("afxdp", e.to_string()).mend("modprobe veth")];
+    }
+    let tries = [
+        ("copy", "afxdp-native", "the driver runs our program before Linux sees a packet"),
+        ("generic", "afxdp-generic", "works on any interface, more slowly"),
+        ("zerocopy", "afxdp-zerocopy", "the device works in our memory"),
+    ];
+    let results: Vec<_> = tries
+        .into_iter()
+        .map(|(mode, name, meaning)| (name, meaning, bind(namespace, mode)))
+        .collect();
+    let summary = match results.iter().find(|(_, _, result)| result.is_ok()) {
+        Some((_, _, Ok(mode))) => Check::ok("afxdp", format!("on veth: {mode}")),
+        _ => {
+            let why = results.iter().find_map(|(_, _, r)| r.clone().err()).unwrap_or_default();
+            Check::missing("afxdp", why).mend(AS_ROOT)
+        }
+    };
+    let some_work = summary.state != State::Missing;
+    let each = results.into_iter().map(|(name, meaning, result)| match result {
+        Ok(_) => Check::ok(name, meaning),
+        Err(why) if some_work && name == "afxdp-zerocopy" => {
+            let why = format!("not on veth ({why}); depends on the network card's driver");
+            Check::limited(name, why)
+        }
+        Err(why) => Check::missing(name, why),
+    });
+    std::iter::once(summary).chain(each).collect()
+}
+
+fn open(namespace: &Namespace, spec: &str) -> Result<OpenedDevice, String> {
+    let spec: DeviceSpec = spec.parse().map_err(|e| format!("{e}"))?;
+    let options = OpenOptions {
+        addresses: vec![ix_wire::IpAddr::v4([10, 65, 0, 2])],
+        ..OpenOptions::default()
+    };
+    namespace.run(|| ix_nic::open(&spec, &options)).map_err(|e| e.to_string())
+}
+
+/// Opens a socket in one mode, binds it with memory of ours, and lets packets in.
+fn bind(namespace: &Namespace, mode: &str) -> Result<String, String> {
+    let mut opened = open(namespace, &format!("afxdp:{NEAR},mode={mode}"))?;
+    let sizes = Sizes { rx_frames: TRIAL_FRAMES, tx_frames: TRIAL_FRAMES, arena_bytes: 0 };
+    let memory = PacketMemory::new(sizes).map_err(|e| e.to_string())?;
+    // SAFETY: this is the only pool over this memory.
+    let mut pool = unsafe { Pool::new(memory.rx_frames()) };
+    let fd = opened.queue_fds.pop().ok_or("no queue")?;
+    let rings = RingSizes { rx: 256, fill: 512, tx: 256 };
+    let nic = ix_nic::attach(&opened.info, 0, fd, &memory, &mut pool, rings)
+        .map_err(|e| e.to_string())?;
+    opened.finish(0).map_err(|e| e.to_string())?;
+    Ok(nic.info().mode.clone())
+}

@@ -1,0 +1,229 @@
+//! The library that gives unmodified programs sockets on IX, and when they get it.
+use crate::args::Posix;
+use crate::settings::Settings;
+use ix_launch::{ReservedFds, memfd};
+use ix_report::problem::{Problem, Result, STATUS_NOT_EXECUTABLE};
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+/// The library, as the dynamic loader reads it.
+static LIBRARY: &[u8] = include_bytes!(env!("IX_POSIX_LIBRARY"));
+
+/// Most of a program that is read to see what it is: its headers, and its notes behind them.
+const HEAD_BYTES: u64 = 64 << 10;
+/// Elastic threads that the library uses at most (`libix-posix/src/lane.rs`).
+const LANES_MAX: usize = 64;
+
+/// What makes a program load the library.
+#[derive(Default)]
+pub struct Preload {
+    /// Variables of its environment.
+    pub env: Vec<(OsString, OsString)>,
+    /// Descriptors that it inherits under these numbers.
+    pub inherited: Vec<OwnedFd>,
+}
+
+impl Preload {
+    /// Whether the program is an unmodified one, whose dataplane begins when it first needs it.
+    pub fn is_wanted(&self) -> bool {
+        !self.env.is_empty()
+    }
+}
+
+/// What a program's file says about itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Program {
+    /// It calls IX itself.
+    Native,
+    /// It is loaded by the dynamic loader.
+    Dynamic,
+    /// It is not.
+    Static,
+    /// Made for another machine.
+    Foreign,
+    /// No ELF file that can be read: the kernel will say what it thinks of it.
+    Unknown,
+}
+
+/// Decides for a program, and prepares what it takes.
+///
+/// `walled`: behind the wall the dataplane's descriptors are there before the library is loaded, and its
+/// own is none of them.
+pub fn preload(how: Posix, program: &Path, settings: &Settings, walled: bool) -> Result<Preload> {
+    let kind = look_at(program);
+    let name = program.display();
+    let wanted = match (how, kind) {
+        (_, Program::Foreign) => {
+            return Err(Problem::new(format!("cannot run {name}"), "not made for x86-64")
+                .mend("build it for this machine")
+                .with_status(STATUS_NOT_EXECUTABLE));
+        }
+        (Posix::Off, _) | (Posix::Auto, Program::Native | Program::Unknown) => false,
+        (Posix::Auto | Posix::On, Program::Static) => {
+            let why = "it is linked statically: nothing can stand in front of its calls";
+            let problem = Problem::new(format!("cannot run {name} with sockets on IX"), why)
+                .mend("link it dynamically, or say --posix off: its sockets are Linux's then")
+                .with_status(STATUS_NOT_EXECUTABLE);
+            return Err(problem);
+        }
+        (Posix::Auto, Program::Dynamic) | (Posix::On, _) => true,
+    };
+    if !wanted {
+        return Ok(Preload::default());
+    }
+    refuse_other_identity(program)?;
+    let threads = settings.cpus().len();
+    if threads > LANES_MAX {
+        let why = format!("unmodified programs use at most {LANES_MAX}");
+        let what = format!("cannot run {name} on {threads} elastic threads");
+        return Err(Problem::new(what, why).mend("name fewer hardware threads with --cpus"));
+    }
+    prepare(settings, walled)
+        .map_err(|e| Problem::new("cannot hand over the library for sockets", e))
+}
+
+/// The dynamic loader passes over preloaded libraries when a program changes its user.
+fn refuse_other_identity(program: &Path) -> Result<()> {
+    let Ok(metadata) = program.metadata() else { return Ok(()) };
+    // SAFETY: no arguments.
+    let (user, group) = unsafe { (libc::geteuid(), libc::getegid()) };
+    let other_user = metadata.mode() & libc::S_ISUID != 0 && metadata.uid() != user;
+    let other_group = metadata.mode() & libc::S_ISGID != 0 && metadata.gid() != group;
+    if !other_user && !other_group {
+        return Ok(());
+    }
+    let why = "it is set-uid or set-gid, and such programs load no other libraries";
+    Err(Problem::new(format!("cannot run {} with sockets on IX", program.display()), why)
+        .mend("run it as its owner, or say --posix off: its sockets are Linux's then")
+        .with_status(STATUS_NOT_EXECUTABLE))
+}
+
+fn prepare(settings: &Settings, walled: bool) -> std::io::Result<Preload> {
+    let mut file = File::from(memfd(c"libix-posix.so")?);
+    file.write_all(LIBRARY)?;
+    // Under the number that it will have in the program, which closes it.
+    let reserved = ReservedFds::of_this_process()?;
+    let fd = if walled { reserved.copy_below(file.as_fd()) } else { reserved.copy(file.as_fd()) }?;
+    let number = fd.as_raw_fd();
+    let mut libraries = OsString::from(format!("/proc/self/fd/{number}"));
+    if let Some(others) = std::env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()) {
+        libraries.push(":");
+        libraries.push(others);
+    }
+    let addresses = settings.networks().join(",");
+    let gateway = settings.gateway().unwrap_or_default();
+    let (base, congestion) = (reserved.base(), settings.congestion());
+    let interfaces = settings.interfaces().join(",");
+    let told = format!("{addresses};{gateway};{number};{base};{congestion};{interfaces}");
+    let env = vec![("LD_PRELOAD".into(), libraries), ("IX_POSIX".into(), told.into())];
+    Ok(Preload { env, inherited: vec![fd] })
+}
+
+fn look_at(program: &Path) -> Program {
+    let mut head = Vec::new();
+    let read = File::open(program).and_then(|file| file.take(HEAD_BYTES).read_to_end(&mut head));
+    match read {
+        // The kernel runs its interpreter, with the same environment.
+        Ok(_) if head.starts_with(b"#!") => {
+            interpreter(&head).map_or(Program::Unknown, |program| {
+                let mut head = Vec::new();
+                let read =
+                    File::open(program).and_then(|f| f.take(HEAD_BYTES).read_to_end(&mut head));
+                read.ok().and_then(|_| judge(&head)).unwrap_or(Program::Unknown)
+            })
+        }
+        Ok(_) => judge(&head).unwrap_or(Program::Unknown),
+        Err(_) => Program::Unknown,
+    }
+}
+
+/// The first word of a script's first line, behind `#!`.
+fn interpreter(script: &[u8]) -> Option<&Path> {
+    let line = script.get(2..)?.split(|byte| *byte == b'\n').next()?;
+    let word = line.split(u8::is_ascii_whitespace).find(|word| !word.is_empty())?;
+    Some(Path::new(OsStr::from_bytes(word)))
+}
+
+/// Judges by an ELF file's program headers.
+fn judge(file: &[u8]) -> Option<Program> {
+    const PT_INTERP: u32 = 3;
+    const PT_NOTE: u32 = 4;
+    let u16_at = |at: usize| Some(u16::from_le_bytes(file.get(at..at + 2)?.try_into().ok()?));
+    let u32_at = |at: usize| Some(u32::from_le_bytes(file.get(at..at + 4)?.try_into().ok()?));
+    let u64_at = |at: usize| Some(u64::from_le_bytes(file.get(at..at + 8)?.try_into().ok()?));
+    if file.get(..4)? != b"\x7fELF" {
+        return None;
+    }
+    if file.get(4..6)? != b"\x02\x01" || u16_at(18)? != 62 {
+        return Some(Program::Foreign);
+    }
+    let (table, size, count) = (u64_at(32)? as usize, u16_at(54)? as usize, u16_at(56)? as usize);
+    let mut dynamic = false;
+    for header in (0..count).map(|n| table.saturating_add(n * size)) {
+        match u32_at(header)? {
+            PT_INTERP => dynamic = true,
+            PT_NOTE => {
+                let (at, len) = (u64_at(header + 8)? as usize, u64_at(header + 32)? as usize);
+                let notes = file.get(at..at.saturating_add(len)).unwrap_or_default();
+                if has_note(notes) {
+                    return Some(Program::Native);
+                }
+            }
+            _ => {}
+        }
+    }
+    Some(if dynamic { Program::Dynamic } else { Program::Static })
+}
+
+/// Whether libix has left its note (`libix::raw`).
+fn has_note(mut notes: &[u8]) -> bool {
+    while let Some(head) = notes.get(..12) {
+        let word =
+            |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
+        let (name, text) = (word(0) as usize, word(4) as usize);
+        if notes.get(12..12 + name) == Some(b"IX\0") {
+            return true;
+        }
+        let whole = 12 + name.next_multiple_of(4) + text.next_multiple_of(4);
+        notes = notes.get(whole..).unwrap_or_default();
+    }
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn programs_say_what_they_are() {
+        assert_eq!(look_at(Path::new("/bin/sh")), Program::Dynamic);
+        assert_eq!(look_at(Path::new("/etc/passwd")), Program::Unknown);
+        assert_eq!(look_at(Path::new("/no/such")), Program::Unknown);
+        for (script, expected) in [
+            (&b"#!/bin/sh -e\nexit 0\n"[..], Program::Dynamic),
+            (b"#! /bin/sh", Program::Dynamic),
+            (b"#!/no/such\n", Program::Unknown),
+            (b"#!\n", Program::Unknown),
+        ] {
+            let path = std::env::temp_dir().join(format!("ix-script-{}", std::process::id()));
+            std::fs::write(&path, script).expect("a file");
+            assert_eq!(look_at(&path), expected);
+            std::fs::remove_file(path).expect("its end");
+        }
+    }
+
+    #[test]
+    fn a_damaged_file_is_unknown_or_judged_by_what_is_there() {
+        let file = std::fs::read("/bin/sh").expect("a shell");
+        for len in [0, 5, 63, 64, 100, 400] {
+            let _ = judge(&file[..len]);
+        }
+        assert_eq!(judge(&file[..64]), None);
+        assert!(!has_note(&[0xff; 64]));
+    }
+}

@@ -1,0 +1,717 @@
+//! Unmodified programs on IX: an epoll server in C, the corner cases of the socket API beside Linux,
+//! Debian's memcached, `curl` and `ab`.
+
+use crate::support;
+use crate::support::process::Process;
+use crate::support::{Bed, CLIENT, Nic, PATIENCE, PREFIX, SERVICE, Service, connect_to};
+use ix_testbed::Namespace;
+use std::ffi::OsStr;
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddrV4, TcpStream, UdpSocket};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::time::Duration;
+
+/// Where the peer of the corner cases listens.
+const PEER_PORT: u16 = 9999;
+/// memcached's port.
+const MEMCACHED: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 88, 0, 2), 11211);
+
+/// Compiles one of the programs in `app/libix-posix/tests/programs`; `None`, said loudly, where
+/// there is no C compiler.
+fn compile(test: &str, name: &str) -> Option<PathBuf> {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../app/libix-posix/tests/programs");
+    let program = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{test}-{name}"));
+    let source = format!("{folder}/{name}.c");
+    let mut cc = Command::new("cc");
+    cc.args(["-O1", "-w", "-pthread", "-o"]).arg(&program).arg(&source);
+    match cc.status() {
+        Ok(status) => {
+            assert!(status.success(), "{source} does not compile");
+            Some(program)
+        }
+        Err(_) => {
+            eprintln!("SKIPPED {test}: no C compiler; apt-get install gcc libc6-dev");
+            None
+        }
+    }
+}
+
+/// Runs a client in a namespace; `None`, said loudly, where it is not installed.
+fn client(test: &str, at: &Namespace, package: &str, words: &[&str]) -> Option<Output> {
+    match at.command(words[0], None).args(&words[1..]).output() {
+        Ok(output) => Some(output),
+        Err(_) => {
+            eprintln!("SKIPPED {test}: no {}; apt-get install {package}", words[0]);
+            None
+        }
+    }
+}
+
+fn text(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
+}
+
+#[test]
+fn an_epoll_server_serves_ix_and_linux() {
+    let test = "an_epoll_server_serves_ix_and_linux";
+    let Some(program) = compile(test, "echo") else { return };
+    for nic in Nic::ALL {
+        let Some(bed) = Bed::new(test, nic, 1) else { return };
+        let mut service = bed.start(&[program.to_str().expect("text"), "7"]);
+        service.process.wait_for("ready", PATIENCE);
+        let mut streams: Vec<_> = (0..8).map(|_| bed.client.run(|| connect_to(SERVICE))).collect();
+        let sent: Vec<u8> = (0..100_000u32).map(|n| ((n * 7) >> 3) as u8).collect();
+        for stream in &mut streams {
+            let mut writer = stream.try_clone().expect("clone");
+            let data = sent.clone();
+            let writes = std::thread::spawn(move || writer.write_all(&data).expect("write"));
+            let mut back = vec![0; sent.len()];
+            stream.read_exact(&mut back).expect("the echo");
+            assert!(back == sent, "what came back differs");
+            writes.join().expect("the writer");
+        }
+        // Bound to all addresses, it serves Linux's loopback as well.
+        let (namespace, _) = bed.service_link();
+        namespace.set_up("lo", true).expect("loopback");
+        let local = SocketAddrV4::new(Ipv4Addr::LOCALHOST, 7);
+        let mut stream = namespace.run(|| connect_to(local));
+        stream.write_all(b"local").expect("write");
+        let mut back = [0; 5];
+        stream.read_exact(&mut back).expect("the echo");
+        drop(streams);
+        drop(stream);
+        service.process.check();
+        service.finish(PATIENCE);
+    }
+}
+
+/// Linux is the oracle: the same program against the same peer, once on Linux's sockets and once on
+/// IX's, says the same of every call.
+#[test]
+fn corner_cases_are_linuxs() {
+    let test = "corner_cases_are_linuxs";
+    let Some(program) = compile(test, "corners") else { return };
+    let program = program.to_str().expect("text");
+    let (own, peer) = (SERVICE.ip().to_string(), CLIENT.to_string());
+    let port = PEER_PORT.to_string();
+    let run = [program, "run", own.as_str(), peer.as_str(), port.as_str()];
+    let start_peer = |bed: &Bed| {
+        let mut command = bed.client.command(program, None);
+        command.args(["peer", &port]);
+        let process = Process::start(command);
+        process.wait_for("peer ready", PATIENCE);
+        process
+    };
+    // Few enough that a case can use all of them.
+    let narrow = |bed: &Bed| {
+        let file = "/proc/sys/net/ipv4/ip_local_port_range";
+        bed.service_link().0.run(|| std::fs::write(file, "40000 40499")).expect("a range of ports");
+    };
+    let said = |lines: &[String]| -> Vec<String> {
+        let lines = lines.iter().filter(|line| !line.starts_with("ix: "));
+        lines.cloned().collect()
+    };
+    let on_linux = || {
+        let bed = Bed::new(test, Nic::Afxdp, 1)?;
+        let (server, link) = bed.service_link();
+        server.add_address(link, *SERVICE.ip(), PREFIX).expect("an address");
+        narrow(&bed);
+        let _peer = start_peer(&bed);
+        let mut command = server.command(run[0], None);
+        command.args(&run[1..]);
+        let (status, lines) = Process::start(command).wait(Duration::from_secs(120));
+        assert!(status.success(), "on Linux: {lines:#?}");
+        Some(said(&lines))
+    };
+    let on_ix = |nic| {
+        let bed = Bed::new(test, nic, 1)?;
+        narrow(&bed);
+        let _peer = start_peer(&bed);
+        let service = bed.start_after("local_ports = '40000-40499'", &run);
+        let (status, lines) = service.process.wait(Duration::from_secs(120));
+        assert!(status.success(), "on IX: {lines:#?}");
+        Some(said(&lines))
+    };
+    // Side by side, for they mostly wait.
+    let (linux, ix) = std::thread::scope(|scope| {
+        let linux = scope.spawn(on_linux);
+        let ix = [Nic::Tap, Nic::Afxdp].map(|nic| (nic, scope.spawn(move || on_ix(nic))));
+        let lines = ix.map(|(nic, run)| (nic, run.join().expect("it runs on IX")));
+        (linux.join().expect("it runs on Linux"), lines)
+    });
+    let Some(linux) = linux else { return };
+    for (nic, ix) in ix {
+        let Some(ix) = ix else { return };
+        for (number, (linux, line)) in linux.iter().zip(&ix).enumerate() {
+            assert_eq!(line, linux, "line {number} on {nic:?}; IX said {ix:#?}");
+        }
+        assert_eq!(ix.len(), linux.len(), "{ix:#?}");
+    }
+}
+
+/// Not a corner case beside Linux, for Linux need not have DCTCP: that is for ECN, which only a SYN asks
+/// for. The peer says whether it was.
+#[test]
+fn dctcp_asks_for_ecn_before_it_connects() {
+    let test = "dctcp_asks_for_ecn_before_it_connects";
+    let Some(program) = compile(test, "corners") else { return };
+    let program = program.to_str().expect("text");
+    let Some(bed) = Bed::new(test, Nic::Tap, 1) else { return };
+    let (own, peer) = (SERVICE.ip().to_string(), CLIENT.to_string());
+    let port = PEER_PORT.to_string();
+    let mut command = bed.client.command(program, None);
+    command.args(["peer", &port]);
+    let process = Process::start(command);
+    process.wait_for("peer ready", PATIENCE);
+    let (status, lines) =
+        bed.start(&[program, "run", &own, &peer, &port, "dctcp"]).process.wait(PATIENCE);
+    assert!(status.success(), "{lines:#?}");
+    let of = |start: &str| -> Vec<&str> {
+        lines.iter().filter_map(|line| line.strip_prefix(start)).collect()
+    };
+    assert_eq!(of("tell(\"ecn\"): "), ["1", "0"], "{lines:#?}");
+    assert_eq!(of("  "), ["dctcp, 16 bytes"; 2], "{lines:#?}");
+    assert_eq!(of("tell(\"recv 5\"): "), ["5", "5"], "{lines:#?}");
+}
+
+/// What a kernel need not have is refused as by one that has it not, and each is named once.
+#[test]
+fn options_that_ix_lacks_are_refused_and_named() {
+    let test = "options_that_ix_lacks_are_refused_and_named";
+    let Some(program) = compile(test, "corners") else { return };
+    let program = program.to_str().expect("text");
+    let Some(bed) = Bed::new(test, Nic::Tap, 1) else { return };
+    let (own, peer) = (SERVICE.ip().to_string(), CLIENT.to_string());
+    let port = PEER_PORT.to_string();
+    let mut command = bed.client.command(program, None);
+    command.args(["peer", &port]);
+    let process = Process::start(command);
+    process.wait_for("peer ready", PATIENCE);
+    let (status, lines) =
+        bed.start(&[program, "run", &own, &peer, &port, "lacks"]).process.wait(PATIENCE);
+    assert!(status.success(), "{lines:#?}");
+    let count = |text: &str| lines.iter().filter(|line| line.contains(text)).count();
+    assert_eq!(count(": -1 ENOPROTOOPT"), 10, "{lines:#?}");
+    assert_eq!(count("is no option of a socket of IX"), 10, "{lines:#?}");
+    assert_eq!(count("TCP_MD5SIG is no option"), 1, "{lines:#?}");
+    assert_eq!(count("MSG_FASTOPEN, (struct sockaddr *)&to, sizeof to): -1 EOPNOTSUPP"), 1);
+}
+
+/// `threads` with two threads of each shape, on two elastic threads.
+fn threads(test: &str, nic: Nic, shape: &str) -> Option<(Bed, Service)> {
+    let program = compile(test, "threads")?;
+    let bed = Bed::new(test, nic, 2)?;
+    let program = [program.to_str().expect("text"), shape, "2", "7"];
+    let service = bed.start(&program);
+    let ready = if shape == "listeners" { 2 } else { 1 };
+    service.process.wait_for_nth("ready", ready, PATIENCE);
+    Some((bed, service))
+}
+
+/// Sixteen connections at once; of each its own port, and which of the program's threads has it.
+fn answered_by(bed: &Bed) -> Vec<(TcpStream, u8)> {
+    let clients: Vec<_> = (0..16u8)
+        .map(|_| {
+            let mut stream = bed.client.run(|| connect_to(SERVICE));
+            std::thread::spawn(move || {
+                let mut name = [0];
+                for round in 0..20usize {
+                    let sent: Vec<u8> =
+                        (0..500 * round + 1).map(|n| ((n * 7) >> 3) as u8).collect();
+                    stream.write_all(&sent).expect("write");
+                    if round == 0 {
+                        stream.read_exact(&mut name).expect("who serves");
+                    }
+                    let mut back = vec![0; sent.len()];
+                    stream.read_exact(&mut back).expect("the echo");
+                    assert!(back == sent, "what came back differs");
+                }
+                (stream, name[0])
+            })
+        })
+        .collect();
+    clients.into_iter().map(|client| client.join().expect("a client")).collect()
+}
+
+/// Each thread of the program has a listener of its own: it gets the connections of its elastic thread,
+/// and no other thread has anything to do with them.
+#[test]
+fn a_listener_a_thread_shares_nothing() {
+    let test = "a_listener_a_thread_shares_nothing";
+    for nic in Nic::ALL {
+        let Some((bed, service)) = threads(test, nic, "listeners") else { return };
+        support::eventually("each thread has the connections of one elastic thread", || {
+            let streams = answered_by(&bed);
+            let answer = service.client().ask("{\"do\":\"connections\"}").expect("connections");
+            let elastic_thread = |stream: &TcpStream| {
+                let own = stream.local_addr().expect("an address").to_string();
+                let list = answer["connections"].as_array().expect("a list");
+                list.iter().find(|c| c["peer"] == own).expect("it is told")["thread"].as_u64()
+            };
+            let of = |name: u8| {
+                let named = streams.iter().filter(|(_, by)| *by == name);
+                let mut threads: Vec<_> = named.map(|(stream, _)| elastic_thread(stream)).collect();
+                threads.sort_unstable();
+                threads.dedup();
+                threads
+            };
+            let (a, b) = (of(b'A'), of(b'B'));
+            a.len() == 1 && b.len() == 1 && a != b
+        });
+        service.finish(PATIENCE);
+    }
+}
+
+/// Connections that are accepted on one thread, used on another, and go on to a third, whichever elastic
+/// thread has them.
+#[test]
+fn connections_go_from_thread_to_thread() {
+    let test = "connections_go_from_thread_to_thread";
+    for nic in Nic::ALL {
+        let Some((bed, service)) = threads(test, nic, "handing") else { return };
+        let mut streams = answered_by(&bed);
+        support::eventually("both elastic threads have connections", || {
+            streams.extend(answered_by(&bed));
+            service.stats().each("accepted").iter().all(|accepted| *accepted > 0)
+        });
+        for worker in *b"AB" {
+            assert!(streams.iter().any(|(_, name)| *name == worker), "a worker without any");
+        }
+        // Between threads that do not know of each other nothing may be migrated.
+        let refused = service.client().migrate("0-3", 1).expect_err("groups stay");
+        assert!(refused.contains("does not know of elastic threads"), "{refused}");
+        drop(streams);
+        service.comes_to_rest(PATIENCE);
+        service.finish(PATIENCE);
+    }
+}
+
+/// A thread for each connection, and signals that come between being called to run the dataplane and doing
+/// so: somebody always runs it.
+#[test]
+fn a_thread_for_each_connection_and_signals() {
+    let test = "a_thread_for_each_connection_and_signals";
+    let Some((bed, service)) = threads(test, Nic::Tap, "each") else { return };
+    for _ in 0..10 {
+        drop(answered_by(&bed));
+    }
+    service.finish(PATIENCE);
+}
+
+/// memcached as Debian ships it, with so many workers.
+fn memcached(bed: &Bed, workers: &str) -> Option<Service> {
+    let at = MEMCACHED.ip().to_string();
+    let program =
+        ["memcached", "-u", "nobody", "-l", &at, "-U", "11211", "-m", "64", "-t", workers];
+    let mut service = bed.start(&program);
+    support::eventually("memcached listens", || {
+        service.process.check();
+        bed.client.run(|| TcpStream::connect_timeout(&MEMCACHED.into(), PATIENCE)).is_ok()
+    });
+    Some(service)
+}
+
+#[test]
+fn memcached_passes_its_clients_tests() {
+    let test = "memcached_passes_its_clients_tests";
+    let there = Command::new("memcached").arg("-V").output();
+    if there.is_err() {
+        eprintln!("SKIPPED {test}: no memcached; apt-get install memcached libmemcached-tools");
+        return;
+    }
+    for (workers, nic, threads) in
+        [("1", Nic::Tap, 1), ("2", Nic::Afxdp, 1), ("2", Nic::Tap, 2), ("2", Nic::Afxdp, 2)]
+    {
+        let Some(bed) = Bed::new(test, nic, threads) else { return };
+        let Some(service) = memcached(&bed, workers) else { return };
+        let at = MEMCACHED.ip().to_string();
+        let words = ["memccapable", "-h", &at, "-p", "11211"];
+        let Some(output) = client(test, &bed.client, "libmemcached-tools", &words) else { return };
+        assert!(text(&output).contains("All tests passed"), "{}", text(&output));
+        service.comes_to_rest(PATIENCE);
+        let before = descriptors(&service);
+        put_load(&bed, "0.5");
+        datagrams_are_answered(&bed);
+        nothing_is_left(service, before);
+    }
+}
+
+/// libmemcached's client in Python sees of memcached on IX what it sees of the same one on Linux, while
+/// others put load on it, on two elastic threads.
+#[test]
+fn pylibmc_sees_under_load_what_it_sees_on_linux() {
+    let test = "pylibmc_sees_under_load_what_it_sees_on_linux";
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../programs/kv/tests/client.py");
+    let there = Command::new("python3").args(["-c", "import pylibmc"]).output();
+    let has_memcached = Command::new("memcached").arg("-V").output().is_ok();
+    if !has_memcached || !there.is_ok_and(|output| output.status.success()) {
+        eprintln!("SKIPPED {test}: apt-get install memcached python3-pylibmc");
+        return;
+    }
+    let Some(bed) = Bed::new(test, Nic::Afxdp, 2) else { return };
+    let Some(service) = memcached(&bed, "2") else { return };
+    service.comes_to_rest(PATIENCE);
+    let before = descriptors(&service);
+    let session = |at: SocketAddrV4| {
+        let output = bed.client.command("python3", None).args([script, &at.to_string()]).output();
+        let output = output.expect("python3");
+        assert!(output.status.success(), "{}", text(&output));
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    let mut load = bed.client.command(env!("CARGO_BIN_EXE_ix"), None);
+    load.args(["load", &MEMCACHED.to_string(), "--protocol", "memcached", "--connections", "96"]);
+    load.args(["--rate", "5000", "--seconds", "60", "--quiet"]);
+    // What it misses is what the client deletes.
+    load.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null());
+    let mut load = load.spawn().expect("ix load");
+    support::eventually("the load runs", || service.stats().total("accepted") > 64);
+    let on_ix = session(MEMCACHED);
+    assert!(load.try_wait().expect("a child").is_none(), "the load has ended");
+    load.kill().expect("kill");
+    load.wait().expect("wait");
+    let own = SocketAddrV4::new(CLIENT, 11311);
+    let mut linux = bed.client.command("memcached", None);
+    linux.args(["-u", "nobody", "-l", &CLIENT.to_string(), "-p", "11311", "-m", "64", "-t", "2"]);
+    let mut linux = linux.spawn().expect("memcached");
+    support::eventually("memcached listens", || bed.client.run(|| TcpStream::connect(own)).is_ok());
+    let on_linux = session(own);
+    linux.kill().expect("kill");
+    linux.wait().expect("wait");
+    assert_eq!(on_ix, on_linux);
+    assert!(on_ix.lines().count() > 60);
+    nothing_is_left(service, before);
+}
+
+/// What `memcached_passes_its_clients_tests` does, for minutes.
+#[test]
+#[ignore = "four minutes"]
+fn memcached_serves_for_minutes_and_leaks_nothing() {
+    let test = "memcached_serves_for_minutes_and_leaks_nothing";
+    if Command::new("memcached").arg("-V").output().is_err() {
+        eprintln!("SKIPPED {test}: no memcached; apt-get install memcached");
+        return;
+    }
+    for (workers, threads) in [("1", 1), ("2", 1), ("2", 2)] {
+        let Some(bed) = Bed::new(test, Nic::Afxdp, threads) else { return };
+        let Some(service) = memcached(&bed, workers) else { return };
+        service.comes_to_rest(PATIENCE);
+        let before = descriptors(&service);
+        put_load(&bed, "20");
+        nothing_is_left(service, before);
+    }
+}
+
+/// Loads of so many seconds in text, binary, on many short connections, and in datagrams. Every answer is
+/// checked, as is that nothing is missing.
+fn put_load(bed: &Bed, seconds: &str) {
+    for (protocol, more) in [
+        ("memcached", &["--connections", "64"][..]),
+        ("memcached-binary", &["--connections", "64", "--depth", "4"]),
+        ("memcached", &["--connections", "8", "--messages-per-connection", "3"]),
+        ("memcached", &["--connections", "4", "--udp"]),
+    ] {
+        let mut load = bed.client.command(env!("CARGO_BIN_EXE_ix"), None);
+        load.args(["load", &MEMCACHED.to_string(), "--protocol", protocol, "--json", "-"]);
+        let output = load.args(["--seconds", seconds]).args(more).output().expect("ix load");
+        assert!(output.status.success(), "{protocol} {more:?}: {}", text(&output));
+    }
+}
+
+/// The program's descriptors; those of the dataplane and of the library have high numbers.
+fn descriptors(service: &Service) -> Vec<u32> {
+    const OWN: u32 = 256;
+    let folder = format!("/proc/{}/fd", service.program());
+    let entries = std::fs::read_dir(folder).expect("the program's descriptors").flatten();
+    let numbers = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let mut numbers: Vec<u32> = numbers.filter(|number| *number < OWN).collect();
+    numbers.sort_unstable();
+    numbers
+}
+
+/// No flow, no frame and no descriptor of what the clients did is left, and memcached, which handles
+/// the signal, ends by itself.
+fn nothing_is_left(service: Service, before: Vec<u32>) {
+    let stats = service.comes_to_rest(PATIENCE);
+    assert!(stats.total("accepted") > 64, "it was IX that served: {stats}");
+    // Before may have been a moment at which the number of a closed socket was still kept.
+    support::eventually("descriptors are closed", || {
+        descriptors(&service).iter().all(|number| before.contains(number))
+    });
+    service.process.signal(libc::SIGTERM);
+    let (status, said) = service.process.wait(PATIENCE);
+    assert!(status.success(), "{status}: {said:#?}");
+}
+
+/// A call on a socket of IX is no system call: a million of them, and how long one takes.
+#[test]
+fn intercepted_calls_do_not_enter_linux() {
+    let test = "intercepted_calls_do_not_enter_linux";
+    let Some(program) = compile(test, "calls") else { return };
+    let Some(bed) = Bed::alone(test, Nic::Tap, 1) else { return };
+    let words = [program.to_str().expect("text"), "7"];
+    let service = bed.start_env(&[("IX_POSIX_CALLS", "1")], &[], &words);
+    service.process.wait_for("ready", PATIENCE);
+    let mut stream = bed.client.run(|| connect_to(SERVICE));
+    stream.write_all(b"x").expect("a byte");
+    service.process.wait_for("ioctl ", PATIENCE);
+    drop(stream);
+    let (status, said) = service.process.wait(PATIENCE);
+    assert!(status.success(), "{said:#?}");
+    let rest = |start: &str| said.iter().find_map(|line| line.strip_prefix(start));
+    eprintln!("an intercepted recv: {:?}, ioctl: {:?}", rest("recv "), rest("ioctl "));
+    let forwarded = rest("ix: calls forwarded to Linux: ").expect("the count");
+    let count = forwarded.split(' ').next().and_then(|count| count.parse::<u64>().ok());
+    assert!(count.is_some_and(|count| count < 50), "{forwarded}");
+}
+
+fn datagrams_are_answered(bed: &Bed) {
+    let socket = bed.client.run(|| UdpSocket::bind((CLIENT, 0))).expect("a socket");
+    socket.set_read_timeout(Some(PATIENCE)).expect("timeout");
+    socket.send_to(b"\0\x07\0\0\0\x01\0\0version\r\n", MEMCACHED).expect("ask");
+    let mut answer = [0; 200];
+    let n = socket.recv(&mut answer).expect("an answer");
+    assert!(answer[..n].starts_with(b"\0\x07\0\0\0\x01\0\0VERSION "), "{:?}", &answer[..n]);
+}
+
+/// Clients on IX, against a web server on Linux.
+#[test]
+fn curl_and_ab_run_on_ix() {
+    let test = "curl_and_ab_run_on_ix";
+    let Some(bed) = Bed::new(test, Nic::Tap, 1) else { return };
+    let pages = bed.file("pages");
+    std::fs::create_dir(&pages).expect("a folder");
+    let page: Vec<u8> = (0..300_000u32).map(|n| b'a' + (n % 26) as u8).collect();
+    std::fs::write(pages.join("page.txt"), &page).expect("a page");
+    let mut command = bed.client.command(env!("CARGO_BIN_EXE_ix"), None);
+    let at = format!("{CLIENT}:8000");
+    command.args(["httpd", "--linux", "--port", "8000"]).arg(&pages);
+    let server = Process::start(command);
+    server.wait_for("ready", PATIENCE);
+    let url = format!("http://{at}/page.txt");
+    for words in [
+        &["curl", "-sS", "-o", "-", &url][..],
+        &["ab", "-q", "-n", "300", "-c", "8", &url],
+        &["ab", "-q", "-k", "-n", "300", "-c", "8", &url],
+    ] {
+        if Command::new(words[0]).arg("-V").output().is_err() {
+            eprintln!(
+                "SKIPPED a part of {test}: no {0}; apt-get install curl apache2-utils",
+                words[0]
+            );
+            continue;
+        }
+        let service = bed.start(words);
+        let (status, said) = service.process.wait(Duration::from_secs(60));
+        assert!(status.success(), "{words:?}: {said:#?}");
+        let said = said.join("\n");
+        if words[0] == "curl" {
+            assert!(
+                said.contains(std::str::from_utf8(&page).expect("text")),
+                "the page is not whole"
+            );
+        } else {
+            assert!(said.contains("Complete requests:      300"), "{said}");
+            assert!(said.contains("Failed requests:        0"), "{said}");
+        }
+    }
+}
+
+#[test]
+fn programs_that_cannot_be_are_refused_in_one_line() {
+    let test = "programs_that_cannot_be_are_refused_in_one_line";
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../app/libix-posix/tests/programs");
+    let program = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("echo-static");
+    let mut cc = Command::new("cc");
+    cc.args(["-w", "-static", "-o"]).arg(&program).arg(format!("{folder}/echo.c"));
+    if !cc.status().is_ok_and(|status| status.success()) {
+        eprintln!(
+            "SKIPPED {test}: no C compiler for static programs; apt-get install gcc libc6-dev"
+        );
+        return;
+    }
+    is_refused(&program, &["linked statically"]);
+    // Whose owner is another one.
+    let identity = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("echo-setuid");
+    let _ = std::fs::remove_file(&identity);
+    std::fs::copy("/bin/true", &identity).expect("a program");
+    // SAFETY: no arguments.
+    let own = unsafe { libc::geteuid() };
+    if own == 0 {
+        std::os::unix::fs::chown(&identity, Some(65534), None).expect("another owner");
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o4755);
+        std::fs::set_permissions(&identity, mode).expect("set-uid");
+        is_refused(&identity, &["set-uid"]);
+    } else {
+        eprintln!("SKIPPED a part of {test}: only root gives files away; run it as root");
+    }
+    // Made for other machines: 64 bits for ARM, 32 bits for x86.
+    for (class, machine) in [(2, 183), (1, 3)] {
+        let mut file = std::fs::read("/bin/true").expect("a program");
+        (file[4], file[18], file[19]) = (class, machine, 0);
+        let _ = std::fs::remove_file(&identity);
+        std::fs::write(&identity, file).expect("a file");
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        std::fs::set_permissions(&identity, mode).expect("executable");
+        is_refused(&identity, &["not made for x86-64"]);
+    }
+}
+
+/// In one line, before anything is touched.
+fn is_refused(program: &Path, words: &[&str]) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ix"));
+    command
+        .args(["run", "--domain", "none", "--nic", "tap:ixnone", "--addr", "10.88.0.2/16", "--"])
+        .arg(program);
+    let output = command.output().expect("ix");
+    let said = text(&output);
+    assert_eq!(output.status.code(), Some(126), "{said}");
+    assert!(words.iter().all(|word| said.contains(word)), "{said}");
+    assert_eq!(said.lines().count(), 1, "{said}");
+}
+
+/// What only the program's start shows: its own line, or its loader's, and its status.
+#[test]
+fn programs_that_fail_at_their_start_say_why() {
+    let test = "programs_that_fail_at_their_start_say_why";
+    let Some(program) = compile(test, "echo") else { return };
+    // Not a tap: that goes with its program, before the test finds it.
+    let Some(bed) = Bed::new(test, Nic::Afxdp, 1) else { return };
+    let run = |words: &[&str]| {
+        let (status, said) = bed.start(words).process.wait(PATIENCE);
+        let own = |line: &&String| !line.starts_with("ix: domain none");
+        (status.code(), said.iter().filter(own).cloned().collect::<Vec<_>>())
+    };
+    // A library that is missing.
+    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
+    let (library, lacking) = (folder.join("libixgone.so"), folder.join("lacking"));
+    let cc = |words: &[&OsStr]| Command::new("cc").args(words).status().expect("cc").success();
+    let empty = folder.join("empty.c");
+    std::fs::write(&empty, "int ix_gone(void) { return 0; }").expect("a file");
+    let main = folder.join("lacking.c");
+    std::fs::write(&main, "int ix_gone(void); int main(void) { return ix_gone(); }").expect("file");
+    let w = OsStr::new;
+    assert!(cc(&[w("-shared"), w("-o"), library.as_os_str(), empty.as_os_str()]));
+    assert!(cc(&[w("-o"), lacking.as_os_str(), main.as_os_str(), library.as_os_str()]));
+    std::fs::remove_file(&library).expect("gone");
+    let (status, said) = run(&[lacking.to_str().expect("text")]);
+    assert_eq!(status, Some(127), "{said:#?}");
+    assert!(said.len() == 1 && said[0].contains("libixgone.so"), "{said:#?}");
+    // A script runs under its interpreter; what that executes is outside of IX, and it is said.
+    let script = folder.join("ix-script.sh");
+    let content = format!("#!/bin/sh\nexec {} 7\n", program.display());
+    std::fs::write(&script, content).expect("a script");
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(&script, mode).expect("executable");
+    let service = bed.start(&[script.to_str().expect("text")]);
+    let told = format!("ix: {} executed another program, outside of IX", script.display());
+    service.process.wait_for(&told, PATIENCE);
+    service.process.signal(libc::SIGTERM);
+    service.process.wait(PATIENCE);
+    // An address that is neither IX's nor Linux's.
+    if Command::new("memcached").arg("-V").output().is_ok() {
+        let words = ["memcached", "-u", "nobody", "-U", "0", "-l", "192.0.2.77"];
+        let (status, said) = run(&words);
+        assert_ne!(status, Some(0), "{said:#?}");
+        assert!(said.iter().any(|line| line.contains("Cannot assign requested")), "{said:#?}");
+    }
+    // Fewer descriptors than the dataplane alone needs.
+    let line = format!(
+        "ulimit -n 60; exec {} run --domain none --nic tap:ixnone --addr 10.88.0.2/16 -- {}",
+        env!("CARGO_BIN_EXE_ix"),
+        program.display()
+    );
+    let output = Command::new("sh").args(["-c", &line]).output().expect("a shell");
+    let said = text(&output);
+    assert!(!output.status.success() && said.contains("ulimit -n 1024"), "{said}");
+    assert_eq!(said.lines().count(), 1, "{said}");
+}
+
+/// The greeting of whoever accepts; asked for until somebody does.
+fn greeting(bed: &Bed) -> String {
+    let mut said = String::new();
+    support::eventually("somebody greets", || {
+        said.clear();
+        let stream = bed.client.run(|| TcpStream::connect_timeout(&SERVICE.into(), PATIENCE));
+        let Ok(mut stream) = stream else { return false };
+        stream.set_read_timeout(Some(PATIENCE)).expect("timeout");
+        stream.read_to_string(&mut said).is_ok() && !said.is_empty()
+    });
+    said
+}
+
+/// `listen` was called in another process: the one that waits for connections has the dataplane.
+#[test]
+fn a_daemon_serves_on_ix_and_ends_with_ix_run() {
+    let test = "a_daemon_serves_on_ix_and_ends_with_ix_run";
+    let Some(program) = compile(test, "forks") else { return };
+    for nic in Nic::ALL {
+        let Some(bed) = Bed::new(test, nic, 1) else { return };
+        let service = bed.start(&[program.to_str().expect("text"), "daemon", "7"]);
+        service.process.wait_for("ready", PATIENCE);
+        for _ in 0..3 {
+            assert_eq!(greeting(&bed), "daemon");
+        }
+        // `ix run` lives as long as the daemon, and passes signals on to it.
+        service.process.signal(libc::SIGTERM);
+        let (status, said) = service.process.wait(PATIENCE);
+        assert_eq!(status.code(), Some(128 + libc::SIGTERM), "{said:#?}");
+    }
+}
+
+/// One process after the other has the dataplane.
+#[test]
+fn children_serve_and_after_them_their_parent() {
+    let test = "children_serve_and_after_them_their_parent";
+    let Some(program) = compile(test, "forks") else { return };
+    // A tap that nobody keeps goes with the process that has it.
+    let Some(bed) = Bed::new(test, Nic::Afxdp, 1) else { return };
+    let service = bed.start(&[program.to_str().expect("text"), "master", "7"]);
+    service.process.wait_for("ready", PATIENCE);
+    for name in ["child", "other", "parent"] {
+        assert_eq!(greeting(&bed), name);
+    }
+    let (status, said) = service.process.wait(PATIENCE);
+    assert!(status.success(), "{said:#?}");
+}
+
+/// Each child has a listener of its own, and only one of them serves: what comes is all its.
+#[test]
+fn a_listener_of_a_process_that_does_not_serve_gets_no_connections() {
+    let test = "a_listener_of_a_process_that_does_not_serve_gets_no_connections";
+    let Some(program) = compile(test, "forks") else { return };
+    let Some(bed) = Bed::new(test, Nic::Tap, 1) else { return };
+    let service = bed.start(&[program.to_str().expect("text"), "own", "7"]);
+    service.process.wait_for("ready", PATIENCE);
+    let name = greeting(&bed);
+    for _ in 0..7 {
+        let mut said = String::new();
+        let mut stream = bed.client.run(|| connect_to(SERVICE));
+        stream.set_read_timeout(Some(PATIENCE)).expect("timeout");
+        stream.read_to_string(&mut said).expect("a greeting");
+        assert_eq!(said, name);
+    }
+    service.process.signal(libc::SIGTERM);
+    let (status, said) = service.process.wait(PATIENCE);
+    assert_eq!(status.code(), Some(128 + libc::SIGTERM), "{said:#?}");
+}
+
+/// Connections do not go to children, who are told so; the parent goes on.
+#[test]
+fn connections_stay_with_the_process_that_accepted_them() {
+    let test = "connections_stay_with_the_process_that_accepted_them";
+    let Some(program) = compile(test, "forks") else { return };
+    let Some(bed) = Bed::new(test, Nic::Tap, 1) else { return };
+    let service = bed.start(&[program.to_str().expect("text"), "connection", "7"]);
+    service.process.wait_for("ready", PATIENCE);
+    let mut stream = bed.client.run(|| connect_to(SERVICE));
+    service.process.wait_for("child: EBADF", PATIENCE);
+    stream.write_all(b"x").expect("a byte");
+    let mut said = String::new();
+    stream.read_to_string(&mut said).expect("the parent speaks, and closes");
+    assert_eq!(said, "parent");
+    let (status, said) = service.process.wait(PATIENCE);
+    assert!(status.success(), "{said:#?}");
+    let told = said.iter().filter(|line| line.contains("a forked child uses a connection")).count();
+    assert_eq!(told, 1, "{said:#?}");
+}

@@ -1,4 +1,0 @@
-//! `ix packets` without the rest of the command.
-fn main() -> std::process::ExitCode {
-    ix_packets::cli(std::env::args_os().skip(1))
-}

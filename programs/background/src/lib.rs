@@ -1,0 +1,20 @@
+//! The papers' background job (SoCC '15, section 2): threads that take the SHA-1 of an array over
+//! and over. The array is larger than the last-level cache, so that the job disturbs whoever needs
+//! memory. How much it gets done says how much of the machine was left to it.
+//!
+//! A library, so that the `ix` command can carry the program inside itself.
+#![forbid(unsafe_code)]
+#![warn(missing_docs)]
+
+mod args;
+pub mod job;
+mod run;
+
+use clap::Parser;
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+/// Runs the program with this command line, its name first.
+pub fn command(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
+    ix_programs::exit_code("ix-background", run::run(&args::Args::parse_from(arguments)))
+}

@@ -1,0 +1,205 @@
+//! Echo over UDP on a dataplane, on the raw interface: answers leave from the receive buffers.
+use crate::udp::{SIZE_MAX, UdpLoad};
+use anyhow::{Context, Result};
+use ix_abi::SgEntry;
+use ix_programs::clock;
+use libix::raw::{Event, Received, Thread, TxBuf, Wait, call};
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+
+/// Longest wait of a client, µs, so that losses and the end are noticed.
+const WAIT_US: u64 = 5_000;
+
+fn bind(thread: &mut Thread, at: SocketAddr) -> Result<u64> {
+    let slot = thread.push(call::udp_bind(at, 0)).context("the first call has room")?;
+    thread.run_io(Wait::Poll)?;
+    thread.answer(slot).with_context(|| format!("cannot bind {at}"))
+}
+
+/// A server's turn-by-turn state.
+pub struct UdpEcho {
+    thread: Thread,
+    socket: u64,
+    /// Datagrams on their way back, by cookie.
+    sending: Vec<Option<Received>>,
+    free: Vec<usize>,
+    /// What the call array had no room for.
+    waiting: VecDeque<(Received, SocketAddr)>,
+    done: Vec<Received>,
+    /// Calls of the batch that send, with their cookies.
+    sends: Vec<(usize, usize)>,
+}
+
+impl UdpEcho {
+    /// Binds.
+    pub fn new(mut thread: Thread, at: SocketAddr) -> Result<UdpEcho> {
+        let socket = bind(&mut thread, at)?;
+        Ok(UdpEcho {
+            thread,
+            socket,
+            sending: Vec::new(),
+            free: Vec::new(),
+            waiting: VecDeque::new(),
+            done: Vec::new(),
+            sends: Vec::new(),
+        })
+    }
+
+    /// One cycle: answers what came.
+    pub fn turn(&mut self, wait: Wait) -> Result<()> {
+        let pending = !self.waiting.is_empty() || !self.done.is_empty();
+        let wait = if pending { Wait::Poll } else { wait };
+        let events = self.thread.run_io(wait)?;
+        for (slot, cookie) in self.sends.drain(..) {
+            // A refused datagram is lost, and no event says that its memory is free.
+            if self.thread.answer(slot).is_err() {
+                self.free.push(cookie);
+                self.done.extend(self.sending[cookie].take());
+            }
+        }
+        for index in 0..events {
+            match self.thread.event(index) {
+                Event::UdpRecv { data, peer, .. } => self.waiting.push_back((data, peer)),
+                Event::UdpError { data, .. } => self.done.extend(data),
+                Event::UdpSent { cookie } => {
+                    self.free.push(cookie as usize);
+                    self.done.extend(self.sending[cookie as usize].take());
+                }
+                _ => {}
+            }
+        }
+        while let Some(data) = self.done.pop() {
+            if self.thread.push(call::udp_recv_done(data)).is_none() {
+                self.done.push(data);
+                break;
+            }
+        }
+        while let Some((data, peer)) = self.waiting.pop_front() {
+            if !self.answer(data, peer) {
+                self.waiting.push_front((data, peer));
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn answer(&mut self, data: Received, peer: SocketAddr) -> bool {
+        let cookie = self.free.pop().unwrap_or_else(|| {
+            self.sending.push(None);
+            self.sending.len() - 1
+        });
+        let piece = SgEntry { base: data.base(), len: data.len().into() };
+        let pieces = core::iter::once(piece);
+        match self.thread.push_udp_sendv(self.socket, peer, pieces, cookie as u64) {
+            Some((slot, _)) => {
+                self.sends.push((slot, cookie));
+                self.sending[cookie] = Some(data);
+                true
+            }
+            None => {
+                self.free.push(cookie);
+                false
+            }
+        }
+    }
+}
+
+/// Puts load on a server until its time is over.
+pub fn load(mut thread: Thread, to: SocketAddr, load: &mut UdpLoad, depth: u32) -> Result<()> {
+    let socket = bind(&mut thread, SocketAddr::from(([0; 4], 0)))?;
+    // One buffer for each slot: it is filled again only when its datagram has come back, which is
+    // after it was sent.
+    let mut buffers: Vec<TxBuf> = Vec::new();
+    for _ in 0..depth {
+        buffers.push(buffer(&mut thread)?);
+    }
+    let mut datagram = [0; SIZE_MAX as usize];
+    let mut free: VecDeque<usize> = VecDeque::new();
+    let mut done: Vec<Received> = Vec::new();
+    loop {
+        let now_ns = clock::now_ns();
+        if load.is_over(now_ns) {
+            return Ok(());
+        }
+        free.extend(load.overdue(now_ns));
+        while let Some(slot) = free.pop_front() {
+            let buf = &mut buffers[slot];
+            let length = load.fill(slot, now_ns, &mut datagram);
+            buf.clear();
+            buf.extend(&datagram[..length]);
+            let piece = SgEntry { base: buf.base(), len: length as u64 };
+            if thread.push_udp_sendv(socket, to, core::iter::once(piece), 0).is_none() {
+                free.push_front(slot);
+                break;
+            }
+        }
+        let wait = if free.is_empty() && done.is_empty() { Wait::Us(WAIT_US) } else { Wait::Poll };
+        let events = thread.run_io(wait)?;
+        let now_ns = clock::now_ns();
+        for index in 0..events {
+            match thread.event(index) {
+                Event::UdpRecv { data, .. } => done.push(data),
+                // There is room: a batch has as many calls as there can be events.
+                Event::UdpError { data: Some(data), .. } => {
+                    let _ = thread.push(call::udp_recv_done(data));
+                }
+                _ => {}
+            }
+        }
+        let mut given_back = 0;
+        for data in &done {
+            // SAFETY: it is given back only after this.
+            let bytes = unsafe { data.bytes() };
+            if thread.push(call::udp_recv_done(*data)).is_none() {
+                break;
+            }
+            free.extend(load.answer(bytes, now_ns));
+            given_back += 1;
+        }
+        done.drain(..given_back);
+    }
+}
+
+/// A buffer for a datagram, with more transmit memory where that is short.
+fn buffer(thread: &mut Thread) -> Result<TxBuf> {
+    if let Some(buf) = thread.tx().alloc(SIZE_MAX as usize) {
+        return Ok(buf);
+    }
+    let slot = thread.push(call::tx_alloc(2 << 20)).context("the first call has room")?;
+    thread.run_io(Wait::Poll)?;
+    thread.adopt_tx(slot).context("no transmit memory")?;
+    thread.tx().alloc(SIZE_MAX as usize).context("no transmit memory")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use libix::loopback::{Config, Loopback};
+
+    #[test]
+    fn datagrams_come_back_on_the_model() {
+        let model = Loopback::new(2, Config::default());
+        let at = SocketAddr::from(([10, 0, 0, 1], 7));
+        let mut echo = UdpEcho::new(model.enter(0).unwrap(), at).unwrap();
+        let mut thread = model.enter(1).unwrap();
+        let socket = bind(&mut thread, SocketAddr::from(([0; 4], 0))).unwrap();
+        let mut buf = buffer(&mut thread).unwrap();
+        buf.extend(b"hello");
+        let piece = SgEntry { base: buf.base(), len: 5 };
+        thread.push_udp_sendv(socket, at, core::iter::once(piece), 0).unwrap();
+        let mut answers = 0;
+        for _ in 0..5 {
+            let events = thread.run_io(Wait::Poll).unwrap();
+            for index in 0..events {
+                if let Event::UdpRecv { data, .. } = thread.event(index) {
+                    // SAFETY: not given back yet.
+                    assert_eq!(unsafe { data.bytes() }, b"hello");
+                    thread.push(call::udp_recv_done(data)).unwrap();
+                    answers += 1;
+                }
+            }
+            echo.turn(Wait::Poll).unwrap();
+        }
+        assert_eq!(answers, 1);
+    }
+}

@@ -1,0 +1,302 @@
+//! Runs a scenario under callgrind and reads what it counted.
+//!
+//! The format is that of the Callgrind manual, chapter "Callgrind Format Specification", without
+//! compression of names and positions.
+use anyhow::{Context, Result, bail};
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::Command;
+
+/// Where instructions were executed.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Place {
+    /// Source file of the line: of the inlined function's, where one was inlined.
+    pub file: String,
+    /// Line in it.
+    pub line: u32,
+    /// The function, as the linker knows it.
+    pub function: String,
+    /// Source file that the function begins in.
+    pub home: String,
+}
+
+/// Instructions of one run.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Profile {
+    /// By place. What functions without source (the C library's) execute is charged to their
+    /// callers in ours.
+    pub places: BTreeMap<Place, u64>,
+    /// Within [`crate::pair`]'s two turn functions and what they call: client, server.
+    pub sides: [u64; 2],
+}
+
+/// A run: what it did and what that took.
+pub struct Run {
+    /// Messages done.
+    pub messages: u64,
+    /// Instructions.
+    pub profile: Profile,
+}
+
+/// Whether there is a valgrind.
+pub fn is_there() -> bool {
+    Command::new("valgrind").arg("--version").output().is_ok_and(|out| out.status.success())
+}
+
+/// Plays a scenario under callgrind.
+pub fn run(scenario: &str, messages: u64) -> Result<Run> {
+    let name = format!("ix-cost-{}-{scenario}-{messages}.out", std::process::id());
+    let out = std::env::temp_dir().join(name);
+    let played = run_to(&out, scenario, messages);
+    let text = std::fs::read_to_string(&out);
+    let _ = std::fs::remove_file(&out);
+    let messages = played?;
+    let text = text.with_context(|| format!("callgrind left no {}", out.display()))?;
+    Ok(Run { messages, profile: parse(&text)? })
+}
+
+fn run_to(out: &Path, scenario: &str, messages: u64) -> Result<u64> {
+    let own = std::env::current_exe().context("cannot find the own program")?;
+    let mut command = Command::new("valgrind");
+    command
+        .args(["--tool=callgrind", "--compress-strings=no", "--compress-pos=no"])
+        .arg(format!("--callgrind-out-file={}", out.display()))
+        .arg(own)
+        .args([scenario, "--play", &messages.to_string()])
+        // The environment lies on the stack: a long one would move it.
+        .env_clear()
+        .env("PATH", std::env::var_os("PATH").unwrap_or_default());
+    let output = command.output().context("cannot run valgrind")?;
+    if !output.status.success() {
+        bail!("{scenario} under callgrind: {}", String::from_utf8_lossy(&output.stderr).trim());
+    }
+    let said = String::from_utf8_lossy(&output.stdout);
+    let first = said.split_whitespace().next().unwrap_or_default();
+    first.parse().with_context(|| format!("{scenario} said `{}`", said.trim()))
+}
+
+/// The state of a reader of callgrind's file.
+#[derive(Default)]
+struct Reader<'a> {
+    object: &'a str,
+    file: &'a str,
+    function: &'a str,
+    home: &'a str,
+    callee: &'a str,
+    callee_object: Option<&'a str>,
+    /// The next line of costs is a call's, inclusive.
+    call: bool,
+    profile: Profile,
+}
+
+/// Reads callgrind's file.
+fn parse(text: &str) -> Result<Profile> {
+    let mut reader = Reader::default();
+    let mut begun = false;
+    for line in text.lines() {
+        // The header ends where the first object or function is named.
+        begun = begun || line.starts_with("ob=") || line.starts_with("fl=");
+        if begun {
+            reader.line(line).with_context(|| format!("callgrind's line `{line}`"))?;
+        }
+    }
+    if reader.profile.places.is_empty() {
+        bail!("callgrind counted nothing");
+    }
+    Ok(reader.profile)
+}
+
+impl<'a> Reader<'a> {
+    fn line(&mut self, line: &'a str) -> Result<()> {
+        match line.split_once('=') {
+            Some(("ob", name)) => self.object = name,
+            Some(("fl", name)) => (self.file, self.home) = (name, name),
+            Some(("fi" | "fe", name)) => self.file = name,
+            Some(("fn", name)) => self.function = name,
+            Some(("cob", name)) => self.callee_object = Some(name),
+            Some(("cfn", name)) => self.callee = name,
+            Some(("calls", _)) => self.call = true,
+            _ if line.starts_with(|c: char| c.is_ascii_digit()) => self.cost(line)?,
+            // Calls' files, totals, blank lines.
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn cost(&mut self, line: &str) -> Result<()> {
+        let mut words = line.split_whitespace();
+        let at = words.next().context("no position")?.parse()?;
+        let count: u64 = words.next().context("no cost")?.parse()?;
+        let call = std::mem::take(&mut self.call);
+        let into = self.callee_object.take().filter(|_| call);
+        if call {
+            for (side, name) in ["client_turn", "server_turn"].iter().enumerate() {
+                if self.callee.contains(name) {
+                    self.profile.sides[side] += count;
+                }
+            }
+        }
+        // A call is charged where it goes to, but for calls into libraries, which have no source
+        // of ours; what happens in there is left out in turn. The C library's calls to `main` are
+        // made from in there.
+        let charged =
+            if call { into.is_some_and(is_library) && !is_start(self.callee) } else { true };
+        if charged && !is_library(self.object) {
+            let place = Place {
+                file: self.file.to_owned(),
+                line: at,
+                function: self.function.to_owned(),
+                home: self.home.to_owned(),
+            };
+            *self.profile.places.entry(place).or_default() += count;
+        }
+        Ok(())
+    }
+}
+
+fn is_library(object: &str) -> bool {
+    object.contains(".so")
+}
+
+fn is_start(function: &str) -> bool {
+    function.starts_with("__libc_start_main") || function == "(below main)"
+}
+
+impl Profile {
+    /// What is here beyond `other`. Negative differences, which only noise of start-up makes, are
+    /// none.
+    pub fn minus(mut self, other: &Profile) -> Profile {
+        for (place, count) in &mut self.places {
+            *count = count.saturating_sub(other.places.get(place).copied().unwrap_or(0));
+        }
+        for (mine, theirs) in self.sides.iter_mut().zip(other.sides) {
+            *mine = mine.saturating_sub(theirs);
+        }
+        self
+    }
+
+    /// Sums by a key, largest first.
+    pub fn by(&self, key: impl Fn(&Place) -> String) -> Vec<(String, u64)> {
+        let mut sums = BTreeMap::<String, u64>::new();
+        for (place, count) in &self.places {
+            *sums.entry(key(place)).or_default() += count;
+        }
+        let mut sums: Vec<_> = sums.into_iter().filter(|(_, count)| *count > 0).collect();
+        sums.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
+        sums
+    }
+}
+
+impl Place {
+    /// The crate; code of other crates that was inlined belongs to where it was inlined.
+    pub fn krate(&self) -> String {
+        let of = |file: &str| Some(in_crate(file)?.split_once('/')?.0.to_owned());
+        of(&self.file).or_else(|| of(&self.home)).unwrap_or_else(|| "other".to_owned())
+    }
+
+    /// The file of our sources, short; for code inlined from elsewhere, where it was inlined.
+    pub fn source(&self) -> String {
+        let of = |file: &str| Some(in_crate(file)?.replacen("/src/", "/", 1));
+        of(&self.file).or_else(|| of(&self.home)).unwrap_or_else(|| short(&self.home).to_owned())
+    }
+
+    /// The function without its hash.
+    pub fn function_name(&self) -> &str {
+        let name = self.function.rsplit_once("::h").filter(|(_, hash)| {
+            hash.len() == 16 && hash.bytes().all(|byte| byte.is_ascii_hexdigit())
+        });
+        name.map_or(self.function.as_str(), |(name, _)| name)
+    }
+
+    /// Line of source, whosever it is.
+    pub fn source_line(&self) -> String {
+        let file = in_crate(&self.file).unwrap_or_else(|| short(&self.file));
+        format!("{file}:{}", self.line)
+    }
+}
+
+/// The folders that hold our crates, from the workspace's root.
+const ROOMS: [&str; 7] = ["sys", "core", "dataplane", "host", "app", "programs", "verify"];
+
+/// The path of one of our files, from its crate's name on.
+fn in_crate(file: &str) -> Option<&str> {
+    // The standard library has a folder `core` as well, but no crate of our names in it.
+    let below = |room: &&str| file.split_once(&format!("/{room}/")).map(|(_, below)| below);
+    ROOMS
+        .iter()
+        .find_map(below)
+        .filter(|below| below.starts_with("ix-") || below.starts_with("libix"))
+}
+
+/// The last three parts of a path.
+fn short(file: &str) -> &str {
+    let cut = file.rmatch_indices('/').nth(2).map_or(0, |(at, _)| at + 1);
+    &file[cut..]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FILE: &str = "\
+# callgrind format
+positions: line
+events: Ir
+summary: 999
+
+ob=/t/ix-cost
+fl=/w/core/ix-tcp/src/snd.rs
+fn=ix_tcp::snd::output::h0123456789abcdef
+10 100
+fi=/rust/library/core/src/num.rs
+7 20
+fe=/w/core/ix-tcp/src/snd.rs
+cob=/lib/libc.so.6
+cfi=???
+cfn=memcpy
+calls=3 0
+11 30
+cfi=/w/verify/ix-cost/src/pair.rs
+cfn=ix_cost::pair::server_turn
+calls=1 5
+12 5000
+
+ob=/lib/libc.so.6
+fl=???
+fn=memcpy
+0 30
+cob=/t/ix-cost
+cfn=main
+calls=1 0
+0 7777
+totals: 999
+";
+
+    #[test]
+    fn self_costs_and_calls_into_libraries_are_charged_once() {
+        let profile = parse(FILE).unwrap();
+        assert_eq!(profile.by(Place::krate), [("ix-tcp".to_owned(), 150)]);
+        assert_eq!(profile.sides, [0, 5000]);
+        let lines = profile.by(Place::source_line);
+        assert_eq!(lines[0], ("ix-tcp/src/snd.rs:10".to_owned(), 100));
+        assert_eq!(lines[1], ("ix-tcp/src/snd.rs:11".to_owned(), 30));
+        assert_eq!(lines[2], ("core/src/num.rs:7".to_owned(), 20));
+        let functions = profile.by(|place| place.function_name().to_owned());
+        assert_eq!(functions, [("ix_tcp::snd::output".to_owned(), 150)]);
+    }
+
+    #[test]
+    fn the_difference_of_two_runs_has_no_start_up() {
+        let profile = parse(FILE).unwrap();
+        let twice = FILE.replace("10 100", "10 300").replace("12 5000", "12 9000");
+        let counted = parse(&twice).unwrap().minus(&profile);
+        assert_eq!(counted.by(Place::krate), [("ix-tcp".to_owned(), 200)]);
+        assert_eq!(counted.sides, [0, 4000]);
+    }
+
+    #[test]
+    fn nonsense_is_an_error() {
+        assert!(parse("").is_err());
+        assert!(parse("fl=x\nfn=y\n12 many\n").is_err());
+    }
+}

@@ -1,0 +1,277 @@
+//! The stack that all calls share, its clock, and calls that block.
+//!
+//! packetdrill makes calls that may block on a second thread and moves time on the first. A blocked
+//! call tries again whenever time has moved or a packet has come; time goes on when it has tried. So
+//! the outcome does not depend on how the kernel schedules the two. A call that blocks on the first
+//! thread, because the script does not say that it may, moves time itself: nobody else would.
+use ix_scripts::settings::Settings;
+use ix_scripts::sockets::Sockets;
+use ix_scripts::stack::Addresses;
+use libc::c_int;
+use std::collections::VecDeque;
+use std::net::Ipv4Addr;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::ThreadId;
+use std::time::{Duration, Instant};
+
+/// Virtual time at the begin.
+const START_US: u64 = 1_000_000_000;
+/// A packet that is waited for comes within three hours, or never: keepalives begin after two
+/// (RFC 9293 section 3.8.4).
+const PATIENCE_US: u64 = 3 * 3_600_000_000;
+/// So long a thread is waited for that has a blocked call to try again.
+const THREAD_PATIENCE: Duration = Duration::from_secs(5);
+/// So long packetdrill gets to look at its clock when a call has come back.
+const SETTLE: Duration = Duration::from_millis(2);
+
+/// What the functions of the interface work on.
+pub struct Plug {
+    /// The thread that moves time.
+    first: ThreadId,
+    state: Mutex<State>,
+    /// Something has happened: blocked calls try again.
+    moved: Condvar,
+    /// A blocked call has tried, or is over.
+    tried: Condvar,
+}
+
+/// The stack, behind the lock.
+pub struct State {
+    /// Sockets of the program that the script is.
+    pub sockets: Sockets,
+    /// Packets sent and not looked at, each with its time.
+    sent: VecDeque<(u64, Vec<u8>)>,
+    /// Calls that block, and how many of them have not tried since `epoch` moved.
+    blocked: usize,
+    untried: usize,
+    epoch: u64,
+    /// A blocked call came back since time moved.
+    came_back: bool,
+}
+
+// SAFETY: the stack's parts refer to each other by `Rc` and to nothing outside. They are all in here,
+// nothing that is lent from here outlives the lock, and only who holds the lock touches them.
+unsafe impl Send for State {}
+
+impl Plug {
+    /// A stack with these settings.
+    pub fn new(flags: &str) -> Result<Plug, String> {
+        let mut settings = Settings::default();
+        let mut at =
+            Addresses { local: Ipv4Addr::new(192, 168, 0, 1), remote: Ipv4Addr::new(192, 0, 2, 1) };
+        for word in flags.split(',').map(str::trim).filter(|word| !word.is_empty()) {
+            let (name, value) =
+                word.split_once('=').ok_or(format!("`{word}` is not NAME=VALUE"))?;
+            let address = || value.parse().map_err(|_| format!("`{word}` is no IPv4 address"));
+            match name {
+                "local" => at.local = address()?,
+                "remote" => at.remote = address()?,
+                "mtu" => match value.parse() {
+                    Ok(mtu @ 68..=1900) => settings.set_mtu(mtu),
+                    _ => return Err(format!("`{word}`: an MTU is 68 to 1900")),
+                },
+                name => settings.set(name, value)?,
+            }
+        }
+        let mut sockets = Sockets::new(settings, at, START_US);
+        sockets.numbers = Some(reserve);
+        let (blocked, untried, epoch, came_back) = (0, 0, 0, false);
+        let sent = VecDeque::new();
+        let state = State { sockets, sent, blocked, untried, epoch, came_back };
+        let first = std::thread::current().id();
+        let (moved, tried) = (Condvar::new(), Condvar::new());
+        Ok(Plug { first, state: Mutex::new(state), moved, tried })
+    }
+
+    /// The stack. A panic of another call is no reason to make this one fail, too.
+    pub fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Carries out a call that does not block.
+    pub fn now<T>(&self, call: impl FnOnce(&mut Sockets) -> T) -> T {
+        let mut state = self.lock();
+        let answer = call(&mut state.sockets);
+        drop(self.let_try(state));
+        answer
+    }
+
+    /// Tries a call until it answers something else than `again`, or `timeout_us` of virtual time are
+    /// over; then it answers `late`.
+    pub fn until_done<T>(
+        &self,
+        timeout_us: Option<u64>,
+        mut call: impl FnMut(&mut Sockets) -> Option<T>,
+        late: impl FnOnce() -> T,
+    ) -> T {
+        let mut state = self.lock();
+        if let Some(answer) = call(&mut state.sockets) {
+            drop(self.let_try(state));
+            return answer;
+        }
+        let end_us = timeout_us.map(|us| state.sockets.now_us().saturating_add(us));
+        if std::thread::current().id() == self.first {
+            return self.wait_alone(state, end_us, call).unwrap_or_else(late);
+        }
+        state.blocked += 1;
+        let mut seen = state.epoch;
+        let answer = loop {
+            state = self.moved.wait(state).unwrap_or_else(PoisonError::into_inner);
+            if state.epoch == seen {
+                continue;
+            }
+            seen = state.epoch;
+            state.untried = state.untried.saturating_sub(1);
+            let answer = call(&mut state.sockets);
+            let over = end_us.is_some_and(|end| state.sockets.now_us() >= end);
+            if answer.is_some() || over {
+                break answer;
+            }
+            self.tried.notify_all();
+        };
+        state.blocked -= 1;
+        state.came_back = true;
+        self.tried.notify_all();
+        drop(state);
+        answer.unwrap_or_else(late)
+    }
+
+    /// Lets time pass until a call answers; `None`: it has not by its end. What comes from the script
+    /// cannot come any more, so a call without an end that outlasts all timers ends the process.
+    fn wait_alone<'a, T>(
+        &'a self,
+        mut state: MutexGuard<'a, State>,
+        end_us: Option<u64>,
+        mut call: impl FnMut(&mut Sockets) -> Option<T>,
+    ) -> Option<T> {
+        let limit_us = end_us.unwrap_or(state.sockets.now_us() + PATIENCE_US);
+        loop {
+            let goes_on = state.step(limit_us);
+            if !goes_on && end_us.is_some() {
+                state.sockets.advance(limit_us);
+                state.collect();
+            }
+            state = self.let_try(state);
+            let answer = call(&mut state.sockets);
+            if answer.is_some() || !goes_on && end_us.is_some() {
+                return answer;
+            }
+            if !goes_on {
+                eprintln!(
+                    "libix_packetdrill: a call blocks that the script waits for: nothing ends it; \
+                     give it an end (`+0...1 read(…)`), or its socket SOCK_NONBLOCK"
+                );
+                std::process::exit(1);
+            }
+        }
+    }
+
+    /// Carries out a command line of a script: settings, before anything else happens.
+    pub fn command(&self, line: &str) -> Result<(), String> {
+        let sockets = &mut self.lock().sockets;
+        let mut settings = sockets.settings.clone();
+        settings.command(line)?;
+        if sockets.started() && settings.tcp != sockets.settings.tcp {
+            return Err("settings come before the first listen, connect or packet".into());
+        }
+        sockets.settings = settings;
+        Ok(())
+    }
+
+    /// Lets every blocked call try again, and waits until it has.
+    fn let_try<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        if state.blocked == 0 {
+            return state;
+        }
+        state.epoch += 1;
+        state.untried = state.blocked;
+        self.moved.notify_all();
+        let patience_ends = Instant::now() + THREAD_PATIENCE;
+        while state.untried > 0 && Instant::now() < patience_ends {
+            let waited = self.tried.wait_timeout(state, THREAD_PATIENCE);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        if std::mem::take(&mut state.came_back) {
+            // Its thread asks for the time before anything else moves it.
+            drop(state);
+            std::thread::sleep(SETTLE);
+            state = self.lock();
+        }
+        state
+    }
+
+    /// A packet arrives.
+    pub fn inject(&self, packet: &[u8]) {
+        let mut state = self.lock();
+        state.sockets.deliver(packet);
+        state.collect();
+        drop(self.let_try(state));
+    }
+
+    /// The next packet that is sent, whenever that is, with its time.
+    pub fn sniff(&self) -> Option<(u64, Vec<u8>)> {
+        let mut state = self.lock();
+        let end_us = state.sockets.now_us() + PATIENCE_US;
+        loop {
+            state.collect();
+            if let Some(sent) = state.sent.pop_front() {
+                return Some(sent);
+            }
+            if !state.step(end_us) {
+                return None;
+            }
+            state = self.let_try(state);
+        }
+    }
+
+    /// Lets so much time pass.
+    pub fn sleep(&self, us: u64) {
+        let mut state = self.lock();
+        let end_us = state.sockets.now_us() + us;
+        while state.step(end_us) {
+            state = self.let_try(state);
+        }
+        state.sockets.advance(end_us);
+        state.collect();
+        drop(self.let_try(state));
+    }
+
+    /// The time, a microsecond later each time: packetdrill spins on it.
+    pub fn tick(&self) -> u64 {
+        let mut state = self.lock();
+        let now_us = state.sockets.now_us() + 1;
+        state.sockets.advance(now_us);
+        state.collect();
+        drop(self.let_try(state));
+        now_us
+    }
+}
+
+/// A descriptor of the kernel's whose number is taken for one of ours: packetdrill closes what a script
+/// leaves open by the kernel's call. It is no socket, lest the kernel answer for one of ours.
+fn reserve() -> c_int {
+    // SAFETY: no memory is involved.
+    unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) }
+}
+
+impl State {
+    fn collect(&mut self) {
+        if self.sockets.started() {
+            let sent = std::mem::take(&mut self.sockets.stack().sent);
+            self.sent.extend(sent);
+        }
+    }
+
+    /// Goes to the next thing that happens by itself, if it does before `end_us`.
+    fn step(&mut self, end_us: u64) -> bool {
+        let due_us = match self.sockets.started() {
+            true => self.sockets.stack().next_deadline_us(),
+            false => None,
+        };
+        let Some(due_us) = due_us.filter(|due_us| *due_us < end_us) else { return false };
+        let next_us = due_us.max(self.sockets.now_us() + 1);
+        self.sockets.advance(next_us);
+        self.collect();
+        next_us < end_us
+    }
+}
