@@ -8,12 +8,12 @@
 //! received and sent. Flow control does the rest: what nobody takes closes the windows. What the broker
 //! says is heard, for another gate holds from the next cycle on; what it asks of threads they do when they
 //! are back.
-use crate::flow::Holder;
-use crate::handle::FlowId;
-use crate::metrics::Stage;
+use crate::cycle::{APP_TIMER, ElasticThread, flow_of};
+use crate::flows::flow::Holder;
+use crate::flows::handle::FlowId;
+use crate::observe::metrics::Stage;
+use crate::observe::survey::SLICE;
 use crate::receive::Work;
-use crate::survey::SLICE;
-use crate::thread::{APP_TIMER, ElasticThread, flow_of};
 use ix_mem::Mbuf;
 use ix_nic::RxPacket;
 use ix_tcp::State;

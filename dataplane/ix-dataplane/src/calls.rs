@@ -2,11 +2,11 @@
 //!
 //! Each slot is read once and only the copy is used; pointers and lengths in it are checked against
 //! the memory that the call may name. The answer overwrites the slot's `ret`.
-use crate::connections::End;
-use crate::flow::{Flow, Holder};
-use crate::flow_group::FlowGroup;
-use crate::handle::FlowId;
-use crate::thread::{ElasticThread, FLOWS_AHEAD, touch};
+use crate::cycle::{ElasticThread, FLOWS_AHEAD, touch};
+use crate::flows::flow::{Flow, Holder};
+use crate::flows::group::FlowGroup;
+use crate::flows::handle::FlowId;
+use crate::tcp::connections::End;
 use ix_abi::{Call, FlowInfo, SG_MAX, call_op, error, flow_opt};
 use ix_tcp::CongestionControl as Kind;
 

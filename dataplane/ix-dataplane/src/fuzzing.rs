@@ -1,7 +1,7 @@
 //! What fuzzers compare with naive models, for crates that do not see it otherwise. Only with the
 //! feature `fuzzing`, and in tests.
-use crate::flow_table::FlowTable;
-use crate::wheel::{TICK_US, Wheel};
+use crate::flows::table::FlowTable;
+use crate::timers::wheel::{TICK_US, Wheel};
 use std::collections::{BTreeMap, HashMap};
 
 /// What happens to a timing wheel.

@@ -1,8 +1,8 @@
 //! ICMP and ARP of the receive path.
+use crate::cycle::ElasticThread;
 use crate::io::Io;
-use crate::metrics::LocalDrop;
+use crate::observe::metrics::LocalDrop;
 use crate::receive::Work;
-use crate::thread::ElasticThread;
 use ix_abi::error;
 use ix_mem::{HEADROOM_BYTES, Mbuf};
 use ix_tcp::icmp::{ErrorMessage, IcmpError, IcmpErrorKind, reply_to_echo};

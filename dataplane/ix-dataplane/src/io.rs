@@ -1,12 +1,12 @@
 //! What flows and protocols use to speak to the outside: devices, pools, neighbours and the event
 //! array of one elastic thread.
+use crate::egress::gate::IoGate;
 use crate::events::EventWriter;
-use crate::flow::Side;
-use crate::gate::IoGate;
-use crate::metrics::{LocalDrop, ThreadMetrics};
+use crate::flows::flow::Side;
 use crate::neighbors::NeighborCopy;
-use crate::output::FlowOutput;
+use crate::observe::metrics::{LocalDrop, ThreadMetrics};
 use crate::shared::Shared;
+use crate::tcp::output::FlowOutput;
 use ix_mem::{HEADROOM_BYTES, Mbuf, MbufList, Pool};
 use ix_nic::{Fence, Nic, NicInfo, SetReta};
 use ix_tcp::SegmentOut;
@@ -87,7 +87,7 @@ impl Io {
             let reta = nic.reta();
             Port { nic, info, queue: VecDeque::with_capacity(1024), passed: 0, handed: 0, reta }
         };
-        let challenge_key = crate::secrets::key_of(&shared.config.secret);
+        let challenge_key = crate::tcp::secrets::key_of(&shared.config.secret);
         let ports = nics.into_iter().map(port).collect();
         Io {
             neighbors: NeighborCopy::new(index),
@@ -180,7 +180,7 @@ impl Io {
     pub(crate) fn ring_thread(&self, index: usize) {
         let waker = &self.shared.wakers[index];
         if waker.must_ring() {
-            crate::runner::ring(waker.fd());
+            crate::run::runner::ring(waker.fd());
         }
     }
 

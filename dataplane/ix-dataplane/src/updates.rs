@@ -5,10 +5,10 @@
 //! reads it and lays each queue's part into the slot of the thread that owns the queue; that thread
 //! takes it over between two cycles. Nothing happens while no thread is inside `run_io`: updates
 //! then wait with the broker.
-use crate::capture::CaptureMessage;
 use crate::commands::Outcome;
 use crate::io::Io;
-use crate::survey::{Survey, SurveyArea, Surveys};
+use crate::observe::capture::CaptureMessage;
+use crate::observe::survey::{Survey, SurveyArea, Surveys};
 use ix_nic::{NEVER_RINGS, QueueUpdate, Steering};
 use std::os::fd::{AsFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicI32, AtomicU8, AtomicU64, Ordering};

@@ -3,16 +3,16 @@
 #![cfg(test)]
 #![allow(dead_code, unused_imports)] // Each file has more in it than its model uses.
 
-#[path = "../../../dataplane/ix-dataplane/src/door.rs"]
+#[path = "../../../dataplane/ix-dataplane/src/run/door.rs"]
 mod door;
 #[path = "../../../dataplane/ix-mem/src/spsc.rs"]
 mod spsc;
-#[path = "../../../dataplane/ix-dataplane/src/waker.rs"]
+#[path = "../../../dataplane/ix-dataplane/src/shared/waker.rs"]
 mod waker;
 
 mod capture {
     pub mod memory;
-    #[path = "../../../../dataplane/ix-dataplane/src/capture/ring.rs"]
+    #[path = "../../../../dataplane/ix-dataplane/src/observe/capture/ring.rs"]
     pub mod ring;
 }
 mod metrics;

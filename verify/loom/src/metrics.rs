@@ -1,7 +1,7 @@
 //! The part of `ix_dataplane::metrics` that its ring of records is made of.
 use crate::sync::{AtomicU64, Ordering};
 
-#[path = "../../../dataplane/ix-dataplane/src/metrics/word_ring.rs"]
+#[path = "../../../dataplane/ix-dataplane/src/observe/metrics/word_ring.rs"]
 pub mod word_ring;
 
 /// A number that one thread writes and others read.

@@ -15,18 +15,14 @@
 //! cycles, and does its part: tells its application, sends what belongs elsewhere. Whatever happens to
 //! whoever wanted it, the threads bring about what the directory says. A command that is not carried
 //! out in time gives the directory back its old plan.
-mod care;
 mod directory;
-mod hosted;
 mod plan;
 
-pub(crate) use care::Claims;
-
 use crate::commands::{BEGIN_US, Command, Outcome};
+use crate::cycle::ElasticThread;
 use crate::io::Io;
-use crate::metrics::{ControlPage, ThreadState};
 use crate::migration::MigrationRecord;
-use crate::thread::ElasticThread;
+use crate::observe::metrics::{ControlPage, ThreadState};
 use crate::updates::CommandMessage;
 use directory::{Directory, Orders, Sight, command_of};
 use ix_abi::{Event, error, event_kind, revoke};

@@ -2,10 +2,10 @@
 //! that it stays in order with the packets that are handed over.
 use super::record::MigrationRecord;
 use super::unsent::Unsent;
-use crate::flow_group::FlowGroup;
+use crate::flows::group::FlowGroup;
+use crate::flows::handle::FlowId;
 use crate::group_set::GroupSet;
-use crate::handle::FlowId;
-use crate::handover::Forwarded;
+use crate::receive::forwarding::Forwarded;
 use ix_nic::Fence;
 use ix_wire::IpAddr;
 use std::collections::VecDeque;

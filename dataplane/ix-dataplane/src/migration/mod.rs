@@ -39,11 +39,11 @@ pub use message::Message;
 pub use record::{MigrationEnd, MigrationRecord};
 pub(crate) use routes::{Origin, Way};
 
+use crate::cycle::ElasticThread;
+use crate::flows::handle::FlowId;
 use crate::group_set::GroupSet;
-use crate::handle::FlowId;
-use crate::handover::Forwarded;
+use crate::receive::forwarding::Forwarded;
 use crate::shared::Shared;
-use crate::thread::ElasticThread;
 use core::fmt;
 use incoming::Incoming;
 use ix_wire::FLOW_GROUPS;

@@ -4,10 +4,10 @@ use super::on_cpu::OnCpu;
 use super::record::{MigrationEnd, MigrationRecord};
 use super::routes::HELD;
 use super::{BOUND_US, Migrations, OFFER_US, OVERDUE_US, Request, since};
+use crate::cycle::ElasticThread;
 use crate::group_set::GroupSet;
-use crate::handover::Forwarded;
 use crate::io::Port;
-use crate::thread::ElasticThread;
+use crate::receive::forwarding::Forwarded;
 use ix_abi::{Event, event_kind, migrated};
 use std::collections::VecDeque;
 

@@ -1,8 +1,8 @@
 //! Which way packets of a group go from here, and how a third thread changes the way.
 use super::message::Message;
 use super::{Migrations, OVERDUE_US};
-use crate::handover::Forwarded;
-use crate::thread::ElasticThread;
+use crate::cycle::ElasticThread;
+use crate::receive::forwarding::Forwarded;
 use ix_nic::RxPacket;
 use std::collections::VecDeque;
 

@@ -1,12 +1,12 @@
 //! Packing and unpacking flow groups: what belongs to them beside the flows themselves.
 use super::message::Ship;
 use super::record::MigrationRecord;
-use crate::flow::Waits;
+use crate::cycle::{APP_TIMER, ElasticThread, schedule};
+use crate::flows::flow::Waits;
+use crate::flows::handle::FlowId;
 use crate::group_set::GroupSet;
-use crate::handle::FlowId;
-use crate::handover::Forwarded;
-use crate::thread::{APP_TIMER, ElasticThread, schedule};
-use crate::wheel::SweepCursor;
+use crate::receive::forwarding::Forwarded;
+use crate::timers::wheel::SweepCursor;
 use std::collections::VecDeque;
 
 /// A group whose flows are still to be entered in this thread's wheel. Done bit by bit, for a group may
@@ -146,7 +146,7 @@ impl ElasticThread {
     fn join_listeners(&mut self, waiting: &[(FlowId, ix_wire::IpAddr, u16)]) {
         for (id, addr, port) in waiting {
             let slot = self.listeners.find_exact(*addr, *port);
-            let Some(flow) = crate::thread::flow_of(&mut self.groups, *id) else { continue };
+            let Some(flow) = crate::cycle::flow_of(&mut self.groups, *id) else { continue };
             match slot.and_then(|slot| Some((slot, self.listeners.get(slot)?))) {
                 Some((slot, listening)) => {
                     flow.side.listener = slot;
@@ -187,7 +187,7 @@ impl ElasticThread {
         let ElasticThread { groups, wheel, .. } = self;
         let Some(group) = groups[relink.group].as_mut() else { return true };
         while *budget > 0 && relink.next < group.slots() {
-            group.prefetch_slot(relink.next + crate::thread::FLOWS_AHEAD as u32);
+            group.prefetch_slot(relink.next + crate::cycle::FLOWS_AHEAD as u32);
             let id = group.id_of(relink.next);
             if let Some((flow, alarm_us)) = group.get_with_alarm(id) {
                 *alarm_us = u64::MAX;

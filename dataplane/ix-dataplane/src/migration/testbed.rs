@@ -3,14 +3,14 @@
 use super::MigrationRecord;
 use crate::calls::CallArray;
 use crate::config::{AddressCheck, Config};
+use crate::cycle::ElasticThread;
 use crate::events::EventWriter;
+use crate::flows::handle::FlowId;
 use crate::group_set::GroupSet;
-use crate::handle::FlowId;
-use crate::handover::forwarding;
 use crate::io::Io;
-use crate::metrics::{ControlPage, Snapshot, ThreadMetrics};
+use crate::observe::metrics::{ControlPage, Snapshot, ThreadMetrics};
+use crate::receive::forwarding::forwarding;
 use crate::shared::{Shared, Waker};
-use crate::thread::ElasticThread;
 use ix_abi::{CALLS_MAX, Call, EVENTS_MAX, Event, SgEntry, call_op, error, event_kind, migrated};
 use ix_mem::{PacketMemory, Pool, Sizes};
 use ix_nic::{Nic, SimDevice, SimOptions};
@@ -445,7 +445,7 @@ impl Thread {
 
 /// What the peer sees as our port.
 fn port_of(elastic: &mut ElasticThread, handle: u64) -> u16 {
-    let flow = crate::thread::flow_of(&mut elastic.groups, FlowId::from_handle(handle));
+    let flow = crate::cycle::flow_of(&mut elastic.groups, FlowId::from_handle(handle));
     flow.map_or(0, |flow| flow.tcb.tuple().local_port)
 }
 

@@ -2,8 +2,8 @@
 use super::testbed::*;
 use super::{Message, MigrateError, MigrationEnd, MigrationRecord};
 use crate::config::Config;
+use crate::flows::handle::FlowId;
 use crate::group_set::GroupSet;
-use crate::handle::FlowId;
 use ix_abi::{Call, call_op, error};
 use ix_nic::{SimChange, SimOptions};
 use ix_wire::FLOW_GROUPS;

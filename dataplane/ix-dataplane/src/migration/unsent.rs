@@ -4,12 +4,12 @@
 //! What waits for a time that nobody knows (its next hop's address, its turn in a rate) goes along.
 //! What waits for room in a device leaves from the old thread, and the groups stay shut until then.
 use super::message::Message;
-use crate::capture::{Protocol, Subject};
+use crate::cycle::ElasticThread;
 use crate::group_set::GroupSet;
 use crate::io::Io;
-use crate::metrics::LocalDrop;
+use crate::observe::capture::{Protocol, Subject};
+use crate::observe::metrics::LocalDrop;
 use crate::receive::group_of;
-use crate::thread::ElasticThread;
 use ix_mem::{HEADROOM_BYTES, Mbuf};
 use ix_wire::IpAddr;
 

@@ -1,0 +1,230 @@
+//! A flow group: all flows with the same RSS index, as one value that an elastic thread owns and
+//! that moves to another as a whole (DESIGN.md, "Flow groups and migration").
+use crate::flows::flow::Flow;
+use crate::flows::handle::{FlowId, SLOTS_MAX};
+use crate::flows::table::FlowTable;
+use ix_mem::prefetch_read;
+use ix_wire::FlowTuple;
+
+/// Slots are made in chunks, so that a flow never moves and a reused slot needs no allocation.
+const CHUNK: usize = 16;
+
+/// Flows of one group: slots with generations, and the table that finds them by tuple.
+pub struct FlowGroup {
+    id: u16,
+    chunks: Vec<Box<[Slot]>>,
+    made: u32,
+    free: Vec<u32>,
+    table: FlowTable,
+    /// Flows in TIME-WAIT.
+    pub time_wait: u32,
+}
+
+/// Its head says whether a timer means it, without the flow.
+#[repr(C)]
+struct Slot {
+    generation: u32,
+    /// When the wheel will look at the flow (µs; `u64::MAX`: not at all).
+    alarm_us: u64,
+    flow: Option<Flow>,
+}
+
+impl Slot {
+    const FREE: Slot = Slot { generation: 1, alarm_us: u64::MAX, flow: None };
+}
+
+/// Cache lines of a flow that are fetched ahead: those that the common path touches.
+const LINES_AHEAD: usize = 7;
+
+/// Fetches a flow, or what was one, ahead.
+#[inline]
+pub fn prefetch_flow(start: *const u8) {
+    for line in 0..LINES_AHEAD {
+        prefetch_read(start.wrapping_add(64 * line));
+    }
+}
+
+impl FlowGroup {
+    /// An empty group.
+    pub fn new(id: u16) -> FlowGroup {
+        let (chunks, free, table) = (Vec::new(), Vec::new(), FlowTable::new());
+        FlowGroup { id, chunks, made: 0, free, table, time_wait: 0 }
+    }
+
+    /// Its number.
+    pub fn id(&self) -> u16 {
+        self.id
+    }
+
+    /// Flows.
+    pub fn flows(&self) -> usize {
+        self.made as usize - self.free.len()
+    }
+
+    /// All flows have slots below.
+    pub fn slots(&self) -> u32 {
+        self.made
+    }
+
+    /// The slot of the flow with this tuple.
+    #[inline]
+    pub fn find(&self, hash: u64, tuple: &FlowTuple) -> Option<u32> {
+        self.table.find(hash, |slot| {
+            self.slot(slot).flow.as_ref().is_some_and(|f| f.tcb.tuple() == tuple)
+        })
+    }
+
+    /// Fetches the table's line for this hash ahead.
+    #[inline]
+    pub fn prefetch(&self, hash: u64) {
+        self.table.prefetch(hash);
+    }
+
+    /// The slot that probably has the flow of this hash, and where it stands, to fetch it ahead.
+    #[inline]
+    pub fn guess(&self, hash: u64) -> Option<(u32, *const u8)> {
+        let slot = self.table.find(hash, |_| true)?;
+        Some((slot, (&raw const *self.slot(slot)).cast()))
+    }
+
+    /// Fetches a slot, if there is such a slot, ahead.
+    #[inline]
+    pub fn prefetch_slot(&self, slot: u32) {
+        if let Some(slot) = self.slot_if_any(slot) {
+            prefetch_flow((&raw const *slot).cast());
+        }
+    }
+
+    /// Whether the flow in a slot, if there is such a slot, has this tuple.
+    #[inline]
+    pub fn is(&self, slot: u32, tuple: &FlowTuple) -> bool {
+        let flow = self.slot_if_any(slot).and_then(|slot| slot.flow.as_ref());
+        flow.is_some_and(|flow| flow.tcb.tuple() == tuple)
+    }
+
+    #[inline]
+    fn slot(&self, slot: u32) -> &Slot {
+        &self.chunks[slot as usize / CHUNK][slot as usize % CHUNK]
+    }
+
+    #[inline]
+    fn slot_if_any(&self, slot: u32) -> Option<&Slot> {
+        self.chunks.get(slot as usize / CHUNK).map(|chunk| &chunk[slot as usize % CHUNK])
+    }
+
+    #[inline]
+    fn slot_mut(&mut self, slot: u32) -> Option<&mut Slot> {
+        self.chunks.get_mut(slot as usize / CHUNK).map(|chunk| &mut chunk[slot as usize % CHUNK])
+    }
+
+    fn free_slot(&mut self) -> Option<u32> {
+        if let Some(slot) = self.free.pop() {
+            return Some(slot);
+        }
+        if self.made == SLOTS_MAX {
+            return None;
+        }
+        let slot = self.made;
+        if (slot as usize).is_multiple_of(CHUNK) {
+            self.chunks.push((0..CHUNK).map(|_| Slot::FREE).collect());
+        }
+        self.made += 1;
+        Some(slot)
+    }
+
+    /// Takes a flow in; `None` when the group is full.
+    pub fn insert(&mut self, mut flow: Flow) -> Option<FlowId> {
+        let hash = flow.side.hash;
+        let slot = self.free_slot()?;
+        let id = self.id_of(slot);
+        flow.side.id = id;
+        let entry = self.slot_mut(slot)?;
+        (entry.alarm_us, entry.flow) = (u64::MAX, Some(flow));
+        self.table.insert(hash, slot);
+        Some(id)
+    }
+
+    /// Name of the flow in a slot.
+    pub fn id_of(&self, slot: u32) -> FlowId {
+        FlowId { group: self.id, slot, generation: self.slot(slot).generation }
+    }
+
+    /// The flow in a slot, to look at.
+    pub fn peek(&self, slot: u32) -> Option<&Flow> {
+        self.slot_if_any(slot)?.flow.as_ref()
+    }
+
+    /// The flow in a slot.
+    #[inline]
+    pub fn at(&mut self, slot: u32) -> Option<&mut Flow> {
+        self.slot_mut(slot)?.flow.as_mut()
+    }
+
+    /// The flow of a name, if it is not stale.
+    #[inline]
+    pub fn get(&mut self, id: FlowId) -> Option<&mut Flow> {
+        let slot = self.slot_mut(id.slot)?;
+        #[cfg(feature = "planted")]
+        if ix_tcp::planted::is(ix_tcp::planted::Bug::StaleHandle) {
+            return slot.flow.as_mut();
+        }
+        if slot.generation != id.generation {
+            return None;
+        }
+        slot.flow.as_mut()
+    }
+
+    /// The flow of a name, if it is not stale, and when the wheel will look at it.
+    #[inline]
+    pub fn get_with_alarm(&mut self, id: FlowId) -> Option<(&mut Flow, &mut u64)> {
+        let Slot { generation, alarm_us, flow } = self.slot_mut(id.slot)?;
+        if *generation != id.generation {
+            return None;
+        }
+        flow.as_mut().map(|flow| (flow, alarm_us))
+    }
+
+    /// Whether the wheel's entry for this name means anything at `now_us`: timers are lazy, and one
+    /// that another has replaced, or whose flow is gone, says nothing.
+    #[inline]
+    pub fn is_due(&self, id: FlowId, now_us: u64) -> bool {
+        let slot = self.slot_if_any(id.slot);
+        slot.is_some_and(|s| s.generation == id.generation && s.alarm_us <= now_us)
+    }
+
+    /// Fetches what [`Self::is_due`] looks at.
+    #[inline]
+    pub fn prefetch_head(&self, slot: u32) {
+        if let Some(slot) = self.slot_if_any(slot) {
+            prefetch_read(slot);
+        }
+    }
+
+    /// Removes a flow; its name is stale from now on.
+    pub fn remove(&mut self, slot: u32) -> Option<Flow> {
+        let entry = self.slot_mut(slot)?;
+        let flow = entry.flow.take()?;
+        entry.generation = FlowId::next_generation(entry.generation);
+        self.table.remove(flow.side.hash, slot);
+        self.free.push(slot);
+        Some(flow)
+    }
+
+    /// Names of the flows that `wanted` picks.
+    pub fn ids_where(&self, wanted: impl Fn(&Flow) -> bool) -> Vec<FlowId> {
+        let picked = |slot: &u32| self.slot(*slot).flow.as_ref().is_some_and(&wanted);
+        (0..self.made).filter(picked).map(|slot| self.id_of(slot)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_connection_at_rest_costs_at_most_512_bytes() {
+        // A slot, its place in the free list, and its share of a table that is half full.
+        let bytes = size_of::<Slot>() + size_of::<u32>() + 2 * size_of::<u64>();
+        assert!(bytes <= 512, "{bytes}");
+    }
+}

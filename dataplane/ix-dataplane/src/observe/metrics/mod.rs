@@ -1,0 +1,417 @@
+//! Counters and histograms of the elastic threads, in memory that the control plane reads.
+//!
+//! One elastic thread writes its own block, with plain loads and stores; everybody else only reads,
+//! so a reader sees each counter somewhat late but never torn. Names are stable: tools rely on them.
+//!
+//! Two kinds of numbers: counters, which only grow, and the averages of the last windows of 10 ms,
+//! which the control plane decides by (`window.rs`).
+mod page;
+mod records;
+mod refusal;
+mod snapshot;
+mod state;
+mod stopwatch;
+mod window;
+mod word_ring;
+
+pub use page::{CommandBlock, ControlPage, PageError};
+pub use records::RecordRing;
+pub use refusal::{Refusal, WallBlock};
+pub use snapshot::{CommandSnapshot, GroupSnapshot, Snapshot, ThreadSnapshot};
+pub use state::{NONRESPONSIVE_US, Place, ThreadState, Whereabouts};
+pub use stopwatch::{Stage, ThreadMetrics};
+pub use window::{ALPHAS, Smoothed, WINDOW_US, WindowBlock, WindowMetrics};
+
+use crate::observe::histogram::{BUCKETS, Histogram, bucket_of};
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use ix_tcp::TcpCounter;
+use ix_wire::{DropReason, FLOW_GROUPS};
+
+/// Layout of the control page; a change of any list in this module, or of what one of its numbers
+/// means, is a new version.
+pub const VERSION: u32 = 5;
+
+/// Buckets of the batch histogram: 0, 1, 2..4, 4..8, … the last is open-ended.
+pub const BATCH_BUCKETS: usize = 12;
+
+/// A number that one thread writes and others read.
+#[derive(Debug, Default)]
+#[repr(transparent)]
+pub struct Metric(AtomicU64);
+
+impl Metric {
+    /// Adds to a counter.
+    #[inline]
+    pub fn add(&self, n: u64) {
+        // One writer, so no atomic read-modify-write is needed.
+        self.0.store(self.0.load(Relaxed).wrapping_add(n), Relaxed);
+    }
+
+    /// Adds to a counter of several writers. Not for the packet path.
+    pub fn add_shared(&self, n: u64) {
+        self.0.fetch_add(n, Relaxed);
+    }
+
+    /// Sets a gauge.
+    #[inline]
+    pub fn set(&self, value: u64) {
+        self.0.store(value, Relaxed);
+    }
+
+    /// Keeps the larger of the gauge and `value`.
+    #[inline]
+    pub fn raise(&self, value: u64) {
+        if value > self.0.load(Relaxed) {
+            self.0.store(value, Relaxed);
+        }
+    }
+
+    /// Reads.
+    pub fn get(&self) -> u64 {
+        self.0.load(Relaxed)
+    }
+}
+
+macro_rules! counters {
+    ($($(#[doc = $doc:literal])+ $name:ident,)*) => {
+        /// Counters and gauges of one elastic thread.
+        #[derive(Debug, Default)]
+        #[repr(C)]
+        pub struct Counters {
+            $($(#[doc = $doc])+ pub $name: Metric,)*
+        }
+
+        impl Counters {
+            /// Every name with its value, in the order of declaration.
+            pub fn for_each(&self, mut f: impl FnMut(&'static str, u64)) {
+                $(f(stringify!($name), self.$name.get());)*
+            }
+        }
+    };
+}
+
+counters! {
+    /// Packets that devices handed over.
+    rx_packets,
+    /// Their bytes, Ethernet headers included.
+    rx_bytes,
+    /// Packets handed to devices.
+    tx_packets,
+    /// Their bytes.
+    tx_bytes,
+    /// Run-to-completion cycles, empty ones included.
+    cycles,
+    /// Cycles that received or sent something.
+    busy_cycles,
+    /// Event conditions.
+    events,
+    /// Batched system calls.
+    calls,
+    /// Batched system calls that answered an error.
+    call_errors,
+    /// ARP packets of others that claim an address of ours.
+    address_conflicts,
+    /// SYNs answered with a cookie.
+    syn_cookies,
+    /// Event `knock`.
+    knocks,
+    /// Connections opened by us, successfully.
+    connects,
+    /// Knocks that the application accepted.
+    accepted,
+    /// Flows that ended, for whatever reason.
+    closed,
+    /// Turns of the guard while the application was away.
+    away_turns,
+    /// Flows now, in all states.
+    flows,
+    /// Most flows at one time.
+    flows_peak,
+    /// Flows in SYN-RECEIVED now.
+    half_open,
+    /// Flows in TIME-WAIT now.
+    time_wait,
+    /// Receive frames now out of the pool: in rings, queues, or with the application.
+    rx_frames_in_use,
+    /// Transmit frames now out of the pool.
+    tx_frames_in_use,
+    /// Receive frames that belong to this thread's pool, in use or not.
+    rx_frames_owned,
+    /// Of the receive frames in use, the ones that devices hold to receive into.
+    rx_frames_in_device,
+    /// Of the transmit frames in use, the ones that devices are sending.
+    tx_frames_in_device,
+    /// Application timers armed now.
+    app_timers,
+    /// Entries in the timing wheel now, stale ones included.
+    wheel_entries,
+    /// Packets handled by another thread than the owner of their flow group; must stay 0.
+    misrouted,
+    /// Packets handed to the owner of their flow group.
+    forwarded,
+    /// Turns that left packets in the device because the event array was full.
+    event_back_pressure,
+    /// Lost by devices: we did not poll in time.
+    device_rx_overrun,
+    /// Lost by devices: not acceptable to them.
+    device_rx_invalid,
+    /// Lost by devices: could not be sent.
+    device_tx_failed,
+}
+
+macro_rules! local_drops {
+    ($($(#[doc = $doc:literal])+ $variant:ident = $name:literal,)*) => {
+        /// Why the dataplane itself drops a packet that is well formed.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum LocalDrop {
+            $($(#[doc = $doc])+ $variant,)*
+        }
+
+        impl LocalDrop {
+            /// All reasons, in the order of their counters.
+            pub const ALL: &'static [LocalDrop] = &[$(LocalDrop::$variant,)*];
+            /// How many there are.
+            pub const COUNT: usize = Self::ALL.len();
+
+            /// Name of the counter.
+            pub const fn name(self) -> &'static str {
+                match self { $(LocalDrop::$variant => $name,)* }
+            }
+        }
+    };
+}
+
+local_drops! {
+    /// A segment for which there is neither flow nor listener.
+    NoFlow = "no_flow",
+    /// A SYN beyond the backlog, or one that a listener refused otherwise.
+    Backlog = "backlog",
+    /// A segment of no flow that carries no cookie, while cookies are out.
+    NoCookie = "no_cookie",
+    /// Payload given up because receive frames ran short.
+    RxPressure = "rx_pressure",
+    /// Payload given up early because very many packets waited (`drop_queue`).
+    Early = "early",
+    /// A new flow beyond `flows_max`.
+    FlowsMax = "flows_max",
+    /// A datagram to a port that nobody has bound.
+    UdpNoSocket = "udp_no_socket",
+    /// A datagram to a socket whose application holds too many.
+    UdpQueueFull = "udp_queue_full",
+    /// No frame to build a packet in.
+    NoTxFrame = "no_tx_frame",
+    /// No frame for a packet that must outlive its cycle.
+    NoRxFrame = "no_rx_frame",
+    /// A packet that waited for the Ethernet address of its next hop in vain.
+    ArpPending = "arp_pending",
+    /// No route to the destination.
+    NoRoute = "no_route",
+    /// The ring to the owner of the flow group was full.
+    ForwardFull = "forward_full",
+    /// A later piece of a frame whose first piece was dropped.
+    FrameTail = "frame_tail",
+    /// Received, and none of the vNIC's filters takes it.
+    RxFiltered = "rx_filtered",
+    /// Received beyond the vNIC's rate.
+    RxRate = "rx_rate",
+    /// Not sent: an Ethernet source that is not the vNIC's.
+    TxForeignMac = "tx_foreign_mac",
+    /// Not sent: a VLAN that is not the vNIC's.
+    TxForeignVlan = "tx_foreign_vlan",
+    /// Not sent: an IPv4 source, or ARP in the name of one, that is not the vNIC's.
+    TxForeignAddress = "tx_foreign_address",
+    /// Not sent: a source port that is not the vNIC's.
+    TxForeignPort = "tx_foreign_port",
+    /// Not sent: only filters of other queues of the vNIC take it.
+    TxForeignQueue = "tx_foreign_queue",
+    /// Not sent: a peer or protocol that none of the vNIC's filters has.
+    TxForeignOther = "tx_foreign_other",
+    /// Not sent: too many packets wait for their turn at the vNIC's rate.
+    TxRate = "tx_rate",
+    /// A frame for a packet queue whose application holds too many, or one in several pieces.
+    PacketQueueFull = "packet_queue_full",
+}
+
+/// A histogram that one thread writes and others read.
+#[derive(Debug)]
+#[repr(C)]
+pub struct SharedHistogram {
+    counts: [Metric; BUCKETS],
+    sum: Metric,
+    max: Metric,
+}
+
+impl SharedHistogram {
+    /// Counts a value.
+    #[inline]
+    pub fn record(&self, value: u64) {
+        self.counts[bucket_of(value)].add(1);
+        self.sum.add(value);
+        self.max.raise(value);
+    }
+
+    /// A copy to work with.
+    pub fn read(&self) -> Histogram {
+        let counts = core::array::from_fn(|bucket| self.counts[bucket].get());
+        Histogram::from_parts(counts, self.sum.get(), self.max.get())
+    }
+}
+
+/// What one elastic thread writes. All zero is a valid block, and how each begins.
+#[derive(Debug)]
+#[repr(C, align(128))]
+pub struct ThreadBlock {
+    /// Counters and gauges.
+    pub counters: Counters,
+    /// Received packets refused by the parser, by reason.
+    pub drops: [Metric; DropReason::COUNT],
+    /// Packets dropped by the dataplane, by reason.
+    pub local_drops: [Metric; LocalDrop::COUNT],
+    /// What happened inside TCP.
+    pub tcp: [Metric; TcpCounter::COUNT],
+    /// Time stamp counter ticks by stage. A cycle is charged to its stages when it is over, if it
+    /// did anything, and to [`Stage::Idle`] if not.
+    pub stage_ticks: [Metric; Stage::COUNT],
+    /// Cycles by number of packets received.
+    pub batches: [Metric; BATCH_BUCKETS],
+    /// Ticks from the application's return to its next turn, of cycles that did something.
+    pub busy_cycle_ticks: SharedHistogram,
+    /// What it is, by [`ThreadState`]. Written by whichever thread holds the directory's lock.
+    pub life: Metric,
+    /// Where the thread is now and since when.
+    pub whereabouts: Whereabouts,
+    /// The hardware thread that it is pinned to when entered.
+    pub cpu: Metric,
+    /// From the last call to look at a command, or its being sent, to the end of the sleep that it
+    /// ended, ticks.
+    pub wake_ticks: Metric,
+    /// Averages of the last windows.
+    pub window: WindowBlock,
+    /// The flow groups it owns, as bits.
+    pub owned: [Metric; FLOW_GROUPS / 64],
+    /// Packets that it handled, by flow group.
+    pub group_packets: [Metric; FLOW_GROUPS],
+    /// The last migrations that ended here.
+    pub migrations: RecordRing,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::MigrationRecord;
+    use std::os::fd::{AsFd, FromRawFd, OwnedFd};
+    use std::sync::Arc;
+
+    fn memfd() -> OwnedFd {
+        // SAFETY: a plain system call with a constant string.
+        let fd = unsafe { libc::memfd_create(c"ix-test".as_ptr(), 0) };
+        assert!(fd >= 0);
+        // SAFETY: a fresh descriptor that nobody else owns.
+        unsafe { OwnedFd::from_raw_fd(fd) }
+    }
+
+    #[test]
+    fn a_reader_in_another_mapping_sees_what_each_thread_counted() {
+        let fd = memfd();
+        let page = Arc::new(ControlPage::create(fd.as_fd(), 2, 2500).unwrap());
+        let mut second = ThreadMetrics::new(&page, 1);
+        second.counters.rx_packets.add(3);
+        second.counters.flows_peak.raise(9);
+        second.counters.flows_peak.raise(4);
+        second.drop_packet(DropReason::IpFragment);
+        second.drop_local(LocalDrop::ForwardFull);
+        second.enter(Stage::Calls);
+        second.cycle_done(5, 0, true);
+        second.cycle_done(0, 0, false);
+        let reader = ControlPage::open(fd.as_fd()).unwrap();
+        drop((second, page));
+        let snapshot = Snapshot::of(&reader);
+        assert_eq!((snapshot.threads.len(), snapshot.ticks_per_us), (2, 2500));
+        let (first, second) = (&snapshot.threads[0], &snapshot.threads[1]);
+        assert_eq!(first.get("rx_packets"), Some(0));
+        assert_eq!(second.get("flows_peak"), Some(9));
+        assert_eq!(second.get("drops.ip_fragment"), Some(1));
+        assert_eq!(second.get("drops.forward_full"), Some(1));
+        assert_eq!((second.get("cycles"), second.get("busy_cycles")), (Some(2), Some(1)));
+        assert_eq!((second.batches[0], second.batches[3]), (1, 1));
+        assert_eq!(second.busy_cycle_ticks.count(), 1);
+        assert_eq!(snapshot.total("rx_packets"), Some(3));
+        assert_eq!(snapshot.total("no_such_counter"), None);
+    }
+
+    #[test]
+    fn the_control_plane_reads_plain_numbers() {
+        let page = Arc::new(ControlPage::anonymous(2).unwrap());
+        page.set_batch_bound(64);
+        let (first, second) = (ThreadMetrics::new(&page, 0), ThreadMetrics::new(&page, 1));
+        second.cpu.set(7);
+        second.life.set(ThreadState::Active as u64);
+        second.set_owned(&[3, 5, 127].into_iter().collect());
+        first.group_packets[3].add(4);
+        second.group_packets[3].add(5);
+        second.whereabouts.set(Place::Application { since_us: 1_000 });
+        let record = MigrationRecord { command: 9, to: 1, ..MigrationRecord::default() };
+        first.migrated(&MigrationRecord { start_us: 2, ..record });
+        second.migrated(&MigrationRecord { start_us: 1, ..record });
+        page.commands().refused.add(2);
+        page.wall().refuse(Refusal::Code);
+        let at = |now_us| Snapshot::at(&page, now_us);
+        let snapshot = at(1_000 + NONRESPONSIVE_US);
+        assert_eq!(snapshot.threads[0].state, ThreadState::Background);
+        let thread = &snapshot.threads[1];
+        assert_eq!((thread.state, thread.cpu), (ThreadState::Active, 7));
+        assert_eq!(thread.owned.to_string(), "3,5,127");
+        assert_eq!(snapshot.groups[3], GroupSnapshot { owner: Some(1), packets: 9 });
+        assert_eq!(snapshot.groups[4], GroupSnapshot { owner: None, packets: 0 });
+        let starts: Vec<_> = snapshot.migrations.iter().map(|r| r.start_us).collect();
+        assert_eq!((starts, snapshot.migrations_ever), (vec![1, 2], 2));
+        assert_eq!((snapshot.batch_bound, snapshot.commands.refused), (64, 2));
+        assert!(snapshot.refused.contains(&("code", 1)) && !snapshot.walled);
+        // Nobody has written this: the thread cannot.
+        let late = at(1_001 + NONRESPONSIVE_US);
+        assert_eq!(late.threads[1].state, ThreadState::NonResponsive);
+        second.life.set(ThreadState::Parked as u64);
+        assert_eq!(at(1 << 40).threads[1].state, ThreadState::Parked);
+        second.whereabouts.set(Place::Asleep { since_us: 1_000 });
+        let idle = at(1_000 + 20 * WINDOW_US).threads[1].window.idle;
+        assert!(idle[0] > 0.99 && idle[2] < 0.95, "{idle:?}");
+    }
+
+    #[test]
+    fn strange_memory_is_refused() {
+        let fd = memfd();
+        assert_eq!(ControlPage::open(fd.as_fd()).err(), Some(PageError::NotAPage));
+        // SAFETY: a plain system call on our descriptor.
+        unsafe { libc::ftruncate(std::os::fd::AsRawFd::as_raw_fd(&fd), 4096) };
+        assert_eq!(ControlPage::open(fd.as_fd()).err(), Some(PageError::NotAPage));
+        drop(ControlPage::create(fd.as_fd(), 4, 0).unwrap());
+        // SAFETY: as above.
+        unsafe { libc::ftruncate(std::os::fd::AsRawFd::as_raw_fd(&fd), 4096) };
+        assert_eq!(ControlPage::open(fd.as_fd()).err(), Some(PageError::Truncated));
+    }
+
+    #[test]
+    fn json_has_every_name_once() {
+        let page = ControlPage::anonymous(1).unwrap();
+        let snapshot = Snapshot::of(&page);
+        let json = snapshot.to_string();
+        let thread = &snapshot.threads[0];
+        let (front, _) = json.split_once("\"stage_ticks\"").unwrap();
+        for (name, _) in thread.counters.iter().chain(&thread.drops).chain(&thread.tcp) {
+            assert_eq!(front.matches(&format!("\"{name}\":")).count(), 1, "{name}");
+        }
+        let depth = json.chars().fold(0i32, |depth, c| match c {
+            '{' | '[' => depth + 1,
+            '}' | ']' => depth - 1,
+            _ => depth,
+        });
+        assert_eq!(depth, 0, "{json}");
+        assert!(json.contains("\"window\":{\"queueing_delay_us\":[0.000,0.000,0.000],"), "{json}");
+    }
+
+    #[test]
+    fn blocks_share_no_cache_line() {
+        assert_eq!(size_of::<ThreadBlock>() % 128, 0);
+        assert_eq!(align_of::<ThreadBlock>(), 128);
+    }
+}

@@ -1,0 +1,413 @@
+//! Packet queues: whole frames for programs that bring their own protocol, beside TCP and UDP.
+//!
+//! What comes in for them is what the parser would refuse (other EtherTypes and protocols, so the way
+//! of TCP does not know of them) or a datagram whose port a queue has taken. What goes out is copied
+//! into a frame of ours before it is judged: what was checked is what leaves, whatever the application
+//! writes meanwhile.
+#[cfg(test)]
+pub(crate) mod tests;
+
+use crate::cycle::ElasticThread;
+use crate::io::{Io, Port};
+use crate::observe::metrics::LocalDrop;
+use crate::receive::{Refusal, Work};
+use crate::shared::Shared;
+use ix_abi::{
+    Call, Event, PacketInfo, SG_MAX, call_op, error, event_kind, packet_flag, packet_kind,
+};
+use ix_mem::{HEADROOM_BYTES, Mbuf, ROOM_BYTES};
+use ix_nic::RxPacket;
+use ix_vnic::{Header, UNTAGGED};
+use ix_wire::{DropReason, IpAddr, MacAddr, ethernet, is_group_mac};
+
+/// Queues of one elastic thread.
+pub(crate) const QUEUES_MAX: usize = 64;
+
+/// EtherTypes below are lengths (IEEE 802.3).
+const ETHERTYPE_MIN: u16 = 0x0600;
+const ETHERTYPE_IPV4: u16 = 0x0800;
+const ETHERTYPE_ARP: u16 = 0x0806;
+/// Of these the dataplane knows something: IPv4, ARP, VLAN tags, IPv6.
+const OWN_ETHERTYPES: [u16; 5] = [ETHERTYPE_IPV4, ETHERTYPE_ARP, 0x8100, 0x88a8, 0x86dd];
+/// ICMP, TCP, UDP.
+const OWN_PROTOCOLS: [u8; 3] = [1, 6, 17];
+/// So much of a frame tells what it is: Ethernet, a tag, IPv4 with all options, ports.
+const FRONT_BYTES: usize = 96;
+
+/// What a queue takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Claim {
+    EtherType(u16),
+    Protocol(u8),
+    UdpPort(u16),
+}
+
+impl Claim {
+    fn new(kind: u64, number: u64) -> Option<Claim> {
+        let number = u16::try_from(number).ok()?;
+        match kind {
+            packet_kind::ETHER_TYPE => (number >= ETHERTYPE_MIN
+                && !OWN_ETHERTYPES.contains(&number))
+            .then_some(Claim::EtherType(number)),
+            packet_kind::IP_PROTOCOL => {
+                let protocol = u8::try_from(number).ok()?;
+                (!OWN_PROTOCOLS.contains(&protocol)).then_some(Claim::Protocol(protocol))
+            }
+            packet_kind::UDP_PORT => (number != 0).then_some(Claim::UdpPort(number)),
+            _ => None,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Queue {
+    id: u32,
+    device: u8,
+    claim: Claim,
+    cookie: u64,
+}
+
+/// The packet queues of one elastic thread.
+#[derive(Debug, Default)]
+pub(crate) struct PacketQueues {
+    queues: Vec<Queue>,
+    last_id: u32,
+}
+
+impl PacketQueues {
+    /// Whether there are any.
+    #[inline]
+    pub fn is_any(&self) -> bool {
+        !self.queues.is_empty()
+    }
+
+    fn find(&self, device: u8, claim: Claim) -> Option<Queue> {
+        let found = |queue: &&Queue| (queue.device, queue.claim) == (device, claim);
+        self.queues.iter().find(found).copied()
+    }
+
+    /// Whether a queue of any device has the datagrams to this port.
+    pub fn has_udp(&self, port: u16) -> bool {
+        self.queues.iter().any(|queue| queue.claim == Claim::UdpPort(port))
+    }
+
+    fn get(&self, id: u64) -> Result<Queue, i64> {
+        let found = self.queues.iter().find(|queue| u64::from(queue.id) == id);
+        found.copied().ok_or(error::BAD_HANDLE)
+    }
+}
+
+/// Calls.
+impl ElasticThread {
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn run_packet_call(&mut self, call: &Call) -> Result<i64, i64> {
+        let a = &call.args;
+        match call.op {
+            call_op::PACKET_SENDV => self.call_packet_sendv(a[0], a[1], a[2], a[3]),
+            call_op::PACKET_RECV_DONE => self.call_udp_recv_done(a[0]),
+            call_op::PACKET_BIND => self.call_packet_bind(a[0], a[1], a[2], a[3]),
+            call_op::PACKET_UNBIND => self.call_packet_unbind(a[0]),
+            call_op::PACKET_INFO => self.call_packet_info(a[0], a[1]),
+            call_op::SIGNAL => self.call_signal(a[0], a[1]),
+            _ => Err(error::NO_SYS),
+        }
+    }
+
+    fn call_packet_bind(
+        &mut self,
+        device: u64,
+        kind: u64,
+        number: u64,
+        cookie: u64,
+    ) -> Result<i64, i64> {
+        let claim = Claim::new(kind, number).ok_or(error::INVALID)?;
+        let at = usize::try_from(device).map_err(|_| error::INVALID)?;
+        let port = self.io.ports.get(at).ok_or(error::INVALID)?;
+        match claim {
+            Claim::EtherType(number)
+                if is_shared(port) && !self.io.gate.names_ethertype(number) =>
+            {
+                return Err(error::NOT_LOCAL);
+            }
+            Claim::UdpPort(number) if self.udp.iter().any(|socket| socket.port == number) => {
+                return Err(error::IN_USE);
+            }
+            _ => {}
+        }
+        let device = at as u8;
+        if self.packets.find(device, claim).is_some() {
+            return Err(error::IN_USE);
+        }
+        if self.packets.queues.len() >= QUEUES_MAX {
+            return Err(error::NO_RESOURCE);
+        }
+        self.packets.last_id = self.packets.last_id.wrapping_add(1);
+        let id = self.packets.last_id;
+        self.packets.queues.push(Queue { id, device, claim, cookie });
+        Ok(id.into())
+    }
+
+    fn call_packet_unbind(&mut self, id: u64) -> Result<i64, i64> {
+        let gone = self.packets.get(id)?.id;
+        self.packets.queues.retain(|queue| queue.id != gone);
+        Ok(0)
+    }
+
+    fn call_packet_sendv(&mut self, id: u64, sg: u64, count: u64, cookie: u64) -> Result<i64, i64> {
+        let device = usize::from(self.packets.get(id)?.device);
+        if count > SG_MAX as u64 {
+            return Err(error::INVALID);
+        }
+        // Copied at once, so its memory is free at once; that event needs room, too.
+        if !self.io.events.has_room() {
+            return Err(error::NO_RESOURCE);
+        }
+        let room = frame_bytes_max(&self.io.ports[device]);
+        let mut mbuf = self.io.tx_pool.take().ok_or(error::NO_RESOURCE)?;
+        mbuf.set_range(HEADROOM_BYTES, room);
+        let gathered = self.shared.gather(sg, count, mbuf.bytes_mut(&self.shared.memory));
+        let judged = gathered.and_then(|len| {
+            mbuf.truncate(len);
+            if len < ethernet::HEADER_BYTES {
+                return Err(error::INVALID);
+            }
+            self.io.judge_foreign(device, &mbuf).map(|()| len).map_err(|reason| {
+                self.io.metrics.drop_local(reason);
+                error::FILTERED
+            })
+        });
+        match judged {
+            Ok(len) => {
+                self.io.ports[device].queue.push_back(mbuf);
+                let kind = event_kind::PACKET_SENT;
+                self.io.events.push(Event { kind, cookie, ..Event::default() });
+                Ok(len as i64)
+            }
+            Err(code) => {
+                self.io.tx_pool.put(mbuf);
+                Err(code)
+            }
+        }
+    }
+
+    fn call_packet_info(&mut self, id: u64, to: u64) -> Result<i64, i64> {
+        let device = self.packets.get(id)?.device;
+        let port = &self.io.ports[usize::from(device)];
+        let has = |yes, flag| if yes { flag } else { 0 };
+        let (tx, rx) = self.io.gate.filtered();
+        let flags = has(port.info.partial_checksums, packet_flag::PARTIAL_CHECKSUMS)
+            | has(port.info.shared_frames, packet_flag::SHARED_FRAMES)
+            | has(tx, packet_flag::TX_FILTERED)
+            | has(rx, packet_flag::RX_FILTERED)
+            | has(!is_shared(port), packet_flag::ANY_ETHER_TYPE);
+        let info = PacketInfo {
+            mac: port.info.mac,
+            device: device.into(),
+            frame_bytes_max: frame_bytes_max(port) as u32,
+            flags,
+            queues_max: QUEUES_MAX as u32,
+            held_max: self.held_max() as u32,
+        };
+        if self.shared.write_info(to, info) { Ok(0) } else { Err(error::FAULT) }
+    }
+
+    /// Another thread hears a number.
+    fn call_signal(&mut self, to: u64, value: u64) -> Result<i64, i64> {
+        let to = usize::try_from(to).ok().filter(|to| *to < self.shared.threads());
+        let to = to.ok_or(error::INVALID)?;
+        if to != self.io.index {
+            return self.signal_thread(to, value).map(|()| 0);
+        }
+        if !self.io.events.has_room() {
+            return Err(error::NO_RESOURCE);
+        }
+        self.io.hear_signal(to, value);
+        Ok(0)
+    }
+
+    /// Frames of no flow that the application may hold.
+    pub(crate) fn held_max(&self) -> usize {
+        self.io.rx_pool.owned() / 2
+    }
+}
+
+/// Received frames.
+impl ElasticThread {
+    /// A datagram that was parsed, for a queue that has taken its port; given back if there is none.
+    #[inline]
+    pub(crate) fn take_datagram(&mut self, work: &Work, port: u16, mbuf: Mbuf) -> Option<Mbuf> {
+        if !self.packets.is_any() {
+            return Some(mbuf);
+        }
+        let Some(queue) = self.packets.find(work.port, Claim::UdpPort(port)) else {
+            return Some(mbuf);
+        };
+        if let Some(mbuf) = self.enqueue(queue, work.tails, mbuf) {
+            self.io.metrics.drop_local(LocalDrop::PacketQueueFull);
+            self.give_back(work, mbuf);
+        }
+        None
+    }
+
+    /// A frame that the parser has refused, for a queue that wants it, or for the thread that a receive
+    /// filter gives it to; given back if there is none.
+    #[cold]
+    pub(crate) fn take_refused(
+        &mut self,
+        device: u8,
+        reason: Refusal,
+        tails: usize,
+        mbuf: Mbuf,
+    ) -> Result<(), (Mbuf, Refusal)> {
+        let header = match self.header_of_refused(reason, &mbuf) {
+            Ok(header) => header,
+            Err(reason) => return Err((mbuf, reason)),
+        };
+        // What is in several pieces no queue takes. Filters and rates are asked where it is heard.
+        if tails == 0
+            && let Some(to) = self.io.gate.queue_of(&header)
+            && to != self.io.index
+        {
+            // A thread whose program does not listen is not to have all frames of this one.
+            if self.io.rx_pool.owned()
+                < self.shared.memory.rx_frames().len() / self.shared.threads() / 2
+            {
+                return Err((mbuf, Refusal::Local(LocalDrop::ForwardFull)));
+            }
+            self.hand_over(to, device, RxPacket { mbuf, more: false });
+            return Ok(());
+        }
+        match self.queue_of_refused(device, &header, reason, tails, &mbuf) {
+            Ok(queue) => match self.enqueue(queue, tails, mbuf) {
+                None => Ok(()),
+                Some(mbuf) => Err((mbuf, Refusal::Local(LocalDrop::PacketQueueFull))),
+            },
+            Err(reason) => Err((mbuf, reason)),
+        }
+    }
+
+    /// Where a refused frame lies, if it may be a queue's; or why it is dropped.
+    fn header_of_refused(&self, reason: Refusal, mbuf: &Mbuf) -> Result<Header, Refusal> {
+        let Refusal::Packet(cause) = reason else { return Err(reason) };
+        if !matches!(cause, DropReason::EthUnknownType | DropReason::IpUnknownProtocol) {
+            return Err(reason);
+        }
+        // Its peer may still change it: what is judged is a copy.
+        let bytes = mbuf.bytes(&self.shared.memory);
+        let mut front = [0; FRONT_BYTES];
+        let len = bytes.len().min(FRONT_BYTES);
+        front[..len].copy_from_slice(&bytes[..len]);
+        Header::read(&front[..len]).ok_or(reason)
+    }
+
+    /// The queue of this thread that wants a refused frame; or why it is dropped.
+    fn queue_of_refused(
+        &mut self,
+        device: u8,
+        header: &Header,
+        reason: Refusal,
+        tails: usize,
+        mbuf: &Mbuf,
+    ) -> Result<Queue, Refusal> {
+        let claim = match header.ip {
+            Some(ip) => Claim::Protocol(ip.protocol),
+            None => Claim::EtherType(header.ethertype),
+        };
+        let queue = self.packets.find(device, claim).ok_or(reason)?;
+        let whole = mbuf.len() + if tails > 0 { ROOM_BYTES } else { 0 };
+        let now_us = self.io.now_us;
+        if let Some(checks) = self.io.gate.checks() {
+            checks.hears_header(header, whole, now_us).map_err(Refusal::Local)?;
+        }
+        let own_mac = self.io.ports[usize::from(device)].info.mac;
+        if header.eth_dst != own_mac && !is_group_mac(&header.eth_dst) {
+            return Err(DropReason::EthNotForUs.into());
+        }
+        if let Some(ip) = header.ip {
+            let (src, dst) = (v4(ip.src), v4(ip.dst));
+            if !self.shared.config.is_local(dst) {
+                return Err(DropReason::IpNotForUs.into());
+            }
+            if self.shared.config.is_local(src) {
+                return Err(DropReason::IpMartianSource.into());
+            }
+        }
+        Ok(queue)
+    }
+
+    /// Tells the application of a frame, and lends it; given back if it holds too many, or if the
+    /// frame is in several pieces, which a queue does not take.
+    fn enqueue(&mut self, queue: Queue, tails: usize, mbuf: Mbuf) -> Option<Mbuf> {
+        if tails > 0 || self.lent.count() >= self.held_max() {
+            return Some(mbuf);
+        }
+        // A datagram is captured by whoever handles it, who has the capture meanwhile.
+        if self.capture.is_some() {
+            self.capture_taken(queue.device, &mbuf);
+        }
+        let (kind, len) = (event_kind::PACKET_RECV, mbuf.len() as u32);
+        let data = self.shared.memory.addr_of(&mbuf);
+        self.io.events.push(Event { kind, len, cookie: queue.cookie, data, ..Event::default() });
+        self.lent.lend(mbuf);
+        None
+    }
+}
+
+impl Io {
+    /// Whether a frame that the stack has not made may leave.
+    fn judge_foreign(&mut self, device: usize, mbuf: &Mbuf) -> Result<(), LocalDrop> {
+        let Io { gate, ports, shared, .. } = self;
+        let frame = mbuf.bytes(&shared.memory);
+        let port = &ports[device];
+        match gate.checks().filter(|checks| checks.filters_transmit()) {
+            Some(checks) => checks.judge(frame, port.info.mac),
+            None => in_own_name(frame, port, shared),
+        }
+    }
+
+    /// Another thread has said this number.
+    pub(crate) fn hear_signal(&mut self, from: usize, value: u64) {
+        let (kind, len) = (event_kind::SIGNAL, from as u32);
+        self.events.push(Event { kind, len, data: value, ..Event::default() });
+    }
+}
+
+/// Without transmit filters: what comes from our Ethernet address and, of IPv4 and ARP, in the name of
+/// an address of ours. Other EtherTypes only where nobody else uses the interface.
+fn in_own_name(frame: &[u8], port: &Port, shared: &Shared) -> Result<(), LocalDrop> {
+    let header = Header::read(frame).ok_or(LocalDrop::TxForeignOther)?;
+    let mac: MacAddr = port.info.mac;
+    if header.eth_src != mac {
+        return Err(LocalDrop::TxForeignMac);
+    }
+    if header.vlan != UNTAGGED {
+        return Err(LocalDrop::TxForeignVlan);
+    }
+    let is_ours = |address| shared.config.is_local(v4(address));
+    let ok = |yes, reason| if yes { Ok(()) } else { Err(reason) };
+    match (header.ip, header.arp) {
+        (Some(ip), _) => ok(is_ours(ip.src), LocalDrop::TxForeignAddress),
+        (_, Some(arp)) if arp.sender_mac != mac => Err(LocalDrop::TxForeignMac),
+        (_, Some(arp)) => ok(is_ours(arp.sender), LocalDrop::TxForeignAddress),
+        _ => {
+            let own = OWN_ETHERTYPES.contains(&header.ethertype);
+            let usual = header.ethertype >= ETHERTYPE_MIN && !own;
+            ok(usual && !is_shared(port), LocalDrop::TxForeignOther)
+        }
+    }
+}
+
+fn v4(address: u32) -> IpAddr {
+    IpAddr::v4(address.to_be_bytes())
+}
+
+/// Whether Linux uses the interface as well, under the same Ethernet address.
+fn is_shared(port: &Port) -> bool {
+    port.info.kind == "afxdp"
+}
+
+/// Longest frame that a device sends.
+fn frame_bytes_max(port: &Port) -> usize {
+    (port.info.mtu + ethernet::HEADER_BYTES).min(ROOM_BYTES)
+}

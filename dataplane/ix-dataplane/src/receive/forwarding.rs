@@ -1,0 +1,264 @@
+//! Rings between elastic threads: packets that another thread must handle, and among them, in order,
+//! the messages by which flow groups move.
+use crate::cycle::ElasticThread;
+use crate::migration::Message;
+use crate::observe::metrics::LocalDrop;
+use crate::receive::Refusal;
+use ix_abi::error;
+use ix_mem::{Pool, spsc};
+use ix_nic::RxPacket;
+use std::collections::VecDeque;
+
+/// What one elastic thread hands to another.
+pub enum Forwarded {
+    /// A packet, or a part of one, that came in on this device.
+    Packet {
+        /// The device.
+        port: u8,
+        /// The packet; its frame goes along.
+        packet: RxPacket,
+    },
+    /// A step of a migration. It overtakes no packet and no packet overtakes it.
+    Message(Message),
+}
+
+/// Rings between elastic threads: `outgoing[i]` leads to thread i, `incoming[i]` comes from it.
+#[derive(Default)]
+pub struct Forwarding {
+    /// To each other thread.
+    outgoing: Vec<Option<spsc::Producer<Forwarded>>>,
+    /// From each other thread.
+    pub(crate) incoming: Vec<Option<Source>>,
+    /// What found its ring full, in order, for each other thread.
+    waiting: Vec<VecDeque<Forwarded>>,
+    /// All of it.
+    waits: usize,
+    /// The last part that was pushed had no room; the rest of its packet is lost with it.
+    losing: bool,
+    /// The last part that was pushed had room; the rest of its packet has too.
+    going_on: bool,
+}
+
+/// What comes from one other thread.
+pub(crate) struct Source {
+    ring: spsc::Consumer<Forwarded>,
+    /// Parts of a packet whose rest has not come yet.
+    parts: Vec<RxPacket>,
+}
+
+/// What [`Source::take`] found.
+pub(crate) enum Taken {
+    /// Nothing that is whole.
+    Nothing,
+    /// A packet of this device.
+    Packet(u8),
+    /// A message.
+    Message(Message),
+}
+
+impl Source {
+    /// Takes the next packet, with all its parts, or message.
+    #[inline]
+    pub fn take(&mut self, rx_pool: &mut Pool, out: &mut Vec<RxPacket>) -> Taken {
+        while let Some(item) = self.ring.pop() {
+            let (port, packet) = match item {
+                Forwarded::Message(message) => return Taken::Message(message),
+                Forwarded::Packet { port, packet } => (port, packet),
+            };
+            rx_pool.adopt(&packet.mbuf);
+            if packet.more {
+                self.parts.push(packet);
+                continue;
+            }
+            out.append(&mut self.parts);
+            out.push(packet);
+            return Taken::Packet(port);
+        }
+        Taken::Nothing
+    }
+}
+
+/// Slots of a forwarding ring.
+const FORWARD_SLOTS: usize = 4096;
+/// Packets that wait for room in a ring at most; later ones are lost, as a NIC's queue loses them.
+const WAITING_MAX: usize = 1024;
+
+/// The rings between `threads` elastic threads, one set for each.
+pub fn forwarding(threads: usize) -> Vec<Forwarding> {
+    let mut all: Vec<Forwarding> = Vec::new();
+    all.resize_with(threads, || Forwarding {
+        outgoing: (0..threads).map(|_| None).collect(),
+        incoming: (0..threads).map(|_| None).collect(),
+        waiting: (0..threads).map(|_| VecDeque::new()).collect(),
+        waits: 0,
+        losing: false,
+        going_on: false,
+    });
+    for from in 0..threads {
+        for to in (0..threads).filter(|to| *to != from) {
+            let (producer, consumer) = spsc::ring(FORWARD_SLOTS);
+            all[from].outgoing[to] = Some(producer);
+            all[to].incoming[from] = Some(Source { ring: consumer, parts: Vec::new() });
+        }
+    }
+    all
+}
+
+impl Forwarding {
+    /// Whether something has come in that was not taken yet.
+    pub(crate) fn has_incoming(&self) -> bool {
+        self.incoming.iter().flatten().any(|source| !source.ring.is_empty())
+    }
+
+    /// Whether something waits for room in a ring.
+    #[inline]
+    pub(crate) fn waits(&self) -> bool {
+        self.waits > 0
+    }
+
+    /// Appends; gives a packet back for which there is no room. Messages are never refused.
+    fn push(&mut self, to: usize, item: Forwarded) -> Result<(), Forwarded> {
+        let Forwarded::Packet { packet, .. } = &item else { return self.append(to, item, true) };
+        let more = packet.more;
+        if std::mem::replace(&mut self.losing, false) {
+            self.losing = more;
+            return Err(item);
+        }
+        let must_go_on = std::mem::replace(&mut self.going_on, false);
+        let done = self.append(to, item, must_go_on);
+        (self.losing, self.going_on) = (more && done.is_err(), more && done.is_ok());
+        done
+    }
+
+    /// Appends a signal, if nothing waits for room: an application that signals more than another one
+    /// hears is not to hold up what threads tell each other.
+    fn push_signal(&mut self, to: usize, value: u64) -> Result<(), i64> {
+        let (Some(Some(ring)), Some(waiting)) = (self.outgoing.get_mut(to), self.waiting.get(to))
+        else {
+            return Err(error::INVALID);
+        };
+        if !waiting.is_empty() {
+            return Err(error::NO_RESOURCE);
+        }
+        ring.push(Forwarded::Message(Message::Signal(value))).map_err(|_| error::NO_RESOURCE)
+    }
+
+    fn append(&mut self, to: usize, item: Forwarded, always: bool) -> Result<(), Forwarded> {
+        let (Some(Some(ring)), Some(waiting)) =
+            (self.outgoing.get_mut(to), self.waiting.get_mut(to))
+        else {
+            return Err(item);
+        };
+        let item = if waiting.is_empty() {
+            match ring.push(item) {
+                Ok(()) => return Ok(()),
+                Err(item) => item,
+            }
+        } else {
+            item
+        };
+        if !always && waiting.len() >= WAITING_MAX {
+            return Err(item);
+        }
+        waiting.push_back(item);
+        self.waits += 1;
+        Ok(())
+    }
+
+    /// Moves what waits into the rings as far as there is room now; tells to which threads.
+    #[cold]
+    fn flush(&mut self, mut moved: impl FnMut(usize)) {
+        for (to, (ring, waiting)) in self.outgoing.iter_mut().zip(&mut self.waiting).enumerate() {
+            let Some(ring) = ring else { continue };
+            let before = waiting.len();
+            while let Some(item) = waiting.pop_front() {
+                if let Err(item) = ring.push(item) {
+                    waiting.push_front(item);
+                    break;
+                }
+            }
+            self.waits -= before - waiting.len();
+            if waiting.len() < before {
+                moved(to);
+            }
+        }
+    }
+}
+
+impl ElasticThread {
+    /// Hands a packet to another thread, and its frame with it. A full ring loses it, as a NIC's would.
+    pub(crate) fn hand_over(&mut self, to: usize, port: u8, packet: RxPacket) {
+        self.io.rx_pool.disown(&packet.mbuf);
+        match self.receive.forwarding.push(to, Forwarded::Packet { port, packet }) {
+            Ok(()) => {
+                self.io.metrics.counters.forwarded.add(1);
+                self.io.ring_thread(to);
+            }
+            Err(Forwarded::Packet { packet, .. }) => {
+                self.io.metrics.drop_local(LocalDrop::ForwardFull);
+                if self.capture.is_some() {
+                    let reason = Refusal::Local(LocalDrop::ForwardFull);
+                    self.capture_refused(port, &packet.mbuf, 0, reason);
+                }
+                self.io.rx_pool.adopt(&packet.mbuf);
+                self.io.rx_pool.put(packet.mbuf);
+            }
+            Err(Forwarded::Message(_)) => {}
+        }
+    }
+
+    /// Sends a message to another thread.
+    pub(crate) fn tell_thread(&mut self, to: usize, message: Message) {
+        // Refused only where there is no such thread.
+        if self.receive.forwarding.push(to, Forwarded::Message(message)).is_ok() {
+            self.io.ring_thread(to);
+        }
+    }
+
+    /// Has another thread hear a number.
+    pub(crate) fn signal_thread(&mut self, to: usize, value: u64) -> Result<(), i64> {
+        self.receive.forwarding.push_signal(to, value)?;
+        self.io.ring_thread(to);
+        Ok(())
+    }
+
+    /// Gives the rings what has waited for room in them.
+    #[inline]
+    pub(crate) fn flush_handover(&mut self) {
+        if self.receive.forwarding.waits() {
+            let io = &self.io;
+            self.receive.forwarding.flush(|to| io.ring_thread(to));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Order is kept and no message is lost, however full the rings are.
+    #[test]
+    fn a_full_ring_delays_messages_and_loses_packets_at_a_bound() {
+        let mut rings = forwarding(2);
+        let (mut a, mut b) = (rings.remove(0), rings.remove(0));
+        let count = FORWARD_SLOTS + 3 * WAITING_MAX;
+        for i in 0..count {
+            assert!(a.push(1, Forwarded::Message(Message::Ready(i as u64))).is_ok());
+        }
+        assert!(a.waits());
+        // SAFETY: no memory behind the number; it is only carried.
+        let mbuf = unsafe { ix_mem::Mbuf::from_frame(0) };
+        let packet = RxPacket { mbuf, more: false };
+        assert!(a.push(1, Forwarded::Packet { port: 0, packet }).is_err());
+        let mut got = Vec::new();
+        while got.len() < count {
+            while let Some(item) = b.incoming[0].as_mut().and_then(|source| source.ring.pop()) {
+                let Forwarded::Message(Message::Ready(i)) = item else { panic!("a message") };
+                got.push(i);
+            }
+            a.flush(|to| assert_eq!(to, 1));
+        }
+        assert!(got.iter().copied().eq(0..count as u64) && !a.waits());
+        assert!(a.push(0, Forwarded::Message(Message::Ready(0))).is_err(), "nobody but oneself");
+    }
+}

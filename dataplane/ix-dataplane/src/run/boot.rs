@@ -1,0 +1,488 @@
+//! From a configuration and descriptors to elastic threads that can be entered: what happens once,
+//! when a dataplane starts. Needs no privilege; everything is allocated here.
+use crate::calls::CallArray;
+use crate::clock::Clock;
+use crate::config::{Config, ConfigError};
+use crate::cycle::ElasticThread;
+use crate::events::EventWriter;
+use crate::io::Io;
+use crate::observe::metrics::{ControlPage, ThreadMetrics};
+use crate::receive::forwarding::forwarding;
+use crate::run::care::Claims;
+use crate::run::door::Door;
+use crate::run::guard::home;
+use crate::run::runner::Runner;
+use crate::shared::{Shared, Waker};
+use crate::updates::UpdateSource;
+use core::cell::UnsafeCell;
+use ix_abi::{
+    ABI_MAGIC, ABI_VERSION, CALLS_MAX, Call, EVENTS_MAX, Event, ProcessHeader, ThreadArea,
+    ThreadStatus,
+};
+use ix_mem::{MemoryError, PacketMemory, Pool};
+use ix_nic::{AttachError, Nic, NicInfo, RingSizes, SetReta};
+use std::fmt;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::Arc;
+
+/// A device as the broker opened it.
+pub struct Device {
+    /// What it is.
+    pub info: NicInfo,
+    /// One descriptor a queue: as many as there are elastic threads. One more where
+    /// [`NicInfo::table_fd`] says so.
+    pub queues: Vec<OwnedFd>,
+}
+
+/// Why a dataplane does not start.
+#[derive(Debug)]
+pub enum BootError {
+    /// The configuration makes no sense.
+    Config(ConfigError),
+    /// No packet memory.
+    Memory(MemoryError),
+    /// A queue cannot be used.
+    Attach(AttachError),
+    /// Numbers of queues and elastic threads differ.
+    Queues {
+        /// The device.
+        name: String,
+        /// Its queues.
+        queues: usize,
+        /// Elastic threads.
+        threads: usize,
+    },
+    /// A system call failed.
+    System(&'static str, std::io::Error),
+    /// The broker could not finish the attachment of a queue.
+    Broker(String),
+}
+
+impl fmt::Display for BootError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            BootError::Config(e) => e.fmt(f),
+            BootError::Memory(e) => e.fmt(f),
+            BootError::Attach(e) => e.fmt(f),
+            BootError::Queues { name, queues, threads } => write!(
+                f,
+                "{name} has {queues} queues for {threads} elastic threads; \
+                 ask for `queues={threads}` or for {queues} in --cpus"
+            ),
+            BootError::System(what, e) => write!(f, "{what}: {e}"),
+            BootError::Broker(why) => f.write_str(why),
+        }
+    }
+}
+
+impl std::error::Error for BootError {}
+
+/// The arrays that application and dataplane share for one elastic thread. The application writes
+/// the first one and only reads the others, so they begin on a page.
+#[repr(C)]
+struct Area {
+    calls: [Call; CALLS_MAX],
+    events: [Event; EVENTS_MAX],
+    status: ThreadStatus,
+}
+
+const PAGE: usize = 4096;
+const _: () = assert!(core::mem::offset_of!(Area, events).is_multiple_of(PAGE));
+
+/// What the application may do with a range of the dataplane's memory; nothing with all others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AppAccess {
+    /// It writes there: call arrays, transmit memory.
+    Write,
+    /// It only reads: events, received packets, the header.
+    Read,
+}
+
+/// A dataplane, ready to be entered.
+pub struct Dataplane {
+    /// On pages of its own, with what `thread_areas` points to behind it. Never unmapped.
+    header: *const ProcessHeader,
+    status: Vec<*mut ThreadStatus>,
+    pub(crate) runners: Box<[UnsafeCell<Runner>]>,
+    pub(crate) claims: Claims,
+    /// Between each thread's owner and the guard.
+    pub(crate) doors: Box<[Door]>,
+    pub(crate) page: Arc<ControlPage>,
+    /// Where the process may run.
+    pub(crate) home: libc::cpu_set_t,
+    pub(crate) shared: Arc<Shared>,
+}
+
+// SAFETY: each runner and status is used only by the Linux thread that has entered its elastic
+// thread (`run_io`'s contract), by who looks after one that nobody has entered (`Claims`), or by the
+// guard while the owner is outside (`Door`);
+// everything else is read-only.
+unsafe impl Sync for Dataplane {}
+// SAFETY: nothing in it is bound to a Linux thread.
+unsafe impl Send for Dataplane {}
+
+impl Dataplane {
+    /// Starts: maps memory, attaches every queue (`attached(device, queue)` is called after each),
+    /// makes the elastic threads. `gate` is the address that applications will call.
+    pub fn boot(
+        config: Config,
+        devices: Vec<Device>,
+        page: &Arc<ControlPage>,
+        gate: u64,
+        attached: impl FnMut(usize, usize) -> Result<(), String>,
+    ) -> Result<Dataplane, BootError> {
+        let memory = PacketMemory::new(config.memory_sizes()).map_err(BootError::Memory)?;
+        Dataplane::boot_in(memory, config, devices, page, gate, attached)
+    }
+
+    /// The same in packet memory of [`Config::memory_sizes`] that is there already, because a device
+    /// shares it with its peer.
+    pub fn boot_in(
+        memory: PacketMemory,
+        config: Config,
+        mut devices: Vec<Device>,
+        page: &Arc<ControlPage>,
+        gate: u64,
+        mut attached: impl FnMut(usize, usize) -> Result<(), String>,
+    ) -> Result<Dataplane, BootError> {
+        let threads = config.cpus.len();
+        let tables = attach_tables(&mut devices, threads)?;
+        for device in &devices {
+            if device.queues.len() != threads {
+                let (name, queues) = (device.info.name.clone(), device.queues.len());
+                return Err(BootError::Queues { name, queues, threads });
+            }
+        }
+        let mut pools = pools(&memory, threads);
+        let nics = attach_all(devices, &memory, &mut pools, &mut attached)?;
+        let macs: Vec<_> = nics[0].iter().map(|nic| nic.info().mac).collect();
+        let config = fit_to_devices(config, &nics[0]);
+        let mut clock = Clock::new();
+        let wakers: Result<Vec<Waker>, BootError> =
+            (0..threads).map(|_| Ok(Waker::new(eventfd(config.fd_base)?))).collect();
+        let now_us = clock.now_us();
+        let shared = Arc::new(Shared::new(config, memory, wakers?, &macs, now_us));
+        page.set_batch_bound(shared.config.batch);
+        let mut runners = Vec::new();
+        let mut areas = Vec::new();
+        let parts = nics.into_iter().zip(pools).zip(forwarding(threads));
+        for (index, ((nics, pools), forwarding)) in parts.enumerate() {
+            let area = map_pages(size_of::<Area>())?.cast::<Area>();
+            let metrics = ThreadMetrics::new(page, index);
+            metrics.cpu.set(shared.config.cpus[index].into());
+            // SAFETY: the area was mapped just now, is never unmapped, and only this writer and
+            // this call array are made for it.
+            let (events, calls) = unsafe {
+                let events = EventWriter::new((&raw mut (*area).events).cast());
+                (events, CallArray::new((&raw mut (*area).calls).cast()))
+            };
+            let mut io = Io::new(shared.clone(), index, nics, pools, events, metrics);
+            io.set_tables(&tables);
+            let thread = ElasticThread::new(io, calls, forwarding, now_us);
+            runners.push(UnsafeCell::new(Runner::new(thread, Clock::new())));
+            areas.push((area, shared.config.cpus[index]));
+        }
+        shared.guard.set_fd(timer(shared.config.fd_base)?);
+        page.set_nonresponsive_us(shared.config.nonresponsive_us);
+        Dataplane::new(shared, page.clone(), gate, runners, areas)
+    }
+
+    fn new(
+        shared: Arc<Shared>,
+        page: Arc<ControlPage>,
+        gate: u64,
+        runners: Vec<UnsafeCell<Runner>>,
+        areas: Vec<(*mut Area, u32)>,
+    ) -> Result<Dataplane, BootError> {
+        // SAFETY: only the fields' addresses are taken.
+        let status = areas.iter().map(|(area, _)| unsafe { &raw mut (**area).status }).collect();
+        let describe = |(area, cpu): &(*mut Area, u32)| {
+            let base = *area as u64;
+            ThreadArea {
+                calls: base + core::mem::offset_of!(Area, calls) as u64,
+                events: base + core::mem::offset_of!(Area, events) as u64,
+                status: base + core::mem::offset_of!(Area, status) as u64,
+                cpu: *cpu,
+                reserved: 0,
+            }
+        };
+        let areas: Vec<ThreadArea> = areas.iter().map(describe).collect();
+        let pages = map_pages(HEADER_BYTES + size_of_val(&*areas))?;
+        // SAFETY: within the pages just mapped, aligned, and nobody else's.
+        let (header, thread_areas) = unsafe {
+            let behind = pages.add(HEADER_BYTES).cast::<ThreadArea>();
+            behind.copy_from_nonoverlapping(areas.as_ptr(), areas.len());
+            (pages.cast::<ProcessHeader>(), behind)
+        };
+        let (rx_base, rx_len) = shared.memory.rx_area();
+        let (tx_base, tx_len) = shared.memory.arena();
+        let content = ProcessHeader {
+            magic: ABI_MAGIC,
+            version: ABI_VERSION,
+            threads: areas.len() as u32,
+            gate,
+            thread_areas: thread_areas as u64,
+            rx_base: rx_base as u64,
+            rx_len: rx_len as u64,
+            tx_base: tx_base as u64,
+            tx_len: tx_len as u64,
+            local_addr: shared.config.host_addrs[0].0.0,
+            mss_bytes: u32::from(shared.config.tcp.mss),
+            batch_bound: shared.config.batch as u32,
+        };
+        // SAFETY: as above.
+        unsafe { header.write(content) };
+        let claims = Claims::new(runners.len());
+        let doors = runners.iter().map(|_| Door::default()).collect();
+        let runners = runners.into();
+        let home = home();
+        Ok(Dataplane { header, status, runners, claims, doors, page, home, shared })
+    }
+
+    /// What the application finds through `IX_ABI`.
+    pub fn header(&self) -> *const ProcessHeader {
+        self.header
+    }
+
+    /// Every range that the application may use, as address, bytes (whole pages) and how. All other
+    /// memory of the dataplane is none of its business.
+    pub fn app_ranges(&self) -> Vec<(usize, usize, AppAccess)> {
+        let calls_bytes = core::mem::offset_of!(Area, events);
+        let read_bytes = (size_of::<Area>() - calls_bytes).next_multiple_of(PAGE);
+        let header_bytes = HEADER_BYTES + self.runners.len() * size_of::<ThreadArea>();
+        let header_bytes = header_bytes.next_multiple_of(PAGE);
+        let (rx, arena) = (self.shared.memory.rx_area(), self.shared.memory.arena());
+        let mut ranges = vec![
+            (self.header as usize, header_bytes, AppAccess::Read),
+            (rx.0, rx.1, AppAccess::Read),
+            (arena.0, arena.1, AppAccess::Write),
+        ];
+        for status in &self.status {
+            let area = *status as usize - core::mem::offset_of!(Area, status);
+            ranges.push((area, calls_bytes, AppAccess::Write));
+            ranges.push((area + calls_bytes, read_bytes, AppAccess::Read));
+        }
+        ranges
+    }
+
+    /// Memory that may be shared with other processes and is never unmapped: packets, control page.
+    pub fn lasting_ranges(&self) -> [(usize, usize); 2] {
+        let memory = &self.shared.memory;
+        [(memory.base() as usize, memory.bytes()), self.page.range()]
+    }
+
+    /// Elastic threads.
+    pub fn threads(&self) -> usize {
+        self.runners.len()
+    }
+
+    /// The hardware thread that an elastic thread belongs on.
+    pub fn cpu(&self, thread: usize) -> u32 {
+        self.shared.config.cpus[thread]
+    }
+
+    /// The modes that the devices are really used in.
+    ///
+    /// # Safety
+    /// As [`Dataplane::run_io`].
+    pub unsafe fn modes(&self) -> Vec<(String, String)> {
+        // SAFETY: the caller's promise for thread 0.
+        let runner = unsafe { &*self.runners[0].get() };
+        let ports = runner.thread.io.ports.iter();
+        ports.map(|port| (port.info.name.clone(), port.info.mode.clone())).collect()
+    }
+
+    /// From now on elastic threads look there for devices that changed, about every millisecond.
+    pub fn set_update_source(&self, source: Box<dyn UpdateSource>) {
+        self.shared.updates.set_source(source);
+    }
+
+    /// From now on `run_io` of this thread looks for signals on `fd`.
+    ///
+    /// # Safety
+    /// As [`Dataplane::run_io`].
+    pub unsafe fn set_signal_fd(&self, thread: usize, fd: Option<RawFd>) {
+        // SAFETY: the caller's promise.
+        unsafe { (*self.runners[thread].get()).set_signal_fd(fd) }
+    }
+
+    /// From now on a wait of this thread's `run_io` ends also when `fd` is readable.
+    ///
+    /// # Safety
+    /// As [`Dataplane::run_io`].
+    pub unsafe fn watch(&self, thread: usize, fd: Option<RawFd>) {
+        // It may come before the first `run_io`, when somebody may be looking after the thread.
+        let entered = self.claims.is_entered(thread);
+        if !entered {
+            self.claims.enter(thread);
+        }
+        self.doors[thread].enter();
+        // SAFETY: the caller's promise, and nobody looks after a thread that was claimed.
+        unsafe { (*self.runners[thread].get()).watch(fd) }
+        self.doors[thread].leave();
+        if !entered {
+            self.claims.leave(thread);
+        }
+    }
+
+    /// Asks the `run_io` of this thread (below `threads()`) to come back; answers the eventfd that
+    /// the caller has to ring for it, if any. Uses no thread-local storage.
+    pub fn kick(&self, thread: usize) -> Option<RawFd> {
+        self.shared.wakers[thread].kick()
+    }
+
+    /// The program's own threads take turns in being this elastic thread, without its knowing. Uses
+    /// no thread-local storage.
+    pub fn share(&self, thread: usize) {
+        self.shared.lives.share(thread);
+    }
+
+    /// The program leaves this elastic thread: flow groups that it still has go to the others.
+    ///
+    /// # Safety
+    /// As [`Dataplane::run_io`].
+    pub unsafe fn leave(&self, thread: usize) {
+        if self.claims.is_entered(thread) {
+            self.doors[thread].enter();
+            // SAFETY: the caller's promise, and the guard is outside.
+            unsafe { (*self.runners[thread].get()).leave(LEAVE_US) };
+            self.claims.leave(thread);
+            self.doors[thread].leave();
+        }
+    }
+
+    /// The unbatched call: `thread` (below `threads()`) runs `calls` slots of its call array, then
+    /// turns until there are events or `wait_us` are over. Answers the number of events.
+    ///
+    /// # Safety
+    /// Nobody else uses this elastic thread during the call.
+    pub unsafe fn run_io(&self, thread: usize, calls: usize, wait_us: u64) -> usize {
+        if !self.claims.is_entered(thread) {
+            self.claims.enter(thread);
+        }
+        let door = &self.doors[thread];
+        door.enter();
+        let care = |now_us| self.claims.care(&self.runners, now_us);
+        // SAFETY: the caller's promise, nobody looks after a thread that was claimed, and the guard is
+        // outside.
+        let outcome = unsafe { (*self.runners[thread].get()).run_io(calls, wait_us, &care) };
+        let status = self.status[thread];
+        // SAFETY: mapped for the life of the process; the application only reads it.
+        unsafe {
+            (&raw mut (*status).now_us).write_volatile(outcome.now_us);
+            (&raw mut (*status).signal_pending).write_volatile(u32::from(outcome.signal));
+        }
+        door.leave();
+        outcome.events
+    }
+}
+
+/// Receive and transmit pools of each thread: equal parts of the memory.
+fn pools(memory: &PacketMemory, threads: usize) -> Vec<(Pool, Pool)> {
+    let share = |all: core::ops::Range<u32>, index: u32| {
+        let each = all.len() as u32 / threads as u32;
+        all.start + index * each..all.start + (index + 1) * each
+    };
+    let pool = |index: u32| {
+        // SAFETY: the parts are disjoint, and these are the only pools of this memory.
+        unsafe {
+            let rx = Pool::new(share(memory.rx_frames(), index));
+            (rx, Pool::new(share(memory.tx_frames(), index)))
+        }
+    };
+    (0..threads as u32).map(pool).collect()
+}
+
+/// The redirection tables of devices that came with one behind their queues.
+fn attach_tables(
+    devices: &mut [Device],
+    threads: usize,
+) -> Result<Vec<Option<Arc<dyn SetReta>>>, BootError> {
+    let attach = |device: &mut Device| {
+        let has_one = device.info.table_fd && device.queues.len() > threads;
+        let Some(fd) = device.queues.pop_if(|_| has_one) else { return Ok(None) };
+        ix_nic::attach_table(&device.info, fd).map(Some).map_err(BootError::Attach)
+    };
+    devices.iter_mut().map(attach).collect()
+}
+
+/// Queue `i` of each device goes to thread `i`.
+fn attach_all(
+    devices: Vec<Device>,
+    memory: &PacketMemory,
+    pools: &mut [(Pool, Pool)],
+    attached: &mut impl FnMut(usize, usize) -> Result<(), String>,
+) -> Result<Vec<Vec<Box<dyn Nic>>>, BootError> {
+    let mut nics: Vec<Vec<Box<dyn Nic>>> = pools.iter().map(|_| Vec::new()).collect();
+    for (number, device) in devices.into_iter().enumerate() {
+        for (queue, fd) in device.queues.into_iter().enumerate() {
+            let rings = RingSizes::default();
+            let rx_pool = &mut pools[queue].0;
+            let nic = ix_nic::attach(&device.info, queue, fd, memory, rx_pool, rings)
+                .map_err(BootError::Attach)?;
+            nics[queue].push(nic);
+            attached(number, queue).map_err(BootError::Broker)?;
+        }
+    }
+    Ok(nics)
+}
+
+/// The MSS follows the smallest MTU.
+fn fit_to_devices(mut config: Config, nics: &[Box<dyn Nic>]) -> Config {
+    if let Some(mtu) = nics.iter().map(|nic| nic.info().mtu).min() {
+        let mss = mtu.saturating_sub(usize::from(ix_tcp::HEADER_BYTES)).min(MSS_IN_FRAME);
+        config.tcp.mss = (mss as u16).max(ix_tcp::MSS_MIN);
+    }
+    config
+}
+
+/// So long may flow groups that a program has not sent away hold up its leaving, µs.
+const LEAVE_US: u64 = 50_000;
+
+/// Largest payload that fits, with all headers, into one frame behind the headroom.
+const MSS_IN_FRAME: usize = ix_mem::ROOM_BYTES - ix_wire::frame::HEADERS_BYTES_MAX;
+
+/// Where the thread areas begin behind the header.
+const HEADER_BYTES: usize = size_of::<ProcessHeader>().next_multiple_of(64);
+
+/// Pages of their own for what the application sees.
+fn map_pages(bytes: usize) -> Result<*mut u8, BootError> {
+    let prot = libc::PROT_READ | libc::PROT_WRITE;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_POPULATE;
+    // SAFETY: a new anonymous mapping at an address of the kernel's choice.
+    let p = unsafe { libc::mmap(core::ptr::null_mut(), bytes, prot, flags, -1, 0) };
+    if p == libc::MAP_FAILED {
+        return Err(BootError::System("cannot map the arrays for the application", last_error()));
+    }
+    Ok(p.cast())
+}
+
+/// An eventfd with a number from `base` on.
+fn eventfd(base: RawFd) -> Result<RawFd, BootError> {
+    // SAFETY: a plain system call.
+    placed("eventfd", base, unsafe { libc::eventfd(0, libc::EFD_NONBLOCK | libc::EFD_CLOEXEC) })
+}
+
+/// A timer that is a descriptor, with a number from `base` on; it is not started.
+fn timer(base: RawFd) -> Result<RawFd, BootError> {
+    let flags = libc::TFD_NONBLOCK | libc::TFD_CLOEXEC;
+    // SAFETY: a plain system call.
+    placed("timerfd", base, unsafe { libc::timerfd_create(libc::CLOCK_MONOTONIC, flags) })
+}
+
+/// The descriptor that a call named `what` has answered, with a number from `base` on.
+fn placed(what: &'static str, base: RawFd, fd: RawFd) -> Result<RawFd, BootError> {
+    let refused = || BootError::System(what, last_error());
+    if fd < 0 {
+        return Err(refused());
+    }
+    // SAFETY: a new descriptor that belongs to nobody else; it is closed here.
+    let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+    // SAFETY: a plain system call. The copy lives as long as the process.
+    let placed = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_DUPFD_CLOEXEC, base) };
+    if placed < 0 { Err(refused()) } else { Ok(placed) }
+}
+
+fn last_error() -> std::io::Error {
+    std::io::Error::last_os_error()
+}

@@ -1,0 +1,194 @@
+//! The guard: serves elastic threads whose applications keep them for too long.
+//!
+//! It is a Linux thread of its own, so that it does not matter what the application does: it may
+//! compute, or wait in a system call of Linux. Who is in the dataplane, the elastic thread's owner or
+//! the guard, is agreed on at a [`crate::run::door::Door`].
+use crate::clock::monotonic_ns;
+use crate::observe::metrics::Place;
+use crate::run::boot::Dataplane;
+use crate::sync::{Ordering, fence, has_heavy_barrier};
+
+/// Between two turns for a thread whose application stays away, µs: as a delayed acknowledgement.
+const TURN_US: u64 = 1_000;
+/// Between two looks, as a part of the time that an application may stay away.
+const LOOKS: u64 = 2;
+/// After this time without any thread awake the guard sleeps until one is, µs.
+const REST_US: u64 = 200_000;
+
+impl Dataplane {
+    /// Serves elastic threads whose applications stay away, for ever. Called on a Linux thread that
+    /// has nothing else to do, with all signals blocked. Returns where the system has no
+    /// `membarrier`, or the configuration wants no guard.
+    pub fn guard(&self) {
+        let limit_us = self.shared.config.nonresponsive_us;
+        if limit_us == 0 || !has_heavy_barrier() {
+            return;
+        }
+        // Who has started it is pinned to a hardware thread of its own.
+        run_on(&self.home);
+        // Not the time stamp counter, whose rate would have to be measured first: no hurry here.
+        let now_us = || monotonic_ns() / 1000;
+        let mut awake_us = now_us();
+        let mut served = false;
+        loop {
+            let now_us = now_us();
+            let (serves, all_asleep) = self.look_after_all(now_us, limit_us);
+            if served && !serves {
+                run_on(&self.home);
+            }
+            served = serves;
+            if !all_asleep {
+                awake_us = now_us;
+            }
+            let pause_us = if served { TURN_US } else { limit_us / LOOKS };
+            match now_us - awake_us >= REST_US {
+                true => self.rest(),
+                false => std::thread::sleep(std::time::Duration::from_micros(pause_us)),
+            }
+        }
+    }
+
+    /// Whether a thread was served, and whether all of them are asleep in the dataplane.
+    fn look_after_all(&self, now_us: u64, limit_us: u64) -> (bool, bool) {
+        let (mut served, mut all_asleep) = (false, true);
+        for thread in 0..self.threads() {
+            if !self.claims.is_entered(thread) {
+                continue;
+            }
+            match self.page.thread(thread).whereabouts.get() {
+                Place::Asleep { .. } => continue,
+                Place::Application { since_us } if now_us > since_us.saturating_add(limit_us) => {
+                    served |= self.serve(thread);
+                }
+                Place::Application { .. } | Place::Dataplane => {}
+            }
+            all_asleep = false;
+        }
+        (served, all_asleep)
+    }
+
+    /// A turn for a thread whose application is away; answers false when it has just come back.
+    fn serve(&self, thread: usize) -> bool {
+        let door = &self.doors[thread];
+        let holds = door.hold();
+        if holds {
+            // It may have left before the door was held, and somebody else look after it.
+            if self.claims.is_entered(thread) {
+                run_on(&only(self.cpu(thread)));
+                // SAFETY: the owner is outside and waits until the door is released; nobody else
+                // looks after a thread that is entered.
+                unsafe { (*self.runners[thread].get()).serve_away() };
+            }
+            door.release();
+        }
+        holds
+    }
+
+    /// Sleeps until an elastic thread wakes.
+    fn rest(&self) {
+        let waker = &self.shared.guard;
+        waker.set_sleeping(true);
+        // A thread says that it is awake and then looks whether the guard sleeps.
+        fence(Ordering::SeqCst);
+        let asleep = |thread| {
+            let place = self.page.thread(thread).whereabouts.get();
+            !self.claims.is_entered(thread) || matches!(place, Place::Asleep { .. })
+        };
+        if (0..self.threads()).all(asleep) {
+            let mut poll = libc::pollfd { fd: waker.fd(), events: libc::POLLIN, revents: 0 };
+            // SAFETY: one struct; -1: for ever.
+            unsafe { libc::poll(&mut poll, 1, -1) };
+            crate::run::runner::drain(waker.fd());
+        }
+        waker.set_sleeping(false);
+    }
+}
+
+/// Where the calling thread may run.
+pub(crate) fn home() -> libc::cpu_set_t {
+    // SAFETY: all zero is an empty set.
+    let mut set: libc::cpu_set_t = unsafe { core::mem::zeroed() };
+    // SAFETY: fills a local of this size; 0 is the calling thread.
+    unsafe { libc::sched_getaffinity(0, size_of_val(&set), &mut set) };
+    set
+}
+
+/// One hardware thread. The guard works where the elastic thread does: its memory is in the cache there,
+/// and no other elastic thread is disturbed.
+fn only(cpu: u32) -> libc::cpu_set_t {
+    // SAFETY: all zero is an empty set.
+    let mut set: libc::cpu_set_t = unsafe { core::mem::zeroed() };
+    if (cpu as usize) < libc::CPU_SETSIZE as usize {
+        // SAFETY: the number is within the set.
+        unsafe { libc::CPU_SET(cpu as usize, &mut set) };
+    }
+    set
+}
+
+/// From now on the calling thread runs there; where it may not, it stays where it is.
+fn run_on(set: &libc::cpu_set_t) {
+    // SAFETY: reads the set; 0 is the calling thread.
+    unsafe { libc::sched_setaffinity(0, size_of_val(set), set) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::run::door::Door;
+    use std::cell::UnsafeCell;
+    use std::sync::atomic::{AtomicBool, AtomicU64};
+
+    /// Two numbers that only who is inside may touch, and must be equal.
+    struct Room {
+        door: Door,
+        pair: UnsafeCell<(u64, u64)>,
+    }
+
+    // SAFETY: the pair is touched behind the door only.
+    unsafe impl Sync for Room {}
+
+    impl Room {
+        fn work(&self) {
+            // SAFETY: called by who is inside.
+            let pair = unsafe { &mut *self.pair.get() };
+            assert_eq!(pair.0, pair.1, "two were inside");
+            pair.0 += 1;
+            std::hint::black_box(&mut *pair);
+            pair.1 += 1;
+        }
+    }
+
+    #[test]
+    fn owner_and_guard_are_never_inside_together() {
+        if !has_heavy_barrier() {
+            eprintln!("SKIPPED owner_and_guard_are_never_inside_together: no membarrier here");
+            return;
+        }
+        let room = Room { door: Door::default(), pair: UnsafeCell::new((0, 0)) };
+        let (done, held) = (AtomicBool::new(false), AtomicU64::new(0));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !done.load(Ordering::Relaxed) {
+                    if room.door.hold() {
+                        room.work();
+                        room.door.release();
+                        held.fetch_add(1, Ordering::Relaxed);
+                    }
+                    std::thread::yield_now();
+                }
+            });
+            // Until the guard was inside often enough between the owner's visits.
+            let end = std::time::Instant::now() + std::time::Duration::from_secs(20);
+            while held.load(Ordering::Relaxed) < 1000 && std::time::Instant::now() < end {
+                for _ in 0..100 {
+                    room.door.enter();
+                    room.work();
+                    room.door.leave();
+                }
+                std::thread::yield_now();
+            }
+            done.store(true, Ordering::Relaxed);
+        });
+        assert!(held.into_inner() >= 1000, "the guard never came in");
+    }
+}

@@ -1,0 +1,8 @@
+//! What runs the cycle on Linux: `run_io`, the guard, the start and the end of a dataplane.
+pub mod boot;
+pub mod care;
+pub mod door;
+pub mod guard;
+pub mod hosted;
+pub mod runner;
+pub mod winding_up;

@@ -1,0 +1,416 @@
+//! `run_io` on Linux: turns of the cycle until there is something for the application, with bounded
+//! spinning and then sleep on the doorbells.
+use crate::clock::{Clock, ticks};
+use crate::cycle::ElasticThread;
+use crate::observe::metrics::{Place, ThreadState};
+use crate::observe::survey::SLICE;
+use std::os::fd::RawFd;
+
+/// How `run_io` came back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RunOutcome {
+    /// Events in the array.
+    pub events: usize,
+    /// Time of the last cycle, µs.
+    pub now_us: u64,
+    /// A signal waits for the application.
+    pub signal: bool,
+}
+
+/// An elastic thread with a clock and a bed.
+pub struct Runner {
+    /// The elastic thread.
+    pub thread: ElasticThread,
+    clock: Clock,
+    /// Readable while a blocked signal is pending for this Linux thread.
+    signal_fd: Option<RawFd>,
+    /// A descriptor of the application that ends a wait when it is readable.
+    watched_fd: Option<RawFd>,
+    /// When to look for signals and updates of devices again.
+    check_us: u64,
+    polls: Vec<libc::pollfd>,
+    /// The sleep that has just ended would have heard of signals and updates: the first events after it
+    /// need not wait for another look.
+    heard: bool,
+    /// The last turn did something, or there was none since the last sleep.
+    pub(crate) busy: bool,
+    /// Turns since an update of a device waits.
+    put_off: u32,
+    /// Counts the application's returns.
+    run: u64,
+    /// The application runs this thread.
+    entered: bool,
+    /// Another elastic thread is pinned to the same hardware thread.
+    shares_cpu: bool,
+    /// The thread owns no flow group and is to leave its hardware thread alone.
+    parked: bool,
+}
+
+/// Between looks at pending signals and at the broker's channel while there is always work.
+const CHECK_US: u64 = 1_000;
+/// Looks for work between readings of the clock.
+const LOOKS_PER_CLOCK: u32 = 16;
+/// Turns that an update may wait: enough to empty the longest receive ring with small batches.
+const PUT_OFF_MAX: u32 = 256;
+/// A deadline nearer than this is waited for awake: to sleep and wake takes about as long.
+const NAP_MIN_US: u64 = 60;
+/// A parked thread's application that only polls is made to wait so long.
+const PARKED_WAIT_US: u64 = 100_000;
+/// Longest sleep while a thread waits for another to do its part of a command.
+const NAP_UNSETTLED_US: u64 = 2_000;
+/// Longest sleep with a device that has no doorbell.
+const NAP_WITHOUT_DOORBELL_US: u64 = 50;
+
+impl Runner {
+    /// The wait loop of `thread`.
+    pub fn new(mut thread: ElasticThread, clock: Clock) -> Runner {
+        thread.migrations.run_on_linux();
+        let polls = Vec::with_capacity(8);
+        let cpus = &thread.shared.config.cpus;
+        let same = |cpu: &&u32| cpus.get(thread.io.index) == Some(*cpu);
+        let shares_cpu = cpus.iter().filter(same).count() > 1;
+        Runner {
+            shares_cpu,
+            thread,
+            clock,
+            signal_fd: None,
+            watched_fd: None,
+            check_us: 0,
+            polls,
+            heard: false,
+            busy: true,
+            put_off: 0,
+            run: 0,
+            entered: false,
+            parked: false,
+        }
+    }
+
+    /// A wait also ends when this descriptor is readable.
+    pub fn watch(&mut self, fd: Option<RawFd>) {
+        self.watched_fd = fd;
+    }
+
+    /// Looks at this descriptor (a signalfd) for signals from now on.
+    pub fn set_signal_fd(&mut self, fd: Option<RawFd>) {
+        self.signal_fd = fd;
+    }
+
+    /// Runs the application's calls, then cycles until there are events, or `wait_us` are over.
+    /// `care` is called with the time about every millisecond, between two cycles.
+    pub fn run_io(&mut self, calls: usize, wait_us: u64, care: &dyn Fn(u64)) -> RunOutcome {
+        self.thread.io.metrics.whereabouts.set(Place::Dataplane);
+        self.run += 1;
+        if !self.entered {
+            self.entered = true;
+            let now_us = self.clock.now_us();
+            self.thread.io.enter(now_us);
+            self.ring_guard();
+        }
+        let outcome = self.cycle(calls, wait_us, care);
+        let place = Place::Application { since_us: outcome.now_us };
+        self.thread.io.metrics.whereabouts.set(place);
+        outcome
+    }
+
+    /// The application has left this thread: flow groups that it still has go to the others, for so
+    /// long.
+    pub fn leave(&mut self, patience_us: u64) {
+        let start_us = self.clock.now_us();
+        (self.entered, self.parked) = (false, false);
+        self.thread.clear_app_timers();
+        self.thread.io.leave();
+        let mut now_us = start_us;
+        while now_us < start_us + patience_us {
+            let gone = self.thread.groups_here().is_empty() && self.thread.at_rest();
+            // The last thread keeps its groups, and whatever comes for them in its devices.
+            if gone || !self.thread.shared.lives.is_unsettled() {
+                break;
+            }
+            self.turn_alone(now_us);
+            if !self.busy {
+                // SAFETY: a plain system call without arguments.
+                unsafe { libc::sched_yield() };
+            }
+            now_us = self.clock.now_us();
+        }
+        self.thread.run_housekeeping(now_us, true);
+        self.thread.publish_groups();
+        self.thread.io.metrics.whereabouts.set(Place::Dataplane);
+    }
+
+    /// The guard sleeps while all threads do; this one is awake. It has time until an application can have
+    /// stayed away for too long: a packet that has woken this thread does not wait for it to be woken.
+    fn ring_guard(&self) {
+        let guard = &self.thread.shared.guard;
+        if guard.must_ring() {
+            start_timer(guard.fd(), self.thread.shared.config.nonresponsive_us / 2);
+        }
+    }
+
+    /// The application keeps this thread: the network is served meanwhile.
+    pub(crate) fn serve_away(&mut self) {
+        let now_us = self.clock.now_us();
+        self.thread.turn_while_away(now_us);
+    }
+
+    /// A cycle without an application: whatever it is told, it has heard.
+    pub(crate) fn turn_alone(&mut self, now_us: u64) {
+        self.run += 1;
+        self.thread.begin(0, now_us);
+        self.thread.attend(self.run, now_us);
+        self.busy = self.thread.turn(now_us).busy;
+    }
+
+    fn cycle(&mut self, calls: usize, wait_us: u64, care: &dyn Fn(u64)) -> RunOutcome {
+        let start_us = self.clock.now_us();
+        let until_us = start_us.saturating_add(wait_us);
+        let parked_until_us = start_us.saturating_add(PARKED_WAIT_US);
+        let spin_us = self.thread.shared.config.idle_spin_us;
+        self.thread.begin(calls, start_us);
+        let mut busy_us = start_us;
+        let mut now_us = start_us;
+        let mut packets_wait = false;
+        let index = self.thread.io.index;
+        let shares_cpu = self.shares_cpu;
+        loop {
+            if self.thread.shared.updates.waits(index) {
+                self.attend(now_us);
+            }
+            let until_us = if self.parked { until_us.max(parked_until_us) } else { until_us };
+            let looked = std::mem::take(&mut packets_wait);
+            let report = match looked {
+                true => self.thread.turn_to_receive(now_us),
+                false => self.thread.turn(now_us),
+            };
+            self.busy = report.busy;
+            let heard = std::mem::take(&mut self.heard);
+            if report.events > 0 {
+                let signal = !heard && now_us >= self.check_us && self.look_outside(now_us, care);
+                return self.come_back(now_us, signal);
+            }
+            // Before the end of the wait: a program that only polls must hear of these as well.
+            if now_us >= self.check_us && self.look_outside(now_us, care) {
+                return self.come_back(now_us, true);
+            }
+            if now_us >= until_us || self.thread.shared.wakers[index].take_kick() {
+                return self.come_back(now_us, false);
+            }
+            self.thread.io.metrics.waits();
+            if report.busy {
+                busy_us = now_us;
+            } else if looked {
+                // It was something else than packets: a whole turn sees to it.
+            } else if self.parked || now_us - busy_us >= spin_us {
+                if self.sleep(now_us, until_us) {
+                    now_us = self.clock.now_us();
+                    return self.come_back(now_us, false);
+                }
+                self.busy = true;
+                // The packet that has woken the thread comes before whatever else is due.
+                packets_wait = self.thread.has_work();
+                now_us = self.clock.now_us();
+                self.check_us = 0;
+                // One more round of polling before the next sleep, not a whole spin.
+                busy_us = now_us.saturating_sub(spin_us / 2);
+                continue;
+            } else if shares_cpu || self.thread.is_transmitting() {
+                // Another elastic thread is on this processor and may have work. Or the kernel has
+                // packets of ours in hand, and may need it to send them (a softirq that was put off
+                // to a kernel thread).
+                // SAFETY: a plain system call without arguments.
+                unsafe { libc::sched_yield() };
+            } else {
+                let check_us = until_us.min(self.check_us).min(busy_us + spin_us);
+                (now_us, packets_wait) = self.look_for_work(check_us);
+                continue;
+            }
+            now_us = self.clock.now_us();
+        }
+    }
+
+    /// The outcome now. To look outside may have left events as well.
+    fn come_back(&mut self, now_us: u64, signal: bool) -> RunOutcome {
+        let events = self.thread.io.events.count();
+        self.thread.io.metrics.counters.events.add(events as u64);
+        RunOutcome { events, now_us, signal }
+    }
+
+    /// Looks at memory only, until there may be something to do or `until_us`: a whole turn costs as
+    /// much as half a message, and one that has just begun would delay it by as much. Answers the
+    /// time, and whether there is something to do.
+    fn look_for_work(&mut self, until_us: u64) -> (u64, bool) {
+        let until_us = until_us.min(self.thread.next_deadline_us().unwrap_or(u64::MAX));
+        loop {
+            for _ in 0..LOOKS_PER_CLOCK {
+                if self.thread.has_work() {
+                    return (self.clock.now_us(), true);
+                }
+            }
+            let now_us = self.clock.now_us();
+            if now_us >= until_us {
+                return (now_us, false);
+            }
+        }
+    }
+
+    /// Sees to what others want of this thread.
+    #[cold]
+    fn attend(&mut self, now_us: u64) {
+        self.take_updates(now_us);
+        let index = self.thread.io.index;
+        if self.thread.shared.updates.is_capture(index) {
+            self.thread.look_at_capture();
+        }
+        if self.thread.shared.updates.is_ordered(index) {
+            self.attend_life(now_us);
+        }
+        if self.thread.shared.updates.is_surveyed(index) {
+            self.thread.attend_survey(SLICE, now_us);
+        }
+    }
+
+    #[cold]
+    fn attend_life(&mut self, now_us: u64) {
+        self.thread.attend(self.run, now_us);
+        let state = self.thread.shared.lives.state(self.thread.io.index);
+        self.parked = state == ThreadState::Parked;
+    }
+
+    /// Takes updates of devices over once the old links are empty: what a peer said before it went
+    /// counts. A device that is never empty may keep them waiting for a bounded time.
+    #[cold]
+    fn take_updates(&mut self, now_us: u64) {
+        if !self.thread.shared.updates.has_parts(self.thread.io.index) {
+            return;
+        }
+        if self.busy && self.put_off < PUT_OFF_MAX {
+            self.put_off += 1;
+            return;
+        }
+        self.put_off = 0;
+        self.thread.io.take_updates(now_us);
+    }
+
+    /// Sleeps until a doorbell rings, another thread or a signal calls, or something is due; answers
+    /// whether the watched descriptor is readable.
+    fn sleep(&mut self, now_us: u64, until_us: u64) -> bool {
+        let thread = &mut self.thread;
+        let mut wake_us = thread.next_deadline_us().unwrap_or(u64::MAX).min(until_us);
+        if wake_us < now_us + NAP_MIN_US {
+            return false;
+        }
+        let mut watched = false;
+        let index = thread.io.index;
+        let waker = &thread.shared.wakers[index];
+        waker.set_sleeping(true);
+        // An update that is laid down from here on rings the waker, and so does a kick.
+        let called = waker.is_kicked() || thread.shared.updates.waits(index);
+        if !called && thread.may_sleep() {
+            thread.run_housekeeping(now_us, true);
+            thread.publish_groups();
+            if thread.shared.lives.needs_care() {
+                wake_us = wake_us.min(now_us + NAP_UNSETTLED_US);
+            }
+            self.polls.clear();
+            let mut add = |fd: RawFd| {
+                self.polls.push(libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
+            };
+            for port in &thread.io.ports {
+                match port.nic.doorbell() {
+                    Some(fd) => add(fd),
+                    None => wake_us = wake_us.min(now_us + NAP_WITHOUT_DOORBELL_US),
+                }
+            }
+            let waker_fd = thread.shared.wakers[index].fd();
+            add(waker_fd);
+            let source_fd = thread.shared.updates.source_fd();
+            add(source_fd);
+            if let Some(fd) = self.signal_fd {
+                add(fd);
+            }
+            if let Some(fd) = self.watched_fd {
+                add(fd);
+            }
+            let since = ticks();
+            thread.io.metrics.sleeps(now_us);
+            let wait_us = (wake_us < u64::MAX).then(|| wake_us.saturating_sub(now_us));
+            let polled = poll(&mut self.polls, wait_us);
+            thread.io.metrics.slept(since);
+            if thread.shared.updates.is_ordered(index) {
+                let called = thread.shared.updates.ordered_at(index).max(since);
+                thread.io.metrics.wake_ticks.set(ticks().saturating_sub(called));
+            }
+            // A wake-up is on a packet's way: no system call but those that have something to do.
+            let calls = |fd| self.polls.iter().any(|poll| poll.fd == fd && poll.revents != 0);
+            if !polled || calls(waker_fd) {
+                drain(waker_fd);
+            }
+            self.heard = polled && !calls(source_fd) && !self.signal_fd.is_some_and(calls);
+            watched = self.watched_fd.is_some_and(calls);
+        }
+        thread.shared.wakers[index].set_sleeping(false);
+        self.ring_guard();
+        watched
+    }
+
+    /// Reads updates of devices if there are any; answers whether a signal waits.
+    fn look_outside(&mut self, now_us: u64, care: &dyn Fn(u64)) -> bool {
+        self.check_us = now_us + CHECK_US;
+        self.thread.io.metrics.look_at_window();
+        // `poll` passes over a negative descriptor.
+        let fds = [self.signal_fd.unwrap_or(-1), self.thread.shared.updates.source_fd()];
+        let mut both = fds.map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
+        if fds != [-1, -1] {
+            poll(&mut both, Some(0));
+        }
+        if both[1].revents != 0 {
+            self.thread.io.read_updates(now_us);
+        }
+        if self.thread.shared.lives.is_unsettled() {
+            self.attend_life(now_us);
+        }
+        self.thread.publish_groups();
+        self.thread.io.take_over(now_us);
+        care(now_us);
+        both[0].revents & libc::POLLIN != 0
+    }
+}
+
+/// Answers whether it found out what is readable. `None`: for ever, without a timer that the kernel has to
+/// start and, when the thread wakes, to stop.
+fn poll(polls: &mut [libc::pollfd], wait_us: Option<u64>) -> bool {
+    let time = wait_us.map(|wait_us| libc::timespec {
+        tv_sec: (wait_us / 1_000_000).min(i32::MAX as u64) as i64,
+        tv_nsec: (wait_us % 1_000_000 * 1000) as i64,
+    });
+    let time = time.as_ref().map_or(core::ptr::null(), core::ptr::from_ref);
+    // SAFETY: an exclusive slice and its length; a local or null; no signal mask. An error (EINTR) is a
+    // wake-up.
+    unsafe { libc::ppoll(polls.as_mut_ptr(), polls.len() as u64, time, core::ptr::null()) >= 0 }
+}
+
+/// Empties an eventfd.
+pub(crate) fn drain(fd: RawFd) {
+    let mut count = 0u64;
+    // SAFETY: reads eight bytes into a local; the descriptor is non-blocking.
+    unsafe { libc::read(fd, (&raw mut count).cast(), 8) };
+}
+
+/// Rings an eventfd.
+pub(crate) fn ring(fd: RawFd) {
+    let one = 1u64;
+    // SAFETY: writes eight bytes from a local. A full counter is a ring that was heard already.
+    unsafe { libc::write(fd, (&raw const one).cast(), 8) };
+}
+
+/// Has a timer's descriptor be readable after this time, once.
+fn start_timer(fd: RawFd, after_us: u64) {
+    let zero = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    let us = after_us.clamp(1, 1_000_000_000);
+    let after =
+        libc::timespec { tv_sec: (us / 1_000_000) as i64, tv_nsec: (us % 1_000_000 * 1000) as i64 };
+    let once = libc::itimerspec { it_interval: zero, it_value: after };
+    // SAFETY: reads a local; the old value is not asked for. It fails for nothing but a wrong descriptor.
+    unsafe { libc::timerfd_settime(fd, 0, &once, core::ptr::null_mut()) };
+}

@@ -1,0 +1,96 @@
+//! What the elastic threads of one dataplane share. On the common path they only read here.
+mod app_memory;
+pub mod arena;
+pub mod spare;
+pub mod waker;
+
+use crate::config::Config;
+use crate::group_set::GroupSet;
+use crate::neighbors::Neighbors;
+use crate::shared::spare::Spare;
+pub use crate::shared::waker::Waker;
+use crate::updates::Updates;
+use ix_mem::PacketMemory;
+use ix_wire::{FLOW_GROUPS, FlowHash, MacAddr};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU16, Ordering};
+
+/// Shared by all elastic threads of a dataplane.
+pub struct Shared {
+    /// Configuration, fixed at start.
+    pub config: Config,
+    /// Packet memory.
+    pub memory: PacketMemory,
+    /// Our own flow hash, of devices that have none.
+    pub flow_hash: FlowHash,
+    /// The ARP table: the one exception to sharing nothing.
+    pub neighbors: Neighbors,
+    /// Which elastic thread owns each flow group.
+    owners: [AtomicU16; FLOW_GROUPS],
+    /// Transmit memory that the application has not asked for yet.
+    pub arena: Mutex<crate::shared::arena::Arena>,
+    /// Receive frames between the threads' pools.
+    pub spare: Spare,
+    /// Sleeping elastic threads and how to wake them.
+    pub wakers: Vec<Waker>,
+    /// Wakes the guard.
+    pub guard: Waker,
+    /// Devices that change.
+    pub updates: Updates,
+    /// What is captured.
+    pub captures: crate::observe::capture::Captures,
+    /// What may be sent and received.
+    pub(crate) gate: crate::egress::gate::Board,
+    /// What each thread is, and where flow groups belong.
+    pub lives: crate::life::Lives,
+}
+
+impl Shared {
+    /// Flow groups and ARP: the devices' addresses are `macs`. Flow groups are dealt out to `threads` elastic threads, round robin.
+    pub fn new(
+        config: Config,
+        memory: PacketMemory,
+        wakers: Vec<Waker>,
+        macs: &[MacAddr],
+        now_us: u64,
+    ) -> Shared {
+        let threads = wakers.len() as u16;
+        let arena = Mutex::new(crate::shared::arena::Arena::new(memory.arena()));
+        Shared {
+            flow_hash: FlowHash::new(config.flow_hash_key),
+            neighbors: Neighbors::new(&config, macs, now_us),
+            owners: std::array::from_fn(|group| AtomicU16::new(group as u16 % threads)),
+            spare: Spare::new(wakers.len(), config.rx_frames),
+            guard: Waker::new(-1),
+            updates: Updates::new(wakers.len()),
+            captures: Default::default(),
+            lives: crate::life::Lives::new(wakers.len(), |group| group % usize::from(threads)),
+            gate: crate::egress::gate::Board::new(config.gate.clone()),
+            config,
+            memory,
+            arena,
+            wakers,
+        }
+    }
+
+    /// Elastic threads.
+    pub fn threads(&self) -> usize {
+        self.wakers.len()
+    }
+
+    /// The elastic thread that owns a flow group.
+    #[inline]
+    pub fn owner(&self, group: usize) -> usize {
+        self.owners[group].load(Ordering::Relaxed) as usize
+    }
+
+    /// A flow group was sent to another thread: it has left, and may not have arrived yet.
+    pub(crate) fn set_owner(&self, group: usize, thread: usize) {
+        self.owners[group].store(thread as u16, Ordering::Relaxed);
+    }
+
+    /// The flow groups that an elastic thread owns now.
+    pub fn groups_of(&self, thread: usize) -> GroupSet {
+        (0..FLOW_GROUPS).filter(|&group| self.owner(group) == thread).collect()
+    }
+}

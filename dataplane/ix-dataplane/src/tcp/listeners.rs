@@ -1,0 +1,190 @@
+//! The listeners of one elastic thread. A listener serves the flow groups of its thread; an
+//! application that wants all connections listens on every elastic thread.
+use crate::flows::flow::{Side, Waits};
+use ix_tcp::Listener;
+use ix_wire::IpAddr;
+use std::collections::HashMap;
+
+/// One listener.
+pub struct Listening {
+    /// Local address; unspecified: all of ours.
+    pub addr: IpAddr,
+    /// Local port.
+    pub port: u16,
+    /// The application's name.
+    pub cookie: u64,
+    /// The bounded backlog.
+    pub backlog: Listener,
+    /// Until then, µs, answers to SYN cookies may come; 0: none was sent.
+    pub cookies_until_us: u64,
+}
+
+impl Listening {
+    /// A flow that waits comes from another thread's listener, or goes there.
+    pub fn count_moved(&mut self, waits: Waits, comes: bool) {
+        match (waits, comes) {
+            (Waits::HalfOpen, true) => self.backlog.half_open_came(),
+            (Waits::HalfOpen, false) => self.backlog.half_open_died(),
+            (Waits::Knocking, true) => self.backlog.knocking_came(),
+            (Waits::Knocking, false) => self.backlog.accepted(),
+            (Waits::Nowhere, _) => {}
+        }
+    }
+}
+
+struct Slot {
+    generation: u32,
+    listening: Option<Listening>,
+}
+
+/// All listeners of a thread.
+#[derive(Default)]
+pub struct Listeners {
+    slots: Vec<Slot>,
+    by_port: HashMap<u16, Vec<u16>>,
+}
+
+/// Listeners of one thread at most.
+const LISTENERS_MAX: usize = 4096;
+
+/// Why there is no new listener.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ListenError {
+    /// Address and port are taken.
+    InUse,
+    /// Too many listeners.
+    TooMany,
+}
+
+impl Listeners {
+    /// Adds one; answers its id.
+    pub fn add(&mut self, listening: Listening) -> Result<u64, ListenError> {
+        let port = listening.port;
+        let taken =
+            |slot: &u16| self.get_slot(*slot).is_some_and(|other| other.addr == listening.addr);
+        if self.by_port.get(&port).is_some_and(|slots| slots.iter().any(taken)) {
+            return Err(ListenError::InUse);
+        }
+        let free = self.slots.iter().position(|slot| slot.listening.is_none());
+        let index = match free {
+            Some(index) => index,
+            None if self.slots.len() < LISTENERS_MAX => {
+                self.slots.push(Slot { generation: 1, listening: None });
+                self.slots.len() - 1
+            }
+            None => return Err(ListenError::TooMany),
+        };
+        self.slots[index].listening = Some(listening);
+        self.by_port.entry(port).or_default().push(index as u16);
+        Ok((self.slots[index].generation as u64) << 16 | index as u64)
+    }
+
+    /// Slot of an id, if it is not stale.
+    pub fn slot_of(&self, id: u64) -> Option<u16> {
+        let index = (id & 0xffff) as usize;
+        let slot = self.slots.get(index)?;
+        (slot.listening.is_some() && slot.generation as u64 == id >> 16).then_some(index as u16)
+    }
+
+    /// Removes the listener of a slot.
+    pub fn remove(&mut self, slot: u16) {
+        let entry = &mut self.slots[slot as usize];
+        let Some(listening) = entry.listening.take() else { return };
+        entry.generation = entry.generation.wrapping_add(1).max(1);
+        if let Some(slots) = self.by_port.get_mut(&listening.port) {
+            slots.retain(|other| *other != slot);
+            if slots.is_empty() {
+                self.by_port.remove(&listening.port);
+            }
+        }
+    }
+
+    /// The slot that serves an address and port: one for just this address before one for all.
+    pub fn find(&self, addr: IpAddr, port: u16) -> Option<u16> {
+        let slots = self.by_port.get(&port)?;
+        let serves = |wanted: IpAddr| {
+            slots.iter().copied().find(|s| self.get_slot(*s).is_some_and(|l| l.addr == wanted))
+        };
+        serves(addr).or_else(|| serves(IpAddr::UNSPECIFIED))
+    }
+
+    /// A flow that waited in its listener's backlog does so no more.
+    pub fn stop_waiting(&mut self, side: &mut Side) {
+        let waits = std::mem::replace(&mut side.waits, Waits::Nowhere);
+        let Some(listening) = self.get(side.listener) else { return };
+        match waits {
+            Waits::HalfOpen => listening.backlog.half_open_died(),
+            Waits::Knocking => listening.backlog.accepted(),
+            Waits::Nowhere => {}
+        }
+    }
+
+    /// The slot of the listener at just this address and port.
+    pub fn find_exact(&self, addr: IpAddr, port: u16) -> Option<u16> {
+        let mut slots = self.by_port.get(&port)?.iter().copied();
+        slots.find(|slot| self.get_slot(*slot).is_some_and(|l| l.addr == addr))
+    }
+
+    /// Whether a flow waits at some listener.
+    pub fn anybody_waits(&self) -> bool {
+        let waits = |l: &Listening| l.backlog.half_open() + l.backlog.knocking() > 0;
+        self.slots.iter().filter_map(|slot| slot.listening.as_ref()).any(waits)
+    }
+
+    /// Listeners whose SYN cookies may still be answered, and until when.
+    pub fn cookies(&self, now_us: u64) -> Vec<(IpAddr, u16, u64)> {
+        let all = self.slots.iter().filter_map(|slot| slot.listening.as_ref());
+        let valid = all.filter(|l| l.cookies_until_us > now_us);
+        valid.map(|l| (l.addr, l.port, l.cookies_until_us)).collect()
+    }
+
+    /// The listener of a slot.
+    pub fn get(&mut self, slot: u16) -> Option<&mut Listening> {
+        self.slots.get_mut(slot as usize)?.listening.as_mut()
+    }
+
+    fn get_slot(&self, slot: u16) -> Option<&Listening> {
+        self.slots.get(slot as usize)?.listening.as_ref()
+    }
+
+    /// Unfinished handshakes of all listeners.
+    pub fn half_open(&self) -> u64 {
+        let half_open = |slot: &Slot| slot.listening.as_ref().map(|l| l.backlog.half_open() as u64);
+        self.slots.iter().filter_map(half_open).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn on(addr: [u8; 4], port: u16) -> Listening {
+        Listening {
+            addr: IpAddr::v4(addr),
+            port,
+            cookie: 0,
+            backlog: Listener::new(8, 8),
+            cookies_until_us: 0,
+        }
+    }
+
+    #[test]
+    fn specific_beats_wildcard_and_ids_go_stale() {
+        let mut all = Listeners::default();
+        let any = all.add(on([0, 0, 0, 0], 80)).unwrap();
+        let one = all.add(on([10, 0, 0, 1], 80)).unwrap();
+        assert_eq!(all.add(on([10, 0, 0, 1], 80)), Err(ListenError::InUse));
+        let find = |all: &Listeners, a: [u8; 4]| all.find(IpAddr::v4(a), 80);
+        assert_eq!(find(&all, [10, 0, 0, 1]), all.slot_of(one));
+        assert_eq!(find(&all, [10, 0, 0, 2]), all.slot_of(any));
+        let slot = all.slot_of(one).unwrap();
+        all.remove(slot);
+        assert_eq!(all.slot_of(one), None);
+        assert_eq!(find(&all, [10, 0, 0, 1]), all.slot_of(any));
+        let again = all.add(on([10, 0, 0, 1], 80)).unwrap();
+        assert_ne!(one, again);
+        for hostile in [u64::MAX, 0, 77] {
+            assert_eq!(all.slot_of(hostile), None);
+        }
+    }
+}

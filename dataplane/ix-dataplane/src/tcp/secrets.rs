@@ -1,0 +1,80 @@
+//! What peers must not guess: sequence numbers, timestamps, cookies, local ports. One key for the
+//! dataplane, so that each of its threads understands the others' cookies.
+use crate::config::Config as DataplaneConfig;
+use crate::flows::flow::Payload;
+use ix_tcp::isn::{Key, isn, timestamp_offset};
+use ix_tcp::ports::PortSelector;
+use ix_tcp::syn_cookie;
+use ix_tcp::{Config, PeerOptions, SegmentOut, Tcb};
+use ix_wire::{FlowTuple, Seq, TcpHeader};
+
+/// Keys and randomness of one elastic thread.
+pub struct Secrets {
+    key: Key,
+    isn_key: Key,
+    ports: PortSelector,
+    state: u64,
+}
+
+/// The dataplane's key.
+pub(crate) fn key_of(secret: &[u8; 16]) -> Key {
+    let half = |at: usize| u64::from_le_bytes(core::array::from_fn(|i| secret[at + i]));
+    Key([half(0), half(8)])
+}
+
+impl Secrets {
+    /// From the dataplane's secrets; `thread` only spreads the choice of ports.
+    pub fn new(config: &DataplaneConfig, thread: usize) -> Secrets {
+        let (key, isn_key) = (key_of(&config.secret), key_of(&config.isn_secret));
+        let state = (key.0[0] ^ key.0[1].rotate_left(32) ^ ((thread as u64 + 1) << 17)) | 1;
+        let (low, high) = config.local_ports;
+        Secrets { key, isn_key, ports: PortSelector::new(key, low, high), state }
+    }
+
+    /// Not secret, only spread out.
+    pub fn random(&mut self) -> u32 {
+        self.state ^= self.state << 13;
+        self.state ^= self.state >> 7;
+        self.state ^= self.state << 17;
+        (self.state >> 32) as u32
+    }
+
+    /// Initial sequence number and timestamp offset of a connection.
+    pub fn start_of(&self, tuple: &FlowTuple, now_us: u64) -> (Seq, u32) {
+        (isn(&self.isn_key, tuple, now_us), timestamp_offset(&self.isn_key, tuple))
+    }
+
+    /// A local port that `fits`, for the rest of the tuple.
+    pub fn local_port(&mut self, tuple: &FlowTuple, fits: impl FnMut(u16) -> bool) -> Option<u16> {
+        let random = self.random();
+        self.ports.select(tuple.local, tuple.remote, tuple.remote_port, random, fits)
+    }
+
+    /// The stateless answer to a SYN.
+    pub fn cookie_for(
+        &self,
+        cfg: &Config,
+        syn: &TcpHeader,
+        tuple: &FlowTuple,
+        now_us: u64,
+    ) -> SegmentOut {
+        let agreed = PeerOptions::of_syn(syn).agreed(cfg);
+        let ts_now = ((now_us / 1000) as u32).wrapping_add(timestamp_offset(&self.isn_key, tuple));
+        let cookie = syn_cookie::make(&self.key, tuple, syn.seq, agreed, ts_now, now_us);
+        ix_tcp::cookie_syn_ack(cfg, syn, cookie.iss, cookie.ts_val)
+    }
+
+    /// The connection that an ACK opens, if it carries a cookie of ours.
+    pub fn open_cookie(
+        &self,
+        cfg: &Config,
+        ack: &TcpHeader,
+        tuple: &FlowTuple,
+        now_us: u64,
+    ) -> Option<Tcb<Payload>> {
+        let ts_ecr = ack.options.timestamp.map(|(_, ecr)| ecr);
+        let peer = syn_cookie::check(&self.key, tuple, ack.seq, ack.ack, ts_ecr, now_us)?;
+        let ts_offset = timestamp_offset(&self.isn_key, tuple);
+        Some(Tcb::accept_cookie(cfg, *tuple, ack, &peer, ts_offset, now_us))
+    }
+}

@@ -1,0 +1,40 @@
+//! Timers and transmit memory of the application: the calls that touch no flow.
+pub mod app;
+pub mod wheel;
+
+use crate::cycle::{APP_TIMER, ElasticThread};
+use ix_abi::{Event, error, event_kind};
+
+impl ElasticThread {
+    pub(crate) fn call_timer_set(&mut self, cookie: u64, delay_us: u64) -> Result<i64, i64> {
+        let deadline_us = self.io.now_us.saturating_add(delay_us);
+        let id = self.app_timers.set(cookie, deadline_us).ok_or(error::NO_RESOURCE)?;
+        self.wheel.insert(deadline_us, id | APP_TIMER);
+        Ok(id as i64)
+    }
+
+    pub(crate) fn call_timer_cancel(&mut self, id: u64) -> Result<i64, i64> {
+        if self.app_timers.cancel(id) { Ok(0) } else { Err(error::BAD_HANDLE) }
+    }
+
+    /// The application is gone: nobody waits for its timers.
+    pub(crate) fn clear_app_timers(&mut self) {
+        self.app_timers.clear();
+    }
+
+    pub(crate) fn fire_app_timer(&mut self, id: u64) {
+        if let Some(cookie) = self.app_timers.fire(id) {
+            self.io.events.push(Event { kind: event_kind::TIMER, cookie, ..Event::default() });
+        }
+    }
+
+    pub(crate) fn call_tx_alloc(&mut self, bytes: u64) -> Result<i64, i64> {
+        let mut arena = self.shared.arena.lock().map_err(|_| error::NO_RESOURCE)?;
+        arena.allocate(bytes).map(|addr| addr as i64).ok_or(error::NO_RESOURCE)
+    }
+
+    pub(crate) fn call_tx_free(&mut self, addr: u64, bytes: u64) -> Result<i64, i64> {
+        let mut arena = self.shared.arena.lock().map_err(|_| error::NO_RESOURCE)?;
+        if arena.free(addr, bytes) { Ok(0) } else { Err(error::INVALID) }
+    }
+}

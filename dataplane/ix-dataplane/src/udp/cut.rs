@@ -1,0 +1,109 @@
+//! Datagrams that may go in fragments (RFC 791 section 3.2), off the common path: a socket asks for them.
+use crate::cycle::ElasticThread;
+use ix_abi::{SG_MAX, SgEntry, error};
+use ix_mem::{HEADROOM_BYTES, Mbuf, ROOM_BYTES};
+use ix_wire::{Checksum, FrameHeader, ethernet, ipv4, udp};
+
+/// Bytes in front of what a fragment carries.
+const HEADERS_BYTES: usize = ethernet::HEADER_BYTES + ipv4::HEADER_BYTES;
+/// Longest payload of a datagram over IPv4.
+const PAYLOAD_BYTES_MAX: u64 = 65_507;
+
+/// A datagram as it is sent.
+pub(crate) struct Parts {
+    /// One frame, or those of its fragments in order.
+    pub mbufs: Vec<Mbuf>,
+    /// Bytes of its payload.
+    pub len: usize,
+}
+
+/// The application's bytes, of which each piece is named once and read once.
+struct Pieces {
+    entries: [SgEntry; SG_MAX],
+    next: usize,
+}
+
+impl ElasticThread {
+    /// Builds a datagram without DF, in fragments where it is longer than `mtu`. All or none of it: an
+    /// error leaves no frame behind.
+    #[cold]
+    pub(crate) fn cut(
+        &mut self,
+        header: &FrameHeader,
+        ports: (u16, u16),
+        (sg, count): (u64, u64),
+        mtu: usize,
+    ) -> Result<Parts, i64> {
+        let mut pieces = Pieces { entries: [SgEntry::default(); SG_MAX], next: 0 };
+        let mut len = 0u64;
+        for index in 0..count {
+            let entry = self.shared.read_sg(sg, index).ok_or(error::FAULT)?;
+            len = len.saturating_add(entry.len);
+            *pieces.entries.get_mut(index as usize).ok_or(error::INVALID)? = entry;
+        }
+        if len > PAYLOAD_BYTES_MAX {
+            return Err(error::TOO_LONG);
+        }
+        let (len, whole) = (len as usize, len as usize + udp::HEADER_BYTES);
+        let room = (mtu - ipv4::HEADER_BYTES).min(ROOM_BYTES - HEADERS_BYTES);
+        let each = if whole <= room { whole } else { room & !7 };
+        let mut mbufs = Vec::with_capacity(whole.div_ceil(each));
+        let built = self.fill(header, ports, (len, each), &mut pieces, &mut mbufs);
+        if let Err(code) = built {
+            mbufs.into_iter().for_each(|mbuf| self.io.tx_pool.put(mbuf));
+            return Err(code);
+        }
+        Ok(Parts { mbufs, len })
+    }
+
+    fn fill(
+        &mut self,
+        header: &FrameHeader,
+        (src_port, dst_port): (u16, u16),
+        (len, each): (usize, usize),
+        pieces: &mut Pieces,
+        mbufs: &mut Vec<Mbuf>,
+    ) -> Result<(), i64> {
+        let whole = len + udp::HEADER_BYTES;
+        let mut sum = Checksum::new();
+        for offset in (0..whole).step_by(each) {
+            let part = each.min(whole - offset);
+            let mut mbuf = self.io.tx_pool.take().ok_or(error::NO_RESOURCE)?;
+            mbuf.set_range(HEADROOM_BYTES, HEADERS_BYTES + part);
+            let bytes = mbuf.bytes_mut(&self.shared.memory);
+            let place = (offset, offset + part < whole);
+            let at = header.emit_fragment(bytes, ipv4::PROTOCOL_UDP, part, place);
+            // The first one has UDP's header, which is written when all is summed up.
+            let at = if offset == 0 { at + udp::HEADER_BYTES } else { at };
+            let taken = pieces.take(&self.shared.memory, &mut bytes[at..]);
+            sum.add_bytes(&bytes[at..]);
+            mbufs.push(mbuf);
+            if !taken {
+                return Err(error::FAULT);
+            }
+        }
+        let first = mbufs.first_mut().ok_or(error::INVALID)?.bytes_mut(&self.shared.memory);
+        let (src, dst) = ((header.src, src_port), (header.dst, dst_port));
+        udp::emit(&mut first[HEADERS_BYTES..], src, dst, len, sum);
+        Ok(())
+    }
+}
+
+impl Pieces {
+    /// Copies the next bytes; false if some do not lie where the application may name them.
+    fn take(&mut self, memory: &ix_mem::PacketMemory, mut to: &mut [u8]) -> bool {
+        while !to.is_empty() {
+            let Some(entry) = self.entries.get_mut(self.next) else { return false };
+            let n = (entry.len as usize).min(to.len());
+            let (now, later) = to.split_at_mut(n);
+            if n > 0 && !memory.copy_from_app(entry.base, now) {
+                return false;
+            }
+            entry.base = entry.base.wrapping_add(n as u64);
+            entry.len -= n as u64;
+            self.next += usize::from(entry.len == 0);
+            to = later;
+        }
+        true
+    }
+}

@@ -1,0 +1,210 @@
+//! UDP: sockets of one elastic thread, datagrams in and out.
+pub mod cut;
+#[cfg(test)]
+mod tests;
+
+use crate::cycle::ElasticThread;
+use crate::icmp::code_of;
+use crate::observe::metrics::LocalDrop;
+use crate::receive::Work;
+use crate::tcp::connections::{addr_of, port_of};
+use crate::udp::cut::Parts;
+use ix_abi::{Event, SG_MAX, error, event_kind, flow_opt};
+use ix_mem::{HEADROOM_BYTES, Mbuf};
+use ix_tcp::arp::Resolution;
+use ix_tcp::icmp::{ErrorMessage, IcmpError};
+use ix_tcp::udp::{BindError, UdpSocket, UdpSocketId};
+use ix_wire::{Checksum, FlowTuple, UdpPacket, ethernet, ipv4, udp};
+
+const HEADERS_BYTES: usize = ethernet::HEADER_BYTES + ipv4::HEADER_BYTES + udp::HEADER_BYTES;
+
+impl ElasticThread {
+    pub(crate) fn handle_udp(&mut self, work: &Work, mbuf: Mbuf, packet: &UdpPacket) {
+        let tuple = packet.tuple();
+        let Some(mbuf) = self.take_datagram(work, tuple.local_port, mbuf) else {
+            return;
+        };
+        let Some(socket) = self.udp.lookup(tuple.local, tuple.local_port) else {
+            self.io.metrics.drop_local(LocalDrop::UdpNoSocket);
+            let bytes = mbuf.bytes(&self.shared.memory);
+            let frame = &bytes[..bytes.len().min(ErrorMessage::FRAME_BYTES_MAX)];
+            if let Some(message) = ErrorMessage::port_unreachable(packet) {
+                self.io.send_icmp_error(work.port, &message, frame);
+            }
+            return self.give_back(work, mbuf);
+        };
+        if work.tails > 0 || self.lent.count() >= self.held_max() {
+            self.io.metrics.drop_local(LocalDrop::UdpQueueFull);
+            return self.give_back(work, mbuf);
+        }
+        let data = self.shared.memory.addr_of(&mbuf) + packet.payload.start as u64;
+        let event = Event {
+            kind: event_kind::UDP_RECV,
+            len: u32::from(packet.payload.len),
+            cookie: socket.cookie,
+            data,
+            addr: tuple.remote.0,
+            port: tuple.remote_port,
+            ..Event::default()
+        };
+        self.io.events.push(event.with_local(tuple.local.0));
+        self.lent.lend(mbuf);
+    }
+
+    /// What a router, or the other host, says of a datagram of ours goes to its socket (RFC 1122
+    /// section 4.1.3.3), with the bytes that are quoted as long as the application does not hold too many
+    /// buffers; so does a link's MTU (RFC 1191 section 6.5), for datagrams go with DF.
+    pub(crate) fn udp_error(&mut self, work: &Work, mbuf: Mbuf, said: &IcmpError) {
+        let tuple = &said.tuple;
+        let Some(socket) = self.udp.lookup(tuple.local, tuple.local_port) else {
+            return self.give_back(work, mbuf);
+        };
+        let event = Event {
+            kind: event_kind::UDP_ERROR,
+            code: code_of(said),
+            cookie: socket.cookie,
+            addr: tuple.remote.0,
+            port: tuple.remote_port,
+            notes: said.said,
+            ..Event::default()
+        };
+        let event = event.with_local(said.by.0);
+        let has_room = work.tails == 0 && self.lent.count() < self.held_max();
+        if said.quoted.len == 0 || !has_room {
+            self.io.events.push(event);
+            return self.give_back(work, mbuf);
+        }
+        let data = self.shared.memory.addr_of(&mbuf) + u64::from(said.quoted.start);
+        self.io.events.push(Event { data, len: said.quoted.len.into(), ..event });
+        self.lent.lend(mbuf);
+    }
+
+    /// RFC 1122 section 4.1.4: type of service and hop limit are the application's to choose.
+    pub(crate) fn call_udp_set_opt(&mut self, args: &[u64; 6]) -> Result<i64, i64> {
+        let socket = self.udp.get_mut(socket_id(args[0])?).ok_or(error::BAD_HANDLE)?;
+        match (args[1], args[2]) {
+            (flow_opt::DSCP, value @ 0..=63) => socket.tos = (value as u8) << 2,
+            (flow_opt::HOP_LIMIT, value @ 1..=255) => socket.ttl = value as u8,
+            (flow_opt::FRAGMENT_BYTES, value @ (0 | 68..=0xffff)) => {
+                socket.fragment_bytes = value as u16;
+            }
+            _ => return Err(error::INVALID),
+        }
+        Ok(0)
+    }
+
+    pub(crate) fn call_udp_bind(&mut self, args: &[u64; 6]) -> Result<i64, i64> {
+        let addr = addr_of(args[0], args[1]);
+        if !addr.is_unspecified() && !self.shared.config.is_local(addr) {
+            return Err(error::NOT_LOCAL);
+        }
+        let (port, cookie) = (port_of(args[2])?, args[3]);
+        let bound = if port == 0 {
+            let (random, packets) = (self.secrets.random(), &self.packets);
+            self.udp
+                .bind_ephemeral(addr, cookie, random, |port| !packets.has_udp(port))
+                .map(|(id, _)| id)
+        } else if self.packets.has_udp(port) {
+            return Err(error::IN_USE);
+        } else {
+            self.udp.bind(addr, port, cookie)
+        };
+        bound.map(|id| i64::from(id.0)).map_err(|e| match e {
+            BindError::InUse => error::IN_USE,
+            BindError::NoPort | BindError::TooMany => error::NO_RESOURCE,
+        })
+    }
+
+    pub(crate) fn call_udp_unbind(&mut self, id: u64) -> Result<i64, i64> {
+        let id = socket_id(id)?;
+        self.udp.unbind(id).map(|_| 0).ok_or(error::BAD_HANDLE)
+    }
+
+    pub(crate) fn call_udp_sendv(&mut self, args: &[u64; 6]) -> Result<i64, i64> {
+        let socket = *self.udp.get(socket_id(args[0] & 0xffff_ffff)?).ok_or(error::BAD_HANDLE)?;
+        let remote_port = port_of(args[0] >> 32)?;
+        let (sg, count, remote) = (args[1], args[2], addr_of(args[3], args[4]));
+        if count > SG_MAX as u64 || remote_port == 0 {
+            return Err(error::INVALID);
+        }
+        let (local, _) = self.shared.config.route(remote).ok_or(error::UNREACHABLE)?;
+        if self.io.ports.is_empty() {
+            return Err(error::UNREACHABLE);
+        }
+        // Sent at once, so its memory is free at once; that event needs room, too.
+        if !self.io.events.has_room() {
+            return Err(error::NO_RESOURCE);
+        }
+        let local = if socket.addr.is_unspecified() { local } else { socket.addr };
+        let tuple = FlowTuple { local, remote, local_port: socket.port, remote_port };
+        let sent = self.send_datagram(&socket, &tuple, sg, count)?;
+        let kind = event_kind::UDP_SENT;
+        self.io.events.push(Event { kind, cookie: args[5], ..Event::default() });
+        Ok(sent as i64)
+    }
+
+    fn send_datagram(
+        &mut self,
+        socket: &UdpSocket,
+        tuple: &FlowTuple,
+        sg: u64,
+        count: u64,
+    ) -> Result<usize, i64> {
+        let port = self.shared.config.device_of(tuple.local, self.io.ports.len());
+        let resolution = self.io.resolve(tuple.remote);
+        let eth_dst = match resolution {
+            Resolution::Known(mac) => mac,
+            Resolution::Pending => [0; 6],
+            Resolution::Failed => return Err(error::UNREACHABLE),
+        };
+        let mut header = self.io.frame_header(port, eth_dst, tuple);
+        header.tos = socket.tos;
+        header.ttl = if socket.ttl == 0 { header.ttl } else { socket.ttl };
+        let mtu = self.io.ports[port as usize].info.mtu;
+        if socket.fragment_bytes > 0 {
+            let mtu = mtu.min(socket.fragment_bytes.into());
+            let known = matches!(resolution, Resolution::Known(_));
+            let ports = (tuple.local_port, tuple.remote_port);
+            let Parts { mbufs, len } = self.cut(&header, ports, (sg, count), mtu)?;
+            for mbuf in mbufs {
+                match known {
+                    true => self.io.ports[port as usize].queue.push_back(mbuf),
+                    false => self.io.wait_for_neighbor(tuple.remote, port, mbuf),
+                }
+            }
+            return Ok(len);
+        }
+        let payload_max = mtu - (HEADERS_BYTES - ethernet::HEADER_BYTES);
+        let payload_max = payload_max.min(ix_mem::ROOM_BYTES - HEADERS_BYTES);
+        let mut mbuf = self.io.tx_pool.take().ok_or(error::NO_RESOURCE)?;
+        mbuf.set_range(HEADROOM_BYTES, HEADERS_BYTES + payload_max);
+        let (headers, payload) = mbuf.bytes_mut(&self.shared.memory).split_at_mut(HEADERS_BYTES);
+        let len = match self.shared.gather(sg, count, payload) {
+            Ok(len) => len,
+            Err(code) => {
+                self.io.tx_pool.put(mbuf);
+                return Err(code);
+            }
+        };
+        let sum = Checksum::of(&payload[..len]);
+        header.emit_udp(headers, tuple.local_port, tuple.remote_port, len, sum);
+        mbuf.truncate(HEADERS_BYTES + len);
+        if matches!(resolution, Resolution::Known(_)) {
+            self.io.ports[port as usize].queue.push_back(mbuf);
+        } else {
+            self.io.wait_for_neighbor(tuple.remote, port, mbuf);
+        }
+        Ok(len)
+    }
+
+    pub(crate) fn call_udp_recv_done(&mut self, data: u64) -> Result<i64, i64> {
+        let frame = self.shared.memory.rx_frame_of(data).ok_or(error::FAULT)?;
+        let mbuf = self.lent.take_back(frame).ok_or(error::BAD_HANDLE)?;
+        self.io.rx_pool.put(mbuf);
+        Ok(0)
+    }
+}
+
+fn socket_id(id: u64) -> Result<UdpSocketId, i64> {
+    u32::try_from(id).map(UdpSocketId).map_err(|_| error::BAD_HANDLE)
+}
