@@ -5,6 +5,7 @@ mod generate;
 use generate::layout::layouts;
 use generate::names::{declare, structure};
 use generate::{contract, library};
+use ix_skip::{Need, skip};
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -128,7 +129,8 @@ fn run(mut command: Command, test: &str, packages: &str) -> Option<Output> {
         Ok(output) => Some(output),
         Err(e) => {
             let tool = command.get_program().to_string_lossy();
-            eprintln!("SKIPPED {test}: {tool}: {e}; apt-get install {packages}");
+            let remedy = format!("apt-get install {packages}");
+            skip(test, Need::Program(&remedy), format_args!("{tool}: {e}"));
             None
         }
     }

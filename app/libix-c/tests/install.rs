@@ -1,4 +1,5 @@
 //! `install PREFIX`, and what a C programmer does next.
+use ix_skip::{Need, skip};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -32,7 +33,7 @@ fn a_program_builds_against_what_was_installed() {
         output.map(|output| String::from_utf8(output.stdout).expect("text"))
     };
     let Some(shared) = flags(&[]) else {
-        eprintln!("SKIPPED a_program_builds: no pkg-config; apt-get install pkgconf");
+        skip("a_program_builds", Need::Program("apt-get install pkgconf"), "no pkg-config");
         return;
     };
     let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/echo.c");

@@ -1,5 +1,6 @@
 //! The same programs built against libevent and against this library, on Linux: they say the same.
 //! libevent is the oracle. `cli/ix/tests/libevent.rs` runs them on IX.
+use ix_skip::{Need, skip};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
@@ -39,7 +40,8 @@ fn compile(test: &str, name: &str) -> Option<[PathBuf; 2]> {
     let both = compile("libevent", &["-levent", "-levent_pthreads"])
         .zip(compile("ours", &[ours.to_str().expect("text"), &path]));
     if both.is_none() {
-        eprintln!("SKIPPED {test}: no compiler or libevent; apt-get install gcc libevent-dev");
+        let need = Need::Program("apt-get install gcc libevent-dev");
+        skip(test, need, "no compiler or libevent");
     }
     both.map(|(theirs, ours)| [theirs, ours])
 }
@@ -154,7 +156,8 @@ fn everything_that_memcached_imports_is_there() {
     };
     let memcached = symbols(Path::new("/usr/bin/memcached"), "--undefined-only");
     let Some((wanted, have)) = memcached.zip(symbols(&library(), "--defined-only")) else {
-        eprintln!("SKIPPED {test}: no memcached or no nm; apt-get install memcached binutils");
+        let need = Need::Program("apt-get install memcached binutils");
+        skip(test, need, "no memcached or no nm");
         return;
     };
     let libevents: Vec<_> = wanted

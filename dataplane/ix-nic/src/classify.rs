@@ -212,6 +212,7 @@ fn half(a: &mut Assembler, dst: Reg, from: Reg, offset: i16) {
 mod tests {
     use super::*;
     use crate::bpf::{Program, ProgramKind};
+    use ix_skip::{Need, skip};
     use ix_vnic::Header;
     use proptest::prelude::*;
     use proptest::test_runner::TestRunner;
@@ -297,7 +298,7 @@ mod tests {
         let filters: Vec<Filter> = (0..128).map(filter).collect();
         let program = match judge(&filters) {
             Err(e) if e.raw_os_error() == Some(libc::EPERM) => {
-                eprintln!("SKIPPED the_kernel_takes_many_long_lists: {e}; run it as root");
+                skip("the_kernel_takes_many_long_lists", Need::Root, e);
                 return;
             }
             other => other.expect("the verifier takes it"),
@@ -319,7 +320,7 @@ mod tests {
         if let Err(e) = judge(&[])
             && e.raw_os_error() == Some(libc::EPERM)
         {
-            eprintln!("SKIPPED the_kernel_judges_as_the_filters_do: {e}; run it as root");
+            skip("the_kernel_judges_as_the_filters_do", Need::Root, e);
             return;
         }
         let frames = prop::collection::vec(frame(), 64);

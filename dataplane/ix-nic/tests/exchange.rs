@@ -3,6 +3,7 @@ mod common;
 
 use common::*;
 use ix_nic::{DeviceSpec, Exchange, OpenOptions, OpenedDevice, PortCounts, PortRates, open};
+use ix_skip::{Need, skip};
 use ix_testbed::{Namespace, PacketSocket, VethEnd};
 use ix_vnic::Filter;
 use ix_wire::IpAddr;
@@ -94,7 +95,7 @@ impl Net {
         let exchange = match ix.run(|| Exchange::open("ix0")) {
             Ok(exchange) => exchange,
             Err(e) => {
-                eprintln!("SKIPPED {test}: {e}; run `sudo -E cargo test -p ix-nic`");
+                skip(test, Need::Root, e);
                 return None;
             }
         };

@@ -4,6 +4,7 @@ mod common;
 mod ends;
 
 use ends::{End, frame, path};
+use ix_skip::{Need, skip};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -34,10 +35,8 @@ impl Testpmd {
         match child {
             Ok(child) => Some(Testpmd { child, _turn: turn }),
             Err(e) => {
-                eprintln!(
-                    "SKIPPED {test}: dpdk-testpmd: {e}; run \
-                     `apt-get install dpdk-dev librte-net-memif23 librte-mempool-ring23`"
-                );
+                let packages = "apt-get install dpdk-dev librte-net-memif23 librte-mempool-ring23";
+                skip(test, Need::Program(packages), format_args!("dpdk-testpmd: {e}"));
                 None
             }
         }

@@ -6,6 +6,7 @@ use ix_nic::{
     DeviceSpec, OpenError, OpenedDevice, Steering, attach_table, frame_flow_group, initial_queue,
     open,
 };
+use ix_skip::{Need, skip};
 use ix_testbed::{Namespace, PacketSocket, VethEnd};
 use ix_wire::FlowHash;
 use proptest::prelude::*;
@@ -77,7 +78,7 @@ fn assert_steered(
 fn the_steering_program_is_a_live_redirection_table() {
     let Some((ns, mut device)) = link("tap steering", "tap:tap0,queues=4") else { return };
     if device.info.mode.contains("needs CAP_BPF") {
-        eprintln!("SKIPPED tap steering: {}; run as root", device.info.mode);
+        skip("the_steering_program_is_a_live_redirection_table", Need::Root, &device.info.mode);
         return;
     }
     assert_eq!(device.info.steering, Steering::Table, "{}", device.info.mode);

@@ -1,5 +1,6 @@
 //! A real process in a real control group: frozen, moved, and given back.
 use ix_controller::linux::{Background, BackgroundError, Job, Tree, online};
+use ix_skip::{Need, skip, skip_part};
 use std::io;
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
@@ -67,7 +68,7 @@ fn a_process_is_frozen_moved_and_given_back() {
         Err(
             e @ (BackgroundError::NoMount | BackgroundError::Make(..) | BackgroundError::File(_)),
         ) => {
-            return eprintln!("SKIPPED {test}: {e}");
+            return skip(test, Need::Root, e);
         }
         Err(e) => panic!("{e}"),
     };
@@ -78,7 +79,8 @@ fn a_process_is_frozen_moved_and_given_back() {
         Err(_) => {
             let said = background.missing();
             assert!(said.iter().any(|line| line.starts_with("no cpu controller: ")), "{said:?}");
-            eprintln!("SKIPPED the weight in {test}: version 1 has the cpu controller here");
+            let need = Need::Kernel("boot with cgroup version 2 only: cgroup_no_v1=all");
+            skip_part(test, need, "version 1 of cgroups has the cpu controller");
         }
     }
     let cpus = online(&tree);

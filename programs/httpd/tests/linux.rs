@@ -2,6 +2,7 @@
 #[path = "../../common/tests/support/server.rs"]
 mod server;
 
+use ix_skip::{Need, skip};
 use server::{Server, free_address};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -52,7 +53,8 @@ fn client(test: &str, name: &str, package: &str, args: &[&str]) -> Option<Output
     match Command::new(name).args(args).output() {
         Ok(output) => Some(output),
         Err(error) => {
-            eprintln!("SKIPPED {test}: cannot run {name}: {error}; apt install {package}");
+            let remedy = format!("apt-get install {package}");
+            skip(test, Need::Program(&remedy), format_args!("cannot run {name}: {error}"));
             None
         }
     }

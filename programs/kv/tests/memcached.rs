@@ -3,6 +3,7 @@
 #[path = "../../common/tests/support/server.rs"]
 mod server;
 
+use ix_skip::{Need, skip};
 use server::{Server, free_address};
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream, UdpSocket};
@@ -10,7 +11,8 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 const PATIENCE: Duration = Duration::from_secs(20);
-const MISSING: &str = "apt-get install memcached libmemcached-tools python3-pylibmc";
+const MISSING: Need<'_> =
+    Need::Program("apt-get install memcached libmemcached-tools python3-pylibmc");
 
 fn ix_kv(extra: &[&str]) -> Server {
     let at = free_address();
@@ -27,7 +29,7 @@ fn memcached(test: &str) -> Option<Server> {
     let mut command = Command::new("memcached");
     command.args(["-u", "nobody", "-l", "127.0.0.1", "-U", "0", "-m", "64", "-p", &port]);
     let Ok(child) = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn() else {
-        eprintln!("SKIPPED {test}: no memcached to compare with; {MISSING}");
+        skip(test, MISSING, "no memcached to compare with");
         return None;
     };
     let server = Server::of(child, at);
@@ -253,7 +255,7 @@ fn libmemcacheds_own_tests_pass() {
     let port = ours.at.port().to_string();
     let mut command = Command::new("memccapable");
     let Ok(output) = command.args(["-h", "127.0.0.1", "-p", &port]).output() else {
-        eprintln!("SKIPPED libmemcacheds_own_tests_pass: no memccapable; {MISSING}");
+        skip("libmemcacheds_own_tests_pass", MISSING, "no memccapable");
         return;
     };
     let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
@@ -265,7 +267,7 @@ fn libmemcacheds_client_sees_no_difference() {
     let name = "libmemcacheds_client_sees_no_difference";
     let there = Command::new("python3").args(["-c", "import pylibmc"]).output();
     if !there.is_ok_and(|output| output.status.success()) {
-        eprintln!("SKIPPED {name}: no pylibmc; {MISSING}");
+        skip(name, MISSING, "no pylibmc");
         return;
     }
     let Some(memcached) = memcached(name) else { return };

@@ -1,4 +1,5 @@
 //! A C program that makes the calls that packetdrill makes; packetdrill itself is not in this tree.
+use ix_skip::{Need, skip};
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -14,7 +15,8 @@ fn it_answers_as_packetdrill_expects() {
     let mut cc = Command::new("cc");
     cc.args(["-O1", "-Wall", "-Wextra", "-o"]).arg(&program).arg(source);
     let Ok(output) = cc.args(["-lpthread", "-ldl"]).output() else {
-        return eprintln!("SKIPPED it_answers_as_packetdrill_expects: no cc; apt-get install gcc");
+        let need = Need::Program("apt-get install gcc");
+        return skip("it_answers_as_packetdrill_expects", need, "no cc");
     };
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let output = Command::new(&program).arg(library()).output().expect("it runs");
@@ -32,7 +34,8 @@ fn flags_that_make_no_sense_end_it_with_a_line() {
     for (flags, why) in [("foo", "NAME=VALUE"), ("mtu=9", "MTU"), ("net.ipv4.nothing=1", "nothing")]
     {
         let Ok(output) = run(flags) else {
-            return eprintln!("SKIPPED flags_that_make_no_sense: apt-get install python3");
+            let need = Need::Program("apt-get install python3");
+            return skip("flags_that_make_no_sense_end_it_with_a_line", need, "no python3");
         };
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(!output.status.success() && said.contains(why), "{flags}: {said}");

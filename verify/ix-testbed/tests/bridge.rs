@@ -1,5 +1,6 @@
 //! A path in user space between two Linux stacks: what is sent over it arrives, and what the path
 //! does to packets is counted.
+use ix_skip::{Need, skip};
 use ix_testbed::{Bridge, Loss, Namespace, PathSpec, VethEnd};
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -17,7 +18,7 @@ fn places(test: &str) -> Option<[Namespace; 3]> {
     match make() {
         Ok(all) => Some(all),
         Err(e) if e.is_permission() => {
-            eprintln!("SKIPPED {test}: {e}; run it as root (sudo -E cargo test)");
+            skip(test, Need::Root, e);
             None
         }
         Err(e) => panic!("{e}"),

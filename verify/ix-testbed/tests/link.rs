@@ -1,4 +1,5 @@
 //! Private links from the outside: real sockets over them.
+use ix_skip::{Need, skip};
 use ix_testbed::{LinkChange, LinkWatch, Namespace, PacketSocket, VethEnd};
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream, UdpSocket};
@@ -12,7 +13,7 @@ fn pair(test: &str, queues: u32) -> Option<(Namespace, Namespace)> {
     let (a, b) = match Namespace::new().and_then(|a| Ok((a, Namespace::new()?))) {
         Ok(both) => both,
         Err(e) if e.is_permission() => {
-            eprintln!("SKIPPED {test}: {e}; run it as root (sudo -E cargo test)");
+            skip(test, Need::Root, e);
             return None;
         }
         Err(e) => panic!("{e}"),

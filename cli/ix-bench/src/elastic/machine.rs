@@ -144,6 +144,7 @@ impl Drop for Aside {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ix_skip::{Need, skip};
 
     #[test]
     fn linux_says_what_was_taken() {
@@ -158,7 +159,8 @@ mod tests {
     fn the_thread_on_a_hardware_thread_is_found() {
         let cpus = ix_testbed::cpu::allowed();
         if cpus.len() < 2 {
-            eprintln!("SKIPPED: with one CPU every thread is on it");
+            let test = "the_thread_on_a_hardware_thread_is_found";
+            skip(test, Need::Cpus(2), "with one CPU every thread is on it");
             return;
         }
         let cpu = cpus[0];

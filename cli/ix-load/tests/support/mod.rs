@@ -3,6 +3,7 @@
 #[path = "../../../../programs/common/tests/support/ports.rs"]
 mod ports;
 
+use ix_skip::{Need, skip};
 pub use ports::free_port;
 use serde_json::Value;
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -78,7 +79,7 @@ pub fn memcached(words: &[&str]) -> Option<(Running, SocketAddr)> {
     command.args(["-p", &port.to_string(), "-U", &port.to_string()]);
     command.stdout(Stdio::null()).stderr(Stdio::null());
     let Ok(child) = command.spawn() else {
-        eprintln!("SKIPPED: memcached is not installed: apt-get install memcached");
+        skip("memcached", Need::Program("apt-get install memcached"), "no memcached");
         return None;
     };
     let running = Running(child);

@@ -1,5 +1,6 @@
 //! The wall, in a guest with protection keys: this machine may have none.
 use crate::support;
+use ix_skip::{Need, skip};
 use std::path::Path;
 use std::process::Command;
 
@@ -17,7 +18,8 @@ fn in_a_guest(name: &str, command: &[&str]) -> Option<(bool, String)> {
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let errors = String::from_utf8_lossy(&output.stderr);
     if output.status.code() == Some(SKIPPED) {
-        eprintln!("{name}: skipped: {}", errors.trim());
+        let need = Need::Program("bash .ci/run installs a guest");
+        skip(name, need, errors.trim());
         return None;
     }
     Some((output.status.success(), format!("{text}{errors}")))

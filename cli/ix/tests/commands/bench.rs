@@ -2,6 +2,7 @@
 use crate::support::PATIENCE;
 use crate::support::command::{errors, ix, may_make_links};
 use crate::support::turn::Turn;
+use ix_skip::{Need, skip, skip_part};
 use serde_json::Value;
 use std::path::PathBuf;
 use std::process::{Command, Output};
@@ -113,7 +114,7 @@ fn bulk_data_churn_and_memcached_are_measured() {
 fn over_a_path(test: &str, bench: &str) -> Option<Vec<Value>> {
     // SAFETY: cannot fail and touches no memory.
     if unsafe { libc::geteuid() } != 0 {
-        eprintln!("SKIPPED {test}: AF_XDP needs root; run it as root (sudo -E cargo test)");
+        skip(test, Need::Root, "AF_XDP needs root");
         return None;
     }
     if !may_make_links(test) {
@@ -168,7 +169,7 @@ fn handover_and_weights_of_a_shared_interface_are_measured() {
     let test = "handover_and_weights_of_a_shared_interface_are_measured";
     // SAFETY: no arguments.
     if unsafe { libc::geteuid() } != 0 {
-        eprintln!("SKIPPED {test}: AF_XDP needs root; run it as root (sudo -E cargo test)");
+        skip(test, Need::Root, "AF_XDP needs root");
         return;
     }
     if !may_make_links(test) {
@@ -239,7 +240,7 @@ fn arrakis_figures_have_all_their_rows() {
     assert!(wakes.iter().all(|row| row["wake_p50_us"].as_f64() > Some(0.0)), "{wakes:?}");
     // SAFETY: cannot fail and touches no memory.
     if unsafe { libc::geteuid() } != 0 {
-        eprintln!("SKIPPED the rest: to share an interface takes root");
+        skip_part("two processes", Need::Root, "only root shares an interface");
         return;
     }
     let two = rows("memcached-udp --server native --processes 2 --connections 64 --seconds 1");
@@ -318,7 +319,7 @@ fn failures_of_one_do_not_stop_the_others() {
 fn requests_by_busy_second_are_measured_of_haproxy() {
     let test = "requests_by_busy_second_are_measured_of_haproxy";
     if Command::new("haproxy").arg("-v").output().is_err() {
-        eprintln!("SKIPPED {test}: no haproxy; apt-get install haproxy");
+        skip(test, Need::Program("apt-get install haproxy"), "no haproxy");
         return;
     }
     if !may_make_links(test) {

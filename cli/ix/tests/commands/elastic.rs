@@ -1,5 +1,6 @@
 //! `ix bench elastic`, short: a second thread comes and goes, and the background job gets the rest.
 use crate::support::command::{errors, ix, may_make_links};
+use ix_skip::{Need, skip};
 use serde_json::Value;
 
 #[test]
@@ -10,7 +11,7 @@ fn a_second_thread_comes_and_goes_with_the_load() {
         return;
     }
     if ix_testbed::cpu::allowed().len() < 2 {
-        eprintln!("SKIPPED {test}: it needs two CPUs");
+        skip(test, Need::Cpus(2), "one CPU");
         return;
     }
     let output = ix(&["bench", "elastic", "--device", "tap", "--seconds", "16", "--json", "-"]);

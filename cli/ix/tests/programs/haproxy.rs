@@ -4,6 +4,7 @@
 use crate::support;
 use crate::support::process::Process;
 use crate::support::{Bed, CLIENT, Nic, PATIENCE, SERVICE, Service};
+use ix_skip::{Need, skip, skip_part};
 use std::io::{Read, Write};
 use std::process::Command;
 
@@ -64,7 +65,7 @@ fn get(bed: &Bed, header: &str) -> Option<String> {
 fn haproxy_balances_on_ix() {
     let test = "haproxy_balances_on_ix";
     if Command::new("haproxy").arg("-v").output().is_err() {
-        eprintln!("SKIPPED {test}: no haproxy; apt-get install haproxy apache2-utils");
+        skip(test, Need::Program("apt-get install haproxy apache2-utils"), "no haproxy");
         return;
     }
     // In the foreground; as a daemon; with a master and a worker.
@@ -85,7 +86,7 @@ fn haproxy_balances_on_ix() {
         for keep in [&[][..], &["-k"]] {
             let words = [&["-q", "-n", "3000", "-c", "16"], keep, &[&url]].concat();
             let Ok(output) = bed.client.command("ab", None).args(words).output() else {
-                eprintln!("SKIPPED a part of {test}: no ab; apt-get install apache2-utils");
+                skip_part(test, Need::Program("apt-get install apache2-utils"), "no ab");
                 break;
             };
             let said = String::from_utf8_lossy(&output.stdout);

@@ -4,11 +4,14 @@
 
 use crate::support::process::Process;
 use crate::support::{Bed, CLIENT, Nic, PATIENCE, SERVICE, build_others, connect_to, eventually};
+use ix_skip::{Need, skip, skip_part};
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddrV4, TcpStream};
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Once;
+
+const MEMCACHED_TOOLS: Need<'_> = Need::Program("apt-get install memcached libmemcached-tools");
 
 const PROGRAMS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../app/libix-event/tests/programs");
 /// What a client of lines says when all went well.
@@ -49,7 +52,8 @@ fn compile(test: &str, name: &str) -> Option<(String, String)> {
     let both = compile("libevent", &["-levent"])
         .zip(compile("ours", &[ours.to_str().expect("text"), &path]));
     if both.is_none() {
-        eprintln!("SKIPPED {test}: no compiler or libevent; apt-get install gcc libevent-dev");
+        let need = Need::Program("apt-get install gcc libevent-dev");
+        skip(test, need, "no compiler or libevent");
     }
     both
 }
@@ -121,7 +125,7 @@ fn sockets_and_threads_of_the_program_work_on_ix() {
 fn memcached_runs_with_our_library_under_libevents_name() {
     let test = "memcached_runs_with_our_library_under_libevents_name";
     if Command::new("memcached").arg("-V").output().is_err() {
-        eprintln!("SKIPPED {test}: no memcached; apt-get install memcached libmemcached-tools");
+        skip(test, MEMCACHED_TOOLS, "no memcached");
         return;
     }
     let folder = library();
@@ -141,7 +145,7 @@ fn memcached_runs_with_our_library_under_libevents_name() {
             let said = String::from_utf8_lossy(&output.stdout);
             assert!(said.contains("All tests passed"), "{said}");
         }
-        Err(_) => eprintln!("SKIPPED a part of {test}: apt-get install libmemcached-tools"),
+        Err(_) => skip_part(test, MEMCACHED_TOOLS, "no memccapable"),
     }
     let mut load = bed.client.command(env!("CARGO_BIN_EXE_ix"), None);
     load.args(["load", &MEMCACHED.to_string(), "--protocol", "memcached", "--json", "-"]);

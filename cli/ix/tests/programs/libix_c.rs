@@ -7,6 +7,7 @@ use crate::support::traffic::{close, echo};
 use crate::support::{
     Bed, CLIENT, Nic, PATIENCE, SERVICE, Service, build_others, connect, eventually,
 };
+use ix_skip::{Need, skip};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::os::fd::AsRawFd;
@@ -52,7 +53,8 @@ pub fn compile(test: &str, words: &[&str], source: &str) -> Option<PathBuf> {
             Some(program)
         }
         Err(e) => {
-            eprintln!("SKIPPED {test}: {compiler}: {e}; apt-get install gcc g++ libc6-dev");
+            let need = Need::Program("apt-get install gcc g++ libc6-dev");
+            skip(test, need, format_args!("{compiler}: {e}"));
             None
         }
     }

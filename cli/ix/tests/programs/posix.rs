@@ -4,6 +4,7 @@
 use crate::support;
 use crate::support::process::Process;
 use crate::support::{Bed, CLIENT, Nic, PATIENCE, PREFIX, SERVICE, Service, connect_to};
+use ix_skip::{Need, skip, skip_part};
 use ix_testbed::Namespace;
 use std::ffi::OsStr;
 use std::io::{Read, Write};
@@ -11,6 +12,8 @@ use std::net::{Ipv4Addr, SocketAddrV4, TcpStream, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::Duration;
+
+const MEMCACHED_TOOLS: Need<'_> = Need::Program("apt-get install memcached libmemcached-tools");
 
 /// Where the peer of the corner cases listens.
 const PEER_PORT: u16 = 9999;
@@ -31,7 +34,7 @@ fn compile(test: &str, name: &str) -> Option<PathBuf> {
             Some(program)
         }
         Err(_) => {
-            eprintln!("SKIPPED {test}: no C compiler; apt-get install gcc libc6-dev");
+            skip(test, Need::Program("apt-get install gcc libc6-dev"), "no C compiler");
             None
         }
     }
@@ -42,7 +45,8 @@ fn client(test: &str, at: &Namespace, package: &str, words: &[&str]) -> Option<O
     match at.command(words[0], None).args(&words[1..]).output() {
         Ok(output) => Some(output),
         Err(_) => {
-            eprintln!("SKIPPED {test}: no {}; apt-get install {package}", words[0]);
+            let remedy = format!("apt-get install {package}");
+            skip(test, Need::Program(&remedy), format_args!("no {}", words[0]));
             None
         }
     }
@@ -317,7 +321,7 @@ fn memcached_passes_its_clients_tests() {
     let test = "memcached_passes_its_clients_tests";
     let there = Command::new("memcached").arg("-V").output();
     if there.is_err() {
-        eprintln!("SKIPPED {test}: no memcached; apt-get install memcached libmemcached-tools");
+        skip(test, MEMCACHED_TOOLS, "no memcached");
         return;
     }
     for (workers, nic, threads) in
@@ -346,7 +350,8 @@ fn pylibmc_sees_under_load_what_it_sees_on_linux() {
     let there = Command::new("python3").args(["-c", "import pylibmc"]).output();
     let has_memcached = Command::new("memcached").arg("-V").output().is_ok();
     if !has_memcached || !there.is_ok_and(|output| output.status.success()) {
-        eprintln!("SKIPPED {test}: apt-get install memcached python3-pylibmc");
+        let need = Need::Program("apt-get install memcached python3-pylibmc");
+        skip(test, need, "no memcached or no pylibmc");
         return;
     }
     let Some(bed) = Bed::new(test, Nic::Afxdp, 2) else { return };
@@ -389,7 +394,7 @@ fn pylibmc_sees_under_load_what_it_sees_on_linux() {
 fn memcached_serves_for_minutes_and_leaks_nothing() {
     let test = "memcached_serves_for_minutes_and_leaks_nothing";
     if Command::new("memcached").arg("-V").output().is_err() {
-        eprintln!("SKIPPED {test}: no memcached; apt-get install memcached");
+        skip(test, MEMCACHED_TOOLS, "no memcached");
         return;
     }
     for (workers, threads) in [("1", 1), ("2", 1), ("2", 2)] {
@@ -495,10 +500,8 @@ fn curl_and_ab_run_on_ix() {
         &["ab", "-q", "-k", "-n", "300", "-c", "8", &url],
     ] {
         if Command::new(words[0]).arg("-V").output().is_err() {
-            eprintln!(
-                "SKIPPED a part of {test}: no {0}; apt-get install curl apache2-utils",
-                words[0]
-            );
+            let need = Need::Program("apt-get install curl apache2-utils");
+            skip_part(test, need, format_args!("no {}", words[0]));
             continue;
         }
         let service = bed.start(words);
@@ -525,9 +528,8 @@ fn programs_that_cannot_be_are_refused_in_one_line() {
     let mut cc = Command::new("cc");
     cc.args(["-w", "-static", "-o"]).arg(&program).arg(format!("{folder}/echo.c"));
     if !cc.status().is_ok_and(|status| status.success()) {
-        eprintln!(
-            "SKIPPED {test}: no C compiler for static programs; apt-get install gcc libc6-dev"
-        );
+        let need = Need::Program("apt-get install gcc libc6-dev");
+        skip(test, need, "no C compiler for static programs");
         return;
     }
     is_refused(&program, &["linked statically"]);
@@ -543,7 +545,7 @@ fn programs_that_cannot_be_are_refused_in_one_line() {
         std::fs::set_permissions(&identity, mode).expect("set-uid");
         is_refused(&identity, &["set-uid"]);
     } else {
-        eprintln!("SKIPPED a part of {test}: only root gives files away; run it as root");
+        skip_part(test, Need::Root, "only root gives files away");
     }
     // Made for other machines: 64 bits for ARM, 32 bits for x86.
     for (class, machine) in [(2, 183), (1, 3)] {

@@ -3,6 +3,7 @@
 use crate::support;
 use crate::support::traffic::{self, Steady, close, echo, message};
 use crate::support::{Bed, CLIENT, Nic, PATIENCE, SERVICE, frames};
+use ix_skip::{Need, skip};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, TcpStream, UdpSocket};
 use std::time::{Duration, Instant};
@@ -18,7 +19,8 @@ fn ping_is_answered() {
         let output = match ping.output() {
             Ok(output) => output,
             Err(e) => {
-                eprintln!("SKIPPED ping_is_answered: cannot run ping: {e}; install iputils-ping");
+                let need = Need::Program("apt-get install iputils-ping");
+                skip("ping_is_answered", need, format_args!("cannot run ping: {e}"));
                 return;
             }
         };
@@ -103,7 +105,7 @@ fn closed_ports_refuse() {
 fn two_elastic_threads_serve_one_listener() {
     const CONNECTIONS: u64 = 200;
     if ix_testbed::cpu::allowed().len() < 2 {
-        eprintln!("SKIPPED two_elastic_threads_serve_one_listener: it needs two CPUs");
+        skip("two_elastic_threads_serve_one_listener", Need::Cpus(2), "one CPU");
         return;
     }
     for nic in Nic::ALL {

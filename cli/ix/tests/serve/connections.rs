@@ -2,6 +2,7 @@
 use crate::support::command::errors;
 use crate::support::traffic::{close, echo};
 use crate::support::{Bed, CLIENT, Nic, PATIENCE, SERVICE, Service, eventually};
+use ix_skip::{Need, skip, skip_part};
 use ix_testbed::cpu;
 use serde_json::Value;
 use std::collections::HashMap;
@@ -22,7 +23,7 @@ pub fn list(answer: &Value) -> &[Value] {
 
 fn two_threads(test: &str, nic: Nic) -> Option<Bed> {
     if cpu::allowed().len() < 2 {
-        eprintln!("SKIPPED {test}: it needs two CPUs");
+        skip(test, Need::Cpus(2), "one CPU");
         return None;
     }
     Bed::new(test, nic, 2)
@@ -41,7 +42,7 @@ fn peer_port(connection: &Value) -> u64 {
 fn of_linux(bed: &Bed) -> Option<HashMap<u64, HashMap<String, String>>> {
     let output = bed.client.command("ss", None).args(["-tinOH"]).output();
     let Ok(output) = output else {
-        eprintln!("SKIPPED the comparison with Linux: no `ss`; apt-get install iproute2");
+        skip_part("the comparison with Linux", Need::Program("apt-get install iproute2"), "no ss");
         return None;
     };
     let text = String::from_utf8_lossy(&output.stdout).into_owned();

@@ -5,6 +5,7 @@ use crate::support;
 use crate::support::command::errors;
 use crate::support::traffic::{close, echo};
 use crate::support::{Bed, CLIENT, Nic, PATIENCE, PREFIX, SERVICE, Service, connect};
+use ix_skip::{Need, skip};
 use ix_testbed::cpu;
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -46,7 +47,7 @@ fn refuses(bed: &Bed, args: &[&str]) -> String {
 
 fn two_threads(test: &str) -> Option<Bed> {
     if cpu::allowed().len() < 2 {
-        eprintln!("SKIPPED {test}: it needs two CPUs");
+        skip(test, Need::Cpus(2), "one CPU");
         return None;
     }
     Bed::new(test, Nic::Tap, 2)
@@ -136,7 +137,7 @@ fn a_file_mode_says_who_may_look_and_who_may_do() {
     let test = "a_file_mode_says_who_may_look_and_who_may_do";
     // SAFETY: cannot fail and touches no memory.
     if unsafe { libc::geteuid() } != 0 {
-        eprintln!("SKIPPED {test}: it must become another user; run it as root");
+        skip(test, Need::Root, "it must become another user");
         return;
     }
     let Some(bed) = two_threads(test) else { return };

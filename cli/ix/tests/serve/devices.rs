@@ -5,6 +5,7 @@ use crate::support::process::open_files;
 use crate::support::traffic::{Steady, close, echo};
 use crate::support::{Bed, CLIENT, Nic, PATIENCE, PREFIX, SERVICE, Service, build_echo};
 use crate::support::{connect, connect_to, eventually};
+use ix_skip::{Need, skip_part};
 use ix_testbed::VethEnd;
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::process::Command;
@@ -24,7 +25,7 @@ fn an_interface_that_was_removed_and_made_again_serves_again() {
     for queues in [1, 2] {
         let name = "an_interface_that_was_removed_and_made_again_serves_again";
         if ix_testbed::cpu::allowed().len() < queues {
-            eprintln!("SKIPPED {name} with {queues} threads: too few CPUs");
+            skip_part(name, Need::Cpus(queues), "too few CPUs");
             continue;
         }
         let Some(bed) = Bed::new(name, Nic::Afxdp, queues) else { return };
@@ -124,7 +125,7 @@ fn one_program_serves_two_devices_at_once() {
     for queues in [1, 2] {
         let name = "one_program_serves_two_devices_at_once";
         if ix_testbed::cpu::allowed().len() < queues {
-            eprintln!("SKIPPED {name} with {queues} threads: too few CPUs");
+            skip_part(name, Need::Cpus(queues), "too few CPUs");
             continue;
         }
         let Some(bed) = Bed::new(name, Nic::Afxdp, queues) else { return };

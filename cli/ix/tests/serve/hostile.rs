@@ -3,6 +3,7 @@
 use crate::support::frames::{ACK, Macs, PSH, RST, SYN, Seen, Segment, read_tcp, stranger};
 use crate::support::traffic::{Rng, Steady, close, echo};
 use crate::support::{Bed, Nic, PATIENCE, Service, connect, eventually};
+use ix_skip::{Need, skip};
 use ix_testbed::PacketSocket;
 use std::io::{Read, Write};
 use std::net::{SocketAddrV4, TcpStream};
@@ -91,7 +92,8 @@ impl Attack {
         let there = there.is_ok_and(|status| self.tool != "/usr/bin/python3" || status.success());
         if !there {
             let package = if self.tool == "/usr/bin/python3" { "python3-scapy" } else { self.tool };
-            eprintln!("SKIPPED {}: apt-get install {package}", self.name);
+            let remedy = format!("apt-get install {package}");
+            skip(self.name, Need::Program(&remedy), format_args!("no {package}"));
         }
         there
     }

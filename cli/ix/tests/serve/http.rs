@@ -1,5 +1,6 @@
 //! The web server on IX, and real clients on Linux.
 use crate::support::{Bed, Nic, PATIENCE, SERVICE, Service};
+use ix_skip::{Need, skip};
 use std::io::{Read, Write};
 use std::process::Output;
 
@@ -23,7 +24,8 @@ fn client(bed: &Bed, test: &str, name: &str, package: &str, args: &[&str]) -> Op
     match bed.client.command(name, None).args(args).output() {
         Ok(output) => Some(output),
         Err(error) => {
-            eprintln!("SKIPPED {test}: cannot run {name}: {error}; apt install {package}");
+            let remedy = format!("apt-get install {package}");
+            skip(test, Need::Program(&remedy), format_args!("cannot run {name}: {error}"));
             None
         }
     }

@@ -3,10 +3,12 @@
 
 use crate::support;
 use crate::support::{Bed, Nic, PATIENCE, SERVICE, Service};
+use ix_skip::{Need, skip};
 use std::io::{Read, Write};
 use std::net::{SocketAddrV4, TcpStream, UdpSocket};
 
-const MISSING: &str = "apt-get install memcached libmemcached-tools python3-pylibmc";
+const MISSING: Need<'_> =
+    Need::Program("apt-get install memcached libmemcached-tools python3-pylibmc");
 
 /// Starts the server that the command carries inside itself.
 fn serve(bed: &Bed, arguments: &[&str]) -> Service {
@@ -37,7 +39,7 @@ fn libmemcacheds_own_tests_pass() {
         let at = SERVICE.ip().to_string();
         let mut command = bed.client.command("memccapable", None);
         let Ok(output) = command.args(["-h", &at, "-p", "7"]).output() else {
-            eprintln!("SKIPPED libmemcacheds_own_tests_pass: no memccapable; {MISSING}");
+            skip("libmemcacheds_own_tests_pass", MISSING, "no memccapable");
             return;
         };
         let said =
@@ -60,7 +62,7 @@ fn libmemcacheds_client_sees_what_it_sees_of_memcached() {
     };
     let there = bed.client.command("python3", None).args(["-c", "import pylibmc"]).output();
     if !there.is_ok_and(|output| output.status.success()) {
-        eprintln!("SKIPPED {name}: no pylibmc; {MISSING}");
+        skip(name, MISSING, "no pylibmc");
         return;
     }
     let service = serve(&bed, &["-m", "16"]);
@@ -69,7 +71,7 @@ fn libmemcacheds_client_sees_what_it_sees_of_memcached() {
     let mut command = bed.client.command("memcached", None);
     let Ok(mut memcached) = command.args(["-u", "nobody", "-l", &own, "-p", "11311"]).spawn()
     else {
-        eprintln!("SKIPPED {name}: no memcached to compare with; {MISSING}");
+        skip(name, MISSING, "no memcached to compare with");
         return;
     };
     let at = SocketAddrV4::new(support::CLIENT, 11311);

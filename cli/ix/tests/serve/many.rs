@@ -2,6 +2,7 @@
 use crate::support::process::cpu_time;
 use crate::support::traffic::{self, close, echo, expect, expect_eof, message};
 use crate::support::{Bed, Nic, PATIENCE, Service, connect};
+use ix_skip::{Need, skip_part};
 use std::net::{Shutdown, TcpStream};
 use std::time::Duration;
 
@@ -143,7 +144,7 @@ fn clients_come_and_go() {
         let mixed = &[End::Fin, End::Abandon, End::Reset][..];
         for (queues, ends) in [(1, &[End::Fin][..]), (1, &[End::Reset]), (1, mixed), (2, mixed)] {
             if ix_testbed::cpu::allowed().len() < queues {
-                eprintln!("SKIPPED clients_come_and_go with {queues} threads: too few CPUs");
+                skip_part("clients_come_and_go", Need::Cpus(queues), "too few CPUs");
                 continue;
             }
             let Some(bed) = Bed::alone("clients_come_and_go", nic, queues) else { return };

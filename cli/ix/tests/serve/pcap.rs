@@ -6,6 +6,7 @@ use crate::support::frames::{self, L4, stranger};
 use crate::support::process::Process;
 use crate::support::traffic::{close, echo};
 use crate::support::{Bed, CLIENT, Nic, PATIENCE, PREFIX, SERVICE, Service, connect, eventually};
+use ix_skip::{Need, skip};
 use ix_testbed::cpu;
 use std::path::Path;
 use std::process::Command;
@@ -14,11 +15,11 @@ use std::process::Command;
 /// threads.
 fn start(test: &str) -> Option<(Bed, Service)> {
     if cpu::allowed().len() < 2 {
-        eprintln!("SKIPPED {test}: it needs two CPUs");
+        skip(test, Need::Cpus(2), "one CPU");
         return None;
     }
     if Command::new("tcpdump").arg("--version").output().is_err() {
-        eprintln!("SKIPPED {test}: no tcpdump; apt-get install tcpdump");
+        skip(test, Need::Program("apt-get install tcpdump"), "no tcpdump");
         return None;
     }
     let bed = Bed::new(test, Nic::Tap, 2)?;

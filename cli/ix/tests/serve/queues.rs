@@ -5,6 +5,7 @@ use crate::support::command::errors;
 use crate::support::raw::Raw;
 use crate::support::traffic::{Steady, close, echo};
 use crate::support::{Bed, Nic, PATIENCE, Service, eventually};
+use ix_skip::{Need, skip};
 use serde_json::Value;
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
@@ -14,7 +15,7 @@ const MESSAGE: usize = 100_000;
 fn has_two_cpus(test: &str) -> bool {
     let has = ix_testbed::cpu::allowed().len() >= 2;
     if !has {
-        eprintln!("SKIPPED {test}: it needs two CPUs");
+        skip(test, Need::Cpus(2), "one CPU");
     }
     has
 }

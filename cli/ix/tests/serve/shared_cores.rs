@@ -2,6 +2,7 @@
 use crate::support::process::{Process, signal};
 use crate::support::traffic::Crowd;
 use crate::support::{Bed, Nic, PATIENCE, SECOND, SERVICE, Service};
+use ix_skip::{Need, skip, skip_part};
 use ix_testbed::cpu;
 use std::net::SocketAddrV4;
 use std::process::Command;
@@ -44,11 +45,11 @@ fn load_takes_its_cores_along_and_who_dies_leaves_them() {
     let test = "load_takes_its_cores_along_and_who_dies_leaves_them";
     let cores = cpu::allowed().len().min(CORES_MAX);
     if cores < 2 {
-        eprintln!("SKIPPED {test}: it needs two CPUs");
+        skip(test, Need::Cpus(2), "one CPU");
         return;
     }
     if cores < CORES_MAX {
-        eprintln!("SKIPPED a part of {test}: with two CPUs each dataplane keeps its only one");
+        skip_part(test, Need::Cpus(CORES_MAX), "with two CPUs each dataplane keeps its only one");
     }
     let Some(bed) = Bed::alone(test, Nic::Tap, cores) else { return };
     let a = bed.serve(&[&SIZE.to_string()]);

@@ -1,4 +1,5 @@
 //! The `ix` command, run to its end, and what it needs.
+use ix_skip::{Need, skip};
 use ix_testbed::Namespace;
 use std::process::{Command, Output};
 
@@ -17,7 +18,7 @@ pub fn namespace(test: &str) -> Option<Namespace> {
     match Namespace::new() {
         Ok(namespace) => Some(namespace),
         Err(e) => {
-            eprintln!("SKIPPED {test}: {e}; run it as root (sudo -E cargo test)");
+            skip(test, Need::Root, e);
             None
         }
     }

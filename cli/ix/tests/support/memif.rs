@@ -2,6 +2,7 @@
 use super::process::Process;
 use super::turn::Turn;
 use super::{Folder, PATIENCE, Service};
+use ix_skip::{Need, skip};
 use ix_testbed::cpu;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -33,7 +34,7 @@ impl MemifBed {
     pub fn new(test: &str, threads: usize) -> Option<MemifBed> {
         let turn = Turn::part(2 * threads);
         if cpu::allowed().len() < threads.max(2) {
-            eprintln!("SKIPPED {test}: needs {} CPUs", threads.max(2));
+            skip(test, Need::Cpus(threads.max(2)), "too few CPUs");
             return None;
         }
         Some(MemifBed { folder: Folder::new(), threads, _turn: turn })

@@ -15,6 +15,7 @@ pub mod stats;
 pub mod traffic;
 pub mod turn;
 
+use ix_skip::{Need, skip_part};
 use ix_testbed::{Namespace, PacketSocket, VethEnd, cpu};
 use process::Process;
 use stats::Stats;
@@ -282,7 +283,7 @@ impl Bed {
         match output {
             Ok(output) => Some(String::from_utf8_lossy(&output.stdout).contains("xdp")),
             Err(_) => {
-                eprintln!("SKIPPED looking for XDP programs: no `ip`; install iproute2");
+                skip_part("XDP programs", Need::Program("apt-get install iproute2"), "no ip");
                 None
             }
         }

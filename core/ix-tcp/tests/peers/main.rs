@@ -11,6 +11,7 @@ mod smol;
 #[path = "../support/mod.rs"]
 mod support;
 
+use ix_skip::{Need, skip};
 use ix_tcp::Config;
 use ours::Ours;
 use play::{App, Played, Weather};
@@ -221,11 +222,12 @@ fn made(test: &str, folder: &str, mut command: Command, out: &str, mend: &str) -
         Ok(output) if output.status.success() => Some(Program(made)),
         Ok(output) => {
             let errors = String::from_utf8_lossy(&output.stderr).into_owned();
-            eprintln!("SKIPPED {test}: cannot make the peer; {mend}: {errors}");
+            skip(test, Need::Program(mend), format_args!("cannot make the peer: {errors}"));
             None
         }
         Err(e) => {
-            eprintln!("SKIPPED {test}: {}: {e}; {mend}", command.get_program().display());
+            let program = command.get_program().display();
+            skip(test, Need::Program(mend), format_args!("{program}: {e}"));
             None
         }
     }
@@ -254,7 +256,7 @@ fn linux(test: &str) -> Option<Program> {
     let probed = Command::new(&program.0).arg("probe").output().expect("runs");
     if !probed.status.success() {
         let why = String::from_utf8_lossy(&probed.stderr).into_owned();
-        eprintln!("SKIPPED {test}: {}; run it as root, with /dev/net/tun", why.trim_end());
+        skip(test, Need::Root, why.trim_end());
         return None;
     }
     Some(program)

@@ -1,6 +1,7 @@
 //! A link between a dataplane in the test's process and a real Linux peer.
 use ix_dataplane::Config;
 use ix_nic::{DeviceSpec, OpenOptions, OpenedDevice};
+use ix_skip::{Need, skip};
 use ix_testbed::{Namespace, VethEnd};
 use std::net::Ipv4Addr;
 use std::time::Duration;
@@ -17,7 +18,7 @@ pub fn link(
     let client = match Namespace::new() {
         Ok(namespace) => namespace,
         Err(e) => {
-            eprintln!("SKIPPED {test} over {kind}: {e}; run it as root (sudo -E cargo test)");
+            skip(test, Need::Root, format_args!("over {kind}: {e}"));
             return None;
         }
     };

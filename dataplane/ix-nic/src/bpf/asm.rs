@@ -445,7 +445,8 @@ mod tests {
             let program = Program::load(ProgramKind::Xdp, c"ix_leaps", &leaps(between), 0);
             let program = match program {
                 Err(e) if e.raw_os_error() == Some(libc::EPERM) => {
-                    eprintln!("SKIPPED far_jumps_arrive_where_near_ones_do: {e}; run it as root");
+                    let test = "far_jumps_arrive_where_near_ones_do";
+                    ix_skip::skip(test, ix_skip::Need::Root, e);
                     return;
                 }
                 other => other.expect("the verifier takes it"),

@@ -3,6 +3,7 @@
 
 use ix_mem::{HEADROOM_BYTES, PacketMemory, Pool, Sizes};
 use ix_nic::{Nic, OpenOptions, OpenedDevice, RingSizes, RxPacket, attach};
+use ix_skip::{Need, skip};
 use ix_testbed::Namespace;
 use ix_wire::IpAddr;
 use std::collections::VecDeque;
@@ -27,7 +28,7 @@ pub fn namespace(test: &str) -> Option<Namespace> {
     match Namespace::new() {
         Ok(namespace) => Some(namespace),
         Err(e) => {
-            eprintln!("SKIPPED {test}: {e}; run `sudo -E cargo test -p ix-nic`");
+            skip(test, Need::Root, e);
             None
         }
     }

@@ -1,0 +1,106 @@
+//! Runs `cargo test` and says at the end how many tests ran, how many were skipped, and why.
+//!
+//! `ix-tests [--allow FILE] [--summary FILE] [WORDS OF cargo test]`; without words, `--workspace`.
+//! `--allow`: fails for a skipped test that is not on this list. `--summary`: writes the last lines to
+//! this file too.
+#![forbid(unsafe_code)]
+use ix_skip::{Allowed, RECORDS, Summary};
+use std::ffi::OsString;
+use std::io::{BufRead, BufReader, Write};
+use std::path::PathBuf;
+use std::process::{Command, ExitCode, Stdio};
+
+fn main() -> ExitCode {
+    match run() {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(why) => {
+            eprintln!("ix-tests: {why}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Runs the tests; whether all is well.
+fn run() -> Result<bool, String> {
+    let mut words: Vec<OsString> = std::env::args_os().skip(1).collect();
+    let mut option = |name: &str| -> Result<Option<PathBuf>, String> {
+        let Some(at) = words.iter().position(|word| word == name) else { return Ok(None) };
+        if at + 1 == words.len() {
+            return Err(format!("{name} needs a file; write `{name} FILE`"));
+        }
+        let value = words.remove(at + 1);
+        words.remove(at);
+        Ok(Some(value.into()))
+    };
+    let (allow, summary_file) = (option("--allow")?, option("--summary")?);
+    if words.is_empty() {
+        words.push("--workspace".into());
+    }
+    let allowed = match &allow {
+        Some(path) => {
+            let text = std::fs::read_to_string(path);
+            let text = text.map_err(|e| format!("cannot read {}: {e}", path.display()))?;
+            Some(Allowed::parse(&text).map_err(|why| format!("{}: {why}", path.display()))?)
+        }
+        None => None,
+    };
+    // Beside this command, in the target folder.
+    let own = std::env::current_exe().map_err(|e| format!("cannot find its own path: {e}"))?;
+    let records = own.with_file_name(format!("skipped-tests-{}", std::process::id()));
+    std::fs::write(&records, "").map_err(|e| format!("cannot write {}: {e}", records.display()))?;
+    let tested = test(&words, &records);
+    let text = std::fs::read_to_string(&records);
+    // Nothing is lost if it stays.
+    let _ = std::fs::remove_file(&records);
+    let (mut summary, passed) = tested?;
+    summary.add(&text.map_err(|e| format!("cannot read {}: {e}", records.display()))?);
+
+    let list = summary.list();
+    if !list.is_empty() {
+        println!("\nskipped tests\n{list}");
+    }
+    let surprises = allowed.map(|allowed| summary.surprises(&allowed)).unwrap_or_default();
+    let mut last = summary.results() + "\n\n";
+    for surprise in &surprises {
+        last += &format!("error: skipped, and not on the list: {surprise}\n");
+    }
+    if let (false, Some(path)) = (surprises.is_empty(), &allow) {
+        last += &format!(
+            "help: install what they need, or allow them in {} with the reason\n",
+            path.display()
+        );
+    }
+    last += &format!("{}\n{}\n", summary.sentence(), summary.counts());
+    print!("{last}");
+    if let Some(path) = summary_file {
+        let written = std::fs::write(&path, &last);
+        written.map_err(|e| format!("cannot write {}: {e}", path.display()))?;
+    }
+    Ok(passed && surprises.is_empty())
+}
+
+/// Runs `cargo test` with these words, printing what it prints; its counts, and whether it succeeded.
+fn test(words: &[OsString], records: &std::path::Path) -> Result<(Summary, bool), String> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut command = Command::new(cargo);
+    // Set by the `cargo run` that started this command: not for the tests.
+    for (name, _) in std::env::vars_os() {
+        if name.to_str().is_some_and(|name| name.starts_with("CARGO_PKG_")) {
+            command.env_remove(name);
+        }
+    }
+    command.arg("test").args(words).env(RECORDS, records).stdout(Stdio::piped());
+    let mut child = command.spawn().map_err(|e| format!("cannot run cargo: {e}"))?;
+    let output = child.stdout.take().expect("it was asked for");
+    let mut summary = Summary::default();
+    let mut terminal = std::io::stdout();
+    for line in BufReader::new(output).split(b'\n') {
+        let line = line.map_err(|e| format!("cannot read what cargo prints: {e}"))?;
+        // Whoever reads may have gone; the tests run on.
+        let _ = terminal.write_all(&line).and_then(|()| terminal.write_all(b"\n"));
+        summary.see(&String::from_utf8_lossy(&line));
+    }
+    let status = child.wait().map_err(|e| format!("cannot wait for cargo: {e}"))?;
+    Ok((summary, status.success()))
+}

@@ -1,0 +1,209 @@
+//! What a run of `cargo test` came to: how many tests ran, and which were skipped, why.
+
+use crate::{Allowed, Record};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write;
+
+/// Group of tests that their source marks with `#[ignore]`.
+const IGNORED: &str = "ignored";
+
+/// Counts of a run, and the tests that were skipped.
+#[derive(Clone, Debug, Default)]
+pub struct Summary {
+    passed: usize,
+    failed: usize,
+    results: Vec<String>,
+    skipped: BTreeSet<Record>,
+}
+
+impl Summary {
+    /// Takes in a line that cargo or libtest printed on standard output.
+    pub fn see(&mut self, line: &str) {
+        if let Some(counts) = line.strip_prefix("test result: ") {
+            let count = |name: &str| {
+                let (before, _) = counts.split_once(name)?;
+                before.rsplit([' ', '.']).find(|word| !word.is_empty())?.parse().ok()
+            };
+            let [passed, failed, ignored] =
+                [" passed", " failed", " ignored"].map(|name| count(name).unwrap_or(0));
+            self.passed += passed;
+            self.failed += failed;
+            if passed + failed + ignored > 0 {
+                self.results.push(line.to_owned());
+            }
+        } else if let Some((test, why)) = ignored(line) {
+            self.skipped.insert(Record {
+                group: IGNORED.to_owned(),
+                package: String::new(),
+                test: test.to_owned(),
+                part: false,
+                why: why.to_owned(),
+                remedy: "cargo test --release -- --ignored".to_owned(),
+            });
+        }
+    }
+
+    /// Takes in the records that the tests of the run left.
+    pub fn add(&mut self, records: &str) {
+        self.skipped.extend(records.lines().filter_map(Record::parse));
+    }
+
+    /// Skipped as a whole, each test once, and parts of tests that ran otherwise.
+    fn tests(&self, part: bool) -> BTreeMap<(&str, &str), &Record> {
+        let of = self.skipped.iter().filter(|record| record.part == part);
+        of.map(|record| ((record.package.as_str(), record.test.as_str()), record)).collect()
+    }
+
+    /// The skipped tests, by group, with what to do: a line each.
+    pub fn list(&self) -> String {
+        let mut text = String::new();
+        let whole = self.tests(false);
+        let mut groups: BTreeMap<&str, Vec<&Record>> = BTreeMap::new();
+        for record in whole.values().copied().chain(self.tests(true).into_values()) {
+            groups.entry(&record.group).or_default().push(record);
+        }
+        for (group, records) in groups {
+            let _ = writeln!(text, "{group}:");
+            for record in records {
+                let part = if record.part { " (a part)" } else { "" };
+                let Record { package, test, why, remedy, .. } = record;
+                let _ = match group {
+                    IGNORED => writeln!(text, "  {test}: {why}"),
+                    _ => writeln!(text, "  {package} {test}{part}: {why}; {remedy}"),
+                };
+            }
+        }
+        text
+    }
+
+    /// One line: how many tests ran, how many were skipped, and why by group.
+    pub fn sentence(&self) -> String {
+        let whole = self.tests(false);
+        let mut groups: BTreeMap<&str, usize> = BTreeMap::new();
+        for record in whole.values() {
+            *groups.entry(&record.group).or_default() += 1;
+        }
+        let why: Vec<String> =
+            groups.iter().map(|(group, count)| format!("{count} {group}")).collect();
+        let why = if why.is_empty() { String::new() } else { format!(" ({})", why.join(", ")) };
+        let parts = match self.tests(true).len() {
+            0 => String::new(),
+            count => format!("; {count} ran without a part"),
+        };
+        let ran = self.ran() + self.failed;
+        let skipped = whole.len();
+        let executables = self.results.len();
+        format!("{ran} tests ran ({executables} executables), {skipped} skipped{why}{parts}")
+    }
+
+    /// `N passed, N failed, N skipped`.
+    pub fn counts(&self) -> String {
+        format!(
+            "{} passed, {} failed, {} skipped",
+            self.ran(),
+            self.failed,
+            self.tests(false).len()
+        )
+    }
+
+    /// The lines with libtest's counts, one for each executable that has tests.
+    pub fn results(&self) -> String {
+        self.results.join("\n")
+    }
+
+    /// Skipped tests that are not on the list, one sentence each. What a test's source ignores needs
+    /// no place on the list.
+    pub fn surprises(&self, allowed: &Allowed) -> Vec<String> {
+        let of = self.skipped.iter().filter(|record| record.group != IGNORED);
+        let of = of.filter(|record| !allowed.has(record));
+        let line = |record: &Record| {
+            format!("{} {} {}: {}", record.group, record.package, record.test, record.sentence())
+        };
+        of.map(line).collect()
+    }
+
+    /// Tests that passed and were not skipped. libtest counts a skipped one as passed.
+    fn ran(&self) -> usize {
+        let skipped = self.tests(false).values().filter(|record| record.group != IGNORED).count();
+        self.passed.saturating_sub(skipped)
+    }
+}
+
+/// The test's name and the reason, of libtest's line about an ignored test.
+fn ignored(line: &str) -> Option<(&str, &str)> {
+    let (test, verdict) = line.strip_prefix("test ")?.split_once(" ... ")?;
+    let why = verdict.strip_prefix("ignored")?;
+    Some((test, why.strip_prefix(", ").unwrap_or("for long runs")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OUTPUT: &str = "\
+running 3 tests
+test tap::one ... ok
+test tap::two ... ok
+test tap::long ... ignored, a minute
+
+test result: ok. 2 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.01s
+
+running 2 tests
+test other ... FAILED
+test result: FAILED. 1 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.00s
+
+running 0 tests
+test result: ok. 0 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.00s
+";
+
+    fn summary(records: &[&str]) -> Summary {
+        let mut summary = Summary::default();
+        OUTPUT.lines().for_each(|line| summary.see(line));
+        summary.add(&records.join("\n"));
+        summary
+    }
+
+    #[test]
+    fn a_skipped_test_has_not_passed() {
+        let one = "root\tix-nic\ttap::one\twhole\tno permission\trun it as root";
+        // The second time for another device.
+        let summary = summary(&[one, one, "program\tix\tping\tpart\tno ping\tapt-get install x"]);
+        assert_eq!(summary.counts(), "2 passed, 1 failed, 2 skipped");
+        assert_eq!(
+            summary.sentence(),
+            "3 tests ran (2 executables), 2 skipped (1 ignored, 1 root); 1 ran without a part"
+        );
+        assert_eq!(summary.results().lines().count(), 2);
+        let list = summary.list();
+        assert!(
+            list.contains("root:\n  ix-nic tap::one: no permission; run it as root\n"),
+            "{list}"
+        );
+        assert!(list.contains("  ix ping (a part): no ping; apt-get install x\n"), "{list}");
+        assert!(list.contains("ignored:\n  tap::long: a minute\n"), "{list}");
+    }
+
+    #[test]
+    fn nothing_skipped_needs_no_reasons() {
+        let mut summary = Summary::default();
+        summary.see("test result: ok. 7 passed; 0 failed; 0 ignored; 0 measured");
+        assert_eq!(summary.sentence(), "7 tests ran (1 executables), 0 skipped");
+        assert_eq!(summary.counts(), "7 passed, 0 failed, 0 skipped");
+        assert_eq!(summary.list(), "");
+    }
+
+    #[test]
+    fn what_is_not_on_the_list_surprises() {
+        let summary = summary(&[
+            "root\tix-nic\ttap::one\twhole\tno permission\trun it as root",
+            "hardware\tix\tmeter\twhole\tno counters\ta machine with counters",
+        ]);
+        let allowed = Allowed::parse("hardware * *").expect("a list");
+        let surprises = summary.surprises(&allowed);
+        assert_eq!(surprises.len(), 1);
+        assert!(
+            surprises[0].starts_with("root ix-nic tap::one: SKIPPED tap::one"),
+            "{surprises:?}"
+        );
+    }
+}
