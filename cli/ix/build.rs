@@ -3,7 +3,7 @@
 include!("../../dataplane/ix-image/build_image.rs");
 
 /// The folders whose crates the two are made of.
-const ROOMS: [&str; 4] = ["core", "dataplane", "host", "app"];
+const ROOMS: [&str; 5] = ["sys", "core", "dataplane", "host", "app"];
 
 fn main() {
     let variable = |name: &str| std::env::var_os(name).expect("cargo sets it");

@@ -2,7 +2,8 @@
 //! device has put them into, below any stack. What a device and its interface allow at most.
 use clap::Args;
 use ix_mem::{Mbuf, PacketMemory, Pool, Sizes};
-use ix_nic::{DeviceSpec, OpenOptions, RingSizes, attach, open};
+use ix_netdev::{DeviceSpec, OpenOptions, open};
+use ix_nic::{RingSizes, attach};
 use ix_report::problem::{Problem, Result};
 use ix_wire::IpAddr;
 use std::collections::VecDeque;

@@ -13,7 +13,7 @@ use ix_launch::{
     Child, Exit, FromImage, Image, LaunchConfig, LaunchError, Occurrence, ServeError,
     SignalForwarding,
 };
-use ix_nic::OpenedDevice;
+use ix_netdev::OpenedDevice;
 use ix_report::problem::{Problem, Result, STATUS_NOT_EXECUTABLE, STATUS_NOT_FOUND};
 use ix_testbed::{LinkChange, LinkWatch, Namespace};
 use serde_json::{Value, json};

@@ -10,11 +10,11 @@ use ix_controller::linux::{Latency, Tree};
 use ix_ctl::cp::Embedded;
 use ix_ctl::link_rates::LinkRates;
 use ix_ctl::vnic::Vnic;
-use ix_nic::netdev::Interface;
-use ix_nic::{DeviceSpec, OpenError, OpenOptions, OpenedDevice, SharedMemory};
+use ix_netdev::{DeviceSpec, OpenError, OpenOptions, OpenedDevice, SharedMemory};
 use ix_report::domain::Domain;
 use ix_report::problem::{Problem, Result, STATUS_NOT_EXECUTABLE, STATUS_NOT_FOUND};
 use ix_report::report::write_json;
+use ix_sys::Interface;
 use ix_testbed::Namespace;
 use ix_vnic::Gate;
 use std::ffi::OsStr;
@@ -348,7 +348,7 @@ fn open_once_free(
 ) -> std::result::Result<OpenedDevice, OpenError> {
     let end = Instant::now() + LEAVING;
     loop {
-        match ix_nic::open(spec, options) {
+        match ix_netdev::open(spec, options) {
             Err(OpenError::ProgramPresent { .. }) if Instant::now() < end => {
                 std::thread::sleep(LEAVING / 20);
             }

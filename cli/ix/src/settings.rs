@@ -6,7 +6,7 @@ use crate::args::RunArgs;
 use ix_ctl::control::Access;
 use ix_ctl::vnic::Vnic;
 use ix_dataplane::Config;
-use ix_nic::DeviceSpec;
+use ix_netdev::DeviceSpec;
 use ix_report::problem::{Problem, Result};
 use ix_testbed::cpu;
 use std::fmt::Write;

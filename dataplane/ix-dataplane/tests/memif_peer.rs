@@ -5,7 +5,7 @@ use ix_dataplane::{
     Config, Dataplane, Device, FromBroker, Outcome, Update, UpdateOutcome, UpdateSource,
 };
 use ix_mem::PacketMemory;
-use ix_nic::{DeviceEvent, DeviceSpec, OpenOptions, OpenedDevice, SharedMemory};
+use ix_netdev::{DeviceEvent, DeviceSpec, OpenOptions, OpenedDevice, SharedMemory};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -109,7 +109,7 @@ impl End {
 
 fn open(spec: &str, memory: Option<SharedMemory>) -> OpenedDevice {
     let spec: DeviceSpec = spec.parse().unwrap();
-    ix_nic::open(&spec, &OpenOptions { memory, ..OpenOptions::default() }).unwrap()
+    ix_netdev::open(&spec, &OpenOptions { memory, ..OpenOptions::default() }).unwrap()
 }
 
 /// An application on an end.

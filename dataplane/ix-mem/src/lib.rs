@@ -16,7 +16,7 @@ mod sync;
 pub use lent::LentFrames;
 pub use list::MbufList;
 pub use mbuf::Mbuf;
-pub use memory::{MemoryError, PacketMemory, PageKind, Sizes, memory_fd, sealed_memfd};
+pub use memory::{MemoryError, PacketMemory, PageKind, Sizes, memory_fd};
 pub use pool::Pool;
 pub use prefetch::{prefetch_read, prefetch_write};
 

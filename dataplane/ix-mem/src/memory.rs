@@ -3,9 +3,8 @@ use crate::list::Link;
 use crate::{FRAME_BYTES, Mbuf};
 use core::cell::UnsafeCell;
 use core::fmt;
-use std::ffi::CStr;
-use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use ix_sys::fd::sealed_memfd;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
 /// Merges pages at once, whatever the system says of merging by itself (Linux 6.1). `libc` has no name for it.
 const MADV_COLLAPSE: i32 = 25;
@@ -87,30 +86,9 @@ impl std::error::Error for MemoryError {}
 /// system has them reserved, sealed so that nobody can change its size.
 pub fn memory_fd(sizes: Sizes) -> Result<OwnedFd, MemoryError> {
     let bytes = sizes.bytes();
-    sealed_memfd(c"ix-scripts", bytes, libc::MFD_HUGETLB | libc::MFD_HUGE_2MB)
-        .or_else(|_| sealed_memfd(c"ix-scripts", bytes, 0))
+    sealed_memfd(c"ix-packets", bytes, libc::MFD_HUGETLB | libc::MFD_HUGE_2MB)
+        .or_else(|_| sealed_memfd(c"ix-packets", bytes, 0))
         .map_err(|e| MemoryError::Make(e.raw_os_error().unwrap_or(0), bytes))
-}
-
-/// A memfd of `bytes` zeroed bytes that can neither shrink nor grow. With `MFD_HUGETLB` among the
-/// flags its pages are taken now, so that a later access cannot fail for want of them.
-pub fn sealed_memfd(name: &CStr, bytes: usize, flags: u32) -> io::Result<OwnedFd> {
-    let check = |ret: i32| if ret < 0 { Err(io::Error::last_os_error()) } else { Ok(ret) };
-    let all = flags | libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
-    // SAFETY: `name` is a C string for the length of the call.
-    let fd = check(unsafe { libc::memfd_create(name.as_ptr(), all) })?;
-    // SAFETY: a new descriptor that nobody else has.
-    let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-    // SAFETY: no memory is passed.
-    check(unsafe { libc::ftruncate(fd.as_raw_fd(), bytes as libc::off_t) })?;
-    if flags & libc::MFD_HUGETLB != 0 {
-        // SAFETY: no memory is passed.
-        check(unsafe { libc::fallocate(fd.as_raw_fd(), 0, 0, bytes as libc::off_t) })?;
-    }
-    let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
-    // SAFETY: no memory is passed.
-    check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, seals) })?;
-    Ok(fd)
 }
 
 /// One range: receive frames, then frames for built packets, then the application's transmit

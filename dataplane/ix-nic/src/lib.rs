@@ -4,47 +4,32 @@
 //! denominator works: one queue, no offloads, no redirection table. What a device can do more it
 //! says in [`NicInfo`].
 //!
-//! Coming to a `Nic` takes two steps, in two processes. The broker, which has privileges, calls
-//! [`open`] and hands the queues' descriptors and one line about the device
+//! Coming to a `Nic` takes two steps, in two processes. The broker, which has privileges, opens the
+//! device (crate `ix-netdev`) and hands the queues' descriptors and one line about the device
 //! ([`NicInfo::to_line`]) to the dataplane's process, which calls [`attach`] for each queue and
-//! needs no privilege. Then the broker calls [`OpenedDevice::finish`], with which packets begin to
-//! come in. See [`open`] for what needs which privilege.
+//! needs no privilege. Then the broker lets packets come in.
 //!
 //! A device may change while the dataplane runs: a memif peer comes and goes, an interface is made
-//! anew. The broker hears of it ([`OpenedDevice::service`], [`OpenedDevice::reopen`]) and sends a
-//! [`DeviceUpdate`]; the dataplane's process reads it with [`read_update`] and hands each queue's
-//! part to the elastic thread that owns the queue, which calls [`Nic::update`].
+//! anew. The broker hears of it and sends an update; the dataplane's process reads it with
+//! [`read_update`] and hands each queue's part to the elastic thread that owns the queue, which calls
+//! [`Nic::update`].
 mod afxdp;
-mod bpf;
-mod classify;
 mod device;
 mod error;
-mod exchange;
 mod frames;
-mod hardware;
 mod info;
-mod memif;
-pub mod netdev;
+pub mod memif;
 mod sim;
-mod spec;
 mod steering;
-mod sys;
 mod tap;
 mod update;
 
-pub use afxdp::{XdpBind, XdpMode};
-pub use device::{
-    DeviceEvent, DeviceUpdate, OpenOptions, OpenedDevice, RingSizes, SharedMemory, attach,
-    attach_table, open, raise_memlock_limit,
-};
-pub use error::{AttachError, OpenError};
-pub use exchange::{Exchange, PORTS_MAX, PortCounts, PortRates};
+pub use afxdp::{TableAnswer, TableRequest, XdpBind, XdpMode};
+pub use device::{RingSizes, attach, attach_table};
+pub use error::AttachError;
 pub use info::LineError;
-pub use memif::{MemifRole, MemifSpec, MemifSpecError};
-#[cfg(feature = "fuzzing")]
-pub use memif::{Utterance, memif_conversation};
+pub use memif::MemifRole;
 pub use sim::{SimChange, SimDevice, SimNic, SimOptions};
-pub use spec::{DeviceSpec, SpecError};
 pub use steering::{frame_flow_group, initial_queue};
 pub use update::{QueueUpdate, read_update};
 

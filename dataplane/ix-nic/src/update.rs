@@ -26,7 +26,7 @@ impl std::fmt::Debug for QueueUpdate {
     }
 }
 
-/// Reads a [`crate::DeviceUpdate`]: answers one part for each queue of the device, in order. Maps
+/// Reads an update of the broker: returns one part for each queue of the device, in order. Maps
 /// what must be mapped, and checks everything.
 pub fn read_update(
     info: &NicInfo,

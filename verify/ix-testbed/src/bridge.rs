@@ -1,12 +1,12 @@
 //! A path with a bottleneck, loss and delay between two interfaces of a namespace, in user space.
 use crate::path::{Path, PathCounts, PathSpec};
 use crate::{Error, Namespace, PacketSocket};
+use ix_sys::poll::{PollFd, poll};
 use std::io;
-use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Frames taken from one side before the other has its turn.
 const BURST: usize = 64;
@@ -90,14 +90,7 @@ fn carry(sockets: &[PacketSocket; 2], mut paths: [Path; 2], stop: &AtomicBool) -
 
 /// Until a frame comes, at most so long.
 fn sleep(sockets: &[PacketSocket; 2], nap_ns: u64) {
-    let entry = |socket: &PacketSocket| libc::pollfd {
-        fd: socket.as_raw_fd(),
-        events: libc::POLLIN,
-        revents: 0,
-    };
-    let mut entries = [entry(&sockets[0]), entry(&sockets[1])];
-    let timeout = libc::timespec { tv_sec: 0, tv_nsec: nap_ns as libc::c_long };
-    // SAFETY: the entries and the time live across the call; no signal mask is given.
-    let ret = unsafe { libc::ppoll(entries.as_mut_ptr(), 2, &timeout, std::ptr::null()) };
-    debug_assert!(ret >= 0 || io::Error::last_os_error().kind() == io::ErrorKind::Interrupted);
+    let mut entries = [PollFd::readable(&sockets[0]), PollFd::readable(&sockets[1])];
+    let polled = poll(&mut entries, Some(Duration::from_nanos(nap_ns)));
+    debug_assert!(!polled.is_err_and(|e| e.kind() != io::ErrorKind::Interrupted));
 }

@@ -17,25 +17,16 @@
 //! # assert!(reached); Ok(())
 //! # }
 //! ```
+#![forbid(unsafe_code)]
+
 mod bridge;
-pub mod cpu;
-mod error;
-mod ethtool;
-mod link;
-mod namespace;
-mod netlink;
 mod packet;
 mod path;
-mod tap;
-mod user;
-mod watch;
 
 pub use bridge::Bridge;
-pub use error::Error;
-pub use ethtool::Channels;
-pub use link::{Link, VethEnd};
-pub use namespace::Namespace;
+pub use ix_netdev::{Link, LinkChange, LinkWatch, Namespace, VethEnd};
+pub use ix_sys::interface::Channels;
+pub use ix_sys::user_namespace::{enter as enter_user_namespace, try_enter as try_user_namespace};
+pub use ix_sys::{Error, cpu};
 pub use packet::PacketSocket;
 pub use path::{Loss, Path, PathCounts, PathSpec};
-pub use user::{enter_user_namespace, try_user_namespace};
-pub use watch::{LinkChange, LinkWatch};

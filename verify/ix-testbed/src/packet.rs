@@ -1,7 +1,9 @@
 //! Whole Ethernet frames in and out of an interface, for tests that send what no stack would.
 use crate::{Error, Namespace};
+use ix_sys::poll::is_readable;
+use ix_sys::socket;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::time::Duration;
 
 /// Room for frames of a link that is busy while its listener has no core for half a second.
@@ -30,38 +32,10 @@ impl PacketSocket {
     }
 
     fn open_here(index: u32) -> io::Result<PacketSocket> {
-        let every = (libc::ETH_P_ALL as u16).to_be();
-        // SAFETY: plain system call; a descriptor that it answers is nobody else's.
-        let fd = unsafe {
-            libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, i32::from(every))
-        };
-        if fd < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: fresh descriptor from above.
-        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-        // SAFETY: all zeroes is a valid sockaddr_ll.
-        let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
-        address.sll_family = libc::AF_PACKET as u16;
-        address.sll_protocol = every;
-        address.sll_ifindex = index as i32;
-        let len = size_of_val(&address) as u32;
-        // SAFETY: the address lives across the call and its size is given.
-        if unsafe { libc::bind(fd.as_raw_fd(), (&raw const address).cast(), len) } < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // Do not hear what goes out.
-        let one: libc::c_int = 1;
-        // SAFETY: the value lives across the call. A kernel without the option is filtered below.
-        unsafe {
-            libc::setsockopt(
-                fd.as_raw_fd(),
-                libc::SOL_PACKET,
-                libc::PACKET_IGNORE_OUTGOING,
-                (&raw const one).cast(),
-                4,
-            )
-        };
+        let fd = socket::open_packets(index)?;
+        // Do not hear what goes out. A kernel without the option is filtered below.
+        let ignore = libc::PACKET_IGNORE_OUTGOING;
+        let _ = socket::set_option(fd.as_fd(), libc::SOL_PACKET, ignore, 1i32);
         let socket = PacketSocket { fd };
         socket.set_receive_buffer(RECEIVE_BYTES);
         Ok(socket)
@@ -69,56 +43,33 @@ impl PacketSocket {
 
     /// Sends one frame, Ethernet header first, without its check sequence.
     pub fn send(&self, frame: &[u8]) -> io::Result<()> {
-        // SAFETY: the buffer is valid for its length.
-        let n = unsafe { libc::send(self.fd.as_raw_fd(), frame.as_ptr().cast(), frame.len(), 0) };
-        if n < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+        socket::send(self.fd.as_fd(), frame, 0).map(drop)
     }
 
     /// Asks for this much room for frames that were not received yet.
     pub(crate) fn set_receive_buffer(&self, bytes: i32) {
-        // SAFETY: the value lives across the call; a refusal leaves the default.
-        unsafe {
-            libc::setsockopt(
-                self.fd.as_raw_fd(),
-                libc::SOL_SOCKET,
-                libc::SO_RCVBUFFORCE,
-                (&raw const bytes).cast(),
-                4,
-            )
-        };
+        // A refusal leaves the default.
+        let option = libc::SO_RCVBUFFORCE;
+        let _ = socket::set_option(self.fd.as_fd(), libc::SOL_SOCKET, option, bytes);
     }
 
-    /// The next frame, if one has come; answers its length.
+    /// The next frame, if one has come; returns its length.
     pub(crate) fn try_receive(&self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
-        let (at, len) = (buffer.as_mut_ptr().cast(), buffer.len());
-        // SAFETY: the buffer is valid for its length.
-        let n = unsafe { libc::recv(self.fd.as_raw_fd(), at, len, libc::MSG_DONTWAIT) };
-        match n {
-            0.. => Ok(Some(n as usize)),
-            _ => match io::Error::last_os_error() {
-                e if e.kind() == io::ErrorKind::WouldBlock => Ok(None),
-                e => Err(e),
-            },
+        match socket::receive(self.fd.as_fd(), buffer, libc::MSG_DONTWAIT) {
+            Ok(n) => Ok(Some(n)),
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => Ok(None),
+            Err(e) => Err(e),
         }
     }
 
     /// The next frame that came in; `None` when none came in time.
     pub fn receive(&self, timeout: Duration) -> io::Result<Option<Vec<u8>>> {
-        let mut poll = libc::pollfd { fd: self.fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-        // SAFETY: one pollfd that lives across the call.
-        match unsafe { libc::poll(&mut poll, 1, timeout.as_millis() as i32) } {
-            0 => return Ok(None),
-            n if n < 0 => return Err(io::Error::last_os_error()),
-            _ => {}
+        if !is_readable(&self.fd, timeout)? {
+            return Ok(None);
         }
         let mut frame = vec![0u8; 65_600];
-        // SAFETY: the buffer is valid for its length.
-        let n =
-            unsafe { libc::recv(self.fd.as_raw_fd(), frame.as_mut_ptr().cast(), frame.len(), 0) };
-        if n < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        frame.truncate(n as usize);
+        let n = socket::receive(self.fd.as_fd(), &mut frame, 0)?;
+        frame.truncate(n);
         Ok(Some(frame))
     }
 }

@@ -1,6 +1,6 @@
 //! A memif's peer, which comes when the attacker asks for it: the dataplane maps its memory then.
 use ix_mem::{Sizes, memory_fd};
-use ix_nic::{OpenOptions, SharedMemory};
+use ix_netdev::{OpenOptions, SharedMemory};
 use std::error::Error;
 use std::path::Path;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ impl Peer {
             has_keeper: false,
         };
         let spec = format!("memif:{},role=client", path.display()).parse()?;
-        let mut device = ix_nic::open(&spec, &options)?;
+        let mut device = ix_netdev::open(&spec, &options)?;
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = stop.clone();
         let thread = std::thread::spawn(move || {

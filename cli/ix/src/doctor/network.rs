@@ -2,7 +2,8 @@
 use super::{Check, State};
 use ix_bench::lab::can_open_tap;
 use ix_mem::{PacketMemory, Pool, Sizes};
-use ix_nic::{DeviceSpec, OpenOptions, OpenedDevice, RingSizes, Steering};
+use ix_netdev::{DeviceSpec, OpenOptions, OpenedDevice};
+use ix_nic::{RingSizes, Steering};
 use ix_report::machine::read;
 use ix_testbed::{Namespace, VethEnd};
 
@@ -58,7 +59,7 @@ fn interfaces() -> Check {
         let describe = |name: &str| {
             let driver = here.driver(name).unwrap_or_else(|_| "no driver".to_owned());
             let queues = here.channels(name).map_or(1, |c| c.rx.max(c.combined).max(1));
-            let interface = ix_nic::netdev::Interface::new(name);
+            let interface = ix_sys::Interface::new(name);
             let rss = interface.ok().and_then(|interface| interface.rss());
             let table = match rss {
                 Some(rss) => format!("redirection table of {} entries", rss.table.len()),
@@ -168,7 +169,7 @@ fn open(namespace: &Namespace, spec: &str) -> Result<OpenedDevice, String> {
         addresses: vec![ix_wire::IpAddr::v4([10, 65, 0, 2])],
         ..OpenOptions::default()
     };
-    namespace.run(|| ix_nic::open(&spec, &options)).map_err(|e| e.to_string())
+    namespace.run(|| ix_netdev::open(&spec, &options)).map_err(|e| e.to_string())
 }
 
 /// Opens a socket in one mode, binds it with memory of ours, and lets packets in.

@@ -4,7 +4,7 @@ use super::has_ended;
 use super::link::Link;
 use ix_ctl::control::{Answer, Backend, Refusal, Request, Ticket, Topic, VnicDevice};
 use ix_ctl::vnic::{capability, draw, linux_addresses, read_rate, refuse};
-use ix_nic::Exchange;
+use ix_netdev::Exchange;
 use ix_testbed::Namespace;
 use ix_vnic::{Direction, Filter, FilterId, Policy, Rate, Registry, VnicId};
 use serde_json::{Value, json};
@@ -255,7 +255,7 @@ impl Desk {
         let known = |rule: ix_vnic::Assigned| Some((rule.filter, near(&rule.vnic)?));
         let rules = self.registry.rules(Direction::Receive).into_iter().filter_map(known);
         let rules: Vec<_> = rules.collect();
-        let told = |e: ix_nic::OpenError| Refusal::Vnic(e.to_string());
+        let told = |e: ix_netdev::OpenError| Refusal::Vnic(e.to_string());
         self.exchange.set_receive(&rules).map_err(told)?;
         let sends = self.registry.rules(Direction::Transmit);
         for (id, link) in &self.links {

@@ -2,7 +2,7 @@
 use super::process_fd;
 use ix_ctl::control::VnicDevice;
 use ix_ctl::link_rates::LinkRates;
-use ix_nic::{Exchange, PortRates};
+use ix_netdev::{Exchange, PortRates};
 use ix_testbed::{Namespace, VethEnd};
 use ix_vnic::Rate;
 use std::fmt::Write;

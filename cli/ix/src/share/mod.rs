@@ -1,7 +1,7 @@
 //! `ix share`: several dataplanes and Linux on one interface.
 //!
 //! The control plane of one interface: it keeps the registry of who holds which part of the header
-//! space, makes a link for each vNIC, and puts the filters into the kernel ([`ix_nic::Exchange`]). No
+//! space, makes a link for each vNIC, and puts the filters into the kernel ([`ix_netdev::Exchange`]). No
 //! packet passes through this process. When it ends, Linux has the whole interface again.
 mod desk;
 mod link;
@@ -9,7 +9,7 @@ mod link;
 use clap::Args;
 use desk::Desk;
 use ix_ctl::control::{Access, Server, folder};
-use ix_nic::{Exchange, PORTS_MAX};
+use ix_netdev::{Exchange, PORTS_MAX};
 use ix_report::problem::{Problem, Result};
 use ix_testbed::{LinkChange, LinkWatch, Namespace};
 use ix_vnic::{Policy, Rate};

@@ -1,6 +1,6 @@
 //! A link between a dataplane in the test's process and a real Linux peer.
 use ix_dataplane::Config;
-use ix_nic::{DeviceSpec, OpenOptions, OpenedDevice};
+use ix_netdev::{DeviceSpec, OpenOptions, OpenedDevice};
 use ix_skip::{Need, skip};
 use ix_testbed::{Namespace, VethEnd};
 use std::net::Ipv4Addr;
@@ -30,7 +30,7 @@ pub fn link(
     let (address, queues): (Ipv4Addr, _) = (address.parse().unwrap(), config.cpus.len());
     if kind == "tap" {
         let spec: DeviceSpec = format!("tap:ixt0,queues={queues}").parse().unwrap();
-        let opened = client.run(|| ix_nic::open(&spec, &options)).unwrap();
+        let opened = client.run(|| ix_netdev::open(&spec, &options)).unwrap();
         client.add_address("ixt0", address, 24).unwrap();
         client.set_up("ixt0", true).unwrap();
         return Some((vec![client], opened));
@@ -43,6 +43,6 @@ pub fn link(
     client.set_up("ixc0", true).unwrap();
     server.wait_running("ixs0", PATIENCE).unwrap();
     let spec: DeviceSpec = format!("afxdp:ixs0,queues={queues}").parse().unwrap();
-    let opened = server.run(|| ix_nic::open(&spec, &options)).unwrap();
+    let opened = server.run(|| ix_netdev::open(&spec, &options)).unwrap();
     Some((vec![client, server], opened))
 }

@@ -7,7 +7,7 @@
 //! entries than the ring has is taken as "nothing new", so that a torn ring stalls but never makes
 //! us read or overwrite what is not ours.
 use crate::Fence;
-use crate::sys::Mapping;
+use ix_sys::Mapping;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};

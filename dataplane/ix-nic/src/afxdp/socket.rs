@@ -3,8 +3,9 @@ use super::ring::{Consumer, Producer};
 use super::{XdpBind, XdpMode};
 use crate::device::RingSizes;
 use crate::error::AttachError;
-use crate::sys::{Mapping, check, get_option, set_option};
 use ix_mem::{FRAME_BYTES, PacketMemory};
+use ix_sys::socket::{get_option, set_option};
+use ix_sys::{Mapping, check};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
@@ -46,11 +47,9 @@ impl Socket {
             set_option(fd.as_fd(), libc::SOL_XDP, option, entries)
                 .map_err(system("make a ring for"))?;
         }
-        // SAFETY: all-zero bytes are valid offsets; `get_option` below needs the same.
-        let zero: libc::xdp_mmap_offsets = unsafe { std::mem::zeroed() };
-        // SAFETY: the structure is integers only.
-        let at = unsafe { get_option(fd.as_fd(), libc::SOL_XDP, libc::XDP_MMAP_OFFSETS, zero) }
-            .map_err(system("ask for the rings of"))?;
+        let at: libc::xdp_mmap_offsets =
+            get_option(fd.as_fd(), libc::SOL_XDP, libc::XDP_MMAP_OFFSETS)
+                .map_err(system("ask for the rings of"))?;
         let map = |offsets: &libc::xdp_ring_offset, entry: usize, entries: u32, page: i64| {
             let bytes = offsets.desc as usize + entry * entries as usize;
             Mapping::of_fd(fd.as_fd(), bytes, page).map_err(system("map a ring of"))
@@ -121,10 +120,7 @@ impl Socket {
 
     /// What the kernel counted on this socket.
     pub fn statistics(&self) -> io::Result<libc::xdp_statistics> {
-        // SAFETY: all-zero bytes are valid statistics.
-        let zero: libc::xdp_statistics = unsafe { std::mem::zeroed() };
-        // SAFETY: the structure is integers only.
-        unsafe { get_option(self.fd.as_fd(), libc::SOL_XDP, libc::XDP_STATISTICS, zero) }
+        get_option(self.fd.as_fd(), libc::SOL_XDP, libc::XDP_STATISTICS)
     }
 
     /// Tells the kernel to look at the transmit ring. Never blocks.
@@ -195,7 +191,12 @@ fn register_memory(fd: BorrowedFd<'_>, memory: &PacketMemory) -> io::Result<()> 
     umem.len = memory.bytes() as u64;
     umem.chunk_size = FRAME_BYTES as u32;
     // XDP itself keeps 256 bytes free in front of a packet: our HEADROOM_BYTES.
-    set_option(fd, libc::SOL_XDP, libc::XDP_UMEM_REG, umem)
+    let (value, len) = ((&raw const umem).cast(), size_of_val(&umem) as libc::socklen_t);
+    // SAFETY: `umem` is `len` readable bytes for the length of the call. The kernel keeps the pages of
+    // `memory` that it names, and writes only into frames that the fill ring gives it.
+    let ret =
+        unsafe { libc::setsockopt(fd.as_raw_fd(), libc::SOL_XDP, libc::XDP_UMEM_REG, value, len) };
+    check(ret).map(drop)
 }
 
 fn system(action: &'static str, name: &str, source: io::Error) -> AttachError {

@@ -3,10 +3,10 @@
 //! Two roles. The *client* (the protocol's slave) brings all the memory: rings, and the dataplane's
 //! packet memory itself, so that it copies nothing either way. The *server* (master) maps that
 //! memory and copies packets out of and into the client's buffers. The broker runs the control
-//! socket ([`control`]); the dataplane gets what both sides agreed on as a [`plan`] and maps it
-//! ([`data`]). A peer may come, go and come back at any time.
+//! socket; the dataplane gets what both sides agreed on as a [`Plan`] and maps it ([`data`]). A peer may
+//! come, go and come back at any time.
 //!
-//! **Nothing of a peer's is believed.** Control messages are checked before they reach the
+//! **No value of a peer's is trusted.** Control messages are checked before they reach the
 //! dataplane; regions must be sealed against shrinking; descriptors are read once and checked. The
 //! client's peer sees all its packet memory and can change received frames
 //! ([`crate::NicInfo::shared_frames`]). What remains: a server whose client gives it regions in
@@ -15,79 +15,56 @@
 //! **Between two IX** with several queues each pair of queues has a ring each way, so that every
 //! ring has one writer, and a page in which the receiver says which flow group goes to which of its
 //! queues ([`page`]). With other peers queue `i` of one is linked to queue `i` of the other.
-mod control;
+//!
+//! What is public here is for the broker's side: the plan, and the first contents of rings and page.
 mod data;
-mod message;
 mod page;
 mod plan;
 mod ring;
-mod socket;
-mod spec;
 
-pub(crate) use control::Control;
-#[cfg(feature = "fuzzing")]
-pub use control::conversation::{Utterance, memif_conversation};
 pub(crate) use data::{MemifNic, QueueLink};
-pub use spec::{MemifRole, MemifSpec, MemifSpecError};
+pub use page::{Direction, PAGE_BYTES, Receiver};
+pub use plan::{Plan, REGION_BYTES_MAX, REGIONS_MAX, RingPlace};
+pub use ring::{COOKIE, LOG2_SIZE_MAX, initialize_ring, ring_bytes};
 
-use crate::device::{OpenOptions, OpenedDevice};
-use crate::error::OpenError;
-use crate::{NicInfo, Steering};
-use control::{Listener, eventfd};
-use plan::Plan;
-use std::fs::File;
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::fs::FileTypeExt;
-use std::path::Path;
+use std::os::fd::OwnedFd;
 
-/// Largest IP packet: one that fits a client's receive buffer with its Ethernet header.
-pub(crate) const MTU_MAX: usize = data::BUFFER_BYTES - 14;
-/// What the dataplane hears when the peer is gone.
-const DOWN_LINE: &str = "memif down";
-/// What offsets of the protocol reach.
-const SHARED_BYTES_MAX: usize = 1 << 32;
-
-/// Takes the role that is free, or the one asked for.
-pub(crate) fn open(spec: &MemifSpec, options: &OpenOptions) -> Result<OpenedDevice, OpenError> {
-    let name = &spec.path;
-    let bells = (0..spec.queues).map(|_| eventfd()).collect::<io::Result<Vec<_>>>();
-    let bells = bells.map_err(|e| OpenError::system("make a doorbell for", name, e))?;
-    let key = options.flow_hash_key;
-    let control = match take_role(spec)? {
-        Taken::Server(listener) => Control::server(spec, listener, key),
-        Taken::Client(connected) => {
-            let refused = |why| OpenError::SharedMemory { name: name.clone(), why };
-            let memory = options.memory.clone().ok_or_else(|| refused("there is none"))?;
-            if memory.sizes.bytes() > SHARED_BYTES_MAX {
-                return Err(refused("it is larger than 4 GB; give fewer buffers"));
-            }
-            let copies = bells.iter().map(OwnedFd::try_clone).collect::<io::Result<Vec<_>>>();
-            let copies = copies.map_err(|e| OpenError::system("keep a doorbell of", name, e))?;
-            Control::client(spec, memory, copies, connected, key)
-        }
-    };
-    let client = control.shares_memory();
-    let role = if client { MemifRole::Client } else { MemifRole::Server };
-    let reta = (spec.queues > 1).then(|| control.reta());
-    let info = NicInfo {
-        kind: "memif",
-        name: name.clone(),
-        mode: mode(role, spec.queues, None),
-        queues: spec.queues,
-        mac: mac(spec, role),
-        mtu: spec.mtu,
-        steering: if spec.queues > 1 { Steering::Table } else { Steering::Software },
-        partial_checksums: false,
-        shared_frames: client,
-        table_fd: false,
-        xdp: None,
-    };
-    Ok(OpenedDevice::new(info, bells, reta).with_memif(control))
+/// The two ends of a memif, by the names that other programs use today.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MemifRole {
+    /// Listens, and maps the client's memory (the protocol's master).
+    Server,
+    /// Connects, and brings the memory (the protocol's slave).
+    Client,
 }
 
+impl MemifRole {
+    /// As in `role=`.
+    pub fn name(self) -> &'static str {
+        match self {
+            MemifRole::Server => "server",
+            MemifRole::Client => "client",
+        }
+    }
+
+    /// The role that [`MemifRole::name`] names so.
+    pub fn from_name(name: &str) -> Option<MemifRole> {
+        [MemifRole::Server, MemifRole::Client].into_iter().find(|role| role.name() == name)
+    }
+}
+
+/// Most queue pairs of a memif: between two IX there is a ring for each pair of queues.
+pub const QUEUES_MAX: usize = 16;
+/// Number of the region that is the client's packet memory.
+pub const PACKETS_REGION: u16 = 1;
+/// Largest IP packet: one that fits a client's receive buffer with its Ethernet header.
+pub const MTU_MAX: usize = data::BUFFER_BYTES - 14;
+/// What the dataplane hears when the peer is gone.
+pub const DOWN_LINE: &str = "memif down";
+
 /// What a device does, for people.
-fn mode(role: MemifRole, queues: usize, peer: Option<&str>) -> String {
+pub fn mode(role: MemifRole, queues: usize, peer: Option<&str>) -> String {
     let copies = match role {
         MemifRole::Server => "copying",
         MemifRole::Client => "zero-copy",
@@ -95,66 +72,6 @@ fn mode(role: MemifRole, queues: usize, peer: Option<&str>) -> String {
     let plural = if queues == 1 { "" } else { "s" };
     let peer = peer.map_or("no peer".to_owned(), |name| format!("peer {name}"));
     format!("{}, {queues} queue{plural}, {copies}, {peer}", role.name())
-}
-
-/// An Ethernet address that stays the same when the program starts anew, so that the peer's
-/// neighbour entries hold; the two ends differ.
-fn mac(spec: &MemifSpec, role: MemifRole) -> [u8; 6] {
-    // FNV-1a, which is as good as any other for this.
-    let bytes = spec.path.bytes().chain(spec.id.to_ne_bytes());
-    let hash = bytes.fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-    });
-    let [a, b, c, d, e, ..] = hash.to_be_bytes();
-    let end = match role {
-        MemifRole::Server => 0,
-        MemifRole::Client => 1,
-    };
-    [0x02, a, b, c, d, e & !1 | end]
-}
-
-enum Taken {
-    Server(Listener),
-    /// With a socket if somebody listened.
-    Client(Option<OwnedFd>),
-}
-
-fn take_role(spec: &MemifSpec) -> Result<Taken, OpenError> {
-    if spec.role == Some(MemifRole::Client) {
-        return Ok(Taken::Client(None));
-    }
-    let path = &spec.path;
-    let failed = |e| OpenError::system("listen at", path, e);
-    // Two that start at once must not both find nobody, and one remove the other's file.
-    let _lock = lock(path).map_err(failed)?;
-    match socket::connect(path) {
-        Ok(_) if spec.role == Some(MemifRole::Server) => {
-            return Err(OpenError::InUse { name: path.clone() });
-        }
-        Ok(connected) => return Ok(Taken::Client(Some(connected))),
-        // A listener that does not accept is one nevertheless.
-        Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
-            return Err(OpenError::InUse { name: path.clone() });
-        }
-        Err(_) => {}
-    }
-    if std::fs::symlink_metadata(path).is_ok_and(|file| file.file_type().is_socket()) {
-        std::fs::remove_file(path).map_err(failed)?;
-    }
-    let socket = socket::listen(path).map_err(failed)?;
-    Ok(Taken::Server(Listener { socket, path: path.clone() }))
-}
-
-/// Keeps others out of the socket's directory; nothing to lock for one without a file.
-fn lock(path: &str) -> io::Result<Option<File>> {
-    if path.starts_with('@') {
-        return Ok(None);
-    }
-    let parent = Path::new(path).parent().filter(|parent| !parent.as_os_str().is_empty());
-    let directory = File::open(parent.unwrap_or(Path::new(".")))?;
-    // SAFETY: no memory is passed.
-    crate::sys::check(unsafe { libc::flock(directory.as_raw_fd(), libc::LOCK_EX) })?;
-    Ok(Some(directory))
 }
 
 /// Reads an update of the link: a part for each queue.

@@ -10,8 +10,8 @@
 //!
 //! A client that receives also says how far it has taken each ring: the protocol lets a server see that
 //! only in bursts, and a flow that changes its sending queue must know ([`crate::Fence`]).
-use super::spec::QUEUES_MAX;
-use crate::sys::Mapping;
+use super::QUEUES_MAX;
+use ix_sys::Mapping;
 use ix_wire::{FLOW_GROUPS, FlowHash};
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering, fence};
 
@@ -86,6 +86,9 @@ pub struct Receiver<M = Mapping> {
 
 impl Receiver {
     /// Writes the whole table, for a sender that does not look yet.
+    ///
+    /// # Panics
+    /// When the mapping is shorter than [`PAGE_BYTES`].
     pub fn new(
         mapping: Mapping,
         direction: Direction,
@@ -298,7 +301,7 @@ mod tests {
 
     #[test]
     fn a_sender_takes_over_the_table_and_says_so() {
-        let fd = ix_mem::sealed_memfd(c"page", PAGE_BYTES, 0).unwrap();
+        let fd = ix_sys::fd::sealed_memfd(c"page", PAGE_BYTES, 0).unwrap();
         let map = || Mapping::of_fd(fd.as_fd(), PAGE_BYTES, 0).unwrap();
         let mut table = [0; FLOW_GROUPS];
         table.iter_mut().enumerate().for_each(|(group, queue)| *queue = (group % 3) as u8);
@@ -325,7 +328,7 @@ mod tests {
     /// A sender that is asleep has nothing under way; one in the middle of a burst has.
     #[test]
     fn sleepers_count_as_settled_and_bursts_are_seen() {
-        let fd = ix_mem::sealed_memfd(c"page", PAGE_BYTES, 0).unwrap();
+        let fd = ix_sys::fd::sealed_memfd(c"page", PAGE_BYTES, 0).unwrap();
         let map = || Mapping::of_fd(fd.as_fd(), PAGE_BYTES, 0).unwrap();
         let table = [0; FLOW_GROUPS];
         let receiver = Receiver::new(map(), Direction::ToServer, 2, [1, 2], &table);

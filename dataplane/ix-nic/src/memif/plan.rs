@@ -1,6 +1,6 @@
 //! What both sides have agreed on, as one line of text, to travel from the broker to the dataplane.
 use super::ring::{DESC_BYTES, LOG2_SIZE_MAX, ring_bytes};
-use super::spec::{MemifRole, QUEUES_MAX};
+use super::{MemifRole, QUEUES_MAX};
 use std::fmt::Write;
 
 /// Most regions of a peer.

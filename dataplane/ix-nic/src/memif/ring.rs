@@ -5,6 +5,7 @@
 //! the client moves the head when it offers empty buffers, and the server the tail when it has
 //! filled them. The peer can write anything anywhere at any time: nothing is read twice, and no
 //! value of the peer's is used before it is checked.
+use ix_sys::Mapping;
 use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
 
 /// What the first word of a ring says.
@@ -178,6 +179,19 @@ impl Ring {
         // SAFETY: in bounds, aligned and mapped, by the promise of `new`; always accessed so.
         unsafe { AtomicU16::from_ptr(self.base.add(at).cast()) }
     }
+}
+
+/// Makes `1 << log2_size` empty descriptors with their header at `offset` of a mapping, before the peer
+/// knows of them. The reader polls at first.
+///
+/// # Panics
+/// When the ring does not lie within the mapping, aligned to [`DESC_BYTES`], or is too large.
+pub fn initialize_ring(mapping: &Mapping, offset: u32, log2_size: u8) {
+    assert!(log2_size <= LOG2_SIZE_MAX, "a ring of 2^{log2_size} descriptors");
+    let base = mapping.at::<[u64; 2]>(u64::from(offset), ring_bytes(log2_size) / DESC_BYTES);
+    assert!(base.addr().is_multiple_of(DESC_BYTES), "a ring is aligned");
+    // SAFETY: the ring lies within the mapping, aligned, which lives until after its use here.
+    unsafe { Ring::new(base.cast(), log2_size) }.initialize();
 }
 
 #[inline]

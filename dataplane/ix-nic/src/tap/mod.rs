@@ -6,9 +6,7 @@
 //! Linux finishes both before it hands a frame over. The interface dies with its descriptors.
 mod merge;
 mod nic;
-mod open;
 mod receive;
 mod vnet;
 
 pub(crate) use nic::TapNic;
-pub(crate) use open::open;

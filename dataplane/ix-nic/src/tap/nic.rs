@@ -37,9 +37,9 @@ enum Sent {
 }
 
 impl TapNic {
-    /// The queue behind a descriptor that [`super::open`] made.
+    /// The queue behind a descriptor that the broker made.
     pub fn new(info: NicInfo, fd: OwnedFd) -> TapNic {
-        let vnet = vnet::is_used(fd.as_fd());
+        let vnet = ix_sys::tun::uses_header(fd.as_fd());
         TapNic {
             info,
             queue: File::from(fd),

@@ -1,8 +1,5 @@
 //! The header in front of each frame of a tap with IFF_VNET_HDR: `struct virtio_net_hdr`, in the
 //! machine's byte order.
-use crate::sys::check;
-use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd};
 
 /// Bytes of the header; the driver's default, and the shortest there is.
 pub(super) const HEADER_BYTES: usize = 10;
@@ -36,44 +33,4 @@ impl Segments {
         }
         bytes
     }
-}
-
-/// What Linux may leave undone in the frames it hands over.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Undone {
-    /// Checksums, and the cutting of TCP segments over IPv4. What we could not parse (IPv6, tunnels)
-    /// or could not tell apart (UDP) comes finished.
-    ChecksumsAndSegments,
-    /// Nothing.
-    Nothing,
-}
-
-/// Tells the interface what it may leave undone.
-pub(super) fn set_undone(queue: BorrowedFd<'_>, undone: Undone) -> io::Result<()> {
-    let flags = match undone {
-        Undone::ChecksumsAndSegments => libc::TUN_F_CSUM | libc::TUN_F_TSO4,
-        Undone::Nothing => 0,
-    };
-    let flags = libc::c_ulong::from(flags);
-    // SAFETY: TUNSETOFFLOAD takes a number.
-    check(unsafe { libc::ioctl(queue.as_raw_fd(), libc::TUNSETOFFLOAD as _, flags) }).map(drop)
-}
-
-/// Whether the driver knows the header at all; `file` need be no queue yet.
-pub(super) fn is_known(file: BorrowedFd<'_>) -> bool {
-    let mut features: libc::c_uint = 0;
-    // SAFETY: TUNGETFEATURES writes one integer.
-    let ret =
-        unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNGETFEATURES as _, &raw mut features) };
-    check(ret).is_ok() && features & libc::IFF_VNET_HDR as libc::c_uint != 0
-}
-
-/// Whether frames of this queue carry the header.
-pub(super) fn is_used(queue: BorrowedFd<'_>) -> bool {
-    let mut request = crate::netdev::request("");
-    // SAFETY: TUNGETIFF writes an `ifreq`.
-    let ret = unsafe { libc::ioctl(queue.as_raw_fd(), libc::TUNGETIFF as _, &raw mut request) };
-    // SAFETY: TUNGETIFF answers in this field; any bytes are an integer.
-    let flags = unsafe { request.ifr_ifru.ifru_flags };
-    check(ret).is_ok() && i32::from(flags) & libc::IFF_VNET_HDR != 0
 }

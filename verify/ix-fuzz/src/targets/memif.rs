@@ -1,6 +1,6 @@
 //! The memif control socket of a server, against a client that says anything.
 use crate::bytes::Bytes;
-use ix_nic::{Utterance, memif_conversation};
+use ix_netdev::{Utterance, memif_conversation};
 
 /// Messages of one conversation.
 const MESSAGES_MAX: usize = 16;

@@ -1,5 +1,5 @@
 //! The client's rings: the buffers are our own frames, so nothing is copied either way.
-use super::super::control::PACKETS;
+use super::super::PACKETS_REGION;
 use super::super::ring::{DESC_NEXT, Desc, Ring};
 use super::{Context, REFILL_BURST, RxRing, TxRing};
 use crate::RxPacket;
@@ -61,7 +61,8 @@ impl ClientRx {
             self.frames[self.ring.slot(self.head)] = frame;
             let offset = frame * FRAME_BYTES as u32 + color(frame);
             let length = BUFFER_BYTES as u32;
-            self.ring.set_desc(self.head, Desc { flags: 0, region: PACKETS, length, offset });
+            self.ring
+                .set_desc(self.head, Desc { flags: 0, region: PACKETS_REGION, length, offset });
             self.head = self.head.wrapping_add(1);
             offered = true;
         }
@@ -210,7 +211,7 @@ impl TxRing for ClientTx {
         let frame = mbuf.into_frame();
         self.frames[self.ring.slot(self.head)] = frame;
         let offset = frame * FRAME_BYTES as u32 + offset;
-        self.ring.set_desc(self.head, Desc { flags: 0, region: PACKETS, length, offset });
+        self.ring.set_desc(self.head, Desc { flags: 0, region: PACKETS_REGION, length, offset });
         self.head = self.head.wrapping_add(1);
         Ok(())
     }

@@ -1,5 +1,4 @@
 //! Both sides against a peer that writes anything into the shared memory.
-use super::super::control::eventfd;
 use super::super::ring::{DESC_BYTES, HEADER_BYTES};
 use super::*;
 use crate::device::RingSizes;
@@ -31,7 +30,7 @@ fn victim(role: MemifRole) -> Victim {
     // SAFETY: the only pools of this memory.
     let (mut rx, mut tx) =
         unsafe { (Pool::new(memory.rx_frames()), Pool::new(memory.tx_frames())) };
-    let region = |bytes| ix_mem::sealed_memfd(c"test", bytes, 0).unwrap();
+    let region = |bytes| ix_sys::fd::sealed_memfd(c"test", bytes, 0).unwrap();
     let (rings_fd, buffers) = (region(8192), region(BUFFERS_BYTES));
     let rings = Mapping::of_fd(rings_fd.as_fd(), 8192, 0).unwrap();
     let place = |offset| RingPlace { region: 0, offset, log2_size: LOG2_SIZE };
@@ -45,7 +44,7 @@ fn victim(role: MemifRole) -> Victim {
         rx: vec![place(0)],
         tx: vec![place(4096)],
     };
-    let bell = || eventfd().unwrap();
+    let bell = || ix_sys::event::open().unwrap();
     let mut fds = vec![rings_fd, buffers, bell(), bell()];
     if client {
         plan.regions.truncate(1);

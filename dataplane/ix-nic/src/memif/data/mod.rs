@@ -8,13 +8,13 @@ mod server;
 pub(super) use client::BUFFER_BYTES;
 pub(crate) use nic::MemifNic;
 
+use super::MemifRole;
 use super::page::{Direction, Receiver, Sender, Taken};
 use super::plan::{Plan, RingPlace};
 use super::ring::{Ring, ring_bytes};
-use super::spec::MemifRole;
-use crate::sys::Mapping;
 use crate::{DeviceDrops, Fence, RxPacket, SetReta};
 use ix_mem::{Mbuf, PacketMemory, Pool};
+use ix_sys::Mapping;
 use ix_wire::FLOW_GROUPS;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};

@@ -1,7 +1,7 @@
 //! One queue pair of a memif.
+use super::super::MemifRole;
 use super::super::page::{Sender, Taken};
 use super::super::ring::Ring;
-use super::super::spec::MemifRole;
 use super::client::{ClientRx, ClientTx};
 use super::server::{ServerRx, ServerTx};
 use super::{Context, LinkFence, LinkMemory, QueueLink, RingFence, RxRing, TxRing};
@@ -9,8 +9,9 @@ use crate::device::RingSizes;
 use crate::update::{Change, QueueUpdate};
 use crate::{DeviceDrops, Fence, NEVER_RINGS, Nic, NicInfo, RxPacket, SetReta, Steering};
 use ix_mem::{Mbuf, PacketMemory, Pool};
+use ix_sys::event;
 use std::collections::VecDeque;
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
@@ -183,24 +184,9 @@ fn publish<T: TxRing>(rings: &mut [T], theirs: &[usize], memory: &LinkMemory) {
     fence(Ordering::SeqCst);
     for (i, ring) in rings.iter().enumerate() {
         if published >> i & 1 != 0 && ring.ring().wants_interrupt() {
-            ring_bell(&memory.tx_bells[theirs[i]]);
+            event::ring(memory.tx_bells[theirs[i]].as_fd());
         }
     }
-}
-
-/// Wakes who sleeps on it. A bell that cannot take it rings already.
-fn ring_bell(bell: &OwnedFd) {
-    let one = 1u64.to_ne_bytes();
-    // SAFETY: eight readable bytes. Eventfds that come from a peer were made non-blocking.
-    unsafe { libc::write(bell.as_raw_fd(), one.as_ptr().cast(), one.len()) };
-}
-
-/// Silences a bell, so that it can ring again. Never blocks, whatever the peer made of it.
-fn silence(bell: RawFd) {
-    let mut bytes = [0u8; 8];
-    let part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
-    // SAFETY: `part` names eight writable bytes that live across the call.
-    unsafe { libc::preadv2(bell, &raw const part, 1, -1, libc::RWF_NOWAIT) };
 }
 
 impl Nic for MemifNic {
@@ -309,7 +295,7 @@ impl Nic for MemifNic {
 
     fn arm(&mut self) -> bool {
         let Some(link) = &mut self.link else { return true };
-        silence(link.rx_bell.as_ref().unwrap_or(&self.bell).as_raw_fd());
+        event::silence(link.rx_bell.as_ref().unwrap_or(&self.bell).as_fd());
         if let Some(sender) = &mut link.sender {
             sender.sleep();
         }

@@ -3,8 +3,8 @@
 use super::super::ring::{DESC_NEXT, Desc, Ring};
 use super::{Context, RxRing, TxRing};
 use crate::RxPacket;
-use crate::sys::Mapping;
 use ix_mem::{HEADROOM_BYTES, Mbuf, Pool, ROOM_BYTES, prefetch_read, prefetch_write};
+use ix_sys::Mapping;
 
 /// Descriptors that are read ahead of copying.
 const LOOK_AHEAD: usize = 64;

@@ -1,0 +1,267 @@
+//! `afxdp`: any Linux network interface, shared with Linux.
+//!
+//! Our XDP program hands packets for our addresses to AF_XDP sockets, one a queue, and all others
+//! on to the kernel. [`open`] loads and attaches the program and makes the sockets. The program hangs
+//! on a BPF link: it goes when its owner dies.
+mod program;
+mod rss;
+
+pub(crate) use rss::RssTable;
+
+use crate::device::{OpenOptions, OpenedDevice};
+use crate::error::OpenError;
+use crate::hardware::HardwareFilters;
+use ix_mem::ROOM_BYTES;
+use ix_nic::{NicInfo, Steering, XdpBind, XdpMode};
+use ix_sys::bpf::{self, Map, MapKind, PROGRAM_XDP_FRAGS, Program, ProgramKind};
+use ix_sys::interface::Rss;
+use ix_sys::{Holder, Interface, socket};
+use ix_vnic::Filter;
+use ix_wire::IpAddr;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+
+/// The program on its interface, and the sockets that are not in its map yet.
+pub(crate) struct Attachment {
+    link: OwnedFd,
+    /// The program takes frames of several buffers.
+    frags: bool,
+    sockets: Map,
+    waiting: Vec<Option<OwnedFd>>,
+    /// Holds the link a moment longer than this process: the kernel takes a program off its interface
+    /// when the last descriptor of its link is closed, and waits there for grace periods, 5 to 20 ms while
+    /// AF_XDP sockets are at work. In a process that is killed that comes before its end is told, so the
+    /// process that waits for it, such as one that gives its traffic to another, would wait as well.
+    _keeper: Option<Holder>,
+}
+
+impl Drop for Attachment {
+    fn drop(&mut self) {
+        // At once, whoever else has the link. It fails where the interface is gone.
+        let _ = bpf::detach(self.link.as_fd());
+    }
+}
+
+impl Attachment {
+    /// From the next packet on, only what these filters take of `addresses` is ours; none: all of it. Of
+    /// an interface that is gone nothing is, whatever they say.
+    pub fn set_filters(
+        &mut self,
+        addresses: &[IpAddr],
+        filters: Option<&[Filter]>,
+        name: &str,
+    ) -> Result<(), OpenError> {
+        let insns = program::xdp_program(&self.sockets, addresses, filters);
+        let flags = if self.frags { PROGRAM_XDP_FRAGS } else { 0 };
+        let program = Program::load(ProgramKind::Xdp, c"ix_xdp", &insns, flags);
+        match program.and_then(|program| program.replace_in(self.link.as_fd())) {
+            Err(e) if e.raw_os_error() == Some(libc::ENOLINK) => Ok(()),
+            replaced => replaced.map_err(|e| bpf_error("change the receive filters of", name, e)),
+        }
+    }
+
+    /// Puts the socket of an attached queue into the map.
+    pub fn finish(&mut self, queue: usize, name: &str) -> Result<(), OpenError> {
+        let Some(socket) = self.waiting.get_mut(queue).and_then(Option::take) else {
+            return Ok(());
+        };
+        self.sockets
+            .set(queue as u32, socket.as_raw_fd() as u32)
+            .map_err(|e| OpenError::system("let packets into a queue of", name, e))
+    }
+}
+
+/// XDP flags for `BPF_LINK_CREATE` (linux/if_link.h).
+const ATTACH_GENERIC: u32 = 1 << 1;
+const ATTACH_NATIVE: u32 = 1 << 2;
+
+/// Bytes of skbs under way that a socket may be charged for: enough for a full transmit ring.
+const SEND_BUFFER_BYTES: i32 = 8 << 20;
+
+const ETHERNET_BYTES: usize = 14;
+
+/// Loads and attaches the program and makes the sockets.
+pub(crate) fn open(
+    name: &str,
+    queues: usize,
+    mode: XdpMode,
+    options: &OpenOptions,
+) -> Result<OpenedDevice, OpenError> {
+    let interface =
+        Interface::new(name).map_err(|e| OpenError::system("open a socket", name, e))?;
+    let ifindex = check_interface(&interface, name, queues)?;
+    if !options.addresses.iter().any(|ip| ip.as_v4().is_some()) {
+        return Err(OpenError::NoAddress { name: name.to_owned() });
+    }
+    let ask = |e| OpenError::system("ask for the state of", name, e);
+    let (mtu, mac) = (interface.mtu().map_err(ask)?, interface.mac().map_err(ask)?);
+
+    let sockets = Map::new(MapKind::Xsk, c"ix_xsks", queues as u32)
+        .map_err(|e| bpf_error("make a BPF map", name, e))?;
+    let attached = attach_program(&sockets, name, ifindex, mode, options)?;
+    let largest = ROOM_BYTES - ETHERNET_BYTES;
+    if !attached.frags && mtu > largest {
+        return Err(OpenError::MtuTooLarge { name: name.to_owned(), mtu, largest });
+    }
+    let queue_fds = (0..queues).map(|_| make_socket(name)).collect::<Result<Vec<_>, _>>()?;
+    let copies = queue_fds.iter().map(|fd| fd.try_clone().map(Some)).collect::<io::Result<_>>();
+    let waiting = copies.map_err(|e| OpenError::system("keep a socket of", name, e))?;
+
+    let (steering, table, refused) = steering(interface, name, queues);
+    let (rss, table_fd) = table.unzip();
+    let info = NicInfo {
+        kind: "afxdp",
+        name: name.to_owned(),
+        mode: attached.text + &refused,
+        queues,
+        mac,
+        mtu,
+        steering,
+        partial_checksums: partial_checksums(name),
+        shared_frames: false,
+        table_fd: table_fd.is_some(),
+        xdp: Some(XdpBind { ifindex, mode: attached.bind_mode, frags: attached.frags }),
+    };
+    let Attached { link, frags, .. } = attached;
+    // Without one an end by force takes longer, and that is all.
+    let _keeper =
+        options.has_keeper.then(|| Holder::new(link.as_fd(), c"ix-keeper").ok()).flatten();
+    let attachment = Attachment { link, frags, sockets, waiting, _keeper };
+    let opened = OpenedDevice::new(info, queue_fds, None).with_table_fd(table_fd);
+    // Several queues get their packets by the redirection table.
+    let hardware = (queues == 1).then(|| HardwareFilters::of(name)).flatten();
+    Ok(opened.with_xdp(attachment).with_rss(rss).with_hardware(hardware))
+}
+
+/// The interface's number, if it is up and has exactly `queues` queues.
+fn check_interface(interface: &Interface, name: &str, queues: usize) -> Result<u32, OpenError> {
+    let ask = |e| OpenError::system("ask for the state of", name, e);
+    let ifindex = interface.index().map_err(ask)?;
+    if !interface.is_up().map_err(ask)? {
+        return Err(OpenError::Down { name: name.to_owned() });
+    }
+    let channels = interface.queues();
+    let (name, asked) = (name.to_owned(), queues);
+    let has = channels.rx.min(channels.tx);
+    if asked > has {
+        return Err(OpenError::TooManyQueues { name, asked, has });
+    }
+    // A socket hears only its own queue, and the program runs on all of them.
+    if asked < channels.rx {
+        return Err(OpenError::TooFewQueues { name, asked, has: channels.rx });
+    }
+    Ok(ifindex)
+}
+
+/// A program on its interface.
+struct Attached {
+    link: OwnedFd,
+    frags: bool,
+    bind_mode: XdpMode,
+    text: String,
+}
+
+/// Tries the places for the program from the fastest on; each refusal stays in the text.
+fn attach_program(
+    sockets: &Map,
+    name: &str,
+    ifindex: u32,
+    mode: XdpMode,
+    options: &OpenOptions,
+) -> Result<Attached, OpenError> {
+    let filters = options.filters.as_deref();
+    let insns = program::xdp_program(sockets, &options.addresses, filters);
+    let load = |flags| Program::load(ProgramKind::Xdp, c"ix_xdp", &insns, flags);
+    let plain = load(0).map_err(|e| bpf_error("load an XDP program", name, e))?;
+    let with_frags = load(PROGRAM_XDP_FRAGS);
+
+    let places: &[(u32, &str)] = match mode {
+        XdpMode::Auto => &[(ATTACH_NATIVE, "native"), (ATTACH_GENERIC, "generic")],
+        XdpMode::ZeroCopy | XdpMode::Copy => &[(ATTACH_NATIVE, "native")],
+        XdpMode::Generic => &[(ATTACH_GENERIC, "generic")],
+    };
+    let mut refusals = String::new();
+    let mut last = None;
+    for (place, text) in places {
+        for (program, frags) in [(with_frags.as_ref(), true), (Ok(&plain), false)] {
+            let result = match program {
+                Ok(program) => program.attach_xdp(ifindex, *place),
+                Err(e) => Err(io::Error::new(e.kind(), e.to_string())),
+            };
+            match result {
+                Ok(link) => {
+                    let generic = *place == ATTACH_GENERIC;
+                    let bind_mode = if generic { XdpMode::Generic } else { mode };
+                    let text = format!("{text}{refusals}");
+                    return Ok(Attached { link, frags, bind_mode, text });
+                }
+                Err(e) => {
+                    let what = if frags { " multi-buffer" } else { "" };
+                    refusals += &format!(" ({text}{what} refused: {e})");
+                    last = Some(e);
+                }
+            }
+        }
+    }
+    let error = last.unwrap_or_else(|| io::ErrorKind::Unsupported.into());
+    Err(match error.raw_os_error() {
+        Some(libc::EBUSY | libc::EEXIST) => OpenError::ProgramPresent { name: name.to_owned() },
+        Some(libc::EOPNOTSUPP) if mode != XdpMode::Auto => {
+            OpenError::ModeRefused { name: name.to_owned(), mode: mode.name(), source: error }
+        }
+        _ => bpf_error("attach an XDP program to", name, error),
+    })
+}
+
+fn make_socket(name: &str) -> Result<OwnedFd, OpenError> {
+    let fd = socket::open(libc::AF_XDP, libc::SOCK_RAW).map_err(|e| match e.raw_os_error() {
+        Some(libc::EPERM) => OpenError::Privilege {
+            what: "open an AF_XDP socket",
+            name: name.to_owned(),
+            needs: "CAP_NET_RAW",
+        },
+        _ => OpenError::system("open an AF_XDP socket for", name, e),
+    })?;
+    // Without it a burst longer than the default takes another kick; no reason to fail.
+    let (level, bytes) = (libc::SOL_SOCKET, SEND_BUFFER_BYTES);
+    let _ = socket::set_option(fd.as_fd(), level, libc::SO_SNDBUFFORCE, bytes);
+    Ok(fd)
+}
+
+pub(crate) fn bpf_error(what: &'static str, name: &str, error: io::Error) -> OpenError {
+    match error.raw_os_error() {
+        Some(libc::EPERM) => OpenError::Privilege {
+            what,
+            name: name.to_owned(),
+            needs: "CAP_BPF and CAP_NET_ADMIN outside of any user namespace",
+        },
+        Some(libc::E2BIG) => OpenError::TooManyFilters { action: what, name: name.to_owned() },
+        _ => OpenError::system(what, name, error),
+    }
+}
+
+/// Drivers whose peer may be the Linux stack of the same machine.
+fn partial_checksums(name: &str) -> bool {
+    let driver = Interface::new(name).and_then(|i| i.driver()).unwrap_or_default();
+    matches!(driver.as_str(), "veth" | "virtio_net" | "tun")
+}
+
+/// Who steers, the broker's hold of the interface's redirection table and the dataplane's; or in
+/// software, where it has none that our flow groups fit on, and why that is where it refuses.
+fn steering(
+    interface: Interface,
+    name: &str,
+    queues: usize,
+) -> (Steering, Option<(RssTable, OwnedFd)>, String) {
+    let software = |why| (Steering::Software, None, why);
+    match interface.rss() {
+        Some(rss) if RssTable::fits(&rss, queues) => {
+            let Rss { table, key } = rss;
+            match RssTable::open(name, Box::new(interface), table, queues) {
+                Ok(opened) => (Steering::Rss(key), Some(opened), String::new()),
+                Err(e) => software(format!(", redirection table refused: {e}")),
+            }
+        }
+        _ => software(String::new()),
+    }
+}

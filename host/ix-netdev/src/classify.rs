@@ -1,0 +1,342 @@
+//! Filters as eBPF: the program asks of a packet what [`ix_vnic::Filter::matches`] asks.
+//!
+//! The filters are the program's text, not data in a map: exchanging them is exchanging the program,
+//! which the kernel does between two packets, so no packet meets half of a change. First the header
+//! is laid out on the stack, a word of 64 bits for each field, all ones where the packet has none;
+//! then each filter is a row of comparisons. Parsing mirrors [`ix_vnic::Header::read`].
+use crate::asm::{Assembler, Label, Reg, Size};
+use ix_vnic::{Direction, Field, Filter, Ranges, UNTAGGED};
+
+// Where fields lie on the stack, below R10.
+const VLAN: i16 = -8;
+const ETHERTYPE: i16 = -16;
+pub(crate) const ETH_SRC: i16 = -24;
+const ETH_DST: i16 = -32;
+const PROTOCOL: i16 = -40;
+const SRC: i16 = -48;
+const DST: i16 = -56;
+const SRC_PORT: i16 = -64;
+const DST_PORT: i16 = -72;
+pub(crate) const ARP_SENDER_MAC: i16 = -80;
+pub(crate) const ARP_SENDER: i16 = -88;
+pub(crate) const ARP_TARGET: i16 = -96;
+/// The lowest one.
+const LAST: i16 = ARP_TARGET;
+
+/// Where a packet that goes this way has a field.
+fn slot_of(direction: Direction, field: Field) -> i16 {
+    let side = |service: i16, peer: i16| match direction {
+        Direction::Receive => [service, peer],
+        Direction::Transmit => [peer, service],
+    };
+    match field {
+        Field::Vlan => VLAN,
+        Field::EtherType => ETHERTYPE,
+        Field::ServiceMac => side(ETH_DST, ETH_SRC)[0],
+        Field::PeerMac => side(ETH_DST, ETH_SRC)[1],
+        Field::Protocol => PROTOCOL,
+        Field::ServiceAddress => side(DST, SRC)[0],
+        Field::PeerAddress => side(DST, SRC)[1],
+        Field::ServicePort => side(DST_PORT, SRC_PORT)[0],
+        Field::PeerPort => side(DST_PORT, SRC_PORT)[1],
+    }
+}
+
+/// Lays the header of the frame from R7 to R8 out on the stack. Goes to `bad` with what is too short
+/// for what it says that it is. Uses R0 to R6.
+pub(crate) fn lay_out(a: &mut Assembler, bad: Label) {
+    let (data, end, at, field) = (Reg::R7, Reg::R8, Reg::R6, Reg::R4);
+    a.mov_imm(field, -1);
+    (LAST..0).step_by(8).for_each(|slot| a.store(Size::Double, Reg::R10, slot, field));
+    a.mov(at, data);
+    needs(a, at, end, 14, bad);
+    for (slot, offset) in [(ETH_DST, 0), (ETH_SRC, 6)] {
+        mac(a, slot, data, offset);
+    }
+    a.mov_imm(Reg::R3, i32::from(UNTAGGED));
+    half(a, field, data, 12);
+    let (tagged, untagged, known) = (a.label(), a.label(), a.label());
+    a.jump_eq32(field, 0x8100, tagged);
+    a.jump_ne32(field, 0x88a8, untagged);
+    a.place(tagged);
+    needs(a, at, end, 18, bad);
+    half(a, Reg::R3, data, 14);
+    a.and_imm(Reg::R3, 0x0fff);
+    half(a, field, data, 16);
+    a.add_imm(at, 4);
+    a.place(untagged);
+    a.add_imm(at, 14);
+    a.store(Size::Double, Reg::R10, VLAN, Reg::R3);
+    a.store(Size::Double, Reg::R10, ETHERTYPE, field);
+    let arp = a.label();
+    a.jump_eq32(field, 0x0806, arp);
+    a.jump_ne32(field, 0x0800, known);
+    lay_out_ipv4(a, bad, known);
+    a.place(arp);
+    lay_out_arp(a, known);
+    a.place(known);
+}
+
+/// The ARP packet at R6, where it has no tag and is about IPv4 over Ethernet; its end is what comes
+/// next.
+fn lay_out_arp(a: &mut Assembler, done: Label) {
+    let (end, at, field) = (Reg::R8, Reg::R6, Reg::R4);
+    a.jump_ne32(Reg::R3, u32::from(UNTAGGED), done);
+    needs(a, at, end, 28, done);
+    // Ethernet (1) and IPv4 (0x0800), addresses of 6 and 4 bytes.
+    for (offset, wanted) in [(0, 1), (2, 0x0800), (4, 0x0604)] {
+        half(a, field, at, offset);
+        a.jump_ne32(field, wanted, done);
+    }
+    mac(a, ARP_SENDER_MAC, at, 8);
+    for (slot, offset) in [(ARP_SENDER, 14), (ARP_TARGET, 24)] {
+        a.load(Size::Word, field, at, offset);
+        a.big_endian(field, 32);
+        a.store(Size::Double, Reg::R10, slot, field);
+    }
+}
+
+/// The IPv4 packet at R6.
+fn lay_out_ipv4(a: &mut Assembler, bad: Label, done: Label) {
+    let (end, at, field) = (Reg::R8, Reg::R6, Reg::R4);
+    needs(a, at, end, 20, bad);
+    let version = Reg::R3;
+    a.load(Size::Byte, version, at, 0);
+    a.mov(Reg::R5, version);
+    a.shr_imm(Reg::R5, 4);
+    a.jump_ne32(Reg::R5, 4, bad);
+    a.and_imm(version, 0x0f);
+    a.shl_imm(version, 2);
+    a.mov_imm(Reg::R5, 20);
+    a.jump_lt(version, Reg::R5, bad);
+    for (slot, offset) in [(SRC, 12), (DST, 16)] {
+        a.load(Size::Word, field, at, offset);
+        a.big_endian(field, 32);
+        a.store(Size::Double, Reg::R10, slot, field);
+    }
+    half(a, Reg::R5, at, 6);
+    a.load(Size::Byte, field, at, 9);
+    a.store(Size::Double, Reg::R10, PROTOCOL, field);
+    // A fragment has no ports.
+    a.and_imm(Reg::R5, 0x3fff);
+    let (ports, whole) = (a.label(), a.label());
+    a.jump_zero(Reg::R5, whole);
+    a.jump(done);
+    a.place(whole);
+    a.jump_eq32(field, 6, ports);
+    a.jump_ne32(field, 17, done);
+    a.place(ports);
+    a.add(at, version);
+    needs(a, at, end, 4, bad);
+    for (slot, offset) in [(SRC_PORT, 0), (DST_PORT, 2)] {
+        half(a, field, at, offset);
+        a.store(Size::Double, Reg::R10, slot, field);
+    }
+    a.jump(done);
+}
+
+/// Goes to `taken` when the header on the stack is one that the filter takes.
+pub(crate) fn ask(a: &mut Assembler, filter: &Filter, taken: Label) {
+    if filter.fields().is_empty() {
+        // As a question, though it has one answer: what follows must look reachable to the kernel.
+        a.load(Size::Double, Reg::R4, Reg::R10, VLAN);
+        return a.jump_le(Reg::R4, Reg::R4, taken);
+    }
+    let next_filter = a.label();
+    for (field, values) in filter.fields() {
+        ask_ranges(a, slot_of(filter.direction(), *field), values, next_filter);
+    }
+    a.jump(taken);
+    a.place(next_filter);
+}
+
+/// Goes to `outside` unless the field's value lies in one of the ranges. With one jump for all of them:
+/// the kernel follows each way that a program can go, and of several lists there would be very many.
+/// And with none to where the program goes anyhow, which the kernel takes out one by one, each time moving
+/// all that is behind.
+pub(crate) fn ask_ranges(a: &mut Assembler, slot: i16, values: &Ranges, outside: Label) {
+    let (value, bound, beyond, all) = (Reg::R4, Reg::R5, Reg::R2, Reg::R3);
+    a.load(Size::Double, value, Reg::R10, slot);
+    if values.is_empty() {
+        a.mov_imm(all, -1);
+    }
+    for (number, (low, high)) in values.as_slice().iter().enumerate() {
+        // Negative where the value lies below the one or above the other.
+        a.mov(beyond, value);
+        constant(a, bound, *low);
+        a.sub(beyond, bound);
+        constant(a, bound, *high);
+        a.sub(bound, value);
+        a.or(beyond, bound);
+        match number {
+            0 => a.mov(all, beyond),
+            _ => a.and(all, beyond),
+        }
+    }
+    a.jump_negative(all, outside);
+}
+
+/// `dst =` a value of a field or beyond, which all have less than 64 bits.
+fn constant(a: &mut Assembler, dst: Reg, value: u64) {
+    match i32::try_from(value) {
+        Ok(value) => a.mov_imm(dst, value),
+        Err(_) => a.mov_imm64(dst, value.min(i64::MAX as u64)),
+    }
+}
+
+/// Lays an Ethernet address out.
+fn mac(a: &mut Assembler, slot: i16, from: Reg, offset: i16) {
+    let (high, low) = (Reg::R4, Reg::R5);
+    half(a, high, from, offset);
+    a.shl_imm(high, 32);
+    a.load(Size::Word, low, from, offset + 2);
+    a.big_endian(low, 32);
+    a.or(high, low);
+    a.store(Size::Double, Reg::R10, slot, high);
+}
+
+/// Goes to `bad` unless `bytes` lie between `at` and `end`.
+fn needs(a: &mut Assembler, at: Reg, end: Reg, bytes: i32, bad: Label) {
+    a.mov(Reg::R2, at);
+    a.add_imm(Reg::R2, bytes);
+    a.jump_gt(Reg::R2, end, bad);
+}
+
+/// `dst =` the big-endian number of 16 bits there.
+fn half(a: &mut Assembler, dst: Reg, from: Reg, offset: i16) {
+    a.load(Size::Half, dst, from, offset);
+    a.big_endian(dst, 16);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ix_skip::{Need, skip};
+    use ix_sys::bpf::{Program, ProgramKind};
+    use ix_vnic::Header;
+    use proptest::prelude::*;
+    use proptest::test_runner::TestRunner;
+
+    /// A program that answers 1 for what one of the filters takes, and 2 for all else.
+    fn judge(filters: &[Filter]) -> std::io::Result<Program> {
+        let mut a = Assembler::new();
+        let (taken, other) = (a.label(), a.label());
+        a.load(Size::Word, Reg::R7, Reg::R1, 0);
+        a.load(Size::Word, Reg::R8, Reg::R1, 4);
+        lay_out(&mut a, other);
+        filters.iter().for_each(|filter| ask(&mut a, filter, taken));
+        a.place(other);
+        a.mov_imm(Reg::R0, 2);
+        a.exit();
+        if !filters.is_empty() {
+            a.place(taken);
+            a.mov_imm(Reg::R0, 1);
+            a.exit();
+        }
+        Program::load(ProgramKind::Xdp, c"ix_judge", &a.finish(), 0)
+    }
+
+    fn frame() -> impl Strategy<Value = Vec<u8>> {
+        let small = || prop::sample::select(vec![0u8, 1, 2, 5]);
+        let kind = prop::sample::select(vec![0x0800u16, 0x0800, 0x0800, 0x0806, 0x88b5]);
+        let protocol = prop::sample::select(vec![1u8, 6, 17]);
+        let tag = prop::option::weighted(0.2, small());
+        let ip = (
+            prop::sample::select(vec![0x45u8, 0x45, 0x46, 0x44, 0x65]),
+            prop::sample::select(vec![0u8, 0, 0, 0x20, 0x01]),
+        );
+        let ends = prop::array::uniform6(small());
+        (ends, kind, protocol, tag, ip, 0usize..70).prop_map(
+            |([mac, src, dst, sport, dport, pad], kind, protocol, tag, (version, flags), cut)| {
+                let mut f = vec![2, 0, 0, 0, 0, mac, 2, 0, 0, 0, 0, pad];
+                tag.iter().for_each(|vlan| f.extend([0x81, 0, 0, *vlan]));
+                f.extend(kind.to_be_bytes());
+                f.extend([version, 0, 0, 40, 0, 0, flags, 0, 64, protocol, 0, 0]);
+                f.extend([10, 0, 0, src, 10, 0, 0, dst]);
+                f.extend(std::iter::repeat_n(1, if version == 0x46 { 4 } else { 0 }));
+                f.extend([0, sport, 0, dport]);
+                f.resize(80, 0);
+                // Sometimes cut, but never below what the kernel's test takes.
+                f.truncate(if cut < 14 { 80 } else { cut });
+                f
+            },
+        )
+    }
+
+    fn filters() -> impl Strategy<Value = Vec<Filter>> {
+        let texts = prop::sample::select(vec![
+            "rx tcp",
+            "rx tcp service 10.0.0.1:1-2 peer 10.0.0.0/30",
+            "rx tcp service 10.0.0.1,10.0.0.5:0,2,5",
+            "rx udp service *:5 peer 10.0.0.5",
+            "rx udp vlan 1,5",
+            "rx ip proto 1 peer 10.0.0.2",
+            "rx ip service 10.0.0.5 vlan *",
+            "rx eth vlan *",
+            "rx eth type 0x88b5 service 02:00:00:00:00:01",
+            "rx eth peer 02:00:00:00:00:02-02:00:00:00:00:05 vlan none,2",
+        ]);
+        prop::collection::vec(texts.prop_map(|text| text.parse().expect(text)), 0..4)
+    }
+
+    /// As many filters as a shared interface has, as long as they can be: the kernel takes them.
+    #[test]
+    fn the_kernel_takes_many_long_lists() {
+        let list = |part: &dyn Fn(usize) -> String| (0..16).map(part).collect::<Vec<_>>().join(",");
+        let filter = |n: usize| {
+            let address = list(&|i| format!("10.{}.{n}.10-10.{}.{n}.20", 100 + i, 100 + i));
+            let port = list(&|i| format!("{}-{}", 1000 * (i + 1), 1000 * (i + 1) + n));
+            let mac = list(&|i| format!("02:00:00:{n:02x}:00:{:02x}", 2 * i));
+            let vlan = list(&|i| (2 * i).to_string());
+            let text = format!(
+                "rx tcp service {address}:{port} peer {address}:{port} service-mac {mac} \
+                 peer-mac {mac} vlan {vlan},none"
+            );
+            let text = text.replace("30,none", "none");
+            text.parse::<Filter>().expect("a filter")
+        };
+        let filters: Vec<Filter> = (0..128).map(filter).collect();
+        let program = match judge(&filters) {
+            Err(e) if e.raw_os_error() == Some(libc::EPERM) => {
+                skip("the_kernel_takes_many_long_lists", Need::Root, e);
+                return;
+            }
+            other => other.expect("the verifier takes it"),
+        };
+        for (n, port, verdict) in
+            [(0, 1000u16, 1), (127, 16_127, 1), (127, 16_128, 2), (127, 17_000, 2)]
+        {
+            let mut frame = vec![2, 0, 0, n, 0, 30, 2, 0, 0, n, 0, 0, 8, 0];
+            frame.extend([0x45, 0, 0, 40, 0, 0, 0, 0, 64, 6, 0, 0, 10, 100, n, 10, 10, 115, n, 20]);
+            frame.extend([port.to_be_bytes(), 1000u16.to_be_bytes()].concat());
+            frame.resize(80, 0);
+            assert_eq!(program.test_run(&frame).expect("it runs"), verdict, "{n} {port}");
+        }
+    }
+
+    #[test]
+    fn the_kernel_judges_as_the_filters_do() {
+        let mut runner = TestRunner::new(ProptestConfig::with_cases(64));
+        if let Err(e) = judge(&[])
+            && e.raw_os_error() == Some(libc::EPERM)
+        {
+            skip("the_kernel_judges_as_the_filters_do", Need::Root, e);
+            return;
+        }
+        let frames = prop::collection::vec(frame(), 64);
+        let outcome = runner.run(&(filters(), frames), |(filters, frames)| {
+            let program = judge(&filters).expect("the verifier takes it");
+            for frame in frames {
+                let header = Header::read(&frame);
+                let direction = Direction::Receive;
+                let taken = header.is_some_and(|h| {
+                    filters.iter().any(|f| f.direction() == direction && f.matches(&h))
+                });
+                let verdict = program.test_run(&frame).expect("it runs");
+                prop_assert_eq!(verdict, if taken { 1 } else { 2 }, "{:02x?} {:?}", frame, filters);
+            }
+            Ok(())
+        });
+        outcome.expect("the same verdicts");
+    }
+}

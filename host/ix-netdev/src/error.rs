@@ -1,0 +1,118 @@
+//! Why there is no device: each message says in one line what, why, and what to do.
+use std::fmt;
+use std::io;
+
+/// Why a device cannot be opened.
+#[derive(Debug)]
+#[allow(missing_docs)] // The messages say what each field is.
+pub enum OpenError {
+    /// No interface of this name.
+    NoSuchInterface { name: String },
+    /// The caller may not.
+    Privilege { what: &'static str, name: String, needs: &'static str },
+    /// Another program has the interface.
+    InUse { name: String },
+    /// The interface exists and is no multi-queue tap.
+    NotOurKind { name: String },
+    /// Queues were asked for that the interface lacks.
+    TooManyQueues { name: String, asked: usize, has: usize },
+    /// Packets would come in on queues that were not asked for.
+    TooFewQueues { name: String, asked: usize, has: usize },
+    /// Frames of this interface are longer than ours.
+    MtuTooLarge { name: String, mtu: usize, largest: usize },
+    /// The interface is switched off.
+    Down { name: String },
+    /// No address, so no packet would be ours.
+    NoAddress { name: String },
+    /// The interface has an XDP program of somebody else.
+    ProgramPresent { name: String },
+    /// The mode the user insists on is refused.
+    ModeRefused { name: String, mode: &'static str, source: io::Error },
+    /// A memif client has no packet memory to share.
+    SharedMemory { name: String, why: &'static str },
+    /// The kernel takes no program that long.
+    TooManyFilters { action: &'static str, name: String },
+    /// Another error of the system.
+    System { action: &'static str, name: String, source: io::Error },
+}
+
+impl OpenError {
+    pub(crate) fn system(action: &'static str, name: &str, source: io::Error) -> OpenError {
+        match source.raw_os_error() {
+            Some(libc::ENODEV) => OpenError::NoSuchInterface { name: name.to_owned() },
+            _ => OpenError::System { action, name: name.to_owned(), source },
+        }
+    }
+}
+
+impl fmt::Display for OpenError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        use OpenError::*;
+        match self {
+            NoSuchInterface { name } => {
+                write!(f, "there is no interface `{name}`; `ip link` lists what there is")
+            }
+            Privilege { what, name, needs } => {
+                write!(f, "may not {what} for `{name}`: needs {needs}; run as root")
+            }
+            InUse { name } => {
+                write!(f, "`{name}` is in use by another program; stop it or take another name")
+            }
+            NotOurKind { name } => {
+                write!(f, "`{name}` exists and is no multi-queue tap; take another name")
+            }
+            TooManyQueues { name, asked, has } => {
+                let plural = if *has == 1 { "" } else { "s" };
+                write!(
+                    f,
+                    "`{name}` has {has} queue{plural}; ask for queues={has} or raise it with "
+                )?;
+                channels(f, name, *asked)
+            }
+            TooFewQueues { name, asked, has } => {
+                write!(
+                    f,
+                    "`{name}` receives on {has} queues, so with queues={asked} packets would "
+                )?;
+                write!(f, "be lost; ask for queues={has} or lower it with ")?;
+                channels(f, name, *asked)
+            }
+            MtuTooLarge { name, mtu, largest } => {
+                write!(f, "`{name}` has MTU {mtu} and at most {largest} fits here; ")?;
+                write!(f, "`ip link set {name} mtu {largest}`")
+            }
+            Down { name } => write!(f, "`{name}` is down; `ip link set {name} up`"),
+            NoAddress { name } => {
+                write!(
+                    f,
+                    "`{name}` is shared with Linux and needs an IPv4 address of ours; give one"
+                )
+            }
+            ProgramPresent { name } => {
+                write!(f, "another XDP program is attached to `{name}`; stop its owner or ")?;
+                write!(f, "`ip link set {name} xdp off`")
+            }
+            ModeRefused { name, mode, source } => {
+                write!(f, "`{name}` refuses mode={mode} ({source}); leave mode= out")
+            }
+            TooManyFilters { action, name } => {
+                write!(
+                    f,
+                    "cannot {action} `{name}`: the filters together are more than the kernel "
+                )?;
+                write!(f, "takes in one program; take fewer, or shorter lists")
+            }
+            SharedMemory { name, why } => {
+                write!(f, "cannot share packet memory over memif `{name}`: {why}")
+            }
+            System { action, name, source } => write!(f, "cannot {action} `{name}`: {source}"),
+        }
+    }
+}
+
+/// The command that sets the number of queues.
+fn channels(f: &mut fmt::Formatter<'_>, name: &str, queues: usize) -> fmt::Result {
+    write!(f, "`ethtool -L {name} combined {queues}` (veth: `rx {queues} tx {queues}`)")
+}
+
+impl std::error::Error for OpenError {}

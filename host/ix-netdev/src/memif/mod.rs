@@ -1,0 +1,124 @@
+//! `memif`'s control side: taking a role, and the control socket ([`control`]).
+//!
+//! The protocol, its roles, and what is not trusted are told in [`ix_nic::memif`].
+mod control;
+mod message;
+mod socket;
+mod spec;
+
+pub(crate) use control::Control;
+#[cfg(feature = "fuzzing")]
+pub use control::conversation::{Utterance, memif_conversation};
+pub use spec::{MemifSpec, MemifSpecError};
+
+use crate::device::{OpenOptions, OpenedDevice};
+use crate::error::OpenError;
+use control::Listener;
+use ix_nic::memif::mode;
+use ix_nic::{MemifRole, NicInfo, Steering};
+use ix_sys::event;
+use std::fs::File;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileTypeExt;
+use std::path::Path;
+
+/// What offsets of the protocol reach.
+const SHARED_BYTES_MAX: usize = 1 << 32;
+
+/// Takes the role that is free, or the one asked for.
+pub(crate) fn open(spec: &MemifSpec, options: &OpenOptions) -> Result<OpenedDevice, OpenError> {
+    let name = &spec.path;
+    let bells = (0..spec.queues).map(|_| event::open()).collect::<io::Result<Vec<_>>>();
+    let bells = bells.map_err(|e| OpenError::system("make a doorbell for", name, e))?;
+    let key = options.flow_hash_key;
+    let control = match take_role(spec)? {
+        Taken::Server(listener) => Control::server(spec, listener, key),
+        Taken::Client(connected) => {
+            let refused = |why| OpenError::SharedMemory { name: name.clone(), why };
+            let memory = options.memory.clone().ok_or_else(|| refused("there is none"))?;
+            if memory.sizes.bytes() > SHARED_BYTES_MAX {
+                return Err(refused("it is larger than 4 GB; give fewer buffers"));
+            }
+            let copies = bells.iter().map(OwnedFd::try_clone).collect::<io::Result<Vec<_>>>();
+            let copies = copies.map_err(|e| OpenError::system("keep a doorbell of", name, e))?;
+            Control::client(spec, memory, copies, connected, key)
+        }
+    };
+    let client = control.shares_memory();
+    let role = if client { MemifRole::Client } else { MemifRole::Server };
+    let reta = (spec.queues > 1).then(|| control.reta());
+    let info = NicInfo {
+        kind: "memif",
+        name: name.clone(),
+        mode: mode(role, spec.queues, None),
+        queues: spec.queues,
+        mac: mac(spec, role),
+        mtu: spec.mtu,
+        steering: if spec.queues > 1 { Steering::Table } else { Steering::Software },
+        partial_checksums: false,
+        shared_frames: client,
+        table_fd: false,
+        xdp: None,
+    };
+    Ok(OpenedDevice::new(info, bells, reta).with_memif(control))
+}
+
+/// An Ethernet address that stays the same when the program starts anew, so that the peer's
+/// neighbour entries hold; the two ends differ.
+fn mac(spec: &MemifSpec, role: MemifRole) -> [u8; 6] {
+    // FNV-1a, which is as good as any other for this.
+    let bytes = spec.path.bytes().chain(spec.id.to_ne_bytes());
+    let hash = bytes.fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    });
+    let [a, b, c, d, e, ..] = hash.to_be_bytes();
+    let end = match role {
+        MemifRole::Server => 0,
+        MemifRole::Client => 1,
+    };
+    [0x02, a, b, c, d, e & !1 | end]
+}
+
+enum Taken {
+    Server(Listener),
+    /// With a socket if somebody listened.
+    Client(Option<OwnedFd>),
+}
+
+fn take_role(spec: &MemifSpec) -> Result<Taken, OpenError> {
+    if spec.role == Some(MemifRole::Client) {
+        return Ok(Taken::Client(None));
+    }
+    let path = &spec.path;
+    let failed = |e| OpenError::system("listen at", path, e);
+    // Two that start at once must not both find nobody, and one remove the other's file.
+    let _lock = lock(path).map_err(failed)?;
+    match socket::connect(path) {
+        Ok(_) if spec.role == Some(MemifRole::Server) => {
+            return Err(OpenError::InUse { name: path.clone() });
+        }
+        Ok(connected) => return Ok(Taken::Client(Some(connected))),
+        // A listener that does not accept is one nevertheless.
+        Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
+            return Err(OpenError::InUse { name: path.clone() });
+        }
+        Err(_) => {}
+    }
+    if std::fs::symlink_metadata(path).is_ok_and(|file| file.file_type().is_socket()) {
+        std::fs::remove_file(path).map_err(failed)?;
+    }
+    let socket = socket::listen(path).map_err(failed)?;
+    Ok(Taken::Server(Listener { socket, path: path.clone() }))
+}
+
+/// Keeps others out of the socket's directory; nothing to lock for one without a file.
+fn lock(path: &str) -> io::Result<Option<File>> {
+    if path.starts_with('@') {
+        return Ok(None);
+    }
+    let parent = Path::new(path).parent().filter(|parent| !parent.as_os_str().is_empty());
+    let directory = File::open(parent.unwrap_or(Path::new(".")))?;
+    directory.lock()?;
+    Ok(Some(directory))
+}

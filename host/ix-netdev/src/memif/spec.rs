@@ -1,0 +1,168 @@
+//! `memif:PATH[,id=N][,role=server|client][,queues=N][,secret=S][,mtu=N]`.
+use ix_nic::MemifRole;
+use ix_nic::memif::{MTU_MAX, QUEUES_MAX};
+use std::fmt;
+use std::str::FromStr;
+
+/// A memif as the user names it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MemifSpec {
+    /// The control socket: a path, or `@NAME` for a socket without a file.
+    pub path: String,
+    /// Which interface behind the socket.
+    pub id: u32,
+    /// `None`: client if somebody listens at the path, else server.
+    pub role: Option<MemifRole>,
+    /// Queue pairs.
+    pub queues: usize,
+    /// What both sides must know; at most [`SECRET_BYTES`].
+    pub secret: String,
+    /// Largest IP packet, bytes.
+    pub mtu: usize,
+}
+
+/// Bytes of a secret in the protocol.
+pub const SECRET_BYTES: usize = 24;
+/// What the address of a Unix socket has room for.
+const PATH_BYTES_MAX: usize = 107;
+const MTU_DEFAULT: usize = 1500;
+/// What IPv4 demands of a link (RFC 791).
+const MTU_MIN: usize = 68;
+
+/// What is wrong with the text behind `memif:`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(missing_docs)] // The messages say what each is.
+pub enum MemifSpecError {
+    Path,
+    Option(String),
+    Id,
+    Role,
+    Queues,
+    Secret,
+    Mtu,
+}
+
+impl FromStr for MemifSpec {
+    type Err = MemifSpecError;
+
+    fn from_str(text: &str) -> Result<MemifSpec, MemifSpecError> {
+        use MemifSpecError::*;
+        let mut words = text.split(',');
+        let path = words.next().unwrap_or_default().to_owned();
+        let forbidden = |c: char| c.is_whitespace() || c.is_control();
+        if path.trim_start_matches('@').is_empty()
+            || path.len() > PATH_BYTES_MAX
+            || path.contains(forbidden)
+        {
+            return Err(Path);
+        }
+        let mut spec = MemifSpec {
+            path,
+            id: 0,
+            role: None,
+            queues: 1,
+            secret: String::new(),
+            mtu: MTU_DEFAULT,
+        };
+        let in_range = |value: &str, range: std::ops::RangeInclusive<usize>| {
+            value.parse().ok().filter(|n| range.contains(n))
+        };
+        for word in words {
+            match word.split_once('=').unwrap_or((word, "")) {
+                ("id", value) => spec.id = value.parse().map_err(|_| Id)?,
+                ("role", value) => {
+                    spec.role = Some(MemifRole::from_name(value).ok_or(Role)?);
+                }
+                ("queues", value) => {
+                    spec.queues = in_range(value, 1..=QUEUES_MAX).ok_or(Queues)?;
+                }
+                ("secret", value) if (1..=SECRET_BYTES).contains(&value.len()) => {
+                    value.clone_into(&mut spec.secret);
+                }
+                ("secret", _) => return Err(Secret),
+                ("mtu", value) => {
+                    spec.mtu = in_range(value, MTU_MIN..=MTU_MAX).ok_or(Mtu)?;
+                }
+                _ => return Err(Option(word.to_owned())),
+            }
+        }
+        Ok(spec)
+    }
+}
+
+/// All but the secret, which has no business in logs.
+impl fmt::Display for MemifSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "memif:{},id={},queues={}", self.path, self.id, self.queues)?;
+        if let Some(role) = self.role {
+            write!(f, ",role={}", role.name())?;
+        }
+        if self.mtu != MTU_DEFAULT {
+            write!(f, ",mtu={}", self.mtu)?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for MemifSpecError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        use MemifSpecError::*;
+        match self {
+            Path => {
+                write!(f, "a memif's socket is a path of 1 to {PATH_BYTES_MAX} bytes without space")
+            }
+            Option(word) => write!(
+                f,
+                "unknown option `{}`; memif has id=N, role=server|client, queues=N, secret=S and \
+                 mtu=N",
+                word.escape_debug()
+            ),
+            Id => write!(f, "id=N takes a number from 0 to {}", u32::MAX),
+            Role => write!(f, "role= takes server or client"),
+            Queues => write!(f, "queues=N takes a number from 1 to {QUEUES_MAX} for a memif"),
+            Secret => write!(f, "secret=S takes 1 to {SECRET_BYTES} bytes without a comma"),
+            Mtu => write!(f, "mtu=N takes a number from {MTU_MIN} to {}", MTU_MAX),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_what_it_writes() {
+        for text in ["/run/a.sock", "/a,id=7,role=client,queues=3,mtu=576", "@abstract,role=server"]
+        {
+            let spec: MemifSpec = text.parse().unwrap();
+            let again = spec.to_string();
+            assert_eq!(again.strip_prefix("memif:").unwrap().parse(), Ok(spec), "{again}");
+        }
+        let spec: MemifSpec = "/a,secret=swordfish".parse().unwrap();
+        assert_eq!(spec.secret, "swordfish");
+        assert!(!spec.to_string().contains("swordfish"));
+    }
+
+    #[test]
+    fn refuses_what_is_none() {
+        let long = format!("/{}", "x".repeat(PATH_BYTES_MAX));
+        for (text, says) in [
+            ("", "1 to 107 bytes"),
+            ("@", "1 to 107 bytes"),
+            ("/a b", "without space"),
+            (long.as_str(), "1 to 107 bytes"),
+            ("/a,id=-1", "id=N"),
+            ("/a,role=master", "server or client"),
+            ("/a,queues=0", "from 1 to 16"),
+            ("/a,queues=17", "from 1 to 16"),
+            ("/a,secret=", "1 to 24"),
+            ("/a,secret=1234567890123456789012345", "1 to 24"),
+            ("/a,mtu=9000", "mtu=N"),
+            ("/a,", "unknown option ``"),
+            ("/a,zero-copy", "unknown option `zero-copy`"),
+        ] {
+            let says_what = text.parse::<MemifSpec>().unwrap_err().to_string();
+            assert!(says_what.contains(says), "{text}: {says_what}");
+        }
+    }
+}

@@ -1,0 +1,203 @@
+//! rtnetlink: building requests, sending them, reading answers.
+use ix_sys::{Error, socket};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+
+const HEADER: usize = 16;
+/// Attribute of an error message that carries the kernel's explanation (NLMSGERR_ATTR_MSG).
+const NLMSGERR_ATTR_MSG: u16 = 1;
+const NLM_F_CAPPED: u16 = 0x100;
+
+/// A request in the making: header, family header, attributes.
+pub(crate) struct Message(Vec<u8>);
+
+impl Message {
+    /// A request of this type; `flags` besides NLM_F_REQUEST and NLM_F_ACK.
+    pub(crate) fn new(kind: u16, flags: i32) -> Message {
+        let mut bytes = vec![0; HEADER];
+        bytes[4..6].copy_from_slice(&kind.to_ne_bytes());
+        let flags = (flags | libc::NLM_F_REQUEST | libc::NLM_F_ACK) as u16;
+        bytes[6..8].copy_from_slice(&flags.to_ne_bytes());
+        Message(bytes)
+    }
+
+    /// Appends a family header (`ifinfomsg` and its like).
+    pub(crate) fn put(mut self, bytes: &[u8]) -> Message {
+        self.0.extend_from_slice(bytes);
+        self.pad()
+    }
+
+    /// Appends one attribute.
+    pub(crate) fn attr(mut self, kind: u16, payload: &[u8]) -> Message {
+        self.0.extend_from_slice(&(4 + payload.len() as u16).to_ne_bytes());
+        self.0.extend_from_slice(&kind.to_ne_bytes());
+        self.0.extend_from_slice(payload);
+        self.pad()
+    }
+
+    /// Appends a string attribute, with the zero that the kernel wants.
+    pub(crate) fn text(self, kind: u16, text: &str) -> Message {
+        let mut bytes = text.as_bytes().to_vec();
+        bytes.push(0);
+        self.attr(kind, &bytes)
+    }
+
+    /// Appends an attribute that contains what `fill` appends.
+    pub(crate) fn nest(mut self, kind: u16, fill: impl FnOnce(Message) -> Message) -> Message {
+        let start = self.0.len();
+        self.0.extend_from_slice(&[0; 2]);
+        self.0.extend_from_slice(&kind.to_ne_bytes());
+        let mut message = fill(self);
+        let len = (message.0.len() - start) as u16;
+        message.0[start..start + 2].copy_from_slice(&len.to_ne_bytes());
+        message
+    }
+
+    fn pad(mut self) -> Message {
+        self.0.resize(self.0.len().next_multiple_of(4), 0);
+        self
+    }
+
+    fn finish(mut self, sequence: u32) -> Vec<u8> {
+        let len = self.0.len() as u32;
+        self.0[0..4].copy_from_slice(&len.to_ne_bytes());
+        self.0[8..12].copy_from_slice(&sequence.to_ne_bytes());
+        self.0
+    }
+}
+
+/// `struct ifinfomsg`: which link, and the flags to change on it.
+pub(crate) fn ifinfomsg(index: u32, flags: i32, change: i32) -> [u8; 16] {
+    let mut bytes = [0; 16];
+    bytes[4..8].copy_from_slice(&index.to_ne_bytes());
+    bytes[8..12].copy_from_slice(&flags.to_ne_bytes());
+    bytes[12..16].copy_from_slice(&change.to_ne_bytes());
+    bytes
+}
+
+/// An answer: its type and everything behind the netlink header.
+pub(crate) struct Answer {
+    pub(crate) kind: u16,
+    pub(crate) body: Vec<u8>,
+}
+
+/// The attributes in `bytes`, as (kind, payload). Stops at the first one that does not fit.
+pub(crate) fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+    std::iter::from_fn(move || {
+        let len = usize::from(u16::from_ne_bytes(bytes.get(0..2)?.try_into().ok()?));
+        let kind = u16::from_ne_bytes(bytes.get(2..4)?.try_into().ok()?);
+        let payload = bytes.get(4..len)?;
+        bytes = bytes.get(len.next_multiple_of(4)..).unwrap_or(&[]);
+        // The top two bits say "nested" and "network byte order".
+        Some((kind & 0x3fff, payload))
+    })
+}
+
+/// The messages in one datagram, as (type, flags, sequence, body).
+pub(crate) fn messages(mut bytes: &[u8]) -> impl Iterator<Item = (u16, u16, u32, &[u8])> {
+    let word = |b: &[u8], at: usize| Some(u32::from_ne_bytes(b.get(at..at + 4)?.try_into().ok()?));
+    std::iter::from_fn(move || {
+        let len = word(bytes, 0)? as usize;
+        let kind = u16::from_ne_bytes(bytes.get(4..6)?.try_into().ok()?);
+        let flags = u16::from_ne_bytes(bytes.get(6..8)?.try_into().ok()?);
+        let sequence = word(bytes, 8)?;
+        let body = bytes.get(HEADER..len)?;
+        bytes = bytes.get(len.next_multiple_of(4)..).unwrap_or(&[]);
+        Some((kind, flags, sequence, body))
+    })
+}
+
+/// Opens a routing socket of the calling thread's network namespace; it stays bound to that
+/// namespace wherever it is used. `groups` are the multicast groups to listen to.
+pub(crate) fn open(groups: u32) -> Result<OwnedFd, Error> {
+    socket::open_routing(groups).map_err(|e| Error::new("cannot open a netlink socket", e))
+}
+
+/// A routing socket for requests.
+pub(crate) struct Netlink {
+    fd: OwnedFd,
+    sequence: u32,
+}
+
+impl Netlink {
+    /// A socket of the calling thread's network namespace.
+    pub(crate) fn open() -> Result<Netlink, Error> {
+        Ok(Netlink { fd: open(0)?, sequence: 0 })
+    }
+
+    /// Sends a request and waits until the kernel has done it; answers what came before the
+    /// acknowledgement. `what` is for the error: "cannot add address …".
+    pub(crate) fn request(
+        &mut self,
+        message: Message,
+        what: impl Fn() -> String,
+    ) -> Result<Vec<Answer>, Error> {
+        self.sequence += 1;
+        let bytes = message.finish(self.sequence);
+        socket::send(self.fd.as_fd(), &bytes, 0).map_err(|e| Error::new(what(), e))?;
+        let mut answers = Vec::new();
+        let mut buffer = vec![0u8; 32 << 10];
+        loop {
+            let n = socket::receive(self.fd.as_fd(), &mut buffer, 0)
+                .map_err(|e| Error::new(what(), e))?;
+            for (kind, flags, sequence, body) in messages(&buffer[..n]) {
+                if sequence != self.sequence {
+                    continue;
+                }
+                match i32::from(kind) {
+                    libc::NLMSG_DONE => return Ok(answers),
+                    libc::NLMSG_ERROR => {
+                        return acknowledge(body, flags, what).map(|()| answers);
+                    }
+                    _ => answers.push(Answer { kind, body: body.to_vec() }),
+                }
+            }
+        }
+    }
+}
+
+/// Reads an NLMSG_ERROR: error number, the request's header, explanation.
+fn acknowledge(body: &[u8], flags: u16, what: impl Fn() -> String) -> Result<(), Error> {
+    let word = |at: usize| body.get(at..at + 4).and_then(|b| b.try_into().ok());
+    let errno = -word(0).map_or(-libc::EBADMSG, i32::from_ne_bytes);
+    if errno == 0 {
+        return Ok(());
+    }
+    // The request follows the error number, unless the kernel capped it to its header.
+    let request = word(4).map_or(HEADER, |b| u32::from_ne_bytes(b) as usize);
+    let skip = if flags & NLM_F_CAPPED != 0 { HEADER } else { request.next_multiple_of(4) };
+    let explanation = attributes(body.get(4 + skip..).unwrap_or(&[]))
+        .find(|(kind, _)| *kind == NLMSGERR_ATTR_MSG)
+        .map(|(_, text)| String::from_utf8_lossy(text).trim_end_matches('\0').to_owned());
+    Err(Error::new(what(), io::Error::from_raw_os_error(errno)).explained(explanation))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn attributes_come_back_as_they_were_put() {
+        let message = Message::new(16, 0)
+            .text(3, "veth0")
+            .nest(18, |m| m.text(1, "veth").nest(2, |m| m.attr(1, &7u32.to_ne_bytes())));
+        let bytes = message.finish(9);
+        let (kind, _, sequence, body) = messages(&bytes).next().expect("one message");
+        assert_eq!((kind, sequence), (16, 9));
+        let found: Vec<_> = attributes(body).collect();
+        assert_eq!(found[0], (3, &b"veth0\0"[..]));
+        assert_eq!(found[1].0, 18);
+        let inner: Vec<_> = attributes(found[1].1).collect();
+        assert_eq!(inner[0], (1, &b"veth\0"[..]));
+        let innermost: Vec<_> = attributes(inner[1].1).collect();
+        assert_eq!(innermost, [(1, &7u32.to_ne_bytes()[..])]);
+    }
+
+    #[test]
+    fn torn_answers_end_the_walk() {
+        assert_eq!(attributes(&[0, 0, 1, 0]).count(), 0);
+        assert_eq!(attributes(&[9, 0, 1, 0, 5]).count(), 0);
+        assert_eq!(attributes(&[5]).count(), 0);
+        assert_eq!(messages(&[3, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0]).count(), 0);
+    }
+}

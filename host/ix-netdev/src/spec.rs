@@ -1,0 +1,242 @@
+//! What the user writes to name a device.
+use crate::{MemifSpec, MemifSpecError};
+use ix_nic::XdpMode;
+use std::fmt;
+use std::str::FromStr;
+
+/// A device as the user names it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DeviceSpec {
+    /// `tap:NAME[,queues=N][,offloads=on|off][,mac=ADDRESS]`: an Ethernet link to the Linux stack of this machine.
+    Tap {
+        /// The interface's name; it is made when there is none.
+        name: String,
+        /// Queue pairs.
+        queues: usize,
+        /// Checksums and segments may be left to the other end; unless the user says otherwise.
+        offloads: bool,
+        /// Our Ethernet address; one beside the kernel's end's unless the user says otherwise.
+        mac: Option<[u8; 6]>,
+    },
+    /// `afxdp:IFNAME[,queues=N][,mode=zerocopy|copy|generic]`: an interface that Linux has.
+    Afxdp {
+        /// The interface's name.
+        ifname: String,
+        /// Queue pairs; all the interface has.
+        queues: usize,
+        /// [`XdpMode::Auto`] unless the user insists.
+        mode: XdpMode,
+    },
+    /// `memif:PATH[,id=N][,role=server|client][,queues=N][,secret=S][,mtu=N]`: a link through
+    /// shared memory to another process.
+    Memif(MemifSpec),
+}
+
+/// Why a text names no device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SpecError {
+    spec: String,
+    reason: Reason,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Reason {
+    Kind,
+    Name,
+    Option(String),
+    Queues,
+    Mode,
+    Offloads,
+    Mac,
+    Memif(MemifSpecError),
+}
+
+const MAX_QUEUES: usize = 128;
+
+impl DeviceSpec {
+    /// Queue pairs asked for.
+    pub fn queues(&self) -> usize {
+        match self {
+            DeviceSpec::Tap { queues, .. } | DeviceSpec::Afxdp { queues, .. } => *queues,
+            DeviceSpec::Memif(spec) => spec.queues,
+        }
+    }
+
+    /// The interface's name, or a memif's socket.
+    pub fn name(&self) -> &str {
+        match self {
+            DeviceSpec::Tap { name, .. } => name,
+            DeviceSpec::Afxdp { ifname, .. } => ifname,
+            DeviceSpec::Memif(spec) => &spec.path,
+        }
+    }
+}
+
+impl FromStr for DeviceSpec {
+    type Err = SpecError;
+
+    fn from_str(spec: &str) -> Result<DeviceSpec, SpecError> {
+        let error = |reason| SpecError { spec: spec.to_owned(), reason };
+        let (kind, rest) = spec.split_once(':').ok_or_else(|| error(Reason::Kind))?;
+        if kind == "memif" {
+            let memif = rest.parse().map_err(|e| error(Reason::Memif(e)))?;
+            return Ok(DeviceSpec::Memif(memif));
+        }
+        if !matches!(kind, "tap" | "afxdp") {
+            return Err(error(Reason::Kind));
+        }
+        let mut words = rest.split(',');
+        let name = words.next().unwrap_or_default().to_owned();
+        if !is_interface_name(&name) {
+            return Err(error(Reason::Name));
+        }
+        let (mut queues, mut mode, mut offloads, mut mac) = (1, XdpMode::Auto, true, None);
+        for word in words {
+            match word.split_once('=') {
+                Some(("queues", value)) => {
+                    let number = value.parse().ok().filter(|n| (1..=MAX_QUEUES).contains(n));
+                    queues = number.ok_or_else(|| error(Reason::Queues))?;
+                }
+                Some(("mode", value)) if kind == "afxdp" => {
+                    mode = XdpMode::from_name(value).ok_or_else(|| error(Reason::Mode))?;
+                }
+                Some(("offloads", value)) if kind == "tap" => {
+                    offloads = match value {
+                        "on" => true,
+                        "off" => false,
+                        _ => return Err(error(Reason::Offloads)),
+                    };
+                }
+                Some(("mac", value)) if kind == "tap" => {
+                    mac = Some(read_mac(value).ok_or_else(|| error(Reason::Mac))?);
+                }
+                _ => return Err(error(Reason::Option(word.to_owned()))),
+            }
+        }
+        Ok(match kind {
+            "tap" => DeviceSpec::Tap { name, queues, offloads, mac },
+            _ => DeviceSpec::Afxdp { ifname: name, queues, mode },
+        })
+    }
+}
+
+impl fmt::Display for DeviceSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            DeviceSpec::Memif(spec) => spec.fmt(f),
+            DeviceSpec::Tap { name, queues, offloads, mac } => {
+                write!(f, "tap:{name},queues={queues}")?;
+                f.write_str(if *offloads { "" } else { ",offloads=off" })?;
+                let Some([a, b, c, d, e, g]) = mac else { return Ok(()) };
+                write!(f, ",mac={a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x}")
+            }
+            DeviceSpec::Afxdp { ifname, queues, mode } => {
+                write!(f, "afxdp:{ifname},queues={queues}")?;
+                if *mode == XdpMode::Auto { Ok(()) } else { write!(f, ",mode={}", mode.name()) }
+            }
+        }
+    }
+}
+
+impl fmt::Display for SpecError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "device `{}`: ", self.spec.escape_debug())?;
+        match &self.reason {
+            Reason::Kind => write!(f, "no such kind; say tap:NAME, afxdp:IFNAME or memif:PATH"),
+            Reason::Memif(e) => e.fmt(f),
+            Reason::Name => {
+                write!(f, "an interface name has 1 to 15 characters without space or /")
+            }
+            Reason::Option(word) if word.starts_with("mode=") => {
+                write!(f, "`mode=` is for afxdp; leave it out")
+            }
+            Reason::Option(word) => {
+                write!(
+                    f,
+                    "unknown option `{}`; there are queues=N, for tap offloads=off and mac=, and for afxdp ",
+                    word.escape_debug()
+                )?;
+                write!(f, "mode=zerocopy|copy|generic")
+            }
+            Reason::Offloads => write!(f, "offloads= takes on or off"),
+            Reason::Mac => write!(f, "mac= takes one station's address, as 02:00:00:00:00:01"),
+            Reason::Queues => write!(f, "queues=N takes a number from 1 to {MAX_QUEUES}"),
+            Reason::Mode => write!(f, "mode= takes zerocopy, copy or generic"),
+        }
+    }
+}
+
+impl std::error::Error for SpecError {}
+
+/// An Ethernet address of one station: not a group's, and not zero.
+fn read_mac(text: &str) -> Option<[u8; 6]> {
+    let one = |part: &str| (part.len() == 2).then(|| u8::from_str_radix(part, 16).ok()).flatten();
+    let bytes: Vec<u8> = text.split(':').map(one).collect::<Option<_>>()?;
+    let mac: [u8; 6] = bytes.try_into().ok()?;
+    (mac[0] & 1 == 0 && mac != [0; 6]).then_some(mac)
+}
+
+/// The kernel's own rule (dev_valid_name), without `%`, which would make it count.
+fn is_interface_name(name: &str) -> bool {
+    let forbidden = |c: char| matches!(c, '/' | ':' | '%') || c.is_whitespace() || c.is_control();
+    !name.is_empty()
+        && name.len() < libc::IFNAMSIZ
+        && !matches!(name, "." | "..")
+        && !name.contains(forbidden)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_what_the_command_line_documents() {
+        let tap = |name: &str, queues| DeviceSpec::Tap {
+            name: name.into(),
+            queues,
+            offloads: true,
+            mac: None,
+        };
+        let xdp = |queues, mode| DeviceSpec::Afxdp { ifname: "eth1".into(), queues, mode };
+        assert_eq!("tap:tap0".parse(), Ok(tap("tap0", 1)));
+        assert_eq!("tap:ix-0,queues=4".parse(), Ok(tap("ix-0", 4)));
+        assert_eq!("afxdp:eth1".parse(), Ok(xdp(1, XdpMode::Auto)));
+        let mac = Some([2, 0, 0, 0, 0, 0xfe]);
+        let plain = DeviceSpec::Tap { name: "t".into(), queues: 2, offloads: false, mac };
+        let text = "tap:t,queues=2,offloads=off,mac=02:00:00:00:00:fe";
+        assert_eq!(text.parse(), Ok(plain.clone()));
+        assert_eq!(plain.to_string().parse(), Ok(plain));
+        let text = "afxdp:eth1,queues=2,mode=generic";
+        assert_eq!(text.parse(), Ok(xdp(2, XdpMode::Generic)));
+        assert_eq!(xdp(2, XdpMode::Generic).to_string(), text);
+        assert_eq!(xdp(2, XdpMode::Auto).to_string().parse(), Ok(xdp(2, XdpMode::Auto)));
+    }
+
+    #[test]
+    fn refuses_in_one_line_that_says_what_to_write() {
+        for (spec, says) in [
+            ("", "say tap:NAME"),
+            ("eth0", "say tap:NAME"),
+            ("dpdk:0", "say tap:NAME"),
+            ("tap:", "1 to 15 characters"),
+            ("tap:a-name-far-too-long", "1 to 15 characters"),
+            ("tap:a b", "1 to 15 characters"),
+            ("tap:tap%d", "1 to 15 characters"),
+            ("tap:t,queues=0", "from 1 to"),
+            ("tap:t,queues=many", "from 1 to"),
+            ("tap:t,queue=1", "unknown option `queue=1`"),
+            ("tap:t,mode=copy", "is for afxdp"),
+            ("tap:t,offloads=no", "on or off"),
+            ("tap:t,mac=02:00:00:00:00", "one station's address"),
+            ("tap:t,mac=ff:ff:ff:ff:ff:ff", "one station's address"),
+            ("tap:t,mac=2:+0:00:00:00:01", "one station's address"),
+            ("afxdp:e,mac=02:00:00:00:00:01", "unknown option"),
+            ("afxdp:e,offloads=off", "for tap offloads=off"),
+            ("afxdp:e,mode=fast", "zerocopy, copy or generic"),
+            ("afxdp:e,", "unknown option"),
+        ] {
+            let text = spec.parse::<DeviceSpec>().unwrap_err().to_string();
+            assert!(text.contains(says) && !text.contains('\n'), "{spec}: {text}");
+        }
+    }
+}

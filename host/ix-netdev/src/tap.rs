@@ -1,0 +1,174 @@
+//! `tap`: making the interface's queues, with privilege.
+use crate::device::{OpenOptions, OpenedDevice};
+use crate::error::OpenError;
+use crate::steering::SteeringProgram;
+use ix_mem::ROOM_BYTES;
+use ix_nic::{NicInfo, SetReta, Steering};
+use ix_sys::{Interface, tun};
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+
+/// What Linux may leave undone: checksums, and the cutting of TCP segments over IPv4. What we could not
+/// parse (IPv6, tunnels) or could not tell apart (UDP) comes finished.
+const CHECKSUMS_AND_SEGMENTS: u32 = libc::TUN_F_CSUM | libc::TUN_F_TSO4;
+const NOTHING: u32 = 0;
+const ETHERNET_BYTES: usize = 14;
+
+/// Opens the interface's queues; makes the interface if there is none of this name.
+pub(crate) fn open(
+    name: &str,
+    queues: usize,
+    offloads: bool,
+    mac: Option<[u8; 6]>,
+    options: &OpenOptions,
+) -> Result<OpenedDevice, OpenError> {
+    let claim = claim(name)?;
+    let files = (0..queues).map(|_| open_queue(name, offloads)).collect::<Result<Vec<_>, _>>()?;
+    let offloads = agree_on_offloads(&files[0], offloads);
+    let interface =
+        Interface::new(name).map_err(|e| OpenError::system("open a socket", name, e))?;
+    let ask = |e| OpenError::system("ask for the state of", name, e);
+    let (mtu, kernel_mac) = (interface.mtu().map_err(ask)?, interface.mac().map_err(ask)?);
+    if mtu + ETHERNET_BYTES > ROOM_BYTES {
+        let largest = ROOM_BYTES - ETHERNET_BYTES;
+        return Err(OpenError::MtuTooLarge { name: name.to_owned(), mtu, largest });
+    }
+    let Steered { steering, reta, table_fd, mode } = steer(&files[0], queues, options);
+    let info = NicInfo {
+        kind: "tap",
+        name: name.to_owned(),
+        mode: format!("{mode}, {}", offloads.text()),
+        queues,
+        mac: mac.unwrap_or_else(|| other_end(kernel_mac)),
+        mtu,
+        steering,
+        // With an address that was asked for it stands behind a switch, which hands on frames of other
+        // interfaces as they are.
+        partial_checksums: matches!(offloads, Offloads::BothWays) || mac.is_some(),
+        shared_frames: false,
+        table_fd: table_fd.is_some(),
+        xdp: None,
+    };
+    let queues = files.into_iter().map(OwnedFd::from).collect();
+    Ok(OpenedDevice::new(info, queues, reta).with_table_fd(table_fd).with_claim(claim))
+}
+
+/// Takes the interface's name in this network namespace. The kernel would let a second dataplane
+/// add its queues to ours and have some of our packets; an abstract socket has one owner, and goes
+/// with it.
+fn claim(name: &str) -> Result<UnixDatagram, OpenError> {
+    let socket = SocketAddr::from_abstract_name(format!("ix-tap/{name}"));
+    socket.and_then(|address| UnixDatagram::bind_addr(&address)).map_err(|e| match e.kind() {
+        io::ErrorKind::AddrInUse => OpenError::InUse { name: name.to_owned() },
+        _ => OpenError::system("claim", name, e),
+    })
+}
+
+/// What is left to the end that has it easier.
+enum Offloads {
+    /// Checksums and segments, by each end.
+    BothWays,
+    /// Segments by Linux, which takes long frames from us but gives us none; and why.
+    ToLinux(io::Error),
+    /// Nothing; and why.
+    None(&'static str),
+}
+
+impl Offloads {
+    fn text(&self) -> String {
+        match self {
+            Offloads::BothWays => "checksum and segmentation offload".to_owned(),
+            Offloads::ToLinux(e) => format!("segmentation offload to Linux only ({e})"),
+            Offloads::None(why) => format!("no offloads ({why})"),
+        }
+    }
+}
+
+/// Says what Linux may leave undone. The interface may have been there before us, so in each case.
+fn agree_on_offloads(queue: &File, wanted: bool) -> Offloads {
+    if !tun::uses_header(queue.as_fd()) {
+        // Refused where nothing can be set: nothing is left undone there.
+        let _ = tun::set_offloads(queue.as_fd(), NOTHING);
+        return Offloads::None(if wanted { "the driver has none" } else { "as asked" });
+    }
+    match tun::set_offloads(queue.as_fd(), CHECKSUMS_AND_SEGMENTS) {
+        Ok(()) => Offloads::BothWays,
+        Err(e) => {
+            let _ = tun::set_offloads(queue.as_fd(), NOTHING);
+            Offloads::ToLinux(e)
+        }
+    }
+}
+
+fn open_queue(name: &str, offloads: bool) -> Result<File, OpenError> {
+    let file = tun::open().map_err(|e| {
+        OpenError::system("open /dev/net/tun (`modprobe tun` brings it) for", name, e)
+    })?;
+    let header = offloads && tun::knows_header(&file);
+    match tun::attach(&file, name, header) {
+        Ok(()) => Ok(file),
+        Err(e) => Err(match e.raw_os_error() {
+            Some(libc::EPERM) => OpenError::Privilege {
+                what: "make the tap interface",
+                name: name.to_owned(),
+                needs: "CAP_NET_ADMIN in this network namespace",
+            },
+            Some(libc::EBUSY) => OpenError::InUse { name: name.to_owned() },
+            Some(libc::EINVAL) => OpenError::NotOurKind { name: name.to_owned() },
+            _ => OpenError::system("make the tap interface", name, e),
+        }),
+    }
+}
+
+/// Who decides about queues, and how that is changed.
+struct Steered {
+    steering: Steering,
+    reta: Option<Box<dyn SetReta>>,
+    table_fd: Option<OwnedFd>,
+    mode: String,
+}
+
+impl Steered {
+    fn in_software(mode: String) -> Steered {
+        Steered { steering: Steering::Software, reta: None, table_fd: None, mode }
+    }
+}
+
+/// Attaches the steering program where there is something to steer and we may load one.
+fn steer(queue: &File, queues: usize, options: &OpenOptions) -> Steered {
+    if queues == 1 {
+        return Steered::in_software("one queue".to_owned());
+    }
+    let attached = SteeringProgram::load(options.flow_hash_key, queues).and_then(|steering| {
+        tun::set_steering(queue, steering.program.as_fd())?;
+        Ok(steering.table)
+    });
+    match attached {
+        Ok(table) => {
+            let mode = format!("{queues} queues, steering program");
+            // Without a descriptor the table stays as it is, and packets are handed over.
+            let table_fd = table.copy().ok();
+            let (steering, reta) = (Steering::Table, Some(Box::new(table) as Box<dyn SetReta>));
+            Steered { steering, reta, table_fd, mode }
+        }
+        Err(e) => {
+            let why = match e.raw_os_error() {
+                Some(libc::EPERM) => "needs CAP_BPF".to_owned(),
+                _ => e.to_string(),
+            };
+            let mode = format!("{queues} queues, flows steered in software (program: {why})");
+            Steered::in_software(mode)
+        }
+    }
+}
+
+/// Our Ethernet address on the link: locally administered, and not the kernel's end's.
+fn other_end(kernel: [u8; 6]) -> [u8; 6] {
+    let mut mac = kernel;
+    mac[0] = mac[0] & !0x01 | 0x02;
+    mac[5] ^= 0x01;
+    mac
+}

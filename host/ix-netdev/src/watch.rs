@@ -1,0 +1,91 @@
+//! Hearing of links that go down and come back.
+use crate::Link;
+use crate::link::{parse_ifinfo, was_moved};
+use crate::netlink::{self, messages};
+use ix_sys::{Error, socket};
+use std::collections::HashMap;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+/// Something happened to a link that matters to who uses it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LinkChange {
+    /// It is up and has a carrier.
+    Up(String),
+    /// It was set down or lost its carrier.
+    Down(String),
+    /// It is gone.
+    Removed(String),
+    /// It is in another namespace now: gone from here, and still there.
+    Moved(String),
+    /// It has another name now.
+    Renamed {
+        /// Its name before.
+        from: String,
+        /// Its name now.
+        to: String,
+    },
+    /// Somebody has written something else on it.
+    Alias {
+        /// Its name.
+        name: String,
+        /// What; empty: it was taken away.
+        text: String,
+    },
+}
+
+/// Says when links of one namespace change.
+pub struct LinkWatch {
+    fd: OwnedFd,
+    /// Known links by number.
+    known: HashMap<u32, Link>,
+}
+
+impl LinkWatch {
+    /// Watches the calling thread's namespace, starting from `now` (its links).
+    pub fn new(now: &[Link]) -> Result<LinkWatch, Error> {
+        let known = now.iter().map(|link| (link.index, link.clone())).collect();
+        Ok(LinkWatch { fd: netlink::open(libc::RTMGRP_LINK as u32)?, known })
+    }
+
+    /// A descriptor that polls readable when there is something to hear.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    /// What changed since the last call; never waits.
+    pub fn changes(&mut self) -> Vec<LinkChange> {
+        let mut changes = Vec::new();
+        let mut buffer = vec![0u8; 16 << 10];
+        while let Ok(n) = socket::receive(self.fd(), &mut buffer, libc::MSG_DONTWAIT) {
+            for (kind, _, _, body) in messages(&buffer[..n]) {
+                match parse_ifinfo(body) {
+                    Some(link) if kind == libc::RTM_DELLINK => {
+                        let gone = self.known.remove(&link.index).map(|gone| gone.name);
+                        let how =
+                            if was_moved(body) { LinkChange::Moved } else { LinkChange::Removed };
+                        changes.extend(gone.map(how));
+                    }
+                    Some(link) => changes.extend(self.note(link)),
+                    None => {}
+                }
+            }
+        }
+        changes
+    }
+
+    fn note(&mut self, link: Link) -> Vec<LinkChange> {
+        let before = self.known.insert(link.index, link.clone());
+        let known_alias = before.as_ref().map_or("", |before| before.alias.as_str());
+        let (name, text) = (link.name.clone(), link.alias);
+        let alias = (known_alias != text).then_some(LinkChange::Alias { name, text });
+        let change = match before {
+            Some(before) if before.name != link.name => {
+                Some(LinkChange::Renamed { from: before.name, to: link.name })
+            }
+            Some(before) if before.running && !link.running => Some(LinkChange::Down(link.name)),
+            Some(before) if before.running => None,
+            _ => link.running.then_some(LinkChange::Up(link.name)),
+        };
+        change.into_iter().chain(alias).collect()
+    }
+}

@@ -1,0 +1,179 @@
+//! The tap device against the Linux stack, in namespaces of its own.
+mod common;
+
+use common::*;
+use ix_netdev::{DeviceSpec, OpenError, OpenedDevice, open};
+use ix_nic::{Steering, attach_table, frame_flow_group, initial_queue};
+use ix_skip::{Need, skip};
+use ix_testbed::{Namespace, PacketSocket, VethEnd};
+use ix_wire::FlowHash;
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestRunner};
+
+fn open_in(ns: &Namespace, spec: &str) -> Result<OpenedDevice, OpenError> {
+    let spec: DeviceSpec = spec.parse().expect("a spec");
+    ns.run(|| open(&spec, &options()))
+}
+
+/// A tap in a fresh namespace with Linux's end up and addressed.
+fn link(test: &str, spec: &str) -> Option<(Namespace, OpenedDevice)> {
+    let ns = namespace(test)?;
+    let device = open_in(&ns, spec).expect("opens");
+    ns.add_address("tap0", LINUX_IP.into(), 24).expect("address");
+    ns.set_up("tap0", true).expect("up");
+    Some((ns, device))
+}
+
+#[test]
+fn echoes_to_linux_and_leaks_nothing() {
+    let Some((ns, mut device)) = link("tap echo", "tap:tap0") else { return };
+    let mut host = Host::on(&mut device);
+    assert_ne!(host.nics[0].info().mac, ns.link("tap0").unwrap().unwrap().mac);
+    let back = host.serve(|| ns.run(|| echo(&client(), 20_000, 16)));
+    assert_eq!(back, 20_000);
+    assert_eq!(host.nics[0].drops(), Default::default());
+    host.assert_nothing_leaks();
+}
+
+#[test]
+fn a_link_that_is_down_loses_packets_and_comes_back() {
+    let Some((ns, mut device)) = link("tap link down", "tap:tap0") else { return };
+    let mut host = Host::on(&mut device);
+    ns.set_up("tap0", false).unwrap();
+    let frame = ipv4_frame(17, (1, 2), 5, 0);
+    for _ in 0..10 {
+        assert!(host.send(0, &frame));
+    }
+    assert_eq!(host.nics[0].drops().tx_failed, 10);
+    assert_eq!(host.tx.in_use(), 0);
+    ns.set_up("tap0", true).unwrap();
+    assert_eq!(host.serve(|| ns.run(|| echo(&client(), 100, 4))), 100);
+    ns.delete_link("tap0").unwrap();
+    assert!(host.receive(0).is_empty(), "the interface is gone, and nobody falls over it");
+    assert!(host.send(0, &frame));
+    host.assert_nothing_leaks();
+}
+
+/// Sends frames from Linux's end and checks that each comes in where `queue_of` says.
+fn assert_steered(
+    raw: &PacketSocket,
+    host: &mut Host,
+    frames: &[Vec<u8>],
+    queue_of: impl Fn(&[u8]) -> usize,
+) {
+    for frame in frames {
+        raw.send(frame).expect("sends");
+        let queue = queue_of(frame);
+        let mut got = Vec::new();
+        eventually("the frame comes in on its queue", || {
+            got.extend(host.receive(queue));
+            got.iter().any(|f| f == frame)
+        });
+    }
+}
+
+#[test]
+fn the_steering_program_is_a_live_redirection_table() {
+    let Some((ns, mut device)) = link("tap steering", "tap:tap0,queues=4") else { return };
+    if device.info.mode.contains("needs CAP_BPF") {
+        skip("the_steering_program_is_a_live_redirection_table", Need::Root, &device.info.mode);
+        return;
+    }
+    assert_eq!(device.info.steering, Steering::Table, "{}", device.info.mode);
+    let mut host = Host::on(&mut device);
+    let raw = PacketSocket::open(&ns, "tap0").unwrap();
+    let hash = FlowHash::new(KEY);
+    let mut table: Vec<usize> = (0..128).map(|g| initial_queue(g, 4)).collect();
+    let flows: Vec<_> = (0..256)
+        .map(|i| ipv4_frame(if i % 2 == 0 { 6 } else { 17 }, (1000 + i, 80), 5, 0))
+        .collect();
+    let used = flows.iter().map(|f| frame_flow_group(&hash, f));
+    assert!(used.collect::<std::collections::HashSet<_>>().len() > 80, "flows spread");
+    assert_steered(&raw, &mut host, &flows, |f| table[frame_flow_group(&hash, f)]);
+
+    // Rewrite the table while it is in use.
+    let reta = device.reta.as_ref().unwrap();
+    for (group, queue) in table.iter_mut().enumerate() {
+        *queue = (group * 7 + 3) % 4;
+        reta.set(group, *queue).unwrap();
+    }
+    assert_steered(&raw, &mut host, &flows, |f| table[frame_flow_group(&hash, f)]);
+    assert!(reta.set(128, 0).is_err() && reta.set(0, 4).is_err());
+
+    // The same from where there is only the table's descriptor.
+    let mapped = attach_table(&device.info, device.table_fd.take().unwrap()).unwrap();
+    for (group, queue) in table.iter_mut().enumerate().filter(|(group, _)| group % 3 > 0) {
+        *queue = (group * 5 + 1) % 4;
+        mapped.set(group, *queue).unwrap();
+    }
+    assert_steered(&raw, &mut host, &flows, |f| table[frame_flow_group(&hash, f)]);
+    assert!(mapped.set(128, 0).is_err() && mapped.set(0, 4).is_err());
+
+    // Any frame: the program and its model in Rust agree.
+    let strategy = (
+        prop_oneof![Just(6u8), Just(17), Just(1), any::<u8>()],
+        any::<(u16, u16)>(),
+        prop_oneof![Just(5u8), 0..16u8],
+        prop_oneof![Just(0u16), Just(0x4000), any::<u16>()],
+        prop_oneof![Just(1000usize), 14..60usize],
+        prop_oneof![Just([8u8, 0]), Just([0x86, 0xdd]), Just([8, 6])],
+    );
+    let shared = std::cell::RefCell::new(&mut host);
+    let mut runner = TestRunner::new(Config { cases: 300, ..Config::default() });
+    let result = runner.run(&strategy, |(protocol, ports, ihl, fragment, len, ethertype)| {
+        let mut frame = ipv4_frame(protocol, ports, ihl.max(5), fragment);
+        frame[14] = 0x40 | ihl;
+        frame.truncate(len);
+        frame[12..14].copy_from_slice(&ethertype);
+        assert_steered(&raw, &mut shared.borrow_mut(), &[frame], |f| {
+            table[frame_flow_group(&hash, f)]
+        });
+        Ok(())
+    });
+    result.unwrap();
+    host.assert_nothing_leaks();
+}
+
+#[test]
+fn without_bpf_flows_are_steered_in_software_and_it_says_so() {
+    let Some(ns) = namespace("tap without CAP_BPF") else { return };
+    let spec: DeviceSpec = "tap:tap0,queues=2".parse().unwrap();
+    let mut device = ns.run(|| {
+        keep_capabilities(NET_ADMIN);
+        open(&spec, &options()).unwrap()
+    });
+    assert_eq!(device.info.steering, Steering::Software);
+    assert!(device.reta.is_none());
+    assert!(device.info.mode.contains("needs CAP_BPF"), "{}", device.info.mode);
+    ns.add_address("tap0", LINUX_IP.into(), 24).unwrap();
+    ns.set_up("tap0", true).unwrap();
+    let mut host = Host::on(&mut device);
+    assert_eq!(host.serve(|| ns.run(|| echo(&client(), 1000, 4))), 1000);
+    host.assert_nothing_leaks();
+    let refused = ns.run(|| {
+        keep_capabilities(0);
+        open(&"tap:tap1".parse().unwrap(), &options()).unwrap_err().to_string()
+    });
+    assert!(refused.contains("CAP_NET_ADMIN"), "{refused}");
+}
+
+#[test]
+fn refuses_in_one_line() {
+    let Some(ns) = namespace("tap refusals") else { return };
+    let other = Namespace::new().unwrap();
+    ns.add_veth(&VethEnd::new("v0"), &other, &VethEnd::new("v1")).unwrap();
+    let refusal = |spec| open_in(&ns, spec).expect_err("refused").to_string();
+    assert!(refusal("tap:v0").contains("no multi-queue tap"), "{}", refusal("tap:v0"));
+
+    let mut device = open_in(&ns, "tap:tap0").unwrap();
+    assert!(refusal("tap:tap0").contains("in use"), "{}", refusal("tap:tap0"));
+    assert!(open_in(&other, "tap:tap0").is_ok(), "another namespace, another interface");
+    let queues = std::mem::take(&mut device.queue_fds);
+    drop(device);
+    // It is somebody's tap now, but no dataplane's.
+    ns.set_mtu("tap0", 9000).unwrap();
+    let text = refusal("tap:tap0");
+    assert!(text.contains("ip link set tap0 mtu 1778"), "{text}");
+    drop(queues);
+    assert!(ns.link("tap0").unwrap().is_none(), "goes with its descriptors");
+}

@@ -1,0 +1,61 @@
+//! What a child process does between fork and exec, beyond what [`Command`] offers.
+//!
+//! Only system calls are allowed there, so the steps are data and not code.
+use crate::{check, cpu, network_namespace};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+use std::sync::Arc;
+
+/// One step of a child before it becomes the program.
+#[derive(Clone, Debug)]
+pub enum Step {
+    /// Moves into this network namespace.
+    EnterNetwork(Arc<OwnedFd>),
+    /// Runs on this CPU only.
+    Pin(usize),
+    /// Is killed when the thread ends that starts it (prctl(2), PR_SET_PDEATHSIG).
+    DieWithParent,
+    /// Runs only when no other program wants the CPU (sched(7), SCHED_IDLE).
+    OnlyWhenIdle,
+}
+
+/// Lets the child take these steps, in order; the first one that fails is the error of
+/// [`Command::spawn`].
+pub fn before_exec(command: &mut Command, steps: Vec<Step>) {
+    let parent = std::process::id() as libc::pid_t;
+    // SAFETY: the closure makes system calls only, which is all that is allowed between fork and exec;
+    // it owns its steps.
+    unsafe {
+        command.pre_exec(move || steps.iter().try_for_each(|step| step.take(parent)));
+    }
+}
+
+impl Step {
+    fn take(&self, parent: libc::pid_t) -> io::Result<()> {
+        match self {
+            Step::EnterNetwork(namespace) => network_namespace::enter(namespace.as_fd()),
+            Step::Pin(cpu) => cpu::pin(*cpu),
+            Step::DieWithParent => die_with(parent),
+            Step::OnlyWhenIdle => only_when_idle(),
+        }
+    }
+}
+
+/// `parent` is the process that forked.
+fn die_with(parent: libc::pid_t) -> io::Result<()> {
+    // SAFETY: takes a number.
+    check(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) })?;
+    // SAFETY: no arguments. A parent that ended before sends no signal any more.
+    if unsafe { libc::getppid() } != parent {
+        return Err(io::Error::from_raw_os_error(libc::ESRCH));
+    }
+    Ok(())
+}
+
+fn only_when_idle() -> io::Result<()> {
+    let parameter = libc::sched_param { sched_priority: 0 };
+    // SAFETY: the parameter is readable for the length of the call.
+    check(unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &raw const parameter) }).map(drop)
+}

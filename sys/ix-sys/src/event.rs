@@ -1,0 +1,28 @@
+//! Doorbells between threads and processes: eventfd(2).
+use crate::{check, fd};
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+
+/// A fresh eventfd that never blocks.
+pub fn open() -> io::Result<OwnedFd> {
+    // SAFETY: no memory is passed.
+    let new = check(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) })?;
+    // SAFETY: a new descriptor that no other value owns.
+    Ok(unsafe { fd::own(new) })
+}
+
+/// Makes it readable. One that is full is readable already, so no error matters.
+pub fn ring(event: BorrowedFd<'_>) {
+    let one = 1u64.to_ne_bytes();
+    // SAFETY: eight readable bytes for the length of the call.
+    unsafe { libc::write(event.as_raw_fd(), one.as_ptr().cast(), one.len()) };
+}
+
+/// Makes it unreadable until it is rung again. Never blocks, whatever the process at its other end
+/// made of it.
+pub fn silence(event: BorrowedFd<'_>) {
+    let mut bytes = [0u8; 8];
+    let part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+    // SAFETY: `part` names eight writable bytes that live across the call.
+    unsafe { libc::preadv2(event.as_raw_fd(), &raw const part, 1, -1, libc::RWF_NOWAIT) };
+}

@@ -1,0 +1,52 @@
+//! A process that does nothing but hold a descriptor open a moment longer than its parent.
+use crate::check;
+use std::ffi::CStr;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+
+/// The process; it ends when this is dropped, and when its parent ends.
+#[derive(Debug)]
+pub struct Holder(libc::pid_t);
+
+impl Holder {
+    /// Holds a copy of `fd`, under the process name `name`.
+    pub fn new(fd: BorrowedFd<'_>, name: &CStr) -> io::Result<Holder> {
+        // SAFETY: no arguments.
+        let parent = unsafe { libc::getpid() };
+        // SAFETY: the child makes system calls only, whatever threads we have.
+        match check(unsafe { libc::fork() })? {
+            0 => hold(fd.as_raw_fd(), name, parent),
+            pid => Ok(Holder(pid)),
+        }
+    }
+}
+
+/// The child: closes all but the descriptor, and waits for its parent's end.
+fn hold(fd: RawFd, name: &CStr, parent: libc::pid_t) -> ! {
+    let fd = fd as libc::c_uint;
+    // SAFETY: system calls without memory, but for a C string. Descriptors are closed
+    // behind the back of their owners, none of which runs in this process.
+    unsafe {
+        libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+        libc::prctl(libc::PR_SET_NAME, name.as_ptr());
+        if fd > 0 {
+            libc::syscall(libc::SYS_close_range, 0, fd - 1, 0);
+        }
+        libc::syscall(libc::SYS_close_range, fd + 1, libc::c_uint::MAX, 0);
+        // A parent that ended before the first line sends no signal any more.
+        while libc::getppid() == parent {
+            libc::pause();
+        }
+        libc::_exit(0)
+    }
+}
+
+impl Drop for Holder {
+    fn drop(&mut self) {
+        // SAFETY: no pointers but a null status; our child, for which no other thread waits.
+        unsafe {
+            libc::kill(self.0, libc::SIGKILL);
+            libc::waitpid(self.0, std::ptr::null_mut(), 0);
+        }
+    }
+}

@@ -1,0 +1,352 @@
+//! What Linux knows of a network interface, through ioctl(2).
+//!
+//! The interface is looked up in the network namespace of the calling thread.
+use crate::{check, socket};
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+
+// linux/ethtool.h
+const ETHTOOL_GSET: u32 = 0x01;
+const ETHTOOL_GDRVINFO: u32 = 0x03;
+const ETHTOOL_GRXCLSRLCNT: u32 = 0x2e;
+const ETHTOOL_GRXCLSRLALL: u32 = 0x30;
+const ETHTOOL_SRXCLSRLDEL: u32 = 0x31;
+const ETHTOOL_SRXCLSRLINS: u32 = 0x32;
+/// The card chooses where a rule goes.
+const RX_CLS_LOC_SPECIAL: u32 = 1 << 31;
+const ETHTOOL_GTXCSUM: u32 = 0x16;
+const ETHTOOL_GCHANNELS: u32 = 0x3c;
+const ETHTOOL_SCHANNELS: u32 = 0x3d;
+const ETHTOOL_GRSSH: u32 = 0x46;
+const ETHTOOL_SRSSH: u32 = 0x47;
+const HASH_TOEPLITZ: u8 = 1;
+const SIOCETHTOOL: libc::c_ulong = 0x8946;
+
+/// Words of `struct ethtool_rxfh` in front of the table.
+const RXFH_WORDS: usize = 6;
+
+/// Bytes of a flow rule, a `struct ethtool_rx_flow_spec`.
+pub const RULE_BYTES: usize = 168;
+/// Where in a flow rule its place stands.
+pub const LOCATION: usize = 160;
+/// As a place: the card chooses.
+pub const LOCATION_ANY: u32 = u32::MAX;
+
+// Words of `struct ethtool_rxnfc`.
+const RXNFC_DATA: usize = 2;
+const RXNFC_RULE: usize = 4;
+const RXNFC_COUNT: usize = RXNFC_RULE + RULE_BYTES / 4;
+/// Where places follow, if they were asked for.
+const RXNFC_PLACES: usize = RXNFC_COUNT + 1;
+const RXNFC_WORDS: usize = RXNFC_PLACES + 1;
+/// In a rule.
+const RXNFC_LOCATION: usize = RXNFC_RULE + LOCATION / 4;
+
+/// An interface by its name.
+#[derive(Debug)]
+pub struct Interface {
+    name: String,
+    socket: OwnedFd,
+}
+
+/// How many queues an interface has in use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Queues {
+    /// Receive queues.
+    pub rx: usize,
+    /// Transmit queues.
+    pub tx: usize,
+}
+
+/// `struct ethtool_channels`: queues in use, and the most that an interface can have.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Channels {
+    /// Most receive queues.
+    pub max_rx: u32,
+    /// Most transmit queues.
+    pub max_tx: u32,
+    /// Most queues for other things, as link interrupts.
+    pub max_other: u32,
+    /// Most queue pairs.
+    pub max_combined: u32,
+    /// Receive queues.
+    pub rx: u32,
+    /// Transmit queues.
+    pub tx: u32,
+    /// Queues for other things.
+    pub other: u32,
+    /// Queue pairs.
+    pub combined: u32,
+}
+
+/// Work that a device may take from the stack, or leave to it; the numbers are ethtool's commands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Offload {
+    /// Checksums of received packets.
+    RxChecksum = 0x15,
+    /// Checksums of sent packets.
+    TxChecksum = 0x17,
+    /// Cutting of TCP segments (TSO).
+    TcpSegmentation = 0x1f,
+    /// Cutting of segments just before the driver (GSO).
+    GenericSegmentation = 0x24,
+    /// Joining of received segments (GRO).
+    GenericReceive = 0x2c,
+}
+
+impl Offload {
+    /// All, in the order to switch them on; checksums go last when switching off, as TSO needs them.
+    pub const ALL: [Offload; 5] = [
+        Offload::RxChecksum,
+        Offload::TxChecksum,
+        Offload::TcpSegmentation,
+        Offload::GenericSegmentation,
+        Offload::GenericReceive,
+    ];
+
+    /// For messages: "tcp segmentation".
+    pub fn name(self) -> &'static str {
+        match self {
+            Offload::RxChecksum => "rx checksum",
+            Offload::TxChecksum => "tx checksum",
+            Offload::TcpSegmentation => "tcp segmentation",
+            Offload::GenericSegmentation => "generic segmentation",
+            Offload::GenericReceive => "generic receive",
+        }
+    }
+}
+
+/// Receive-side scaling as the interface does it now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rss {
+    /// The redirection table: queue numbers.
+    pub table: Vec<u32>,
+    /// The Toeplitz key; devices may have a longer one, of which TCP/IP uses only this.
+    pub key: [u8; 40],
+}
+
+impl Interface {
+    /// The interface of this name, which may not exist yet.
+    pub fn new(name: &str) -> io::Result<Interface> {
+        Ok(Interface::on(socket::open(libc::AF_INET, libc::SOCK_DGRAM)?, name))
+    }
+
+    /// The interface of this name in the network namespace of a socket.
+    pub fn on(socket: OwnedFd, name: &str) -> Interface {
+        Interface { name: name.to_owned(), socket }
+    }
+
+    /// Its number; `ENODEV` when there is none of this name.
+    pub fn index(&self) -> io::Result<u32> {
+        let mut request = self.request();
+        self.ioctl(libc::SIOCGIFINDEX, &mut request)?;
+        // SAFETY: SIOCGIFINDEX answers in this field; any bytes are an integer.
+        Ok(unsafe { request.ifr_ifru.ifru_ifindex } as u32)
+    }
+
+    /// Its Ethernet address.
+    pub fn mac(&self) -> io::Result<[u8; 6]> {
+        let mut request = self.request();
+        self.ioctl(libc::SIOCGIFHWADDR, &mut request)?;
+        // SAFETY: SIOCGIFHWADDR answers in this field; any bytes are a socket address.
+        let address = unsafe { request.ifr_ifru.ifru_hwaddr };
+        Ok(std::array::from_fn(|i| address.sa_data[i] as u8))
+    }
+
+    /// Largest IP packet, bytes.
+    pub fn mtu(&self) -> io::Result<usize> {
+        let mut request = self.request();
+        self.ioctl(libc::SIOCGIFMTU, &mut request)?;
+        // SAFETY: SIOCGIFMTU answers in this field; any bytes are an integer.
+        Ok(unsafe { request.ifr_ifru.ifru_mtu } as usize)
+    }
+
+    /// Whether it was switched on.
+    pub fn is_up(&self) -> io::Result<bool> {
+        Ok(self.flags()? & libc::IFF_UP as i16 != 0)
+    }
+
+    /// Switches it on or off.
+    pub fn set_up(&self, up: bool) -> io::Result<()> {
+        let flags = self.flags()?;
+        let mut request = self.request();
+        let bit = libc::IFF_UP as i16;
+        request.ifr_ifru.ifru_flags = if up { flags | bit } else { flags & !bit };
+        self.ioctl(libc::SIOCSIFFLAGS, &mut request)
+    }
+
+    /// Its speed, bits a second, if it tells.
+    pub fn speed_bits_per_s(&self) -> Option<u64> {
+        // `struct ethtool_cmd`: the speed in Mbit/s stands in two halves.
+        let mut settings = [0u32; 11];
+        settings[0] = ETHTOOL_GSET;
+        self.ethtool(&mut settings).ok()?;
+        let mbit = settings[3] & 0xffff | settings[7] << 16;
+        // SPEED_UNKNOWN is -1, in the lower half alone with old drivers.
+        let known = !matches!(mbit, 0 | 0xffff | u32::MAX);
+        known.then_some(u64::from(mbit) * 1_000_000)
+    }
+
+    /// The driver's name.
+    pub fn driver(&self) -> io::Result<String> {
+        let mut info = [0u32; 49];
+        info[0] = ETHTOOL_GDRVINFO;
+        self.ethtool(&mut info)?;
+        let bytes = info[1..9].iter().flat_map(|word| word.to_ne_bytes());
+        Ok(bytes.take_while(|b| *b != 0).map(char::from).collect())
+    }
+
+    /// Queues in use, those of both directions included; one of each when the driver does not tell.
+    pub fn queues(&self) -> Queues {
+        match self.channels() {
+            Ok(Channels { rx, tx, combined, .. }) => {
+                Queues { rx: (rx + combined) as usize, tx: (tx + combined) as usize }
+            }
+            Err(_) => Queues { rx: 1, tx: 1 },
+        }
+    }
+
+    /// Queues in use and the most it can have.
+    pub fn channels(&self) -> io::Result<Channels> {
+        let mut words = [ETHTOOL_GCHANNELS, 0, 0, 0, 0, 0, 0, 0, 0];
+        self.ethtool(&mut words)?;
+        let [_, max_rx, max_tx, max_other, max_combined, rx, tx, other, combined] = words;
+        Ok(Channels { max_rx, max_tx, max_other, max_combined, rx, tx, other, combined })
+    }
+
+    /// Sets the receive and transmit queues in use (of a device without combined ones, as veth).
+    pub fn set_channels(&self, rx: u32, tx: u32) -> io::Result<()> {
+        let Channels { max_rx, max_tx, max_other, max_combined, other, combined, .. } =
+            self.channels()?;
+        let wanted = [max_rx, max_tx, max_other, max_combined, rx, tx, other, combined];
+        let mut words = [ETHTOOL_SCHANNELS, 0, 0, 0, 0, 0, 0, 0, 0];
+        words[1..].copy_from_slice(&wanted);
+        self.ethtool(&mut words)
+    }
+
+    /// Switches one offload on or off.
+    pub fn set_offload(&self, offload: Offload, on: bool) -> io::Result<()> {
+        self.ethtool(&mut [offload as u32, u32::from(on)])
+    }
+
+    /// Whether it hands on packets whose checksum is not finished.
+    pub fn leaves_checksums(&self) -> io::Result<bool> {
+        let mut value = [ETHTOOL_GTXCSUM, 0];
+        self.ethtool(&mut value)?;
+        Ok(value[1] != 0)
+    }
+
+    /// Its receive-side scaling; `None` when it has none, or not by Toeplitz.
+    pub fn rss(&self) -> Option<Rss> {
+        let mut head = [ETHTOOL_GRSSH, 0, 0, 0, 0, 0];
+        self.ethtool(&mut head).ok()?;
+        let (entries, key_bytes) = (head[2] as usize, head[3] as usize);
+        if entries == 0 || key_bytes < 40 {
+            return None;
+        }
+        let mut whole = vec![0u32; RXFH_WORDS + entries + key_bytes.div_ceil(4)];
+        whole[..RXFH_WORDS].copy_from_slice(&head);
+        self.ethtool(&mut whole).ok()?;
+        if whole[4].to_ne_bytes()[0] != HASH_TOEPLITZ {
+            return None;
+        }
+        let (table, key_words) = whole[RXFH_WORDS..].split_at(entries);
+        let mut key = [0; 40];
+        for (to, from) in key.chunks_exact_mut(4).zip(key_words) {
+            to.copy_from_slice(&from.to_ne_bytes());
+        }
+        Some(Rss { table: table.to_vec(), key })
+    }
+
+    /// Replaces the redirection table, of the same length, and nothing else.
+    pub fn set_rss_table(&self, table: &[u32]) -> io::Result<()> {
+        let mut head = [ETHTOOL_GRSSH, 0, 0, 0, 0, 0];
+        self.ethtool(&mut head)?;
+        let mut whole = vec![ETHTOOL_SRSSH, 0, table.len() as u32, 0, 0, 0];
+        // Hash function 0 means unchanged; the input transformation has no such value: repeat it.
+        let [_, transformation, ..] = head[4].to_ne_bytes();
+        whole[4] = u32::from_ne_bytes([0, transformation, 0, 0]);
+        whole.extend_from_slice(table);
+        self.ethtool(&mut whole)
+    }
+
+    /// Whether it steers packets by rules.
+    pub fn has_flow_rules(&self) -> bool {
+        self.count_flow_rules().is_ok()
+    }
+
+    /// How many rules there are, and whether the card chooses where one goes.
+    fn count_flow_rules(&self) -> io::Result<(usize, bool)> {
+        let mut request = [0u32; RXNFC_WORDS];
+        request[0] = ETHTOOL_GRXCLSRLCNT;
+        self.ethtool(&mut request)?;
+        let chooses = request[RXNFC_DATA] & RX_CLS_LOC_SPECIAL != 0;
+        Ok((request[RXNFC_COUNT] as usize, chooses))
+    }
+
+    /// Adds a flow rule, and returns its place.
+    pub fn insert_flow_rule(&self, rule: &[u8; RULE_BYTES]) -> io::Result<u32> {
+        let (count, chooses) = self.count_flow_rules()?;
+        let place = if chooses { LOCATION_ANY } else { self.free_place(count)? };
+        let mut request = [0u32; RXNFC_WORDS];
+        request[0] = ETHTOOL_SRXCLSRLINS;
+        let words = rule.as_chunks::<4>().0.iter().map(|bytes| u32::from_ne_bytes(*bytes));
+        request[RXNFC_RULE..].iter_mut().zip(words).for_each(|(to, word)| *to = word);
+        request[RXNFC_LOCATION] = place;
+        self.ethtool(&mut request)?;
+        Ok(request[RXNFC_LOCATION])
+    }
+
+    /// The last place that no rule has: those before it are asked first, and somebody else's.
+    fn free_place(&self, count: usize) -> io::Result<u32> {
+        let mut request = vec![0u32; RXNFC_WORDS + count];
+        (request[0], request[RXNFC_COUNT]) = (ETHTOOL_GRXCLSRLALL, count as u32);
+        self.ethtool(&mut request)?;
+        let used = &request[RXNFC_PLACES..RXNFC_PLACES + count];
+        let free = (0..request[RXNFC_DATA]).rev().find(|place| !used.contains(place));
+        free.ok_or_else(|| io::Error::from_raw_os_error(libc::ENOSPC))
+    }
+
+    /// Takes the flow rule at a place away.
+    pub fn delete_flow_rule(&self, place: u32) -> io::Result<()> {
+        let mut request = [0u32; RXNFC_WORDS];
+        (request[0], request[RXNFC_LOCATION]) = (ETHTOOL_SRXCLSRLDEL, place);
+        self.ethtool(&mut request)
+    }
+
+    fn flags(&self) -> io::Result<i16> {
+        let mut request = self.request();
+        self.ioctl(libc::SIOCGIFFLAGS, &mut request)?;
+        // SAFETY: SIOCGIFFLAGS answers in this field; any bytes are an integer.
+        Ok(unsafe { request.ifr_ifru.ifru_flags })
+    }
+
+    fn request(&self) -> libc::ifreq {
+        request(&self.name)
+    }
+
+    fn ethtool(&self, data: &mut [u32]) -> io::Result<()> {
+        let mut request = self.request();
+        request.ifr_ifru.ifru_data = data.as_mut_ptr().cast();
+        self.ioctl(SIOCETHTOOL, &mut request)
+    }
+
+    fn ioctl(&self, number: libc::c_ulong, request: &mut libc::ifreq) -> io::Result<()> {
+        // SAFETY: all requests used here take an `ifreq`; what ETHTOOL's points to is as long as
+        // its first words say.
+        check(unsafe { libc::ioctl(self.socket.as_raw_fd(), number as _, &raw mut *request) })
+            .map(drop)
+    }
+}
+
+/// An `ifreq` of this name, cut to the length that fits.
+pub(crate) fn request(name: &str) -> libc::ifreq {
+    // SAFETY: all-zero bytes are a valid `ifreq`.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    let room = request.ifr_name.len() - 1;
+    for (to, from) in request.ifr_name.iter_mut().zip(name.bytes().take(room)) {
+        *to = from as libc::c_char;
+    }
+    request
+}

@@ -1,0 +1,32 @@
+//! System calls of Linux in safe words: owned descriptors, checked results, no pointers.
+//!
+//! This crate is the first of the house and uses `libc` only, so that the data path and the programs
+//! may use it too. A module stands for a part of the kernel's interface; what a call does is in the
+//! manual page that its documentation names.
+pub mod bpf;
+pub mod command;
+pub mod cpu;
+mod error;
+pub mod event;
+pub mod fd;
+mod holder;
+pub mod interface;
+pub mod limits;
+mod mapping;
+pub mod network_namespace;
+pub mod poll;
+pub mod socket;
+pub mod tun;
+pub mod user_namespace;
+
+pub use error::Error;
+pub use holder::Holder;
+pub use interface::Interface;
+pub use mapping::Mapping;
+
+use std::io;
+
+/// The result of a system call: -1 becomes the error that `errno` names.
+pub fn check<T: Copy + PartialEq + From<i8>>(ret: T) -> io::Result<T> {
+    if ret == T::from(-1) { Err(io::Error::last_os_error()) } else { Ok(ret) }
+}

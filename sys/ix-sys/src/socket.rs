@@ -1,0 +1,330 @@
+//! Sockets: opening them, their options, and messages with descriptors.
+use crate::{check, fd};
+use std::io;
+use std::mem::{offset_of, zeroed};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+
+/// A value that any bytes make, without padding: what options of sockets are.
+///
+/// # Safety
+/// Every bit pattern is a value, and no byte of one is padding.
+pub unsafe trait Plain: Copy {}
+
+// SAFETY: integers.
+unsafe impl Plain for i32 {}
+// SAFETY: integers.
+unsafe impl Plain for u32 {}
+// SAFETY: integers.
+unsafe impl Plain for u64 {}
+// SAFETY: integers of 64 bits only.
+unsafe impl Plain for libc::xdp_mmap_offsets {}
+// SAFETY: integers of 64 bits only.
+unsafe impl Plain for libc::xdp_statistics {}
+// SAFETY: one integer.
+unsafe impl Plain for libc::xdp_options {}
+
+/// Opens a socket, close-on-exec (socket(2)).
+pub fn open(family: i32, kind: i32) -> io::Result<OwnedFd> {
+    // SAFETY: no memory involved.
+    let new = check(unsafe { libc::socket(family, kind | libc::SOCK_CLOEXEC, 0) })?;
+    // SAFETY: a new descriptor that no other value owns.
+    Ok(unsafe { fd::own(new) })
+}
+
+/// Sets a socket option to a plain value.
+pub fn set_option<T: Plain>(
+    fd: BorrowedFd<'_>,
+    level: i32,
+    option: i32,
+    value: T,
+) -> io::Result<()> {
+    let len = size_of::<T>() as libc::socklen_t;
+    // SAFETY: `value` is `len` readable bytes for the length of the call.
+    let ret =
+        unsafe { libc::setsockopt(fd.as_raw_fd(), level, option, (&raw const value).cast(), len) };
+    check(ret).map(drop)
+}
+
+/// Reads a socket option into a plain value; a shorter one of the kernel's leaves the rest zero.
+pub fn get_option<T: Plain>(fd: BorrowedFd<'_>, level: i32, option: i32) -> io::Result<T> {
+    // SAFETY: any bytes make a `T`.
+    let mut value: T = unsafe { zeroed() };
+    let mut len = size_of::<T>() as libc::socklen_t;
+    // SAFETY: `value` is `len` writable bytes, and any bytes make a `T`.
+    let ret = unsafe {
+        libc::getsockopt(fd.as_raw_fd(), level, option, (&raw mut value).cast(), &raw mut len)
+    };
+    check(ret).map(|_| value)
+}
+
+/// The two ends of a connection between processes, close-on-exec (socketpair(2)); `kind` as
+/// `SOCK_SEQPACKET`.
+pub fn pair(kind: i32) -> io::Result<(OwnedFd, OwnedFd)> {
+    let mut fds = [0; 2];
+    let kind = kind | libc::SOCK_CLOEXEC;
+    // SAFETY: fills the array.
+    check(unsafe { libc::socketpair(libc::AF_UNIX, kind, 0, fds.as_mut_ptr()) })?;
+    // SAFETY: two new descriptors that no other value owns.
+    let [one, other] = fds.map(|new| unsafe { fd::own(new) });
+    Ok((one, other))
+}
+
+/// A Unix socket of `kind` that listens at `path`; `@NAME` is one without a file. An existing file is
+/// an error ([`io::ErrorKind::AddrInUse`]).
+pub fn listen_unix(kind: i32, path: &str) -> io::Result<OwnedFd> {
+    let fd = open(libc::AF_UNIX, kind)?;
+    let (address, len) = unix_address(path)?;
+    // SAFETY: `address` is `len` readable bytes for the length of the call.
+    check(unsafe { libc::bind(fd.as_raw_fd(), (&raw const address).cast(), len) })?;
+    // SAFETY: no memory is passed.
+    check(unsafe { libc::listen(fd.as_raw_fd(), 16) })?;
+    Ok(fd)
+}
+
+/// A Unix socket of `kind` that is connected to the one that listens at `path`.
+pub fn connect_unix(kind: i32, path: &str) -> io::Result<OwnedFd> {
+    let fd = open(libc::AF_UNIX, kind)?;
+    let (address, len) = unix_address(path)?;
+    // SAFETY: `address` is `len` readable bytes for the length of the call.
+    check(unsafe { libc::connect(fd.as_raw_fd(), (&raw const address).cast(), len) })?;
+    Ok(fd)
+}
+
+/// The next connection of a listener, close-on-exec and never blocking.
+pub fn accept(listener: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    let flags = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+    let none = (std::ptr::null_mut(), std::ptr::null_mut());
+    // SAFETY: no address is asked for.
+    let new = check(unsafe { libc::accept4(listener.as_raw_fd(), none.0, none.1, flags) })?;
+    // SAFETY: a new descriptor that no other value owns.
+    Ok(unsafe { fd::own(new) })
+}
+
+/// The address of a path; `@NAME` is an abstract one.
+fn unix_address(path: &str) -> io::Result<(libc::sockaddr_un, libc::socklen_t)> {
+    // SAFETY: all-zero bytes are a valid address.
+    let mut address: libc::sockaddr_un = unsafe { zeroed() };
+    address.sun_family = libc::AF_UNIX as libc::sa_family_t;
+    if path.is_empty() || path.len() >= address.sun_path.len() {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    for (to, from) in address.sun_path.iter_mut().zip(path.bytes()) {
+        *to = from as libc::c_char;
+    }
+    let mut len = offset_of!(libc::sockaddr_un, sun_path) + path.len();
+    if path.starts_with('@') {
+        address.sun_path[0] = 0;
+    } else {
+        len += 1; // the terminating zero
+    }
+    Ok((address, len as libc::socklen_t))
+}
+
+/// Descriptors in one message at most (the kernel's SCM_MAX_FD).
+pub const MESSAGE_FDS_MAX: usize = 253;
+
+/// Room for the descriptors of a message, aligned for its header.
+#[repr(C, align(8))]
+struct Control([u8; 1040]);
+
+const _: () = assert!(
+    size_of::<Control>() >= size_of::<libc::cmsghdr>() + MESSAGE_FDS_MAX * size_of::<RawFd>()
+);
+
+/// Sends a message with copies of descriptors, without a SIGPIPE; `flags` as `MSG_DONTWAIT`.
+/// A signal does not end it (sendmsg(2)).
+pub fn send_with_fds(
+    to: BorrowedFd<'_>,
+    bytes: &[u8],
+    fds: &[BorrowedFd<'_>],
+    flags: i32,
+) -> io::Result<usize> {
+    if fds.len() > MESSAGE_FDS_MAX {
+        return Err(io::Error::from_raw_os_error(libc::EMSGSIZE));
+    }
+    let mut control = Control([0; _]);
+    let mut part = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
+    // SAFETY: all-zero bytes are a valid message header.
+    let mut header: libc::msghdr = unsafe { zeroed() };
+    (header.msg_iov, header.msg_iovlen) = (&raw mut part, 1);
+    if !fds.is_empty() {
+        let fds_bytes = size_of_val(fds) as u32;
+        const { assert!(size_of::<BorrowedFd<'_>>() == size_of::<RawFd>()) };
+        header.msg_control = (&raw mut control).cast();
+        // SAFETY: computes sizes only.
+        let (space, len) = unsafe { (libc::CMSG_SPACE(fds_bytes), libc::CMSG_LEN(fds_bytes)) };
+        header.msg_controllen = space as usize;
+        // SAFETY: the control buffer is aligned, zeroed, and has room for one header and the numbers.
+        unsafe {
+            let first = libc::CMSG_FIRSTHDR(&raw const header);
+            (*first).cmsg_level = libc::SOL_SOCKET;
+            (*first).cmsg_type = libc::SCM_RIGHTS;
+            (*first).cmsg_len = len as usize;
+            let data = libc::CMSG_DATA(first).cast::<RawFd>();
+            for (i, fd) in fds.iter().enumerate() {
+                data.add(i).write_unaligned(fd.as_raw_fd());
+            }
+        }
+    }
+    let flags = flags | libc::MSG_NOSIGNAL;
+    retry(|| {
+        // SAFETY: the header points to buffers that live across the call.
+        check(unsafe { libc::sendmsg(to.as_raw_fd(), &raw const header, flags) })
+    })
+    .map(|n| n as usize)
+}
+
+/// A message that came in.
+#[derive(Debug)]
+pub struct Message {
+    /// Bytes of it in the buffer.
+    pub bytes: usize,
+    /// The descriptors that came with it, close-on-exec.
+    pub fds: Vec<OwnedFd>,
+    /// It was longer than the buffer, or had more descriptors than [`MESSAGE_FDS_MAX`].
+    pub is_cut: bool,
+}
+
+/// Takes the next message with its descriptors; `flags` as `MSG_DONTWAIT`. A signal does not end it
+/// (recvmsg(2)).
+pub fn receive_with_fds(
+    from: BorrowedFd<'_>,
+    buffer: &mut [u8],
+    flags: i32,
+) -> io::Result<Message> {
+    let mut control = Control([0; _]);
+    let mut part = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
+    // SAFETY: all-zero bytes are a valid message header.
+    let mut header: libc::msghdr = unsafe { zeroed() };
+    (header.msg_iov, header.msg_iovlen) = (&raw mut part, 1);
+    header.msg_control = (&raw mut control).cast();
+    header.msg_controllen = size_of_val(&control);
+    let flags = flags | libc::MSG_CMSG_CLOEXEC;
+    let bytes = retry(|| {
+        // SAFETY: the header points to buffers that live across the call.
+        check(unsafe { libc::recvmsg(from.as_raw_fd(), &raw mut header, flags) })
+    })? as usize;
+    // SAFETY: the kernel filled the header and the control buffer just now.
+    let fds = unsafe { descriptors(&header) };
+    let is_cut = header.msg_flags & (libc::MSG_TRUNC | libc::MSG_CTRUNC) != 0;
+    Ok(Message { bytes, fds, is_cut })
+}
+
+/// The descriptors in a received control buffer.
+///
+/// # Safety
+/// `header` was filled by `recvmsg`, and no value owns its descriptors yet.
+unsafe fn descriptors(header: &libc::msghdr) -> Vec<OwnedFd> {
+    let mut fds = Vec::new();
+    // SAFETY: the caller's promise; the macros walk within `msg_controllen`.
+    unsafe {
+        let mut entry = libc::CMSG_FIRSTHDR(header);
+        while let Some(cmsg) = entry.as_ref() {
+            if (cmsg.cmsg_level, cmsg.cmsg_type) == (libc::SOL_SOCKET, libc::SCM_RIGHTS) {
+                let bytes = cmsg.cmsg_len.saturating_sub(libc::CMSG_LEN(0) as usize);
+                let data = libc::CMSG_DATA(entry).cast::<RawFd>();
+                for i in 0..bytes / size_of::<RawFd>() {
+                    fds.push(fd::own(data.add(i).read_unaligned()));
+                }
+            }
+            entry = libc::CMSG_NXTHDR(header, entry);
+        }
+    }
+    fds
+}
+
+/// Sends bytes without descriptors and without a SIGPIPE (send(2)).
+pub fn send(to: BorrowedFd<'_>, bytes: &[u8], flags: i32) -> io::Result<usize> {
+    let flags = flags | libc::MSG_NOSIGNAL;
+    // SAFETY: `bytes` is readable for the length of the call.
+    let n =
+        check(unsafe { libc::send(to.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), flags) })?;
+    Ok(n as usize)
+}
+
+/// Takes the next bytes, and returns how many (recv(2)).
+pub fn receive(from: BorrowedFd<'_>, to: &mut [u8], flags: i32) -> io::Result<usize> {
+    // SAFETY: `to` is writable for the length of the call.
+    let n =
+        check(unsafe { libc::recv(from.as_raw_fd(), to.as_mut_ptr().cast(), to.len(), flags) })?;
+    Ok(n as usize)
+}
+
+/// A routing socket of the calling thread's network namespace that hears these groups (`RTMGRP_…`);
+/// its errors come with the kernel's explanation (netlink(7)).
+pub fn open_routing(groups: u32) -> io::Result<OwnedFd> {
+    const NETLINK_CAP_ACK: i32 = 10;
+    const NETLINK_EXT_ACK: i32 = 11;
+    // The default protocol of AF_NETLINK is NETLINK_ROUTE.
+    const { assert!(libc::NETLINK_ROUTE == 0) };
+    let fd = open(libc::AF_NETLINK, libc::SOCK_RAW)?;
+    // SAFETY: all-zero bytes are a valid address.
+    let mut address: libc::sockaddr_nl = unsafe { zeroed() };
+    address.nl_family = libc::AF_NETLINK as libc::sa_family_t;
+    address.nl_groups = groups;
+    bind(fd.as_fd(), &address)?;
+    for option in [NETLINK_EXT_ACK, NETLINK_CAP_ACK] {
+        // A kernel without it gives no explanations, and that is all.
+        let _ = set_option(fd.as_fd(), libc::SOL_NETLINK, option, 1i32);
+    }
+    Ok(fd)
+}
+
+/// A packet socket of an interface by its number: all frames that come in, and what is sent goes out as
+/// it is (packet(7)).
+pub fn open_packets(ifindex: u32) -> io::Result<OwnedFd> {
+    // A socket that is not bound yet hears nothing.
+    let fd = open(libc::AF_PACKET, libc::SOCK_RAW)?;
+    // SAFETY: all-zero bytes are a valid address.
+    let mut address: libc::sockaddr_ll = unsafe { zeroed() };
+    address.sll_family = libc::AF_PACKET as libc::sa_family_t;
+    address.sll_protocol = (libc::ETH_P_ALL as u16).to_be();
+    address.sll_ifindex = ifindex as i32;
+    bind(fd.as_fd(), &address)?;
+    Ok(fd)
+}
+
+/// Binds to an address, which is a `sockaddr_…` (bind(2)).
+fn bind<T>(fd: BorrowedFd<'_>, address: &T) -> io::Result<()> {
+    let (address, len) = ((&raw const *address).cast(), size_of::<T>() as libc::socklen_t);
+    // SAFETY: `address` is `len` readable bytes for the length of the call.
+    check(unsafe { libc::bind(fd.as_raw_fd(), address, len) }).map(drop)
+}
+
+/// Repeats a call that a signal interrupted.
+fn retry<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    loop {
+        match call() {
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            result => return result,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_and_descriptors_arrive_whole() {
+        let (kind, path) = (libc::SOCK_SEQPACKET, format!("@ix-sys-test-{}", std::process::id()));
+        assert!(connect_unix(kind, &path).is_err());
+        let listener = listen_unix(kind, &path).unwrap();
+        assert_eq!(listen_unix(kind, &path).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+        let client = connect_unix(kind, &path).unwrap();
+        let server = accept(listener.as_fd()).unwrap();
+        let mut buffer = [0; 8];
+        let none = receive_with_fds(server.as_fd(), &mut buffer, libc::MSG_DONTWAIT);
+        assert_eq!(none.unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        let many = [listener.as_fd(); MESSAGE_FDS_MAX];
+        send_with_fds(client.as_fd(), b"many", &many, 0).unwrap();
+        send_with_fds(client.as_fd(), b"much too long", &[], 0).unwrap();
+        let message = receive_with_fds(server.as_fd(), &mut buffer, 0).unwrap();
+        assert_eq!((&buffer[..message.bytes], message.fds.len()), (&b"many"[..], MESSAGE_FDS_MAX));
+        assert!(!message.is_cut);
+        assert!(receive_with_fds(server.as_fd(), &mut buffer, 0).unwrap().is_cut);
+        drop(client);
+        assert_eq!(receive(server.as_fd(), &mut buffer, 0).unwrap(), 0);
+        assert!(unix_address("").is_err() && unix_address(&"x".repeat(200)).is_err());
+    }
+}

@@ -1,0 +1,73 @@
+//! Ethernet interfaces whose other end is a program: `/dev/net/tun` (linux/if_tun.h).
+use crate::check;
+use crate::interface::request;
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::unix::fs::OpenOptionsExt;
+
+/// The device that becomes a queue of an interface.
+pub const CLONE_DEVICE: &str = "/dev/net/tun";
+
+/// Opens [`CLONE_DEVICE`] without waiting reads; no queue of any interface yet.
+pub fn open() -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).custom_flags(libc::O_NONBLOCK).open(CLONE_DEVICE)
+}
+
+/// Makes an open device a queue of the Ethernet interface of this name, and makes that if there is
+/// none. With `header` each frame has a `virtio_net_hdr` in front. The interface goes with its last
+/// queue.
+pub fn attach(file: &File, name: &str, header: bool) -> io::Result<()> {
+    let mut request = request(name);
+    let mut flags = libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_MULTI_QUEUE;
+    if header {
+        flags |= libc::IFF_VNET_HDR;
+    }
+    request.ifr_ifru.ifru_flags = flags as i16;
+    // SAFETY: TUNSETIFF reads and writes an `ifreq`.
+    let ret = unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETIFF as _, &raw mut request) };
+    check(ret).map(drop)
+}
+
+/// The interface stays when its last queue is gone.
+pub fn keep(queue: &File) -> io::Result<()> {
+    // SAFETY: TUNSETPERSIST takes a number.
+    check(unsafe { libc::ioctl(queue.as_raw_fd(), libc::TUNSETPERSIST as _, 1) }).map(drop)
+}
+
+/// Whether the driver knows `virtio_net_hdr`; `file` need be no queue yet.
+pub fn knows_header(file: &File) -> bool {
+    let mut features: libc::c_uint = 0;
+    // SAFETY: TUNGETFEATURES writes one integer.
+    let ret =
+        unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNGETFEATURES as _, &raw mut features) };
+    check(ret).is_ok() && features & libc::IFF_VNET_HDR as libc::c_uint != 0
+}
+
+/// Whether frames of this queue have a `virtio_net_hdr` in front.
+pub fn uses_header(queue: BorrowedFd<'_>) -> bool {
+    let mut request = request("");
+    // SAFETY: TUNGETIFF writes an `ifreq`.
+    let ret = unsafe { libc::ioctl(queue.as_raw_fd(), libc::TUNGETIFF as _, &raw mut request) };
+    // SAFETY: TUNGETIFF writes this field; any bytes are an integer.
+    let flags = unsafe { request.ifr_ifru.ifru_flags };
+    check(ret).is_ok() && i32::from(flags) & libc::IFF_VNET_HDR != 0
+}
+
+/// What Linux may leave undone in the frames that it hands over: bits of `TUN_F_…`.
+pub fn set_offloads(queue: BorrowedFd<'_>, offloads: u32) -> io::Result<()> {
+    let flags = libc::c_ulong::from(offloads);
+    // SAFETY: TUNSETOFFLOAD takes a number.
+    check(unsafe { libc::ioctl(queue.as_raw_fd(), libc::TUNSETOFFLOAD as _, flags) }).map(drop)
+}
+
+/// This program chooses the queue of each packet that Linux sends. The interface keeps it.
+pub fn set_steering(queue: &File, program: BorrowedFd<'_>) -> io::Result<()> {
+    let program = program.as_raw_fd();
+    // SAFETY: TUNSETSTEERINGEBPF reads one descriptor number.
+    let ret = unsafe {
+        libc::ioctl(queue.as_raw_fd(), libc::TUNSETSTEERINGEBPF as _, &raw const program)
+    };
+    check(ret).map(drop)
+}
