@@ -9,7 +9,7 @@ pub type Row = (&'static str, &'static str, &'static str);
 pub const TABLE: &[Row] = &[
     (
         "socket",
-        "`bind`, `connect` or the first datagram decide whose it is; there is a real Linux socket once Linux is asked",
+        "`bind`, `connect` or the first datagram decide whether the socket is IX's or Linux's; a real Linux socket exists once the program asks Linux for something",
         "corners numbers",
     ),
     (
@@ -30,30 +30,30 @@ pub const TABLE: &[Row] = &[
     ("connect (AF_UNSPEC)", "UDP: no peer any more. TCP: EOPNOTSUPP", "corners datagrams"),
     (
         "read, readv, recv, recvfrom, recvmsg, recvmmsg",
-        "IX; MSG_PEEK, MSG_WAITALL, MSG_DONTWAIT, MSG_TRUNC; urgent data comes in line, as with SO_OOBINLINE. A pointer that can be none is EFAULT, here and elsewhere; one to memory that is not mapped is a fault",
+        "IX; MSG_PEEK, MSG_WAITALL, MSG_DONTWAIT, MSG_TRUNC; urgent data comes in line, as with SO_OOBINLINE. An impossible pointer returns EFAULT, here and elsewhere; a pointer to unmapped memory is a fault",
         "corners reading, urgent, datagrams, faults",
     ),
     (
         "recvmsg with control messages",
-        "IP_PKTINFO and IPV6_RECVPKTINFO with the number of the Linux interface that the device is in the program's network namespace (of a memif, which is none: 0); MSG_ERRQUEUE with what ICMP says, who says so, and the datagram's bytes that it quotes (64 messages a socket; of a connection only what ended the attempt, without bytes). Others do not come, said once in the log",
+        "IP_PKTINFO and IPV6_RECVPKTINFO with the number of the device's Linux interface in the program's network namespace (0 for a memif, which has none); MSG_ERRQUEUE with the ICMP error, its sender, and the bytes of the datagram that it quotes (64 messages a socket; of a connection only what ended the attempt, without bytes). Other control messages are not delivered; the log says so once",
         "corners packet_info, refused, complaints",
     ),
     (
         "sendmsg with control messages",
-        "IP_TTL, IP_TOS, IP_PKTINFO with the address and the interface that the way to the peer begins at, else ENETUNREACH (ENODEV: there is no such interface). Others: EINVAL",
+        "IP_TTL, IP_TOS, IP_PKTINFO with the address and the interface of the route to the peer, otherwise ENETUNREACH (ENODEV: no such interface). Others: EINVAL",
         "corners marks, packet_info",
     ),
     (
         "write, writev, send, sendto, sendmsg, sendmmsg",
-        "IX; copied into transmit memory, sent with the next cycle; SIGPIPE as on Linux; MSG_ZEROCOPY copies; MSG_OOB sends in line; MSG_FASTOPEN: EOPNOTSUPP. Datagrams that are longer than a packet go in fragments, as IP_MTU_DISCOVER wants; those that come are put together up to what a packet buffer holds, 1968 bytes",
+        "IX; copied into transmit memory, sent with the next cycle; SIGPIPE as on Linux; MSG_ZEROCOPY copies; MSG_OOB sends in line; MSG_FASTOPEN: EOPNOTSUPP. Datagrams longer than a packet are sent in fragments, as IP_MTU_DISCOVER wants; received fragments are reassembled up to one packet buffer, 1968 bytes",
         "corners writing, urgent, broken_pipe, datagrams, long_datagrams",
     ),
     ("sendfile", "IX: read from the file, copied", "corners writing"),
-    ("splice, tee", "EINVAL, said once in the log: programs copy instead", "none"),
+    ("splice, tee", "EINVAL, and the log says so once: programs copy instead", "none"),
     ("shutdown", "IX", "corners half_close"),
     (
         "close, closefrom, close_range",
-        "IX: a reset if something is unread, else in order in the background; SO_LINGER",
+        "IX: a reset if data is unread, otherwise an orderly close in the background; SO_LINGER",
         "corners half_close",
     ),
     (
@@ -62,23 +62,43 @@ pub const TABLE: &[Row] = &[
         "corners descriptors, numbers",
     ),
     ("fcntl(F_GETFL, F_SETFL), ioctl(FIONBIO)", "O_NONBLOCK on both sides", "corners descriptors"),
-    ("fcntl(F_SETOWN, F_SETSIG), O_ASYNC", "no signals come; said once in the log", "none"),
+    ("fcntl(F_SETOWN, F_SETSIG), O_ASYNC", "no signals are sent; the log says so once", "none"),
     ("ioctl(FIONREAD, TIOCOUTQ, SIOCATMARK)", "IX", "corners reading, writing"),
     (
-        "setsockopt",
-        "SO_REUSEADDR, SO_KEEPALIVE, SO_LINGER, TCP_NODELAY, TCP_CORK, TCP_QUICKACK, TCP_CONGESTION: noted. Others: asked of the Linux socket, which knows what there is. In force on IX: SO_REUSEADDR, SO_REUSEPORT, SO_KEEPALIVE, SO_RCVTIMEO, SO_SNDTIMEO, SO_LINGER, SO_SNDBUF, SO_RCVBUF (TCP: no more than `tcp_rcv_buffers` allow, and from the first window on), SO_RCVLOWAT, IPV6_V6ONLY, TCP_CORK, TCP_KEEPIDLE, TCP_KEEPINTVL, TCP_KEEPCNT, TCP_USER_TIMEOUT (in steps of a tenth of a second), TCP_CONGESTION (cubic, reno, dctcp; others: ENOENT, whatever Linux has; dctcp where the connection uses ECN: it asks for it when it is chosen before `connect`), IP_TTL and IP_TOS (but for its lower two bits; TCP: not of the first segment), IP_PKTINFO, IPV6_RECVPKTINFO, IP_RECVERR, IP_MTU_DISCOVER (UDP; connections always search), TCP_DEFER_ACCEPT, TCP_SYNCNT, TCP_NOTSENT_LOWAT, TCP_WINDOW_CLAMP, TCP_MAXSEG before connecting (of what is sent; what is asked of the peer is the device's), SO_BINDTODEVICE (a device of IX: the socket is IX's, and ENETUNREACH what is not reached by it; another: Linux's). TCP_NODELAY is always on. ENOPROTOOPT, said once in the log of each: TCP_LINGER2, TCP_MD5SIG, TCP_AO_*, TCP_REPAIR, TCP_ULP, SO_ATTACH_FILTER, SO_ATTACH_BPF, SO_ZEROCOPY, UDP_SEGMENT, UDP_GRO, IP_LOCAL_PORT_RANGE, IP_ADD_MEMBERSHIP of a UDP socket of IX",
-        "corners options, buffers, numbers, corks, marks, packet_info, refused, user_timeout, congestion, keepalive, defers, attempts, unsent, devices, long_datagrams; dctcp_asks_for_ecn_before_it_connects, options_that_ix_lacks_are_refused_and_named",
+        "setsockopt: stored, without a call to Linux",
+        "SO_REUSEADDR, SO_KEEPALIVE, SO_LINGER, TCP_NODELAY (always on), TCP_CORK, TCP_QUICKACK, TCP_CONGESTION. Other options are also given to the Linux socket, which checks their values",
+        "corners options, numbers",
+    ),
+    (
+        "setsockopt: in force on IX",
+        "SO_REUSEADDR, SO_REUSEPORT, SO_KEEPALIVE, SO_RCVTIMEO, SO_SNDTIMEO, SO_LINGER, SO_SNDBUF, SO_RCVBUF (TCP: at most what `tcp_rcv_buffers` allows, from the first window on), SO_RCVLOWAT, IPV6_V6ONLY, TCP_CORK, TCP_KEEPIDLE, TCP_KEEPINTVL, TCP_KEEPCNT, TCP_USER_TIMEOUT (in steps of a tenth of a second), IP_TTL and IP_TOS (except its lower two bits; TCP: not of the first segment), IP_PKTINFO, IPV6_RECVPKTINFO, IP_RECVERR, IP_MTU_DISCOVER (UDP; connections always search), TCP_DEFER_ACCEPT, TCP_SYNCNT, TCP_NOTSENT_LOWAT, TCP_WINDOW_CLAMP, TCP_MAXSEG before connecting (of sent segments; the peer is told the device's)",
+        "corners options, buffers, corks, marks, packet_info, refused, user_timeout, keepalive, defers, attempts, unsent, long_datagrams",
+    ),
+    (
+        "setsockopt(TCP_CONGESTION)",
+        "cubic, reno, dctcp; others return ENOENT, whatever Linux has. dctcp takes effect where the connection uses ECN: it asks for ECN when it is chosen before `connect`",
+        "corners congestion; dctcp_asks_for_ecn_before_it_connects",
+    ),
+    (
+        "setsockopt(SO_BINDTODEVICE)",
+        "a device of IX: the socket is IX's, and ENETUNREACH for peers that the device does not reach. Another device: the socket is Linux's",
+        "corners devices",
+    ),
+    (
+        "setsockopt: refused",
+        "ENOPROTOOPT, and the log says so once for each: TCP_LINGER2, TCP_MD5SIG, TCP_AO_*, TCP_REPAIR, TCP_ULP, SO_ATTACH_FILTER, SO_ATTACH_BPF, SO_ZEROCOPY, UDP_SEGMENT, UDP_GRO, IP_LOCAL_PORT_RANGE, IP_ADD_MEMBERSHIP of a UDP socket of IX",
+        "options_that_ix_lacks_are_refused_and_named",
     ),
     (
         "getsockopt",
-        "as it was set (TCP_CONGESTION: what `ix run` is told, before); SO_ERROR, SO_ACCEPTCONN, TCP_INFO (Linux's layout), TCP_MAXSEG, IP_MTU (the path's, where a router has said so, else the device's) from IX. SO_ERROR tells of a connection what routers say, as on Linux",
+        "the value that was set (TCP_CONGESTION before that: the one of `ix run`). From IX: SO_ERROR, SO_ACCEPTCONN, TCP_INFO (Linux's layout), TCP_MAXSEG, IP_MTU (the path's where a router has reported it, otherwise the device's). SO_ERROR of a connection includes routers' errors, as on Linux",
         "corners options, datagrams, user_timeout, congestion, keepalive, long_datagrams, complaints_of_connections",
     ),
     ("getsockname, getpeername", "IX", "corners connecting, accepting"),
     ("poll, ppoll, select, pselect", "IX's and Linux's descriptors together", "corners selects"),
     (
         "epoll_create, epoll_create1, epoll_ctl, epoll_wait, epoll_pwait, epoll_pwait2",
-        "IX's by events, Linux's by a real set; level, edge, oneshot; sets in sets. EPOLLEXCLUSIVE wakes all",
+        "IX's descriptors by events, Linux's by a real set; level, edge, oneshot; sets in sets. EPOLLEXCLUSIVE wakes all waiters",
         "corners epolls, nested",
     ),
     (
@@ -88,7 +108,7 @@ pub const TABLE: &[Row] = &[
     ),
     (
         "fork, vfork, daemon",
-        "the dataplane begins in the process that first waits or connects, and after its end in the next; listeners and UDP sockets go to children, connections do not (EBADF, said once in the log). One process at a time serves, the others wait",
+        "the dataplane begins in the process that first waits or connects, and after its end in the next one; children inherit listeners and UDP sockets, but not connections (EBADF, and the log says so once). One process serves at a time, the others wait",
         "a_daemon_serves_on_ix_and_ends_with_ix_run, children_serve_and_after_them_their_parent, connections_stay_with_the_process_that_accepted_them",
     ),
     (
@@ -98,23 +118,23 @@ pub const TABLE: &[Row] = &[
     ),
     (
         "setrlimit, prlimit",
-        "a hard limit of descriptors keeps room for the dataplane's",
+        "a hard limit of descriptors leaves room for the dataplane's",
         "memcached_passes_its_clients_tests",
     ),
     (
         "exit, _exit",
-        "what was sent is delivered first, for two seconds at most",
+        "sent data is delivered first, for at most two seconds",
         "curl_and_ab_run_on_ix",
     ),
     (
         "setuid and its kin",
-        "no thread is inside the dataplane meanwhile",
+        "the call waits until no thread is inside the dataplane",
         "memcached_passes_its_clients_tests",
     ),
     ("sendmsg with SCM_RIGHTS", "passes the unconnected Linux socket under the descriptor", "none"),
     (
         "getifaddrs",
-        "Linux's, and behind them the dataplane's addresses with the interfaces that its devices are (a memif: ix0)",
+        "Linux's, followed by the dataplane's addresses with the interfaces of its devices (a memif: ix0)",
         "corners addresses",
     ),
     (
@@ -124,7 +144,7 @@ pub const TABLE: &[Row] = &[
     ),
     (
         "io_uring, other direct system calls, calls inside the C library (stdio on a socket, getaddrinfo)",
-        "not seen: Linux's",
+        "not intercepted: Linux's",
         "none",
     ),
     ("Unix sockets, raw and packet sockets, IPv6 addresses", "Linux's", "none"),
@@ -135,45 +155,44 @@ pub const TABLE: &[Row] = &[
 const MORE: &str = "
 ## Threads
 
-A program has as many elastic threads as `--cpus` names, behind the wall too, whatever
-threads it has itself. What holds:
+A program has as many elastic threads as `--cpus` names, behind the wall too, whatever threads it has itself.
 
 - Any thread may use any socket: accepted on one, read on another, closed by a third.
-- A thread that waits for sockets of IX has one elastic thread, and runs it while it waits: the one with the fewest
-  threads when it first did. A program with one busy thread for each so never hands anything over.
-- Threads that have the same elastic thread take turns: one runs it, the others sleep and are woken by a write to an
-  eventfd when an event is theirs, microseconds as Linux's own wake-ups. Whoever has just been woken runs it next.
-- A connection stays with the elastic thread that its flow group belongs to, and does not move to the thread that uses
-  it. Where those differ, each has the other come out of its cycle: no wake-up while both are busy.
-- Of several listeners at one port (`SO_REUSEPORT`) those whose thread has the elastic thread of a new connection
-  get it, in turn; so a program with a listener a thread shares nothing. `accept` on one listener from several
-  threads works, and connections then are where they are.
-- The books of all sockets are behind one lock, held for the time of a call.
+- A thread that waits for sockets of IX is assigned one elastic thread and runs it while it waits: the elastic thread
+  with the fewest threads at that time. So a program with one busy thread for each elastic thread never hands over.
+- Threads with the same elastic thread take turns: one runs it, the others sleep. A write to an eventfd wakes them when
+  an event is theirs, which takes microseconds like Linux's own wake-ups. The thread that was woken runs it next.
+- A connection stays with the elastic thread of its flow group, whichever thread uses it. When another elastic thread's
+  thread uses it, each makes the other come out of its cycle; no wake-up is needed while both are busy.
+- Among several listeners at one port (`SO_REUSEPORT`) those whose thread has the elastic thread of a new connection
+  get it, in turn. So a program with one listener for each thread shares nothing. `accept` on one listener from several
+  threads works, and the connections stay with their elastic threads.
+- One lock guards the state of all sockets. It is held for the time of a call, never for a cycle.
 - Flow groups of such a program do not migrate, and its elastic threads cannot be parked.
 
-## What goes on to Linux
+## Which calls go on to Linux
 
 With `IX_POSIX_CALLS=1` in its environment a program says at its end how many calls went on to Linux since its first
-connection and in all, the most frequent by name, and how many the library made for itself to wake and to wait.
-`ix bench memcached` and `ix bench http` print the former by request.
+connection and in total, the most frequent by name, and how many the library made itself to wake and to wait.
+`ix bench memcached` and `ix bench http` print the former for each request.
 
-A connection that is IX's from `socket` or `accept` to `close` needs none: what of Linux's keeps its number stays there
-when it is closed, for the next socket. Numbers are those that Linux would give: before anything else takes a number,
-the lowest of the kept ones go back, and when no socket came or went for a tenth of a second all do. At most 256 are kept,
-and an eighth of `ulimit -n`; what the C library opens within its own functions, and direct system calls, do not see that
-such a number is free. A set of `epoll` that has Linux's descriptors is looked at when a call of the program has gone to
-Linux, or a helper that sleeps in Linux has said that something is ready.
+A connection of IX needs no such call from `socket` or `accept` to `close`: the Linux object under a closed number stays
+there for the next socket. Numbers are those that Linux would give. Before anything else takes a number, the lowest of
+the kept ones are released, and all are when no socket came or went for a tenth of a second. At most 256 are kept, and an
+eighth of `ulimit -n`. Descriptors that the C library opens inside its own functions, and direct system calls, do not see
+that such a number is free. An `epoll` set with Linux's descriptors is checked when a call of the program has gone to
+Linux, or when a helper that sleeps in Linux reports that something is ready.
 ";
 
 /// The page.
 #[cfg(test)]
 fn page() -> String {
     let mut page = String::from(
-        "# Unmodified programs: which call goes where\n\n\
+        "# Socket calls: which goes where\n\n\
          Made from `app/libix-posix/src/table.rs` (`IX_BLESS=1 cargo test -p libix-posix`); do not edit.\n\n\
          `ix run --nic tap:ix0 --addr 10.0.0.2/24 -- memcached -p 11211` gives a dynamically linked program\n\
-         sockets on IX (`--posix auto`, the default). Calls about other descriptors go to Linux as ever.\n\
-         Cases of `corners` run on Linux and on IX, and every answer and errno must be the same.\n\n\
+         sockets on IX (`--posix auto`, the default). Calls for other descriptors go to Linux as ever.\n\
+         Cases of `corners` run on Linux and on IX, and every result and errno must be the same.\n\n\
          | call | on a socket of IX | shown by |\n|---|---|---|\n",
     );
     for (call, goes, test) in TABLE {
