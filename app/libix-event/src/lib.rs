@@ -4,7 +4,7 @@
 //! Descriptors are what the C library's socket calls make of them. Under `ix run` those are
 //! `libix-posix`'s, so that everything a libevent program does with descriptors (its own `socket`
 //! and `accept4`, pipes and eventfds beside connections) works as it did; on plain Linux they are
-//! Linux's. docs/libevent.md says what there is and what is not.
+//! Linux's. docs/guide/libevent.md says what there is and what is not.
 //!
 //! * `core`: events and the loop, in memory that programs own ([`event::event`]).
 //! * `buffer`: evbuffers, as a queue of chunks.

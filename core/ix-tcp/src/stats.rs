@@ -27,6 +27,13 @@ macro_rules! counters {
                     $(TcpCounter::$variant => $name,)+
                 }
             }
+
+            /// One sentence for people: what is counted.
+            pub const fn describe(self) -> &'static str {
+                match self {
+                    $(TcpCounter::$variant => concat!($($doc),+).trim_ascii(),)+
+                }
+            }
         }
     };
 }

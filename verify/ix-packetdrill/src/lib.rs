@@ -9,7 +9,7 @@
 //! packetdrill loads the object and calls [`packetdrill_interface_init`]. From then on every system
 //! call, packet and look at the clock is a call of ours: an elastic thread in virtual time answers
 //! (`ix_scripts::sockets`). Of the interface only the order and types of its functions are known here.
-//! docs/packetdrill.md says how to run suites.
+//! docs/guide/packetdrill.md says how to run suites.
 mod calls;
 mod info;
 mod plug;

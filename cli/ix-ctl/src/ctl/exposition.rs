@@ -276,6 +276,7 @@ mod tests {
     use crate::control::view_tests::sample;
     use ix_dataplane::metrics::{ControlPage, Snapshot};
     use prometheus::Samples;
+    use serde_json::json;
 
     #[test]
     fn the_text_is_what_prometheus_reads() {
@@ -293,6 +294,55 @@ mod tests {
         assert_eq!(get("ix_slo_seconds{policy=\"energy\"}"), 300e-6);
         assert_eq!(get("ix_device_up{device=\"tap:ix0\"}"), 1.0);
         assert_eq!(get("ix_time_seconds_total{thread=\"0\",stage=\"idle\"}"), 20_000.0 / 2500e6);
+    }
+
+    /// The page of the book about metrics: every series with its kind, its labels and its help.
+    fn reference() -> String {
+        let mut value = sample(5_000_000);
+        value["wall"] = json!({ "stands": true, "refused": { "call": 1 } });
+        value["controller"]["power_w"] = json!(5.0);
+        for thread in value["threads"].as_array_mut().expect("threads") {
+            for (key, ..) in COUNTERS.iter().chain(&GAUGES) {
+                thread[key] = json!(1);
+            }
+            thread["hardware"] = json!({ "cycles": 1, "instructions": 1, "cache_misses": 1 });
+            thread["busy_cycle_ticks"] = json!({ "p50": 1, "p99": 1, "p999": 1, "count": 1 });
+        }
+        let text = text(&View::read(&value).expect("a view"));
+        let mut page = String::from(
+            "# Metrics\n\nMade from the code by `IX_BLESS=1 cargo test -p ix-ctl --lib exposition`; do \
+             not edit.\n\n`ix run --metrics ADDRESS:PORT` serves these series in Prometheus' text format \
+             at `/metrics`. Counters\nend in `_total`; units are seconds and bytes. [Drop \
+             reasons](drop-reasons.md) lists the values of `reason` and\n`kind`.\n\n\
+             | series | kind | labels | meaning |\n|---|---|---|---|\n",
+        );
+        let mut lines = text.lines().peekable();
+        while let Some(line) = lines.next() {
+            let Some((name, help)) = line.strip_prefix("# HELP ").and_then(|l| l.split_once(' '))
+            else {
+                continue;
+            };
+            let kind = lines.next().and_then(|l| l.rsplit(' ').next()).unwrap_or_default();
+            let labels = lines.peek().and_then(|l| l.split_once('{')).map_or("", |(_, rest)| rest);
+            let names = labels.split("=\"").filter_map(|part| part.rsplit([',', '"']).next());
+            let names: Vec<String> = names
+                .filter(|name| !name.is_empty() && !name.contains('}'))
+                .map(|name| format!("`{name}`"))
+                .collect();
+            let _ = writeln!(page, "| `{name}` | {kind} | {} | {help} |", names.join(", "));
+        }
+        page
+    }
+
+    #[test]
+    fn the_reference_is_what_is_served() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reference/metrics.md");
+        let page = reference();
+        if std::env::var_os("IX_BLESS").is_some() {
+            std::fs::write(path, &page).expect("the page can be written");
+        }
+        let committed = std::fs::read_to_string(path).unwrap_or_default();
+        assert_eq!(committed, page, "IX_BLESS=1 writes it");
     }
 
     #[test]

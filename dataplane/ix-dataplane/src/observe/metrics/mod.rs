@@ -177,6 +177,11 @@ macro_rules! local_drops {
             pub const fn name(self) -> &'static str {
                 match self { $(LocalDrop::$variant => $name,)* }
             }
+
+            /// One sentence for people: when this happens.
+            pub const fn describe(self) -> &'static str {
+                match self { $(LocalDrop::$variant => concat!($($doc),+).trim_ascii(),)* }
+            }
         }
     };
 }

@@ -1,0 +1,185 @@
+//! Pages of `docs/reference` that are made from the code. `IX_BLESS=1` writes them.
+use crate::rust_items::{Member, kebab, members};
+use crate::tree;
+use ix_dataplane::metrics::LocalDrop;
+use ix_tcp::TcpCounter;
+use ix_wire::DropReason;
+use std::fmt::Write;
+use std::fs;
+
+const MADE: &str = "Made from the code by `IX_BLESS=1 cargo test -p ix-docs`; do not edit.";
+
+/// Compares a page with what it should be, or writes it.
+fn check(path: &str, page: &str) {
+    let place = tree::root().join(path);
+    if std::env::var_os("IX_BLESS").is_some() {
+        fs::write(&place, page).expect("the page can be written");
+    }
+    let committed = fs::read_to_string(&place).unwrap_or_default();
+    assert!(committed == page, "{path} is old: IX_BLESS=1 cargo test -p ix-docs writes it");
+}
+
+/// The one source that contains all of `marks`.
+fn source_with(marks: &[&str]) -> String {
+    let root = tree::root();
+    let files = tree::files(&root).expect("the repository can be read");
+    let sources = files.iter().filter(|path| path.ends_with(".rs") && !path.contains("ix-docs"));
+    let mut texts = sources.filter_map(|path| fs::read_to_string(root.join(path)).ok());
+    let found = texts.find(|text| marks.iter().all(|mark| text.contains(mark)));
+    found.unwrap_or_else(|| panic!("no source has {marks:?}"))
+}
+
+/// Text for a cell of a table.
+fn cell(text: &str) -> String {
+    text.replace('|', "\\|").replace('<', "\\<").replace("[`", "`").replace("`]", "`")
+}
+
+#[test]
+fn drop_reasons_are_listed() {
+    let mut page = format!(
+        "# Drop reasons\n\n{MADE}\n\nEvery packet that goes no further is counted under one reason: by \
+         `ix ctl stats`, in the metric\n`ix_dropped_packets_total{{reason=\"…\"}}`, and in the comments \
+         of `ix pcap`.\n\n## Refused by the parser\n\n`core/ix-wire` parses each packet to a value or to \
+         one of these.\n\n| reason | when |\n|---|---|\n"
+    );
+    for reason in DropReason::ALL {
+        let _ = writeln!(page, "| `{}` | {} |", reason.name(), cell(reason.describe()));
+    }
+    page.push_str(
+        "\n## Dropped by the dataplane\n\nThe packet is well formed, and the dataplane does not use \
+         it.\n\n| reason | when |\n|---|---|\n",
+    );
+    for reason in LocalDrop::ALL {
+        let _ = writeln!(page, "| `{}` | {} |", reason.name(), cell(reason.describe()));
+    }
+    page.push_str(
+        "\n## Incidents of TCP\n\nNot drops: what happened inside TCP, in \
+         `ix_tcp_incidents_total{kind=\"…\"}`.\n\n| kind | what is counted |\n|---|---|\n",
+    );
+    for counter in TcpCounter::ALL {
+        let _ = writeln!(page, "| `{}` | {} |", counter.name(), cell(counter.describe()));
+    }
+    check("docs/reference/drop-reasons.md", &page);
+}
+
+#[test]
+fn requests_of_the_control_socket_are_listed() {
+    let source = source_with(&["pub enum Request {", "FilterCreate {"]);
+    let request = members(&source, "Request").expect("an enum of requests");
+    let mut page = format!(
+        "# Control protocol\n\n{MADE}\n\nThe broker of `ix run` listens at two Unix sockets, `PID.sock` \
+         for operators and `PID.ro.sock` for read-only use,\nbelow `/run/ix` (root's), \
+         `$XDG_RUNTIME_DIR/ix` or `/tmp/ix-UID`. `ix share` listens at `IFNAME.share`.\n\nEverything is \
+         lines of JSON. The broker greets a client with one line:\n\n```json\n\
+         {{\"hello\":{{\"protocol\":1,\"ix\":\"0.1.0\",\"role\":\"operator\",\"pid\":7,\
+         \"program\":\"ix-echo\"}}}}\n```\n\nThe client sends one request a line, such as \
+         `{{\"do\":\"migrate\",\"groups\":\"0-15\",\"to\":1}}`, or only the word where there\nare no \
+         arguments (`status`). It may send many, and gets one reply for each, in order: `{{\"ok\":…}}` \
+         or\n`{{\"error\":{{\"code\":\"no-such-thread\",\"why\":…,\"mend\":…}}}}`. After `subscribe`, \
+         lines `{{\"snapshot\":…}}` come between them.\nA request may name the `protocol` that it was \
+         written for; another version is refused. Unknown keys are refused.\n\n```\necho status | socat - \
+         UNIX:/run/ix/4711.sock\n```\n\n## Requests\n"
+    );
+    for variant in &request {
+        let _ = writeln!(page, "\n### `{}`\n\n{}", kebab(&variant.name), prose(&variant.doc));
+        let inner = match variant.kind.is_empty() {
+            true => variant.fields.clone(),
+            false => {
+                members(&source_with(&[&format!("pub struct {} {{", variant.kind)]), &variant.kind)
+                    .unwrap_or_default()
+            }
+        };
+        table(&mut page, &inner);
+    }
+    page.push_str("\n## Errors\n\n| code | why |\n|---|---|\n");
+    let refusal = source_with(&["pub enum Refusal {", "Refusal::BadRequest(_) => \"bad-request\""]);
+    for variant in members(&refusal, "Refusal").expect("an enum of refusals") {
+        let code = code_of(&refusal, &variant.name).expect("a code for each refusal");
+        let _ = writeln!(page, "| `{code}` | {} |", cell(&variant.doc));
+    }
+    check("docs/reference/control-protocol.md", &page);
+}
+
+/// The code that `Refusal::code` gives a variant.
+fn code_of(source: &str, variant: &str) -> Option<String> {
+    let arms = source.lines().filter(|line| line.contains(" => \"") && !line.contains("if "));
+    let of = arms.filter(|line| {
+        let name = line.trim().strip_prefix("Refusal::").unwrap_or_default();
+        name.split(['(', ' ']).next() == Some(variant)
+    });
+    of.filter_map(|line| line.split('"').nth(1)).map(str::to_owned).next()
+}
+
+fn table(page: &mut String, members: &[Member]) {
+    if members.is_empty() {
+        return;
+    }
+    page.push_str("\n| key | type | meaning |\n|---|---|---|\n");
+    for member in members {
+        let _ =
+            writeln!(page, "| `{}` | {} | {} |", member.name, json_type(member), cell(&member.doc));
+    }
+}
+
+/// What a Rust type is in JSON.
+fn json_type(member: &Member) -> String {
+    let (inner, optional) = match member.kind.strip_prefix("Option<") {
+        Some(rest) => (rest.trim_end_matches('>'), true),
+        None => (member.kind.as_str(), false),
+    };
+    let default = member.attributes.iter().any(|attribute| attribute.contains("default"));
+    let name = match inner {
+        "String" | "Filter" | "GroupSet" | "PeerFilter" | "StateFilter" => "string",
+        "f64" => "number",
+        "bool" => "boolean",
+        "Vec<Filter>" => "list of strings",
+        "Topic" | "Sort" | "VnicDevice" => "word",
+        inner if inner.starts_with(['u', 'i']) => "whole number",
+        _ => "object",
+    };
+    if optional || default { format!("{name}, optional") } else { name.to_owned() }
+}
+
+/// Documentation without links of rustdoc.
+fn prose(doc: &str) -> String {
+    doc.replace("[`", "`").replace("`]", "`")
+}
+
+/// Keys of the first column of the tables in a part of a page.
+fn keys(page: &str, from: &str, to: &str) -> Vec<String> {
+    let rest = page.split_once(from).map_or("", |(_, rest)| rest);
+    let part = rest.split_once(to).map_or(rest, |(part, _)| part);
+    let cells = part.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next());
+    cells.map(str::to_owned).collect()
+}
+
+/// Keys that a function of the configuration matches.
+fn matched(source: &str, function: &str) -> Vec<String> {
+    let body = source.split_once(function).map_or("", |(_, body)| body);
+    let body = body.split("\n    }\n").next().unwrap_or_default();
+    let arms = body.lines().filter(|line| line.contains("\" => "));
+    arms.filter_map(|line| line.trim().strip_prefix('"')?.split('"').next())
+        .filter(|key| key.contains(|c: char| c.is_ascii_lowercase()))
+        .map(str::to_owned)
+        .collect()
+}
+
+#[test]
+fn configuration_keys_are_described() {
+    let page = fs::read_to_string(tree::root().join("docs/reference/configuration.md"));
+    let page = page.expect("a page about the configuration");
+    let source = source_with(&["fn set_tcp(tcp", "\"host_addr\" =>"]);
+    let mut code = matched(&source, "    fn set(&mut self");
+    code.retain(|key| !["off", "announce", "probe"].contains(&key.as_str()));
+    let mut described = keys(&page, "## The dataplane", "## `[tcp]`");
+    described.retain(|key| !["devices", "loader_path"].contains(&key.as_str()));
+    code.sort();
+    described.sort();
+    assert_eq!(described, code, "keys of the dataplane: on the page, and in the code");
+    let mut code = matched(&source, "fn set_tcp(tcp");
+    let mut described = keys(&page, "## `[tcp]`", "## `[vnic]`");
+    described.iter_mut().for_each(|key| key.insert_str(0, "tcp_"));
+    code.sort();
+    described.sort();
+    assert_eq!(described, code, "keys of TCP: on the page, and in the code");
+}
