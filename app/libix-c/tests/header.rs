@@ -1,10 +1,9 @@
 //! The committed header and man pages are what the sources say (`IX_BLESS=1` writes them), C
 //! compilers agree on every size and offset, and the pages can be read.
-mod generate;
 
-use generate::layout::layouts;
-use generate::names::{declare, structure};
-use generate::{contract, library};
+use crate::generate::layout::layouts;
+use crate::generate::names::{declare, structure};
+use crate::generate::{contract, library};
 use ix_skip::{Need, skip};
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -16,9 +15,9 @@ const ROOT: &str = env!("CARGO_MANIFEST_DIR");
 fn committed_files_are_what_the_sources_say() {
     let (contract, library) = (contract(), library());
     for (file, text) in [
-        ("include/ix.h", generate::ixh::header(&contract, &library, &layouts())),
-        ("man/libix.3", generate::man::library(&library)),
-        ("man/libix-contract.7", generate::man::contract(&contract)),
+        ("include/ix.h", crate::generate::ixh::header(&contract, &library, &layouts())),
+        ("man/libix.3", crate::generate::man::library(&library)),
+        ("man/libix-contract.7", crate::generate::man::contract(&contract)),
     ] {
         let path = Path::new(ROOT).join(file);
         if std::env::var_os("IX_BLESS").is_some() {
@@ -35,8 +34,9 @@ fn every_function_is_declared_and_no_other() {
     let sources = sources.map(|file| std::fs::read_to_string(file.expect("a file").path()));
     let exported = sources.map(|text| text.expect("text").matches("#[unsafe(no_mangle)]").count());
     let exported: usize = exported.sum();
-    let is_function =
-        |item: &&generate::parse::Item| matches!(item.what, generate::parse::What::Function { .. });
+    let is_function = |item: &&crate::generate::parse::Item| {
+        matches!(item.what, crate::generate::parse::What::Function { .. })
+    };
     let declared = library().iter().flat_map(|part| &part.items).filter(is_function).count();
     assert!(exported > 30);
     assert_eq!(exported, declared);

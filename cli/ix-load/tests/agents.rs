@@ -1,12 +1,11 @@
 //! A master and its agents, on loopback.
-mod support;
 
+use crate::support::{Running, generator, load, memcached, ran, server};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::process::Stdio;
 use std::thread;
 use std::time::{Duration, Instant};
-use support::{Running, generator, load, memcached, ran, server};
 
 /// An agent, and where it waits.
 fn agent(words: &[&str]) -> (Running, SocketAddr) {
@@ -71,7 +70,7 @@ fn an_agent_that_disappears_makes_the_result_partial() {
 #[test]
 fn agents_that_cannot_do_it_say_why() {
     let (_one, first) = agent(&[]);
-    let gone = format!("127.0.0.1:{}", support::free_port());
+    let gone = format!("127.0.0.1:{}", crate::support::free_port());
     let at = echo();
     let ran = load(at, &format!("--seconds 1 --agents {first},{gone}"));
     assert_eq!(ran.status, 1);

@@ -1,7 +1,6 @@
 //! Against Debian's memcached: both protocols, TCP and UDP, both workloads.
-mod support;
 
-use support::{load, memcached};
+use crate::support::{load, memcached};
 
 const QUICK: &str = "--records 2000 --connections 8 --seconds 0.6 --warmup 0.1 --quiet";
 

@@ -1,14 +1,13 @@
 //! Servers that answer wrongly, slowly, or not at all: each a clear line and a status, and nothing
 //! hangs.
-mod support;
 
+use crate::support::{Ran, free_port, generator, load, ran, server};
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
-use support::{Ran, free_port, generator, load, ran, server};
 
 const QUICK: &str = "--connections 4 --seconds 0.5 --warmup 0 --quiet";
 

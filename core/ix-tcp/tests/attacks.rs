@@ -1,10 +1,9 @@
 //! Segments that are not the peer's, or not what it should have sent: RFC 5961, RFC 7323 section 5,
 //! and TCP-Fuzz's findings (tcp.md 3.9).
-mod support;
 
+use crate::support::*;
 use ix_tcp::{Config, DeadReason, State, TcpCounter};
 use ix_wire::{Seq, TcpFlags, TcpHeader};
-use support::*;
 
 fn cfg() -> Config {
     Config::default()
@@ -290,17 +289,18 @@ fn closed_window_still_takes_acks_and_windows() {
 /// tcp.md 3.9: any header at all in any state; the soup is stirred with likely values.
 #[test]
 fn segment_soup_in_every_state() {
-    let mut random = support::net::Random::new(42);
+    let mut random = crate::support::net::Random::new(42);
     for round in 0..300u64 {
         let offer = [Offer::ALL, Offer::BARE, Offer::SACK][round as usize % 3];
         for mut script in Script::in_each_state(&cfg(), offer) {
             for _ in 0..20 {
-                let near = |random: &mut support::net::Random, seq: Seq| match random.below(4) {
-                    0 => Seq(random.next() as u32),
-                    1 => seq,
-                    2 => seq + random.below(3000) as u32,
-                    _ => seq - random.below(3000) as u32,
-                };
+                let near =
+                    |random: &mut crate::support::net::Random, seq: Seq| match random.below(4) {
+                        0 => Seq(random.next() as u32),
+                        1 => seq,
+                        2 => seq + random.below(3000) as u32,
+                        _ => seq - random.below(3000) as u32,
+                    };
                 let (seq, ack) = (near(&mut random, script.seq), near(&mut random, script.ack));
                 let mut hdr =
                     TcpHeader { seq, ack, ..script.header(TcpFlags(random.next() as u16 & 0x1ff)) };

@@ -1,10 +1,9 @@
 //! RFC 9293 section 3.6 (closing a connection), TIME-WAIT (RFC 1337, RFC 6191), and the list of
 //! RFC 2525. tcp.md 3.3 names the bugs.
-mod support;
 
+use crate::support::*;
 use ix_tcp::{Config, DeadReason, State, TcpCounter, TcpEvent};
 use ix_wire::{Seq, TcpHeader};
-use support::*;
 
 fn cfg() -> Config {
     Config::default()

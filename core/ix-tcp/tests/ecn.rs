@@ -1,12 +1,11 @@
 //! Explicit congestion notification from outside: RFC 3168, RFC 8257 and RFC 9768.
-mod support;
 
+use crate::support::net::{Link, Net};
+use crate::support::{ACK, END_MSS, ISS, Offer, START_US, SYN, Script, pattern, tuple};
 use ix_tcp::ecn::{CE, ECT0, NOT_ECT};
 use ix_tcp::{Config, CongestionControl, EcnMode, PeerOptions, State, Tcb, TcpCounter};
 use ix_wire::EcnBytes;
 use ix_wire::{Seq, TcpFlags};
-use support::net::{Link, Net};
-use support::{ACK, END_MSS, ISS, Offer, START_US, SYN, Script, pattern, tuple};
 
 const ECE: TcpFlags = TcpFlags::ECE;
 const CWR: TcpFlags = TcpFlags::CWR;
@@ -44,7 +43,7 @@ fn a_client_asks_and_a_server_grants() {
     for (mode, flags) in [(EcnMode::Accept, SYN | ACK | ECE), (EcnMode::Off, SYN | ACK)] {
         let cfg = Config { ecn: mode, ..Config::default() };
         let mut tcb = Tcb::accept(&cfg, tuple(1, 2), &syn, ISS, 0, START_US);
-        let mut out = support::Recorder::default();
+        let mut out = crate::support::Recorder::default();
         tcb.output(&cfg, START_US, &mut out);
         assert_eq!((out.sent[0].seg.flags, out.sent[0].seg.ecn), (flags, NOT_ECT));
     }
@@ -197,7 +196,8 @@ fn syn_cookies_remember_ecn() {
     let cfg = Config::default();
     let mut ack = Script::syn_sent(cfg.clone(), Offer::ALL).syn(ACK);
     ack.options.mss = None;
-    let tcb: Tcb<support::Buf> = Tcb::accept_cookie(&cfg, tuple(1, 2), &ack, &offer, 0, START_US);
+    let tcb: Tcb<crate::support::Buf> =
+        Tcb::accept_cookie(&cfg, tuple(1, 2), &ack, &offer, 0, START_US);
     assert!(tcb.uses_ecn());
 }
 

@@ -1,8 +1,7 @@
 //! Windows and acknowledgements: RFC 9293 sections 3.8.4 and 3.8.6, RFC 7323 section 2. tcp.md 3.1.
-mod support;
 
+use crate::support::*;
 use ix_tcp::{Config, DeadReason, State, TcpCounter, TcpEvent};
-use support::*;
 
 fn cfg() -> Config {
     Config::default()

@@ -1,12 +1,11 @@
 //! RFC 9293 section 3.5 (opening a connection), its options, and the refusals of section 3.10.7.
-mod support;
 
+use crate::support::*;
 use ix_tcp::{
     Config, DeadReason, Listener, PathError, State, SynVerdict, Tcb, TcpCounter, TcpEvent,
     cookie_syn_ack, reset_for,
 };
 use ix_wire::{Seq, TcpFlags, TcpHeader};
-use support::*;
 
 /// With exact timeouts.
 fn cfg() -> Config {

@@ -1,9 +1,8 @@
 //! Streams between the core and an independent, primitive TCP: each combination of options, each
 //! kind of link, each side opening.
-mod hostile_support;
 
-use hostile_support::model_peer::{ModelConfig, ModelPeer};
-use hostile_support::{Endpoint, LinkModel, Network, Rng, reversed, tuple};
+use crate::hostile_support::model_peer::{ModelConfig, ModelPeer};
+use crate::hostile_support::{Endpoint, LinkModel, Network, Rng, reversed, tuple};
 use ix_tcp::{Config, DeadReason, State};
 use ix_wire::Seq;
 

@@ -1,9 +1,8 @@
 //! Loss recovery, segment by segment: RFC 2018, 2883, 5681, 6298, 6582, 8985, 9937. tcp.md 3.1, 3.2.
-mod support;
 
+use crate::support::*;
 use ix_tcp::{Config, CongestionControl, DeadReason, PathError, Tcb, TcpCounter};
 use ix_wire::Seq;
-use support::*;
 
 const MSS: u32 = 1460;
 
@@ -130,7 +129,7 @@ fn data_and_window_updates_are_no_duplicate_acks() {
 /// gvisor#14092: first sacked, then cumulatively acknowledged, in every order: nothing is left over.
 #[test]
 fn in_flight_accounting_is_exact() {
-    let mut random = support::net::Random::new(7);
+    let mut random = crate::support::net::Random::new(7);
     for _ in 0..300 {
         let (mut script, first) = in_flight(cfg(), Offer::SACK, 10);
         let mut arrived = [false; 10];
@@ -314,7 +313,7 @@ fn retransmission_timeout_backs_off() {
 fn doubled_timeouts_of_connections_fall_out_of_step() {
     let cfg = Config::default();
     let gaps_us = |ts_offset: u32| -> Vec<u64> {
-        let mut out = support::Recorder::default();
+        let mut out = crate::support::Recorder::default();
         let mut now_us = START_US;
         let mut tcb = Tcb::connect(&cfg, tuple(1, 2), ISS, ts_offset, now_us);
         tcb.output(&cfg, now_us, &mut out);

@@ -1,9 +1,8 @@
 //! Anything in any order: random segments, calls and errors in every state. Nothing panics, every
 //! buffer comes back, every segment sent is one that a correct TCP may send, timers come to rest.
-mod hostile_support;
 
-use hostile_support::lab::{Lab, PEER_SEED, Peer, STATES};
-use hostile_support::{Segment, bytes_at};
+use crate::hostile_support::lab::{Lab, PEER_SEED, Peer, STATES};
+use crate::hostile_support::{Segment, bytes_at};
 use ix_tcp::{Config, CongestionControl, PathError, State, TcpCounter};
 use ix_wire::{SackBlocks, Seq, TcpFlags, TcpHeader, TcpOptions};
 use proptest::prelude::*;

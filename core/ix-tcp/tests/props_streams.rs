@@ -1,8 +1,7 @@
 //! Two endpoints, both audited, over links of every kind: what one application writes, the other
 //! reads, and at the end nothing is left.
-mod hostile_support;
 
-use hostile_support::{Endpoint, LinkModel, Network, Rng, Segment, reversed, tuple};
+use crate::hostile_support::{Endpoint, LinkModel, Network, Rng, Segment, reversed, tuple};
 use ix_tcp::{Config, CongestionControl, DeadReason, State, TcpCounter};
 use ix_wire::{Seq, TcpFlags};
 

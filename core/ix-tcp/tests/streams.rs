@@ -1,11 +1,10 @@
 //! Two ends of the stack against each other on links of every kind: whatever the network does, each
 //! byte arrives once and in order, and both ends come to rest.
-mod support;
 
+use crate::support::net::{Link, Net};
+use crate::support::{START_US, pattern};
 use ix_tcp::{Config, CongestionControl, State, TcpCounter};
 use ix_wire::Seq;
-use support::net::{Link, Net};
-use support::{START_US, pattern};
 
 const SECOND_US: u64 = 1_000_000;
 

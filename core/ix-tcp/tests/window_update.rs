@@ -1,9 +1,8 @@
 //! A window that the application opens is told to the peer (research/tcp.md 3.1: lost window
 //! updates), also by a caller that asks `needs_output` before it calls `output`.
-mod support;
 
+use crate::support::{ACK, Offer, Script};
 use ix_tcp::Config;
-use support::{ACK, Offer, Script};
 
 #[test]
 fn reading_opens_a_closed_window_and_asks_for_output() {

@@ -1,6 +1,5 @@
 //! The life of elastic threads: a dataplane in this process with raw calls, a real Linux peer behind
 //! it, and commands as a broker sends them.
-mod support;
 use ix_abi::{
     Call, Event, ProcessHeader, SgEntry, ThreadArea, call_op, error, event_kind, migrated, revoke,
 };
@@ -147,7 +146,7 @@ fn with_service(
         "host_addr=10.78.0.2/24\ncpu={cpus}\ntcp_time_wait_us=100000\naddress_check=announce"
     );
     let config = Config::parse(&text).unwrap();
-    let (namespaces, mut opened) = support::link(test, kind, "10.78.0.1", &config)?;
+    let (namespaces, mut opened) = crate::support::link(test, kind, "10.78.0.1", &config)?;
     let device =
         Device { info: opened.info.clone(), queues: std::mem::take(&mut opened.queue_fds) };
     let page = Arc::new(ControlPage::anonymous(wishes.len()).unwrap());

@@ -1,5 +1,4 @@
 //! A dataplane in this process, with raw calls and a real Linux peer behind a TAP device.
-mod support;
 use ix_abi::{Call, Event, ProcessHeader, SgEntry, ThreadArea, call_op, event_kind, gate_op};
 use ix_dataplane::metrics::{ControlPage, Snapshot};
 use ix_dataplane::{Config, Dataplane, Device};
@@ -15,7 +14,7 @@ fn with_echo(kind: &str, queues: usize, client: impl FnOnce() + Send) -> Option<
     let cpus = vec!["0"; queues].join(",");
     let text = format!("host_addr=10.77.0.2/24\ncpu={cpus}\ntcp_time_wait_us=200000");
     let config = Config::parse(&text).unwrap();
-    let (namespaces, mut opened) = support::link("linux_peer", kind, "10.77.0.1", &config)?;
+    let (namespaces, mut opened) = crate::support::link("linux_peer", kind, "10.77.0.1", &config)?;
     let namespace = &namespaces[0];
     let device =
         Device { info: opened.info.clone(), queues: std::mem::take(&mut opened.queue_fds) };

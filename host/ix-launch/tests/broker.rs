@@ -1,6 +1,5 @@
 //! What binds broker and program together: configuration, refusals, signals, death.
-mod common;
-use common::{CONFIG, boot, start};
+use crate::common::{CONFIG, boot, start};
 use ix_launch::{Exit, Occurrence, ServeError, SignalForwarding, memfd, serve};
 use std::io::{BufRead, BufReader};
 use std::os::fd::AsFd;

@@ -1,6 +1,5 @@
 //! The gate, called by a C program as any program calls it.
-mod common;
-use common::{compile, run};
+use crate::common::{compile, run};
 use ix_launch::Exit;
 
 #[test]

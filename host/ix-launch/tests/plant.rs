@@ -1,6 +1,5 @@
 //! Programs of all kinds run to their end with the image in them, and do not notice.
-mod common;
-use common::{CONFIG, boot, boot_with, compile, run, run_loaded, start, start_by};
+use crate::common::{CONFIG, boot, boot_with, compile, run, run_loaded, start, start_by};
 use ix_launch::{Entry, Exit, LaunchError, Occurrence, ServeError, memfd, serve};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};

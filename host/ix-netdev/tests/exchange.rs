@@ -1,7 +1,6 @@
 //! Three tenants and Linux on one veth interface, kept apart by the exchange's programs.
-mod common;
 
-use common::*;
+use crate::common::*;
 use ix_netdev::{DeviceSpec, Exchange, OpenOptions, OpenedDevice, PortCounts, PortRates, open};
 use ix_skip::{Need, skip};
 use ix_testbed::{Namespace, PacketSocket, VethEnd};

@@ -1,9 +1,6 @@
 //! The memif device: both ends of ours against each other in one process.
-mod common;
-#[path = "common/memif.rs"]
-mod ends;
 
-use ends::{End, connect, frame, path};
+use crate::ends::{End, connect, frame, path};
 
 /// A server and a client with a link.
 fn pair(test: &str, queues: (usize, usize)) -> (End, End) {

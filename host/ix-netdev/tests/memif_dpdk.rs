@@ -1,9 +1,6 @@
 //! The memif device against DPDK's (Debian: `dpdk-dev`, `librte-net-memif23`), in both roles.
-mod common;
-#[path = "common/memif.rs"]
-mod ends;
 
-use ends::{End, frame, path};
+use crate::ends::{End, frame, path};
 use ix_skip::{Need, skip};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -1,10 +1,7 @@
 //! Two IX with several queues each over memif: the receiver's redirection table rules.
-mod common;
-#[path = "common/memif.rs"]
-mod ends;
 
-use common::{KEY, ipv4_frame};
-use ends::{End, connect, path};
+use crate::common::{KEY, ipv4_frame};
+use crate::ends::{End, connect, path};
 use ix_nic::{RingSizes, Steering, frame_flow_group, initial_queue};
 use ix_wire::{FLOW_GROUPS, FlowHash};
 

@@ -1,7 +1,6 @@
 //! The simulated device from both of its ends.
-mod common;
 
-use common::*;
+use crate::common::*;
 use ix_nic::{SetReta, SimDevice, SimOptions, frame_flow_group};
 use ix_wire::FlowHash;
 

@@ -1,7 +1,6 @@
 //! The tap device against the Linux stack, in namespaces of its own.
-mod common;
 
-use common::*;
+use crate::common::*;
 use ix_netdev::{DeviceSpec, OpenError, OpenedDevice, open};
 use ix_nic::{Steering, attach_table, frame_flow_group, initial_queue};
 use ix_skip::{Need, skip};

@@ -1,7 +1,6 @@
 //! Long frames between a tap and a Linux TCP socket, where the driver helps and where it does not.
-mod common;
 
-use common::*;
+use crate::common::*;
 use ix_mem::HEADROOM_BYTES;
 use ix_netdev::{DeviceSpec, OpenedDevice, open};
 use ix_nic::{RingSizes, Steering, attach, frame_flow_group};

@@ -1,11 +1,10 @@
 //! The cache under pressure: eviction, leases, several threads.
-mod support;
 
+use crate::support::{START_UNIX_S, get, put, small, store};
 use ix_kv::expiry::Now;
 use ix_kv::item::Fresh;
 use ix_kv::store::{Counted, Deleted, How, Limits, Outcome, Refusal};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
-use support::{START_UNIX_S, get, put, small, store};
 
 #[test]
 fn throws_the_unused_away_and_keeps_the_used() {

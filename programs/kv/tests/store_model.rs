@@ -1,12 +1,11 @@
 //! The cache against a naive model, in virtual time.
-mod support;
 
+use crate::support::{START_UNIX_S, get, put, small, store};
 use ix_kv::counters::Counters;
 use ix_kv::expiry::Now;
 use ix_kv::store::{Counted, Deleted, How, Limits, Outcome, Store};
 use proptest::prelude::*;
 use std::collections::HashMap;
-use support::{START_UNIX_S, get, put, small, store};
 
 #[derive(Clone, Debug, PartialEq)]
 struct Entry {

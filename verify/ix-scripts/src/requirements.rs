@@ -51,7 +51,7 @@ pub fn requirements(root: &Path) -> io::Result<(String, Vec<String>)> {
 const HEAD: &str = "# Requirements
 
 Made of `docs/requirements/*.txt`, of the claims of scripts (`verify/ix-scripts/scripts/README.md`) and of the sections
-that comments in the code name, by `IX_WRITE=1 cargo test -p ix-scripts --test requirements`. The test fails
+that comments in the code name, by `IX_WRITE=1 cargo test -p ix-scripts --test tests requirements`. The test fails
 when a row has lost what shows it, or when no code names its RFC any more; a dash: no comment names that very
 section. *Waived*: not done, and why; *open*: not done yet.
 

@@ -1,11 +1,9 @@
 //! The control plane parks, resumes and drains elastic threads and moves flow groups, at any moment,
 //! while threads stand still and networks lose: `ix sim --scenario life --seed S -v` repeats one seed.
-#[path = "support/outcomes.rs"]
-mod outcomes;
 
+use crate::support::outcomes::{total, well};
 use ix_sim::plan::{Options, Plan, Scenario};
 use ix_sim::world::Outcome;
-use outcomes::{total, well};
 
 #[test]
 fn threads_are_parked_whatever_else_happens() {

@@ -1,12 +1,10 @@
 //! Flow groups move between 2 to 16 elastic threads, at any moment, while threads stand still and
 //! networks lose: `ix sim --scenario migration --seed S -v` repeats one seed by itself.
-#[path = "support/outcomes.rs"]
-mod outcomes;
 
+use crate::support::outcomes::{total, well};
 use ix_sim::plan::{Options, Plan, Scenario, SpreadPlan};
 use ix_sim::wire::Faults;
 use ix_sim::world::Outcome;
-use outcomes::{total, well};
 
 #[test]
 fn groups_move_whatever_else_happens() {

@@ -1,14 +1,10 @@
 //! Fixed seeds: whole hosts under every fault, each byte checked, everything given back.
 //! `ix sim --seed S --scenario NAME -v` repeats one by itself.
-#[path = "support/outcomes.rs"]
-mod outcomes;
-#[path = "support/wrap.rs"]
-mod wrap;
 
+use crate::support::outcomes::{total, well};
 use ix_sim::plan::{End, Exchange, Options, Plan, Scenario};
 use ix_sim::wire::Faults;
 use ix_sim::world::{Outcome, World};
-use outcomes::{total, well};
 use std::ops::Range;
 
 fn run(seed: u64, scenario: Scenario, options: &Options) -> Outcome {
@@ -291,7 +287,7 @@ fn a_black_hole_is_found_and_measured() {
 #[test]
 fn sequence_numbers_wrap() {
     for seed in 1500..1510 {
-        let (plan, begins) = wrap::about_to_wrap(seed);
+        let (plan, begins) = crate::support::wrap::about_to_wrap(seed);
         // A SYN may have been sent again some time later.
         assert!(begins >= u32::MAX - 25_000, "begins with {begins}");
         well(seed, plan);

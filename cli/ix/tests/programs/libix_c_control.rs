@@ -1,6 +1,6 @@
 //! The control interface from C: every call, with wrong input, against a real `ix share` and a real
 //! dataplane.
-use crate::libix_c::compile;
+use super::libix_c::compile;
 use crate::support::process::Process;
 use crate::support::stats::Stats;
 use crate::support::traffic::echo;

@@ -1,8 +1,8 @@
 //! `ix ctl` and the metrics from outside: a service on a tap, asked by the command, by raw sockets
 //! and by HTTP.
-use crate::prometheus::Samples;
 use crate::support;
 use crate::support::command::errors;
+use crate::support::prometheus::Samples;
 use crate::support::traffic::{close, echo};
 use crate::support::{Bed, CLIENT, Nic, PATIENCE, PREFIX, SERVICE, Service, connect};
 use ix_skip::{Need, skip};

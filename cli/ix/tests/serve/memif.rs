@@ -1,5 +1,5 @@
 //! Service and load, each on a dataplane of its own, over shared memory.
-use crate::connections::{connections, list};
+use super::connections::{connections, list};
 use crate::support;
 use crate::support::memif::{Host, MemifBed, answer};
 use crate::support::process::{cpu_time, signal};

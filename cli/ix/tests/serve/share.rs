@@ -1,11 +1,11 @@
 //! Several dataplanes and Linux on one interface, by `ix share`.
+use super::vnic::{capability, ctl, is_reset, refused};
 use crate::support::command::errors;
 use crate::support::control::Client;
 use crate::support::process::{Process, cpu_time};
 use crate::support::stats::Stats;
 use crate::support::traffic::echo;
 use crate::support::{self, Bed, CLIENT, Nic, PATIENCE};
-use crate::vnic::{capability, ctl, is_reset, refused};
 use libix::control::{Control, ControlError};
 use serde_json::Value;
 use std::io::{Read, Write};
@@ -134,10 +134,10 @@ fn a_tenant_has_ethertypes_and_hears_of_its_rate() {
     let ip = Ipv4Addr::new(10, 88, 0, 2);
     let program = support::build_program("ix-frames");
     let program = [program.to_str().expect("text"), "ether"];
-    let config = crate::packets::config_of_frames("ixv-f", &ip);
+    let config = super::packets::config_of_frames("ixv-f", &ip);
     let service = bed.start_with(&config, &program);
     service.process.wait_for("ready", PATIENCE);
-    crate::packets::is_answered_on_the_wire(&bed);
+    super::packets::is_answered_on_the_wire(&bed);
     // What the kernel would drop waits in the dataplane, which so must know of it.
     let says = |what: &str| {
         let rate = || told(service.control(), &["vnic"])["link_rate"].clone();
@@ -147,7 +147,7 @@ fn a_tenant_has_ethertypes_and_hears_of_its_rate() {
     says("\"50Mbit,burst=3028\"");
     told(&control, &["rate", "--vnic", "f", "--tx", "none"]);
     says("null");
-    crate::packets::is_answered_on_the_wire(&bed);
+    super::packets::is_answered_on_the_wire(&bed);
     service.finish(PATIENCE);
     ends(process);
 }

@@ -1,13 +1,13 @@
 //! What nobody should ask of a vNIC, and links that go under one, on every device: each is a line that
 //! says why or a drop that is counted, and whoever is served does not notice.
-use crate::devices::make_pair;
+use super::devices::make_pair;
+use super::vnic::{capability, ctl, refused, says};
 use crate::support::command::errors;
 use crate::support::frames::{self, Macs};
 use crate::support::memif::{MemifBed, answer};
 use crate::support::process::signal;
 use crate::support::traffic::{Steady, close, echo};
 use crate::support::{Bed, CLIENT, Nic, PATIENCE, SERVICE, Service, connect_to, eventually};
-use crate::vnic::{capability, ctl, refused, says};
 use ix_testbed::{Namespace, PacketSocket};
 use std::io::Write;
 use std::net::UdpSocket;

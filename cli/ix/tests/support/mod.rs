@@ -10,6 +10,7 @@ pub mod lab;
 pub mod memif;
 mod others;
 pub mod process;
+pub mod prometheus;
 pub mod raw;
 pub mod stats;
 pub mod traffic;

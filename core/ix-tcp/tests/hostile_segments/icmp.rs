@@ -1,6 +1,6 @@
 //! ICMP errors: RFC 1191, RFC 5927.
+use super::{SECOND_US, cfg, established};
 use crate::hostile_support::lab::{ACK, Lab, Peer};
-use crate::{SECOND_US, cfg, established};
 use ix_tcp::{DeadReason, PathError, State, TcpCounter};
 use ix_wire::Seq;
 

@@ -1,6 +1,6 @@
 //! RFC 9293 section 3.8.4.
+use super::{SECOND_US, cfg, established};
 use crate::hostile_support::lab::{ACK, Lab, Peer};
-use crate::{SECOND_US, cfg, established};
 use ix_tcp::{Config, DeadReason, State};
 
 #[test]

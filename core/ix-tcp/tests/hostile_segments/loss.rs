@@ -1,6 +1,6 @@
 //! Loss: RFC 2018, 5681, 6298, 6582, 8985.
+use super::{SECOND_US, acknowledge, cfg, established, payload_bytes, with_window};
 use crate::hostile_support::lab::{ACK, Lab};
-use crate::{SECOND_US, acknowledge, cfg, established, payload_bytes, with_window};
 use ix_tcp::{DeadReason, State, TcpCounter};
 use ix_wire::{SackBlocks, Seq, TcpHeader};
 

@@ -1,7 +1,7 @@
 //! RFC 7323.
+use super::{assert_one_ack, cfg, lab_in};
 use crate::hostile_support::bytes_at;
 use crate::hostile_support::lab::{ACK, Lab, PEER_SEED, Peer, RST};
-use crate::{assert_one_ack, cfg, lab_in};
 use ix_tcp::{State, TcpCounter};
 use ix_wire::{TcpHeader, TcpOptions};
 

@@ -1,11 +1,11 @@
 //! Peers that are programs of their own: IP packets over a datagram socket, in real time. What the
 //! program's application does it is told by its arguments; how that went it says in one line:
 //! `got BYTES true|false end|reset|aborted`.
-use crate::play::{App, Weather};
-use crate::side::{Opening, Side};
+use super::play::{App, Weather};
+use super::side::{Opening, Side};
+use super::{Offer, Scenario, ours::Ours};
 use crate::support::net::Random;
 use crate::support::pattern;
-use crate::{Offer, Scenario, ours::Ours};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::io::{BufRead, BufReader, ErrorKind};
@@ -104,7 +104,7 @@ impl Played {
     pub fn run(scenario: &Scenario, program: &Path, seed: u64) -> Result<(), String> {
         let peer = start(program, &scenario.apps[1], &scenario.offer).map_err(|e| e.to_string())?;
         let played = Played {
-            ours: Ours::new(crate::config(&scenario.offer)),
+            ours: Ours::new(super::config(&scenario.offer)),
             app: scenario.apps[0],
             peer,
             weather: scenario.weather,

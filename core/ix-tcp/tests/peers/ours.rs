@@ -1,5 +1,5 @@
 //! IX's end: the TCP core with packets of `ix-wire` around it.
-use crate::side::{ADDRS, Opening, PORTS, Side};
+use super::side::{ADDRS, Opening, PORTS, Side};
 use crate::support::{End, Recorder, Sent};
 use ix_tcp::{Config, DeadReason, State, Tcb, TcpEvent};
 use ix_wire::{

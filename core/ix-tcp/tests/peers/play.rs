@@ -1,5 +1,5 @@
 //! Plays a conversation between two ends over a link with faults, in virtual time, and judges it.
-use crate::side::{Opening, Side};
+use super::side::{Opening, Side};
 use crate::support::net::Random;
 use crate::support::pattern;
 use std::cmp::Reverse;

@@ -1,5 +1,5 @@
 //! smoltcp's end: its interface and one socket, in our virtual time.
-use crate::side::{ADDRS, Opening, PORTS, Side};
+use super::side::{ADDRS, Opening, PORTS, Side};
 use smoltcp::iface::{Config, Interface, SocketHandle, SocketSet};
 use smoltcp::phy::{Device, DeviceCapabilities, Medium, RxToken, TxToken};
 use smoltcp::socket::tcp::{Socket, SocketBuffer, State};

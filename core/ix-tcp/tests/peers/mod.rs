@@ -8,9 +8,6 @@ mod play;
 mod side;
 mod smol;
 
-#[path = "../support/mod.rs"]
-mod support;
-
 use ix_skip::{Need, skip};
 use ix_tcp::Config;
 use ours::Ours;

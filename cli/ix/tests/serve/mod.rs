@@ -1,8 +1,4 @@
 //! A dataplane that serves, seen from outside: a real Linux peer, `ix ctl` and the clock.
-#[path = "../support/prometheus.rs"]
-mod prometheus;
-#[path = "../support/mod.rs"]
-mod support;
 
 mod attacks;
 mod away;

@@ -10,11 +10,8 @@ mod sequence;
 mod timestamps;
 mod windows;
 
-#[path = "../hostile_support/mod.rs"]
-mod hostile_support;
-
-use hostile_support::Segment;
-use hostile_support::lab::{ACK, Lab, Peer, STATES};
+use crate::hostile_support::Segment;
+use crate::hostile_support::lab::{ACK, Lab, Peer, STATES};
 use ix_tcp::{Config, State};
 use ix_wire::TcpHeader;
 

@@ -1,6 +1,4 @@
 //! Programs as their users have them: unmodified ones, libevent's, C.
-#[path = "../support/mod.rs"]
-mod support;
 
 mod haproxy;
 mod libevent;

@@ -1,0 +1,5 @@
+//! libix on the model of a dataplane within the process.
+mod event_loop;
+mod migration;
+mod packets;
+mod udp;

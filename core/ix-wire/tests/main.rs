@@ -1,0 +1,3 @@
+//! Packet formats: examples from the RFCs, and properties.
+mod parse;
+mod properties;

@@ -1,0 +1,12 @@
+//! Devices against Linux, DPDK and each other, in namespaces of their own.
+mod common;
+#[path = "common/memif.rs"]
+mod ends;
+mod exchange;
+mod link;
+mod memif;
+mod memif_dpdk;
+mod memif_mesh;
+mod sim;
+mod tap;
+mod tap_offloads;

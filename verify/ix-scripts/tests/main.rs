@@ -1,0 +1,3 @@
+//! All packet scripts, and the list of requirements that they and the sources name.
+mod requirements;
+mod scripts;

@@ -1,0 +1,2 @@
+//! Bridges, used as tests use them.
+mod bridge;
