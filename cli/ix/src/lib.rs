@@ -15,6 +15,8 @@ mod isn_key;
 mod leftovers;
 mod load;
 mod posix;
+#[cfg(test)]
+mod reference_tests;
 mod run;
 pub mod settings;
 mod share;
