@@ -183,3 +183,88 @@ fn configuration_keys_are_described() {
     described.sort();
     assert_eq!(described, code, "keys of TCP: on the page, and in the code");
 }
+
+/// The folders at the top, from those that all use to those that use all.
+const FOLDERS: [&str; 8] = ["sys", "core", "dataplane", "host", "app", "programs", "verify", "cli"];
+
+/// The value of a key at the begin of a line of a manifest.
+fn manifest_value(manifest: &str, key: &str) -> Option<String> {
+    let mut values =
+        manifest.lines().filter_map(|line| line.strip_prefix(key)?.trim().strip_prefix('='));
+    values.next().map(|value| value.trim().trim_matches('"').to_owned())
+}
+
+/// A table of all crates by folder: each folder's rule is the first paragraph of its README.
+fn map_of_crates() -> String {
+    let root = tree::root();
+    let mut text = String::from("| | |\n|---|---|\n");
+    for folder in FOLDERS {
+        let readme = fs::read_to_string(root.join(folder).join("README.md"));
+        let readme =
+            readme.unwrap_or_else(|e| panic!("{folder}/README.md says what may be there: {e}"));
+        let rule = readme.split("\n\n").nth(1).unwrap_or_default().replace('\n', " ");
+        let _ = writeln!(text, "| **`{folder}/`** | **{rule}** |");
+        let mut crates: Vec<_> = fs::read_dir(root.join(folder))
+            .expect("a folder of crates")
+            .filter_map(|entry| Some(entry.ok()?.file_name().to_string_lossy().into_owned()))
+            .collect();
+        crates.sort();
+        for name in crates {
+            let path = format!("{folder}/{name}");
+            let Ok(manifest) = fs::read_to_string(root.join(&path).join("Cargo.toml")) else {
+                continue;
+            };
+            if let Some(what) = manifest_value(&manifest, "description") {
+                let _ = writeln!(text, "| `{path}` | {what} |");
+            }
+        }
+    }
+    text
+}
+
+#[test]
+fn the_map_of_crates_is_complete() {
+    let path = "ARCHITECTURE.md";
+    let page = fs::read_to_string(tree::root().join(path)).expect("a page");
+    let (before, rest) = page.split_once("<!-- crates -->\n").expect("a mark for the crates");
+    let (_, after) = rest.split_once("<!-- /crates -->\n").expect("a mark for their end");
+    let whole = format!("{before}<!-- crates -->\n{}<!-- /crates -->\n{after}", map_of_crates());
+    check(path, &whole);
+}
+
+#[test]
+fn defaults_of_the_configuration_are_right() {
+    let page = fs::read_to_string(tree::root().join("docs/reference/configuration.md"));
+    let page = page.expect("a page about the configuration");
+    let config = ix_dataplane::Config::default();
+    let tcp = &config.tcp;
+    let defaults = [
+        ("batch", config.batch as u64),
+        ("ttl", config.ttl.into()),
+        ("backlog", config.backlog.into()),
+        ("flows_max", config.flows_max as u64),
+        ("timers_max", config.timers_max as u64),
+        ("rx_frames", config.rx_frames as u64),
+        ("tx_frames", config.tx_frames as u64),
+        ("arena_mb", config.arena_bytes as u64 >> 20),
+        ("idle_spin_us", config.idle_spin_us),
+        ("nonresponsive_us", config.nonresponsive_us),
+        ("mark_queue", config.mark_queue as u64),
+        ("drop_queue", config.drop_queue as u64),
+        ("min_rto_us", tcp.min_rto_us.into()),
+        ("delack_us", tcp.delack_us.into()),
+        ("delack_max_us", tcp.delack_max_us.into()),
+        ("time_wait_us", tcp.time_wait_us.into()),
+        ("rcv_buffers", tcp.rcv_buffers_max.into()),
+    ];
+    for (key, value) in defaults {
+        let row = page.lines().find(|line| line.starts_with(&format!("| `{key}` ")));
+        let cell = row.and_then(|row| row.split('|').nth(3)).unwrap_or_default();
+        let said = cell.trim().replace(',', "");
+        assert_eq!(
+            said,
+            value.to_string(),
+            "the default of `{key}` in docs/reference/configuration.md"
+        );
+    }
+}
