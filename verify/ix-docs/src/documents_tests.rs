@@ -204,3 +204,38 @@ fn the_service_of_the_readme_is_the_one_that_is_compiled() {
         assert_eq!(code(shown.unwrap_or_default()), compiled, "the service of {page}");
     }
 }
+
+#[test]
+fn design_pages_open_with_their_question() {
+    let root = tree::root();
+    let read = |path: &str| fs::read_to_string(root.join(path)).expect("a page");
+    let map = read("ARCHITECTURE.md");
+    for path in tree::files(&root).expect("the repository can be read") {
+        let Some(name) = path.strip_prefix("docs/design/") else { continue };
+        let text = read(&path);
+        let title = text.lines().next().and_then(|line| line.strip_prefix("# "));
+        let question = text.lines().nth(2).map(|line| line.trim_matches('*')).unwrap_or_default();
+        assert!(question.ends_with('?'), "{path} does not open with a question: {question}");
+        let row = format!(
+            "| [{}][{}] | {question} |",
+            title.unwrap_or_default(),
+            name.trim_end_matches(".md")
+        );
+        assert!(map.contains(&row), "ARCHITECTURE.md has no such row: {row}");
+    }
+}
+
+#[test]
+fn the_glossary_is_in_order_and_has_each_word_once() {
+    let text = fs::read_to_string(tree::root().join("docs/glossary.md")).expect("a glossary");
+    let rows = text.lines().filter_map(|line| line.strip_prefix("| ")?.split_once(" | "));
+    let words: Vec<String> = rows
+        .map(|(word, _)| {
+            word.split(" (*papers*").next().unwrap_or(word).replace('`', "").to_lowercase()
+        })
+        .filter(|word| word != "word")
+        .collect();
+    for pair in words.windows(2) {
+        assert!(pair[0] < pair[1], "`{}` stands before `{}`", pair[0], pair[1]);
+    }
+}
