@@ -2,10 +2,11 @@
 //!
 //! Each slot is read once and only the copy is used; pointers and lengths in it are checked against
 //! the memory that the call may name. The answer overwrites the slot's `ret`.
-use crate::cycle::{ElasticThread, FLOWS_AHEAD, touch};
+use crate::cycle::ElasticThread;
 use crate::flows::flow::{Flow, Holder};
 use crate::flows::group::FlowGroup;
 use crate::flows::handle::FlowId;
+use crate::flows::{FLOWS_AHEAD, Flows, touch};
 use crate::tcp::connections::End;
 use ix_abi::{Call, FlowInfo, SG_MAX, call_op, error, flow_opt};
 use ix_tcp::CongestionControl as Kind;
@@ -51,16 +52,16 @@ impl ElasticThread {
         let count = count.min(ix_abi::CALLS_MAX);
         for index in 0..count {
             if index + FLOWS_AHEAD < count {
-                self.fetch_ahead(self.calls.glance(index + FLOWS_AHEAD));
+                self.flows.fetch_ahead(self.calls.glance(index + FLOWS_AHEAD));
             }
             let call = self.calls.read(index);
             if call.op == call_op::NOP {
                 continue;
             }
-            self.io.metrics.counters.calls.add(1);
+            self.io.cx.metrics.counters.calls.add(1);
             let answer = self.run_call(&call);
             if answer.is_err() {
-                self.io.metrics.counters.call_errors.add(1);
+                self.io.cx.metrics.counters.call_errors.add(1);
             }
             self.calls.answer(index, answer.unwrap_or_else(|code| -code));
         }
@@ -105,7 +106,8 @@ impl ElasticThread {
         if count > SG_MAX as u64 {
             return Err(error::INVALID);
         }
-        let ElasticThread { shared, groups, touched, .. } = self;
+        let ElasticThread { shared, flows, .. } = self;
+        let Flows { groups, touched, .. } = flows;
         let flow = own_flow(groups, handle)?;
         if !flow.tcb.state().sends() || flow.side.holder != Holder::Application {
             return Err(error::STATE);
@@ -135,14 +137,15 @@ impl ElasticThread {
     }
 
     fn call_recv_done(&mut self, handle: u64, bytes: u64) -> Answer {
-        let ElasticThread { shared, groups, io, touched, .. } = self;
+        let ElasticThread { shared, flows, io, .. } = self;
+        let Flows { groups, touched, .. } = flows;
         let flow = own_flow(groups, handle)?;
-        let rx_pool = &mut io.rx_pool;
+        let rx_pool = &mut io.cx.rx_pool;
         let freed = flow
             .side
             .release(&shared.memory, bytes, |mbuf| rx_pool.put(mbuf))
             .ok_or(error::INVALID)?;
-        io.flow_frames[usize::from(flow.side.id.group)] -= freed;
+        io.cx.flow_frames[usize::from(flow.side.id.group)] -= freed;
         flow.tcb.recv_done(&shared.config.tcp, bytes as u32, freed);
         if flow.tcb.needs_output() {
             touch(touched, &mut flow.side);
@@ -152,7 +155,7 @@ impl ElasticThread {
 
     fn call_accept(&mut self, handle: u64, cookie: u64) -> Answer {
         let id = FlowId::from_handle(handle);
-        let flow = named_flow(&mut self.groups, id)?;
+        let flow = named_flow(&mut self.flows.groups, id)?;
         match flow.side.holder {
             Holder::Knocking => {}
             Holder::Application | Holder::Connecting => return Err(error::STATE),
@@ -161,55 +164,56 @@ impl ElasticThread {
         flow.side.cookie = cookie;
         flow.side.holder = Holder::Application;
         if flow.side.unannounced() {
-            self.to_announce.push_back(id);
+            self.flows.to_announce.push_back(id);
         }
-        self.stop_waiting(id);
-        self.io.metrics.counters.accepted.add(1);
+        self.tcp.stop_waiting(&mut self.flows, id);
+        self.io.cx.metrics.counters.accepted.add(1);
         Ok(0)
     }
 
     fn call_reject(&mut self, handle: u64) -> Answer {
         let id = FlowId::from_handle(handle);
-        let flow = named_flow(&mut self.groups, id)?;
+        let flow = named_flow(&mut self.flows.groups, id)?;
         if flow.side.holder != Holder::Knocking {
             return Err(error::STATE);
         }
-        self.stop_waiting(id);
-        self.end_flow(id, End::Abort);
+        self.tcp.stop_waiting(&mut self.flows, id);
+        self.tcp.end(&mut self.io, &mut self.flows, id, End::Abort);
         Ok(0)
     }
 
     fn call_close(&mut self, handle: u64) -> Answer {
-        own_flow(&mut self.groups, handle)?;
-        self.end_flow(FlowId::from_handle(handle), End::Close);
+        own_flow(&mut self.flows.groups, handle)?;
+        self.tcp.end(&mut self.io, &mut self.flows, FlowId::from_handle(handle), End::Close);
         Ok(0)
     }
 
     fn call_abort(&mut self, handle: u64) -> Answer {
-        own_flow(&mut self.groups, handle)?;
-        self.end_flow(FlowId::from_handle(handle), End::Abort);
+        own_flow(&mut self.flows.groups, handle)?;
+        self.tcp.end(&mut self.io, &mut self.flows, FlowId::from_handle(handle), End::Abort);
         Ok(0)
     }
 
     fn call_shutdown(&mut self, handle: u64) -> Answer {
-        let ElasticThread { shared, groups, io, .. } = self;
+        let ElasticThread { shared, flows, io, .. } = self;
+        let groups = &mut flows.groups;
         let flow = own_flow(groups, handle)?;
         if !flow.tcb.state().sends() {
             return Err(error::STATE);
         }
-        let (cfg, now_us) = (&shared.config.tcp, io.now_us);
+        let (cfg, now_us) = (&shared.config.tcp, io.cx.now_us);
         flow.tcb.shutdown(cfg, now_us, &mut io.of(&mut flow.side));
-        self.touch(FlowId::from_handle(handle));
+        self.flows.touch(FlowId::from_handle(handle));
         Ok(0)
     }
 
     fn call_set_opt(&mut self, handle: u64, option: u64, value: u64) -> Answer {
-        let flow = own_flow(&mut self.groups, handle)?;
+        let flow = own_flow(&mut self.flows.groups, handle)?;
         match (option, value) {
             (flow_opt::NAGLE, 0 | 1) => flow.tcb.set_nagle(value == 1),
             (flow_opt::KEEPALIVE_S, 0..=0x7fff) => {
-                flow.tcb.set_keepalive(value as u16, self.io.now_us);
-                self.touch(FlowId::from_handle(handle));
+                flow.tcb.set_keepalive(value as u16, self.io.cx.now_us);
+                self.flows.touch(FlowId::from_handle(handle));
             }
             (flow_opt::USER_TIMEOUT_MS, 0..=0xffff_ffff) => {
                 flow.tcb.set_user_timeout(value as u32);
@@ -219,7 +223,7 @@ impl ElasticThread {
             (flow_opt::HOP_LIMIT, 1..=255) => flow.side.ttl = value as u8,
             (flow_opt::RECEIVE_BYTES, 0..=0xffff_ffff) => {
                 flow.tcb.set_receive_limit(&self.shared.config.tcp, value as u32);
-                self.touch(FlowId::from_handle(handle));
+                self.flows.touch(FlowId::from_handle(handle));
             }
             (flow_opt::KEEPALIVE_INTERVAL_S, 0..=0x7fff) => {
                 flow.tcb.set_keepalive_interval(value as u16);
@@ -234,19 +238,19 @@ impl ElasticThread {
     }
 
     fn call_set_cookie(&mut self, handle: u64, cookie: u64) -> Answer {
-        own_flow(&mut self.groups, handle)?.side.cookie = cookie;
+        own_flow(&mut self.flows.groups, handle)?.side.cookie = cookie;
         Ok(0)
     }
 
     /// What a flow knows about itself, whoever holds it: for simulators that look inside.
     pub fn inspect(&mut self, handle: u64) -> Option<(ix_tcp::TcbInfo, ix_tcp::LossInfo)> {
-        let flow = named_flow(&mut self.groups, FlowId::from_handle(handle)).ok()?;
+        let flow = named_flow(&mut self.flows.groups, FlowId::from_handle(handle)).ok()?;
         Some((flow.tcb.info(&self.shared.config.tcp), flow.tcb.loss_info()))
     }
 
     fn call_get_info(&mut self, handle: u64, to: u64) -> Answer {
         let id = FlowId::from_handle(handle);
-        let flow = own_flow(&mut self.groups, handle)?;
+        let flow = own_flow(&mut self.flows.groups, handle)?;
         let (tuple, info) = (*flow.tcb.tuple(), flow.tcb.info(&self.shared.config.tcp));
         let answer = FlowInfo {
             local_addr: tuple.local.0,

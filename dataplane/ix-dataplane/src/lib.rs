@@ -5,15 +5,17 @@
 //! classify, fetch ahead), `inbound.rs` (2: what each packet does), `calls.rs` (4: batched system
 //! calls), `wheel.rs` (5: timers), `io.rs` and `output.rs` (6: packets that leave, events that come
 //! of them). [`Runner`] is `run_io` on Linux: a clock, bounded spinning, sleep on the doorbells.
-mod away;
 mod calls;
 mod clock;
 mod commands;
 pub mod config;
+mod context;
 mod cycle;
+mod doorbell;
 mod egress;
 mod events;
 mod flows;
+mod forwarding;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
 mod group_set;
@@ -23,6 +25,7 @@ mod life;
 mod migration;
 mod neighbors;
 mod observe;
+mod ports;
 mod raw;
 mod receive;
 mod run;
@@ -32,6 +35,7 @@ mod tcp;
 mod timers;
 mod udp;
 mod updates;
+mod verdict;
 
 pub use calls::CallArray;
 pub use clock::{Clock, ticks};
@@ -40,13 +44,13 @@ pub use config::Config;
 pub use cycle::{CycleReport, ElasticThread};
 pub use events::EventWriter;
 pub use flows::handle;
+pub use forwarding::{Forwarding, forwarding};
 pub use group_set::{GroupSet, GroupSetError};
 pub use io::Io;
 pub use life::Lives;
 pub use migration::{MigrateError, MigrationEnd, MigrationRecord};
 pub use observe::survey::{FlowRecord, SurveyArea};
 pub use observe::{capture, histogram, metrics};
-pub use receive::forwarding::{Forwarding, forwarding};
 pub use run::boot::{AppAccess, BootError, Dataplane, Device};
 pub use run::runner::{RunOutcome, Runner};
 pub use run::winding_up::WoundUp;

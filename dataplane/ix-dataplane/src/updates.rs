@@ -9,6 +9,7 @@ use crate::commands::Outcome;
 use crate::io::Io;
 use crate::observe::capture::CaptureMessage;
 use crate::observe::survey::{Survey, SurveyArea, Surveys};
+use crate::ports::refresh_table;
 use ix_nic::{NEVER_RINGS, QueueUpdate, Steering};
 use std::os::fd::{AsFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicI32, AtomicU8, AtomicU64, Ordering};
@@ -208,6 +209,12 @@ impl Updates {
         self.slots[thread].waits.fetch_and(!SURVEY, Ordering::Relaxed);
     }
 
+    /// All elastic threads take part in a survey from now on. The caller rings them.
+    pub(crate) fn begin_survey(&self, survey: Survey, threads: usize) {
+        self.surveys.begin(survey);
+        (0..threads).for_each(|thread| self.order_survey(thread));
+    }
+
     /// Tells that a survey is complete.
     pub(crate) fn tell_surveyed(&self, serial: u64) {
         if let Some(source) = lock(&self.source).as_mut() {
@@ -252,7 +259,7 @@ impl Io {
     /// alone when another thread is at it.
     #[cold]
     pub(crate) fn read_updates(&mut self, now_us: u64) {
-        let shared = self.shared.clone();
+        let shared = self.cx.shared.clone();
         let mut source = match shared.updates.source.try_lock() {
             Ok(source) => source,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
@@ -273,8 +280,9 @@ impl Io {
                     if let Ok(area) = SurveyArea::map(memory.as_fd()) {
                         let survey = Survey { serial, until_us, area: Arc::new(area) };
                         shared.updates.begin_survey(survey, shared.threads());
-                        let others = (0..shared.threads()).filter(|thread| *thread != self.index);
-                        others.for_each(|thread| self.ring_thread(thread));
+                        let others =
+                            (0..shared.threads()).filter(|thread| *thread != self.cx.index);
+                        others.for_each(|thread| self.cx.ring_thread(thread));
                     }
                     continue;
                 }
@@ -284,7 +292,7 @@ impl Io {
                     source.tell_outcome(serial, &outcome);
                     for thread in 0..shared.threads() {
                         shared.updates.order_capture(thread);
-                        self.ring_thread(thread);
+                        self.cx.ring_thread(thread);
                     }
                     continue;
                 }
@@ -295,8 +303,8 @@ impl Io {
                 Ok(parts) => {
                     for (thread, update) in parts.into_iter().enumerate().take(shared.threads()) {
                         shared.updates.put(thread, device, Part { serial, update });
-                        if thread != self.index {
-                            self.ring_thread(thread);
+                        if thread != self.cx.index {
+                            self.cx.ring_thread(thread);
                         }
                     }
                 }
@@ -308,17 +316,22 @@ impl Io {
     /// Takes over what waits for this thread. Between two cycles.
     #[cold]
     pub(crate) fn take_updates(&mut self, now_us: u64) {
-        let shared = self.shared.clone();
-        for (device, part) in shared.updates.take(self.index).into_iter().enumerate() {
+        let shared = self.cx.shared.clone();
+        for (device, part) in shared.updates.take(self.cx.index).into_iter().enumerate() {
             let (Some(part), Some(port)) = (part, self.ports.get_mut(device)) else { continue };
-            port.nic.update(part.update, &shared.memory, &mut self.rx_pool, &mut self.tx_pool);
+            port.nic.update(
+                part.update,
+                &shared.memory,
+                &mut self.cx.rx_pool,
+                &mut self.cx.tx_pool,
+            );
             port.info = port.nic.info().clone();
             // The broker gives a network card that is back the table that it had.
             if !matches!(port.info.steering, Steering::Rss(_)) {
                 port.reta = None;
             }
-            self.refresh_table(device);
-            let (queue, serial) = (self.index, part.serial);
+            refresh_table(&mut self.ports, device, &shared, self.cx.index);
+            let (queue, serial) = (self.cx.index, part.serial);
             shared.updates.tell(device, UpdateOutcome::Updated { queue, serial });
         }
         let macs: Vec<_> = self.ports.iter().map(|port| port.info.mac).collect();

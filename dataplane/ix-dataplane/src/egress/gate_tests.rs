@@ -3,9 +3,9 @@ use crate::calls::CallArray;
 use crate::config::Config;
 use crate::cycle::ElasticThread;
 use crate::events::EventWriter;
+use crate::forwarding::forwarding;
 use crate::io::Io;
 use crate::observe::metrics::{ControlPage, Snapshot, ThreadMetrics};
-use crate::receive::forwarding::forwarding;
 use crate::shared::{Shared, Waker};
 use ix_abi::{CALLS_MAX, Call, EVENTS_MAX, Event};
 use ix_mem::{HEADROOM_BYTES, PacketMemory, Pool, Sizes};
@@ -85,7 +85,7 @@ fn segment(bytes: usize, src_port: u16, change: impl Fn(&mut [u8])) -> Vec<u8> {
 impl Host {
     /// Somebody has built this packet.
     fn queue(&mut self, frame: &[u8]) -> bool {
-        let Some(mut mbuf) = self.thread.io.tx_pool.take() else { return false };
+        let Some(mut mbuf) = self.thread.io.cx.tx_pool.take() else { return false };
         mbuf.set_range(HEADROOM_BYTES, frame.len());
         mbuf.bytes_mut(&self.thread.shared.memory).copy_from_slice(frame);
         self.thread.io.ports[0].queue.push_back(mbuf);
@@ -108,7 +108,7 @@ impl Host {
         let (mut bytes, mut gaps, mut last) = (0, Vec::new(), None);
         let mut now_us = from_us;
         while now_us < from_us + us {
-            while self.thread.io.tx_pool.in_use() < 256 && self.queue(&frame) {}
+            while self.thread.io.cx.tx_pool.in_use() < 256 && self.queue(&frame) {}
             self.thread.turn(now_us);
             for (_, frame) in self.device.take_sent() {
                 bytes += frame.len() as u64;
@@ -142,7 +142,7 @@ fn what_is_foreign_never_leaves_and_is_counted() {
     host.queue(&segment(100, 80, |_| {}));
     host.thread.turn(2);
     assert_eq!(host.sent(), 100, "its own leaves");
-    assert_eq!(host.thread.io.tx_pool.in_use(), 0, "frames of dropped packets come back");
+    assert_eq!(host.thread.io.cx.tx_pool.in_use(), 0, "frames of dropped packets come back");
 }
 
 #[test]
@@ -189,7 +189,11 @@ fn a_queue_has_its_own_rate_within_its_part() {
         for (index, wanted) in wanted.into_iter().enumerate() {
             let mut host = host_at(gate, index, 2);
             let Some(bits) = wanted else {
-                assert!(host.thread.io.gate.checks().is_none(), "{gate}: nothing to ask");
+                assert!(
+                    host.thread.receive.admission.checks().is_none()
+                        && host.thread.egress.qdisc.is_open(),
+                    "{gate}: nothing to ask"
+                );
                 continue;
             };
             let (bytes, _) = host.flood(0, 1_000_000, 20);
@@ -224,7 +228,7 @@ fn a_queues_rate_changes_under_packets_that_wait() {
     let number = |frame: &[u8]| u32::from_be_bytes([frame[60], frame[61], frame[62], frame[63]]);
     let left: Vec<u32> = left.iter().map(|(_, frame)| number(frame)).collect();
     assert!(left.iter().copied().eq(0..queued), "{left:?}");
-    assert_eq!(host.thread.io.tx_pool.in_use(), 0);
+    assert_eq!(host.thread.io.cx.tx_pool.in_use(), 0);
 }
 
 #[test]
@@ -247,7 +251,7 @@ fn a_paced_thread_knows_when_its_next_packet_is_due() {
     host.thread.turn(1_000_000);
     assert_eq!(host.device.take_sent().len(), 3, "the burst, and one on credit");
     // The 12.1 ms of the last one are not paid for yet.
-    assert_eq!(host.thread.io.gate.due_us(), Some(1_012_112));
+    assert_eq!(host.thread.egress.qdisc.due_us(), Some(1_012_112));
     assert!(host.thread.may_sleep(), "it may sleep until then");
     assert!(host.thread.next_deadline_us().is_some_and(|due| due <= 1_012_112));
     host.thread.turn(1_012_111);
@@ -268,7 +272,7 @@ fn too_many_that_wait_are_lost_and_counted() {
     host.thread.turn(1_000_000);
     assert_eq!(host.drops("tx_rate"), 600 - 512);
     let sent = host.device.take_sent().len();
-    assert_eq!(host.thread.io.tx_pool.in_use() as usize + sent, 512);
+    assert_eq!(host.thread.io.cx.tx_pool.in_use() as usize + sent, 512);
 }
 
 /// Each flow at its own pace, whatever the others send; all leave within a slot of their turn.
@@ -292,7 +296,7 @@ fn flows_are_paced_one_by_one() {
         if now_us == 1_000_000 {
             assert_eq!((left[0].len(), left[1].len(), others), (1, 1, 1), "the first at once");
             assert!(host.thread.may_sleep());
-            assert!(host.thread.io.gate.due_us().is_some_and(|due| due <= 1_000_138));
+            assert!(host.thread.egress.qdisc.due_us().is_some_and(|due| due <= 1_000_138));
         }
     }
     for times in &left {
@@ -303,7 +307,7 @@ fn flows_are_paced_one_by_one() {
             assert!((due..due + 18.0).contains(&(*at as f64)), "{n}: {at}, due {due}");
         }
     }
-    assert_eq!(host.thread.io.tx_pool.in_use(), 0);
+    assert_eq!(host.thread.io.cx.tx_pool.in_use(), 0);
     // Too many of one flow are lost, and only of that one.
     (0..600).for_each(|_| assert!(host.queue(&frames[0])));
     host.thread.turn(1_004_001);
@@ -315,7 +319,7 @@ fn flows_are_paced_one_by_one() {
     host.thread.shared.gate.set(ix_vnic::Gate::default());
     host.thread.turn(1_004_003);
     host.thread.turn(1_004_004);
-    assert_eq!(host.thread.io.tx_pool.in_use(), 0);
+    assert_eq!(host.thread.io.cx.tx_pool.in_use(), 0);
 }
 
 #[test]

@@ -1,4 +1,60 @@
-//! Egress: what may leave, and when.
-pub mod gate;
+//! Egress (step 6): built packets pass the queueing discipline, then the sniffer, and go to the devices.
 #[cfg(test)]
 mod gate_tests;
+pub mod qdisc;
+
+use crate::context::Context;
+use crate::observe::capture::Sniffer;
+use crate::ports::Port;
+use qdisc::Qdisc;
+
+/// The way out of one elastic thread.
+#[derive(Default)]
+pub(crate) struct Egress {
+    /// What may leave, and when.
+    pub qdisc: Qdisc,
+}
+
+impl Egress {
+    /// Gives the devices all built packets that may leave, with one doorbell each. Returns how many they
+    /// took.
+    #[inline]
+    pub fn transmit(
+        &mut self,
+        cx: &mut Context,
+        ports: &mut [Port],
+        mut sniffer: Option<&mut Sniffer>,
+    ) -> usize {
+        self.qdisc.pass(cx, ports);
+        if let Some(sniffer) = sniffer.as_deref_mut() {
+            sniff(cx, ports, sniffer);
+        }
+        let mut sent = 0;
+        for port in ports.iter_mut() {
+            let waiting = port.queue.len();
+            if waiting > 0 {
+                port.nic.transmit(&cx.shared.memory, &mut cx.tx_pool, &mut port.queue);
+                let handed = waiting - port.queue.len();
+                port.handed += handed as u64;
+                port.passed = port.queue.len();
+                sent += handed;
+            }
+            port.nic.kick(&cx.shared.memory, &mut cx.tx_pool);
+        }
+        cx.metrics.counters.tx_packets.add(sent as u64);
+        if let Some(sniffer) = sniffer {
+            ports.iter().enumerate().for_each(|(i, port)| sniffer.left(i, port.queue.len()));
+        }
+        sent
+    }
+}
+
+/// Shows the sniffer what the devices are about to be given.
+#[cold]
+fn sniff(cx: &Context, ports: &[Port], sniffer: &mut Sniffer) {
+    for (index, port) in ports.iter().enumerate() {
+        let frames = port.queue.iter().map(|mbuf| mbuf.bytes(&cx.shared.memory));
+        let group_of = |tuple: &_| port.group_of(cx.shared.flow_hash.hash(tuple), tuple);
+        sniffer.leaving(index, frames, cx.now_us, group_of);
+    }
+}

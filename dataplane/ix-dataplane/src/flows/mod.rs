@@ -1,6 +1,350 @@
-//! Flows: what the dataplane keeps of each connection, by flow group.
+//! Flows: what one elastic thread keeps of its connections, by flow group, and when each has something
+//! to do: the list of touched flows, and the wheel.
 pub mod flow;
 pub mod group;
 pub mod handle;
 pub mod sendq;
+mod survey;
 pub mod table;
+
+use crate::context::Context;
+use crate::group_set::GroupSet;
+use crate::receive::batch::Work;
+use crate::timers::APP_TIMER;
+use crate::timers::wheel::{SweepCursor, Wheel};
+use flow::{Flow, Side};
+use group::{FlowGroup, prefetch_flow};
+use handle::FlowId;
+use ix_wire::{FLOW_GROUPS, Parsed};
+use std::collections::VecDeque;
+
+/// Up to this many flows stay in the cache by themselves.
+const FLOWS_CACHED: usize = 512;
+
+/// How many calls or timers before its own a flow is fetched.
+pub(crate) const FLOWS_AHEAD: usize = 4;
+
+/// How many timers before its own the head of a flow is fetched.
+const HEADS_AHEAD: usize = 16;
+
+/// Flows that have come and are entered in the wheel between two cycles.
+const RELINKS: usize = 255;
+
+/// Wheel entries that are looked at between two cycles, for those of groups that are gone.
+const SWEEP_ENTRIES: usize = 1024;
+
+/// The flow groups of one elastic thread.
+pub(crate) type Groups = Box<[Option<Box<FlowGroup>>]>;
+
+/// The flows of one elastic thread.
+pub(crate) struct Flows {
+    pub groups: Groups,
+    /// How many there are.
+    pub count: usize,
+    /// When flows, and timers of the application, have something to do.
+    pub wheel: Wheel,
+    /// Flows that need `output` before this cycle's transmission.
+    pub touched: Vec<FlowId>,
+    /// Accepted flows whose early data is not announced yet.
+    pub to_announce: VecDeque<FlowId>,
+    relink: VecDeque<Relink>,
+    sweep: Option<Sweep>,
+}
+
+/// A group whose flows are still to be entered in this thread's wheel. Done bit by bit, for a group may
+/// have very many flows.
+struct Relink {
+    group: usize,
+    next: u32,
+}
+
+/// Entries of groups that are gone are taken out of the wheel, bit by bit.
+struct Sweep {
+    groups: GroupSet,
+    cursor: SweepCursor,
+}
+
+impl Flows {
+    /// No flows yet, in the groups that are `owned`.
+    pub fn new(owned: impl Fn(usize) -> bool, now_us: u64) -> Flows {
+        let group = |group: usize| owned(group).then(|| Box::new(FlowGroup::new(group as u16)));
+        Flows {
+            groups: (0..FLOW_GROUPS).map(group).collect(),
+            count: 0,
+            wheel: Wheel::new(now_us, 4096),
+            touched: Vec::with_capacity(1024),
+            to_announce: VecDeque::new(),
+            relink: VecDeque::new(),
+            sweep: None,
+        }
+    }
+
+    /// The groups that are here, those on their way to another thread included.
+    pub fn here(&self) -> GroupSet {
+        (0..self.groups.len()).filter(|group| self.groups[*group].is_some()).collect()
+    }
+
+    /// The flow of a name, if its group is here and the name is not stale.
+    #[inline]
+    pub fn get(&mut self, id: FlowId) -> Option<&mut Flow> {
+        flow_of(&mut self.groups, id)
+    }
+
+    /// Names of the flows that `wanted` picks.
+    pub fn ids_where(&self, wanted: impl Fn(&Flow) -> bool) -> Vec<FlowId> {
+        self.groups.iter().flatten().flat_map(|group| group.ids_where(&wanted)).collect()
+    }
+
+    /// Puts a flow on the list of those that need `output` in this cycle.
+    pub fn touch(&mut self, id: FlowId) {
+        let Flows { groups, touched, .. } = self;
+        if let Some(flow) = flow_of(groups, id) {
+            touch(touched, &mut flow.side);
+        }
+    }
+
+    /// Takes a new flow in; `None` when there are too many.
+    pub fn insert(&mut self, cx: &Context, group: usize, mut flow: Flow) -> Option<FlowId> {
+        let config = &cx.shared.config;
+        if self.count >= config.flows_max {
+            return None;
+        }
+        flow.side.ttl = config.ttl;
+        let id = self.groups[group].as_mut()?.insert(flow)?;
+        self.count += 1;
+        let counters = &cx.metrics.counters;
+        counters.flows.set(self.count as u64);
+        counters.flows_peak.raise(self.count as u64);
+        Some(id)
+    }
+
+    /// Takes a flow out; its handle is stale from now on.
+    pub fn remove(&mut self, cx: &Context, id: FlowId) -> Option<Flow> {
+        let group = self.groups[usize::from(id.group)].as_mut()?;
+        group.get(id)?;
+        let flow = group.remove(id.slot)?;
+        let counters = &cx.metrics.counters;
+        if flow.side.in_time_wait {
+            group.time_wait -= 1;
+            counters.time_wait.set(counters.time_wait.get().saturating_sub(1));
+        }
+        self.count -= 1;
+        counters.flows.set(self.count as u64);
+        counters.closed.add(1);
+        Some(flow)
+    }
+
+    /// Counts a flow that has come to TIME-WAIT; [`Self::remove`] takes it out again.
+    pub fn count_time_wait(&mut self, cx: &Context, id: FlowId) {
+        if let Some(group) = self.groups[usize::from(id.group)].as_mut() {
+            group.time_wait += 1;
+        }
+        cx.metrics.counters.time_wait.add(1);
+    }
+
+    /// Second pass over a batch: asks for the flow-table lines of `work`, then for the flows.
+    pub fn prefetch(&self, work: &mut [Work]) {
+        let group_of = |parsed: &Parsed, group: u8| match parsed {
+            Parsed::Tcp(_) => self.groups[usize::from(group)].as_deref(),
+            _ => None,
+        };
+        for work in work.iter() {
+            if let Some(group) = group_of(&work.parsed, work.group) {
+                group.prefetch(work.hash);
+            }
+        }
+        for work in work {
+            let group = group_of(&work.parsed, work.group);
+            if let Some((slot, line)) = group.and_then(|group| group.guess(work.hash)) {
+                work.guess = slot;
+                prefetch_flow(line);
+            }
+        }
+    }
+
+    /// Fetches the flow of a handle (any number will do) into the cache: of very many, each is out of
+    /// it when its turn comes.
+    #[inline]
+    pub fn fetch_ahead(&self, handle: u64) {
+        if self.count <= FLOWS_CACHED {
+            return;
+        }
+        let id = FlowId::from_handle(handle);
+        if let Some(Some(group)) = self.groups.get(usize::from(id.group)) {
+            group.prefetch_slot(id.slot);
+        }
+    }
+
+    /// Puts into `due` the wheel's entries that are due and mean something, at most `limit` of them.
+    /// Returns whether any fired.
+    pub fn take_due(&mut self, now_us: u64, limit: usize, due: &mut Vec<u64>) -> bool {
+        self.wheel.advance(now_us, limit, |token| due.push(token));
+        let fired = !due.is_empty();
+        self.drop_replaced(due, now_us);
+        fired
+    }
+
+    /// Of entries that have fired, drops those that mean nothing any more: most, where timers guard
+    /// against what seldom happens. Of very many flows only the heads are fetched for that.
+    fn drop_replaced(&self, due: &mut Vec<u64>, now_us: u64) {
+        let group_of = |id: FlowId| self.groups.get(usize::from(id.group))?.as_deref();
+        let cached = self.count <= FLOWS_CACHED;
+        let mut kept = 0;
+        for index in 0..due.len() {
+            if !cached && let Some(&ahead) = due.get(index + HEADS_AHEAD) {
+                let id = FlowId::from_handle(ahead);
+                group_of(id).inspect(|group| group.prefetch_head(id.slot));
+            }
+            let token = due[index];
+            let id = FlowId::from_handle(token);
+            if token & APP_TIMER != 0 || group_of(id).is_some_and(|g| g.is_due(id, now_us)) {
+                due[kept] = token;
+                kept += 1;
+            }
+        }
+        due.truncate(kept);
+    }
+
+    /// The wheel looks at a flow again at this time.
+    pub fn put_off(&mut self, id: FlowId, until_us: u64) {
+        if let Some((_, alarm_us)) = flow_and_alarm(&mut self.groups, id) {
+            *alarm_us = until_us;
+            self.wheel.insert(until_us, id.handle());
+        }
+    }
+}
+
+/// Groups that come and leave.
+impl Flows {
+    /// Counts flows that come or leave with their groups.
+    fn count_moved(&mut self, cx: &Context, flows: i64, time_wait: i64) {
+        self.count = self.count.saturating_add_signed(flows as isize);
+        let counters = &cx.metrics.counters;
+        counters.flows.set(self.count as u64);
+        counters.flows_peak.raise(self.count as u64);
+        counters.time_wait.set(counters.time_wait.get().saturating_add_signed(time_wait));
+    }
+
+    /// Takes groups out.
+    #[allow(clippy::vec_box, reason = "threads own groups as boxes, which move")]
+    pub fn take_groups(&mut self, cx: &Context, groups: &GroupSet) -> Vec<Box<FlowGroup>> {
+        let boxes: Vec<_> = groups.iter().filter_map(|group| self.groups[group].take()).collect();
+        let flows: usize = boxes.iter().map(|group| group.flows()).sum();
+        let time_wait: u32 = boxes.iter().map(|group| group.time_wait).sum();
+        self.count_moved(cx, -(flows as i64), -i64::from(time_wait));
+        boxes
+    }
+
+    /// Puts a group in.
+    pub fn put_group(&mut self, cx: &Context, group: Box<FlowGroup>) {
+        self.count_moved(cx, group.flows() as i64, i64::from(group.time_wait));
+        let number = usize::from(group.id());
+        if let Some(sweep) = &mut self.sweep {
+            sweep.groups.remove(number);
+        }
+        self.groups[number] = Some(group);
+    }
+
+    /// Whether flows that have come, or entries of those that are gone, need further steps.
+    #[inline]
+    pub fn is_unsettled(&self) -> bool {
+        self.sweep.is_some() || !self.relink.is_empty()
+    }
+
+    /// The flows of these groups are to be entered in the wheel.
+    pub fn relink(&mut self, groups: &GroupSet) {
+        self.relink.extend(groups.iter().map(|group| Relink { group, next: 0 }));
+    }
+
+    /// Enters some flows that have come in the wheel, and takes some entries of gone ones out of it.
+    #[cold]
+    pub fn settle(&mut self) {
+        let mut budget = RELINKS;
+        while budget > 0 {
+            let Some(mut relink) = self.relink.pop_front() else { break };
+            if !self.relink_some(&mut relink, &mut budget) {
+                self.relink.push_front(relink);
+            }
+        }
+        let Some(Sweep { groups, cursor }) = &mut self.sweep else { return };
+        let gone = |token: u64| {
+            token & APP_TIMER == 0 && groups.contains(usize::from(FlowId::from_handle(token).group))
+        };
+        if self.wheel.sweep(cursor, SWEEP_ENTRIES, gone) {
+            self.sweep = None;
+        }
+    }
+
+    /// Groups leave again: their flows are entered in the wheel at once.
+    pub fn finish_relink(&mut self, groups: &GroupSet) {
+        for mut relink in std::mem::take(&mut self.relink) {
+            if groups.contains(relink.group) {
+                while !self.relink_some(&mut relink, &mut usize::MAX.clone()) {}
+            } else {
+                self.relink.push_back(relink);
+            }
+        }
+    }
+
+    /// Returns whether all flows of the group are done.
+    fn relink_some(&mut self, relink: &mut Relink, budget: &mut usize) -> bool {
+        let Flows { groups, wheel, .. } = self;
+        let Some(group) = groups[relink.group].as_mut() else { return true };
+        while *budget > 0 && relink.next < group.slots() {
+            group.prefetch_slot(relink.next + FLOWS_AHEAD as u32);
+            let id = group.id_of(relink.next);
+            if let Some((flow, alarm_us)) = group.get_with_alarm(id) {
+                *alarm_us = u64::MAX;
+                schedule(wheel, flow, alarm_us);
+            }
+            relink.next += 1;
+            *budget -= 1;
+        }
+        relink.next >= group.slots()
+    }
+
+    /// The wheel's entries of these groups mean nothing any more.
+    pub fn begin_sweep(&mut self, groups: &GroupSet) {
+        let unfinished = self.sweep.take().map_or(GroupSet::EMPTY, |sweep| sweep.groups);
+        let groups = groups.iter().chain(unfinished.iter()).collect();
+        self.sweep = Some(Sweep { groups, cursor: SweepCursor::default() });
+    }
+}
+
+/// Puts a flow on the list of those that need `output` in this cycle.
+#[inline]
+pub(crate) fn touch(touched: &mut Vec<FlowId>, side: &mut Side) {
+    if !side.touched {
+        side.touched = true;
+        touched.push(side.id);
+    }
+}
+
+/// The flow of a name, if its group is here and the name is not stale.
+#[inline]
+pub(crate) fn flow_of(groups: &mut [Option<Box<FlowGroup>>], id: FlowId) -> Option<&mut Flow> {
+    groups.get_mut(usize::from(id.group))?.as_mut()?.get(id)
+}
+
+/// The same, and when the wheel will look at it.
+#[inline]
+pub(crate) fn flow_and_alarm(
+    groups: &mut [Option<Box<FlowGroup>>],
+    id: FlowId,
+) -> Option<(&mut Flow, &mut u64)> {
+    groups.get_mut(usize::from(id.group))?.as_mut()?.get_with_alarm(id)
+}
+
+/// Sees to it that the wheel looks at the flow no later than its earliest deadline.
+#[inline]
+pub(crate) fn schedule(wheel: &mut Wheel, flow: &Flow, alarm_us: &mut u64) {
+    let deadline_us = flow.tcb.deadline();
+    if deadline_us < *alarm_us {
+        *alarm_us = deadline_us;
+        #[cfg(feature = "planted")]
+        if deadline_us.is_multiple_of(16) && ix_tcp::planted::is(ix_tcp::planted::Bug::LostTimer) {
+            return;
+        }
+        wheel.insert(deadline_us, flow.side.id.handle());
+    }
+}

@@ -16,7 +16,7 @@ const PATIENCE_MAX_US: u64 = 10_000_000;
 const PART_BITS: u32 = 20;
 
 /// The command that a migration's number ([`MigrationRecord::command`]) belongs to; 0: none.
-pub(super) fn command_of(number: u64) -> u64 {
+pub(crate) fn command_of(number: u64) -> u64 {
     number >> PART_BITS
 }
 
@@ -56,7 +56,7 @@ struct Part {
 
 /// What an elastic thread sees of itself.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Sight {
+pub(crate) struct Sight {
     /// Its number.
     pub index: usize,
     /// Counts returns of the application.
@@ -69,7 +69,7 @@ pub(super) struct Sight {
 
 /// What it is to do.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Orders {
+pub(crate) struct Orders {
     /// Tell the application that the thread goes, or that it is back.
     pub revoke: Option<bool>,
     /// Tell the application that all flow groups have left, as it wanted.
@@ -85,7 +85,7 @@ pub(super) struct Orders {
 }
 
 /// The directory.
-pub(super) struct Directory {
+pub(crate) struct Directory {
     lives: Vec<Life>,
     plan: Plan,
     parts: Vec<Part>,

@@ -1,16 +1,13 @@
 //! The new thread's end of a migration.
-use super::message::{Message, Ship};
+use super::message::{Forwarded, Message, Ship};
 use super::on_cpu::OnCpu;
 use super::record::{MigrationEnd, MigrationRecord};
-use super::routes::{HELD, Origin};
-use super::ship::Relink;
+use super::routes::HELD;
 use super::unsent::Unsent;
-use super::{Migrations, OVERDUE_US, QUIET_US, since};
-use crate::cycle::ElasticThread;
+use super::{Action, Migrations, OVERDUE_US, QUIET_US, Sight, since};
 use crate::flows::handle::FlowId;
 use crate::group_set::GroupSet;
-use crate::receive::forwarding::Forwarded;
-use ix_abi::{Event, event_kind, migrated};
+use crate::receive::batch::Origin;
 use ix_nic::Fence;
 use std::collections::VecDeque;
 
@@ -93,12 +90,12 @@ impl Incoming {
     }
 }
 
-impl ElasticThread {
+impl Migrations {
     pub(super) fn hear_offer(&mut self, from: usize, serial: u64, groups: GroupSet, now_us: u64) {
-        if !self.migrations.takes_groups {
-            return self.tell_thread(from, Message::Refuse(serial));
+        if !self.takes_groups {
+            return self.tell(from, Message::Refuse(serial));
         }
-        self.migrations.incoming.push(Incoming {
+        self.incoming.push(Incoming {
             serial,
             from,
             groups,
@@ -123,14 +120,14 @@ impl ElasticThread {
     /// The old thread has waited too long for an answer.
     pub(super) fn hear_withdrawal(&mut self, from: usize, serial: u64) {
         let Some(at) = self.incoming_at(from, serial) else { return };
-        let Incoming { groups, state, local, .. } = self.migrations.incoming.swap_remove(at);
+        let Incoming { groups, state, local, .. } = self.incoming.swap_remove(at);
         if state == State::Asked {
             return;
         }
-        groups.iter().for_each(|group| self.migrations.routes[group] = from as u16);
+        groups.iter().for_each(|group| self.routes[group] = from as u16);
         // Packets of several groups, but all go the same way.
         for group in groups.iter() {
-            self.migrations.sent.insert(group);
+            self.sent.insert(group);
         }
         if let Some(group) = groups.iter().next() {
             self.hand_over_all(group, from, local);
@@ -138,25 +135,26 @@ impl ElasticThread {
     }
 
     fn incoming_at(&self, from: usize, serial: u64) -> Option<usize> {
-        self.migrations.incoming.iter().position(|i| i.from == from && i.serial == serial)
+        self.incoming.iter().position(|i| i.from == from && i.serial == serial)
     }
 
-    pub(super) fn step_incoming(&mut self, now_us: u64) {
-        for at in 0..self.migrations.incoming.len() {
-            match self.migrations.incoming[at].state {
-                State::Asked => self.agree(at, now_us),
+    pub(super) fn step_incoming(&mut self, sight: &impl Sight) {
+        let now_us = sight.now_us();
+        for at in 0..self.incoming.len() {
+            match self.incoming[at].state {
+                State::Asked => self.agree(at, sight),
                 State::Agreed => {
-                    let now = (self.migrations.read_on_cpu)(now_us);
-                    let waited_at = &mut self.migrations.incoming[at].waited_at;
+                    let now = sight.on_cpu();
+                    let waited_at = &mut self.incoming[at].waited_at;
                     *waited_at = [waited_at[1], now];
                 }
-                State::Arrived if self.io.events.has_room() => self.tell_arrival(at),
+                State::Arrived if sight.has_room() => self.tell_arrival(at),
                 _ => {}
             }
         }
-        self.open_returned(now_us);
+        self.open_returned(sight);
         let overdue = |i: &Incoming| i.deadline_us().is_some_and(|until_us| until_us <= now_us);
-        for incoming in self.migrations.incoming.iter_mut().filter(|i| overdue(i)) {
+        for incoming in self.incoming.iter_mut().filter(|i| overdue(i)) {
             incoming.settled = Some(false);
             incoming.record.end = MigrationEnd::Overdue;
         }
@@ -164,45 +162,40 @@ impl ElasticThread {
     }
 
     /// Says yes, once this thread's packets of the groups go to the old thread and nowhere else.
-    fn agree(&mut self, at: usize, now_us: u64) {
-        let incoming = &self.migrations.incoming[at];
+    fn agree(&mut self, at: usize, sight: &impl Sight) {
+        let incoming = &self.incoming[at];
         let (from, serial, groups) = (incoming.from, incoming.serial, incoming.groups);
         // Messages of different threads overtake each other: who offers groups may have given up since,
         // and they may have come here another way. It was the owner when it said so, and what we see
         // of owners is no older.
-        if groups.iter().any(|group| self.shared.owner(group) != from) {
+        if groups.iter().any(|group| sight.owner(group) != from) {
             return;
         }
         self.forget_shipped(&groups);
         let mut waits = false;
         for group in groups.iter() {
-            let route = self.migrations.routes[group];
+            let route = self.routes[group];
             if route == HELD {
                 waits = true;
-            } else if usize::from(route) != from && self.migrations.sent.contains(group) {
-                self.switch(group);
+            } else if usize::from(route) != from && self.sent.contains(group) {
+                self.switch(group, sight.now_us());
                 waits = true;
             } else {
-                self.migrations.routes[group] = from as u16;
+                self.routes[group] = from as u16;
             }
         }
         if waits {
             return;
         }
-        self.migrations.incoming[at].state = State::Agreed;
-        self.migrations.incoming[at].waited_at = [(self.migrations.read_on_cpu)(now_us); 2];
-        groups.iter().for_each(|group| self.migrations.routes[group] = HELD);
-        self.tell_thread(from, Message::Ready(serial));
+        self.incoming[at].state = State::Agreed;
+        self.incoming[at].waited_at = [sight.on_cpu(); 2];
+        groups.iter().for_each(|group| self.routes[group] = HELD);
+        self.tell(from, Message::Ready(serial));
     }
 
     pub(super) fn hear_ship(&mut self, from: usize, mut ship: Box<Ship>) {
         let Some(at) = self.incoming_at(from, ship.serial) else { return };
-        for item in &ship.packets {
-            if let Forwarded::Packet { packet, .. } = item {
-                self.io.rx_pool.adopt(&packet.mbuf);
-            }
-        }
-        let incoming = &mut self.migrations.incoming[at];
+        let incoming = &mut self.incoming[at];
         incoming.state = State::Arrived;
         incoming.remote = std::mem::take(&mut ship.packets);
         incoming.touched = std::mem::take(&mut ship.touched);
@@ -218,7 +211,7 @@ impl ElasticThread {
     /// The devices have taken what the old thread had built.
     pub(super) fn hear_sent(&mut self, from: usize, serial: u64, fences: Vec<Box<dyn Fence>>) {
         if let Some(at) = self.incoming_at(from, serial) {
-            let incoming = &mut self.migrations.incoming[at];
+            let incoming = &mut self.incoming[at];
             incoming.queued = false;
             // Those that came with the groups are behind us.
             incoming.fences = fences;
@@ -226,36 +219,34 @@ impl ElasticThread {
     }
 
     fn tell_arrival(&mut self, at: usize) {
-        let incoming = &mut self.migrations.incoming[at];
+        let incoming = &mut self.incoming[at];
         let (from, groups) = (incoming.from, incoming.groups);
         incoming.state = State::Told;
         if let Some(ship) = incoming.ship.take() {
-            self.unpack(*ship);
+            self.act(Action::Unpack(ship));
         }
         for group in groups.iter() {
-            self.migrations.quiet.insert(group);
-            let (kind, code) = (event_kind::MIGRATED, migrated::ARRIVED);
-            let (len, data) = (group as u32, from as u64);
-            self.io.events.push(Event { kind, code, len, data, ..Event::default() });
+            self.quiet.insert(group);
+            self.act(Action::Arrived { group, from });
         }
     }
 
     /// The application has come back with its names of the flows that have arrived.
-    pub(super) fn open_told(&mut self, now_us: u64) {
-        for incoming in &mut self.migrations.incoming {
+    pub(super) fn open_told(&mut self, sight: &impl Sight) {
+        for incoming in &mut self.incoming {
             if incoming.state == State::Told {
                 incoming.state = State::Returned;
             }
         }
-        self.open_returned(now_us);
+        self.open_returned(sight);
         self.end_settled();
     }
 
     /// Packets and timers of groups that have arrived may speak to the application.
-    fn open_returned(&mut self, now_us: u64) {
-        let ElasticThread { migrations, touched, to_announce, .. } = self;
-        let read_on_cpu = migrations.read_on_cpu;
-        for incoming in &mut migrations.incoming {
+    fn open_returned(&mut self, sight: &impl Sight) {
+        let now_us = sight.now_us();
+        let Migrations { incoming, actions, stirred, replay, .. } = self;
+        for incoming in incoming {
             // A connection's time must not go back.
             if incoming.state != State::Returned || now_us < incoming.shipped_us {
                 continue;
@@ -268,21 +259,20 @@ impl ElasticThread {
             let record = &mut incoming.record;
             record.rpc_us = since(incoming.shipped_us, now_us);
             record.packets = incoming.remote.len() as u32;
-            let off_ns = incoming.waited_at[0].off_ns(read_on_cpu(now_us), incoming.shipped_us);
+            let off_ns = incoming.waited_at[0].off_ns(sight.on_cpu(), incoming.shipped_us);
             record.descheduled_us += (off_ns / 1000) as u32;
             record.pause_us = since(record.start_us + u64::from(record.prepare_us), now_us);
-            touched.append(&mut incoming.touched);
-            migrations.stirred = true;
-            to_announce.extend(incoming.to_announce.drain(..));
-            migrations.replay.append(&mut incoming.remote);
+            actions.push_back(Action::Touch(std::mem::take(&mut incoming.touched)));
+            actions.push_back(Action::Announce(std::mem::take(&mut incoming.to_announce)));
+            *stirred = true;
+            replay.append(&mut incoming.remote);
         }
         self.end_quiet(now_us);
     }
 
     /// Flows of groups that have come may speak as soon as peers have taken what the old thread sent.
     fn end_quiet(&mut self, now_us: u64) {
-        let ElasticThread { migrations, touched, io, .. } = self;
-        let Migrations { incoming, quiet, quieted, relink, stirred, .. } = migrations;
+        let Migrations { incoming, quiet, quieted, stirred, actions, .. } = self;
         for incoming in incoming.iter_mut().filter(|i| i.state == State::Open) {
             let Some(first) = incoming.groups.iter().next() else { continue };
             incoming.fences.retain(|fence| !fence.passed());
@@ -291,17 +281,17 @@ impl ElasticThread {
                 continue;
             }
             incoming.fences.clear();
-            io.send_unsent(std::mem::take(&mut incoming.unsent));
+            actions.push_back(Action::Send(std::mem::take(&mut incoming.unsent)));
             incoming.groups.iter().for_each(|group| quiet.remove(group));
-            relink.extend(incoming.groups.iter().map(Relink::new));
-            touched.append(quieted);
+            actions.push_back(Action::Relink(incoming.groups));
+            actions.push_back(Action::Touch(std::mem::take(quieted)));
             *stirred = true;
         }
     }
 
     pub(super) fn hear_settled(&mut self, from: usize, serial: u64, early: bool) {
         if let Some(at) = self.incoming_at(from, serial) {
-            let incoming = &mut self.migrations.incoming[at];
+            let incoming = &mut self.incoming[at];
             incoming.settled = Some(early);
             incoming.record.end = if early { MigrationEnd::Early } else { MigrationEnd::Bound };
         }
@@ -311,21 +301,21 @@ impl ElasticThread {
     /// comes next.
     fn end_settled(&mut self) {
         let mut at = 0;
-        while let Some(incoming) = self.migrations.incoming.get(at) {
+        while let Some(incoming) = self.incoming.get(at) {
             let settled = incoming.settled.is_some() && incoming.fences.is_empty();
             if incoming.state != State::Open || !settled {
                 at += 1;
                 continue;
             }
             let Incoming { groups, mut local, mut record, opened_us, .. } =
-                self.migrations.incoming.swap_remove(at);
+                self.incoming.swap_remove(at);
             record.packets += local.len() as u32;
-            self.migrations.replay.append(&mut local);
+            self.replay.append(&mut local);
             for group in groups.iter() {
-                self.migrations.routes[group] = self.io.index as u16;
-                self.migrations.sent.remove(group);
+                self.routes[group] = self.index as u16;
+                self.sent.remove(group);
             }
-            self.migrations.ending.push((record, opened_us));
+            self.ending.push((record, opened_us));
         }
     }
 }

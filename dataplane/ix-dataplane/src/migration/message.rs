@@ -5,10 +5,23 @@ use super::unsent::Unsent;
 use crate::flows::group::FlowGroup;
 use crate::flows::handle::FlowId;
 use crate::group_set::GroupSet;
-use crate::receive::forwarding::Forwarded;
-use ix_nic::Fence;
+use ix_mem::Pool;
+use ix_nic::{Fence, RxPacket};
 use ix_wire::IpAddr;
 use std::collections::VecDeque;
+
+/// What one elastic thread hands to another.
+pub enum Forwarded {
+    /// A packet, or a part of one, that came in on this device.
+    Packet {
+        /// The device.
+        port: u8,
+        /// The packet; its frame goes along.
+        packet: RxPacket,
+    },
+    /// A step of a migration. It overtakes no packet and no packet overtakes it.
+    Message(Message),
+}
 
 /// One message. A migration is named by the number that the old thread gave it.
 pub enum Message {
@@ -43,6 +56,18 @@ pub enum Message {
     },
     /// No step of a migration: the application of one thread tells that of another.
     Signal(u64),
+}
+
+impl Message {
+    /// Frames that come along belong to this thread's pool from now on.
+    pub(crate) fn adopt(&self, pool: &mut Pool) {
+        let Message::Ship(ship) = self else { return };
+        for item in &ship.packets {
+            if let Forwarded::Packet { packet, .. } = item {
+                pool.adopt(&packet.mbuf);
+            }
+        }
+    }
 }
 
 /// Flow groups on their way, and all that belongs to them.

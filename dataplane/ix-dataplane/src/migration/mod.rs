@@ -23,36 +23,34 @@
 //! Files: `outgoing.rs` and `incoming.rs` have the two ends, `routes.rs` the ways of packets,
 //! `ship.rs` what is packed and unpacked, `unsent.rs` what was built and not sent, `message.rs` and `record.rs` what is said and written down.
 mod incoming;
-mod message;
-mod on_cpu;
+pub(crate) mod message;
+pub(crate) mod on_cpu;
 mod outgoing;
 mod record;
 mod routes;
-mod ship;
+pub(crate) mod ship;
 #[cfg(test)]
 mod testbed;
 #[cfg(test)]
 mod tests;
-mod unsent;
+pub(crate) mod unsent;
 
-pub use message::Message;
 pub use record::{MigrationEnd, MigrationRecord};
-pub(crate) use routes::{Origin, Way};
+pub(crate) use routes::Way;
 
-use crate::cycle::ElasticThread;
 use crate::flows::handle::FlowId;
 use crate::group_set::GroupSet;
-use crate::receive::forwarding::Forwarded;
-use crate::shared::Shared;
 use core::fmt;
 use incoming::Incoming;
+use ix_nic::RxPacket;
 use ix_wire::FLOW_GROUPS;
-use on_cpu::{OnCpu, ReadOnCpu};
+use message::{Forwarded, Message, Ship};
+use on_cpu::OnCpu;
 use outgoing::Outgoing;
 use record::Records;
 use routes::{HELD, Switching};
-use ship::{Relink, Sweep};
 use std::collections::VecDeque;
+use unsent::Unsent;
 
 /// Requests that wait on one elastic thread at most.
 const REQUESTS_MAX: usize = 64;
@@ -93,7 +91,89 @@ struct Request {
     command: u64,
 }
 
-/// One elastic thread's part in migrations.
+/// What one elastic thread's part in migrations is told, beside messages ([`Migrations::receive`]),
+/// packets ([`Migrations::way`]) and requests.
+#[derive(Debug)]
+pub(crate) enum Input {
+    /// A cycle is over.
+    BetweenCycles,
+    /// The application has come back, and its calls are carried out.
+    Returned,
+    /// [`Action::Ship`] is done. What was built for the groups and not sent waits in the devices' queues
+    /// up to these packets.
+    Shipped { serial: u64, unsent: Option<Vec<u64>> },
+}
+
+/// What the thread is to do next.
+pub(crate) enum Action {
+    /// Send a message to another thread.
+    Tell(usize, Message),
+    /// Hand a packet to another thread.
+    HandOver { to: usize, port: u8, packet: RxPacket },
+    /// Free a packet that no migration waits for.
+    Misrouted(RxPacket),
+    /// Point the devices' tables to the new thread of a group, and tell the application.
+    Leaves { group: usize, to: usize },
+    /// Take groups out of this thread and send them with [`Message::Ship`]; then say
+    /// [`Input::Shipped`].
+    Ship {
+        to: usize,
+        serial: u64,
+        groups: GroupSet,
+        held: VecDeque<Forwarded>,
+        record: MigrationRecord,
+    },
+    /// Send [`Message::Sent`] with the fences of the devices.
+    TellSent { to: usize, serial: u64 },
+    /// Put groups into this thread.
+    Unpack(Box<Ship>),
+    /// Tell the application that a group has come.
+    Arrived { group: usize, from: usize },
+    /// These flows have something to send.
+    Touch(Vec<FlowId>),
+    /// These flows have something to announce.
+    Announce(Vec<FlowId>),
+    /// Send what the old thread had built and not sent.
+    Send(Vec<Unsent>),
+    /// Enter the flows of these groups in the wheel.
+    Relink(GroupSet),
+}
+
+/// What a device says of its redirection table.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Table {
+    /// No packet is on its way to an old queue any more.
+    pub settled: bool,
+    /// A packet in the new queue proves that none is left in the old one.
+    pub in_order: bool,
+    /// A change is still on its way to the device.
+    pub is_sending: bool,
+}
+
+/// What a step may look at.
+pub(crate) trait Sight {
+    /// Time of this cycle, µs.
+    fn now_us(&self) -> u64;
+    /// This moment, in time that passes and in time that the thread ran.
+    fn on_cpu(&self) -> OnCpu;
+    /// The elastic thread that owns a group.
+    fn owner(&self, group: usize) -> usize;
+    /// Whether the event array has room.
+    fn has_room(&self) -> bool;
+    /// Whether packets wait here that are in no device's queue any more.
+    fn keeps_packets(&self) -> bool;
+    /// How many devices there are.
+    fn ports(&self) -> usize;
+    /// The redirection table of a device, if this process can write it.
+    fn table(&self, port: usize) -> Option<Table>;
+    /// How many packets wait in a device's receive queue, if it can tell.
+    fn waiting(&self, port: usize) -> Option<usize>;
+    /// How many packets a device was given so far.
+    fn handed(&self, port: usize) -> u64;
+}
+
+/// One elastic thread's part in migrations: a state machine. It looks at its thread through [`Sight`]
+/// and says what is to be done ([`Action`]).
 pub(crate) struct Migrations {
     /// Where packets of each group go: this thread's number, another's, or [`HELD`].
     routes: [u16; FLOW_GROUPS],
@@ -118,19 +198,20 @@ pub(crate) struct Migrations {
     replay: VecDeque<Forwarded>,
     /// Migrations that are over once `replay` is empty.
     ending: Vec<(MigrationRecord, u64)>,
-    relink: VecDeque<Relink>,
-    sweep: Option<Sweep>,
     records: Records,
     serial: u64,
     takes_groups: bool,
-    read_on_cpu: ReadOnCpu,
+    /// Number of this elastic thread.
+    index: usize,
+    /// What is to be done, in this order.
+    actions: VecDeque<Action>,
 }
 
 impl Migrations {
-    /// Nothing moves.
-    pub fn new(shared: &Shared) -> Migrations {
+    /// Of thread `index`: nothing moves.
+    pub fn new(index: usize, owner: impl Fn(usize) -> usize) -> Migrations {
         Migrations {
-            routes: std::array::from_fn(|group| shared.owner(group) as u16),
+            routes: std::array::from_fn(|group| owner(group) as u16),
             sent: GroupSet::EMPTY,
             promised: GroupSet::EMPTY,
             quiet: GroupSet::EMPTY,
@@ -144,18 +225,12 @@ impl Migrations {
             switching: Vec::new(),
             replay: VecDeque::new(),
             ending: Vec::new(),
-            relink: VecDeque::new(),
-            sweep: None,
             records: Records::default(),
             serial: 0,
             takes_groups: true,
-            read_on_cpu: OnCpu::in_virtual_time,
+            index,
+            actions: VecDeque::new(),
         }
-    }
-
-    /// The thread runs on Linux, which also runs others.
-    pub fn run_on_linux(&mut self) {
-        self.read_on_cpu = OnCpu::on_linux;
     }
 
     /// Whether something moves, or was just moved, here.
@@ -181,8 +256,6 @@ impl Migrations {
                 || !self.inbox.is_empty()
                 || !self.requests.is_empty() && self.incoming.is_empty()
                 || self.incoming.iter().any(Incoming::is_busy)
-                || !self.relink.is_empty()
-                || self.sweep.is_some()
                 || self.outgoing.iter().any(Outgoing::is_busy))
     }
 
@@ -202,84 +275,77 @@ impl Migrations {
                 && self.incoming.is_empty()
                 && self.switching.is_empty()
                 && self.replay.is_empty()
-                && self.ending.is_empty()
-                && self.relink.is_empty()
-                && self.sweep.is_none())
+                && self.ending.is_empty())
     }
 }
 
-impl ElasticThread {
-    /// Sends flow groups that this thread owns to another; called on this thread, between two cycles.
-    ///
-    /// It takes some cycles of both threads, and their applications' return. Groups that are still on
-    /// their way here are waited for; others that are not here are left out. Exactly one record with
-    /// this `command` comes of it ([`ElasticThread::take_migration`]): on the target when the groups
-    /// have moved, on this thread when nothing moved ([`MigrationEnd::Refused`]).
-    pub fn migrate(
+impl Migrations {
+    /// Takes a request: [`crate::ElasticThread::migrate`] says what comes of it.
+    pub fn request(
         &mut self,
         groups: GroupSet,
         to: usize,
         command: u64,
     ) -> Result<(), MigrateError> {
-        if to >= self.shared.threads() || to == self.io.index {
-            return Err(MigrateError::NoTarget);
-        }
-        if self.migrations.requests.len() >= REQUESTS_MAX {
+        if self.requests.len() >= REQUESTS_MAX {
             return Err(MigrateError::Busy);
         }
-        self.migrations.requests.push_back(Request { groups, to, command });
-        self.migrations.active = true;
+        self.requests.push_back(Request { groups, to, command });
+        self.active = true;
         Ok(())
     }
 
-    /// The oldest record that nobody has taken yet, of migrations that ended on this thread.
-    pub fn take_migration(&mut self) -> Option<MigrationRecord> {
-        self.migrations.records.pop()
+    /// The oldest record that was not taken yet.
+    pub fn take_record(&mut self) -> Option<MigrationRecord> {
+        self.records.pop()
     }
 
-    /// Flow groups that this thread has, those on their way to another one included.
-    pub fn groups_here(&self) -> GroupSet {
-        (0..self.groups.len()).filter(|group| self.groups[*group].is_some()).collect()
-    }
-
-    /// Whether nothing comes here or leaves: with no groups here either, the thread may be parked.
-    pub fn at_rest(&self) -> bool {
-        !self.migrations.active && !self.receive.has_backlog() && !self.away.has_kept()
-    }
-
-    /// Whether this thread agrees to take flow groups; at first it does. A thread that is to be parked
-    /// first says no here, then sends its groups away.
+    /// Whether this thread agrees to take flow groups; at first it does.
     pub fn set_takes_groups(&mut self, takes_groups: bool) {
-        self.migrations.takes_groups = takes_groups;
+        self.takes_groups = takes_groups;
     }
 
-    /// What migrations need between two cycles.
+    /// Goes on with what `input` says. What comes of it is taken with [`Self::next_action`].
     #[cold]
-    pub(crate) fn step_migrations(&mut self) {
-        let now_us = self.io.now_us;
-        self.migrations.stirred = false;
-        let mut inbox = std::mem::take(&mut self.migrations.inbox);
-        for (from, message) in inbox.drain(..) {
-            self.hear(from, message, now_us);
+    pub fn step(&mut self, input: Input, sight: &impl Sight) {
+        match input {
+            Input::BetweenCycles => self.step_all(sight),
+            Input::Returned => {
+                self.ship_leaving(sight);
+                self.open_told(sight);
+            }
+            Input::Shipped { serial, unsent } => self.hear_shipped(serial, unsent),
         }
-        self.migrations.inbox = inbox;
-        self.give_up_switching(now_us);
-        self.step_incoming(now_us);
-        self.begin_requests(now_us);
-        self.step_unsent();
-        self.step_outgoing(now_us);
-        self.end_replayed(now_us);
-        self.step_relink(usize::from(u8::MAX));
-        self.step_sweep();
-        self.migrations.active = self.migrations.must_go_on();
     }
 
-    /// The application has come back, and its calls are carried out.
-    #[cold]
-    pub(crate) fn application_returned(&mut self) {
-        let now_us = self.io.now_us;
-        self.ship_leaving(now_us);
-        self.open_told(now_us);
+    /// What is to be done next.
+    #[inline]
+    pub fn next_action(&mut self) -> Option<Action> {
+        self.actions.pop_front()
+    }
+
+    fn act(&mut self, action: Action) {
+        self.actions.push_back(action);
+    }
+
+    fn tell(&mut self, to: usize, message: Message) {
+        self.act(Action::Tell(to, message));
+    }
+
+    fn step_all(&mut self, sight: &impl Sight) {
+        self.stirred = false;
+        let mut inbox = std::mem::take(&mut self.inbox);
+        for (from, message) in inbox.drain(..) {
+            self.hear(from, message, sight.now_us());
+        }
+        self.inbox = inbox;
+        self.give_up_switching(sight);
+        self.step_incoming(sight);
+        self.begin_requests(sight);
+        self.step_unsent(sight);
+        self.step_outgoing(sight);
+        self.end_replayed(sight.now_us());
+        self.active = self.must_go_on();
     }
 
     fn hear(&mut self, from: usize, message: Message, now_us: u64) {
@@ -292,47 +358,43 @@ impl ElasticThread {
             Message::Sent(serial, fences) => self.hear_sent(from, serial, fences),
             Message::First(serial) => self.hear_first(serial),
             Message::Settled(serial, early) => self.hear_settled(from, serial, early),
-            Message::Where { group, asks } => self.hear_question(group, asks, from, now_us),
+            Message::Where { group, asks } => self.hear_question(group, asks, from),
             Message::Here { group } => self.hear_answer(group, from),
-            Message::Signal(value) => self.io.hear_signal(from, value),
+            // No step of a migration: the cycle passes it on.
+            Message::Signal(_) => {}
         }
     }
 
     /// Groups that nothing is planned with, of a set.
     fn groups_at_home(&self, groups: &GroupSet) -> GroupSet {
-        let (home, migrations) = (self.io.index, &self.migrations);
-        let free = |group: &usize| {
-            migrations.is_home(*group, home) && !migrations.promised.contains(*group)
-        };
+        let free = |group: &usize| self.is_home(*group) && !self.promised.contains(*group);
         groups.iter().filter(free).collect()
     }
 
     /// Begins with requests whose groups are all here, or will not come.
-    fn begin_requests(&mut self, now_us: u64) {
-        for _ in 0..self.migrations.requests.len() {
-            let Some(request) = self.migrations.requests.pop_front() else { return };
-            let coming = self.migrations.incoming.iter();
+    fn begin_requests(&mut self, sight: &impl Sight) {
+        for _ in 0..self.requests.len() {
+            let Some(request) = self.requests.pop_front() else { return };
+            let coming = self.incoming.iter();
             if coming.flat_map(|i| i.groups.iter()).any(|group| request.groups.contains(group)) {
-                self.migrations.requests.push_back(request);
+                self.requests.push_back(request);
                 continue;
             }
             let groups = self.groups_at_home(&request.groups);
-            self.offer(Request { groups, ..request }, now_us);
+            self.offer(Request { groups, ..request }, sight);
         }
     }
 
     /// Migrations whose last held packets have been handled are over.
     fn end_replayed(&mut self, now_us: u64) {
-        if !self.migrations.replay.is_empty() {
+        if !self.replay.is_empty() {
             return;
         }
-        let mut ending = std::mem::take(&mut self.migrations.ending);
-        for (mut record, opened_us) in ending.drain(..) {
+        for (mut record, opened_us) in self.ending.drain(..) {
             record.deferred_us = since(opened_us, now_us);
             record.total_us = since(record.start_us, now_us);
-            self.migrations.records.push(record);
+            self.records.push(record);
         }
-        self.migrations.ending = ending;
     }
 }
 

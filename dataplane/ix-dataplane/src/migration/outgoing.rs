@@ -1,14 +1,10 @@
 //! The old thread's end of a migration.
-use super::message::Message;
+use super::message::{Forwarded, Message};
 use super::on_cpu::OnCpu;
 use super::record::{MigrationEnd, MigrationRecord};
 use super::routes::HELD;
-use super::{BOUND_US, Migrations, OFFER_US, OVERDUE_US, Request, since};
-use crate::cycle::ElasticThread;
+use super::{Action, BOUND_US, Migrations, OFFER_US, OVERDUE_US, Request, Sight, Table, since};
 use crate::group_set::GroupSet;
-use crate::io::Port;
-use crate::receive::forwarding::Forwarded;
-use ix_abi::{Event, event_kind, migrated};
 use std::collections::VecDeque;
 
 /// Packets of a queue that cannot tell how many wait in it; more than any holds.
@@ -65,10 +61,10 @@ impl Outgoing {
     }
 
     /// Whom to tell, once, that these devices have been given all that was built for the groups.
-    pub fn has_sent(&mut self, ports: &[Port]) -> Option<(usize, u64)> {
+    pub fn has_sent(&mut self, sight: &impl Sight) -> Option<(usize, u64)> {
         let State::Shipped { unsent, .. } = &mut self.state else { return None };
-        let given = |(upto, port): (&u64, &Port)| port.handed >= *upto;
-        unsent.take_if(|upto| upto.iter().zip(ports).all(given)).map(|_| (self.to, self.serial))
+        let given = |(port, upto): (usize, &u64)| sight.handed(port) >= *upto;
+        unsent.take_if(|upto| upto.iter().enumerate().all(given)).map(|_| (self.to, self.serial))
     }
 
     /// When it is over at the latest.
@@ -98,30 +94,30 @@ impl Migrations {
     }
 }
 
-impl ElasticThread {
+impl Migrations {
     /// Asks the target whether it takes groups that are all here.
-    pub(super) fn offer(&mut self, request: Request, now_us: u64) {
+    pub(super) fn offer(&mut self, request: Request, sight: &impl Sight) {
+        let now_us = sight.now_us();
         let Request { groups, to, command } = request;
-        let migrations = &mut self.migrations;
-        migrations.serial += 1;
-        let serial = migrations.serial;
+        self.serial += 1;
+        let serial = self.serial;
         let record = MigrationRecord {
             command,
             groups,
-            from: self.io.index as u16,
+            from: self.index as u16,
             to: to as u16,
             start_us: now_us,
             end: MigrationEnd::Refused,
             ..MigrationRecord::default()
         };
         if groups.is_empty() {
-            return migrations.records.push(record);
+            return self.records.push(record);
         }
         // One migration of a group at a time; whoever asks for another one now is refused.
         for group in groups.iter() {
-            migrations.promised.insert(group);
+            self.promised.insert(group);
         }
-        migrations.outgoing.push(Outgoing {
+        self.outgoing.push(Outgoing {
             serial,
             to,
             groups,
@@ -132,11 +128,11 @@ impl ElasticThread {
             first_seen: false,
             record,
         });
-        self.tell_thread(to, Message::Offer(serial, groups));
+        self.tell(to, Message::Offer(serial, groups));
     }
 
     fn outgoing(&mut self, serial: u64) -> Option<&mut Outgoing> {
-        self.migrations.outgoing.iter_mut().find(|o| o.serial == serial)
+        self.outgoing.iter_mut().find(|o| o.serial == serial)
     }
 
     pub(super) fn hear_ready(&mut self, serial: u64) {
@@ -148,8 +144,8 @@ impl ElasticThread {
     }
 
     pub(super) fn hear_refusal(&mut self, serial: u64, now_us: u64) {
-        if let Some(at) = self.migrations.outgoing.iter().position(|o| o.serial == serial) {
-            let outgoing = self.migrations.outgoing.swap_remove(at);
+        if let Some(at) = self.outgoing.iter().position(|o| o.serial == serial) {
+            let outgoing = self.outgoing.swap_remove(at);
             self.refused(outgoing, now_us);
         }
     }
@@ -163,27 +159,28 @@ impl ElasticThread {
     /// The groups stay.
     fn refused(&mut self, outgoing: Outgoing, now_us: u64) {
         let Outgoing { groups, mut record, .. } = outgoing;
-        groups.iter().for_each(|group| self.migrations.promised.remove(group));
+        groups.iter().for_each(|group| self.promised.remove(group));
         record.total_us = since(record.start_us, now_us);
-        self.migrations.records.push(record);
+        self.records.push(record);
     }
 
-    pub(super) fn step_outgoing(&mut self, now_us: u64) {
+    pub(super) fn step_outgoing(&mut self, sight: &impl Sight) {
+        let now_us = sight.now_us();
         let mut at = 0;
-        while let Some(outgoing) = self.migrations.outgoing.get_mut(at) {
+        while let Some(outgoing) = self.outgoing.get_mut(at) {
             match outgoing.state {
                 State::Offered { until_us } if until_us <= now_us => {
                     let (to, serial) = (outgoing.to, outgoing.serial);
-                    self.tell_thread(to, Message::Withdraw(serial));
-                    let outgoing = self.migrations.outgoing.swap_remove(at);
+                    self.tell(to, Message::Withdraw(serial));
+                    let outgoing = self.outgoing.swap_remove(at);
                     self.refused(outgoing, now_us);
                     continue;
                 }
-                State::Agreed if self.io.events.has_room() => self.leave(at, now_us),
+                State::Agreed if sight.has_room() => self.leave(at, sight),
                 State::Shipped { .. } => {
-                    let settled = self.settle(at, now_us);
+                    let settled = self.settle(at, sight);
                     if settled {
-                        self.migrations.outgoing.swap_remove(at);
+                        self.outgoing.swap_remove(at);
                         continue;
                     }
                 }
@@ -195,122 +192,124 @@ impl ElasticThread {
 
     /// Holds the groups from now on, points the devices' tables to the new thread, and tells the
     /// application: the last that it hears of these groups here.
-    fn leave(&mut self, at: usize, now_us: u64) {
-        let read_on_cpu = self.migrations.read_on_cpu;
-        let Some(outgoing) = self.migrations.outgoing.get_mut(at) else { return };
+    fn leave(&mut self, at: usize, sight: &impl Sight) {
+        let Some(outgoing) = self.outgoing.get_mut(at) else { return };
         outgoing.state = State::Leaving;
         // What the cycle did before this moment was no pause.
-        outgoing.held_at = read_on_cpu(now_us);
+        outgoing.held_at = sight.on_cpu();
         outgoing.held_us = outgoing.held_at.wall_us();
         outgoing.record.prepare_us = since(outgoing.record.start_us, outgoing.held_us);
         let (groups, to) = (outgoing.groups, outgoing.to);
         for group in groups.iter() {
-            self.migrations.routes[group] = HELD;
-            for reta in self.io.ports.iter().filter_map(|port| port.reta.as_ref()) {
-                // A table that cannot be written leaves the packets where they were: they are handed
-                // over.
-                let _ = reta.set(group, to);
-            }
-            let (kind, code) = (event_kind::MIGRATED, migrated::LEAVES);
-            let (len, data) = (group as u32, to as u64);
-            self.io.events.push(Event { kind, code, len, data, ..Event::default() });
+            self.routes[group] = HELD;
+            self.act(Action::Leaves { group, to });
         }
     }
 
     /// The application has come back, and all its calls on the groups are carried out.
-    pub(super) fn ship_leaving(&mut self, now_us: u64) {
-        let read_on_cpu = self.migrations.read_on_cpu;
-        for at in 0..self.migrations.outgoing.len() {
-            let Some(outgoing) = self.migrations.outgoing.get_mut(at) else { return };
+    pub(super) fn ship_leaving(&mut self, sight: &impl Sight) {
+        let now_us = sight.now_us();
+        for at in 0..self.outgoing.len() {
+            let Some(outgoing) = self.outgoing.get_mut(at) else { return };
             if !matches!(outgoing.state, State::Leaving) {
                 continue;
             }
-            let queues = self.io.ports.iter().map(Queue::of).collect();
             outgoing.record.wait_us = since(outgoing.held_us, now_us);
             outgoing.record.descheduled_us =
-                (outgoing.held_at.off_ns(read_on_cpu(now_us), 0) / 1000) as u32;
+                (outgoing.held_at.off_ns(sight.on_cpu(), 0) / 1000) as u32;
             let (groups, to, serial) = (outgoing.groups, outgoing.to, outgoing.serial);
-            let held = std::mem::take(&mut outgoing.held);
-            let record = outgoing.record;
-            let mut ship = self.pack(serial, groups, held, record);
-            let unsent = self.io.unsent();
-            ship.queued = unsent.is_some();
-            if let Some(outgoing) = self.migrations.outgoing.get_mut(at) {
-                outgoing.state = State::Shipped { queues, bounded: false, unsent };
-            }
+            let (held, record) = (std::mem::take(&mut outgoing.held), outgoing.record);
+            let queues = (0..sight.ports()).map(|port| Queue::of(sight.table(port))).collect();
+            outgoing.state = State::Shipped { queues, bounded: false, unsent: None };
             for group in groups.iter() {
-                self.migrations.routes[group] = to as u16;
-                self.migrations.promised.remove(group);
-                self.migrations.sent.remove(group);
-                self.shared.set_owner(group, to);
+                self.routes[group] = to as u16;
+                self.promised.remove(group);
+                self.sent.remove(group);
             }
-            self.tell_thread(to, Message::Ship(Box::new(ship)));
-            self.begin_sweep(groups);
+            self.act(Action::Ship { to, serial, groups, held, record });
+        }
+    }
+
+    /// Groups were shipped. What was built for them waits for room in the devices up to these packets.
+    pub(super) fn hear_shipped(&mut self, serial: u64, upto: Option<Vec<u64>>) {
+        if let Some(outgoing) = self.outgoing(serial)
+            && let State::Shipped { unsent, .. } = &mut outgoing.state
+        {
+            *unsent = upto;
+        }
+    }
+
+    /// The new thread of groups that are gone hears when the devices have taken the last packet
+    /// that was built for them here.
+    pub(super) fn step_unsent(&mut self, sight: &impl Sight) {
+        for at in 0..self.outgoing.len() {
+            if let Some((to, serial)) = self.outgoing[at].has_sent(sight) {
+                self.act(Action::TellSent { to, serial });
+            }
         }
     }
 
     /// Whether no packet of groups that are gone can come out of this thread's queues any more; then
     /// the new thread is told.
-    fn settle(&mut self, at: usize, now_us: u64) -> bool {
-        let Some(outgoing) = self.migrations.outgoing.get_mut(at) else { return true };
+    fn settle(&mut self, at: usize, sight: &impl Sight) -> bool {
+        let now_us = sight.now_us();
+        let Some(outgoing) = self.outgoing.get_mut(at) else { return true };
         let State::Shipped { queues, bounded, unsent } = &mut outgoing.state else { return false };
         // What came while the application was away is no longer in a queue, and not handed over yet.
-        if self.away.has_kept() {
+        if sight.keeps_packets() {
             return false;
         }
         let waited_us = now_us.saturating_sub(outgoing.held_us);
         if unsent.is_some() && waited_us < OVERDUE_US {
             return false;
         }
-        for (queue, port) in queues.iter_mut().zip(&self.io.ports) {
+        for (port, queue) in queues.iter_mut().enumerate() {
             if *queue != Queue::Open {
                 continue;
             }
-            let Some(reta) = &port.reta else {
+            let Some(table) = sight.table(port) else {
                 *queue = Queue::Empty;
                 continue;
             };
-            let early = reta.settled() || outgoing.first_seen && reta.in_order();
-            let bound = waited_us >= BOUND_US && (!reta.is_sending() || waited_us >= OVERDUE_US);
+            let early = table.settled || outgoing.first_seen && table.in_order;
+            let bound = waited_us >= BOUND_US && (!table.is_sending || waited_us >= OVERDUE_US);
             if early || bound {
                 *bounded |= !early;
-                *queue = Queue::closed(port);
+                *queue = Queue::closed(sight.waiting(port));
             }
         }
         if queues.iter().any(|queue| *queue != Queue::Empty) {
             return false;
         }
         let (to, serial, early) = (outgoing.to, outgoing.serial, !*bounded);
-        self.tell_thread(to, Message::Settled(serial, early));
+        self.tell(to, Message::Settled(serial, early));
         true
     }
 
     /// Groups that left come back: what became of their last packets here does not matter any more.
     pub(super) fn forget_shipped(&mut self, groups: &GroupSet) {
         let mut at = 0;
-        while let Some(Outgoing { state, groups: theirs, to, serial, .. }) =
-            self.migrations.outgoing.get(at)
-        {
+        while let Some(Outgoing { state, groups: theirs, to, serial, .. }) = self.outgoing.get(at) {
             let back = theirs.iter().any(|group| groups.contains(group));
             if !back || !matches!(state, State::Shipped { .. }) {
                 at += 1;
                 continue;
             }
             let (to, serial) = (*to, *serial);
-            self.migrations.outgoing.swap_remove(at);
-            self.tell_thread(to, Message::Settled(serial, false));
+            self.outgoing.swap_remove(at);
+            self.tell(to, Message::Settled(serial, false));
         }
     }
 }
 
 impl Queue {
-    fn of(port: &Port) -> Queue {
-        if port.reta.is_some() { Queue::Open } else { Queue::Empty }
+    fn of(table: Option<Table>) -> Queue {
+        if table.is_some() { Queue::Open } else { Queue::Empty }
     }
 
     /// Nothing more goes in; what is in there may be ours.
-    fn closed(port: &Port) -> Queue {
-        match port.nic.waiting() {
+    fn closed(waiting: Option<usize>) -> Queue {
+        match waiting {
             Some(0) => Queue::Empty,
             Some(waiting) => Queue::Closed(waiting),
             None => Queue::Closed(QUEUE_MAX),

@@ -1,29 +1,12 @@
 //! Which way packets of a group go from here, and how a third thread changes the way.
-use super::message::Message;
-use super::{Migrations, OVERDUE_US};
-use crate::cycle::ElasticThread;
-use crate::receive::forwarding::Forwarded;
+use super::message::{Forwarded, Message};
+use super::{Action, Migrations, OVERDUE_US, Sight};
+use crate::receive::batch::Origin;
 use ix_nic::RxPacket;
 use std::collections::VecDeque;
 
 /// The route of packets that wait for something.
 pub const HELD: u16 = u16::MAX;
-
-/// Where a packet of a batch comes from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Origin {
-    /// The device it came in on.
-    pub port: u8,
-    /// The thread that handed it over, [`Origin::DEVICE`], or [`Origin::REPLAY`].
-    pub from: u8,
-}
-
-impl Origin {
-    /// From a device of this thread.
-    pub const DEVICE: u8 = u8::MAX;
-    /// It was held, and has waited long enough.
-    pub const REPLAY: u8 = u8::MAX - 1;
-}
 
 /// What becomes of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,8 +30,8 @@ pub struct Switching {
 impl Migrations {
     /// Whether packets of a group are handled here, as they come.
     #[inline]
-    pub fn is_home(&self, group: usize, index: usize) -> bool {
-        usize::from(self.routes[group]) == index
+    pub fn is_home(&self, group: usize) -> bool {
+        usize::from(self.routes[group]) == self.index
     }
 
     /// The next packet that has waited long enough.
@@ -83,23 +66,23 @@ impl Migrations {
     }
 }
 
-impl ElasticThread {
-    /// Whether so many packets are held that devices should keep theirs.
-    pub(crate) fn holds_too_many(&self) -> bool {
-        self.migrations.is_active() && self.migrations.held() > self.io.rx_pool.owned() / 4
+impl Migrations {
+    /// Whether more than a quarter of so many frames is held: devices should keep their packets.
+    pub fn holds_too_many(&self, owned: usize) -> bool {
+        self.active && self.held() > owned / 4
     }
 
     /// What becomes of a packet whose group is not simply this thread's.
     #[cold]
-    pub(crate) fn way(&mut self, group: usize, from: u8) -> Way {
-        let Migrations { routes, sent, incoming, .. } = &mut self.migrations;
+    pub fn way(&mut self, group: usize, from: u8, sight: &impl Sight) -> Way {
+        let owner = sight.owner(group);
+        let Migrations { routes, sent, incoming, index, .. } = self;
         let route = routes[group];
         if route == HELD {
             let open = incoming.iter().any(|i| i.keeps(group) && i.is_open_to(from));
             return if open { Way::Here } else { Way::Hold };
         }
-        let owner = self.shared.owner(group);
-        if owner == usize::from(route) || owner == self.io.index {
+        if owner == usize::from(route) || owner == *index {
             sent.insert(group);
             Way::To(usize::from(route))
         } else if !sent.contains(group) {
@@ -108,64 +91,58 @@ impl ElasticThread {
             sent.insert(group);
             Way::To(owner)
         } else {
-            self.switch(group);
+            self.switch(group, sight.now_us());
             Way::Hold
         }
     }
 
-    /// Sends a packet its way, which is not [`Way::Here`].
-    pub(crate) fn send_on(&mut self, way: Way, group: usize, origin: Origin, packet: RxPacket) {
+    /// Keeps a packet whose way is [`Way::Hold`] where its group's packets wait.
+    pub fn hold(&mut self, group: usize, origin: Origin, packet: RxPacket) {
         let port = origin.port;
-        if let Way::To(thread) = way {
-            return self.hand_over(thread, port, packet);
-        }
-        let serial = self.migrations.incoming.iter_mut().find(|i| i.keeps(group));
+        let serial = self.incoming.iter_mut().find(|i| i.keeps(group));
         if origin.from == Origin::DEVICE
             && let Some((from, serial)) = serial.and_then(|incoming| incoming.first())
         {
-            self.tell_thread(from, Message::First(serial));
+            self.tell(from, Message::First(serial));
         }
-        match self.migrations.queue(group, origin.from) {
+        match self.queue(group, origin.from) {
             Some(queue) => queue.push_back(Forwarded::Packet { port, packet }),
-            // Cannot be: what is held is held by somebody.
-            None => {
-                self.io.metrics.counters.misrouted.add(1);
-                self.io.rx_pool.put(packet.mbuf);
-            }
+            // Cannot be: each packet that is held is held for a migration.
+            None => self.act(Action::Misrouted(packet)),
         }
     }
 
     /// Asks along the old way, and holds what comes meanwhile.
-    pub(super) fn switch(&mut self, group: usize) {
-        let old = usize::from(self.migrations.routes[group]);
-        self.migrations.routes[group] = HELD;
-        let until_us = self.io.now_us.saturating_add(OVERDUE_US);
+    pub(super) fn switch(&mut self, group: usize, now_us: u64) {
+        let old = usize::from(self.routes[group]);
+        self.routes[group] = HELD;
+        let until_us = now_us.saturating_add(OVERDUE_US);
         let held = VecDeque::new();
-        self.migrations.switching.push(Switching { group, held, until_us });
-        self.migrations.active = true;
-        let asks = self.io.index as u16;
-        self.tell_thread(old, Message::Where { group: group as u8, asks });
+        self.switching.push(Switching { group, held, until_us });
+        self.active = true;
+        let asks = self.index as u16;
+        self.tell(old, Message::Where { group: group as u8, asks });
     }
 
     /// A third thread asks whose a group is: the question goes the way of packets.
-    pub(super) fn hear_question(&mut self, group: u8, asks: u16, from: usize, _now_us: u64) {
+    pub(super) fn hear_question(&mut self, group: u8, asks: u16, from: usize) {
         let (number, asks_thread) = (usize::from(group), usize::from(asks));
-        let Some(&route) = self.migrations.routes.get(number) else { return };
-        if usize::from(route) == self.io.index {
-            return self.tell_thread(asks_thread, Message::Here { group });
+        let Some(&route) = self.routes.get(number) else { return };
+        if usize::from(route) == self.index {
+            return self.tell(asks_thread, Message::Here { group });
         }
         if route != HELD {
-            self.migrations.sent.insert(number);
-            return self.tell_thread(usize::from(route), Message::Where { group, asks });
+            self.sent.insert(number);
+            return self.tell(usize::from(route), Message::Where { group, asks });
         }
         let question = Forwarded::Message(Message::Where { group, asks });
         // Here, or on its way here: behind what was held before it.
-        let from = if from == self.io.index { Origin::REPLAY } else { from as u8 };
-        let open = self.migrations.incoming.iter().any(|i| i.keeps(number) && i.is_open_to(from));
-        let leaving = self.migrations.outgoing.iter().any(|o| o.holds(number));
+        let from = if from == self.index { Origin::REPLAY } else { from as u8 };
+        let open = self.incoming.iter().any(|i| i.keeps(number) && i.is_open_to(from));
+        let leaving = self.outgoing.iter().any(|o| o.holds(number));
         if open || leaving {
-            self.tell_thread(asks_thread, Message::Here { group });
-        } else if let Some(queue) = self.migrations.queue(number, from) {
+            self.tell(asks_thread, Message::Here { group });
+        } else if let Some(queue) = self.queue(number, from) {
             queue.push_back(question);
         }
     }
@@ -176,31 +153,34 @@ impl ElasticThread {
     }
 
     fn take_new_way(&mut self, group: usize, owner: usize) {
-        let switching = &mut self.migrations.switching;
+        let switching = &mut self.switching;
         let Some(at) = switching.iter().position(|s| s.group == group) else { return };
         let Switching { held, .. } = switching.swap_remove(at);
-        self.migrations.routes[group] = owner as u16;
-        self.migrations.sent.remove(group);
+        self.routes[group] = owner as u16;
+        self.sent.remove(group);
         self.hand_over_all(group, owner, held);
     }
 
     /// Hands held packets of a group to its owner.
     pub(super) fn hand_over_all(&mut self, group: usize, owner: usize, held: VecDeque<Forwarded>) {
         for item in held {
-            self.migrations.sent.insert(group);
+            self.sent.insert(group);
             match item {
-                Forwarded::Packet { port, packet } => self.hand_over(owner, port, packet),
-                Forwarded::Message(message) => self.tell_thread(owner, message),
+                Forwarded::Packet { port, packet } => {
+                    self.act(Action::HandOver { to: owner, port, packet })
+                }
+                Forwarded::Message(message) => self.tell(owner, message),
             }
         }
     }
 
     /// Nobody answers: a thread on the old way is in its application.
-    pub(super) fn give_up_switching(&mut self, now_us: u64) {
+    pub(super) fn give_up_switching(&mut self, sight: &impl Sight) {
+        let now_us = sight.now_us();
         let overdue = |s: &Switching| s.until_us <= now_us;
-        while let Some(switching) = self.migrations.switching.iter().find(|s| overdue(s)) {
+        while let Some(switching) = self.switching.iter().find(|s| overdue(s)) {
             let group = switching.group;
-            let owner = self.shared.owner(group);
+            let owner = sight.owner(group);
             self.take_new_way(group, owner);
         }
     }

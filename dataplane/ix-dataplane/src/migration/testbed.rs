@@ -6,10 +6,10 @@ use crate::config::{AddressCheck, Config};
 use crate::cycle::ElasticThread;
 use crate::events::EventWriter;
 use crate::flows::handle::FlowId;
+use crate::forwarding::forwarding;
 use crate::group_set::GroupSet;
 use crate::io::Io;
 use crate::observe::metrics::{ControlPage, Snapshot, ThreadMetrics};
-use crate::receive::forwarding::forwarding;
 use crate::shared::{Shared, Waker};
 use ix_abi::{CALLS_MAX, Call, EVENTS_MAX, Event, SgEntry, call_op, error, event_kind, migrated};
 use ix_mem::{PacketMemory, Pool, Sizes};
@@ -445,7 +445,7 @@ impl Thread {
 
 /// What the peer sees as our port.
 fn port_of(elastic: &mut ElasticThread, handle: u64) -> u16 {
-    let flow = crate::cycle::flow_of(&mut elastic.groups, FlowId::from_handle(handle));
+    let flow = elastic.flows.get(FlowId::from_handle(handle));
     flow.map_or(0, |flow| flow.tcb.tuple().local_port)
 }
 
@@ -577,7 +577,7 @@ impl Bed {
             commands.sort_unstable();
             assert!(commands.iter().copied().eq(1..=host.commands), "a record for each command");
             for group in 0..FLOW_GROUPS {
-                let here = |t: &Thread| t.elastic.groups[group].is_some();
+                let here = |t: &Thread| t.elastic.flows.groups[group].is_some();
                 let owners: Vec<usize> =
                     (0..host.threads.len()).filter(|i| here(&host.threads[*i])).collect();
                 assert_eq!(owners, [host.shared.owner(group)]);

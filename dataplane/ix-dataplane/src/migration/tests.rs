@@ -135,7 +135,7 @@ fn a_late_offer_of_groups_that_are_here_changes_nothing() {
         bed.hosts[1].threads[owner].elastic.migrations.receive(other, message);
         bed.spin(20);
         let migrations = &bed.hosts[1].threads[owner].elastic.migrations;
-        assert!(migrations.is_home(group, owner), "its packets would go to {other}, and come back");
+        assert!(migrations.is_home(group), "its packets would go to {other}, and come back");
     }
     bed.finish();
     assert_nothing_lost(&bed);
@@ -468,7 +468,7 @@ fn what_waits_for_a_next_hop_goes_along() {
     alone.migrate();
     alone.say(1 - alone.from, 3000);
     assert_eq!(alone.sent(), []);
-    assert_eq!(alone.bed.hosts[1].threads[alone.from].elastic.io.tx_pool.in_use(), 0);
+    assert_eq!(alone.bed.hosts[1].threads[alone.from].elastic.io.cx.tx_pool.in_use(), 0);
     // The answer comes in; the new thread is the last to hear of it.
     for (_, frame) in asked {
         alone.bed.hosts[0].device.inject(frame);

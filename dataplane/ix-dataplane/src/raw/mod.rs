@@ -7,16 +7,20 @@
 #[cfg(test)]
 pub(crate) mod tests;
 
+use crate::context::Context;
 use crate::cycle::ElasticThread;
-use crate::io::{Io, Port};
+use crate::egress::qdisc::Qdisc;
+use crate::io::Io;
 use crate::observe::metrics::LocalDrop;
-use crate::receive::{Refusal, Work};
+use crate::ports::Port;
+use crate::receive::admission::Admission;
+use crate::receive::batch::{Batch, Work};
 use crate::shared::Shared;
+use crate::verdict::Dropped;
 use ix_abi::{
     Call, Event, PacketInfo, SG_MAX, call_op, error, event_kind, packet_flag, packet_kind,
 };
 use ix_mem::{HEADROOM_BYTES, Mbuf, ROOM_BYTES};
-use ix_nic::RxPacket;
 use ix_vnic::{Header, UNTAGGED};
 use ix_wire::{DropReason, IpAddr, MacAddr, ethernet, is_group_mac};
 
@@ -126,7 +130,7 @@ impl ElasticThread {
         let port = self.io.ports.get(at).ok_or(error::INVALID)?;
         match claim {
             Claim::EtherType(number)
-                if is_shared(port) && !self.io.gate.names_ethertype(number) =>
+                if is_shared(port) && !self.receive.admission.names_ethertype(number) =>
             {
                 return Err(error::NOT_LOCAL);
             }
@@ -160,11 +164,11 @@ impl ElasticThread {
             return Err(error::INVALID);
         }
         // Copied at once, so its memory is free at once; that event needs room, too.
-        if !self.io.events.has_room() {
+        if !self.io.cx.events.has_room() {
             return Err(error::NO_RESOURCE);
         }
         let room = frame_bytes_max(&self.io.ports[device]);
-        let mut mbuf = self.io.tx_pool.take().ok_or(error::NO_RESOURCE)?;
+        let mut mbuf = self.io.cx.tx_pool.take().ok_or(error::NO_RESOURCE)?;
         mbuf.set_range(HEADROOM_BYTES, room);
         let gathered = self.shared.gather(sg, count, mbuf.bytes_mut(&self.shared.memory));
         let judged = gathered.and_then(|len| {
@@ -172,20 +176,22 @@ impl ElasticThread {
             if len < ethernet::HEADER_BYTES {
                 return Err(error::INVALID);
             }
-            self.io.judge_foreign(device, &mbuf).map(|()| len).map_err(|reason| {
-                self.io.metrics.drop_local(reason);
-                error::FILTERED
-            })
+            judge_foreign(&self.io, &self.egress.qdisc, device, &mbuf).map(|()| len).map_err(
+                |reason| {
+                    self.io.cx.metrics.drop_local(reason);
+                    error::FILTERED
+                },
+            )
         });
         match judged {
             Ok(len) => {
                 self.io.ports[device].queue.push_back(mbuf);
                 let kind = event_kind::PACKET_SENT;
-                self.io.events.push(Event { kind, cookie, ..Event::default() });
+                self.io.cx.events.push(Event { kind, cookie, ..Event::default() });
                 Ok(len as i64)
             }
             Err(code) => {
-                self.io.tx_pool.put(mbuf);
+                self.io.cx.tx_pool.put(mbuf);
                 Err(code)
             }
         }
@@ -195,7 +201,8 @@ impl ElasticThread {
         let device = self.packets.get(id)?.device;
         let port = &self.io.ports[usize::from(device)];
         let has = |yes, flag| if yes { flag } else { 0 };
-        let (tx, rx) = self.io.gate.filtered();
+        let tx = self.egress.qdisc.filters().is_some();
+        let rx = self.receive.admission.is_filtered();
         let flags = has(port.info.partial_checksums, packet_flag::PARTIAL_CHECKSUMS)
             | has(port.info.shared_frames, packet_flag::SHARED_FRAMES)
             | has(tx, packet_flag::TX_FILTERED)
@@ -207,7 +214,7 @@ impl ElasticThread {
             frame_bytes_max: frame_bytes_max(port) as u32,
             flags,
             queues_max: QUEUES_MAX as u32,
-            held_max: self.held_max() as u32,
+            held_max: self.io.cx.lent_max() as u32,
         };
         if self.shared.write_info(to, info) { Ok(0) } else { Err(error::FAULT) }
     }
@@ -216,156 +223,164 @@ impl ElasticThread {
     fn call_signal(&mut self, to: u64, value: u64) -> Result<i64, i64> {
         let to = usize::try_from(to).ok().filter(|to| *to < self.shared.threads());
         let to = to.ok_or(error::INVALID)?;
-        if to != self.io.index {
+        if to != self.io.cx.index {
             return self.signal_thread(to, value).map(|()| 0);
         }
-        if !self.io.events.has_room() {
+        if !self.io.cx.events.has_room() {
             return Err(error::NO_RESOURCE);
         }
-        self.io.hear_signal(to, value);
+        self.io.cx.hear_signal(to, value);
         Ok(0)
-    }
-
-    /// Frames of no flow that the application may hold.
-    pub(crate) fn held_max(&self) -> usize {
-        self.io.rx_pool.owned() / 2
     }
 }
 
+/// What becomes of a frame that the parser has refused.
+pub(crate) enum Claimed {
+    /// A queue has it.
+    Taken,
+    /// A receive filter gives it to another thread.
+    Elsewhere(usize, Mbuf),
+    /// It is dropped.
+    Dropped(Dropped, Mbuf),
+}
+
 /// Received frames.
-impl ElasticThread {
+impl PacketQueues {
     /// A datagram that was parsed, for a queue that has taken its port; given back if there is none.
     #[inline]
-    pub(crate) fn take_datagram(&mut self, work: &Work, port: u16, mbuf: Mbuf) -> Option<Mbuf> {
-        if !self.packets.is_any() {
-            return Some(mbuf);
+    pub fn take_datagram(
+        &self,
+        cx: &mut Context,
+        batch: &mut Batch,
+        work: &Work,
+        port: u16,
+        mbuf: Mbuf,
+    ) -> Result<Option<Mbuf>, Dropped> {
+        if !self.is_any() {
+            return Ok(Some(mbuf));
         }
-        let Some(queue) = self.packets.find(work.port, Claim::UdpPort(port)) else {
-            return Some(mbuf);
+        let Some(queue) = self.find(work.port, Claim::UdpPort(port)) else {
+            return Ok(Some(mbuf));
         };
-        if let Some(mbuf) = self.enqueue(queue, work.tails, mbuf) {
-            self.io.metrics.drop_local(LocalDrop::PacketQueueFull);
-            self.give_back(work, mbuf);
+        match enqueue(cx, queue, work.tails, mbuf) {
+            None => Ok(None),
+            Some(mbuf) => {
+                batch.give_back(&mut cx.rx_pool, work, mbuf);
+                Err(LocalDrop::PacketQueueFull.into())
+            }
         }
-        None
     }
 
-    /// A frame that the parser has refused, for a queue that wants it, or for the thread that a receive
-    /// filter gives it to; given back if there is none.
+    /// A frame that the parser has refused for this reason, of one piece and so many tails: for a queue
+    /// that wants it, or for the thread that a receive filter gives it to.
     #[cold]
-    pub(crate) fn take_refused(
-        &mut self,
+    pub fn claim(
+        &self,
+        io: &mut Io,
+        admission: &mut Admission,
         device: u8,
-        reason: Refusal,
+        reason: Dropped,
         tails: usize,
         mbuf: Mbuf,
-    ) -> Result<(), (Mbuf, Refusal)> {
-        let header = match self.header_of_refused(reason, &mbuf) {
+    ) -> Claimed {
+        let header = match header_of_refused(&io.cx, reason, &mbuf) {
             Ok(header) => header,
-            Err(reason) => return Err((mbuf, reason)),
+            Err(reason) => return Claimed::Dropped(reason, mbuf),
         };
         // What is in several pieces no queue takes. Filters and rates are asked where it is heard.
         if tails == 0
-            && let Some(to) = self.io.gate.queue_of(&header)
-            && to != self.io.index
+            && let Some(to) = admission.queue_of(&header)
+            && to != io.cx.index
         {
             // A thread whose program does not listen is not to have all frames of this one.
-            if self.io.rx_pool.owned()
-                < self.shared.memory.rx_frames().len() / self.shared.threads() / 2
-            {
-                return Err((mbuf, Refusal::Local(LocalDrop::ForwardFull)));
+            let shared = &io.cx.shared;
+            if io.cx.rx_pool.owned() < shared.memory.rx_frames().len() / shared.threads() / 2 {
+                return Claimed::Dropped(LocalDrop::ForwardFull.into(), mbuf);
             }
-            self.hand_over(to, device, RxPacket { mbuf, more: false });
-            return Ok(());
+            return Claimed::Elsewhere(to, mbuf);
         }
-        match self.queue_of_refused(device, &header, reason, tails, &mbuf) {
-            Ok(queue) => match self.enqueue(queue, tails, mbuf) {
-                None => Ok(()),
-                Some(mbuf) => Err((mbuf, Refusal::Local(LocalDrop::PacketQueueFull))),
+        let whole = mbuf.len() + if tails > 0 { ROOM_BYTES } else { 0 };
+        match self.queue_of_refused(io, admission, device, &header, reason, whole) {
+            Ok(queue) => match enqueue(&mut io.cx, queue, tails, mbuf) {
+                None => Claimed::Taken,
+                Some(mbuf) => Claimed::Dropped(LocalDrop::PacketQueueFull.into(), mbuf),
             },
-            Err(reason) => Err((mbuf, reason)),
+            Err(reason) => Claimed::Dropped(reason, mbuf),
         }
     }
 
-    /// Where a refused frame lies, if it may be a queue's; or why it is dropped.
-    fn header_of_refused(&self, reason: Refusal, mbuf: &Mbuf) -> Result<Header, Refusal> {
-        let Refusal::Packet(cause) = reason else { return Err(reason) };
-        if !matches!(cause, DropReason::EthUnknownType | DropReason::IpUnknownProtocol) {
-            return Err(reason);
-        }
-        // Its peer may still change it: what is judged is a copy.
-        let bytes = mbuf.bytes(&self.shared.memory);
-        let mut front = [0; FRONT_BYTES];
-        let len = bytes.len().min(FRONT_BYTES);
-        front[..len].copy_from_slice(&bytes[..len]);
-        Header::read(&front[..len]).ok_or(reason)
-    }
-
-    /// The queue of this thread that wants a refused frame; or why it is dropped.
+    /// The queue of this thread that wants a refused frame of so many bytes; or why it is dropped.
     fn queue_of_refused(
-        &mut self,
+        &self,
+        io: &Io,
+        admission: &mut Admission,
         device: u8,
         header: &Header,
-        reason: Refusal,
-        tails: usize,
-        mbuf: &Mbuf,
-    ) -> Result<Queue, Refusal> {
+        reason: Dropped,
+        whole: usize,
+    ) -> Result<Queue, Dropped> {
         let claim = match header.ip {
             Some(ip) => Claim::Protocol(ip.protocol),
             None => Claim::EtherType(header.ethertype),
         };
-        let queue = self.packets.find(device, claim).ok_or(reason)?;
-        let whole = mbuf.len() + if tails > 0 { ROOM_BYTES } else { 0 };
-        let now_us = self.io.now_us;
-        if let Some(checks) = self.io.gate.checks() {
-            checks.hears_header(header, whole, now_us).map_err(Refusal::Local)?;
+        let queue = self.find(device, claim).ok_or(reason)?;
+        if let Some(checks) = admission.checks() {
+            checks.hears_header(header, whole, io.cx.now_us)?;
         }
-        let own_mac = self.io.ports[usize::from(device)].info.mac;
+        let own_mac = io.ports[usize::from(device)].info.mac;
         if header.eth_dst != own_mac && !is_group_mac(&header.eth_dst) {
             return Err(DropReason::EthNotForUs.into());
         }
         if let Some(ip) = header.ip {
             let (src, dst) = (v4(ip.src), v4(ip.dst));
-            if !self.shared.config.is_local(dst) {
+            if !io.cx.shared.config.is_local(dst) {
                 return Err(DropReason::IpNotForUs.into());
             }
-            if self.shared.config.is_local(src) {
+            if io.cx.shared.config.is_local(src) {
                 return Err(DropReason::IpMartianSource.into());
             }
         }
         Ok(queue)
     }
+}
 
-    /// Tells the application of a frame, and lends it; given back if it holds too many, or if the
-    /// frame is in several pieces, which a queue does not take.
-    fn enqueue(&mut self, queue: Queue, tails: usize, mbuf: Mbuf) -> Option<Mbuf> {
-        if tails > 0 || self.lent.count() >= self.held_max() {
-            return Some(mbuf);
-        }
-        // A datagram is captured by whoever handles it, who has the capture meanwhile.
-        if self.capture.is_some() {
-            self.capture_taken(queue.device, &mbuf);
-        }
-        let (kind, len) = (event_kind::PACKET_RECV, mbuf.len() as u32);
-        let data = self.shared.memory.addr_of(&mbuf);
-        self.io.events.push(Event { kind, len, cookie: queue.cookie, data, ..Event::default() });
-        self.lent.lend(mbuf);
-        None
+/// Where a refused frame lies, if it may be a queue's; or why it is dropped.
+fn header_of_refused(cx: &Context, reason: Dropped, mbuf: &Mbuf) -> Result<Header, Dropped> {
+    let Dropped::Packet(cause) = reason else { return Err(reason) };
+    if !matches!(cause, DropReason::EthUnknownType | DropReason::IpUnknownProtocol) {
+        return Err(reason);
+    }
+    // Its peer may still change it: what is judged is a copy.
+    let bytes = mbuf.bytes(&cx.shared.memory);
+    let mut front = [0; FRONT_BYTES];
+    let len = bytes.len().min(FRONT_BYTES);
+    front[..len].copy_from_slice(&bytes[..len]);
+    Header::read(&front[..len]).ok_or(reason)
+}
+
+/// Tells the application of a frame, and lends it; given back if it holds too many, or if the
+/// frame is in several pieces, which a queue does not take.
+fn enqueue(cx: &mut Context, queue: Queue, tails: usize, mbuf: Mbuf) -> Option<Mbuf> {
+    if tails > 0 || cx.lent.count() >= cx.lent_max() {
+        return Some(mbuf);
+    }
+    let (kind, len) = (event_kind::PACKET_RECV, mbuf.len() as u32);
+    let data = cx.shared.memory.addr_of(&mbuf);
+    cx.events.push(Event { kind, len, cookie: queue.cookie, data, ..Event::default() });
+    cx.lent.lend(mbuf);
+    None
+}
+
+/// Whether a frame that the stack has not made may leave.
+fn judge_foreign(io: &Io, qdisc: &Qdisc, device: usize, mbuf: &Mbuf) -> Result<(), LocalDrop> {
+    let (frame, port) = (mbuf.bytes(&io.cx.shared.memory), &io.ports[device]);
+    match qdisc.filters() {
+        Some(checks) => checks.judge(frame, port.info.mac),
+        None => in_own_name(frame, port, &io.cx.shared),
     }
 }
 
-impl Io {
-    /// Whether a frame that the stack has not made may leave.
-    fn judge_foreign(&mut self, device: usize, mbuf: &Mbuf) -> Result<(), LocalDrop> {
-        let Io { gate, ports, shared, .. } = self;
-        let frame = mbuf.bytes(&shared.memory);
-        let port = &ports[device];
-        match gate.checks().filter(|checks| checks.filters_transmit()) {
-            Some(checks) => checks.judge(frame, port.info.mac),
-            None => in_own_name(frame, port, shared),
-        }
-    }
-
+impl Context {
     /// Another thread has said this number.
     pub(crate) fn hear_signal(&mut self, from: usize, value: u64) {
         let (kind, len) = (event_kind::SIGNAL, from as u32);

@@ -3,9 +3,9 @@ use crate::calls::CallArray;
 use crate::config::Config;
 use crate::cycle::ElasticThread;
 use crate::events::EventWriter;
+use crate::forwarding::forwarding;
 use crate::io::Io;
 use crate::observe::metrics::{ControlPage, Snapshot, ThreadMetrics};
-use crate::receive::forwarding::forwarding;
 use crate::shared::{Shared, Waker};
 use ix_abi::{
     CALLS_MAX, Call, EVENTS_MAX, Event, PacketInfo, SgEntry, call_op, error, event_kind,
@@ -120,7 +120,7 @@ impl Host {
         let report = seat.thread.turn(self.now_us);
         // SAFETY: that many events were written there.
         let events = unsafe { core::slice::from_raw_parts(seat.events, report.events) }.to_vec();
-        seat.thread.io.events.reset();
+        seat.thread.io.cx.events.reset();
         events
     }
 
@@ -218,7 +218,7 @@ fn a_queue_that_nobody_serves_does_not_take_all_frames() {
     let mut host = host(2, "queue 1 rx eth type 0x88b5; rx ip");
     let bound = host.call(0, call_op::PACKET_BIND, &[0, packet_kind::IP_PROTOCOL, 253, 7]);
     assert!(bound > 0);
-    for _ in 0..host.seats[0].thread.io.rx_pool.owned() {
+    for _ in 0..host.seats[0].thread.io.cx.rx_pool.owned() {
         host.device.inject_on(0, of_type(MAC, PEER_MAC, 0x88b5));
         host.cycle(0);
     }
@@ -325,7 +325,7 @@ fn frames_come_whole_and_go_back() {
         assert_eq!(host.drops(reason), before + 1, "{reason}");
     }
     // What is held is bounded, and the dataplane goes on.
-    let most = host.seats[0].thread.held_max();
+    let most = host.seats[0].thread.io.cx.lent_max();
     let held = (0..most + 5).filter(|_| !host.hears(&datagram(7)).is_empty()).count();
     assert_eq!((held, host.drops("packet_queue_full")), (most, 5));
 }
@@ -383,7 +383,7 @@ fn what_is_sent_is_in_our_name() {
     assert_eq!(host.call(0, call_op::PACKET_SENDV, &nowhere), -error::FAULT);
     host.cycle(0);
     assert_eq!(host.device.take_sent().len(), 1, "only the one of another type");
-    assert_eq!(host.seats[0].thread.io.tx_pool.in_use(), 0);
+    assert_eq!(host.seats[0].thread.io.cx.tx_pool.in_use(), 0);
 }
 
 /// Beside Linux a frame's type is had by a filter that names it, and sent by one that does.

@@ -3,12 +3,13 @@
 //! All fragments of a datagram meet on the thread of the flow group that their common names give,
 //! whichever queues they came in by. What becomes whole there is a frame like any other: it is parsed,
 //! and handed to the thread of its flow.
-use crate::cycle::ElasticThread;
-use crate::migration::{Origin, Way};
+use super::{HEAD_BYTES, check_destination};
+use crate::context::Context;
+use crate::io::Io;
 use crate::observe::metrics::LocalDrop;
-use crate::receive::{HEAD_BYTES, Refusal, check_destination, group_of};
+use crate::ports::Port;
+use crate::verdict::Dropped;
 use ix_mem::{FRAME_BYTES, Mbuf};
-use ix_nic::RxPacket;
 use ix_tcp::fragments::{Fragments, Refused, Whole};
 use ix_tcp::icmp::ErrorMessage;
 use ix_wire::{DropReason, FlowTuple, Fragment, ethernet, ipv4, is_group_mac};
@@ -35,103 +36,79 @@ impl UnderWay {
     }
 }
 
-impl ElasticThread {
-    /// A packet that the parser refused as a fragment: kept for the others of its datagram, or
-    /// handed to the thread that keeps them. Answers the frame of a datagram that became whole, or the
-    /// fragment if it is refused.
+/// A fragment that was read, on its way to the others of its datagram.
+pub(crate) struct Read {
+    head: [u8; HEAD_BYTES],
+    fragment: Fragment,
+    /// The group where the fragments of its datagram meet: by what they have in common.
+    pub group: usize,
+}
+
+/// Reads the headers, from a copy: the sender may still be able to change the frame.
+#[cold]
+pub(crate) fn read(cx: &Context, port: &Port, mbuf: &Mbuf) -> Result<Read, Dropped> {
+    let frame = mbuf.bytes(&cx.shared.memory);
+    let mut head = [0; HEAD_BYTES];
+    let len = frame.len().min(HEAD_BYTES);
+    head[..len].copy_from_slice(&frame[..len]);
+    let fragment = ix_wire::parse_fragment(&head[..len], frame.len())?;
+    let Fragment { ip, protocol, ident, .. } = &fragment;
+    if ip.eth_dst != port.info.mac && !is_group_mac(&ip.eth_dst) {
+        return Err(DropReason::EthNotForUs.into());
+    }
+    check_destination(&cx.shared.config, ip)?;
+    let (local, remote) = (ip.dst, ip.src);
+    let tuple = FlowTuple { local, remote, local_port: *ident, remote_port: u16::from(*protocol) };
+    let group = port.group_of(cx.shared.flow_hash.hash(&tuple), &tuple);
+    Ok(Read { head, fragment, group })
+}
+
+impl UnderWay {
+    /// Keeps a fragment for the others of its datagram. Returns the frame of a datagram that became
+    /// whole, or the fragment if it is refused.
     #[cold]
-    pub(crate) fn take_fragment(
+    pub fn take(
         &mut self,
-        origin: Origin,
+        cx: &mut Context,
+        port: u8,
+        read: &Read,
         mbuf: Mbuf,
-    ) -> Result<Option<Mbuf>, (Refusal, Mbuf)> {
-        let (head, fragment) = match self.read_fragment(origin.port, &mbuf) {
-            Ok(read) => read,
-            Err(refusal) => return Err((refusal, mbuf)),
-        };
-        let group = self.group_of_fragment(origin.port, &fragment);
-        if !self.migrations.is_home(group, self.io.index) {
-            let way = self.way(group, origin.from);
-            if way != Way::Here {
-                self.send_on(way, group, origin, RxPacket { mbuf, more: false });
-                return Ok(None);
-            }
-        }
-        let ElasticThread { receive, io, shared, .. } = self;
-        let under = receive.under_way.0.get_or_insert_with(|| {
+    ) -> Result<Option<Mbuf>, (Dropped, Mbuf)> {
+        let Read { head, fragment, .. } = read;
+        let under = self.0.get_or_insert_with(|| {
             Box::new(Under { fragments: Fragments::new(PAYLOAD_BYTES_MAX), port: 0 })
         });
-        under.port = origin.port;
-        let (mut freed, pool) = (Vec::new(), &mut io.rx_pool);
+        under.port = port;
+        let (mut freed, pool) = (Vec::new(), &mut cx.rx_pool);
         let take = || pool.take();
-        let placed = under.fragments.place(&fragment, io.now_us, take, |buf| freed.push(buf));
+        let placed = under.fragments.place(fragment, cx.now_us, take, |buf| freed.push(buf));
         let done = match placed {
             Ok(into) => {
-                copy_into(&shared.memory, &head, &fragment, &mbuf, into);
-                under.fragments.take_whole(&fragment, |buf| freed.push(buf))
+                copy_into(&cx.shared.memory, head, fragment, &mbuf, into);
+                under.fragments.take_whole(fragment, |buf| freed.push(buf))
             }
             Err(refused) => Err(refused),
         };
-        freed.into_iter().for_each(|buf| io.rx_pool.put(buf));
+        freed.into_iter().for_each(|buf| cx.rx_pool.put(buf));
         match done {
             Ok(whole) => {
-                io.rx_pool.put(mbuf);
-                Ok(whole.map(|whole| self.finish(whole)))
+                cx.rx_pool.put(mbuf);
+                Ok(whole.map(|whole| finish(cx, whole)))
             }
             Err(Refused::Duplicate) => {
-                io.rx_pool.put(mbuf);
+                cx.rx_pool.put(mbuf);
                 Ok(None)
             }
-            Err(Refused::NoBuffer) => Err((Refusal::Local(LocalDrop::RxPressure), mbuf)),
+            Err(Refused::NoBuffer) => Err((LocalDrop::RxPressure.into(), mbuf)),
             Err(_) => Err((DropReason::IpFragment.into(), mbuf)),
         }
     }
 
-    /// Reads the headers, from a copy: the sender may still be able to change the frame.
-    fn read_fragment(
-        &self,
-        port: u8,
-        mbuf: &Mbuf,
-    ) -> Result<([u8; HEAD_BYTES], Fragment), Refusal> {
-        let frame = mbuf.bytes(&self.shared.memory);
-        let mut head = [0; HEAD_BYTES];
-        let len = frame.len().min(HEAD_BYTES);
-        head[..len].copy_from_slice(&frame[..len]);
-        let fragment = ix_wire::parse_fragment(&head[..len], frame.len())?;
-        let eth_dst = fragment.ip.eth_dst;
-        if eth_dst != self.io.ports[usize::from(port)].info.mac && !is_group_mac(&eth_dst) {
-            return Err(DropReason::EthNotForUs.into());
-        }
-        check_destination(&self.shared.config, &fragment.ip)?;
-        Ok((head, fragment))
-    }
-
-    /// The group where the fragments of a datagram meet: by what they have in common.
-    fn group_of_fragment(&self, port: u8, fragment: &Fragment) -> usize {
-        let Fragment { ip, protocol, ident, .. } = fragment;
-        let (local, remote) = (ip.dst, ip.src);
-        let tuple =
-            FlowTuple { local, remote, local_port: *ident, remote_port: u16::from(*protocol) };
-        let hash = self.shared.flow_hash.hash(&tuple);
-        group_of(&self.receive.toeplitz[usize::from(port)], hash, &tuple)
-    }
-
-    /// Makes a frame of a datagram that is whole.
-    fn finish(&mut self, whole: Whole<Mbuf>) -> Mbuf {
-        let Whole { mut buf, ip, ecn, len } = whole;
-        let header_len = usize::from(ip.header_len);
-        let headers_len = ethernet::HEADER_BYTES + header_len;
-        buf.set_range(PAYLOAD_AT - headers_len, headers_len + len);
-        let bytes = buf.bytes_mut(&self.shared.memory);
-        ipv4::make_whole(&mut bytes[ethernet::HEADER_BYTES..headers_len], len, ecn);
-        buf
-    }
-
     /// Gives up what was waited for too long, and tells the senders (RFC 1122 section 3.3.2).
-    pub(crate) fn expire_fragments(&mut self) {
-        let Some(mut under) = self.receive.under_way.0.take() else { return };
-        while let Some(expired) = under.fragments.expire(self.io.now_us) {
-            self.io.metrics.drop_packet(DropReason::IpFragment);
+    pub fn expire(&mut self, io: &mut Io) {
+        let Some(mut under) = self.0.take() else { return };
+        while let Some(expired) = under.fragments.expire(io.cx.now_us) {
+            io.cx.metrics.drop_packet(DropReason::IpFragment);
             let Some(mut buf) = expired.buf else { continue };
             if let Some(ip) = expired.first
                 && let Some(message) = ErrorMessage::reassembly_timeout(ip)
@@ -139,15 +116,26 @@ impl ElasticThread {
                 // The first fragment as it came: its header and the front of what it carried.
                 let headers_len = ethernet::HEADER_BYTES + usize::from(ip.header_len);
                 buf.set_range(PAYLOAD_AT - headers_len, headers_len + 8);
-                let shared = self.shared.clone();
-                self.io.send_icmp_error(under.port, &message, buf.bytes(&shared.memory));
+                let shared = io.cx.shared.clone();
+                io.send_icmp_error(under.port, &message, buf.bytes(&shared.memory));
             }
-            self.io.rx_pool.put(buf);
+            io.cx.rx_pool.put(buf);
         }
         if !under.fragments.is_empty() {
-            self.receive.under_way.0 = Some(under);
+            self.0 = Some(under);
         }
     }
+}
+
+/// Makes a frame of a datagram that is whole.
+fn finish(cx: &Context, whole: Whole<Mbuf>) -> Mbuf {
+    let Whole { mut buf, ip, ecn, len } = whole;
+    let header_len = usize::from(ip.header_len);
+    let headers_len = ethernet::HEADER_BYTES + header_len;
+    buf.set_range(PAYLOAD_AT - headers_len, headers_len + len);
+    let bytes = buf.bytes_mut(&cx.shared.memory);
+    ipv4::make_whole(&mut bytes[ethernet::HEADER_BYTES..headers_len], len, ecn);
+    buf
 }
 
 /// Copies a fragment's payload to its place, and the headers of a first one in front of it.

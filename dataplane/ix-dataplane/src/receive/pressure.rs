@@ -6,7 +6,8 @@
 //! is that of flows of which the application holds many frames already: it must not keep what it
 //! gets from some to the harm of all others. When almost none is left, all payload is. Headers are always handled: acknowledgements, resets and
 //! windows need no frame, and free some.
-use crate::io::Io;
+use crate::context::Context;
+use crate::ports::Port;
 
 /// Buffers that an application may hold of one flow and get more while frames are short.
 pub(crate) const HELD_UNDER_PRESSURE: u16 = 16;
@@ -23,24 +24,22 @@ pub enum Pressure {
     Critical,
 }
 
-impl Io {
-    /// Of the frames this thread has, `polled` are in the batch at hand.
-    #[inline]
-    pub(crate) fn rx_pressure(&self, polled: usize) -> Pressure {
-        let spare = self.rx_pool.free() + polled;
-        let reserve = self.rx_pool.owned() / 8;
-        if spare >= reserve { Pressure::None } else { self.rx_pressure_with_devices(spare) }
-    }
+/// How short frames are while `polled` of those that this thread has are in the batch at hand.
+#[inline]
+pub(crate) fn rx_pressure(cx: &Context, ports: &[Port], polled: usize) -> Pressure {
+    let spare = cx.rx_pool.free() + polled;
+    let reserve = cx.rx_pool.owned() / 8;
+    if spare >= reserve { Pressure::None } else { with_devices(cx, ports, spare) }
+}
 
-    /// Frames that devices hold to receive into are as good as free.
-    #[cold]
-    fn rx_pressure_with_devices(&self, spare: usize) -> Pressure {
-        let in_devices: usize = self.ports.iter().map(|port| port.nic.frames_held().0).sum();
-        let (left, reserve) = (spare + in_devices, self.rx_pool.owned() / 8);
-        match left {
-            _ if left >= reserve => Pressure::None,
-            _ if left >= reserve / 4 => Pressure::Low,
-            _ => Pressure::Critical,
-        }
+/// Frames that devices hold to receive into are as good as free.
+#[cold]
+fn with_devices(cx: &Context, ports: &[Port], spare: usize) -> Pressure {
+    let in_devices: usize = ports.iter().map(|port| port.nic.frames_held().0).sum();
+    let (left, reserve) = (spare + in_devices, cx.rx_pool.owned() / 8);
+    match left {
+        _ if left >= reserve => Pressure::None,
+        _ if left >= reserve / 4 => Pressure::Low,
+        _ => Pressure::Critical,
     }
 }

@@ -3,10 +3,10 @@ use crate::calls::CallArray;
 use crate::config::Config;
 use crate::cycle::ElasticThread;
 use crate::events::EventWriter;
+use crate::forwarding::forwarding;
 use crate::io::Io;
 use crate::observe::metrics::{ControlPage, ThreadMetrics};
 use crate::receive::Work;
-use crate::receive::forwarding::forwarding;
 use crate::shared::{Shared, Waker};
 use ix_abi::{CALLS_MAX, Call, EVENTS_MAX, Event};
 use ix_mem::{Mbuf, PacketMemory, Pool, Sizes};
@@ -125,15 +125,16 @@ fn misrouting_on_purpose_is_counted() {
     let mut host = host();
     let (frame, group) = host.syn_of(1);
     let thread = &mut host.threads[0];
-    let mut mbuf: Mbuf = thread.io.rx_pool.take().unwrap();
+    let mut mbuf: Mbuf = thread.io.cx.rx_pool.take().unwrap();
     mbuf.set_range(256, frame.len());
     mbuf.bytes_mut(&thread.shared.memory).copy_from_slice(&frame);
     let parsed = ix_wire::parse(&frame, RxChecks::default()).unwrap();
     let Parsed::Tcp(packet) = &parsed else { panic!("a SYN") };
     let hash = thread.shared.flow_hash.hash(&packet.tuple());
-    thread.handle(
+    let verdict = thread.handle(
         &Work { parsed, tails: 0, port: 0, group: group as u8, from: 0, hash, guess: u32::MAX },
         mbuf,
     );
+    assert_eq!(verdict, Ok(()));
     assert_eq!(host.count(0, "misrouted"), 1);
 }

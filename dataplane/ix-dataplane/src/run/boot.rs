@@ -5,9 +5,9 @@ use crate::clock::Clock;
 use crate::config::{Config, ConfigError};
 use crate::cycle::ElasticThread;
 use crate::events::EventWriter;
+use crate::forwarding::forwarding;
 use crate::io::Io;
 use crate::observe::metrics::{ControlPage, ThreadMetrics};
-use crate::receive::forwarding::forwarding;
 use crate::run::care::Claims;
 use crate::run::door::Door;
 use crate::run::guard::home;
@@ -177,7 +177,7 @@ impl Dataplane {
                 (events, CallArray::new((&raw mut (*area).calls).cast()))
             };
             let mut io = Io::new(shared.clone(), index, nics, pools, events, metrics);
-            io.set_tables(&tables);
+            crate::ports::set_tables(&mut io.ports, &tables);
             let thread = ElasticThread::new(io, calls, forwarding, now_us);
             runners.push(UnsafeCell::new(Runner::new(thread, Clock::new())));
             areas.push((area, shared.config.cpus[index]));

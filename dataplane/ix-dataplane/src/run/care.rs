@@ -69,7 +69,7 @@ const CYCLES_MAX: usize = 16;
 impl Runner {
     /// Does what this thread, which nobody is, has to do.
     fn care(&mut self, now_us: u64) {
-        if self.thread.shared.updates.is_surveyed(self.thread.io.index) {
+        if self.thread.shared.updates.is_surveyed(self.thread.io.cx.index) {
             self.thread.attend_survey(CYCLES_MAX * SLICE, now_us);
         }
         let groups = !self.thread.groups_here().is_empty();

@@ -98,7 +98,7 @@ impl Dataplane {
             let mut poll = libc::pollfd { fd: waker.fd(), events: libc::POLLIN, revents: 0 };
             // SAFETY: one struct; -1: for ever.
             unsafe { libc::poll(&mut poll, 1, -1) };
-            crate::run::runner::drain(waker.fd());
+            crate::doorbell::drain(waker.fd());
         }
         waker.set_sleeping(false);
     }

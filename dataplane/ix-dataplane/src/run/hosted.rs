@@ -29,12 +29,12 @@ impl ElasticThread {
             }
             self.publish_groups();
         }
-        CycleReport { events: self.io.events.count(), ..report }
+        CycleReport { events: self.io.cx.events.count(), ..report }
     }
 
     /// Whether it must look at the directory before it sleeps.
     pub fn is_called(&self) -> bool {
-        self.shared.updates.is_ordered(self.io.index)
+        self.shared.updates.is_ordered(self.io.cx.index)
     }
 
     /// Whether somebody must look at the directory every few milliseconds.
@@ -44,6 +44,6 @@ impl ElasticThread {
 
     /// What this thread is.
     pub fn life(&self) -> ThreadState {
-        self.shared.lives.state(self.io.index)
+        self.shared.lives.state(self.io.cx.index)
     }
 }

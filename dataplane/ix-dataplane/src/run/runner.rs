@@ -64,10 +64,10 @@ const NAP_WITHOUT_DOORBELL_US: u64 = 50;
 impl Runner {
     /// The wait loop of `thread`.
     pub fn new(mut thread: ElasticThread, clock: Clock) -> Runner {
-        thread.migrations.run_on_linux();
+        thread.run_on_linux();
         let polls = Vec::with_capacity(8);
         let cpus = &thread.shared.config.cpus;
-        let same = |cpu: &&u32| cpus.get(thread.io.index) == Some(*cpu);
+        let same = |cpu: &&u32| cpus.get(thread.io.cx.index) == Some(*cpu);
         let shares_cpu = cpus.iter().filter(same).count() > 1;
         Runner {
             shares_cpu,
@@ -99,7 +99,7 @@ impl Runner {
     /// Runs the application's calls, then cycles until there are events, or `wait_us` are over.
     /// `care` is called with the time about every millisecond, between two cycles.
     pub fn run_io(&mut self, calls: usize, wait_us: u64, care: &dyn Fn(u64)) -> RunOutcome {
-        self.thread.io.metrics.whereabouts.set(Place::Dataplane);
+        self.thread.io.cx.metrics.whereabouts.set(Place::Dataplane);
         self.run += 1;
         if !self.entered {
             self.entered = true;
@@ -109,7 +109,7 @@ impl Runner {
         }
         let outcome = self.cycle(calls, wait_us, care);
         let place = Place::Application { since_us: outcome.now_us };
-        self.thread.io.metrics.whereabouts.set(place);
+        self.thread.io.cx.metrics.whereabouts.set(place);
         outcome
     }
 
@@ -136,7 +136,7 @@ impl Runner {
         }
         self.thread.run_housekeeping(now_us, true);
         self.thread.publish_groups();
-        self.thread.io.metrics.whereabouts.set(Place::Dataplane);
+        self.thread.io.cx.metrics.whereabouts.set(Place::Dataplane);
     }
 
     /// The guard sleeps while all threads do; this one is awake. It has time until an application can have
@@ -171,7 +171,7 @@ impl Runner {
         let mut busy_us = start_us;
         let mut now_us = start_us;
         let mut packets_wait = false;
-        let index = self.thread.io.index;
+        let index = self.thread.io.cx.index;
         let shares_cpu = self.shares_cpu;
         loop {
             if self.thread.shared.updates.waits(index) {
@@ -196,7 +196,7 @@ impl Runner {
             if now_us >= until_us || self.thread.shared.wakers[index].take_kick() {
                 return self.come_back(now_us, false);
             }
-            self.thread.io.metrics.waits();
+            self.thread.io.cx.metrics.waits();
             if report.busy {
                 busy_us = now_us;
             } else if looked {
@@ -231,8 +231,8 @@ impl Runner {
 
     /// The outcome now. To look outside may have left events as well.
     fn come_back(&mut self, now_us: u64, signal: bool) -> RunOutcome {
-        let events = self.thread.io.events.count();
-        self.thread.io.metrics.counters.events.add(events as u64);
+        let events = self.thread.io.cx.events.count();
+        self.thread.io.cx.metrics.counters.events.add(events as u64);
         RunOutcome { events, now_us, signal }
     }
 
@@ -258,7 +258,7 @@ impl Runner {
     #[cold]
     fn attend(&mut self, now_us: u64) {
         self.take_updates(now_us);
-        let index = self.thread.io.index;
+        let index = self.thread.io.cx.index;
         if self.thread.shared.updates.is_capture(index) {
             self.thread.look_at_capture();
         }
@@ -273,7 +273,7 @@ impl Runner {
     #[cold]
     fn attend_life(&mut self, now_us: u64) {
         self.thread.attend(self.run, now_us);
-        let state = self.thread.shared.lives.state(self.thread.io.index);
+        let state = self.thread.shared.lives.state(self.thread.io.cx.index);
         self.parked = state == ThreadState::Parked;
     }
 
@@ -281,7 +281,7 @@ impl Runner {
     /// counts. A device that is never empty may keep them waiting for a bounded time.
     #[cold]
     fn take_updates(&mut self, now_us: u64) {
-        if !self.thread.shared.updates.has_parts(self.thread.io.index) {
+        if !self.thread.shared.updates.has_parts(self.thread.io.cx.index) {
             return;
         }
         if self.busy && self.put_off < PUT_OFF_MAX {
@@ -301,7 +301,7 @@ impl Runner {
             return false;
         }
         let mut watched = false;
-        let index = thread.io.index;
+        let index = thread.io.cx.index;
         let waker = &thread.shared.wakers[index];
         waker.set_sleeping(true);
         // An update that is laid down from here on rings the waker, and so does a kick.
@@ -333,18 +333,18 @@ impl Runner {
                 add(fd);
             }
             let since = ticks();
-            thread.io.metrics.sleeps(now_us);
+            thread.io.cx.metrics.sleeps(now_us);
             let wait_us = (wake_us < u64::MAX).then(|| wake_us.saturating_sub(now_us));
             let polled = poll(&mut self.polls, wait_us);
-            thread.io.metrics.slept(since);
+            thread.io.cx.metrics.slept(since);
             if thread.shared.updates.is_ordered(index) {
                 let called = thread.shared.updates.ordered_at(index).max(since);
-                thread.io.metrics.wake_ticks.set(ticks().saturating_sub(called));
+                thread.io.cx.metrics.wake_ticks.set(ticks().saturating_sub(called));
             }
             // A wake-up is on a packet's way: no system call but those that have something to do.
             let calls = |fd| self.polls.iter().any(|poll| poll.fd == fd && poll.revents != 0);
             if !polled || calls(waker_fd) {
-                drain(waker_fd);
+                crate::doorbell::drain(waker_fd);
             }
             self.heard = polled && !calls(source_fd) && !self.signal_fd.is_some_and(calls);
             watched = self.watched_fd.is_some_and(calls);
@@ -357,7 +357,7 @@ impl Runner {
     /// Reads updates of devices if there are any; answers whether a signal waits.
     fn look_outside(&mut self, now_us: u64, care: &dyn Fn(u64)) -> bool {
         self.check_us = now_us + CHECK_US;
-        self.thread.io.metrics.look_at_window();
+        self.thread.io.cx.metrics.look_at_window();
         // `poll` passes over a negative descriptor.
         let fds = [self.signal_fd.unwrap_or(-1), self.thread.shared.updates.source_fd()];
         let mut both = fds.map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
@@ -388,20 +388,6 @@ fn poll(polls: &mut [libc::pollfd], wait_us: Option<u64>) -> bool {
     // SAFETY: an exclusive slice and its length; a local or null; no signal mask. An error (EINTR) is a
     // wake-up.
     unsafe { libc::ppoll(polls.as_mut_ptr(), polls.len() as u64, time, core::ptr::null()) >= 0 }
-}
-
-/// Empties an eventfd.
-pub(crate) fn drain(fd: RawFd) {
-    let mut count = 0u64;
-    // SAFETY: reads eight bytes into a local; the descriptor is non-blocking.
-    unsafe { libc::read(fd, (&raw mut count).cast(), 8) };
-}
-
-/// Rings an eventfd.
-pub(crate) fn ring(fd: RawFd) {
-    let one = 1u64;
-    // SAFETY: writes eight bytes from a local. A full counter is a ring that was heard already.
-    unsafe { libc::write(fd, (&raw const one).cast(), 8) };
 }
 
 /// Has a timer's descriptor be readable after this time, once.

@@ -5,8 +5,7 @@
 //! has not ended in both directions in time is reset too, because soon nobody will answer here.
 use crate::clock::monotonic_ns;
 use crate::cycle::ElasticThread;
-use crate::flows::flow::{Flow, Holder};
-use crate::flows::handle::FlowId;
+use crate::flows::flow::Holder;
 use crate::observe::metrics::Place;
 use crate::run::boot::Dataplane;
 use crate::run::runner::Runner;
@@ -84,39 +83,35 @@ fn turn_until<'a, I: Iterator<Item = &'a mut Runner>>(
 
 impl ElasticThread {
     fn begin_winding_up(&mut self, may_close: bool, now_us: u64, done: &mut WoundUp) {
-        self.io.begin_cycle(now_us);
-        self.io.events.reset();
-        self.io.events.set_muted(false);
-        for id in self.flows_where(|flow| flow.side.holder != Holder::Orphan) {
-            let Some(flow) = crate::cycle::flow_of(&mut self.groups, id) else { continue };
+        self.begin_cycle(now_us);
+        self.io.cx.events.reset();
+        self.io.cx.events.set_muted(false);
+        for id in self.flows.ids_where(|flow| flow.side.holder != Holder::Orphan) {
+            let Some(flow) = self.flows.get(id) else { continue };
             let is_ours = matches!(flow.side.holder, Holder::Application | Holder::Knocking);
             let is_read = flow.side.holder == Holder::Application && flow.side.held.is_empty();
             let how = if may_close && is_read { End::Close } else { End::Abort };
             done.open += usize::from(is_ours);
             done.reset += usize::from(is_ours && how == End::Abort);
-            self.stop_waiting(id);
-            self.end_flow(id, how);
+            self.tcp.stop_waiting(&mut self.flows, id);
+            self.tcp.end(&mut self.io, &mut self.flows, id, how);
         }
-        self.listeners = Listeners::default();
+        self.tcp.listeners = Listeners::default();
     }
 
     /// Connections that a peer would be left alone with.
     fn unfinished(&self) -> usize {
-        self.flows_where(|flow| flow.tcb.state() != State::TimeWait).len()
+        self.flows.ids_where(|flow| flow.tcb.state() != State::TimeWait).len()
     }
 
     fn reset_all(&mut self) -> usize {
-        let all = self.flows_where(|flow| flow.tcb.state() != State::TimeWait);
-        all.iter().for_each(|id| self.end_flow(*id, End::Abort));
+        let all = self.flows.ids_where(|flow| flow.tcb.state() != State::TimeWait);
+        all.iter().for_each(|id| self.tcp.end(&mut self.io, &mut self.flows, *id, End::Abort));
         all.len()
-    }
-
-    fn flows_where(&self, wanted: impl Fn(&Flow) -> bool) -> Vec<FlowId> {
-        self.groups.iter().flatten().flat_map(|group| group.ids_where(&wanted)).collect()
     }
 
     fn has_unsent(&self) -> bool {
         let queued = self.io.ports.iter().any(|port| !port.queue.is_empty());
-        queued || self.is_transmitting() || !self.touched.is_empty()
+        queued || self.is_transmitting() || !self.flows.touched.is_empty()
     }
 }

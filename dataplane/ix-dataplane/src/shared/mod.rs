@@ -1,16 +1,19 @@
 //! What the elastic threads of one dataplane share. On the common path they only read here.
 mod app_memory;
 pub mod arena;
+pub mod gate_board;
+pub mod neighbor_table;
 pub mod spare;
 pub mod waker;
 
 use crate::config::Config;
 use crate::group_set::GroupSet;
-use crate::neighbors::Neighbors;
+use crate::shared::neighbor_table::NeighborTable;
 use crate::shared::spare::Spare;
 pub use crate::shared::waker::Waker;
 use crate::updates::Updates;
 use ix_mem::PacketMemory;
+use ix_tcp::isn::Key;
 use ix_wire::{FLOW_GROUPS, FlowHash, MacAddr};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU16, Ordering};
@@ -24,7 +27,7 @@ pub struct Shared {
     /// Our own flow hash, of devices that have none.
     pub flow_hash: FlowHash,
     /// The ARP table: the one exception to sharing nothing.
-    pub neighbors: Neighbors,
+    pub neighbors: NeighborTable,
     /// Which elastic thread owns each flow group.
     owners: [AtomicU16; FLOW_GROUPS],
     /// Transmit memory that the application has not asked for yet.
@@ -40,7 +43,7 @@ pub struct Shared {
     /// What is captured.
     pub captures: crate::observe::capture::Captures,
     /// What may be sent and received.
-    pub(crate) gate: crate::egress::gate::Board,
+    pub(crate) gate: gate_board::Board,
     /// What each thread is, and where flow groups belong.
     pub lives: crate::life::Lives,
 }
@@ -58,14 +61,14 @@ impl Shared {
         let arena = Mutex::new(crate::shared::arena::Arena::new(memory.arena()));
         Shared {
             flow_hash: FlowHash::new(config.flow_hash_key),
-            neighbors: Neighbors::new(&config, macs, now_us),
+            neighbors: NeighborTable::new(&config, macs, now_us),
             owners: std::array::from_fn(|group| AtomicU16::new(group as u16 % threads)),
             spare: Spare::new(wakers.len(), config.rx_frames),
             guard: Waker::new(-1),
             updates: Updates::new(wakers.len()),
             captures: Default::default(),
             lives: crate::life::Lives::new(wakers.len(), |group| group % usize::from(threads)),
-            gate: crate::egress::gate::Board::new(config.gate.clone()),
+            gate: gate_board::Board::new(config.gate.clone()),
             config,
             memory,
             arena,
@@ -76,6 +79,14 @@ impl Shared {
     /// Elastic threads.
     pub fn threads(&self) -> usize {
         self.wakers.len()
+    }
+
+    /// Wakes an elastic thread if it sleeps.
+    pub(crate) fn ring_thread(&self, index: usize) {
+        let waker = &self.wakers[index];
+        if waker.must_ring() {
+            crate::doorbell::ring(waker.fd());
+        }
     }
 
     /// The elastic thread that owns a flow group.
@@ -93,4 +104,10 @@ impl Shared {
     pub fn groups_of(&self, thread: usize) -> GroupSet {
         (0..FLOW_GROUPS).filter(|&group| self.owner(group) == thread).collect()
     }
+}
+
+/// The dataplane's key, of its secret.
+pub(crate) fn key_of(secret: &[u8; 16]) -> Key {
+    let half = |at: usize| u64::from_le_bytes(core::array::from_fn(|i| secret[at + i]));
+    Key([half(0), half(8)])
 }

@@ -1,12 +1,18 @@
 //! Connections come and go: listening, connecting, and the end of a flow.
+use super::Tcp;
+use super::listeners::{ListenError, Listening};
+use super::output::announce;
 use crate::calls::congestion;
-use crate::cycle::{ElasticThread, flow_of};
+use crate::context::Context;
+use crate::cycle::ElasticThread;
 use crate::flows::flow::{Flow, Holder, Payload, Waits};
 use crate::flows::handle::FlowId;
-use crate::receive::Work;
-use crate::tcp::listeners::{ListenError, Listening};
+use crate::flows::{Flows, flow_and_alarm, flow_of, schedule, touch};
+use crate::io::Io;
+use crate::receive::batch::Work;
 use ix_abi::error;
-use ix_tcp::{CongestionControl, Listener, Tcb};
+use ix_tcp::icmp::IcmpError;
+use ix_tcp::{CongestionControl, Listener, State, Tcb};
 use ix_wire::{FlowTuple, IpAddr, Seq, TcpHeader, TcpPacket};
 
 /// How the application ends a flow.
@@ -18,87 +24,171 @@ pub(crate) enum End {
     Abort,
 }
 
-impl ElasticThread {
-    /// Takes a new flow in; `None` when there are too many.
-    pub(crate) fn insert_flow(&mut self, group: usize, mut flow: Flow) -> Option<FlowId> {
-        if self.flows >= self.shared.config.flows_max {
-            return None;
-        }
-        flow.side.ttl = self.shared.config.ttl;
-        let id = self.groups[group].as_mut()?.insert(flow)?;
-        self.flows += 1;
-        let counters = &self.io.metrics.counters;
-        counters.flows.set(self.flows as u64);
-        counters.flows_peak.raise(self.flows as u64);
-        Some(id)
-    }
-
+impl Tcp {
     /// Removes a flow with all it holds; its handle is stale from now on.
-    pub(crate) fn remove_flow(&mut self, id: FlowId) {
-        let Some(group) = self.groups[id.group as usize].as_mut() else { return };
-        if group.get(id).is_none() {
-            return;
-        }
-        let Some(mut flow) = group.remove(id.slot) else { return };
-        group.time_wait -= u32::from(flow.side.in_time_wait);
+    pub fn remove(&mut self, io: &mut Io, flows: &mut Flows, id: FlowId) {
+        let Some(mut flow) = flows.remove(&io.cx, id) else { return };
         self.listeners.stop_waiting(&mut flow.side);
-        flow.tcb.release(&mut self.io.of(&mut flow.side));
-        self.io.bury(&mut flow.side);
-        self.flows -= 1;
-        if flow.side.in_time_wait {
-            let time_wait = &self.io.metrics.counters.time_wait;
-            time_wait.set(time_wait.get().saturating_sub(1));
-        }
-        self.io.metrics.counters.flows.set(self.flows as u64);
-        self.io.metrics.counters.closed.add(1);
+        flow.tcb.release(&mut io.of(&mut flow.side));
+        io.cx.bury(&mut flow.side);
     }
 
     /// The flow leaves its listener's backlog.
-    pub(crate) fn stop_waiting(&mut self, id: FlowId) {
-        if let Some(flow) = flow_of(&mut self.groups, id) {
+    pub fn stop_waiting(&mut self, flows: &mut Flows, id: FlowId) {
+        if let Some(flow) = flows.get(id) {
             self.listeners.stop_waiting(&mut flow.side);
         }
     }
 
+    /// Sends what the touched flows have to send, arms their timers, buries the dead. Those that
+    /// `quiets` picks say nothing yet.
+    #[inline]
+    pub fn flush(
+        &mut self,
+        io: &mut Io,
+        flows: &mut Flows,
+        mut quiets: impl FnMut(FlowId) -> bool,
+    ) {
+        let mut touched = std::mem::take(&mut flows.touched);
+        for id in touched.drain(..) {
+            if !quiets(id) {
+                self.flush_flow(io, flows, id);
+            }
+        }
+        flows.touched = touched;
+    }
+
+    fn flush_flow(&mut self, io: &mut Io, flows: &mut Flows, id: FlowId) {
+        let Flows { groups, wheel, .. } = flows;
+        let Some((flow, alarm_us)) = flow_and_alarm(groups, id) else { return };
+        flow.side.touched = false;
+        let now_us = io.cx.now_us;
+        flow.tcb.output(&self.config, now_us, &mut io.of(&mut flow.side));
+        if flow.tcb.is_dead() {
+            self.remove(io, flows, id);
+        } else {
+            let newly_waits = flow.tcb.state() == State::TimeWait && !flow.side.in_time_wait;
+            flow.side.in_time_wait |= newly_waits;
+            schedule(wheel, flow, alarm_us);
+            if newly_waits {
+                flows.count_time_wait(&io.cx, id);
+            }
+        }
+    }
+
+    /// The flow that a SYN opens; its numbers begin at `floor` or above, if there is one.
+    pub fn new_passive(
+        &self,
+        cx: &Context,
+        syn: &TcpHeader,
+        tuple: &FlowTuple,
+        floor: Option<Seq>,
+    ) -> Tcb<Payload> {
+        let (iss, ts_offset) = self.secrets.start_of(tuple, cx.now_us);
+        let iss = floor.map_or(iss, |floor| iss.max(floor));
+        Tcb::accept(&self.config, *tuple, syn, iss, ts_offset, cx.now_us)
+    }
+
+    /// The connection that an ACK opens, if it carries a cookie of ours.
+    pub fn open_cookie(
+        &self,
+        cx: &Context,
+        ack: &TcpHeader,
+        tuple: &FlowTuple,
+    ) -> Option<Tcb<Payload>> {
+        self.secrets.open_cookie(&self.config, ack, tuple, cx.now_us)
+    }
+
+    /// Answers a SYN with a cookie.
+    pub fn send_cookie(&self, io: &mut Io, port: u8, packet: &TcpPacket, tuple: &FlowTuple) {
+        let answer = self.secrets.cookie_for(&self.config, &packet.header, tuple, io.cx.now_us);
+        io.cx.metrics.counters.syn_cookies.add(1);
+        io.send_reply(port, packet.ip.eth_src, tuple, &answer);
+    }
+}
+
+impl Tcp {
+    /// A flow's timer has fired.
+    pub fn fire(&self, io: &mut Io, flows: &mut Flows, id: FlowId) {
+        let Flows { groups, wheel, touched, .. } = flows;
+        let now_us = io.cx.now_us;
+        let Some((flow, alarm_us)) = flow_and_alarm(groups, id) else { return };
+        // Another entry of this cycle may have seen to it.
+        if *alarm_us > now_us {
+            return;
+        }
+        *alarm_us = u64::MAX;
+        let out = &mut io.of(&mut flow.side);
+        if flow.tcb.deadline() > now_us || flow.tcb.acknowledge_late(&self.config, now_us, out) {
+            schedule(wheel, flow, alarm_us);
+            return;
+        }
+        flow.tcb.timer(&self.config, now_us, out);
+        touch(touched, &mut flow.side);
+    }
+
+    /// An ICMP error about a segment of ours goes to its flow, which judges it (RFC 5927), and to the
+    /// application (RFC 9293 section 3.8.3).
+    pub fn path_error(&self, io: &mut Io, flows: &mut Flows, work: &Work, error: &IcmpError) {
+        let Flows { groups, touched, .. } = flows;
+        let hash = io.cx.shared.flow_hash.hash(&error.tuple);
+        let Some(group) = groups[usize::from(work.group)].as_mut() else { return };
+        let Some(slot) = group.find(hash, &error.tuple) else { return };
+        let Some(flow) = group.at(slot) else { return };
+        let now_us = io.cx.now_us;
+        let (kind, seq) = (error.kind.path_error(), error.quoted_seq);
+        if flow.tcb.believes_error(seq) {
+            io.cx.announce_error(&flow.side, error);
+        }
+        let out = &mut io.of(&mut flow.side);
+        flow.tcb.icmp_error(&self.config, now_us, kind, seq, out);
+        touch(touched, &mut flow.side);
+    }
+
     /// The application leaves a flow; the flow ends by itself.
-    pub(crate) fn end_flow(&mut self, id: FlowId, how: End) {
-        let ElasticThread { shared, groups, io, .. } = self;
+    pub fn end(&self, io: &mut Io, flows: &mut Flows, id: FlowId, how: End) {
+        let Flows { groups, touched, .. } = flows;
         let Some(flow) = flow_of(groups, id) else { return };
-        let (cfg, now_us) = (&shared.config.tcp, io.now_us);
+        let now_us = io.cx.now_us;
+        let cfg = &self.config;
         flow.side.holder = Holder::Orphan;
         match how {
             End::Close => flow.tcb.close(cfg, now_us, &mut io.of(&mut flow.side)),
             End::Abort => flow.tcb.abort(cfg, now_us, &mut io.of(&mut flow.side)),
         }
-        io.bury_received(&mut flow.side);
-        self.touch(id);
+        io.cx.bury_received(&mut flow.side);
+        touch(touched, &mut flow.side);
     }
+}
 
-    /// Tells the application of data that came before it accepted the flow, or while it was away.
-    pub(crate) fn announce_early_data(&mut self) {
-        while self.io.events.has_room() {
-            let Some(id) = self.to_announce.pop_front() else { return };
-            let ElasticThread { groups, io, shared, .. } = self;
-            let Some(flow) = flow_of(groups, id) else { continue };
-            if flow.side.holder != Holder::Application {
-                continue;
-            }
-            let side = &mut flow.side;
-            let held = std::mem::take(&mut side.held);
-            let skip = side.announced as usize;
-            held.for_each(&shared.memory, skip, |addr, len| io.announce(side, addr, len as u32));
-            side.held = held;
-            if side.eof_pending {
-                io.announce_eof(side);
-            }
-            if std::mem::take(&mut side.announce_later)
-                && (side.acked_bytes > 0 || side.window_opened)
-            {
-                io.announce_sent(side, flow.tcb.send_space(&shared.config.tcp));
-            }
+/// Tells the application of data that came before it accepted the flow, or while it was away.
+pub(crate) fn announce_early_data(cx: &mut Context, flows: &mut Flows) {
+    while cx.events.has_room() {
+        let Some(id) = flows.to_announce.pop_front() else { return };
+        let Some(flow) = flows.get(id) else { continue };
+        if flow.side.holder != Holder::Application {
+            continue;
+        }
+        let Context { shared, events, .. } = &mut *cx;
+        let side = &mut flow.side;
+        let held = std::mem::take(&mut side.held);
+        let skip = side.announced as usize;
+        held.for_each(&shared.memory, skip, |addr, len| {
+            announce(events, side, addr, len as u32);
+        });
+        side.held = held;
+        if side.eof_pending {
+            cx.announce_eof(side);
+        }
+        if std::mem::take(&mut side.announce_later) && (side.acked_bytes > 0 || side.window_opened)
+        {
+            let space = flow.tcb.send_space(&cx.shared.config.tcp);
+            cx.announce_sent(side, space);
         }
     }
+}
 
+impl ElasticThread {
     pub(crate) fn call_listen(&mut self, args: &[u64; 6]) -> Result<i64, i64> {
         let addr = addr_of(args[0], args[1]);
         let port = port_of(args[2])?;
@@ -116,7 +206,7 @@ impl ElasticThread {
         let addr = if addr.is_unspecified() { IpAddr::UNSPECIFIED } else { addr };
         let backlog = Listener::new(backlog, backlog.max(HALF_OPEN_MIN));
         let listening = Listening { addr, port, cookie: args[4], backlog, cookies_until_us: 0 };
-        self.listeners.add(listening).map(|id| id as i64).map_err(|e| match e {
+        self.tcp.listeners.add(listening).map(|id| id as i64).map_err(|e| match e {
             ListenError::InUse => error::IN_USE,
             ListenError::TooMany => error::NO_RESOURCE,
         })
@@ -124,15 +214,15 @@ impl ElasticThread {
 
     /// Refuses all that wait at the listener, then removes it.
     pub(crate) fn call_unlisten(&mut self, id: u64) -> Result<i64, i64> {
-        let slot = self.listeners.slot_of(id).ok_or(error::BAD_HANDLE)?;
+        let slot = self.tcp.listeners.slot_of(id).ok_or(error::BAD_HANDLE)?;
         let waiting = |flow: &Flow| flow.side.waits != Waits::Nowhere && flow.side.listener == slot;
         let ids: Vec<FlowId> =
-            self.groups.iter().flatten().flat_map(|group| group.ids_where(waiting)).collect();
+            self.flows.groups.iter().flatten().flat_map(|group| group.ids_where(waiting)).collect();
         for id in ids {
-            self.stop_waiting(id);
-            self.end_flow(id, End::Abort);
+            self.tcp.stop_waiting(&mut self.flows, id);
+            self.tcp.end(&mut self.io, &mut self.flows, id, End::Abort);
         }
-        self.listeners.remove(slot);
+        self.tcp.listeners.remove(slot);
         Ok(0)
     }
 
@@ -183,11 +273,11 @@ impl ElasticThread {
         if let Some(kind) = congestion {
             tcb.set_congestion(kind);
         }
-        let mut flow = Flow::new(tcb, hash, device, Holder::Connecting, self.io.now_us);
+        let mut flow = Flow::new(tcb, hash, device, Holder::Connecting, self.io.cx.now_us);
         flow.side.cookie = cookie;
-        let id = self.insert_flow(group, flow).ok_or(error::NO_RESOURCE)?;
-        self.touch(id);
-        self.io.metrics.counters.connects.add(1);
+        let id = self.flows.insert(&self.io.cx, group, flow).ok_or(error::NO_RESOURCE)?;
+        self.flows.touch(id);
+        self.io.cx.metrics.counters.connects.add(1);
         Ok(id.handle() as i64)
     }
 
@@ -198,13 +288,13 @@ impl ElasticThread {
         mut tuple: FlowTuple,
         device: u8,
     ) -> Result<(FlowTuple, usize, u64), i64> {
-        let ElasticThread { shared, receive, groups, secrets, migrations, io, .. } = self;
+        let ElasticThread { shared, flows, tcp, migrations, io, .. } = self;
+        let (groups, port) = (&flows.groups, &io.ports[usize::from(device)]);
         // Groups that are just leaving take no new flows: nobody would tell the new thread of them.
-        let at_home =
-            |group: usize| groups[group].as_ref().filter(|_| migrations.is_home(group, io.index));
+        let at_home = |group: usize| groups[group].as_ref().filter(|_| migrations.is_home(group));
         let place = |tuple: &FlowTuple| {
             let hash = shared.flow_hash.hash(tuple);
-            (receive.classify(hash, device as usize, tuple), hash)
+            (port.group_of(hash, tuple), hash)
         };
         let fits = |tuple: &FlowTuple| {
             let (group, hash) = place(tuple);
@@ -219,38 +309,15 @@ impl ElasticThread {
             };
         }
         let fits = |port| fits(&FlowTuple { local_port: port, ..tuple });
-        let port = secrets.local_port(&tuple, fits);
+        let port = tcp.secrets.local_port(&tuple, fits);
         tuple.local_port = port.ok_or(error::NO_RESOURCE)?;
         let (group, hash) = place(&tuple);
         Ok((tuple, group, hash))
     }
 
     fn new_active(&mut self, tuple: &FlowTuple) -> Tcb<Payload> {
-        let (iss, ts_offset) = self.secrets.start_of(tuple, self.io.now_us);
-        Tcb::connect(&self.shared.config.tcp, *tuple, iss, ts_offset, self.io.now_us)
-    }
-
-    /// The flow that a SYN opens; its numbers begin at `floor` or above, if there is one.
-    pub(crate) fn new_passive(
-        &mut self,
-        syn: &TcpHeader,
-        tuple: &FlowTuple,
-        floor: Option<Seq>,
-    ) -> Tcb<Payload> {
-        let (iss, ts_offset) = self.secrets.start_of(tuple, self.io.now_us);
-        let iss = floor.map_or(iss, |floor| iss.max(floor));
-        Tcb::accept(&self.shared.config.tcp, *tuple, syn, iss, ts_offset, self.io.now_us)
-    }
-
-    pub(crate) fn open_cookie(&self, ack: &TcpHeader, tuple: &FlowTuple) -> Option<Tcb<Payload>> {
-        self.secrets.open_cookie(&self.shared.config.tcp, ack, tuple, self.io.now_us)
-    }
-
-    pub(crate) fn send_cookie(&mut self, work: &Work, packet: &TcpPacket, tuple: &FlowTuple) {
-        let cfg = &self.shared.config.tcp;
-        let answer = self.secrets.cookie_for(cfg, &packet.header, tuple, self.io.now_us);
-        self.io.metrics.counters.syn_cookies.add(1);
-        self.io.send_reply(work.port, packet.ip.eth_src, tuple, &answer);
+        let (iss, ts_offset) = self.tcp.secrets.start_of(tuple, self.io.cx.now_us);
+        Tcb::connect(&self.shared.config.tcp, *tuple, iss, ts_offset, self.io.cx.now_us)
     }
 }
 

@@ -1,116 +1,135 @@
-//! Step 2: what each packet of the batch does.
-use crate::cycle::{ElasticThread, flow_of, touch};
+//! Segments in: the flow of each, or the listener, or a reset.
+use super::connections::End;
+use super::{Tcp, TcpContext};
+use crate::context::Context;
 use crate::flows::flow::{Flow, Holder, Payload, Waits};
 use crate::flows::handle::FlowId;
+use crate::flows::{Flows, flow_of, touch};
 use crate::observe::metrics::LocalDrop;
-use crate::receive::Work;
-use crate::tcp::connections::End;
+use crate::receive::batch::Work;
+use crate::verdict::Verdict;
 use ix_abi::{Event, event_kind};
 use ix_mem::Mbuf;
 use ix_tcp::SynVerdict;
-use ix_wire::{FlowTuple, Parsed, Seq, TcpFlags, TcpHeader, TcpPacket};
+use ix_wire::{FlowTuple, Seq, TcpFlags, TcpHeader, TcpPacket};
 
 /// The control bits that tell what a segment does to an opening connection.
 const OPENING: TcpFlags = TcpFlags(TcpFlags::SYN.0 | TcpFlags::ACK.0 | TcpFlags::RST.0);
 
-impl ElasticThread {
-    pub(crate) fn handle(&mut self, work: &Work, mbuf: Mbuf) {
-        match &work.parsed {
-            Parsed::Tcp(packet) => self.handle_tcp(work, mbuf, packet),
-            Parsed::Udp(packet) => self.handle_udp(work, mbuf, packet),
-            Parsed::Icmp(packet) => self.handle_icmp(work, mbuf, packet),
-            Parsed::Arp(packet) => self.handle_arp(work, mbuf, packet),
-        }
-    }
+/// A segment of the batch.
+struct Segment<'a> {
+    work: &'a Work,
+    packet: &'a TcpPacket,
+    tuple: FlowTuple,
+}
 
-    fn handle_tcp(&mut self, work: &Work, mbuf: Mbuf, packet: &TcpPacket) {
-        let tuple = packet.tuple();
-        let group = work.group as usize;
-        if self.shared.owner(group) != self.io.index {
+impl Tcp {
+    /// Handles a segment.
+    #[inline]
+    pub fn receive(
+        &mut self,
+        cx: &mut TcpContext<'_>,
+        work: &Work,
+        mbuf: Mbuf,
+        packet: &TcpPacket,
+    ) -> Verdict {
+        let seg = &Segment { work, packet, tuple: packet.tuple() };
+        let (tuple, group) = (&seg.tuple, usize::from(work.group));
+        let Context { shared, index, metrics, .. } = &cx.io.cx;
+        if shared.owner(group) != *index {
             // Cannot be (the receive path hands such packets over); never answer for another thread.
-            self.io.metrics.counters.misrouted.add(1);
-            return self.give_back(work, mbuf);
+            metrics.counters.misrouted.add(1);
+            return cx.done(seg, mbuf);
         }
-        let found = self.groups[group].as_ref().and_then(|g| {
-            if g.is(work.guess, &tuple) { Some(work.guess) } else { g.find(work.hash, &tuple) }
+        let found = cx.flows.groups[group].as_ref().and_then(|g| {
+            if g.is(work.guess, tuple) { Some(work.guess) } else { g.find(work.hash, tuple) }
         });
         let Some(slot) = found else {
-            self.open_passively(work, mbuf, packet, &tuple, None);
-            return;
+            return self.open_passively(cx, seg, mbuf, None);
         };
-        let Some(flow) = self.groups[group].as_mut().and_then(|g| g.at(slot)) else { return };
+        let Some(flow) = cx.flows.groups[group].as_mut().and_then(|g| g.at(slot)) else {
+            return Ok(());
+        };
         let id = flow.side.id;
         let opens = TcpFlags::SYN.0 == packet.header.flags.0 & (TcpFlags::SYN | TcpFlags::ACK).0;
         if opens && flow.tcb.gives_way_to(&packet.header) {
             let floor = flow.tcb.successor_floor();
-            self.remove_flow(id);
-            self.open_passively(work, mbuf, packet, &tuple, Some(floor));
-            return;
+            self.remove(cx.io, cx.flows, id);
+            return self.open_passively(cx, seg, mbuf, Some(floor));
         }
         if flow.side.waits == Waits::HalfOpen && !flow.tcb.is_answered_by(&packet.header) {
             let slot = flow.side.listener;
-            if packet.header.flags.0 & OPENING.0 == TcpFlags::ACK.0 && self.expects_cookies(slot) {
-                return self.handle_other_answer(id, slot, work, mbuf, packet, &tuple);
+            let flags = packet.header.flags.0 & OPENING.0;
+            if flags == TcpFlags::ACK.0 && self.expects_cookies(slot, cx.io.cx.now_us) {
+                return self.handle_other_answer(cx, id, slot, seg, mbuf);
             }
         }
-        self.segment(id, work, mbuf, packet);
+        self.segment(cx, id, seg, mbuf)
     }
 
     /// A half-open flow gets an ACK of another SYN-ACK than its own. The peer's SYN came twice, and
     /// the first was answered with a cookie: which of the answers the peer takes is its choice.
     fn handle_other_answer(
         &mut self,
+        cx: &mut TcpContext<'_>,
         id: FlowId,
         slot: u16,
-        work: &Work,
+        seg: &Segment<'_>,
         mbuf: Mbuf,
-        packet: &TcpPacket,
-        tuple: &FlowTuple,
-    ) {
-        if self.open_cookie(&packet.header, tuple).is_some() {
-            self.remove_flow(id);
+    ) -> Verdict {
+        if self.open_cookie(&cx.io.cx, &seg.packet.header, &seg.tuple).is_some() {
+            self.remove(cx.io, cx.flows, id);
         }
-        self.handle_cookie(slot, work, mbuf, packet, tuple);
+        self.handle_cookie(cx, slot, seg, mbuf)
     }
 
     /// Whether answers to SYN cookies of this listener may still come.
-    fn expects_cookies(&mut self, slot: u16) -> bool {
-        let now_us = self.io.now_us;
+    fn expects_cookies(&mut self, slot: u16, now_us: u64) -> bool {
         self.listeners.get(slot).is_some_and(|listening| listening.cookies_until_us > now_us)
     }
 
     /// Hands a segment to its flow, then tells the application what came of it.
-    fn segment(&mut self, id: FlowId, work: &Work, mut mbuf: Mbuf, packet: &TcpPacket) {
-        let ElasticThread { shared, groups, io, receive, touched, listeners, .. } = self;
-        let Some(flow) = flow_of(groups, id) else { return };
-        let cfg = &shared.config.tcp;
-        let now_us = io.now_us;
+    fn segment(
+        &mut self,
+        cx: &mut TcpContext<'_>,
+        id: FlowId,
+        seg: &Segment<'_>,
+        mut mbuf: Mbuf,
+    ) -> Verdict {
+        let TcpContext { io, flows, batch } = cx;
+        let Segment { work, packet, .. } = seg;
+        let Flows { groups, touched, .. } = &mut **flows;
+        let Some(flow) = flow_of(groups, id) else { return Ok(()) };
+        let Tcp { listeners, config: cfg, .. } = self;
+        let now_us = io.cx.now_us;
         let (mut ecn, mut early) = (packet.ip.ecn, false);
-        if receive.edge.is_congested() {
-            (ecn, early) = receive.edge.signal(ecn);
+        if batch.edge.is_congested() {
+            (ecn, early) = batch.edge.signal(ecn);
         }
         if flow.tcb.minds_mark(ecn) {
             let len = u32::from(packet.payload.len) + u32::from(packet.payload.more);
             flow.tcb.mark(cfg, now_us, &packet.header, len, ecn, &mut io.of(&mut flow.side));
         }
+        let mut verdict = Ok(());
         let payload = packet.payload;
         let in_order = packet.header.seq.le(flow.tcb.rcv_nxt());
         let held = flow.tcb.rcv_held_bufs();
-        if payload.len > 0 && (early || receive.must_drop_payload(in_order, held)) {
-            io.metrics.drop_local(if early { LocalDrop::Early } else { LocalDrop::RxPressure });
-            io.rx_pool.put(mbuf);
+        if payload.len > 0 && (early || batch.must_drop_payload(in_order, held)) {
+            let reason = if early { LocalDrop::Early } else { LocalDrop::RxPressure };
+            verdict = Err(reason.into());
+            io.cx.rx_pool.put(mbuf);
             for _ in 0..work.tails {
-                receive.pop_tail().into_iter().for_each(|tail| io.rx_pool.put(tail));
+                batch.pop_tail().into_iter().for_each(|tail| io.cx.rx_pool.put(tail));
             }
             let flags = without_end(packet.header.flags);
             let header = TcpHeader { flags, ..packet.header };
             flow.tcb.segment(cfg, now_us, &header, None, &mut io.of(&mut flow.side));
         } else if payload.len == 0 && work.tails == 0 {
-            io.rx_pool.put(mbuf);
+            io.cx.rx_pool.put(mbuf);
             flow.tcb.segment(cfg, now_us, &packet.header, None, &mut io.of(&mut flow.side));
         } else if work.tails == 0 {
             mbuf.set_range(mbuf.offset() + payload.start as usize, payload.len as usize);
-            io.flow_frames[usize::from(id.group)] += 1;
+            io.cx.flow_frames[usize::from(id.group)] += 1;
             let buf = Some(Payload(mbuf));
             flow.tcb.segment(cfg, now_us, &packet.header, buf, &mut io.of(&mut flow.side));
         } else {
@@ -125,16 +144,16 @@ impl ElasticThread {
                 let Some(buf) = part.take() else { break };
                 let len = buf.0.len() as u32;
                 header.flags = if left > 0 { without_end(last_flags) } else { last_flags };
-                io.flow_frames[usize::from(id.group)] += 1;
+                io.cx.flow_frames[usize::from(id.group)] += 1;
                 flow.tcb.segment(cfg, now_us, &header, Some(buf), &mut io.of(&mut flow.side));
                 header.seq += len;
                 if left > 0 {
-                    part = receive.take_tail(&mut more).map(Payload);
+                    part = batch.take_tail(&mut more).map(Payload);
                 }
                 if part.as_ref().is_some_and(|buf| buf.0.len() == 0)
                     && let Some(empty) = part.take()
                 {
-                    io.rx_pool.put(empty.0);
+                    io.cx.rx_pool.put(empty.0);
                 }
             }
         }
@@ -142,20 +161,21 @@ impl ElasticThread {
         let side = &mut flow.side;
         match side.holder {
             Holder::Application if side.acked_bytes > 0 || side.window_opened => {
-                io.announce_sent(side, flow.tcb.send_space(cfg));
+                io.cx.announce_sent(side, flow.tcb.send_space(cfg));
             }
             Holder::Knocking if side.waits != Waits::Knocking => {
                 let Some(listening) = listeners.get(side.listener) else {
                     // It came from a thread that listens; nobody does here.
-                    return self.end_flow(id, End::Abort);
+                    self.end(io, flows, id, End::Abort);
+                    return verdict;
                 };
                 if side.waits == Waits::HalfOpen {
                     listening.backlog.established();
                 }
                 side.waits = Waits::Knocking;
                 let tuple = flow.tcb.tuple();
-                io.metrics.counters.knocks.add(1);
-                io.events.push(Event {
+                io.cx.metrics.counters.knocks.add(1);
+                io.cx.events.push(Event {
                     kind: event_kind::KNOCK,
                     cookie: listening.cookie,
                     handle: id.handle(),
@@ -166,129 +186,125 @@ impl ElasticThread {
             }
             _ => {}
         }
+        verdict
     }
 
     /// A segment of no flow: a listener's business, or refused (RFC 9293 section 3.10.7.1, .2).
     /// `floor`: where the numbers of a flow begin that takes the place of one in TIME-WAIT.
     fn open_passively(
         &mut self,
-        work: &Work,
+        cx: &mut TcpContext<'_>,
+        seg: &Segment<'_>,
         mbuf: Mbuf,
-        packet: &TcpPacket,
-        tuple: &FlowTuple,
         floor: Option<Seq>,
-    ) {
-        let header = &packet.header;
-        let flags = header.flags;
-        let slot = self.listeners.find(tuple.local, tuple.local_port);
+    ) -> Verdict {
+        let flags = seg.packet.header.flags;
+        let slot = self.listeners.find(seg.tuple.local, seg.tuple.local_port);
         match (slot, flags.0 & OPENING.0) {
             (Some(slot), f) if f == TcpFlags::SYN.0 && !flags.contains(TcpFlags::FIN) => {
-                self.handle_syn(slot, work, mbuf, packet, tuple, floor)
+                self.handle_syn(cx, slot, seg, mbuf, floor)
             }
-            (Some(slot), f) if f == TcpFlags::ACK.0 => {
-                self.handle_cookie(slot, work, mbuf, packet, tuple)
-            }
+            (Some(slot), f) if f == TcpFlags::ACK.0 => self.handle_cookie(cx, slot, seg, mbuf),
             // Nothing that a listener could answer (RFC 9293 section 3.10.7.2, fourth).
-            (Some(_), 0) => self.give_back(work, mbuf),
-            _ => self.refuse(work, mbuf, packet, tuple),
+            (Some(_), 0) => cx.done(seg, mbuf),
+            _ => refuse(cx, seg, mbuf),
         }
     }
 
     fn handle_syn(
         &mut self,
+        cx: &mut TcpContext<'_>,
         slot: u16,
-        work: &Work,
+        seg: &Segment<'_>,
         mbuf: Mbuf,
-        packet: &TcpPacket,
-        tuple: &FlowTuple,
         floor: Option<Seq>,
-    ) {
-        let Some(listening) = self.listeners.get(slot) else { return self.give_back(work, mbuf) };
+    ) -> Verdict {
+        let Segment { work, packet, tuple } = seg;
+        let now_us = cx.io.cx.now_us;
+        let Some(listening) = self.listeners.get(slot) else { return cx.done(seg, mbuf) };
         let backlog = &mut listening.backlog;
-        match if floor.is_some() { backlog.on_syn_again() } else { backlog.on_syn() } {
+        let verdict = match if floor.is_some() { backlog.on_syn_again() } else { backlog.on_syn() }
+        {
             SynVerdict::Accept => {
-                let mut tcb = self.new_passive(&packet.header, tuple, floor);
+                let mut tcb = self.new_passive(&cx.io.cx, &packet.header, tuple, floor);
                 tcb.syn_mark(packet.ip.ecn);
-                let (hash, now_us) = (work.hash, self.io.now_us);
-                let mut flow = Flow::new(tcb, hash, work.port, Holder::Embryonic, now_us);
+                let mut flow = Flow::new(tcb, work.hash, work.port, Holder::Embryonic, now_us);
                 flow.side.listener = slot;
                 flow.side.waits = Waits::HalfOpen;
-                match self.insert_flow(work.group as usize, flow) {
-                    Some(id) => self.touch(id),
+                match cx.flows.insert(&cx.io.cx, usize::from(work.group), flow) {
+                    Some(id) => {
+                        cx.flows.touch(id);
+                        Ok(())
+                    }
                     None => {
                         if let Some(listening) = self.listeners.get(slot) {
                             listening.backlog.half_open_died();
                         }
-                        self.io.metrics.drop_local(LocalDrop::FlowsMax);
+                        Err(LocalDrop::FlowsMax.into())
                     }
                 }
             }
             SynVerdict::Cookie => {
-                listening.cookies_until_us = self.io.now_us + ix_tcp::syn_cookie::LIFETIME_US;
-                self.send_cookie(work, packet, tuple);
+                listening.cookies_until_us = now_us + ix_tcp::syn_cookie::LIFETIME_US;
+                self.send_cookie(cx.io, work.port, packet, tuple);
+                Ok(())
             }
-            SynVerdict::Drop => self.io.metrics.drop_local(LocalDrop::Backlog),
-        }
-        self.give_back(work, mbuf);
+            SynVerdict::Drop => Err(LocalDrop::Backlog.into()),
+        };
+        cx.done(seg, mbuf).and(verdict)
     }
 
     /// An ACK without a flow at a listener's port: the third segment of a SYN cookie, or nothing.
     fn handle_cookie(
         &mut self,
+        cx: &mut TcpContext<'_>,
         slot: u16,
-        work: &Work,
+        seg: &Segment<'_>,
         mbuf: Mbuf,
-        packet: &TcpPacket,
-        tuple: &FlowTuple,
-    ) {
-        if !self.expects_cookies(slot) {
-            return self.refuse(work, mbuf, packet, tuple);
+    ) -> Verdict {
+        let (work, now_us) = (seg.work, cx.io.cx.now_us);
+        if !self.expects_cookies(slot, now_us) {
+            return refuse(cx, seg, mbuf);
         }
         // The peer's first segment may have been lost or dropped, and this be a later one, from
         // which the cookie cannot be read. A reset would end a connection that is good; when the
         // peer sends the first again, it will be.
-        let Some(tcb) = self.open_cookie(&packet.header, tuple) else {
-            self.io.metrics.drop_local(LocalDrop::NoCookie);
-            return self.give_back(work, mbuf);
+        let Some(tcb) = self.open_cookie(&cx.io.cx, &seg.packet.header, &seg.tuple) else {
+            return cx.done(seg, mbuf).and(Err(LocalDrop::NoCookie.into()));
         };
-        let Some(listening) = self.listeners.get(slot) else { return self.give_back(work, mbuf) };
+        let Some(listening) = self.listeners.get(slot) else { return cx.done(seg, mbuf) };
         if !listening.backlog.on_cookie() {
-            self.io.metrics.drop_local(LocalDrop::Backlog);
-            return self.give_back(work, mbuf);
+            return cx.done(seg, mbuf).and(Err(LocalDrop::Backlog.into()));
         }
-        let now_us = self.io.now_us;
         let mut flow = Flow::new(tcb, work.hash, work.port, Holder::Knocking, now_us);
         flow.side.listener = slot;
-        match self.insert_flow(work.group as usize, flow) {
-            Some(id) => self.segment(id, work, mbuf, packet),
+        match cx.flows.insert(&cx.io.cx, usize::from(work.group), flow) {
+            Some(id) => self.segment(cx, id, seg, mbuf),
             None => {
                 if let Some(listening) = self.listeners.get(slot) {
                     listening.backlog.accepted();
                 }
-                self.io.metrics.drop_local(LocalDrop::FlowsMax);
-                self.give_back(work, mbuf);
+                cx.done(seg, mbuf).and(Err(LocalDrop::FlowsMax.into()))
             }
         }
     }
+}
 
-    /// Answers a reset, as RFC 9293 section 3.10.7.1 has it.
-    fn refuse(&mut self, work: &Work, mbuf: Mbuf, packet: &TcpPacket, tuple: &FlowTuple) {
-        self.io.metrics.drop_local(LocalDrop::NoFlow);
-        let payload_len = (packet.payload.len + packet.payload.more) as u32;
-        if let Some(reset) = ix_tcp::reset_for(&packet.header, payload_len) {
-            self.io.send_reply(work.port, packet.ip.eth_src, tuple, &reset);
-        }
-        self.give_back(work, mbuf);
+/// Answers a reset, as RFC 9293 section 3.10.7.1 has it.
+fn refuse(cx: &mut TcpContext<'_>, seg: &Segment<'_>, mbuf: Mbuf) -> Verdict {
+    let Segment { work, packet, tuple } = seg;
+    let payload_len = (packet.payload.len + packet.payload.more) as u32;
+    if let Some(reset) = ix_tcp::reset_for(&packet.header, payload_len) {
+        cx.io.send_reply(work.port, packet.ip.eth_src, tuple, &reset);
     }
+    cx.done(seg, mbuf).and(Err(LocalDrop::NoFlow.into()))
+}
 
-    /// Frees the mbufs of a packet that is done with.
-    pub(crate) fn give_back(&mut self, work: &Work, mbuf: Mbuf) {
-        self.io.rx_pool.put(mbuf);
-        for _ in 0..work.tails {
-            if let Some(mbuf) = self.receive.pop_tail() {
-                self.io.rx_pool.put(mbuf);
-            }
-        }
+impl TcpContext<'_> {
+    /// Frees the mbufs of a segment that is done with.
+    fn done(&mut self, seg: &Segment<'_>, mbuf: Mbuf) -> Verdict {
+        self.batch.give_back(&mut self.io.cx.rx_pool, seg.work, mbuf);
+        Ok(())
     }
 }
 

@@ -1,6 +1,10 @@
 //! The listeners of one elastic thread. A listener serves the flow groups of its thread; an
 //! application that wants all connections listens on every elastic thread.
 use crate::flows::flow::{Side, Waits};
+use crate::flows::flow_of;
+use crate::flows::group::FlowGroup;
+use crate::flows::handle::FlowId;
+use crate::group_set::GroupSet;
 use ix_tcp::Listener;
 use ix_wire::IpAddr;
 use std::collections::HashMap;
@@ -145,6 +149,52 @@ impl Listeners {
 
     fn get_slot(&self, slot: u16) -> Option<&Listening> {
         self.slots.get(slot as usize)?.listening.as_ref()
+    }
+
+    /// Flows of these groups that are not accepted yet leave their listeners' backlogs. Returns where
+    /// each waits.
+    pub(crate) fn leave(
+        &mut self,
+        groups: &mut [Option<Box<FlowGroup>>],
+        leaving: &GroupSet,
+    ) -> Vec<(FlowId, IpAddr, u16)> {
+        let mut waiting = Vec::new();
+        if !self.anybody_waits() {
+            return waiting;
+        }
+        for number in leaving.iter() {
+            let Some(group) = groups[number].as_mut() else { continue };
+            for id in group.ids_where(|flow| flow.side.waits != Waits::Nowhere) {
+                let Some(flow) = group.get(id) else { continue };
+                let Some(listening) = self.get(flow.side.listener) else { continue };
+                waiting.push((id, listening.addr, listening.port));
+                listening.count_moved(flow.side.waits, false);
+            }
+        }
+        waiting
+    }
+
+    /// Flows that have come wait at this thread's listener of the same address and port. If there is
+    /// none, they can still be accepted; those that have not knocked yet will be refused.
+    pub(crate) fn join(
+        &mut self,
+        groups: &mut [Option<Box<FlowGroup>>],
+        waiting: &[(FlowId, IpAddr, u16)],
+    ) {
+        for (id, addr, port) in waiting {
+            let slot = self.find_exact(*addr, *port);
+            let Some(flow) = flow_of(groups, *id) else { continue };
+            match slot.and_then(|slot| Some((slot, self.get(slot)?))) {
+                Some((slot, listening)) => {
+                    flow.side.listener = slot;
+                    listening.count_moved(flow.side.waits, true);
+                }
+                None => {
+                    flow.side.listener = u16::MAX;
+                    flow.side.waits = Waits::Nowhere;
+                }
+            }
+        }
     }
 
     /// Unfinished handshakes of all listeners.

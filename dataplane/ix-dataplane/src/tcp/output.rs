@@ -1,4 +1,6 @@
 //! A flow speaks: segments become packets, progress becomes event conditions.
+use crate::context::Context;
+use crate::events::EventWriter;
 use crate::flows::flow::{Holder, Payload, Side};
 use crate::icmp::code_of;
 use crate::io::Io;
@@ -16,15 +18,23 @@ pub struct FlowOutput<'a> {
     pub(crate) side: &'a mut Side,
 }
 
+impl Io {
+    /// The outside as one flow sees it.
+    #[inline]
+    pub fn of<'a>(&'a mut self, side: &'a mut Side) -> FlowOutput<'a> {
+        FlowOutput { io: self, side }
+    }
+}
+
 impl Output<Payload> for FlowOutput<'_> {
     fn transmit(&mut self, tuple: &FlowTuple, seg: &SegmentOut) -> bool {
         let FlowOutput { io, side } = self;
-        let resolved = io.refresh_mac(side, tuple);
-        let Some(mut mbuf) = io.tx_pool.take() else {
-            io.metrics.drop_local(LocalDrop::NoTxFrame);
+        let resolved = io.refresh_mac((&mut side.mac, &mut side.mac_version), tuple.remote);
+        let Some(mut mbuf) = io.cx.tx_pool.take() else {
+            io.cx.metrics.drop_local(LocalDrop::NoTxFrame);
             return false;
         };
-        io.tx_pool.fetch_ahead(&io.shared.memory, FETCH_BYTES);
+        io.cx.tx_pool.fetch_ahead(&io.cx.shared.memory, FETCH_BYTES);
         let usual = seg.options.only_timestamp();
         let headers_len = match usual {
             Some(_) => USUAL_HEADERS_BYTES,
@@ -34,12 +44,12 @@ impl Output<Payload> for FlowOutput<'_> {
         mbuf.set_range(HEADROOM_BYTES, headers_len + payload_len);
         let (ttl, tos) = (side.ttl, side.tos | seg.ecn);
         let frame = FrameHeader { ttl, tos, ..io.frame_header(side.port, side.mac, tuple) };
-        let memory = &io.shared.memory;
+        let memory = &io.cx.shared.memory;
         let (headers, payload) = mbuf.bytes_mut(memory).split_at_mut(headers_len);
         let mut sum = Checksum::new();
         if payload_len > 0 && !copy_payload(side, memory, seg.payload_offset, payload, &mut sum) {
             debug_assert!(false, "a segment outside the send queue");
-            io.tx_pool.put(mbuf);
+            io.cx.tx_pool.put(mbuf);
             return false;
         }
         match (usual, headers.first_chunk_mut::<USUAL_HEADERS_BYTES>()) {
@@ -67,17 +77,17 @@ impl Output<Payload> for FlowOutput<'_> {
 
     fn deliver(&mut self, buf: Payload) {
         let FlowOutput { io, side } = self;
-        let (addr, len) = (io.shared.memory.addr_of(&buf.0), buf.0.len() as u32);
+        let (addr, len) = (io.cx.shared.memory.addr_of(&buf.0), buf.0.len() as u32);
         side.bytes_in += u64::from(len);
-        side.held.push(&io.shared.memory, buf.0);
+        side.held.push(&io.cx.shared.memory, buf.0);
         if side.holder == Holder::Application {
-            io.announce(side, addr, len);
+            announce(&mut io.cx.events, side, addr, len);
         }
     }
 
     fn discard(&mut self, buf: Payload) {
-        self.io.flow_frames[usize::from(self.side.id.group)] -= 1;
-        self.io.rx_pool.put(buf.0);
+        self.io.cx.flow_frames[usize::from(self.side.id.group)] -= 1;
+        self.io.cx.rx_pool.put(buf.0);
     }
 
     fn acked(&mut self, bytes: u32) {
@@ -89,15 +99,15 @@ impl Output<Payload> for FlowOutput<'_> {
     fn event(&mut self, event: TcpEvent) {
         let FlowOutput { io, side } = self;
         match event {
-            TcpEvent::Established => io.flow_established(side),
+            TcpEvent::Established => io.cx.flow_established(side),
             TcpEvent::Eof => {
                 side.eof_pending = true;
                 if side.holder == Holder::Application {
-                    io.announce_eof(side);
+                    io.cx.announce_eof(side);
                 }
             }
             TcpEvent::WindowOpen => side.window_opened = true,
-            TcpEvent::Dead(reason) => io.flow_dead(side, reason),
+            TcpEvent::Dead(reason) => io.cx.flow_dead(side, reason),
         }
     }
 
@@ -106,7 +116,7 @@ impl Output<Payload> for FlowOutput<'_> {
     }
 
     fn count(&mut self, counter: TcpCounter) {
-        self.io.metrics.count_tcp(counter);
+        self.io.cx.metrics.count_tcp(counter);
     }
 }
 
@@ -139,18 +149,18 @@ fn copy_payload(
     copied
 }
 
-impl Io {
-    /// Tells the application of received data; it is in `held` already.
-    pub(crate) fn announce(&mut self, side: &mut Side, addr: u64, len: u32) {
-        if self.events.is_muted() {
-            return;
-        }
-        side.announced += 1;
-        side.announced_bytes += len;
-        let (kind, cookie, handle) = (event_kind::RECV, side.cookie, side.id.handle());
-        self.events.push(Event { kind, len, cookie, handle, data: addr, ..Event::default() });
+/// Tells the application of received data; it is in `held` already.
+pub(crate) fn announce(events: &mut EventWriter, side: &mut Side, addr: u64, len: u32) {
+    if events.is_muted() {
+        return;
     }
+    side.announced += 1;
+    side.announced_bytes += len;
+    let (kind, cookie, handle) = (event_kind::RECV, side.cookie, side.id.handle());
+    events.push(Event { kind, len, cookie, handle, data: addr, ..Event::default() });
+}
 
+impl Context {
     pub(crate) fn announce_eof(&mut self, side: &mut Side) {
         if self.events.is_muted() {
             return;

@@ -2,6 +2,7 @@
 //! dataplane, so that each of its threads understands the others' cookies.
 use crate::config::Config as DataplaneConfig;
 use crate::flows::flow::Payload;
+use crate::shared::key_of;
 use ix_tcp::isn::{Key, isn, timestamp_offset};
 use ix_tcp::ports::PortSelector;
 use ix_tcp::syn_cookie;
@@ -14,12 +15,6 @@ pub struct Secrets {
     isn_key: Key,
     ports: PortSelector,
     state: u64,
-}
-
-/// The dataplane's key.
-pub(crate) fn key_of(secret: &[u8; 16]) -> Key {
-    let half = |at: usize| u64::from_le_bytes(core::array::from_fn(|i| secret[at + i]));
-    Key([half(0), half(8)])
 }
 
 impl Secrets {

@@ -2,14 +2,17 @@
 pub mod app;
 pub mod wheel;
 
-use crate::cycle::{APP_TIMER, ElasticThread};
-use ix_abi::{Event, error, event_kind};
+use crate::cycle::ElasticThread;
+use ix_abi::error;
+
+/// Wheel tokens with this bit name application timers, all others are handles.
+pub(crate) const APP_TIMER: u64 = 1 << 63;
 
 impl ElasticThread {
     pub(crate) fn call_timer_set(&mut self, cookie: u64, delay_us: u64) -> Result<i64, i64> {
-        let deadline_us = self.io.now_us.saturating_add(delay_us);
+        let deadline_us = self.io.cx.now_us.saturating_add(delay_us);
         let id = self.app_timers.set(cookie, deadline_us).ok_or(error::NO_RESOURCE)?;
-        self.wheel.insert(deadline_us, id | APP_TIMER);
+        self.flows.wheel.insert(deadline_us, id | APP_TIMER);
         Ok(id as i64)
     }
 
@@ -20,12 +23,6 @@ impl ElasticThread {
     /// The application is gone: nobody waits for its timers.
     pub(crate) fn clear_app_timers(&mut self) {
         self.app_timers.clear();
-    }
-
-    pub(crate) fn fire_app_timer(&mut self, id: u64) {
-        if let Some(cookie) = self.app_timers.fire(id) {
-            self.io.events.push(Event { kind: event_kind::TIMER, cookie, ..Event::default() });
-        }
     }
 
     pub(crate) fn call_tx_alloc(&mut self, bytes: u64) -> Result<i64, i64> {

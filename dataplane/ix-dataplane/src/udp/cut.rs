@@ -50,7 +50,7 @@ impl ElasticThread {
         let mut mbufs = Vec::with_capacity(whole.div_ceil(each));
         let built = self.fill(header, ports, (len, each), &mut pieces, &mut mbufs);
         if let Err(code) = built {
-            mbufs.into_iter().for_each(|mbuf| self.io.tx_pool.put(mbuf));
+            mbufs.into_iter().for_each(|mbuf| self.io.cx.tx_pool.put(mbuf));
             return Err(code);
         }
         Ok(Parts { mbufs, len })
@@ -68,7 +68,7 @@ impl ElasticThread {
         let mut sum = Checksum::new();
         for offset in (0..whole).step_by(each) {
             let part = each.min(whole - offset);
-            let mut mbuf = self.io.tx_pool.take().ok_or(error::NO_RESOURCE)?;
+            let mut mbuf = self.io.cx.tx_pool.take().ok_or(error::NO_RESOURCE)?;
             mbuf.set_range(HEADROOM_BYTES, HEADERS_BYTES + part);
             let bytes = mbuf.bytes_mut(&self.shared.memory);
             let place = (offset, offset + part < whole);

@@ -5,80 +5,96 @@ mod tests;
 
 use crate::cycle::ElasticThread;
 use crate::icmp::code_of;
+use crate::io::Io;
 use crate::observe::metrics::LocalDrop;
-use crate::receive::Work;
+use crate::receive::batch::{Batch, Work};
 use crate::tcp::connections::{addr_of, port_of};
 use crate::udp::cut::Parts;
+use crate::verdict::Verdict;
 use ix_abi::{Event, SG_MAX, error, event_kind, flow_opt};
 use ix_mem::{HEADROOM_BYTES, Mbuf};
 use ix_tcp::arp::Resolution;
 use ix_tcp::icmp::{ErrorMessage, IcmpError};
-use ix_tcp::udp::{BindError, UdpSocket, UdpSocketId};
+use ix_tcp::udp::{BindError, UdpSocket, UdpSocketId, UdpTable};
 use ix_wire::{Checksum, FlowTuple, UdpPacket, ethernet, ipv4, udp};
 
 const HEADERS_BYTES: usize = ethernet::HEADER_BYTES + ipv4::HEADER_BYTES + udp::HEADER_BYTES;
 
+/// A datagram that no packet queue has taken: for the socket of its port.
+pub(crate) fn receive(
+    sockets: &UdpTable,
+    io: &mut Io,
+    batch: &mut Batch,
+    work: &Work,
+    mbuf: Mbuf,
+    packet: &UdpPacket,
+) -> Verdict {
+    let tuple = packet.tuple();
+    let Some(socket) = sockets.lookup(tuple.local, tuple.local_port) else {
+        let shared = io.cx.shared.clone();
+        let bytes = mbuf.bytes(&shared.memory);
+        let frame = &bytes[..bytes.len().min(ErrorMessage::FRAME_BYTES_MAX)];
+        if let Some(message) = ErrorMessage::port_unreachable(packet) {
+            io.send_icmp_error(work.port, &message, frame);
+        }
+        batch.give_back(&mut io.cx.rx_pool, work, mbuf);
+        return Err(LocalDrop::UdpNoSocket.into());
+    };
+    if work.tails > 0 || io.cx.lent.count() >= io.cx.lent_max() {
+        batch.give_back(&mut io.cx.rx_pool, work, mbuf);
+        return Err(LocalDrop::UdpQueueFull.into());
+    }
+    let data = io.cx.shared.memory.addr_of(&mbuf) + packet.payload.start as u64;
+    let event = Event {
+        kind: event_kind::UDP_RECV,
+        len: u32::from(packet.payload.len),
+        cookie: socket.cookie,
+        data,
+        addr: tuple.remote.0,
+        port: tuple.remote_port,
+        ..Event::default()
+    };
+    io.cx.events.push(event.with_local(tuple.local.0));
+    io.cx.lent.lend(mbuf);
+    Ok(())
+}
+
+/// What a router, or the other host, says of a datagram of ours goes to its socket (RFC 1122
+/// section 4.1.3.3), with the bytes that are quoted as long as the application does not hold too many
+/// buffers; so does a link's MTU (RFC 1191 section 6.5), for datagrams go with DF.
+pub(crate) fn path_error(
+    sockets: &UdpTable,
+    io: &mut Io,
+    batch: &mut Batch,
+    work: &Work,
+    mbuf: Mbuf,
+    said: &IcmpError,
+) {
+    let tuple = &said.tuple;
+    let Some(socket) = sockets.lookup(tuple.local, tuple.local_port) else {
+        return batch.give_back(&mut io.cx.rx_pool, work, mbuf);
+    };
+    let event = Event {
+        kind: event_kind::UDP_ERROR,
+        code: code_of(said),
+        cookie: socket.cookie,
+        addr: tuple.remote.0,
+        port: tuple.remote_port,
+        notes: said.said,
+        ..Event::default()
+    };
+    let event = event.with_local(said.by.0);
+    let has_room = work.tails == 0 && io.cx.lent.count() < io.cx.lent_max();
+    if said.quoted.len == 0 || !has_room {
+        io.cx.events.push(event);
+        return batch.give_back(&mut io.cx.rx_pool, work, mbuf);
+    }
+    let data = io.cx.shared.memory.addr_of(&mbuf) + u64::from(said.quoted.start);
+    io.cx.events.push(Event { data, len: said.quoted.len.into(), ..event });
+    io.cx.lent.lend(mbuf);
+}
+
 impl ElasticThread {
-    pub(crate) fn handle_udp(&mut self, work: &Work, mbuf: Mbuf, packet: &UdpPacket) {
-        let tuple = packet.tuple();
-        let Some(mbuf) = self.take_datagram(work, tuple.local_port, mbuf) else {
-            return;
-        };
-        let Some(socket) = self.udp.lookup(tuple.local, tuple.local_port) else {
-            self.io.metrics.drop_local(LocalDrop::UdpNoSocket);
-            let bytes = mbuf.bytes(&self.shared.memory);
-            let frame = &bytes[..bytes.len().min(ErrorMessage::FRAME_BYTES_MAX)];
-            if let Some(message) = ErrorMessage::port_unreachable(packet) {
-                self.io.send_icmp_error(work.port, &message, frame);
-            }
-            return self.give_back(work, mbuf);
-        };
-        if work.tails > 0 || self.lent.count() >= self.held_max() {
-            self.io.metrics.drop_local(LocalDrop::UdpQueueFull);
-            return self.give_back(work, mbuf);
-        }
-        let data = self.shared.memory.addr_of(&mbuf) + packet.payload.start as u64;
-        let event = Event {
-            kind: event_kind::UDP_RECV,
-            len: u32::from(packet.payload.len),
-            cookie: socket.cookie,
-            data,
-            addr: tuple.remote.0,
-            port: tuple.remote_port,
-            ..Event::default()
-        };
-        self.io.events.push(event.with_local(tuple.local.0));
-        self.lent.lend(mbuf);
-    }
-
-    /// What a router, or the other host, says of a datagram of ours goes to its socket (RFC 1122
-    /// section 4.1.3.3), with the bytes that are quoted as long as the application does not hold too many
-    /// buffers; so does a link's MTU (RFC 1191 section 6.5), for datagrams go with DF.
-    pub(crate) fn udp_error(&mut self, work: &Work, mbuf: Mbuf, said: &IcmpError) {
-        let tuple = &said.tuple;
-        let Some(socket) = self.udp.lookup(tuple.local, tuple.local_port) else {
-            return self.give_back(work, mbuf);
-        };
-        let event = Event {
-            kind: event_kind::UDP_ERROR,
-            code: code_of(said),
-            cookie: socket.cookie,
-            addr: tuple.remote.0,
-            port: tuple.remote_port,
-            notes: said.said,
-            ..Event::default()
-        };
-        let event = event.with_local(said.by.0);
-        let has_room = work.tails == 0 && self.lent.count() < self.held_max();
-        if said.quoted.len == 0 || !has_room {
-            self.io.events.push(event);
-            return self.give_back(work, mbuf);
-        }
-        let data = self.shared.memory.addr_of(&mbuf) + u64::from(said.quoted.start);
-        self.io.events.push(Event { data, len: said.quoted.len.into(), ..event });
-        self.lent.lend(mbuf);
-    }
-
     /// RFC 1122 section 4.1.4: type of service and hop limit are the application's to choose.
     pub(crate) fn call_udp_set_opt(&mut self, args: &[u64; 6]) -> Result<i64, i64> {
         let socket = self.udp.get_mut(socket_id(args[0])?).ok_or(error::BAD_HANDLE)?;
@@ -100,7 +116,7 @@ impl ElasticThread {
         }
         let (port, cookie) = (port_of(args[2])?, args[3]);
         let bound = if port == 0 {
-            let (random, packets) = (self.secrets.random(), &self.packets);
+            let (random, packets) = (self.tcp.secrets.random(), &self.packets);
             self.udp
                 .bind_ephemeral(addr, cookie, random, |port| !packets.has_udp(port))
                 .map(|(id, _)| id)
@@ -132,14 +148,14 @@ impl ElasticThread {
             return Err(error::UNREACHABLE);
         }
         // Sent at once, so its memory is free at once; that event needs room, too.
-        if !self.io.events.has_room() {
+        if !self.io.cx.events.has_room() {
             return Err(error::NO_RESOURCE);
         }
         let local = if socket.addr.is_unspecified() { local } else { socket.addr };
         let tuple = FlowTuple { local, remote, local_port: socket.port, remote_port };
         let sent = self.send_datagram(&socket, &tuple, sg, count)?;
         let kind = event_kind::UDP_SENT;
-        self.io.events.push(Event { kind, cookie: args[5], ..Event::default() });
+        self.io.cx.events.push(Event { kind, cookie: args[5], ..Event::default() });
         Ok(sent as i64)
     }
 
@@ -176,13 +192,13 @@ impl ElasticThread {
         }
         let payload_max = mtu - (HEADERS_BYTES - ethernet::HEADER_BYTES);
         let payload_max = payload_max.min(ix_mem::ROOM_BYTES - HEADERS_BYTES);
-        let mut mbuf = self.io.tx_pool.take().ok_or(error::NO_RESOURCE)?;
+        let mut mbuf = self.io.cx.tx_pool.take().ok_or(error::NO_RESOURCE)?;
         mbuf.set_range(HEADROOM_BYTES, HEADERS_BYTES + payload_max);
         let (headers, payload) = mbuf.bytes_mut(&self.shared.memory).split_at_mut(HEADERS_BYTES);
         let len = match self.shared.gather(sg, count, payload) {
             Ok(len) => len,
             Err(code) => {
-                self.io.tx_pool.put(mbuf);
+                self.io.cx.tx_pool.put(mbuf);
                 return Err(code);
             }
         };
@@ -199,8 +215,8 @@ impl ElasticThread {
 
     pub(crate) fn call_udp_recv_done(&mut self, data: u64) -> Result<i64, i64> {
         let frame = self.shared.memory.rx_frame_of(data).ok_or(error::FAULT)?;
-        let mbuf = self.lent.take_back(frame).ok_or(error::BAD_HANDLE)?;
-        self.io.rx_pool.put(mbuf);
+        let mbuf = self.io.cx.lent.take_back(frame).ok_or(error::BAD_HANDLE)?;
+        self.io.cx.rx_pool.put(mbuf);
         Ok(0)
     }
 }

@@ -81,7 +81,7 @@ fn what_routers_say_is_handed_on() {
     // Eight bytes behind the IP header are all that need be quoted.
     let short = host.hears(&complaint(3, 3, [0; 4], b""));
     assert_eq!((short.len(), short[0].len, short[0].data), (1, 0, 0));
-    let most = host.seats[0].thread.held_max();
+    let most = host.seats[0].thread.io.cx.lent_max();
     let said: Vec<Event> =
         (0..most + 5).flat_map(|_| host.hears(&complaint(3, 3, [0; 4], b"x"))).collect();
     assert_eq!(said.len(), most + 5, "each is told");
@@ -135,12 +135,12 @@ fn long_datagrams_are_cut_where_that_is_asked_for() {
         assert_eq!(put_together(&frames), bytes[..len], "{mtu} {len}");
     }
     // Nothing is left behind by what cannot be sent.
-    let free = host.seats[0].thread.io.tx_pool.free();
+    let free = host.seats[0].thread.io.cx.tx_pool.free();
     let (sent, frames) = host.sends(socket, &vec![0; 66_000]);
     assert_eq!((sent, frames.len()), (Err(error::TOO_LONG), 0));
     let (sent, frames) = host.sends(socket, &vec![0; 60_000]);
     assert_eq!((sent, frames.len()), (Err(error::NO_RESOURCE), 0), "more frames than there are");
-    assert_eq!(host.seats[0].thread.io.tx_pool.free(), free);
+    assert_eq!(host.seats[0].thread.io.cx.tx_pool.free(), free);
     assert_eq!(set(&mut host, 0), Ok(0));
     assert_eq!(host.sends(socket, &bytes[..1473]).0, Err(error::TOO_LONG));
 }

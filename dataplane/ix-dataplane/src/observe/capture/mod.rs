@@ -6,14 +6,15 @@
 mod filter;
 mod memory;
 mod ring;
+mod sniffer;
 mod subject;
-mod tap;
 #[cfg(test)]
 mod tests;
 
 pub use filter::{Filter, FilterError};
 pub use memory::{CaptureError, CaptureMemory, RING_BYTES};
 pub use ring::{Captured, Mark, RingReader, RingWriter, SNAPLEN_MAX};
+pub(crate) use sniffer::{Sniffer, Staged};
 pub use subject::{Protocol, Subject};
 
 use crate::commands::Outcome;
@@ -119,12 +120,4 @@ impl Captures {
     fn wanted(&self) -> Option<Arc<Wanted>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
-}
-
-/// One elastic thread's part of a capture.
-pub(crate) struct Capture {
-    wanted: Arc<Wanted>,
-    ring: RingWriter,
-    /// Of each port's queue, so many packets at its head were captured and wait to be sent.
-    captured: Vec<usize>,
 }

@@ -140,18 +140,18 @@ impl SurveyArea {
     }
 
     /// The next slot of a group; `None`: it was surveyed.
-    pub(super) fn progress(&self, group: usize) -> Option<u32> {
+    pub(crate) fn progress(&self, group: usize) -> Option<u32> {
         let next = self.header().progress[group].load(Ordering::Acquire);
         (next != DONE).then(|| u32::try_from(next).unwrap_or(u32::MAX))
     }
 
     /// A group was surveyed up to this slot; `None`: to its end. Said by the thread that owns it.
-    pub(super) fn set_progress(&self, group: usize, next: Option<u32>) {
+    pub(crate) fn set_progress(&self, group: usize, next: Option<u32>) {
         self.header().progress[group].store(next.map_or(DONE, u64::from), Ordering::Release);
     }
 
     /// Lays a record down; there may be no room for it.
-    pub(super) fn push(&self, record: &FlowRecord) {
+    pub(crate) fn push(&self, record: &FlowRecord) {
         let index = self.header().claimed.fetch_add(1, Ordering::Relaxed) as usize;
         if index >= self.capacity {
             return;

@@ -5,14 +5,14 @@
 //! surveyed stands in the memory as well, so that it goes on where it was when the group moves to
 //! another thread, and the broker sees what is missing when time is over.
 mod area;
-mod walk;
 
 pub use area::{FlowRecord, SurveyArea};
-pub(crate) use walk::SLICE;
 
-use crate::updates::Updates;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Slots that are looked at between two cycles: about as long as a few packets take.
+pub(crate) const SLICE: usize = 32;
 
 /// The survey that runs, if one does.
 #[derive(Default)]
@@ -60,13 +60,5 @@ impl Surveys {
             self.is_running.store(false, Ordering::SeqCst);
         }
         ends
-    }
-}
-
-impl Updates {
-    /// All elastic threads take part in a survey from now on. Whoever says so rings them.
-    pub(crate) fn begin_survey(&self, survey: Survey, threads: usize) {
-        self.surveys.begin(survey);
-        (0..threads).for_each(|thread| self.order_survey(thread));
     }
 }

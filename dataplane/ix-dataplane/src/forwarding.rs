@@ -1,26 +1,10 @@
 //! Rings between elastic threads: packets that another thread must handle, and among them, in order,
 //! the messages by which flow groups move.
-use crate::cycle::ElasticThread;
-use crate::migration::Message;
-use crate::observe::metrics::LocalDrop;
-use crate::receive::Refusal;
+use crate::migration::message::{Forwarded, Message};
 use ix_abi::error;
 use ix_mem::{Pool, spsc};
 use ix_nic::RxPacket;
 use std::collections::VecDeque;
-
-/// What one elastic thread hands to another.
-pub enum Forwarded {
-    /// A packet, or a part of one, that came in on this device.
-    Packet {
-        /// The device.
-        port: u8,
-        /// The packet; its frame goes along.
-        packet: RxPacket,
-    },
-    /// A step of a migration. It overtakes no packet and no packet overtakes it.
-    Message(Message),
-}
 
 /// Rings between elastic threads: `outgoing[i]` leads to thread i, `incoming[i]` comes from it.
 #[derive(Default)]
@@ -110,6 +94,11 @@ impl Forwarding {
         self.incoming.iter().flatten().any(|source| !source.ring.is_empty())
     }
 
+    /// Whether packets wait here that no device will ring for.
+    pub(crate) fn has_backlog(&self) -> bool {
+        self.has_incoming() || self.waits()
+    }
+
     /// Whether something waits for room in a ring.
     #[inline]
     pub(crate) fn waits(&self) -> bool {
@@ -117,7 +106,7 @@ impl Forwarding {
     }
 
     /// Appends; gives a packet back for which there is no room. Messages are never refused.
-    fn push(&mut self, to: usize, item: Forwarded) -> Result<(), Forwarded> {
+    pub(crate) fn push(&mut self, to: usize, item: Forwarded) -> Result<(), Forwarded> {
         let Forwarded::Packet { packet, .. } = &item else { return self.append(to, item, true) };
         let more = packet.more;
         if std::mem::replace(&mut self.losing, false) {
@@ -132,7 +121,7 @@ impl Forwarding {
 
     /// Appends a signal, if nothing waits for room: an application that signals more than another one
     /// hears is not to hold up what threads tell each other.
-    fn push_signal(&mut self, to: usize, value: u64) -> Result<(), i64> {
+    pub(crate) fn push_signal(&mut self, to: usize, value: u64) -> Result<(), i64> {
         let (Some(Some(ring)), Some(waiting)) = (self.outgoing.get_mut(to), self.waiting.get(to))
         else {
             return Err(error::INVALID);
@@ -167,7 +156,7 @@ impl Forwarding {
 
     /// Moves what waits into the rings as far as there is room now; tells to which threads.
     #[cold]
-    fn flush(&mut self, mut moved: impl FnMut(usize)) {
+    pub(crate) fn flush(&mut self, mut moved: impl FnMut(usize)) {
         for (to, (ring, waiting)) in self.outgoing.iter_mut().zip(&mut self.waiting).enumerate() {
             let Some(ring) = ring else { continue };
             let before = waiting.len();
@@ -181,53 +170,6 @@ impl Forwarding {
             if waiting.len() < before {
                 moved(to);
             }
-        }
-    }
-}
-
-impl ElasticThread {
-    /// Hands a packet to another thread, and its frame with it. A full ring loses it, as a NIC's would.
-    pub(crate) fn hand_over(&mut self, to: usize, port: u8, packet: RxPacket) {
-        self.io.rx_pool.disown(&packet.mbuf);
-        match self.receive.forwarding.push(to, Forwarded::Packet { port, packet }) {
-            Ok(()) => {
-                self.io.metrics.counters.forwarded.add(1);
-                self.io.ring_thread(to);
-            }
-            Err(Forwarded::Packet { packet, .. }) => {
-                self.io.metrics.drop_local(LocalDrop::ForwardFull);
-                if self.capture.is_some() {
-                    let reason = Refusal::Local(LocalDrop::ForwardFull);
-                    self.capture_refused(port, &packet.mbuf, 0, reason);
-                }
-                self.io.rx_pool.adopt(&packet.mbuf);
-                self.io.rx_pool.put(packet.mbuf);
-            }
-            Err(Forwarded::Message(_)) => {}
-        }
-    }
-
-    /// Sends a message to another thread.
-    pub(crate) fn tell_thread(&mut self, to: usize, message: Message) {
-        // Refused only where there is no such thread.
-        if self.receive.forwarding.push(to, Forwarded::Message(message)).is_ok() {
-            self.io.ring_thread(to);
-        }
-    }
-
-    /// Has another thread hear a number.
-    pub(crate) fn signal_thread(&mut self, to: usize, value: u64) -> Result<(), i64> {
-        self.receive.forwarding.push_signal(to, value)?;
-        self.io.ring_thread(to);
-        Ok(())
-    }
-
-    /// Gives the rings what has waited for room in them.
-    #[inline]
-    pub(crate) fn flush_handover(&mut self) {
-        if self.receive.forwarding.waits() {
-            let io = &self.io;
-            self.receive.forwarding.flush(|to| io.ring_thread(to));
         }
     }
 }

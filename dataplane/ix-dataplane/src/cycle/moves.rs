@@ -1,0 +1,227 @@
+//! What migrations want done: the state machine says it, the parts do it.
+use super::ElasticThread;
+use crate::context::Context;
+use crate::group_set::GroupSet;
+use crate::io::Io;
+use crate::migration::message::Message;
+use crate::migration::on_cpu::{OnCpu, ReadOnCpu};
+use crate::migration::{
+    Action, Input, MigrateError, MigrationRecord, Sight, Table, Way, ship, unsent,
+};
+use crate::ports::{self, Port};
+use crate::receive::batch::Origin;
+use ix_abi::{Event, event_kind, migrated};
+use ix_nic::RxPacket;
+
+/// A thread as the state machine sees it.
+struct View<'a> {
+    cx: &'a Context,
+    ports: &'a [Port],
+    keeps_packets: bool,
+    read_on_cpu: ReadOnCpu,
+}
+
+impl Sight for View<'_> {
+    fn now_us(&self) -> u64 {
+        self.cx.now_us
+    }
+
+    fn on_cpu(&self) -> OnCpu {
+        (self.read_on_cpu)(self.cx.now_us)
+    }
+
+    fn owner(&self, group: usize) -> usize {
+        self.cx.shared.owner(group)
+    }
+
+    fn has_room(&self) -> bool {
+        self.cx.events.has_room()
+    }
+
+    fn keeps_packets(&self) -> bool {
+        self.keeps_packets
+    }
+
+    fn ports(&self) -> usize {
+        self.ports.len()
+    }
+
+    fn table(&self, port: usize) -> Option<Table> {
+        let reta = self.ports[port].reta.as_ref()?;
+        let (settled, in_order) = (reta.settled(), reta.in_order());
+        Some(Table { settled, in_order, is_sending: reta.is_sending() })
+    }
+
+    fn waiting(&self, port: usize) -> Option<usize> {
+        self.ports[port].nic.waiting()
+    }
+
+    fn handed(&self, port: usize) -> u64 {
+        self.ports[port].handed
+    }
+}
+
+/// For the owner of the thread.
+impl ElasticThread {
+    /// Sends flow groups that this thread owns to another; called on this thread, between two cycles.
+    ///
+    /// It takes some cycles of both threads, and their applications' return. Groups that are still on
+    /// their way here are waited for; others that are not here are left out. Exactly one record with
+    /// this `command` comes of it ([`ElasticThread::take_migration`]): on the target when the groups
+    /// have moved, on this thread when nothing moved ([`crate::MigrationEnd::Refused`]).
+    pub fn migrate(
+        &mut self,
+        groups: GroupSet,
+        to: usize,
+        command: u64,
+    ) -> Result<(), MigrateError> {
+        if to >= self.shared.threads() || to == self.io.cx.index {
+            return Err(MigrateError::NoTarget);
+        }
+        self.migrations.request(groups, to, command)
+    }
+
+    /// The oldest record that was not taken yet, of migrations that ended on this thread.
+    pub fn take_migration(&mut self) -> Option<MigrationRecord> {
+        self.migrations.take_record()
+    }
+
+    /// Flow groups that this thread has, those on their way to another one included.
+    pub fn groups_here(&self) -> GroupSet {
+        self.flows.here()
+    }
+
+    /// Whether nothing comes here or leaves: with no groups here either, the thread may be parked.
+    pub fn at_rest(&self) -> bool {
+        !self.migrations.is_active()
+            && !self.flows.is_unsettled()
+            && !self.forwarding.has_backlog()
+            && !self.away.has_kept()
+    }
+
+    /// Whether this thread agrees to take flow groups; at first it does. A thread that is to be parked
+    /// first says no here, then sends its groups away.
+    pub fn set_takes_groups(&mut self, takes_groups: bool) {
+        self.migrations.set_takes_groups(takes_groups);
+    }
+}
+
+impl ElasticThread {
+    /// What migrations need between two cycles.
+    #[cold]
+    pub(super) fn step_migrations(&mut self) {
+        self.step(Input::BetweenCycles);
+        self.flows.settle();
+    }
+
+    /// The application has come back, and its calls are carried out.
+    #[cold]
+    pub(super) fn application_returned(&mut self) {
+        self.step(Input::Returned);
+    }
+
+    fn step(&mut self, input: Input) {
+        let view = View {
+            cx: &self.io.cx,
+            ports: &self.io.ports,
+            keeps_packets: self.away.has_kept(),
+            read_on_cpu: self.read_on_cpu,
+        };
+        self.migrations.step(input, &view);
+        self.act();
+    }
+
+    /// What becomes of a packet whose group is not simply this thread's.
+    #[cold]
+    pub(super) fn way(&mut self, group: usize, from: u8) -> Way {
+        let view = View {
+            cx: &self.io.cx,
+            ports: &self.io.ports,
+            keeps_packets: self.away.has_kept(),
+            read_on_cpu: self.read_on_cpu,
+        };
+        let way = self.migrations.way(group, from, &view);
+        self.act();
+        way
+    }
+
+    /// Sends a packet its way, which is not [`Way::Here`].
+    pub(super) fn send_on(&mut self, way: Way, group: usize, origin: Origin, packet: RxPacket) {
+        match way {
+            Way::To(thread) => self.hand_over(thread, origin.port, packet),
+            Way::Here | Way::Hold => {
+                self.migrations.hold(group, origin, packet);
+                self.act();
+            }
+        }
+    }
+
+    fn act(&mut self) {
+        while let Some(action) = self.migrations.next_action() {
+            self.carry_out(action);
+        }
+    }
+
+    #[cold]
+    fn carry_out(&mut self, action: Action) {
+        match action {
+            Action::Tell(to, message) => self.tell_thread(to, message),
+            Action::HandOver { to, port, packet } => self.hand_over(to, port, packet),
+            Action::Misrouted(packet) => {
+                self.io.cx.metrics.counters.misrouted.add(1);
+                self.io.cx.rx_pool.put(packet.mbuf);
+            }
+            Action::Leaves { group, to } => {
+                for reta in self.io.ports.iter().filter_map(|port| port.reta.as_ref()) {
+                    // A table that cannot be written leaves the packets where they were: they are
+                    // handed over.
+                    let _ = reta.set(group, to);
+                }
+                self.tell_migrated(migrated::LEAVES, group, to);
+            }
+            Action::Ship { to, serial, groups, held, record } => {
+                let ElasticThread { io, flows, tcp, .. } = self;
+                let (cx, listeners) = (&mut io.cx, &mut tcp.listeners);
+                let mut ship = ship::pack(cx, flows, listeners, (serial, &groups), held, record);
+                self.transmit_all();
+                ship.unsent = unsent::take(&groups, &mut self.io, &mut self.egress.qdisc);
+                ship.fences = ports::fences(&mut self.io.ports);
+                let unsent = ports::unsent(&self.io.ports);
+                ship.queued = unsent.is_some();
+                groups.iter().for_each(|group| self.shared.set_owner(group, to));
+                self.tell_thread(to, Message::Ship(Box::new(ship)));
+                self.flows.begin_sweep(&groups);
+                self.step(Input::Shipped { serial, unsent });
+            }
+            Action::TellSent { to, serial } => {
+                let fences = ports::fences(&mut self.io.ports);
+                self.tell_thread(to, Message::Sent(serial, fences));
+            }
+            Action::Unpack(ship) => {
+                let ElasticThread { io, flows, tcp, .. } = self;
+                ship::unpack(&mut io.cx, flows, &mut tcp.listeners, *ship);
+            }
+            Action::Arrived { group, from } => self.tell_migrated(migrated::ARRIVED, group, from),
+            Action::Touch(ids) => self.flows.touched.extend(ids),
+            Action::Announce(ids) => self.flows.to_announce.extend(ids),
+            Action::Send(unsent) => unsent::send(&mut self.io, unsent),
+            Action::Relink(groups) => self.flows.relink(&groups),
+        }
+    }
+
+    fn tell_migrated(&mut self, code: u16, group: usize, thread: usize) {
+        let (kind, len, data) = (event_kind::MIGRATED, group as u32, thread as u64);
+        self.io.cx.events.push(Event { kind, code, len, data, ..Event::default() });
+    }
+
+    /// Gives the devices all that they take now.
+    fn transmit_all(&mut self) {
+        loop {
+            let sent = self.transmit();
+            let Io { ports, .. } = &self.io;
+            if sent == 0 || ports.iter().all(|port| port.queue.is_empty()) {
+                return;
+            }
+        }
+    }
+}

@@ -1,0 +1,450 @@
+//! Steps 1 and 2: packets come in, are parsed and sorted, and meet the part that handles them.
+use super::ElasticThread;
+use crate::forwarding::Taken;
+use crate::icmp::answer_echo;
+use crate::io::Io;
+use crate::migration::Way;
+use crate::migration::message::{Forwarded, Message};
+use crate::observe::capture::{Mark, Sniffer, Staged};
+use crate::observe::metrics::{LocalDrop, Stage};
+use crate::raw::Claimed;
+use crate::receive::batch::{Origin, Work};
+use crate::receive::fragments;
+use crate::receive::pressure::rx_pressure;
+use crate::tcp::TcpContext;
+use crate::udp;
+use crate::verdict::{Dropped, Verdict};
+use ix_abi::error;
+use ix_mem::Mbuf;
+use ix_nic::RxPacket;
+use ix_tcp::icmp::{ErrorMessage, IcmpError};
+use ix_wire::{DropReason, IcmpPacket, Parsed, ipv4};
+
+/// Most signals of other threads that are told in one cycle: the event array has room for them.
+const SIGNALS_MAX: usize = 32;
+
+/// Polling and sorting.
+impl ElasticThread {
+    /// Polls and handles one batch; returns the number of packets.
+    pub(super) fn receive_batch<const HERE: bool>(&mut self) -> usize {
+        if HERE && !self.io.cx.events.has_room() {
+            self.io.cx.metrics.counters.event_back_pressure.add(1);
+            return 0;
+        }
+        if HERE {
+            self.poll_waiting();
+        } else if self.away.is_full(self.io.cx.rx_pool.owned()) {
+            return 0;
+        }
+        let polled = self.poll_devices();
+        if polled == 0 {
+            return 0;
+        }
+        self.io.cx.metrics.enter(Stage::Process);
+        self.receive.batch.pressure = rx_pressure(&self.io.cx, &self.io.ports, polled);
+        self.sort_burst();
+        self.flows.prefetch(&mut self.receive.work);
+        let mut work = std::mem::take(&mut self.receive.work);
+        let mut mbufs = std::mem::take(&mut self.receive.mbufs);
+        for (work, mbuf) in work.iter().zip(mbufs.drain(..)) {
+            match HERE {
+                true => self.process(work, mbuf),
+                false => self.process_away(work, mbuf),
+            }
+        }
+        work.clear();
+        (self.receive.work, self.receive.mbufs) = (work, mbufs);
+        polled
+    }
+
+    /// Packets that had to wait come first, then those from other threads.
+    #[inline]
+    fn poll_waiting(&mut self) {
+        if self.migrations.is_active() {
+            self.poll_replay();
+        }
+        if self.away.has_kept() {
+            self.poll_kept();
+        }
+        self.poll_threads();
+    }
+
+    /// Step 1, unless so many packets are held that devices should keep theirs. Returns how many packets
+    /// the batch has.
+    #[inline]
+    fn poll_devices(&mut self) -> usize {
+        let ElasticThread { io, receive, migrations, .. } = self;
+        let Io { cx, ports, .. } = io;
+        let open = if migrations.holds_too_many(cx.rx_pool.owned()) { 0 } else { ports.len() };
+        let may_settle = migrations.is_active();
+        receive.poll_devices(cx, &mut ports[..open], |port, asked, got| {
+            if may_settle {
+                migrations.polled(port, asked, got);
+            }
+        })
+    }
+
+    /// Packets that other threads have handed over. A message ends what is taken from its sender: it
+    /// is heard when the batch has been handled, and before what came after it.
+    #[inline]
+    fn poll_threads(&mut self) {
+        let ElasticThread { io, receive, forwarding, migrations, .. } = self;
+        let mut signals = 0;
+        for (from, source) in forwarding.incoming.iter_mut().enumerate() {
+            let Some(source) = source else { continue };
+            while receive.has_room() {
+                match source.take(&mut io.cx.rx_pool, &mut receive.burst) {
+                    Taken::Nothing => break,
+                    Taken::Packet(port) => {
+                        let origin = Origin { port, from: from as u8 };
+                        receive.origins.resize(receive.burst.len(), origin);
+                    }
+                    Taken::Message(Message::Signal(value)) => {
+                        io.cx.hear_signal(from, value);
+                        signals += 1;
+                        if signals == SIGNALS_MAX {
+                            return;
+                        }
+                    }
+                    Taken::Message(message) => {
+                        message.adopt(&mut io.cx.rx_pool);
+                        migrations.receive(from, message);
+                        break;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Packets that migrations held.
+    #[cold]
+    fn poll_replay(&mut self) {
+        let mut more = false;
+        while self.receive.has_room() || more {
+            match self.migrations.pop_replay() {
+                None => break,
+                Some(Forwarded::Packet { port, packet }) => {
+                    more = packet.more;
+                    self.receive.push(Origin { port, from: Origin::REPLAY }, packet);
+                }
+                Some(Forwarded::Message(message)) => {
+                    self.migrations.receive(self.io.cx.index, message);
+                }
+            }
+        }
+    }
+
+    /// Packets that came while the application was away.
+    #[cold]
+    fn poll_kept(&mut self) {
+        let mut more = false;
+        while self.receive.has_room() || more {
+            let Some((port, packet)) = self.away.pop() else { break };
+            more = packet.more;
+            self.receive.push(Origin { port, from: Origin::DEVICE }, packet);
+        }
+    }
+
+    /// First pass: parses the burst into work, hands foreign packets over, drops what is wrong.
+    fn sort_burst(&mut self) {
+        let mut burst = std::mem::take(&mut self.receive.burst);
+        let mut origins = std::mem::take(&mut self.receive.origins);
+        let mut packets = burst.drain(..).zip(origins.drain(..));
+        while let Some((packet, origin)) = packets.next() {
+            let mut tails = 0;
+            let mut more = packet.more;
+            let mut total_len = packet.mbuf.len();
+            while more {
+                // A frame's parts come in one burst; one that is cut off at the end of it goes on
+                // in the next, where its rest cannot be told from a frame: it fails to parse.
+                let Some((tail, _)) = packets.next() else { break };
+                more = tail.more;
+                total_len += tail.mbuf.len();
+                tails += 1;
+                self.receive.batch.push_tail(tail.mbuf);
+            }
+            let is_new = origin.from == Origin::DEVICE;
+            self.sort(origin, packet.mbuf, tails, total_len, is_new);
+        }
+        drop(packets);
+        (self.receive.burst, self.receive.origins) = (burst, origins);
+    }
+
+    /// Parses one packet. `is_new`: whether it may be heard was asked nowhere yet.
+    #[inline]
+    fn sort(&mut self, origin: Origin, mbuf: Mbuf, tails: usize, total_len: usize, is_new: bool) {
+        self.receive.work.push(Work::of(origin, tails));
+        let Io { cx, ports, .. } = &self.io;
+        match self.receive.classify(cx, ports, &mbuf, total_len, is_new) {
+            Ok(group) if group.is_none_or(|g| self.migrations.is_home(g)) => {
+                self.receive.mbufs.push(mbuf);
+            }
+            Ok(group) => self.divert(group.unwrap_or(0), origin, mbuf, tails),
+            Err(reason) => self.sort_refused(origin, mbuf, tails, reason),
+        }
+    }
+
+    /// A packet that the parser, or a filter, has refused.
+    #[cold]
+    fn sort_refused(&mut self, origin: Origin, mbuf: Mbuf, tails: usize, reason: Dropped) {
+        self.receive.work.pop();
+        if tails == 0 && reason == Dropped::Packet(DropReason::IpFragment) {
+            return self.take_fragment(origin, mbuf);
+        }
+        self.claim_or_drop(origin.port, mbuf, tails, reason);
+    }
+
+    /// A fragment: kept for the others of its datagram, or handed to the thread that keeps them. What it
+    /// makes whole is a packet of the batch in its place.
+    #[cold]
+    fn take_fragment(&mut self, origin: Origin, mbuf: Mbuf) {
+        let port = &self.io.ports[usize::from(origin.port)];
+        let read = match fragments::read(&self.io.cx, port, &mbuf) {
+            Ok(read) => read,
+            Err(reason) => return self.claim_or_drop(origin.port, mbuf, 0, reason),
+        };
+        if !self.migrations.is_home(read.group) {
+            let way = self.way(read.group, origin.from);
+            if way != Way::Here {
+                return self.send_on(way, read.group, origin, RxPacket { mbuf, more: false });
+            }
+        }
+        match self.receive.under_way.take(&mut self.io.cx, origin.port, &read, mbuf) {
+            Ok(None) => {}
+            // Wherever its fragments came from, the whole was asked nowhere yet.
+            Ok(Some(whole)) => self.sort_whole(origin, whole),
+            Err((reason, mbuf)) => self.claim_or_drop(origin.port, mbuf, 0, reason),
+        }
+    }
+
+    /// A datagram that was put together. One that is refused as a fragment all the same is dropped.
+    fn sort_whole(&mut self, origin: Origin, mbuf: Mbuf) {
+        self.receive.work.push(Work::of(origin, 0));
+        let Io { cx, ports, .. } = &self.io;
+        match self.receive.classify(cx, ports, &mbuf, mbuf.len(), true) {
+            Ok(group) if group.is_none_or(|g| self.migrations.is_home(g)) => {
+                self.receive.mbufs.push(mbuf);
+            }
+            Ok(group) => self.divert(group.unwrap_or(0), origin, mbuf, 0),
+            Err(reason) => {
+                self.receive.work.pop();
+                self.claim_or_drop(origin.port, mbuf, 0, reason);
+            }
+        }
+    }
+
+    /// A packet of a group that is another thread's or on its way: sends it on or holds it, if it may
+    /// not be handled all the same.
+    #[cold]
+    fn divert(&mut self, group: usize, origin: Origin, mbuf: Mbuf, tails: usize) {
+        let way = self.way(group, origin.from);
+        if way == Way::Here {
+            return self.receive.mbufs.push(mbuf);
+        }
+        self.receive.work.pop();
+        let rest: Vec<Mbuf> = self.receive.batch.take_last_tails(tails).collect();
+        self.send_on(way, group, origin, RxPacket { mbuf, more: tails > 0 });
+        for (at, mbuf) in rest.into_iter().enumerate() {
+            self.send_on(way, group, origin, RxPacket { mbuf, more: at + 1 < tails });
+        }
+    }
+}
+
+/// Packets that go no further, and those of other threads.
+impl ElasticThread {
+    /// A packet that was refused goes to a packet queue that wants it, or to the thread that a receive
+    /// filter gives it to; else it is dropped.
+    #[cold]
+    fn claim_or_drop(&mut self, port: u8, mbuf: Mbuf, tails: usize, reason: Dropped) {
+        if !self.packets.is_any() && !self.receive.admission.steers() {
+            return self.drop_packet(port, mbuf, tails, reason);
+        }
+        let staged = self.sniff(&mbuf, tails);
+        let ElasticThread { io, receive, packets, .. } = self;
+        match packets.claim(io, &mut receive.admission, port, reason, tails, mbuf) {
+            Claimed::Taken => {
+                let (time_us, len) = (self.io.cx.now_us, staged.map_or(0, |s| s.len()));
+                self.sniffed(staged, Mark { time_us, len, port, ..Mark::default() });
+            }
+            Claimed::Elsewhere(to, mbuf) => {
+                self.hand_over(to, port, RxPacket { mbuf, more: false });
+            }
+            Claimed::Dropped(reason, mbuf) => self.drop_packet(port, mbuf, tails, reason),
+        }
+    }
+
+    /// Drops a packet whose last `tails` pieces are the last that came: counts, captures and frees it,
+    /// and answers it where that is the rule.
+    #[cold]
+    fn drop_packet(&mut self, port: u8, mbuf: Mbuf, tails: usize, reason: Dropped) {
+        if let Some(staged) = self.sniff(&mbuf, tails) {
+            let (time_us, len) = (self.io.cx.now_us, staged.len());
+            let dropped = Some(reason.index());
+            self.sniffed(Some(staged), Mark { time_us, len, port, dropped, ..Mark::default() });
+        }
+        reason.count(&self.io.cx.metrics);
+        if reason == Dropped::Packet(DropReason::IpUnknownProtocol) {
+            let shared = self.shared.clone();
+            let bytes = mbuf.bytes(&shared.memory);
+            if let Some(message) = ErrorMessage::protocol_unreachable(bytes) {
+                self.io.send_icmp_error(port, &message, bytes);
+            }
+        }
+        let pool = &mut self.io.cx.rx_pool;
+        pool.put(mbuf);
+        self.receive.batch.take_last_tails(tails).for_each(|tail| pool.put(tail));
+    }
+
+    /// Hands a packet to another thread, and its frame with it. A full ring loses it, as a NIC's would.
+    pub(super) fn hand_over(&mut self, to: usize, port: u8, packet: RxPacket) {
+        self.io.cx.rx_pool.disown(&packet.mbuf);
+        match self.forwarding.push(to, Forwarded::Packet { port, packet }) {
+            Ok(()) => {
+                self.io.cx.metrics.counters.forwarded.add(1);
+                self.shared.ring_thread(to);
+            }
+            Err(Forwarded::Packet { packet, .. }) => {
+                self.io.cx.rx_pool.adopt(&packet.mbuf);
+                self.drop_packet(port, packet.mbuf, 0, LocalDrop::ForwardFull.into());
+            }
+            Err(Forwarded::Message(_)) => {}
+        }
+    }
+
+    /// Sends a message to another thread.
+    pub(super) fn tell_thread(&mut self, to: usize, message: Message) {
+        // Refused only where there is no such thread.
+        if self.forwarding.push(to, Forwarded::Message(message)).is_ok() {
+            self.shared.ring_thread(to);
+        }
+    }
+
+    /// Has another thread, or this one, hear a number.
+    pub(crate) fn signal_thread(&mut self, to: usize, value: u64) -> Result<(), i64> {
+        if to != self.io.cx.index {
+            self.forwarding.push_signal(to, value)?;
+            self.shared.ring_thread(to);
+        } else if self.io.cx.events.has_room() {
+            self.io.cx.hear_signal(to, value);
+        } else {
+            return Err(error::NO_RESOURCE);
+        }
+        Ok(())
+    }
+
+    /// Gives the rings what has waited for room in them.
+    #[inline]
+    pub(super) fn flush_handover(&mut self) {
+        if self.forwarding.waits() {
+            let shared = &self.shared;
+            self.forwarding.flush(|to| shared.ring_thread(to));
+        }
+    }
+}
+
+/// Third pass: each packet meets the part that handles it.
+impl ElasticThread {
+    /// Handles a packet, counts why it was dropped, and shows both to the sniffer if there is one.
+    #[inline]
+    pub(super) fn process(&mut self, work: &Work, mbuf: Mbuf) {
+        self.io.cx.metrics.group_packets[usize::from(work.group)].add(1);
+        if self.sniffer.is_some() {
+            return self.process_sniffed(work, mbuf);
+        }
+        if let Err(reason) = self.handle(work, mbuf) {
+            reason.count(&self.io.cx.metrics);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn process_sniffed(&mut self, work: &Work, mbuf: Mbuf) {
+        let memory = &self.shared.memory;
+        let tails = self.receive.batch.next_tails(work.tails).map(|tail| tail.bytes(memory));
+        let sniffer = self.sniffer.as_deref_mut();
+        let staged = sniffer.map(|sniffer| sniffer.arriving(mbuf.bytes(memory), tails));
+        let verdict = self.handle(work, mbuf);
+        let dropped = verdict.err();
+        if let Some(reason) = dropped {
+            reason.count(&self.io.cx.metrics);
+        }
+        let mark = Mark {
+            time_us: self.io.cx.now_us,
+            len: staged.map_or(0, |staged| staged.len()),
+            port: work.port,
+            sent: false,
+            // ICMP and ARP belong to no flow.
+            group: staged.is_some_and(|staged| staged.has_flow()).then_some(work.group),
+            held: work.from == Origin::REPLAY,
+            by_thread: (work.from < Origin::REPLAY).then_some(work.from),
+            dropped: dropped.map(Dropped::index),
+        };
+        self.sniffed(staged, mark);
+    }
+
+    /// Shows the sniffer a packet that was parsed last; nothing is said of it yet.
+    fn sniff(&mut self, mbuf: &Mbuf, tails: usize) -> Option<Staged> {
+        let memory = &self.shared.memory;
+        let tails = self.receive.batch.last_tails(tails).map(|tail| tail.bytes(memory));
+        Some(self.sniffer.as_deref_mut()?.arriving(mbuf.bytes(memory), tails))
+    }
+
+    /// Tells the sniffer what became of what it was shown.
+    fn sniffed(&mut self, staged: Option<Staged>, mark: Mark) {
+        if let (Some(sniffer), Some(staged)) = (&mut self.sniffer, staged) {
+            sniffer.arrived(staged, mark);
+        }
+    }
+
+    /// Begins or ends this thread's part of a capture, as all are told.
+    #[cold]
+    pub(crate) fn look_at_capture(&mut self) {
+        self.shared.updates.capture_done(self.io.cx.index);
+        let ports = self.io.ports.len();
+        self.sniffer = Sniffer::new(&self.shared.captures, self.io.cx.index, ports);
+    }
+
+    /// Step 2: what a packet does.
+    #[inline]
+    pub(crate) fn handle(&mut self, work: &Work, mbuf: Mbuf) -> Verdict {
+        let ElasticThread { io, flows, tcp, udp, packets, receive, .. } = self;
+        let batch = &mut receive.batch;
+        match &work.parsed {
+            Parsed::Tcp(packet) => {
+                tcp.receive(&mut TcpContext { io, flows, batch }, work, mbuf, packet)
+            }
+            Parsed::Udp(packet) => {
+                let port = packet.tuple().local_port;
+                match packets.take_datagram(&mut io.cx, batch, work, port, mbuf)? {
+                    None => Ok(()),
+                    Some(mbuf) => udp::receive(udp, io, batch, work, mbuf, packet),
+                }
+            }
+            Parsed::Icmp(packet) => self.handle_icmp(work, mbuf, packet),
+            Parsed::Arp(packet) => {
+                let Io { cx, ports, neighbors, .. } = io;
+                neighbors.receive(cx, ports, work.port, packet);
+                batch.give_back(&mut cx.rx_pool, work, mbuf);
+                Ok(())
+            }
+        }
+    }
+
+    /// An ICMP error goes to the flow or the socket of the packet that it quotes.
+    fn handle_icmp(&mut self, work: &Work, mbuf: Mbuf, packet: &IcmpPacket) -> Verdict {
+        let ElasticThread { io, flows, tcp, udp, receive, .. } = self;
+        let batch = &mut receive.batch;
+        let mut verdict = Ok(());
+        match IcmpError::parse(mbuf.bytes(&io.cx.shared.memory), packet) {
+            Some(error) if error.protocol == ipv4::PROTOCOL_UDP => {
+                udp::path_error(udp, io, batch, work, mbuf, &error);
+                return Ok(());
+            }
+            Some(error) => tcp.path_error(io, flows, work, &error),
+            None if work.tails == 0 => verdict = answer_echo(io, work, &mbuf, packet),
+            None => {}
+        }
+        batch.give_back(&mut io.cx.rx_pool, work, mbuf);
+        verdict
+    }
+}

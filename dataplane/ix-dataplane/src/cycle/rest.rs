@@ -1,0 +1,85 @@
+//! When nothing comes: the gauges, whether the thread may sleep, and until when.
+use super::ElasticThread;
+
+/// Between updates of the gauges.
+const HOUSEKEEPING_US: u64 = 100_000;
+
+impl ElasticThread {
+    /// Gauges and the devices' own counters, every 100 ms and before sleep.
+    pub(crate) fn run_housekeeping(&mut self, now_us: u64, force: bool) {
+        if now_us < self.housekeeping_us && !force {
+            return;
+        }
+        self.housekeeping_us = now_us + HOUSEKEEPING_US;
+        self.receive.under_way.expire(&mut self.io);
+        let io = &mut self.io;
+        let counters = &io.cx.metrics.counters;
+        counters.rx_frames_in_use.set(io.cx.rx_pool.in_use() as u64);
+        counters.rx_frames_owned.set(io.cx.rx_pool.owned() as u64);
+        counters.tx_frames_in_use.set(io.cx.tx_pool.in_use() as u64);
+        counters.app_timers.set(self.app_timers.armed() as u64);
+        counters.wheel_entries.set(self.flows.wheel.len() as u64);
+        counters.half_open.set(self.tcp.listeners.half_open());
+        let (mut overrun, mut invalid, mut failed) = (0, 0, 0);
+        let (mut rx_held, mut tx_held) = (0, 0);
+        for port in &mut io.ports {
+            let drops = port.nic.drops();
+            overrun += drops.rx_overrun;
+            invalid += drops.rx_invalid;
+            failed += drops.tx_failed;
+            let held = port.nic.frames_held();
+            rx_held += held.0;
+            tx_held += held.1;
+        }
+        counters.rx_frames_in_device.set(rx_held as u64);
+        counters.tx_frames_in_device.set(tx_held as u64);
+        counters.device_rx_overrun.set(overrun);
+        counters.device_rx_invalid.set(invalid);
+        counters.device_tx_failed.set(failed);
+    }
+
+    /// Whether a turn may find something to do that no deadline tells of.
+    pub fn has_work(&self) -> bool {
+        self.io.ports.iter().any(|port| port.nic.pending() || !port.queue.is_empty())
+            || self.forwarding.has_backlog()
+            || self.away.has_kept()
+            || !self.flows.to_announce.is_empty()
+            || self.migrations.is_busy()
+            || self.flows.is_unsettled()
+            || self.io.neighbors.is_stale(&self.io.cx)
+            || self.shared.updates.waits(self.io.cx.index)
+            || self.shared.wakers[self.io.cx.index].is_kicked()
+    }
+
+    /// Whether the kernel is still sending packets of ours. A peer that takes them out of our memory
+    /// itself is none of its business.
+    pub fn is_transmitting(&self) -> bool {
+        let mut by_kernel = self.io.ports.iter().filter(|port| !port.info.shared_frames);
+        by_kernel.any(|port| port.nic.frames_held().1 > 0)
+    }
+
+    /// Whether nothing waits that no doorbell will ring for. Arms the devices' doorbells.
+    pub fn may_sleep(&mut self) -> bool {
+        let unsent = self.io.ports.iter().any(|port| !port.queue.is_empty());
+        let moves = self.migrations.is_busy() || self.flows.is_unsettled();
+        let waits = self.forwarding.has_backlog() || moves || self.away.has_kept();
+        if unsent || waits || !self.flows.to_announce.is_empty() {
+            return false;
+        }
+        self.io.ports.iter_mut().all(|port| port.nic.arm())
+    }
+
+    /// When the wheel or a neighbour has something to do next, µs.
+    pub fn next_deadline_us(&self) -> Option<u64> {
+        let neighbors = self.io.neighbors.deadline_us(&self.io.cx);
+        let migrations =
+            if self.migrations.is_active() { self.migrations.deadline_us() } else { None };
+        let fragments = self.receive.under_way.deadline_us().map(|us| us.max(self.housekeeping_us));
+        let all = [self.flows.wheel.next_deadline_us(), neighbors, migrations, fragments];
+        let due_us = all.into_iter().flatten().min();
+        match self.egress.qdisc.due_us() {
+            None => due_us,
+            Some(paced_us) => Some(due_us.map_or(paced_us, |due_us| due_us.min(paced_us))),
+        }
+    }
+}

@@ -1,0 +1,63 @@
+//! What a survey tells of each flow.
+use super::Flows;
+use super::flow::Flow;
+use super::group::FlowGroup;
+use crate::context::Context;
+use crate::observe::survey::{FlowRecord, SurveyArea};
+
+impl Flows {
+    /// Whether all flow groups here are surveyed.
+    pub fn survey(&self, cx: &Context, area: &SurveyArea, slots: usize) -> bool {
+        let mut left = slots;
+        for group in self.groups.iter().flatten() {
+            let number = usize::from(group.id());
+            let Some(first) = area.progress(number) else { continue };
+            let end = group.slots();
+            let last = end.min(first.saturating_add(left as u32)).max(first);
+            for slot in first..last {
+                group.prefetch_slot(slot + 2);
+                if let Some(flow) = group.peek(slot) {
+                    area.push(&record(cx, group, slot, flow));
+                }
+            }
+            left -= (last - first) as usize;
+            area.set_progress(number, (last < end).then_some(last));
+            if last < end {
+                return false;
+            }
+        }
+        true
+    }
+}
+
+fn record(cx: &Context, group: &FlowGroup, slot: u32, flow: &Flow) -> FlowRecord {
+    let (side, tuple) = (&flow.side, flow.tcb.tuple());
+    let info = flow.tcb.info(&cx.shared.config.tcp);
+    FlowRecord {
+        handle: group.id_of(slot).handle(),
+        local: tuple.local.0,
+        peer: tuple.remote.0,
+        bytes_in: side.bytes_in,
+        bytes_out: side.bytes_out,
+        age_us: side.age_us(cx.now_us),
+        idle_us: flow.tcb.idle_us(cx.now_us),
+        local_port: tuple.local_port,
+        peer_port: tuple.remote_port,
+        thread: cx.index as u16,
+        flow_group: group.id(),
+        state: info.state as u32,
+        mss_bytes: info.mss_bytes,
+        cwnd_bytes: info.cwnd_bytes,
+        ssthresh_bytes: info.ssthresh_bytes,
+        srtt_us: info.srtt_us,
+        rttvar_us: info.rttvar_us,
+        rto_us: info.rto_us,
+        snd_wnd_bytes: info.snd_wnd_bytes,
+        rcv_wnd_bytes: info.rcv_wnd_bytes,
+        in_flight_bytes: info.in_flight_bytes,
+        snd_queued_bytes: info.snd_queued_bytes,
+        rcv_queued_bytes: info.rcv_queued_bytes,
+        retransmits: info.retransmits,
+        reserved: 0,
+    }
+}

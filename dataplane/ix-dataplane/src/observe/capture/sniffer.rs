@@ -1,0 +1,97 @@
+//! The sniffer: a layer of an elastic thread, at the edge to the devices and around the handling of each
+//! received packet. It writes what its capture's filter takes, with what became of it.
+use super::ring::{Mark, RingWriter};
+use super::subject::{Protocol, Subject};
+use super::{Captures, Wanted, drop_names};
+use ix_wire::FlowTuple;
+use std::sync::Arc;
+
+/// One elastic thread's part of a capture.
+pub(crate) struct Sniffer {
+    wanted: Arc<Wanted>,
+    ring: RingWriter,
+    thread: u8,
+    /// For each port, how many packets at the head of its queue were captured and wait to be sent.
+    captured: Vec<usize>,
+}
+
+/// A received packet whose bytes are written and which is not judged yet.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Staged {
+    subject: Subject,
+    len: u32,
+}
+
+impl Staged {
+    /// Bytes of the whole packet.
+    pub fn len(&self) -> u32 {
+        self.len
+    }
+
+    /// Whether it is of a protocol that has flows.
+    pub fn has_flow(&self) -> bool {
+        matches!(self.subject.protocol, Some(Protocol::Tcp | Protocol::Udp))
+    }
+}
+
+impl Sniffer {
+    /// The part of an elastic thread with so many ports in the capture that runs, if one does.
+    pub fn new(captures: &Captures, thread: usize, ports: usize) -> Option<Box<Sniffer>> {
+        let wanted = captures.wanted()?;
+        let ring = RingWriter::new(wanted.memory.clone(), thread);
+        Some(Box::new(Sniffer { wanted, ring, thread: thread as u8, captured: vec![0; ports] }))
+    }
+
+    /// A received packet is about to be handled: writes its first bytes, of all its pieces.
+    pub fn arriving<'a>(
+        &mut self,
+        head: &'a [u8],
+        tails: impl Iterator<Item = &'a [u8]> + Clone,
+    ) -> Staged {
+        let len = head.len() + tails.clone().map(<[u8]>::len).sum::<usize>();
+        self.ring.stage(self.wanted.snaplen, std::iter::once(head).chain(tails));
+        Staged { subject: Subject::of(head, false), len: len as u32 }
+    }
+
+    /// It was handled; `mark` says what became of it.
+    pub fn arrived(&mut self, staged: Staged, mark: Mark) {
+        self.judge(staged.subject, mark);
+    }
+
+    /// The devices are about to be given these frames of a port's queue.
+    pub fn leaving<'a>(
+        &mut self,
+        port: usize,
+        frames: impl Iterator<Item = &'a [u8]>,
+        now_us: u64,
+        group_of: impl Fn(&FlowTuple) -> usize,
+    ) {
+        for frame in frames.skip(self.captured[port]) {
+            let subject = Subject::of(frame, true);
+            self.ring.stage(self.wanted.snaplen, std::iter::once(frame));
+            let mark = Mark {
+                time_us: now_us,
+                len: frame.len() as u32,
+                port: port as u8,
+                sent: true,
+                group: subject.tuple().map(|tuple| group_of(&tuple) as u8),
+                ..Mark::default()
+            };
+            self.judge(subject, mark);
+        }
+    }
+
+    /// The device of a port has left so many in its queue.
+    pub fn left(&mut self, port: usize, waiting: usize) {
+        self.captured[port] = waiting;
+    }
+
+    fn judge(&mut self, subject: Subject, mark: Mark) {
+        debug_assert!(mark.dropped.is_none_or(|index| usize::from(index) < drop_names().count()));
+        let (group, thread) = (mark.group, self.thread);
+        let subject = Subject { group, thread, dropped: mark.dropped.is_some(), ..subject };
+        if self.wanted.filter.matches(&subject) {
+            self.ring.publish(&mark);
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! The devices as one elastic thread sees them: its own queue pair of each.
+use crate::shared::Shared;
+use ix_mem::Mbuf;
+use ix_nic::{Fence, Nic, NicInfo, SetReta, Steering};
+use ix_wire::{FlowTuple, Toeplitz, flow_group};
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// One device as one elastic thread sees it: its own queue pair.
+pub struct Port {
+    /// The queue pair.
+    pub nic: Box<dyn Nic>,
+    /// What the device is.
+    pub info: NicInfo,
+    /// Built packets that wait for step 6.
+    pub queue: VecDeque<Mbuf>,
+    /// Of these, how many at the front the queueing discipline has let pass.
+    pub(crate) passed: usize,
+    /// Packets that the device was given so far.
+    pub(crate) handed: u64,
+    /// Its redirection table, if this process can write it.
+    pub reta: Option<Arc<dyn SetReta>>,
+    /// Its hash, where the device spreads packets by one.
+    toeplitz: Option<Box<Toeplitz>>,
+}
+
+impl Port {
+    /// A queue pair to which nothing was given yet.
+    pub fn new(nic: Box<dyn Nic>) -> Port {
+        let (info, reta) = (nic.info().clone(), nic.reta());
+        let toeplitz = match &info.steering {
+            Steering::Rss(key) => Some(Box::new(Toeplitz::new(key))),
+            Steering::Software | Steering::Table => None,
+        };
+        let queue = VecDeque::with_capacity(1024);
+        Port { nic, info, queue, passed: 0, handed: 0, reta, toeplitz }
+    }
+
+    /// The flow group of a tuple whose packets come in here; `hash` is the flow table's.
+    #[inline]
+    pub fn group_of(&self, hash: u64, tuple: &FlowTuple) -> usize {
+        match (&self.toeplitz, tuple.remote.as_v4(), tuple.local.as_v4()) {
+            (Some(toeplitz), Some(src), Some(dst)) => {
+                let hash = toeplitz.hash_v4(src, dst, tuple.remote_port, tuple.local_port);
+                flow_group(hash as u64)
+            }
+            _ => flow_group(hash),
+        }
+    }
+}
+
+/// These devices' redirection tables can be written.
+pub(crate) fn set_tables(ports: &mut [Port], tables: &[Option<Arc<dyn SetReta>>]) {
+    for (port, table) in ports.iter_mut().zip(tables) {
+        if table.is_some() {
+            port.reta = table.clone();
+        }
+    }
+}
+
+/// A device has another link: its table, which begins as all do, says where the groups of thread
+/// `index` are.
+pub(crate) fn refresh_table(ports: &mut [Port], device: usize, shared: &Shared, index: usize) {
+    let Some(port) = ports.get_mut(device) else { return };
+    let Some(reta) = port.nic.reta() else { return };
+    for group in shared.groups_of(index).iter() {
+        // Where it cannot be written packets are handed over.
+        let _ = reta.set(group, index);
+    }
+    port.reta = Some(reta);
+}
+
+/// What the devices have been given, and peers may not have taken yet.
+pub(crate) fn fences(ports: &mut [Port]) -> Vec<Box<dyn Fence>> {
+    ports.iter_mut().filter_map(|port| port.nic.fence()).collect()
+}
+
+/// Up to which packet each device must be given those that wait for room in it now.
+pub(crate) fn unsent(ports: &[Port]) -> Option<Vec<u64>> {
+    let queued = ports.iter().any(|port| !port.queue.is_empty());
+    queued.then(|| ports.iter().map(|p| p.handed + p.queue.len() as u64).collect())
+}
