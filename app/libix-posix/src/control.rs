@@ -1,5 +1,5 @@
-//! Control messages (cmsg(3)) of datagrams: what the program says of one that it sends, and what it is
-//! told of one that came, or that did not arrive.
+//! Control messages (cmsg(3)) of datagrams: what the program says of one that it sends, and what it
+//! is told of one that came, or that did not arrive.
 use crate::mem::{self, is_possible};
 use crate::socket::Refused;
 use crate::transfer::{Arrival, Notes, Wishes};
@@ -73,7 +73,8 @@ fn take(wishes: &mut Wishes, level: c_int, kind: c_int, value: &[u8]) -> Result<
     Ok(())
 }
 
-/// Tells the program of a datagram, and how many bytes that took; `MSG_CTRUNC` if there was no room.
+/// Tells the program of a datagram, and how many bytes that took; `MSG_CTRUNC` if there was no
+/// room.
 ///
 /// # Safety
 /// The program's message has room where it says.

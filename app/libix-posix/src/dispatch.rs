@@ -193,9 +193,9 @@ impl Core {
         }
     }
 
-    /// Whose turn it is among the listeners of threads at home on this elastic thread, or among those that
-    /// anybody waits for, or among all; the ones with a full queue are passed over. One that nobody ever
-    /// waited for may be another process's, which does not serve.
+    /// Whose turn it is among the listeners of threads at home on this elastic thread, or among
+    /// those that anybody waits for, or among all; the ones with a full queue are passed over. One
+    /// that nobody ever waited for may be another process's, which does not serve.
     pub fn choose_listener(&mut self, lane: usize, port: Id) -> Option<Id> {
         let Core { ports, sockets, sets, lane_count, .. } = self;
         let port = ports.get_mut(port)?;
@@ -221,8 +221,9 @@ impl Core {
         chosen.map(|chosen| port.members[chosen]).or_else(|| port.members.first().copied())
     }
 
-    /// Whose a datagram is: the socket's that is connected to its sender, else the latest one's that is
-    /// not connected. One that nobody wants goes to the latest, which gives its memory back.
+    /// Whose a datagram is: the socket's that is connected to its sender, else the latest one's
+    /// that is not connected. One that nobody wants goes to the latest, which gives its memory
+    /// back.
     fn choose_datagrams(&mut self, port: Id, from: SocketAddr) -> Option<Id> {
         let Core { udp_ports, sockets, .. } = self;
         let members = &udp_ports.get(port)?.members;
@@ -235,8 +236,8 @@ impl Core {
         connected.or_else(open).or_else(|| members.last().copied())
     }
 
-    /// As on Linux a connected socket hears of it, by the error of its next call, if it is for good; and
-    /// one that asks for all errors (`IP_RECVERR`), which gets them in a queue as well.
+    /// As on Linux a connected socket hears of it, by the error of its next call, if it is for
+    /// good; and one that asks for all errors (`IP_RECVERR`), which gets them in a queue as well.
     fn udp_failed(&mut self, port: Id, to: SocketAddr, said: Said, quoted: Option<Received>) {
         let Some((errno, for_good)) = icmp::errno(said.kind, said.code) else { return };
         let Core { udp_ports, sockets, paths, .. } = self;
@@ -271,8 +272,9 @@ impl Core {
         self.tell(id, IN | EPOLLERR);
     }
 
-    /// What somebody says of a connection ends an attempt to connect, as on Linux. An open one goes on, and
-    /// ends with this errno if it ends unanswered; one that asks for all errors hears of it at once.
+    /// What somebody says of a connection ends an attempt to connect, as on Linux. An open one goes
+    /// on, and ends with this errno if it ends unanswered; one that asks for all errors hears of it
+    /// at once.
     fn flow_failed(&mut self, lane: usize, id: Id, said: Said) {
         let Some((errno, _)) = icmp::errno(said.kind, said.code) else { return };
         let Some(socket) = self.sockets.get_mut(id) else { return };

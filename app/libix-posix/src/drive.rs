@@ -2,12 +2,12 @@
 //!
 //! There is one role of driver. A thread of the program that has to wait takes it if it is free and
 //! runs cycles until it has what it waits for; others that wait sleep on a bell meanwhile, and the
-//! driver rings it when an event is for them. So a program with one busy thread never hands anything
-//! over, and its cycles run on its own thread, to completion.
+//! driver rings it when an event is for them. So a program with one busy thread never hands
+//! anything over, and its cycles run on its own thread, to completion.
 //!
 //! When no thread of the program has run a cycle for a millisecond (it computes, or waits for
-//! something else), our own thread, the helper, takes the role until one comes back: connections are
-//! acknowledged and retransmitted meanwhile, as they would be by a kernel.
+//! something else), our own thread, the helper, takes the role until one comes back: connections
+//! are acknowledged and retransmitted meanwhile, as they would be by a kernel.
 use crate::lane::{Role, Waiter};
 use crate::log;
 use crate::signals;
@@ -170,8 +170,8 @@ fn wait_at<T>(
 }
 
 impl Core {
-    /// A thread that was called to run an elastic thread goes without having done so: the next one that
-    /// wants to is called.
+    /// A thread that was called to run an elastic thread goes without having done so: the next one
+    /// that wants to is called.
     fn pass_on(&mut self, lane: usize) {
         let lane = &self.lanes[lane];
         if lane.role == Role::Free

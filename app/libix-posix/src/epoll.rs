@@ -1,7 +1,7 @@
 //! Epoll sets: IX's sockets by events, Linux's descriptors by the real set under the descriptor.
 //!
-//! Readiness is computed from the socket when it is reported, so a spurious entry in the list of the
-//! ready costs a look and nothing else.
+//! Readiness is computed from the socket when it is reported, so a spurious entry in the list of
+//! the ready costs a look and nothing else.
 use crate::lane::Waiter;
 use crate::slab::{Id, Slab};
 use crate::socket::{Socket, Watch};
@@ -89,8 +89,8 @@ impl Item {
     }
 }
 
-/// Tells of what is watched: puts it into the list of the ready of its set, and that set into the lists
-/// of those that it is in. `ring` hears of threads that should look.
+/// Tells of what is watched: puts it into the list of the ready of its set, and that set into the
+/// lists of those that it is in. `ring` hears of threads that should look.
 pub fn tell(sets: &mut Slab<Set>, watch: Watch, bits: u32, ring: &mut impl FnMut(Waiter)) {
     fn tell(
         sets: &mut Slab<Set>,
@@ -156,9 +156,9 @@ pub struct Set {
     pub linux: Looks,
 }
 
-/// When to look at the real set. That is a call to Linux, so it is not made as long as the set is known
-/// to be quiet: nothing was ready there for a while, no call of the program has gone to Linux since, and
-/// the helper, which watches it, has not said anything.
+/// When to look at the real set. That is a call to Linux, so it is not made as long as the set is
+/// known to be quiet: nothing was ready there for a while, no call of the program has gone to Linux
+/// since, and the helper, which watches it, has not said anything.
 #[derive(Clone, Copy, Debug)]
 pub struct Looks {
     /// When it was last looked at, µs.
@@ -309,8 +309,8 @@ impl Set {
         true
     }
 
-    /// Whether the next to be reported was so in this cycle already. What the program has dealt with
-    /// since leaves the list of the ready.
+    /// Whether the next to be reported was so in this cycle already. What the program has dealt
+    /// with since leaves the list of the ready.
     pub fn is_stale(&mut self, sockets: &Slab<Socket>, cycle: u64) -> bool {
         while let Some(fd) = self.ready.front() {
             match self.items.get_mut(fd) {

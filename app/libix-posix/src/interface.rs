@@ -22,7 +22,8 @@ impl Interfaces {
         Interfaces(Vec::new())
     }
 
-    /// Reads what `ix run` says: addresses with prefix lengths, and as many names; an empty one: none.
+    /// Reads what `ix run` says: addresses with prefix lengths, and as many names; an empty one:
+    /// none.
     pub fn parse(addresses: &str, names: &str) -> Interfaces {
         let network = |text: &str| {
             let (address, prefix) = text.split_once('/')?;
@@ -54,8 +55,8 @@ impl Interfaces {
     }
 
     /// The number, in the program's namespace, of the interface that an address of the dataplane is
-    /// reached by; 0: there is none. The interface may be younger than the program, so Linux is asked
-    /// when somebody wants to know, and once.
+    /// reached by; 0: there is none. The interface may be younger than the program, so Linux is
+    /// asked when somebody wants to know, and once.
     pub fn index_of(&mut self, address: IpAddr) -> u32 {
         let found = self.0.iter_mut().find(|one| IpAddr::V4(one.address) == address.to_canonical());
         let Some(Interface { name: Some(name), index, .. }) = found else { return 0 };

@@ -1,5 +1,5 @@
-//! Options that sockets of IX do not have: programs get the errno of a kernel without them, rather than a
-//! success that means nothing.
+//! Options that sockets of IX do not have: programs get the errno of a kernel without them, rather
+//! than a success that means nothing.
 use crate::socket::Kind;
 use libc::{IPPROTO_IP, IPPROTO_TCP, SOL_SOCKET, SOL_UDP};
 

@@ -1,6 +1,7 @@
-//! What belongs to one elastic thread: who runs it, and what it is to be asked. A connection stays with
-//! the elastic thread that has its flow group; any thread of the program may use it, for the books of
-//! all sockets lie behind one lock. Cycles of different elastic threads run at the same time.
+//! What belongs to one elastic thread: who runs it, and what it is to be asked. A connection stays
+//! with the elastic thread that has its flow group; any thread of the program may use it, for the
+//! books of all sockets lie behind one lock. Cycles of different elastic threads run at the same
+//! time.
 use crate::slab::Id;
 use crate::state::Pending;
 use crate::sync::Locked;

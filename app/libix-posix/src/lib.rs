@@ -4,10 +4,11 @@
 //! (`ffi`); what is not about a socket of IX goes on to the C library. The table in `table.rs` says
 //! which call goes where.
 //!
-//! * `fds` knows which descriptors are ours, without a lock. Under each lies one of Linux's, so that
-//!   numbers, `fstat` and `select` are as ever; `numbers` keeps those of closed sockets for the next
-//!   ones, and `ops::under` makes real sockets of them where Linux is asked after all.
-//! * `ops`, `transfer`, `options`, `poll` and `ready` are the calls, in safe code, on what `state` holds.
+//! * `fds` knows which descriptors are ours, without a lock. Under each lies one of Linux's, so
+//!   that numbers, `fstat` and `select` are as ever; `numbers` keeps those of closed sockets for
+//!   the next ones, and `ops::under` makes real sockets of them where Linux is asked after all.
+//! * `ops`, `transfer`, `options`, `poll` and `ready` are the calls, in safe code, on what `state`
+//!   holds.
 //! * `seat` says which process of the program has the dataplane, and begins it.
 //! * `drive` runs the dataplane on whichever thread has to wait; `emit` and `dispatch` are its two
 //!   ends: calls in, events out.

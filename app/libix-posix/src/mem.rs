@@ -1,8 +1,8 @@
 //! Memory that the program names by pointers, and how it is read and written. All that is unsafe
 //! about it is here.
 //!
-//! The program promises of its pointers what it promises Linux. What can be no address of a program at
-//! all, null above all, is EFAULT as on Linux; any other wrong pointer is a fault here.
+//! The program promises of its pointers what it promises Linux. What can be no address of a program
+//! at all, null above all, is EFAULT as on Linux; any other wrong pointer is a fault here.
 use core::mem::MaybeUninit;
 use libc::{AF_INET, AF_INET6, iovec, sockaddr, sockaddr_in, sockaddr_in6, socklen_t};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};

@@ -1,8 +1,8 @@
 //! Numbers of closed sockets, kept to be used again without a call to Linux.
 //!
-//! A socket of IX needs a number that Linux gives to nobody else, so something of Linux's stands there.
-//! When the program closes the socket, that something stays for the next one: the number is free for
-//! the program and taken for Linux. The program is owed the lowest number that is free, so
+//! A socket of IX needs a number that Linux gives to nobody else, so something of Linux's stands
+//! there. When the program closes the socket, that something stays for the next one: the number is
+//! free for the program and taken for Linux. The program is owed the lowest number that is free, so
 //!
 //! * a kept number is only used while no lower one can be free on Linux ([`Freed`] knows), and
 //! * before anything else takes a number from Linux, the lowest kept ones go back to it.
@@ -22,8 +22,9 @@ pub trait Linux {
     fn close(&mut self, fd: RawFd);
 }
 
-/// Below which number none is free on Linux, as far as is known. It is told of each number after that
-/// was freed, and may know of too many. Low half: the number; high half: how often one was freed.
+/// Below which number none is free on Linux, as far as is known. It is told of each number after
+/// that was freed, and may know of too many. Low half: the number; high half: how often one was
+/// freed.
 pub struct Freed(AtomicU64);
 
 impl Freed {
@@ -121,8 +122,8 @@ impl Numbers {
         Ok(Taken::Kept(lowest))
     }
 
-    /// The program has closed this one. Answers a number, perhaps the same, that has to be closed on
-    /// Linux because too many are kept.
+    /// The program has closed this one. Answers a number, perhaps the same, that has to be closed
+    /// on Linux because too many are kept.
     pub fn keep(&mut self, fd: RawFd) -> Option<RawFd> {
         self.changes += 1;
         let at = self.kept.partition_point(|other| *other > fd);

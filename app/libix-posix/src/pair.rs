@@ -1,5 +1,5 @@
-//! Connections to the dataplane's own address. Both ends are this process's, or even the same socket, so
-//! bytes go from one to the other without a packet: no device brings back what it sends.
+//! Connections to the dataplane's own address. Both ends are this process's, or even the same
+//! socket, so bytes go from one to the other without a packet: no device brings back what it sends.
 use crate::mem::Gather;
 use crate::ops::free_port;
 use crate::slab::Id;
@@ -13,8 +13,9 @@ const IN: i32 = EPOLLIN | EPOLLRDNORM;
 const OUT: i32 = EPOLLOUT | EPOLLWRNORM;
 
 impl Core {
-    /// Connects a socket to an address that is our own: with a listener of this process, or with itself
-    /// if that is where it is bound. Like any connection it is open, or dead, when the caller looks.
+    /// Connects a socket to an address that is our own: with a listener of this process, or with
+    /// itself if that is where it is bound. Like any connection it is open, or dead, when the
+    /// caller looks.
     pub fn connect_here(&mut self, id: Id, to: SocketAddr) -> Result<(), i32> {
         let bound = self.sockets.get(id).ok_or(libc::EBADF)?.bound;
         let port = match bound {

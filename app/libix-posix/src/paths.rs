@@ -1,5 +1,5 @@
-//! MTUs of paths to peers, as far as routers have said (RFC 1191). A hint, as from anybody who can send a
-//! message about a datagram: bounded from below, in number and in time.
+//! MTUs of paths to peers, as far as routers have said (RFC 1191). A hint, as from anybody who can
+//! send a message about a datagram: bounded from below, in number and in time.
 use crate::icmp;
 use libix::raw::Said;
 use std::net::IpAddr;

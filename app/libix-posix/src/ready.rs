@@ -123,8 +123,8 @@ pub fn control(
     Ok(0)
 }
 
-/// The same for a set in a set: Linux's descriptors in it are told of by the real sets, which lie in
-/// each other in the same way, and ours by ours. Linux knows which nestings there may be.
+/// The same for a set in a set: Linux's descriptors in it are told of by the real sets, which lie
+/// in each other in the same way, and ours by ours. Linux knows which nestings there may be.
 fn control_nested(
     core: &mut Guard,
     set_id: Id,

@@ -1,4 +1,5 @@
-//! The functions that ours stand in front of: the next ones in the order of loading, the C library's.
+//! The functions that ours stand in front of: the next ones in the order of loading, the C
+//! library's.
 use core::ffi::{CStr, c_int, c_uint, c_void};
 use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use libc::{
@@ -44,7 +45,8 @@ macro_rules! next {
                 });
                 AT.store(at, Ordering::Relaxed);
             }
-            // SAFETY: the C library's function of this name has this type; the rest is the caller's.
+            // SAFETY: the C library's function of this name has this type; the rest is the
+            // caller's.
             unsafe {
                 core::mem::transmute::<*mut c_void, unsafe extern "C" fn($($type),*) -> $result>(at)(
                     $($arg),*

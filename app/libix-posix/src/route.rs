@@ -2,14 +2,16 @@
 //!
 //! * **bind**: an address of the dataplane is IX's. The wildcard address is both: IX's, and Linux's
 //!   as well for the interfaces that are not IX's (loopback among them). Any other is Linux's.
-//! * **connect, sendto**: loopback is Linux's; a network of the dataplane is IX's; a network that one
-//!   of Linux's interfaces is on is Linux's; what is left goes to IX when the dataplane has a gateway.
+//! * **connect, sendto**: loopback is Linux's; a network of the dataplane is IX's; a network that
+//!   one of Linux's interfaces is on is Linux's; what is left goes to IX when the dataplane has a
+//!   gateway.
 use std::net::{IpAddr, Ipv4Addr};
 
 /// Environment variable by which `ix run` tells: `10.0.0.2/24,10.1.0.2/16;10.0.0.1` (addresses with
-/// prefix lengths; the gateway, or nothing), then for [`crate::process`], each behind a `;`: the number of
-/// the library's descriptor, the first of those that are the dataplane's, the congestion control that is
-/// configured, and for each address the Linux interface that its device is, or nothing.
+/// prefix lengths; the gateway, or nothing), then for [`crate::process`], each behind a `;`: the
+/// number of the library's descriptor, the first of those that are the dataplane's, the congestion
+/// control that is configured, and for each address the Linux interface that its device is, or
+/// nothing.
 pub const ENV: &str = "IX_POSIX";
 
 /// Whose a socket is.

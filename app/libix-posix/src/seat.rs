@@ -2,10 +2,10 @@
 //! the next one that does.
 //!
 //! Programs fork before they serve: a daemon's parent ends, a master binds and its children accept.
-//! `bind` and `listen` are only noted, therefore, until somebody waits or connects; then the dataplane
-//! begins in that process. The right to it, the seat, is a record lock on a file of ours: forked
-//! children do not have it, and Linux gives it back however a process ends, and when it executes
-//! another program.
+//! `bind` and `listen` are only noted, therefore, until somebody waits or connects; then the
+//! dataplane begins in that process. The right to it, the seat, is a record lock on a file of ours:
+//! forked children do not have it, and Linux gives it back however a process ends, and when it
+//! executes another program.
 use crate::drive;
 use crate::log::{self, Once};
 use crate::signals;
@@ -42,8 +42,8 @@ pub fn process() -> Option<&'static Process> {
     unsafe { PROCESS.load(Ordering::Acquire).as_ref() }
 }
 
-/// Sees to it that the dataplane runs in this process; false: another process has it, and a thread of
-/// ours waits for its end. Whoever waits meanwhile stands in `wants_role`.
+/// Sees to it that the dataplane runs in this process; false: another process has it, and a thread
+/// of ours waits for its end. Whoever waits meanwhile stands in `wants_role`.
 pub fn take(core: &mut Core) -> bool {
     if core.has_begun() {
         return true;
@@ -62,9 +62,9 @@ pub fn take(core: &mut Core) -> bool {
     false
 }
 
-/// The program is about to give its rights away. Where memory cannot be locked without them, because
-/// `ix run` could not lift the limit, the dataplane begins now; a child of this process could begin
-/// none any more, so elsewhere it begins later.
+/// The program is about to give its rights away. Where memory cannot be locked without them,
+/// because `ix run` could not lift the limit, the dataplane begins now; a child of this process
+/// could begin none any more, so elsewhere it begins later.
 pub fn before_rights_go(core: &mut Core) {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: fills a local; no arguments.
@@ -138,7 +138,8 @@ fn enter(core: &mut Core, process: &Process, lane: usize) {
 pub fn forked() {
     PROCESS.store(core::ptr::null_mut(), Ordering::Release);
     for elastic in &ELASTIC {
-        // SAFETY: the only thread; what the parent's elastic threads have is forgotten, not given back.
+        // SAFETY: the only thread; what the parent's elastic threads have is forgotten, not given
+        // back.
         unsafe { elastic.forget() };
     }
     if let Some(starter) = STARTER.get() {
@@ -150,8 +151,8 @@ pub fn forked() {
     }
 }
 
-/// Whether a socket that is made now may become IX's. In a child of a program behind the wall none does,
-/// which the user should hear: it is no daemon's place.
+/// Whether a socket that is made now may become IX's. In a child of a program behind the wall none
+/// does, which the user should hear: it is no daemon's place.
 pub fn takes_sockets() -> bool {
     if FILE.load(Ordering::Acquire) == NEVER {
         let text = "a forked child behind the wall has Linux's sockets; run the program in the \

@@ -1,10 +1,10 @@
-//! Signal handlers of the program, which must run neither inside the dataplane (another thread-local
-//! storage is in force there) nor while this library holds its lock.
+//! Signal handlers of the program, which must run neither inside the dataplane (another
+//! thread-local storage is in force there) nor while this library holds its lock.
 //!
 //! `sigaction` puts our own handler in front of the program's. It runs the program's at once if it
 //! may. Otherwise it keeps the signal and asks the dataplane to come back; as soon as the thread is
-//! out, it sends the signal to itself once more, and the kernel delivers it as the program wants it.
-//! Nothing is blocked, so default actions, `signalfd` and masks work as ever.
+//! out, it sends the signal to itself once more, and the kernel delivers it as the program wants
+//! it. Nothing is blocked, so default actions, `signalfd` and masks work as ever.
 use crate::lane::LANES_MAX;
 use crate::real;
 use core::cell::{Cell, UnsafeCell};
@@ -114,8 +114,8 @@ pub fn hold() -> Hold {
 impl Drop for Hold {
     #[inline]
     fn drop(&mut self) {
-        // SAFETY: null, or this thread's own, for a `Hold` goes to no other; it needs no destructor, so
-        // it is there as long as the thread.
+        // SAFETY: null, or this thread's own, for a `Hold` goes to no other; it needs no
+        // destructor, so it is there as long as the thread.
         let Some(own) = (unsafe { self.0.as_ref() }) else { return };
         own.held.set(own.held.get() - 1);
         compiler_fence(Ordering::SeqCst);
@@ -141,11 +141,12 @@ pub fn forked() {
     INSIDE.iter().for_each(|inside| inside.store(0, Ordering::SeqCst));
 }
 
-/// Goes inside an elastic thread: `visit` runs there. `may_wait` is false when a handler has run on this
-/// thread since [`reset`], for then nobody may sleep.
+/// Goes inside an elastic thread: `visit` runs there. `may_wait` is false when a handler has run on
+/// this thread since [`reset`], for then nobody may sleep.
 pub fn inside<R>(lane: usize, visit: impl FnOnce(bool) -> R) -> R {
     OWN.with(|own| {
-        // Only this thread's own handlers look for its number, so only the compiler's order matters.
+        // Only this thread's own handlers look for its number, so only the compiler's order
+        // matters.
         INSIDE[lane].store(tid_of(own), Ordering::Relaxed);
         compiler_fence(Ordering::SeqCst);
         let result = visit(own.interrupted.get() == 0);

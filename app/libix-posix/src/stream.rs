@@ -327,8 +327,8 @@ impl Stream {
         }
     }
 
-    /// How many unsent bytes go out now: with `TCP_CORK` whole segments only, until what is left has
-    /// waited for [`CORK_US`] (tcp(7)).
+    /// How many unsent bytes go out now: with `TCP_CORK` whole segments only, until what is left
+    /// has waited for [`CORK_US`] (tcp(7)).
     pub fn sendable(&mut self, corked: bool, mss: u64, now_us: impl FnOnce() -> u64) -> u64 {
         let unsent = self.outbox.unsent();
         let rest = unsent % mss.max(1);
@@ -358,8 +358,8 @@ impl Stream {
         (send_buffer as u64).saturating_sub(self.outbox.len()) as usize
     }
 
-    /// Whether `poll` says that it can be written: a third of the buffer is free, and less than half of
-    /// what may be is unsent, as on Linux.
+    /// Whether `poll` says that it can be written: a third of the buffer is free, and less than
+    /// half of what may be is unsent, as on Linux.
     pub fn is_writable(&self, send_buffer: usize) -> bool {
         if self.outbox.unsent().saturating_mul(2) >= self.unsent_low {
             return false;

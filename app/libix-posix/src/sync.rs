@@ -2,8 +2,8 @@
 //!
 //! Everything of this library that is shared lies in [`Core`], behind one mutex: an uncontended one
 //! costs two atomic instructions a call, and no order of locks can be wrong. Elastic threads are
-//! not in it: whoever has the role of driver ([`crate::drive`]) uses one without the lock, for it may
-//! sleep in there.
+//! not in it: whoever has the role of driver ([`crate::drive`]) uses one without the lock, for it
+//! may sleep in there.
 use crate::lane::LANES_MAX;
 use crate::signals::{self, Hold};
 use crate::state::Core;
@@ -66,8 +66,8 @@ impl Drop for Guard {
 pub fn ring(bell: RawFd) {
     let one = 1u64;
     crate::real::own_call();
-    // SAFETY: writes eight bytes from a local, by the bare call: `write` is ours. A full counter is a
-    // ring that was heard already.
+    // SAFETY: writes eight bytes from a local, by the bare call: `write` is ours. A full counter is
+    // a ring that was heard already.
     unsafe { libc::syscall(libc::SYS_write, bell, &raw const one, 8) };
 }
 
@@ -98,7 +98,8 @@ pub fn new_bell() -> RawFd {
     }
 }
 
-/// Starts a thread of ours, with all signals blocked: the program's handlers run on its own threads.
+/// Starts a thread of ours, with all signals blocked: the program's handlers run on its own
+/// threads.
 pub fn spawn(name: &str, life: impl FnOnce() + Send + 'static) {
     // SAFETY: sets of ours; the call cannot fail with these arguments.
     unsafe {

@@ -1,5 +1,5 @@
-//! Which call goes where: the one place where it is written down. `docs/posix.md` is made of it; the
-//! test below fails when the page is not what the table says, and writes it with `IX_BLESS=1`.
+//! Which call goes where: the one place where it is written down. `docs/posix.md` is made of it;
+//! the test below fails when the page is not what the table says, and writes it with `IX_BLESS=1`.
 
 /// A row: calls, what becomes of them on a socket of IX, and the test that shows it
 /// (`corners` cases are in `tests/programs/corners.c`, run by `cli/ix/tests/programs/posix.rs`).

@@ -468,8 +468,8 @@ fn send_datagram(
     Ok(block(core, id, timeout, attempt)?)
 }
 
-/// Where a datagram comes from: the address that the socket is bound to, else the one that the way to
-/// the peer begins at.
+/// Where a datagram comes from: the address that the socket is bound to, else the one that the way
+/// to the peer begins at.
 fn own_address(core: &mut Core, id: Id, to: Option<SocketAddr>) -> Option<IpAddr> {
     let socket = core.sockets.get_mut(id)?;
     let bound = socket.bound.map(|at| at.ip()).filter(|ip| !ip.is_unspecified());
@@ -477,8 +477,8 @@ fn own_address(core: &mut Core, id: Id, to: Option<SocketAddr>) -> Option<IpAddr
     bound.or_else(|| core.routes.own_towards(to.ip()).map(IpAddr::V4))
 }
 
-/// How a datagram goes that need not fit into a packet; an errno where the program wants none that does
-/// not, told in the queue of errors as well.
+/// How a datagram goes that need not fit into a packet; an errno where the program wants none that
+/// does not, told in the queue of errors as well.
 fn cut(core: &mut Core, id: Id, datagram: &Datagram) -> Result<u16, i32> {
     let device = u16::try_from(core.device_mtu()).unwrap_or(u16::MAX);
     let Some(socket) = core.sockets.get_mut(id) else { return Err(libc::EBADF) };

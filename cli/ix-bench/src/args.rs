@@ -160,8 +160,8 @@ pub struct BenchArgs {
     /// Numbers of the server's cores, where they matter: `1,2`
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub cores: Vec<usize>,
-    /// Numbers of server processes, each with a hardware thread and a vNIC of its own: `1,2` (memcached-udp
-    /// and http on afxdp)
+    /// Numbers of server processes, each with a hardware thread and a vNIC of its own: `1,2`
+    /// (memcached-udp and http on afxdp)
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = processes)]
     pub processes: Vec<usize>,
     /// Messages of a connection, where connections end: `1,64`

@@ -25,7 +25,8 @@ fn ticks(cpu: usize) -> Option<(u64, u64)> {
     busy_and_idle(&std::fs::read_to_string("/proc/stat").ok()?, cpu)
 }
 
-/// A hardware thread's numbers in `/proc/stat`, ticks: user, nice, system, idle, iowait, irq, softirq, steal.
+/// A hardware thread's numbers in `/proc/stat`, ticks: user, nice, system, idle, iowait, irq,
+/// softirq, steal.
 pub fn numbers_of(stat: &str, cpu: usize) -> Option<[u64; 8]> {
     let name = format!("cpu{cpu} ");
     let line = stat.lines().find_map(|line| line.strip_prefix(&name))?;

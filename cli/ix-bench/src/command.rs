@@ -26,8 +26,8 @@ pub enum BenchCommand {
     Memcached(BenchArgs),
     /// memcached over UDP, 90 % gets of 1,024 bytes (Arrakis' figure 4)
     MemcachedUdp(BenchArgs),
-    /// The key-value server over UDP from sockets to the native interface, step by step (Arrakis' case
-    /// study)
+    /// The key-value server over UDP from sockets to the native interface, step by step (Arrakis'
+    /// case study)
     KvSteps(BenchArgs),
     /// haproxy in front of web servers: requests by second that its hardware thread is busy
     Http(BenchArgs),
@@ -55,8 +55,8 @@ pub enum BenchCommand {
     Rates(RatesArgs),
     /// All static configurations of the papers' server (a model), and the frontiers they make
     Pareto(ModelArgs),
-    /// What crossing into the dataplane costs, beside a system call and a round trip of two processes;
-    /// and the programs with the wall and without it
+    /// What crossing into the dataplane costs, beside a system call and a round trip of two
+    /// processes; and the programs with the wall and without it
     Gate(GateArgs),
     /// The controller on the papers' server (a model): slope, step, sine+noise; energy, background
     Dynamic(DynamicArgs),

@@ -1,11 +1,11 @@
-//! `ix bench http`: Debian's haproxy in front of web servers, as in the Arrakis paper, on Linux and on
-//! IX by its sockets; with connections that are kept, and with a new one for each request; one process or
-//! several (its figure 5).
+//! `ix bench http`: Debian's haproxy in front of web servers, as in the Arrakis paper, on Linux and
+//! on IX by its sockets; with connections that are kept, and with a new one for each request; one
+//! process or several (its figure 5).
 //!
-//! The web servers and the load stand at the client's end of the link: on Linux as processes of their
-//! own, on IX in the load's. Where that end has one hardware thread it may be what limits the rate, so
-//! the figure that compares is requests by second that the balancer's hardware thread was busy, as Linux
-//! counts it: spinning is busy, too.
+//! The web servers and the load stand at the client's end of the link: on Linux as processes of
+//! their own, on IX in the load's. Where that end has one hardware thread it may be what limits the
+//! rate, so the figure that compares is requests by second that the balancer's hardware thread was
+//! busy, as Linux counts it: spinning is busy, too.
 use super::busy::Busy;
 use super::lab::{Host, Lab, Load, Server};
 use super::plan::{length, or};

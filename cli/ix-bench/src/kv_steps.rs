@@ -1,11 +1,11 @@
 //! `ix bench kv-steps`: the Arrakis paper's case study, from sockets to the native interface.
 //!
-//! One key-value server over UDP with the workload of the paper's figure 4: by socket calls (on Linux, and
-//! on IX unmodified), then on the native interface without its zero-copy, with it for what comes, for what
-//! leaves, and for both. The paper's clients were five machines, so its rates tell the server's cost; here
-//! client and server have a hardware thread each and the rate is a Linux client's as often. So what is compared
-//! is the server's time of a request. Over memif the client is on a dataplane and asks faster than any of
-//! these servers answers.
+//! One key-value server over UDP with the workload of the paper's figure 4: by socket calls (on
+//! Linux, and on IX unmodified), then on the native interface without its zero-copy, with it for
+//! what comes, for what leaves, and for both. The paper's clients were five machines, so its rates
+//! tell the server's cost; here client and server have a hardware thread each and the rate is a
+//! Linux client's as often. So what is compared is the server's time of a request. Over memif the
+//! client is on a dataplane and asks faster than any of these servers answers.
 use crate::args::BenchArgs;
 use crate::breakdown::breakdown;
 use crate::busy::Busy;
@@ -20,7 +20,8 @@ use ix_report::report::Row;
 use serde_json::json;
 use std::time::{Duration, Instant};
 
-/// How the server has its datagrams: what a row is called, where, flags of `ix run`, and on IX of `ix-kv`.
+/// How the server has its datagrams: what a row is called, where, flags of `ix run`, and on IX of
+/// `ix-kv`.
 struct Step {
     name: &'static str,
     host: Host,

@@ -1,7 +1,7 @@
 //! `ix bench memcached-udp`: Arrakis' figure 4, memcached over UDP with the binary protocol.
 //!
-//! 90 % gets, keys of 64 bytes, values of 1,024, 128 records, in closed loop; one process or several, each
-//! on one hardware thread, with its own vNIC on IX.
+//! 90 % gets, keys of 64 bytes, values of 1,024, 128 records, in closed loop; one process or
+//! several, each on one hardware thread, with its own vNIC on IX.
 use crate::args::{BenchArgs, Client, ServerKind};
 use crate::installed;
 use crate::lab::{Host, Lab};
@@ -125,7 +125,8 @@ pub(crate) fn load(to: SocketAddrV4, sockets: usize, seconds: f64) -> Vec<OsStri
     load
 }
 
-/// Who is measured: memcached and our server on Linux, memcached by its sockets on IX, our server on it.
+/// Who is measured: memcached and our server on Linux, memcached by its sockets on IX, our server
+/// on it.
 fn contestants(
     lab: &Lab,
     args: &BenchArgs,

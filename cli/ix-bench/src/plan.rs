@@ -285,8 +285,9 @@ fn batch(args: &BenchArgs) -> Vec<Point> {
     points
 }
 
-/// By what a server has its datagrams. On Linux: many in a call, or one. On IX: the dataplane's UDP, UDP of
-/// its own over whole frames (Arrakis' native interface), unmodified by its sockets, or inside the driver.
+/// By what a server has its datagrams. On Linux: many in a call, or one. On IX: the dataplane's
+/// UDP, UDP of its own over whole frames (Arrakis' native interface), unmodified by its sockets, or
+/// inside the driver.
 const UDP_SERVERS: [Option<&str>; 6] =
     [None, Some(ONE_A_CALL), Some("udp"), Some("packets"), Some("sockets"), Some(DRIVER)];
 const ONE_A_CALL: &str = "one a call";

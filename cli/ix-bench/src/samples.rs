@@ -1,4 +1,5 @@
-//! Ticks of something short, taken often enough to tell it from the noise: percentiles, and their row.
+//! Ticks of something short, taken often enough to tell it from the noise: percentiles, and their
+//! row.
 use serde_json::{Value, json};
 
 /// Samples of what this process measures by itself; each is of so many at a time.

@@ -31,7 +31,8 @@ impl Program {
         }
     }
 
-    /// Whether it is an unmodified program: not of ours, and on Linux's sockets unless IX gives it others.
+    /// Whether it is an unmodified program: not of ours, and on Linux's sockets unless IX gives it
+    /// others.
     pub fn is_unmodified(self) -> bool {
         matches!(self, Program::Memcached | Program::Haproxy)
     }

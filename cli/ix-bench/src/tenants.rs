@@ -88,8 +88,8 @@ impl<'a> Tenants<'a> {
     }
 }
 
-/// Figures of several loads as one: rates and errors add up, of latencies the median of the loads' is
-/// told, and the worst 99th percentile.
+/// Figures of several loads as one: rates and errors add up, of latencies the median of the loads'
+/// is told, and the worst 99th percentile.
 pub fn merge(loads: &[Vec<(&'static str, f64)>]) -> Vec<(&'static str, f64)> {
     let Some(first) = loads.first() else { return Vec::new() };
     let all = |key: &str| -> Vec<f64> {

@@ -74,7 +74,8 @@ fn play(config: Config, setup: Setup, size: u32, messages: u64) -> Interval {
     })
 }
 
-/// Runs a load until so many messages of its connections were answered; `turn` does the server's part.
+/// Runs a load until so many messages of its connections were answered; `turn` does the server's
+/// part.
 fn answered<P: Protocol>(
     mut client: OnIx<P>,
     clock: &Clock,

@@ -152,7 +152,8 @@ pub struct RunArgs {
     /// Hardware threads, one for each elastic thread: `2,4-7`
     #[arg(long, value_name = "LIST")]
     pub cpus: Option<String>,
-    /// What keeps the program out of the dataplane's memory (default: pku, which not every machine has)
+    /// What keeps the program out of the dataplane's memory (default: pku, which not every machine
+    /// has)
     #[arg(long, value_enum)]
     pub domain: Option<Domain>,
     /// The way of the dataplane into the program's process
@@ -187,8 +188,8 @@ pub struct RunArgs {
     /// consolidation, minmax
     #[arg(long, value_name = "FILE")]
     pub policy: Option<String>,
-    /// Upper bound on how long hardware threads of elastic threads may take to wake, µs; 0: they never
-    /// halt, Linux' idle loop polls on them, which costs other programs nothing, and energy
+    /// Upper bound on how long hardware threads of elastic threads may take to wake, µs; 0: they
+    /// never halt, Linux' idle loop polls on them, which costs other programs nothing, and energy
     #[arg(long, value_name = "US", conflicts_with = "policy")]
     pub wake_us: Option<u32>,
     /// Upper bound on the queueing delay, µs (default: the policy's)

@@ -9,6 +9,7 @@
 //!   [`Event`]s. The dataplane overwrites [`Call::ret`] of every slot it has consumed.
 //! * Addresses are 128 bits wide, IPv4 mapped (`::ffff:a.b.c.d`), in network byte order.
 #![no_std]
+#![forbid(unsafe_code)]
 
 mod starter;
 

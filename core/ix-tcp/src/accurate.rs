@@ -1,9 +1,9 @@
 //! Accurate ECN (RFC 9768): the receiver says how many packets came marked, not only that some did.
 //!
-//! Both ends agree by AE, CWR and ECE of SYN and SYN-ACK, which also say how the ECN fields of these
-//! came through. From then on the three bits count marked packets modulo 8 (ACE), and an option on
-//! acknowledgements counts bytes modulo 2^24. A path that turns out to change what it should carry
-//! costs the connection its ECN-capable packets, nothing else.
+//! Both ends agree by AE, CWR and ECE of SYN and SYN-ACK, which also say how the ECN fields of
+//! these came through. From then on the three bits count marked packets modulo 8 (ACE), and an
+//! option on acknowledgements counts bytes modulo 2^24. A path that turns out to change what it
+//! should carry costs the connection its ECN-capable packets, nothing else.
 use crate::ack::AckReport;
 use crate::ecn::{CE, ECT0, EcnState, NOT_ECT};
 use crate::output::{Output, RxBuf, SegmentOut};
@@ -66,9 +66,9 @@ fn field_told(ace: u8) -> Option<u8> {
 
 /// How many marked packets more than `counted` the peer has seen (section 3.2.2.5.2, appendix A.2).
 ///
-/// `packets` were newly acknowledged, `ce_bytes` says the option. The field may have gone round only
-/// if an acknowledgement was lost, as the peer acknowledges at seven marks at the latest; that is
-/// believed while the path is `marking` anyway.
+/// `packets` were newly acknowledged, `ce_bytes` says the option. The field may have gone round
+/// only if an acknowledgement was lost, as the peer acknowledges at seven marks at the latest; that
+/// is believed while the path is `marking` anyway.
 fn newly_marked(
     ace: u8,
     counted: u32,

@@ -188,8 +188,8 @@ impl<B: RxBuf> Tcb<B> {
         self.rtt.sample(rtt_us.min(u64::from(u32::MAX)) as u32, flight_segs / 2, now_us);
     }
 
-    /// Only the echoed timestamp tells which copy was acknowledged (RFC 7323 section 4). The echo of
-    /// an earlier copy, or one elicited by something sent later, measures our timeouts and lost
+    /// Only the echoed timestamp tells which copy was acknowledged (RFC 7323 section 4). The echo
+    /// of an earlier copy, or one elicited by something sent later, measures our timeouts and lost
     /// acknowledgements, not the path.
     fn sample_retransmission(&mut self, sent_us: u64, now_us: u64, hdr: &TcpHeader) {
         if self.flags.has(Flags::TIMESTAMPS)

@@ -1,10 +1,10 @@
 //! How long an acknowledgement waits for data that could carry it (RFC 9293 section 3.8.6.3).
 //!
-//! A wait that is too short costs a packet for each request of a busy service; one that is too long holds
-//! up a peer which sends the rest of its message only when the first part is acknowledged (Nagle's
-//! algorithm). What came first after a wait had ended in vain tells which it was: data of our own could
-//! have carried the acknowledgement, so the next wait is twice as long; more data of the peer may have
-//! waited for it, so the next one is the shortest again.
+//! A wait that is too short costs a packet for each request of a busy service; one that is too long
+//! holds up a peer which sends the rest of its message only when the first part is acknowledged
+//! (Nagle's algorithm). What came first after a wait had ended in vain tells which it was: data of
+//! our own could have carried the acknowledgement, so the next wait is twice as long; more data of
+//! the peer may have waited for it, so the next one is the shortest again.
 use crate::Config;
 
 /// A connection's state of it, in one octet.

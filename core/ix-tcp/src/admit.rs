@@ -51,7 +51,8 @@ impl<B: RxBuf> Tcb<B> {
                 return self.take_reset(now_us, hdr, out);
             }
             if syn {
-                // RFC 5961 section 4.2: only a peer that has lost its state will answer with a reset.
+                // RFC 5961 section 4.2: only a peer that has lost its state will answer with a
+                // reset.
                 self.challenge(now_us, out);
                 return false;
             }
@@ -240,7 +241,8 @@ impl<B: RxBuf> Tcb<B> {
     }
 
     /// Whether this connection, in TIME-WAIT, may be forgotten in favour of a new SYN of the peer
-    /// (RFC 6191 section 2; RFC 9293 section 3.6.1). The caller then frees it and asks the listener.
+    /// (RFC 6191 section 2; RFC 9293 section 3.6.1). The caller then frees it and asks the
+    /// listener.
     pub fn gives_way_to(&self, syn: &TcpHeader) -> bool {
         const MASK: u16 = TcpFlags::SYN.0 | TcpFlags::ACK.0 | TcpFlags::RST.0 | TcpFlags::FIN.0;
         if self.state != State::TimeWait || syn.flags.0 & MASK != TcpFlags::SYN.0 {

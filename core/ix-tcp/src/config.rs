@@ -81,8 +81,8 @@ pub struct Config {
     /// Explicit congestion notification (RFC 3168, RFC 9768). DCTCP asks for it unless it is off.
     /// Accurate ECN is not the default: it is younger than the hosts and boxes that it meets.
     pub ecn: EcnMode,
-    /// Search for the path's MTU (RFC 4821) after long segments went unanswered or a router asked for
-    /// shorter ones.
+    /// Search for the path's MTU (RFC 4821) after long segments went unanswered or a router asked
+    /// for shorter ones.
     pub path_search: bool,
     /// Initial window, segments (RFC 6928).
     pub initial_window_segments: u32,

@@ -1,9 +1,9 @@
 //! Explicit congestion notification: RFC 3168, and RFC 8257's way of echoing it.
 //!
 //! The receiver of a packet marked CE says so in its acknowledgements (ECE): until the sender
-//! answers with CWR (RFC 3168 section 6.1.3), or, with DCTCP, exactly on those acknowledgements that
-//! cover marked packets (RFC 8257 section 3.2). The sender reduces its window at most once for each
-//! window of data. Nothing here runs on a connection without marks.
+//! answers with CWR (RFC 3168 section 6.1.3), or, with DCTCP, exactly on those acknowledgements
+//! that cover marked packets (RFC 8257 section 3.2). The sender reduces its window at most once for
+//! each window of data. Nothing here runs on a connection without marks.
 use crate::config::Config;
 use crate::listen::PeerOptions;
 use crate::output::{Output, RxBuf, SegmentOut};
@@ -201,8 +201,8 @@ impl<B: RxBuf> Tcb<B> {
         }
     }
 
-    /// An acceptable acknowledgement that tells of marks has been digested, which came with `flight`
-    /// bytes under way: RFC 3168 section 6.1.2.
+    /// An acceptable acknowledgement that tells of marks has been digested, which came with
+    /// `flight` bytes under way: RFC 3168 section 6.1.2.
     #[cold]
     pub(crate) fn congestion_echoed(&mut self, flight: u32, out: &mut impl Output<B>) {
         if !self.uses_ecn() || self.records.is_empty() && self.snd_buf_bytes == 0 {

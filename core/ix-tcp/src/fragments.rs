@@ -109,9 +109,9 @@ impl<B> Fragments<B> {
         self.held.is_empty()
     }
 
-    /// Makes place for a fragment. Its payload belongs at its offset of the buffer that is answered;
-    /// then [`Self::take_whole`] may have the datagram. `take` gives a buffer, `free` takes back those
-    /// of datagrams that are given up.
+    /// Makes place for a fragment. Its payload belongs at its offset of the buffer that is
+    /// answered; then [`Self::take_whole`] may have the datagram. `take` gives a buffer, `free`
+    /// takes back those of datagrams that are given up.
     pub fn place(
         &mut self,
         fragment: &Fragment,
@@ -257,8 +257,8 @@ fn is_tiny(fragment: &Fragment) -> bool {
     first_is_short || fragment.offset > 0 && fragment.offset < needed
 }
 
-/// RFC 3168 section 5.3: one mark marks all; a mark where another fragment says that its sender does
-/// not understand marks is a reason to drop.
+/// RFC 3168 section 5.3: one mark marks all; a mark where another fragment says that its sender
+/// does not understand marks is a reason to drop.
 fn ecn_of(seen: u8) -> Option<u8> {
     const NOT_CAPABLE: u8 = 1;
     const MARKED: u8 = 1 << 3;

@@ -31,8 +31,9 @@ fn runs(have: &[bool]) -> Vec<(usize, usize)> {
     runs
 }
 
-/// Inserts pieces (offset, at least 1; length; below 300 together) against a map of octets: the same
-/// blocks are held, the latest is reported first, and what comes out is the stream, each octet once.
+/// Inserts pieces (offset, at least 1; length; below 300 together) against a map of octets: the
+/// same blocks are held, the latest is reported first, and what comes out is the stream, each octet
+/// once.
 pub fn reassembly_is_a_map_of_octets(base: u32, inserts: &[(usize, usize)]) {
     let base = Seq(base);
     let at = |offset: usize| base + offset as u32;

@@ -221,13 +221,13 @@ pub struct IcmpError {
     pub quoted_seq: Option<Seq>,
     /// What went wrong.
     pub kind: IcmpErrorKind,
-    /// The same as it was said: the message's type and code, and what else its header says of it: an MTU
-    /// or the place of an octet, else 0.
+    /// The same as it was said: the message's type and code, and what else its header says of it:
+    /// an MTU or the place of an octet, else 0.
     pub said: [u16; 3],
     /// Who says so: the other host, or a router.
     pub by: IpAddr,
-    /// What is quoted of the packet behind the first eight bytes of its transport header, all of UDP's:
-    /// a range of the frame.
+    /// What is quoted of the packet behind the first eight bytes of its transport header, all of
+    /// UDP's: a range of the frame.
     pub quoted: Payload,
 }
 

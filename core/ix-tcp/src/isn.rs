@@ -44,8 +44,8 @@ impl core::fmt::Debug for Key {
     }
 }
 
-/// The initial sequence number `M + F(tuple, key)`: M ticks every 4 us, so that a new incarnation of
-/// a connection begins above the old one's numbers.
+/// The initial sequence number `M + F(tuple, key)`: M ticks every 4 us, so that a new incarnation
+/// of a connection begins above the old one's numbers.
 pub fn isn(key: &Key, tuple: &FlowTuple, now_us: u64) -> Seq {
     Seq(key.hash(Purpose::Isn, tuple, &[]) as u32) + (now_us / 4) as u32
 }

@@ -155,8 +155,9 @@ impl Listener {
         }
     }
 
-    /// As [`Self::on_syn`], of a peer whose connection in TIME-WAIT gives way: never a cookie, which
-    /// cannot begin above the old connection's numbers. That takes no more memory than before.
+    /// As [`Self::on_syn`], of a peer whose connection in TIME-WAIT gives way: never a cookie,
+    /// which cannot begin above the old connection's numbers. That takes no more memory than
+    /// before.
     pub fn on_syn_again(&mut self) -> SynVerdict {
         if self.knocking >= self.backlog {
             return SynVerdict::Drop;

@@ -1,5 +1,5 @@
-//! The path's MTU by trying it out (RFC 4821): for routers that drop what is too long and do not say
-//! so, and for paths that take more again.
+//! The path's MTU by trying it out (RFC 4821): for routers that drop what is too long and do not
+//! say so, and for paths that take more again.
 //!
 //! Nothing of this is on a connection whose segments never became smaller. Then its state stands
 //! beside that of loss recovery, so that the common path need not look for it.

@@ -30,8 +30,8 @@ pub(crate) const PMTU_MIN: u16 = 552;
 const PLATEAUS: [u16; 8] = [32_000, 17_914, 8_166, 4_352, 2_002, 1_492, 1_006, 552];
 
 impl<B: RxBuf> Tcb<B> {
-    /// Whether an ICMP error that quotes a segment is believed: one about nothing that is in flight is
-    /// old, or forged (RFC 5927 section 4.1).
+    /// Whether an ICMP error that quotes a segment is believed: one about nothing that is in flight
+    /// is old, or forged (RFC 5927 section 4.1).
     pub fn believes_error(&self, quoted_seq: Option<Seq>) -> bool {
         let in_flight = quoted_seq.is_some_and(|seq| seq.between(self.snd_una, self.snd_nxt));
         in_flight && self.state != State::Closed

@@ -3,8 +3,8 @@
 use crate::isn::{Key, Purpose};
 use ix_wire::{FlowTuple, IpAddr};
 
-/// RFC 6056 section 3.3.4 wants at least 10. Few counters let an observer recognise a machine by the
-/// destinations that collide, hence many, and steps of random width.
+/// RFC 6056 section 3.3.4 wants at least 10. Few counters let an observer recognise a machine by
+/// the destinations that collide, hence many, and steps of random width.
 const COUNTERS: usize = 1024;
 
 /// Chooses local ports of outgoing connections, for one elastic thread.
@@ -16,8 +16,8 @@ pub struct PortSelector {
 }
 
 impl PortSelector {
-    /// Ports `low..=high`; RFC 6056 section 3.2 recommends 1024 to 65535, IANA's dynamic ports begin
-    /// at 49152.
+    /// Ports `low..=high`; RFC 6056 section 3.2 recommends 1024 to 65535, IANA's dynamic ports
+    /// begin at 49152.
     ///
     /// # Panics
     /// When `low > high` or `low` is 0.
@@ -26,8 +26,8 @@ impl PortSelector {
         PortSelector { key, low, high, counters: [0; COUNTERS] }
     }
 
-    /// A local port for a connection from `local` to `remote`, or `None` when `accept` refuses every
-    /// port of the range.
+    /// A local port for a connection from `local` to `remote`, or `None` when `accept` refuses
+    /// every port of the range.
     ///
     /// `accept` says whether a port is free and its answers will arrive at this thread. It is asked
     /// at most once for each port.

@@ -151,8 +151,8 @@ impl<B: RxBuf> Reassembly<B> {
         Inserted::Queued
     }
 
-    /// Of octets that just came, remembers the first run that was queued already, to be reported: of
-    /// several duplicates in one segment RFC 2883 (section 4) reports the first.
+    /// Of octets that just came, remembers the first run that was queued already, to be reported:
+    /// of several duplicates in one segment RFC 2883 (section 4) reports the first.
     pub fn note_overlap(&mut self, left: Seq, right: Seq) {
         let at = self.pieces.partition_point(|piece| piece.end().le(left));
         let Some(first) = self.pieces.get(at).filter(|piece| piece.seq.lt(right)) else { return };
@@ -230,8 +230,9 @@ impl<B: RxBuf> Reassembly<B> {
     }
 
     /// The blocks to report: a duplicate first (RFC 2883 section 4), then the block of the latest
-    /// arrival, then the others, latest first (RFC 2018 section 4). A block that begins at `rcv_nxt`
-    /// (the application holds too many buffers) is no block: the octet below it is not missing.
+    /// arrival, then the others, latest first (RFC 2018 section 4). A block that begins at
+    /// `rcv_nxt` (the application holds too many buffers) is no block: the octet below it is not
+    /// missing.
     pub fn sack_blocks(&self, rcv_nxt: Seq, max: usize) -> SackBlocks {
         let mut blocks = SackBlocks::EMPTY;
         if let Some((left, right)) = self.duplicate

@@ -196,8 +196,8 @@ impl TxRecords {
         many.records.insert(index + 1, rest);
     }
 
-    /// Joins the record at `index` with the one after it, whose marks of SYN, FIN and retransmission
-    /// are kept beside its own.
+    /// Joins the record at `index` with the one after it, whose marks of SYN, FIN and
+    /// retransmission are kept beside its own.
     pub fn join(&mut self, index: usize) {
         let Some(next) = self.get(index + 1).copied() else { return };
         if let Some(front) = self.get_mut(index) {

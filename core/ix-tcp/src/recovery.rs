@@ -1,5 +1,5 @@
-//! What follows from a loss: RFC 6675 and RFC 6582 (when to enter and leave recovery), RFC 9937 (how
-//! much to send in it), RFC 3522 and RFC 3708 (when it was a mistake).
+//! What follows from a loss: RFC 6675 and RFC 6582 (when to enter and leave recovery), RFC 9937
+//! (how much to send in it), RFC 3522 and RFC 3708 (when it was a mistake).
 use crate::ack::AckReport;
 use crate::config::Config;
 use crate::loss::LossState;

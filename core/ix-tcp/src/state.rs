@@ -47,8 +47,8 @@ impl State {
         !matches!(self, State::Listen | State::SynSent | State::SynReceived | State::Closed)
     }
 
-    /// Whether the state diagram (RFC 9293 figure 5, with the errata) has this transition. Any state
-    /// may end in CLOSED.
+    /// Whether the state diagram (RFC 9293 figure 5, with the errata) has this transition. Any
+    /// state may end in CLOSED.
     pub const fn may_become(self, next: State) -> bool {
         use State::*;
         matches!(

@@ -23,16 +23,16 @@ const HASH_BITS: u32 = 32 - PERIOD_BITS - MSS_BITS;
 /// then what Ethernet leaves under tunnels, IPv6, plain IPv4, and jumbo frames.
 const MSS_TABLE: [u16; 1 << MSS_BITS] = [64, 536, 1220, 1360, 1410, 1440, 1460, 8960];
 
-/// Low bits of the timestamp that carry options: four of window scale, one of SACK-permitted, one of
-/// ECN.
+/// Low bits of the timestamp that carry options: four of window scale, one of SACK-permitted, one
+/// of ECN.
 const OPTION_BITS: u32 = 6;
 const OPTION_MASK: u32 = (1 << OPTION_BITS) - 1;
 const SACK_PERMITTED: u32 = 1 << 4;
 const ECN: u32 = 1 << 5;
 const NO_WINDOW_SCALE: u32 = 15;
 
-/// What is left of a peer's options in a cookie: MSS rounded down (its index in the table comes with
-/// it), and no window scale or SACK without timestamps.
+/// What is left of a peer's options in a cookie: MSS rounded down (its index in the table comes
+/// with it), and no window scale or SACK without timestamps.
 fn granted(offered: PeerOptions) -> (u32, PeerOptions) {
     let above = MSS_TABLE.partition_point(|&mss| mss <= offered.mss);
     let index = above.saturating_sub(1);

@@ -202,7 +202,8 @@ pub(crate) struct Rare {
     pub ecn_end: Seq,
     /// Counters of accurate ECN, where it is used or asked for.
     pub accurate: Option<Accurate>,
-    /// How long data may stay unacknowledged, in units of [`USER_TIMEOUT_UNIT_US`]; 0: as configured.
+    /// How long data may stay unacknowledged, in units of [`USER_TIMEOUT_UNIT_US`]; 0: as
+    /// configured.
     pub user_timeout: u16,
     /// Seconds between keepalive probes; 0: as configured.
     pub keepalive_interval_s: u16,
@@ -361,8 +362,8 @@ impl<B: RxBuf> Tcb<B> {
         self.flags.put(Flags::NAGLE, on);
     }
 
-    /// Another congestion control (`TCP_CONGESTION` of sockets): the window stays. DCTCP takes effect
-    /// only where ECN is in use, or on a connection that has not sent its SYN.
+    /// Another congestion control (`TCP_CONGESTION` of sockets): the window stays. DCTCP takes
+    /// effect only where ECN is in use, or on a connection that has not sent its SYN.
     pub fn set_congestion(&mut self, kind: Kind) {
         let opens = self.state == State::SynSent && self.records.is_empty();
         if kind != Kind::Dctcp || opens || self.uses_ecn() {

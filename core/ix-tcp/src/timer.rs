@@ -17,8 +17,8 @@ const SYN_AGAIN_US: u64 = 2_000;
 const IDLE_US: u64 = 1_000_000;
 
 impl<B: RxBuf> Tcb<B> {
-    /// When [`Self::timer`] is to be called next; `u64::MAX`: never. Changes often; it may be looked
-    /// at lazily, because an acknowledgement only moves it later.
+    /// When [`Self::timer`] is to be called next; `u64::MAX`: never. Changes often; it may be
+    /// looked at lazily, because an acknowledgement only moves it later.
     #[inline]
     pub fn deadline(&self) -> u64 {
         self.loss_at_us.min(self.delack_at_us).min(self.state_at_us)
@@ -74,10 +74,10 @@ impl<B: RxBuf> Tcb<B> {
         if self.rtt.backoff() == 0 { rto_us } else { rto_us + self.jitter_us(cfg, rto_us) }
     }
 
-    /// What is added to a timeout that was doubled. Connections that lost something at the same time
-    /// would otherwise try again at the same times, and overflow the same queue until they give up.
-    /// It only lengthens: RFC 6298 gives the least. Another part of it for each doubling, the same
-    /// one however often the timer is set.
+    /// What is added to a timeout that was doubled. Connections that lost something at the same
+    /// time would otherwise try again at the same times, and overflow the same queue until they
+    /// give up. It only lengthens: RFC 6298 gives the least. Another part of it for each doubling,
+    /// the same one however often the timer is set.
     #[cold]
     fn jitter_us(&self, cfg: &Config, rto_us: u64) -> u64 {
         let drawn = self.ts_offset.wrapping_add(u32::from(self.rtt.backoff()));
@@ -126,8 +126,8 @@ impl<B: RxBuf> Tcb<B> {
         (self.loss_timer, self.loss_at_us) = (LossTimer::Rto, rto_at_us);
         let reorder_at_us = self.loss.as_ref().map_or(0, |loss| loss.reorder_at_us);
         if reorder_at_us != 0 {
-            // Where the path is known to reorder, RACK may wait longer than a timeout that lies close
-            // above the round-trip time; the timeout must not decide before RACK does.
+            // Where the path is known to reorder, RACK may wait longer than a timeout that lies
+            // close above the round-trip time; the timeout must not decide before RACK does.
             if reorder_at_us < rto_at_us || self.rtt.backoff() == 0 {
                 (self.loss_timer, self.loss_at_us) = (LossTimer::Reorder, reorder_at_us);
             }
@@ -281,9 +281,9 @@ impl<B: RxBuf> Tcb<B> {
     }
 
     /// The user timeout (RFC 9293 section 3.8.3, RFC 5482), in steps of a tenth of a second up to
-    /// 6553 s; 0: as configured. Counted from the first timeout of what is not acknowledged, or of a
-    /// probe of a window that stays closed; for a SYN that is to be sent again, from when it first
-    /// was; with keepalive, from when the peer was last heard.
+    /// 6553 s; 0: as configured. Counted from the first timeout of what is not acknowledged, or of
+    /// a probe of a window that stays closed; for a SYN that is to be sent again, from when it
+    /// first was; with keepalive, from when the peer was last heard.
     pub fn set_user_timeout(&mut self, ms: u32) {
         let units = u64::from(ms) * 1000;
         let units = units.div_ceil(USER_TIMEOUT_UNIT_US).min(u64::from(u16::MAX)) as u16;
@@ -296,8 +296,8 @@ impl<B: RxBuf> Tcb<B> {
         self.rare.as_ref().map_or(0, |rare| rare.user_timeout)
     }
 
-    /// With a user timeout the loss timer looks no later than when that ends, as the timeout or probe
-    /// that finds the peer gone.
+    /// With a user timeout the loss timer looks no later than when that ends, as the timeout or
+    /// probe that finds the peer gone.
     #[cold]
     fn within_user_timeout(&mut self, cfg: &Config) {
         let since_us = self.loss.as_ref().map_or(0, |loss| loss.unanswered_since_us);

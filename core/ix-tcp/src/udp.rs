@@ -43,7 +43,8 @@ pub struct UdpSocket {
     pub tos: u8,
     /// Hop limit of what it sends; 0: as configured.
     pub ttl: u8,
-    /// 0: it goes with DF. Else without, in fragments if it is longer than this, bytes with IP header.
+    /// 0: it goes with DF. Else without, in fragments if it is longer than this, bytes with IP
+    /// header.
     pub fragment_bytes: u16,
 }
 

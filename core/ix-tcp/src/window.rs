@@ -34,8 +34,8 @@ impl<B: RxBuf> Tcb<B> {
 
     /// The application gave back `bytes` received bytes, and with them `buffers_freed` buffers.
     ///
-    /// When the peer should hear of it, [`Self::needs_output`] is true from now on: nothing else may
-    /// ever happen on a connection whose peer waits for the window.
+    /// When the peer should hear of it, [`Self::needs_output`] is true from now on: nothing else
+    /// may ever happen on a connection whose peer waits for the window.
     pub fn recv_done(&mut self, cfg: &Config, bytes: u32, buffers_freed: u32) {
         debug_assert!(bytes <= self.rcv_held_bytes);
         debug_assert!(buffers_freed <= u32::from(self.rcv_held_bufs));

@@ -148,7 +148,8 @@ fn data_after_fin_and_two_fins() {
     }
 }
 
-/// RFC 2525 section 2.17, RFC 9293 section 3.6.1: data for an application that has left is answered by a reset.
+/// RFC 2525 section 2.17, RFC 9293 section 3.6.1: data for an application that has left is answered
+/// by a reset.
 #[test]
 fn data_after_close_is_reset() {
     let mut script = Script::settled(cfg(), Offer::ALL);
@@ -292,8 +293,9 @@ fn time_wait_gives_way_to_a_newer_syn_only() {
     assert!(!other.tcb.gives_way_to(&syn(new, Some(800))));
 }
 
-/// A peer that was started anew sends a SYN that proves nothing. The acknowledgement of it tells the
-/// peer what is left here, and only the reset that answers it ends TIME-WAIT (RFC 1337, RFC 5961).
+/// A peer that was started anew sends a SYN that proves nothing. The acknowledgement of it tells
+/// the peer what is left here, and only the reset that answers it ends TIME-WAIT (RFC 1337, RFC
+/// 5961).
 #[test]
 fn time_wait_ends_by_the_reset_that_answers_a_refused_syn() {
     for offer in [Offer::ALL, Offer::BARE] {
@@ -322,7 +324,8 @@ fn time_wait_ends_by_the_reset_that_answers_a_refused_syn() {
     }
 }
 
-/// RFC 9293 section 3.6.1: also when the old incarnation was faster than the clock of initial numbers.
+/// RFC 9293 section 3.6.1: also when the old incarnation was faster than the clock of initial
+/// numbers.
 #[test]
 fn a_successor_begins_above_all_that_was_sent() {
     let script = Script::time_wait(cfg(), Offer::ALL);

@@ -254,7 +254,8 @@ fn agreed_accurately(answer: TcpFlags, ecn: u8, acknowledges: TcpFlags) -> Scrip
 
 #[test]
 fn a_client_asks_for_accurate_ecn() {
-    // RFC 9768 tables 2 and 3: the answer tells of the SYN's field, the third segment of the SYN-ACK's.
+    // RFC 9768 tables 2 and 3: the answer tells of the SYN's field, the third segment of the
+    // SYN-ACK's.
     for (ecn, told) in [(NOT_ECT, CWR), (1, CWR | ECE), (ECT0, AE), (CE, AE | CWR)] {
         let mut script = agreed_accurately(CWR, ecn, told);
         assert!(script.tcb.uses_accurate_ecn());

@@ -31,7 +31,8 @@ fn acknowledgement_rides_on_the_answer() {
     }
 }
 
-/// RFC 9293 section 3.8.6.3: at least every second full-sized segment, and not later than the delay.
+/// RFC 9293 section 3.8.6.3: at least every second full-sized segment, and not later than the
+/// delay.
 #[test]
 fn delayed_acks() {
     let mut script = Script::settled(cfg(), Offer::BARE);
@@ -121,7 +122,8 @@ fn receiver_avoids_silly_windows() {
     assert_eq!(script.expect_ack().seg.window, 1460);
 }
 
-/// The application's bound holds from what was offered on, and a peer that waits hears when it goes.
+/// The application's bound holds from what was offered on, and a peer that waits hears when it
+/// goes.
 #[test]
 fn an_application_bounds_what_it_holds() {
     let mut script = Script::settled(cfg(), Offer::BARE);
@@ -165,7 +167,8 @@ fn buffers_are_limited() {
     assert_eq!(script.read_all(), b"y");
 }
 
-/// tcp.md 3.2, gvisor#9153: out-of-order data may use all room, and never blocks what fills the gap.
+/// tcp.md 3.2, gvisor#9153: out-of-order data may use all room, and never blocks what fills the
+/// gap.
 #[test]
 fn out_of_order_data_uses_all_room_but_yields() {
     let few = Config { rcv_buffers_max: 8, ..cfg() };
@@ -200,7 +203,8 @@ fn acks_at_the_right_edge_count() {
     script.expect_nothing();
 }
 
-/// RFC 9293 section 3.8.6.1, tcp.md 3.1: a closed window is probed, with backoff, for as long as the peer answers.
+/// RFC 9293 section 3.8.6.1, tcp.md 3.1: a closed window is probed, with backoff, for as long as
+/// the peer answers.
 #[test]
 fn closed_window_is_probed_for_hours() {
     let mut script = Script::settled(cfg(), Offer::ALL);
@@ -335,8 +339,8 @@ fn window_open_is_said() {
     assert_eq!(script.out.sent.len(), 2);
 }
 
-/// RFC 9293 section 3.8.6: a window that shrinks below what is sent (edk2 compared windows, not sequence
-/// numbers; WL1 and WL2 decide).
+/// RFC 9293 section 3.8.6: a window that shrinks below what is sent (edk2 compared windows, not
+/// sequence numbers; WL1 and WL2 decide).
 #[test]
 fn shrunk_window() {
     let mut script = Script::settled(cfg(), Offer::BARE);
@@ -375,7 +379,8 @@ fn old_segments_do_not_change_the_window() {
     assert_eq!(script.tcb.info(&cfg()).snd_wnd_bytes, 9);
 }
 
-/// A peer that shrinks its window to nothing with data outstanding is not timed out while it answers.
+/// A peer that shrinks its window to nothing with data outstanding is not timed out while it
+/// answers.
 #[test]
 fn shrunk_to_zero_is_probed_not_killed() {
     let mut script = Script::settled(cfg(), Offer::ALL);
@@ -401,7 +406,8 @@ fn shrunk_to_zero_is_probed_not_killed() {
     assert!(sent > 0 || !script.out.sent.is_empty());
 }
 
-/// RFC 9293 section 3.8.6.2.1: no small segment because of a small window, but the override timer sends it.
+/// RFC 9293 section 3.8.6.2.1: no small segment because of a small window, but the override timer
+/// sends it.
 #[test]
 fn sender_avoids_silly_windows() {
     let mut script = Script::settled(cfg(), Offer::BARE);
@@ -483,8 +489,8 @@ fn keepalive_of_the_applications_choice() {
     assert_eq!(script.dead(), Some(DeadReason::TimedOut));
 }
 
-/// With a user timeout that decides, and not the number of probes (RFC 5482 section 4.2 wants the two
-/// to agree; Linux has them so).
+/// With a user timeout that decides, and not the number of probes (RFC 5482 section 4.2 wants the
+/// two to agree; Linux has them so).
 #[test]
 fn a_user_timeout_ends_keepalive() {
     for (timeout_ms, probes) in [(11_000, 1), (30_500, 11)] {

@@ -128,7 +128,8 @@ fn lost_syn_makes_a_small_initial_window() {
     assert_eq!(script.tcb.info(&cfg()).cwnd_bytes, 1448);
 }
 
-/// RFC 6298 section 5.7: and data begins with a timeout of three seconds, unless a round trip was measured.
+/// RFC 6298 section 5.7: and data begins with a timeout of three seconds, unless a round trip was
+/// measured.
 #[test]
 fn lost_syn_makes_a_long_initial_timeout() {
     let mut script = Script::syn_sent(cfg(), Offer::BARE);

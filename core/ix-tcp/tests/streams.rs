@@ -76,7 +76,8 @@ fn every_bad_link() {
     }
 }
 
-/// tcp.md 3.2: mild reordering must not cost much (tailscale#20893: RACK off made it 5 times slower).
+/// tcp.md 3.2: mild reordering must not cost much (tailscale#20893: RACK off made it 5 times
+/// slower).
 #[test]
 fn mild_reordering_is_cheap() {
     let time = |reorder: u32| {
@@ -100,8 +101,8 @@ fn percent_of_100_mbit(net: &mut Net) -> usize {
     (net.received[1].len() - before) / (12_500 * 20)
 }
 
-/// The path of `ix bench loss`: 100 Mbit/s, 10 ms, a queue of as much; 2 % of the packets take up to
-/// half a round trip longer. The reordering window grows until nothing is taken for lost that is
+/// The path of `ix bench loss`: 100 Mbit/s, 10 ms, a queue of as much; 2 % of the packets take up
+/// to half a round trip longer. The reordering window grows until nothing is taken for lost that is
 /// late, and no retransmission timeout is quicker than it.
 #[test]
 fn a_path_that_reorders_is_filled() {
@@ -162,8 +163,8 @@ fn fills_a_bottleneck() {
     }
 }
 
-/// The path of `ix bench loss`, a faster and a longer one, each with a queue of one round trip: slow
-/// start finds the bandwidth and does not overflow the queue.
+/// The path of `ix bench loss`, a faster and a longer one, each with a queue of one round trip:
+/// slow start finds the bandwidth and does not overflow the queue.
 #[test]
 fn slow_start_leaves_room_in_the_queue() {
     for (delay_us, bytes_per_ms) in [(5_000, 12_500), (5_000, 125_000), (25_000, 12_500)] {

@@ -1,5 +1,5 @@
-//! What a vNIC may do, in one line of text: `rx tcp service 10.0.0.5:80; tx …; rate tx 100Mbit`. What
-//! is one queue's begins with it: `queue 1 rate tx 20Mbit`.
+//! What a vNIC may do, in one line of text: `rx tcp service 10.0.0.5:80; tx …; rate tx 100Mbit`.
+//! What is one queue's begins with it: `queue 1 rate tx 20Mbit`.
 use crate::filter::{Direction, Filter};
 use crate::rate::Rate;
 use crate::set::{FILTERS_MAX, FilterSet};
@@ -21,8 +21,8 @@ pub struct Gate {
     pub flow_rate: Option<Rate>,
     /// A direction whose filters are all revoked carries nothing.
     pub closed: Vec<Direction>,
-    /// Filters that one queue holds alone; of two that take a received packet the first says whose it
-    /// is.
+    /// Filters that one queue holds alone; of two that take a received packet the first says whose
+    /// it is.
     pub assigned: Vec<(usize, Filter)>,
     /// What single queues may, beside what they may as parts of the vNIC.
     pub queue_rates: BTreeMap<usize, Rates>,

@@ -58,8 +58,9 @@ pub struct ArpHeader {
 }
 
 impl Header {
-    /// Reads the front of an Ethernet frame; `None` when it is too short to be one, or to be what it
-    /// says that it is. Tags within tags are left alone: their frame is none that a filter knows.
+    /// Reads the front of an Ethernet frame; `None` when it is too short to be one, or to be what
+    /// it says that it is. Tags within tags are left alone: their frame is none that a filter
+    /// knows.
     pub fn read(frame: &[u8]) -> Option<Header> {
         let mac = |at: usize| frame.get(at..at + 6)?.first_chunk::<6>().copied();
         let (eth_dst, eth_src) = (mac(0)?, mac(6)?);

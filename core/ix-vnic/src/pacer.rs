@@ -1,9 +1,9 @@
 //! Pacing of single flows: each has its own clock, and packets wait on a wheel of departures
 //! (Saeed et al., *Carousel*, SIGCOMM '17) with slots of 16 µs.
 //!
-//! What follows a packet may leave when that is paid for; after silence the next leaves at once, and
-//! never two. Flows are told apart by a hash in a table of fixed size: two that meet in it share a
-//! pace. Nothing is allocated after the beginning.
+//! What follows a packet may leave when that is paid for; after silence the next leaves at once,
+//! and never two. Flows are told apart by a hash in a table of fixed size: two that meet in it
+//! share a pace. Nothing is allocated after the beginning.
 use crate::header::Header;
 use crate::rate::Rate;
 

@@ -1,7 +1,7 @@
 //! Rate specifiers: limits in bits and packets a second, with a burst.
 //!
-//! As text `100Mbit`, `20kpps`, or both with a burst: `1Gbit,100kpps,burst=64k`. A packet counts with
-//! its Ethernet header and without preamble, checksum and gap.
+//! As text `100Mbit`, `20kpps`, or both with a burst: `1Gbit,100kpps,burst=64k`. A packet counts
+//! with its Ethernet header and without preamble, checksum and gap.
 use std::fmt;
 use std::str::FromStr;
 

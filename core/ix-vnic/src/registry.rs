@@ -27,11 +27,11 @@ pub struct Policy {
     pub queues_max: usize,
     /// Filters that operators grant.
     pub filters_max: usize,
-    /// Filters that are derived from those of one holder: whoever has a capability can use up no more
-    /// than these.
+    /// Filters that are derived from those of one holder: whoever has a capability can use up no
+    /// more than these.
     pub derived_max: usize,
-    /// Whether what is granted may overlap with what somebody else holds, or Linux. Who holds longer
-    /// gets the packet then.
+    /// Whether what is granted may overlap with what somebody else holds, or Linux. Who holds
+    /// longer gets the packet then.
     pub may_overlap: bool,
 }
 
@@ -295,8 +295,8 @@ impl Registry {
         Ok(self.insert(Held { filter, holder, key, parent, depth, assigned, queue }))
     }
 
-    /// Derives from a filter whose capability is `from` a narrower one, or the same once more, with a
-    /// capability of its own.
+    /// Derives from a filter whose capability is `from` a narrower one, or the same once more, with
+    /// a capability of its own.
     pub fn derive(
         &mut self,
         from: &Capability,
@@ -321,8 +321,8 @@ impl Registry {
         Ok(self.insert(Held { filter, holder, key, parent, depth, assigned, queue }))
     }
 
-    /// Its packets go to, or may come from, the vNIC, by any of its queues; it leaves the one that it was
-    /// assigned to.
+    /// Its packets go to, or may come from, the vNIC, by any of its queues; it leaves the one that
+    /// it was assigned to.
     pub fn assign(&mut self, filter: &Capability, vnic: VnicId) -> Result<FilterId, Refusal> {
         let id = self.filter_of(filter)?;
         self.assign_by_id(id, Some(vnic))?;
@@ -340,8 +340,8 @@ impl Registry {
     }
 
     /// Only this queue of its vNIC holds the filter from now on; `None`: all do. A received packet
-    /// that a filter of a queue takes is that queue's, so it may be of no flow: those have the queue
-    /// of their flow group.
+    /// that a filter of a queue takes is that queue's, so it may be of no flow: those have the
+    /// queue of their flow group.
     pub fn assign_queue(&mut self, id: FilterId, queue: Option<usize>) -> Result<(), Refusal> {
         let held = self.filters.get(&id).ok_or(Refusal::NoSuchFilter(id))?;
         let vnic = held.assigned.ok_or(Refusal::Unassigned(id))?;
@@ -401,8 +401,9 @@ impl Registry {
         self.filters.iter().fold(None, same).ok_or(Refusal::NoSuchCapability)
     }
 
-    /// What is at work in a direction, in the order in which it is to be tried: derived filters before
-    /// what they were derived from, for they take their part out of it; else the older first.
+    /// What is at work in a direction, in the order in which it is to be tried: derived filters
+    /// before what they were derived from, for they take their part out of it; else the older
+    /// first.
     pub fn rules(&self, direction: Direction) -> Vec<Assigned> {
         let at_work = self.filters.iter().filter(|(_, h)| h.filter.direction() == direction);
         let mut order: Vec<_> = at_work

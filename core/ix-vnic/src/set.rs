@@ -55,8 +55,8 @@ impl FilterSet {
         FilterSet { direction, filters: ours.cloned().collect(), elsewhere: Vec::new() }
     }
 
-    /// The same for one queue of a vNIC, of which other queues hold `elsewhere`. That lets nothing pass
-    /// here but ARP, for addresses are the whole vNIC's: a question comes in at any queue.
+    /// The same for one queue of a vNIC, of which other queues hold `elsewhere`. That lets nothing
+    /// pass here but ARP, for addresses are the whole vNIC's: a question comes in at any queue.
     pub fn beside<'a>(self, elsewhere: impl IntoIterator<Item = &'a Filter>) -> FilterSet {
         let theirs = elsewhere.into_iter().filter(|filter| filter.direction() == self.direction);
         FilterSet { elsewhere: theirs.cloned().collect(), ..self }
@@ -85,8 +85,8 @@ impl FilterSet {
         }
     }
 
-    /// Whether ARP may pass. Sent: in our own name only, which includes probes for an address of ours
-    /// (RFC 5227). Received: about us, or from somebody who says that he is us.
+    /// Whether ARP may pass. Sent: in our own name only, which includes probes for an address of
+    /// ours (RFC 5227). Received: about us, or from somebody who says that he is us.
     #[cold]
     fn admits_arp(&self, arp: &ArpHeader, own_mac: MacAddr) -> Result<(), Foreign> {
         let receives = self.direction == Direction::Receive;

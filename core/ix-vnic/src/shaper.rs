@@ -6,12 +6,12 @@
 //! a late caller missed while packets waited may be made up for [`LATE_NS`] at most.
 use crate::rate::Rate;
 
-/// So much of the time that the caller came late is made up, ns. A machine that is shared stands still
-/// for some milliseconds now and then, and the limit is to hold in each whole second, from below and
-/// from above: 2 % of one are 20 ms.
+/// So much of the time that the caller came late is made up, ns. A machine that is shared stands
+/// still for some milliseconds now and then, and the limit is to hold in each whole second, from
+/// below and from above: 2 % of one are 20 ms.
 pub const LATE_NS: u64 = 16_000_000;
-/// Whoever was held back so lately only waits for more to send, ns: its queue may be empty for a round
-/// trip after it has caught up.
+/// Whoever was held back so lately only waits for more to send, ns: its queue may be empty for a
+/// round trip after it has caught up.
 const HELD_NS: u64 = 2 * LATE_NS;
 
 /// A rate specifier at work on one queue.

@@ -201,7 +201,8 @@ fn a_limit_holds_within_two_percent_from_one_megabit_to_forty_gigabits() {
 }
 
 /// A sender of so many packets under way, which come back 200 µs after they have left, on a machine
-/// that stands still for as long as `stalls` says, each 50 ms; answers the bytes of each whole second.
+/// that stands still for as long as `stalls` says, each 50 ms; answers the bytes of each whole
+/// second.
 fn seconds_of(rate: Rate, window: usize, stalls: &[u64]) -> Vec<u64> {
     const PACKET: usize = 1514;
     let (mut shaper, mut stalls) = (Shaper::new(rate, 0), stalls.iter().cycle());
@@ -321,8 +322,8 @@ fn a_set_knows_its_addresses() {
 }
 
 proptest! {
-    /// Against a list that is sorted at the end: each flow's packets leave in order, each in the slot
-    /// of its turn, and no two closer than the rate says.
+    /// Against a list that is sorted at the end: each flow's packets leave in order, each in the
+    /// slot of its turn, and no two closer than the rate says.
     #[test]
     fn flows_are_paced_as_a_sorted_list_would(
         offers in prop::collection::vec((0u64..4, 60usize..1515, 0u64..200_000), 1..200),
@@ -486,8 +487,8 @@ proptest! {
         }
     }
 
-    /// Whatever is asked for, no queue beats its own rate, nor all together the vNIC's; who has no own
-    /// has its part.
+    /// Whatever is asked for, no queue beats its own rate, nor all together the vNIC's; who has no
+    /// own has its part.
     #[test]
     fn queues_keep_to_their_rates_and_to_the_vnics(
         whole in prop::option::of(2u64..200),

@@ -66,8 +66,8 @@ drop_reasons! {
     IpBadOption = "ip_bad_option",
     /// A source-routed packet (RFC 7126 section 4.3 and 4.4: drop by default).
     IpSourceRoute = "ip_source_route",
-    /// A fragment that is too short, overlaps others, or belongs to a datagram that is too long, in too
-    /// many pieces, or never became whole.
+    /// A fragment that is too short, overlaps others, or belongs to a datagram that is too long, in
+    /// too many pieces, or never became whole.
     IpFragment = "ip_fragment",
     /// The source address is multicast, broadcast, loopback, our own, or in 0.0.0.0/8
     /// (RFC 1122 3.2.1.3).

@@ -77,8 +77,8 @@ impl FrameHeader {
         at + ip.emit(&mut frame[at..])
     }
 
-    /// As [`Self::emit`] for the part of a datagram that begins at its octet `offset`, a multiple of
-    /// eight, with more to come or not; without DF (RFC 791 section 3.2).
+    /// As [`Self::emit`] for the part of a datagram that begins at its octet `offset`, a multiple
+    /// of eight, with more to come or not; without DF (RFC 791 section 3.2).
     ///
     /// # Panics
     /// When `frame` is shorter than that.

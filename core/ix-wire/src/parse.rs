@@ -208,8 +208,8 @@ pub fn parse_into(
 }
 
 /// As [`parse_into`] for a frame in memory that the sender can still change: all headers are read
-/// from `head`, a copy of the front of `frame`, and nothing but payload is read from `frame`. Headers
-/// that go beyond the copy are as if the frame ended there.
+/// from `head`, a copy of the front of `frame`, and nothing but payload is read from `frame`.
+/// Headers that go beyond the copy are as if the frame ended there.
 pub fn parse_copied(
     head: &[u8],
     frame: &[u8],

@@ -1,5 +1,5 @@
-//! What the lock-free code of this crate is made of. In `verify/loom/` the same code is made of loom's, which
-//! tries all orders that the memory model allows.
+//! What the lock-free code of this crate is made of. In `verify/loom/` the same code is made of
+//! loom's, which tries all orders that the memory model allows.
 pub(crate) use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering, fence};
 pub(crate) use std::sync::Arc;
 

@@ -86,13 +86,13 @@ fn map_stack() -> io::Result<*mut c_void> {
 
 fn start(legacy: &Legacy, stack: *mut c_void) -> io::Result<()> {
     let argument = (&raw const *legacy).cast_mut().cast();
-    // SAFETY: the stack is a mapping of this size that is never unmapped; `legacy` outlives the donor,
-    // for `make` waits for its end.
+    // SAFETY: the stack is a mapping of this size that is never unmapped; `legacy` outlives the
+    // donor, for `make` waits for its end.
     unsafe { create(donate, stack, STACK_BYTES, argument) }
 }
 
-/// Starts a thread of the image that lives as long as the process. Its stack is of the image's heap,
-/// so that behind the wall it is the dataplane's from the beginning.
+/// Starts a thread of the image that lives as long as the process. Its stack is of the image's
+/// heap, so that behind the wall it is the dataplane's from the beginning.
 pub fn spawn(run: Start, stack_bytes: usize, argument: *mut c_void) -> io::Result<()> {
     let layout = Layout::from_size_align(stack_bytes, 4096).map_err(io::Error::other)?;
     // SAFETY: the size is not zero.
@@ -116,7 +116,8 @@ unsafe fn create(
     // SAFETY: all-zero bytes are room for an attribute object.
     let mut attributes: libc::pthread_attr_t = unsafe { core::mem::zeroed() };
     let mut thread = 0;
-    // SAFETY: the attributes are initialised before they are used; the rest is the caller's promise.
+    // SAFETY: the attributes are initialised before they are used; the rest is the caller's
+    // promise.
     unsafe {
         check(libc::pthread_attr_init(&mut attributes))?;
         check(libc::pthread_attr_setstack(&mut attributes, stack, bytes))?;

@@ -1,8 +1,8 @@
-//! Faults of the program where there is no wall: their address is noted on the control page, for the broker
-//! to say when the program ends by one.
+//! Faults of the program where there is no wall: their address is noted on the control page, for
+//! the broker to say when the program ends by one.
 //!
-//! A handler of ours stands in front of what the program has set when its first thread enters, and goes on
-//! to that. It runs with the program's thread-local storage, and uses none.
+//! A handler of ours stands in front of what the program has set when its first thread enters, and
+//! goes on to that. It runs with the program's thread-local storage, and uses none.
 use crate::sys::{self, Action, SA_RESTORER};
 use core::arch::naked_asm;
 use core::cell::UnsafeCell;
@@ -88,8 +88,8 @@ extern "C" fn on_fault(
         set(signal, &Action::DEFAULT);
     }
     if is_default {
-        // The instruction faults again, and ends the process. A signal that somebody has sent does not.
-        // SAFETY: as above; no pointers.
+        // The instruction faults again, and ends the process. A signal that somebody has sent does
+        // not. SAFETY: as above; no pointers.
         unsafe {
             if (*info).si_code <= 0 {
                 let process = sys::syscall(libc::SYS_getpid, [0; 6]) as u64;

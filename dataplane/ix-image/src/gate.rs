@@ -11,11 +11,11 @@
 //! runs with the dataplane's fs base. A thread that ended without `LEAVE` can be succeeded. What a
 //! hostile program could do is for the wall to prevent that `--domain none` does not have.
 //!
-//! What the System V ABI lets a callee assume is assumed: direction flag clear, control words of the
-//! floating-point units as the caller wants them and kept.
+//! What the System V ABI lets a callee assume is assumed: direction flag clear, control words of
+//! the floating-point units as the caller wants them and kept.
 //!
-//! The table is wiped by the kernel in a forked child (rings and pools are not inherited): there the
-//! gate refuses every thread.
+//! The table is wiped by the kernel in a forked child (rings and pools are not inherited): there
+//! the gate refuses every thread.
 use crate::boot;
 use crate::elastic::Context;
 use crate::later;
@@ -167,8 +167,8 @@ extern "C" fn cross(op: u64, index: u64, b: u64, c: u64, slot: *const Slot, app_
     )
 }
 
-/// `Starter::start`: begins on the image's first stack, with the first thread's storage. Signals are
-/// blocked meanwhile, for the threads that the beginning makes and ends would take them.
+/// `Starter::start`: begins on the image's first stack, with the first thread's storage. Signals
+/// are blocked meanwhile, for the threads that the beginning makes and ends would take them.
 pub extern "C" fn start() -> u64 {
     let before = sys::set_signal_mask(BLOCKED);
     let (stack_top, fs_base) = later::context();
@@ -432,15 +432,16 @@ struct SchedAttr {
     period_ns: u64,
 }
 
-/// The slice of an elastic thread. Linux' scheduler (EEVDF) lets a thread with a shorter slice go first
-/// when it wakes, at once, for less time each: what a thread that sleeps until a packet comes wants. The
-/// shortest that there is.
+/// The slice of an elastic thread. Linux' scheduler (EEVDF) lets a thread with a shorter slice go
+/// first when it wakes, at once, for less time each: what a thread that sleeps until a packet comes
+/// wants. The shortest that there is.
 const SLICE_NS: u64 = 100_000;
 /// Of all others.
 const USUAL_SLICE: u64 = 0;
 
-/// Asks for the slice `runtime_ns` (0: the usual one) of the calling thread, and keeps its nice value. A
-/// thread that has a policy of another kind is left alone, and a kernel that knows no slices ignores it.
+/// Asks for the slice `runtime_ns` (0: the usual one) of the calling thread, and keeps its nice
+/// value. A thread that has a policy of another kind is left alone, and a kernel that knows no
+/// slices ignores it.
 fn set_slice(runtime_ns: u64) {
     let mut attr = SchedAttr::default();
     let bytes = size_of::<SchedAttr>() as u64;

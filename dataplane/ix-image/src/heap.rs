@@ -134,8 +134,8 @@ impl Blocks {
     }
 }
 
-/// Commits all of its address space: sealed memory cannot be committed later. Linux still only gives
-/// pages as they are used.
+/// Commits all of its address space: sealed memory cannot be committed later. Linux still only
+/// gives pages as they are used.
 pub fn commit_all() {
     #[cfg(not(test))]
     crate::c_symbols::HEAP.with(|blocks| {

@@ -2,9 +2,9 @@
 //!
 //! Unmodified programs fork before they serve: daemons, and servers whose master binds and whose
 //! children accept. A dataplane cannot follow, for devices know their memory by the process that
-//! registered it. So the image waits in the process as the launcher has planted it; fork copies it as
-//! it copies the program. Whoever calls [`STARTER`]'s function first gets the dataplane, which begins
-//! there on the image's first stack, whose frames nobody returns to.
+//! registered it. So the image waits in the process as the launcher has planted it; fork copies it
+//! as it copies the program. Whoever calls [`STARTER`]'s function first gets the dataplane, which
+//! begins there on the image's first stack, whose frames nobody returns to.
 use crate::gate;
 use crate::sys;
 use core::arch::asm;
@@ -53,8 +53,8 @@ pub fn reserved() -> ReservedFds {
     RESERVED.get().copied().unwrap_or_else(|| ReservedFds::for_limit(0))
 }
 
-/// In a forked child, on the program's side of the gate: closes what the parent's dataplane had, all
-/// but the channel.
+/// In a forked child, on the program's side of the gate: closes what the parent's dataplane had,
+/// all but the channel.
 extern "C" fn forked() {
     let (base, channel) = (reserved().base(), channel());
     let close = |first: RawFd, last: RawFd| {

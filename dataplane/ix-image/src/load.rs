@@ -1,6 +1,6 @@
-//! The other way in (`--entry loading`): Linux has executed the image, which maps the program and its
-//! dynamic loader as Linux would have. Then all goes on as if it had been planted beside them. The stack
-//! that Linux has made stays the image's; the program gets a new one.
+//! The other way in (`--entry loading`): Linux has executed the image, which maps the program and
+//! its dynamic loader as Linux would have. Then all goes on as if it had been planted beside them.
+//! The stack that Linux has made stays the image's; the program gets a new one.
 use crate::arguments::{Arguments, Domain};
 use crate::wall::maps::mappings;
 use ix_launch::elf::{Layout, PAGE, Program, Segment, page_down, page_up};
@@ -196,8 +196,8 @@ fn map(file: &File, layout: &Layout) -> io::Result<u64> {
     Ok(base)
 }
 
-/// Address space without access. The flag that it may be had without being counted, which the image's
-/// own has, would let Linux join the two.
+/// Address space without access. The flag that it may be had without being counted, which the
+/// image's own has, would let Linux join the two.
 fn reserve(layout: &Layout) -> io::Result<u64> {
     const FIXED: i32 = libc::MAP_FIXED_NOREPLACE;
     let (first, end) = range(0, layout);
@@ -335,8 +335,8 @@ mod tests {
             static environ: *const *const c_char;
         }
         let linux = Auxv::from_bytes(&std::fs::read("/proc/self/auxv").expect("readable"));
-        // SAFETY: the test's environment is where Linux has put it unless somebody has set a variable,
-        // which no test here does.
+        // SAFETY: the test's environment is where Linux has put it unless somebody has set a
+        // variable, which no test here does.
         assert_eq!(unsafe { auxv_behind(environ) }, linux);
     }
 }

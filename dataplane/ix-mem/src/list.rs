@@ -1,5 +1,5 @@
-//! A first-in-first-out list of owned mbufs that costs twelve bytes when empty: the links stand in a
-//! table beside the frames, so that a flow can hold any number of buffers without allocating.
+//! A first-in-first-out list of owned mbufs that costs twelve bytes when empty: the links stand in
+//! a table beside the frames, so that a flow can hold any number of buffers without allocating.
 use crate::{Mbuf, PacketMemory};
 
 /// What the link table keeps for a frame in a list.

@@ -24,8 +24,8 @@ impl Pool {
         Some(unsafe { Mbuf::from_frame(frame) })
     }
 
-    /// Asks for the first `bytes` of the frame that will be taken after the next one, to be written:
-    /// whoever read it last is often another processor.
+    /// Asks for the first `bytes` of the frame that will be taken after the next one, to be
+    /// written: whoever read it last is often another processor.
     #[inline]
     pub fn fetch_ahead(&self, memory: &PacketMemory, bytes: usize) {
         let after_next = self.free.len().checked_sub(2).and_then(|index| self.free.get(index));

@@ -24,8 +24,8 @@ impl Default for RingSizes {
 }
 
 /// The redirection table behind a device's table descriptor ([`NicInfo::table_fd`]), for a process
-/// without privilege. A steering program's table is mapped, and then written without a system call. A
-/// network card's is written by the broker, which is asked over a socket.
+/// without privilege. A steering program's table is mapped, and then written without a system call.
+/// A network card's is written by the broker, which is asked over a socket.
 pub fn attach_table(info: &NicInfo, fd: OwnedFd) -> Result<Arc<dyn SetReta>, AttachError> {
     if matches!(info.steering, Steering::Rss(_)) {
         return Ok(Arc::new(afxdp::AskedTable::new(fd, info.queues)));
@@ -38,11 +38,11 @@ pub fn attach_table(info: &NicInfo, fd: OwnedFd) -> Result<Arc<dyn SetReta>, Att
     Ok(Arc::new(table))
 }
 
-/// Makes the queue pair behind a descriptor that the broker opened, in the process that has `memory`,
-/// and gives the device its first receive frames. Needs no privilege.
+/// Makes the queue pair behind a descriptor that the broker opened, in the process that has
+/// `memory`, and gives the device its first receive frames. Needs no privilege.
 ///
-/// It registers all packet memory with each AF_XDP socket, which is charged to RLIMIT_MEMLOCK of this
-/// process unless it has CAP_IPC_LOCK.
+/// It registers all packet memory with each AF_XDP socket, which is charged to RLIMIT_MEMLOCK of
+/// this process unless it has CAP_IPC_LOCK.
 ///
 /// The mode in use stands in [`Nic::info`] of the result, which says more than `info` where only
 /// binding a queue tells (zero-copy or copy).

@@ -2,10 +2,10 @@
 //!
 //! Up: the queueing delay is above its bound, or the threads are busy for all but a little of the
 //! time. Shallow queues say nothing about how much could go, so down is decided by idle time: each
-//! rung is assumed to give a known throughput, so the busy time of now is a load, and a lower rung is
-//! enough when the highest load of the last while fits into it with a margin (SoCC '15, section 4.4).
-//! Busy time is counted as if batches were full: a thread that polls is busy for all of the time from
-//! three quarters of its load on, with batches that grow.
+//! rung is assumed to give a known throughput, so the busy time of now is a load, and a lower rung
+//! is enough when the highest load of the last while fits into it with a margin (SoCC '15, section
+//! 4.4). Busy time is counted as if batches were full: a thread that polls is busy for all of the
+//! time from three quarters of its load on, with batches that grow.
 //!
 //! Assumptions about throughput can be wrong. A rung that was left upwards soon after it was taken
 //! was too low for that load: it is not taken again while the load stays, so that a steady load

@@ -184,8 +184,9 @@ fn bad_luck_is_forgiven_after_a_while_and_each_time_later() {
 
 proptest! {
     /// Whatever the rungs really give, and wherever it starts: with a steady load it settles, on a
-    /// rung that carries the load if there is one, and stays there. A rung that had bad luck is tried
-    /// again, each time after twice as long, from ten seconds on: five times in these five minutes.
+    /// rung that carries the load if there is one, and stays there. A rung that had bad luck is
+    /// tried again, each time after twice as long, from ten seconds on: five times in these five
+    /// minutes.
     #[test]
     fn a_steady_load_means_a_steady_configuration(
         errors in proptest::collection::vec(-0.3f64..0.3, 1..16),

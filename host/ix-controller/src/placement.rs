@@ -7,9 +7,9 @@ use std::collections::{BTreeMap, BTreeSet};
 /// evenly too.
 const SILENT_GROUP: f64 = 0.01;
 
-/// The threads that a configuration means, in as few changes as possible: cores that are in use stay
-/// in use, and of the others the first ones come first. Only cores in `may_use` count. May be fewer
-/// threads than asked for.
+/// The threads that a configuration means, in as few changes as possible: cores that are in use
+/// stay in use, and of the others the first ones come first. Only cores in `may_use` count. May be
+/// fewer threads than asked for.
 pub(crate) fn choose_threads(
     seen: &Observation,
     machine: &Machine,
@@ -57,8 +57,8 @@ pub(crate) fn weights(
 }
 
 /// Moves flow groups so that only `weights`' threads own any, each a load in proportion to its
-/// weight. Groups of a thread that stays move only where it has more than its share, heaviest first,
-/// so that few move.
+/// weight. Groups of a thread that stays move only where it has more than its share, heaviest
+/// first, so that few move.
 pub(crate) fn balance(seen: &Observation, weights: &BTreeMap<u16, f64>) -> Vec<Step> {
     let total: f64 = seen.groups.iter().map(|g| g.load.max(0.0)).sum();
     let count = seen.groups.len().max(1) as f64;

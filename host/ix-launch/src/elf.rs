@@ -43,8 +43,8 @@ pub struct Segment {
     pub prot: i32,
 }
 
-/// Where a segment lies when its image is mapped somewhere: whole pages from the file, then zeroes to
-/// the end of the last of these pages, then pages of zeroes.
+/// Where a segment lies when its image is mapped somewhere: whole pages from the file, then zeroes
+/// to the end of the last of these pages, then pages of zeroes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Placed {
     /// The first page.

@@ -60,8 +60,8 @@ impl ReservedFds {
     }
 
     /// Ends the program's own range below ours, where they meet: its lowered limit lets neither
-    /// `open` nor `dup2` nor a loop that closes "all" descriptors come near. Descriptors can be moved
-    /// into the range no more.
+    /// `open` nor `dup2` nor a loop that closes "all" descriptors come near. Descriptors can be
+    /// moved into the range no more.
     pub fn fence(self) -> io::Result<()> {
         let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
         // SAFETY: fills the struct we own.
@@ -78,7 +78,8 @@ impl ReservedFds {
         Ok(())
     }
 
-    /// Does something for which descriptors must be moved into the range after [`ReservedFds::fence`].
+    /// Does something for which descriptors must be moved into the range after
+    /// [`ReservedFds::fence`].
     pub fn unfenced<T>(self, work: impl FnOnce() -> T) -> T {
         let needed = (self.base + RESERVED_FDS) as u64;
         let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };

@@ -31,8 +31,9 @@ pub struct Image {
 }
 
 impl Image {
-    /// From the bytes that the `ix` command carries; they go to a sealed memfd. `walled`: the code is
-    /// looked at, and must not have the bytes of an unchecked key switch anywhere, not even by chance.
+    /// From the bytes that the `ix` command carries; they go to a sealed memfd. `walled`: the code
+    /// is looked at, and must not have the bytes of an unchecked key switch anywhere, not even by
+    /// chance.
     pub fn from_bytes(bytes: &[u8], walled: bool) -> Result<Image, ImageError> {
         let layout = Layout::parse(bytes)?;
         let mut bytes = bytes.to_vec();
@@ -66,8 +67,8 @@ impl Image {
 }
 
 /// Makes sure that the application cannot use the image's own code to get more rights: what changes
-/// rights is followed by a look at what it did, and lazy binding, which a static program never does,
-/// is made harmless.
+/// rights is followed by a look at what it did, and lazy binding, which a static program never
+/// does, is made harmless.
 fn check_code(bytes: &mut [u8], layout: &Layout) -> Result<(), ImageError> {
     for segment in layout.segments.iter().filter(|s| s.prot & libc::PROT_EXEC != 0) {
         let start = segment.offset as usize;

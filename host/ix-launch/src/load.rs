@@ -1,8 +1,8 @@
 //! The other way in: Linux executes the image, which maps the dynamic loader and the program.
 //!
 //! `ix-image load PROGRAM CHANNEL now|later none|pku TUNABLES ARGV0 ARGUMENTS…`, with the program's
-//! environment. TUNABLES is what `GLIBC_TUNABLES` was, for the image has its own; a `-` in front of it, or
-//! alone if there was none.
+//! environment. TUNABLES is what `GLIBC_TUNABLES` was, for the image has its own; a `-` in front of
+//! it, or alone if there was none.
 use crate::launch::{Domain, LaunchConfig};
 use crate::plant::IMAGE_ENV;
 use crate::program::resolve;

@@ -1,6 +1,6 @@
 //! Looks for instructions that change protection-key rights in code that the application may run:
-//! `wrpkru` (`0F 01 EF`) and `xrstor` (`0F AE /5` with a memory operand), at every offset, because a
-//! jump may go anywhere.
+//! `wrpkru` (`0F 01 EF`) and `xrstor` (`0F AE /5` with a memory operand), at every offset, because
+//! a jump may go anywhere.
 
 use core::hint::black_box;
 
@@ -41,8 +41,8 @@ pub fn scan(code: &[u8]) -> impl Iterator<Item = (usize, Instruction)> {
     })
 }
 
-/// Every place in an executable file's code where one begins, as the kernel maps it: in whole pages.
-/// `None`: it is no 64-bit ELF file.
+/// Every place in an executable file's code where one begins, as the kernel maps it: in whole
+/// pages. `None`: it is no 64-bit ELF file.
 pub fn scan_file(file: &[u8]) -> Option<Vec<(usize, Instruction)>> {
     const PAGE: usize = 4096;
     const PHDRS: usize = 32;

@@ -43,8 +43,8 @@ impl SignalForwarding {
 }
 
 impl SignalForwarding {
-    /// From now on to this process. Who was asked to end before it has perhaps not heard it any more:
-    /// so this one is asked as well.
+    /// From now on to this process. Who was asked to end before it has perhaps not heard it any
+    /// more: so this one is asked as well.
     pub fn turn_to(&self, pid: u32) {
         if TARGET.swap(pid as i32, Ordering::SeqCst) == pid as i32 {
             return;

@@ -1,7 +1,7 @@
 //! An assembler for the few eBPF instructions our programs need.
 //!
-//! Encoding: RFC 9669. Jumps name labels; [`Assembler::finish`] fills in the distances. One that is too
-//! far for its 16 bits goes by way of an unconditional one, which has 32 (Linux 6.6).
+//! Encoding: RFC 9669. Jumps name labels; [`Assembler::finish`] fills in the distances. One that is
+//! too far for its 16 bits goes by way of an unconditional one, which has 32 (Linux 6.6).
 pub(crate) use ix_sys::bpf::Insn;
 use std::os::fd::RawFd;
 
@@ -397,8 +397,8 @@ mod tests {
         assert_eq!(insns[2].off, -3);
     }
 
-    /// Answers 1 + 2 + 4 + 8 if each jump goes where it should: forth and back, with a condition that
-    /// holds, or does not, or none. Each crosses `between` instructions at least.
+    /// Answers 1 + 2 + 4 + 8 if each jump goes where it should: forth and back, with a condition
+    /// that holds, or does not, or none. Each crosses `between` instructions at least.
     fn leaps(between: usize) -> Vec<Insn> {
         const RX_QUEUE: i16 = 16;
         let mut a = Assembler::new();

@@ -1,9 +1,9 @@
 //! Filters as eBPF: the program asks of a packet what [`ix_vnic::Filter::matches`] asks.
 //!
-//! The filters are the program's text, not data in a map: exchanging them is exchanging the program,
-//! which the kernel does between two packets, so no packet meets half of a change. First the header
-//! is laid out on the stack, a word of 64 bits for each field, all ones where the packet has none;
-//! then each filter is a row of comparisons. Parsing mirrors [`ix_vnic::Header::read`].
+//! The filters are the program's text, not data in a map: exchanging them is exchanging the
+//! program, which the kernel does between two packets, so no packet meets half of a change. First
+//! the header is laid out on the stack, a word of 64 bits for each field, all ones where the packet
+//! has none; then each filter is a row of comparisons. Parsing mirrors [`ix_vnic::Header::read`].
 use crate::asm::{Assembler, Label, Reg, Size};
 use ix_vnic::{Direction, Field, Filter, Ranges, UNTAGGED};
 
@@ -42,8 +42,8 @@ fn slot_of(direction: Direction, field: Field) -> i16 {
     }
 }
 
-/// Lays the header of the frame from R7 to R8 out on the stack. Goes to `bad` with what is too short
-/// for what it says that it is. Uses R0 to R6.
+/// Lays the header of the frame from R7 to R8 out on the stack. Goes to `bad` with what is too
+/// short for what it says that it is. Uses R0 to R6.
 pub(crate) fn lay_out(a: &mut Assembler, bad: Label) {
     let (data, end, at, field) = (Reg::R7, Reg::R8, Reg::R6, Reg::R4);
     a.mov_imm(field, -1);
@@ -150,10 +150,10 @@ pub(crate) fn ask(a: &mut Assembler, filter: &Filter, taken: Label) {
     a.place(next_filter);
 }
 
-/// Goes to `outside` unless the field's value lies in one of the ranges. With one jump for all of them:
-/// the kernel follows each way that a program can go, and of several lists there would be very many.
-/// And with none to where the program goes anyhow, which the kernel takes out one by one, each time moving
-/// all that is behind.
+/// Goes to `outside` unless the field's value lies in one of the ranges. With one jump for all of
+/// them: the kernel follows each way that a program can go, and of several lists there would be
+/// very many. And with none to where the program goes anyhow, which the kernel takes out one by
+/// one, each time moving all that is behind.
 pub(crate) fn ask_ranges(a: &mut Assembler, slot: i16, values: &Ranges, outside: Label) {
     let (value, bound, beyond, all) = (Reg::R4, Reg::R5, Reg::R2, Reg::R3);
     a.load(Size::Double, value, Reg::R10, slot);

@@ -7,7 +7,8 @@ use std::str::FromStr;
 /// A device as the user names it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DeviceSpec {
-    /// `tap:NAME[,queues=N][,offloads=on|off][,mac=ADDRESS]`: an Ethernet link to the Linux stack of this machine.
+    /// `tap:NAME[,queues=N][,offloads=on|off][,mac=ADDRESS]`: an Ethernet link to the Linux stack
+    /// of this machine.
     Tap {
         /// The interface's name; it is made when there is none.
         name: String,

@@ -315,7 +315,8 @@ fn what_is_revoked_is_linux_s_with_the_next_packet() {
     drop(linux);
 }
 
-/// The kernel takes no end of filters: what is too much is refused by name, and what was in force stays.
+/// The kernel takes no end of filters: what is too much is refused by name, and what was in force
+/// stays.
 #[test]
 fn more_filters_than_the_kernel_takes_are_refused() {
     let Some(mut net) = Net::new("more_filters_than_the_kernel_takes_are_refused") else { return };
@@ -479,8 +480,8 @@ fn a_full_interface_is_shared_by_weight() {
     assert!(net.exchange.counts("near1").over_share > 0);
 }
 
-/// Filters and rates change while a tenant echoes: all comes back, nobody else hears anything of it, and
-/// with the last change the tenant itself hears nothing any more.
+/// Filters and rates change while a tenant echoes: all comes back, nobody else hears anything of
+/// it, and with the last change the tenant itself hears nothing any more.
 fn changes_misdirect_nothing(mut net: Net, changes: u32) {
     net.grant(&[0, 1]);
     let Net { linux, exchange, tenants, .. } = &mut net;

@@ -1,4 +1,5 @@
 //! The papers' background job: SHA-1 over an array, for ever, with its throughput.
+#![forbid(unsafe_code)]
 use std::process::ExitCode;
 
 fn main() -> ExitCode {

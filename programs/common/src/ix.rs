@@ -42,9 +42,9 @@ fn listening<S: Service>(
     Ok(server)
 }
 
-/// A loop that keeps up so many connections until the service has finished or none is left. What the
-/// service counts stays with its thread, and so do its connections: a flow group that is taken away
-/// ends those of it.
+/// A loop that keeps up so many connections until the service has finished or none is left. What
+/// the service counts stays with its thread, and so do its connections: a flow group that is taken
+/// away ends those of it.
 pub fn client<S: Service>(
     thread: Thread,
     service: S,

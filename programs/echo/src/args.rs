@@ -92,11 +92,12 @@ pub struct Args {
     #[arg(long, value_name = "N", requires = "udp", default_value_t = 64,
         value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub burst: u32,
-    /// Server over UDP on Linux: one datagram a call, and a line of where their time goes, after so many.
+    /// Server over UDP on Linux: one datagram a call, and a line of where their time goes, after so
+    /// many.
     #[arg(long, value_name = "N", requires_all = ["udp", "linux"])]
     pub parts: Option<u32>,
-    /// Server over UDP: answers say when their question was heard; with --packets, by whoever waits for
-    /// a packet queue.
+    /// Server over UDP: answers say when their question was heard; with --packets, by whoever waits
+    /// for a packet queue.
     #[arg(long, requires = "udp")]
     pub stamp: bool,
     /// Server over UDP on IX: one cycle at a time, never waiting inside the dataplane, so that its

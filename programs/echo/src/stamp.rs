@@ -1,7 +1,7 @@
 //! A server that says when it heard each datagram: for whoever asks how soon a service wakes.
 //!
-//! An answer is the first eight octets of the question, and the time by the wall clock of the machine in
-//! nanoseconds, little-endian.
+//! An answer is the first eight octets of the question, and the time by the wall clock of the
+//! machine in nanoseconds, little-endian.
 use anyhow::Result;
 use ix_programs::clock;
 use ix_programs::threads::Listening;
@@ -40,8 +40,8 @@ impl Handler for Stamper {
     }
 }
 
-/// Serves for ever on a dataplane, sleeping while nobody asks. With `queue` whole frames come to a packet
-/// queue that is waited for, and answers leave from the port above.
+/// Serves for ever on a dataplane, sleeping while nobody asks. With `queue` whole frames come to a
+/// packet queue that is waited for, and answers leave from the port above.
 pub fn serve_ix(thread: Thread, at: SocketAddr, queue: bool, listening: &Listening) -> Result<()> {
     let mut server = EventLoop::new(thread, Stamper);
     if !queue {

@@ -137,9 +137,9 @@ impl PacketEcho {
     }
 }
 
-/// The front of a datagram's frame with its ends in each other's places, how long it is, and how long
-/// the frame is without padding. Neither checksum minds: sums know no order. A checksum that is only
-/// begun goes out as none, which IPv4 allows (RFC 768).
+/// The front of a datagram's frame with its ends in each other's places, how long it is, and how
+/// long the frame is without padding. Neither checksum minds: sums know no order. A checksum that
+/// is only begun goes out as none, which IPv4 allows (RFC 768).
 fn turned(
     frame: &[u8],
     own_mac: [u8; 6],

@@ -1,9 +1,9 @@
 //! A protocol that no stack knows: numbers are asked to be added up.
 //!
 //! Behind the header of what carries it (Ethernet, or IPv4): the letters `ADD`, one octet that is 1
-//! in a question and 2 in an answer, four octets by which the asker knows its question, and numbers of
-//! four octets each, big-endian. A question may have any count of them, which the first says; the
-//! answer has one, their sum modulo 2^32.
+//! in a question and 2 in an answer, four octets by which the asker knows its question, and numbers
+//! of four octets each, big-endian. A question may have any count of them, which the first says;
+//! the answer has one, their sum modulo 2^32.
 use std::net::Ipv4Addr;
 
 /// EtherType for local experiments (IEEE 802, first of two).
@@ -126,7 +126,8 @@ mod tests {
 
     #[test]
     fn headers_of_ip_are_right() {
-        // The example of RFC 1071's authors is of no use here; a header whose sum is known by hand is.
+        // The example of RFC 1071's authors is of no use here; a header whose sum is known by hand
+        // is.
         let header = ipv4_header(Ipv4Addr::new(10, 0, 0, 2), Ipv4Addr::new(10, 0, 0, 1), 12);
         let words = header.chunks_exact(2).map(|w| u32::from(w[0]) << 8 | u32::from(w[1]));
         let sum: u32 = words.sum();

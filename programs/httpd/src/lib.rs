@@ -5,6 +5,7 @@
 //! as often as wanted: transmit memory on IX, the heap on Linux. `ix` and `linux` move bytes.
 //!
 //! A library, so that the `ix` command can carry the program inside itself.
+#![forbid(unsafe_code)]
 pub mod answers;
 mod args;
 pub mod chunked;

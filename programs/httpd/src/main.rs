@@ -1,4 +1,5 @@
 //! Static pages from memory over HTTP/1.1, on IX and on Linux sockets.
+#![forbid(unsafe_code)]
 use std::process::ExitCode;
 
 fn main() -> ExitCode {

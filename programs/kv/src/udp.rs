@@ -36,8 +36,9 @@ impl Steps {
     }
 }
 
-/// Carries out what one datagram asks and gives the datagrams of the reply to `send`, each as its frame and
-/// the rest, until that refuses. A request must be in one datagram; what is left of it is not waited for.
+/// Carries out what one datagram asks and gives the datagrams of the reply to `send`, each as its
+/// frame and the rest, until that refuses. A request must be in one datagram; what is left of it is
+/// not waited for.
 pub fn answer(
     datagram: &[u8],
     context: &Context<'_>,

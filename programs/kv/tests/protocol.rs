@@ -7,8 +7,8 @@ use ix_kv::store::{Limits, Store};
 use ix_kv::words::Words;
 use proptest::prelude::*;
 
-/// A store of few sizes of chunk, with more than a page for each: nothing is thrown out, which would
-/// make answers depend on how requests were cut.
+/// A store of few sizes of chunk, with more than a page for each: nothing is thrown out, which
+/// would make answers depend on how requests were cut.
 fn store() -> &'static Store {
     let limits = Limits { memory_bytes: 16 << 20, factor: 4.0, ..Limits::default() };
     let words = Words::private(limits.region_bytes() as usize).unwrap();

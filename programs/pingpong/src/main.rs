@@ -1,4 +1,5 @@
 //! NetPIPE-like ping-pong on IX and on Linux sockets.
+#![forbid(unsafe_code)]
 mod linux;
 mod protocol;
 

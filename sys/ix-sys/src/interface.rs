@@ -96,7 +96,8 @@ pub enum Offload {
 }
 
 impl Offload {
-    /// All, in the order to switch them on; checksums go last when switching off, as TSO needs them.
+    /// All, in the order to switch them on; checksums go last when switching off, as TSO needs
+    /// them.
     pub const ALL: [Offload; 5] = [
         Offload::RxChecksum,
         Offload::TxChecksum,

@@ -2,8 +2,8 @@
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 
-/// Readable and writable pages, unmapped when this is dropped. It gives out addresses only: the user
-/// of one argues for what it does there.
+/// Readable and writable pages, unmapped when this is dropped. It gives out addresses only: the
+/// user of one argues for what it does there.
 #[derive(Debug)]
 pub struct Mapping {
     addr: *mut u8,

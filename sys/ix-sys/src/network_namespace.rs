@@ -10,8 +10,8 @@ pub fn enter_new() -> io::Result<()> {
     check(unsafe { libc::unshare(libc::CLONE_NEWNET) }).map(drop)
 }
 
-/// Moves the calling thread into the namespace of a descriptor (setns(2)). Makes a system call only, so
-/// that it may be used between fork and exec.
+/// Moves the calling thread into the namespace of a descriptor (setns(2)). Makes a system call
+/// only, so that it may be used between fork and exec.
 pub fn enter(namespace: BorrowedFd<'_>) -> io::Result<()> {
     // SAFETY: no memory is passed.
     check(unsafe { libc::setns(namespace.as_raw_fd(), libc::CLONE_NEWNET) }).map(drop)

@@ -45,8 +45,8 @@ pub fn poll(fds: &mut [PollFd], timeout: Option<Duration>) -> io::Result<usize> 
     });
     let limit = limit.as_ref().map_or(std::ptr::null(), |limit| &raw const *limit);
     let (entries, count) = (fds.as_mut_ptr().cast(), fds.len() as libc::nfds_t);
-    // SAFETY: `PollFd` is a `pollfd`, so `count` of them may be read and written; the limit, if there is
-    // one, lives across the call, and there is no signal mask.
+    // SAFETY: `PollFd` is a `pollfd`, so `count` of them may be read and written; the limit, if
+    // there is one, lives across the call, and there is no signal mask.
     check(unsafe { libc::ppoll(entries, count, limit, std::ptr::null()) }).map(|n| n as usize)
 }
 

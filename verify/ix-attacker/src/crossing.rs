@@ -1,5 +1,5 @@
-//! What a crossing costs: calls of the gate that the dataplane refuses at once; and what a cycle costs
-//! in which nothing happens.
+//! What a crossing costs: calls of the gate that the dataplane refuses at once; and what a cycle
+//! costs in which nothing happens.
 use crate::Gate;
 use ix_abi::{CALLS_MAX, error, gate_op};
 

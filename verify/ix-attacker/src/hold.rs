@@ -1,5 +1,6 @@
-//! Attacks that keep what was received and never give it back. Memory for packets is everybody's: then no
-//! more may come of the same, but to nobody else's harm, and all of it must be there again afterwards.
+//! Attacks that keep what was received and never give it back. Memory for packets is everybody's:
+//! then no more may come of the same, but to nobody else's harm, and all of it must be there again
+//! afterwards.
 use crate::calls::{Calls, LOCAL, PATIENCE, words};
 use crate::serve::{KEPT, STREAM};
 use ix_abi::{CALLS_MAX, call_op};

@@ -1,8 +1,10 @@
-//! Attacks on memory of a device that has come after the program's start: a memif's peer, whose memory the
-//! dataplane maps when it is there, and unmaps when it goes. So it cannot be sealed as the rest is.
+//! Attacks on memory of a device that has come after the program's start: a memif's peer, whose
+//! memory the dataplane maps when it is there, and unmaps when it goes. So it cannot be sealed as
+//! the rest is.
 //!
-//! Made by the process itself, for a copy of it does not inherit such memory. What succeeds without the
-//! wall must not end the dataplane, so each of them has a page of its own at the end, which nobody uses.
+//! Made by the process itself, for a copy of it does not inherit such memory. What succeeds without
+//! the wall must not end the dataplane, so each of them has a page of its own at the end, which
+//! nobody uses.
 use crate::{Part, call};
 use std::time::{Duration, Instant};
 

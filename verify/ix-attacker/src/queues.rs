@@ -1,7 +1,9 @@
-//! `ix-attacker queues`: sends on single queues of its vNIC what it is told to, for `ix attack --vnic`.
+//! `ix-attacker queues`: sends on single queues of its vNIC what it is told to, for `ix attack
+//! --vnic`.
 //!
-//! It has all elastic threads. A line on its input is an order: `frame THREAD HEX` sends a whole frame,
-//! `datagram THREAD ADDRESS:PORT` has the dataplane's own stack send one. The answer is a line: `sent`, or the error.
+//! It has all elastic threads. A line on its input is an order: `frame THREAD HEX` sends a whole
+//! frame, `datagram THREAD ADDRESS:PORT` has the dataplane's own stack send one. The answer is a
+//! line: `sent`, or the error.
 use libix::Error;
 use libix::raw::{Process, Thread, TxBuf, Wait, call};
 use std::error::Error as Fault;

@@ -1,6 +1,6 @@
-//! Crossings as no compiler makes them: with flags, control words and stacks that a caller does not have.
-//! Without the wall the gate relies on what a caller has to keep, so there the control is a plain crossing.
-//! Each answers what the crossing answered, or what is wrong afterwards.
+//! Crossings as no compiler makes them: with flags, control words and stacks that a caller does not
+//! have. Without the wall the gate relies on what a caller has to keep, so there the control is a
+//! plain crossing. Each answers what the crossing answered, or what is wrong afterwards.
 use crate::Gate;
 use ix_abi::gate_op;
 use std::arch::asm;
@@ -18,7 +18,8 @@ pub fn call_with_flags(gate: Gate, control: bool) -> Result<i64, String> {
         return plain(gate);
     }
     let mut answer = gate_op::RUN_IO;
-    // SAFETY: an attack; registers that a call may change are given up, and the flags are put right.
+    // SAFETY: an attack; registers that a call may change are given up, and the flags are put
+    // right.
     unsafe {
         asm!(
             "pushfq",
@@ -118,8 +119,8 @@ pub fn call_with_bases(gate: Gate, control: bool) -> Result<i64, String> {
     }
 }
 
-/// One after which nothing may be left of the dataplane's in registers that calls may change, vector
-/// registers among them.
+/// One after which nothing may be left of the dataplane's in registers that calls may change,
+/// vector registers among them.
 pub fn call_and_look(gate: Gate, control: bool) -> Result<i64, String> {
     const VECTORS: usize = 16;
     if control {
@@ -128,8 +129,8 @@ pub fn call_and_look(gate: Gate, control: bool) -> Result<i64, String> {
     let mut answer = gate_op::RUN_IO;
     let mut general = [1u64; 8];
     let mut vectors = [[1u64; 2]; VECTORS];
-    // SAFETY: a plain call; then registers are stored into arrays of ours, which registers that calls keep
-    // point to.
+    // SAFETY: a plain call; then registers are stored into arrays of ours, which registers that
+    // calls keep point to.
     unsafe {
         asm!(
             "call {gate}",

@@ -1,6 +1,7 @@
 //! Fuzz targets. Each is a function of bytes that panics when something is wrong, so that libFuzzer
-//! (`verify/fuzz/`, with coverage and sanitizers), this crate's own driver (`ix-fuzz TARGET --seconds 60`)
-//! and `cargo test` (a short run by seed, and every input that ever failed) run the same code.
+//! (`verify/fuzz/`, with coverage and sanitizers), this crate's own driver (`ix-fuzz TARGET
+//! --seconds 60`) and `cargo test` (a short run by seed, and every input that ever failed) run the
+//! same code.
 //!
 //! Two kinds: those that feed something with anything and look that it neither panics nor loses
 //! anything, and those that compare a structure with a naive model of it.

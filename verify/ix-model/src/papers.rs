@@ -52,7 +52,8 @@ pub const HYPERTHREAD_GAIN: f64 = 1.3;
 pub const REQUEST_US: f64 = 1.473;
 /// ETC's longer keys and values: such that the same carries 4,186 K/s (TOCS, table III).
 pub const ETC_OVER_USR: f64 = 1.365;
-/// A request on Linux 4.2: such that 8 cores carry 902 K/s (USR) and 898 K/s (ETC; TOCS, table III).
+/// A request on Linux 4.2: such that 8 cores carry 902 K/s (USR) and 898 K/s (ETC; TOCS, table
+/// III).
 pub const REQUEST_LINUX_US: f64 = 6.51;
 /// ETC over USR on Linux, where the payload hardly matters.
 pub const ETC_OVER_USR_LINUX: f64 = 1.005;

@@ -564,7 +564,8 @@ pub unsafe fn option_of(
         sockets.option(fd, level, name).map(|value| (value as c_int).to_ne_bytes().to_vec())
     });
     answer(value.map(|value| {
-        // SAFETY: `*len` octets of room, as the caller promises. Those beyond what there is are cleared.
+        // SAFETY: `*len` octets of room, as the caller promises. Those beyond what there is are
+        // cleared.
         unsafe {
             let n = value.len().min(*len as usize);
             std::ptr::write_bytes(to.cast::<u8>(), 0, *len as usize);

@@ -2,7 +2,8 @@
 use ix_scripts::assertion::value_of;
 use ix_scripts::tcp::{LossInfo, TcbInfo};
 
-/// Octets of the structure that are filled; a caller with less room gets less, one with more zeroes.
+/// Octets of the structure that are filled; a caller with less room gets less, one with more
+/// zeroes.
 pub const BYTES: usize = 232;
 
 /// Where fields stand and how many octets they have. The window scales share the octet at 6.

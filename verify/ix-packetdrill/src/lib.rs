@@ -8,8 +8,8 @@
 //!
 //! packetdrill loads the object and calls [`packetdrill_interface_init`]. From then on every system
 //! call, packet and look at the clock is a call of ours: an elastic thread in virtual time answers
-//! (`ix_scripts::sockets`). Of the interface only the order and types of its functions are known here.
-//! docs/guide/packetdrill.md says how to run suites.
+//! (`ix_scripts::sockets`). Of the interface only the order and types of its functions are known
+//! here. docs/guide/packetdrill.md says how to run suites.
 mod calls;
 mod info;
 mod plug;
@@ -25,8 +25,9 @@ static LOADED: AtomicPtr<Plug> = AtomicPtr::new(std::ptr::null_mut());
 
 /// What packetdrill calls once: fills `interface`. `flags` is the text of `--so_flags`: settings as
 /// `NAME=VALUE` with commas between them, named as `sysctl` does or `ix.` and a field of
-/// `ix_tcp::Config`; also `mtu=`, and `local=` and `remote=` if packetdrill uses other addresses than
-/// 192.168.0.1 and 192.0.2.1. What is not understood ends the process with a line that says so.
+/// `ix_tcp::Config`; also `mtu=`, and `local=` and `remote=` if packetdrill uses other addresses
+/// than 192.168.0.1 and 192.0.2.1. What is not understood ends the process with a line that says
+/// so.
 ///
 /// # Safety
 /// `flags` is null or a C string, `interface` points to room for an [`Interface`].
@@ -51,8 +52,8 @@ pub unsafe extern "C" fn packetdrill_interface_init(
     unsafe { interface.write(calls::interface(userdata)) };
 }
 
-/// `getsockopt`, for `LD_PRELOAD`: packetdrill reads what assertions are about (`TCP_INFO`) by the C
-/// library's function, past the interface. Descriptors of the kernel's go to the kernel.
+/// `getsockopt`, for `LD_PRELOAD`: packetdrill reads what assertions are about (`TCP_INFO`) by the
+/// C library's function, past the interface. Descriptors of the kernel's go to the kernel.
 ///
 /// # Safety
 /// As C's.
@@ -76,8 +77,8 @@ pub unsafe extern "C" fn getsockopt(
     unsafe { libc::syscall(libc::SYS_getsockopt, fd, level, name, to, len) as c_int }
 }
 
-/// `system`, for `LD_PRELOAD`: a script's `sysctl` lines set the stack's parameters, not the kernel's. All
-/// else (packetdrill's assertions are Python's work) is the C library's.
+/// `system`, for `LD_PRELOAD`: a script's `sysctl` lines set the stack's parameters, not the
+/// kernel's. All else (packetdrill's assertions are Python's work) is the C library's.
 ///
 /// # Safety
 /// As C's.

@@ -1,9 +1,9 @@
 //! The stack that all calls share, its clock, and calls that block.
 //!
 //! packetdrill makes calls that may block on a second thread and moves time on the first. A blocked
-//! call tries again whenever time has moved or a packet has come; time goes on when it has tried. So
-//! the outcome does not depend on how the kernel schedules the two. A call that blocks on the first
-//! thread, because the script does not say that it may, moves time itself: nobody else would.
+//! call tries again whenever time has moved or a packet has come; time goes on when it has tried.
+//! So the outcome does not depend on how the kernel schedules the two. A call that blocks on the
+//! first thread, because the script does not say that it may, moves time itself: nobody else would.
 use ix_scripts::settings::Settings;
 use ix_scripts::sockets::Sockets;
 use ix_scripts::stack::Addresses;
@@ -49,8 +49,8 @@ pub struct State {
     came_back: bool,
 }
 
-// SAFETY: the stack's parts refer to each other by `Rc` and to nothing outside. They are all in here,
-// nothing that is lent from here outlives the lock, and only who holds the lock touches them.
+// SAFETY: the stack's parts refer to each other by `Rc` and to nothing outside. They are all in
+// here, nothing that is lent from here outlives the lock, and only who holds the lock touches them.
 unsafe impl Send for State {}
 
 impl Plug {
@@ -96,8 +96,8 @@ impl Plug {
         answer
     }
 
-    /// Tries a call until it answers something else than `again`, or `timeout_us` of virtual time are
-    /// over; then it answers `late`.
+    /// Tries a call until it answers something else than `again`, or `timeout_us` of virtual time
+    /// are over; then it answers `late`.
     pub fn until_done<T>(
         &self,
         timeout_us: Option<u64>,
@@ -136,8 +136,9 @@ impl Plug {
         answer.unwrap_or_else(late)
     }
 
-    /// Lets time pass until a call answers; `None`: it has not by its end. What comes from the script
-    /// cannot come any more, so a call without an end that outlasts all timers ends the process.
+    /// Lets time pass until a call answers; `None`: it has not by its end. What comes from the
+    /// script cannot come any more, so a call without an end that outlasts all timers ends the
+    /// process.
     fn wait_alone<'a, T>(
         &'a self,
         mut state: MutexGuard<'a, State>,
@@ -247,8 +248,9 @@ impl Plug {
     }
 }
 
-/// A descriptor of the kernel's whose number is taken for one of ours: packetdrill closes what a script
-/// leaves open by the kernel's call. It is no socket, lest the kernel answer for one of ours.
+/// A descriptor of the kernel's whose number is taken for one of ours: packetdrill closes what a
+/// script leaves open by the kernel's call. It is no socket, lest the kernel answer for one of
+/// ours.
 fn reserve() -> c_int {
     // SAFETY: no memory is involved.
     unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) }

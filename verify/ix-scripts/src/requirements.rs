@@ -1,8 +1,8 @@
 //! The table of requirements (`docs/requirements.md`): what is asked, where the code says that it
 //! does so, and what shows it.
 //!
-//! What is asked stands in `docs/requirements/*.txt` and in the claims of scripts. Where the code does
-//! it is read from its comments: they name the sections of RFCs anyway.
+//! What is asked stands in `docs/requirements/*.txt` and in the claims of scripts. Where the code
+//! does it is read from its comments: they name the sections of RFCs anyway.
 use crate::readme::{Row, rows};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

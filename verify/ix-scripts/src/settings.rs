@@ -15,11 +15,11 @@ pub struct Settings {
 }
 
 impl Default for Settings {
-    /// The timeouts of the RFCs and of common hosts, which scripts count on: 200 ms at least until a
-    /// retransmission, acknowledgements delayed by 40 ms, Nagle's algorithm for new sockets. Those
-    /// of a data centre (`ix_tcp::Config::default`) come with `sysctl ix.defaults=1`. Doubled
-    /// timeouts are exact, for scripts give them to a few milliseconds, and the path's MTU is
-    /// not searched.
+    /// The timeouts of the RFCs and of common hosts, which scripts count on: 200 ms at least until
+    /// a retransmission, acknowledgements delayed by 40 ms, Nagle's algorithm for new sockets.
+    /// Those of a data centre (`ix_tcp::Config::default`) come with `sysctl ix.defaults=1`. Doubled
+    /// timeouts are exact, for scripts give them to a few milliseconds, and the path's MTU is not
+    /// searched.
     fn default() -> Settings {
         let tcp = Config {
             min_rto_us: 200_000,
@@ -79,8 +79,8 @@ const WITHOUT_EFFECT: &[&str] = &[
 ];
 
 impl Settings {
-    /// Carries out a command line: `sysctl` with settings, or a script of a public suite that sets a
-    /// Linux host's defaults.
+    /// Carries out a command line: `sysctl` with settings, or a script of a public suite that sets
+    /// a Linux host's defaults.
     pub fn command(&mut self, line: &str) -> Result<(), String> {
         for part in line.split([';', '\n']).map(str::trim).filter(|part| !part.is_empty()) {
             let words = words(part);

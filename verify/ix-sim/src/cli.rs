@@ -117,7 +117,8 @@ fn run(args: &Args) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// So many lives must have shown every state and every transition; of fewer it is said what was not.
+/// So many lives must have shown every state and every transition; of fewer it is said what was
+/// not.
 const LIVES_SHOW_ALL: u64 = 10_000;
 
 /// Very many short lives.

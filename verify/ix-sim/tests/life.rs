@@ -1,5 +1,6 @@
-//! The control plane parks, resumes and drains elastic threads and moves flow groups, at any moment,
-//! while threads stand still and networks lose: `ix sim --scenario life --seed S -v` repeats one seed.
+//! The control plane parks, resumes and drains elastic threads and moves flow groups, at any
+//! moment, while threads stand still and networks lose: `ix sim --scenario life --seed S -v`
+//! repeats one seed.
 
 use crate::support::outcomes::{total, well};
 use ix_sim::plan::{Options, Plan, Scenario};

@@ -22,9 +22,9 @@ fn groups_move_whatever_else_happens() {
 
 /// Threads that stand still for longer than anybody waits: migrations are undone, or order is given
 /// up, but nothing is lost.
-/// A thread that stands still hears of a migration that was given up when the groups have come to it
-/// another way. It used to hand their packets to the thread that had offered them, which handed them
-/// back, for ever.
+/// A thread that stands still hears of a migration that was given up when the groups have come to
+/// it another way. It used to hand their packets to the thread that had offered them, which handed
+/// them back, for ever.
 #[test]
 fn no_packet_goes_in_a_circle_when_an_offer_is_heard_late() {
     for seed in [200_333, 200_384, 201_161] {

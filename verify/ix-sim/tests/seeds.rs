@@ -167,8 +167,8 @@ fn regression_a_thread_that_receives_for_others_keeps_frames() {
     as_it_was_found(70_000);
 }
 
-/// Segments that waited for ARP on the old thread left after newer ones of the thread to which their
-/// flow group had moved.
+/// Segments that waited for ARP on the old thread left after newer ones of the thread to which
+/// their flow group had moved.
 #[test]
 fn regression_what_waits_for_a_next_hop_moves_with_its_group() {
     assert!(as_it_was_found(2_000_642).counter("moves.bound") > 0, "nothing moved");
@@ -181,7 +181,8 @@ fn regression_retransmissions_do_not_stay_in_step() {
     assert!(as_it_was_found(1869).counter("tcp.rto") > 400, "the queue was large enough");
 }
 
-/// Hosts that fall behind what comes in: senders that know ECN hear of it before the ring overflows.
+/// Hosts that fall behind what comes in: senders that know ECN hear of it before the ring
+/// overflows.
 #[test]
 fn a_queue_in_front_of_a_host_is_told_of_by_marks() {
     let run = |seed, mark_queue| {
@@ -206,8 +207,8 @@ fn a_queue_in_front_of_a_host_is_told_of_by_marks() {
     assert!(with * 2 < without, "{with} retransmissions with marks, {without} without");
 }
 
-/// The same for senders without ECN: some payload is dropped long before the ring is full, so packets
-/// wait a fraction of the time, and what arrives is hardly less.
+/// The same for senders without ECN: some payload is dropped long before the ring is full, so
+/// packets wait a fraction of the time, and what arrives is hardly less.
 #[test]
 fn a_queue_in_front_of_a_host_is_kept_short_by_early_drops() {
     let run = |seed, drop_queue| {
@@ -241,8 +242,8 @@ fn a_queue_in_front_of_a_host_is_kept_short_by_early_drops() {
     assert!(took_us(&early) * 4 < took_us(&never) * 5, "goodput falls");
 }
 
-/// Both ends connect to each other at the same time, on hosts with several threads whose flow groups
-/// move: either of them may open first, and some want to close before they are open.
+/// Both ends connect to each other at the same time, on hosts with several threads whose flow
+/// groups move: either of them may open first, and some want to close before they are open.
 #[test]
 fn both_ends_open_at_once() {
     use ix_sim::observer::State::{FinWait1, SynReceived, SynSent};

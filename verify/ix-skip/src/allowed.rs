@@ -2,8 +2,8 @@
 
 use crate::Record;
 
-/// Tests that may be skipped: `GROUP PACKAGE TEST` a line, `#` begins a comment. A `*` for PACKAGE or
-/// TEST, or at TEST's end, stands for any.
+/// Tests that may be skipped: `GROUP PACKAGE TEST` a line, `#` begins a comment. A `*` for PACKAGE
+/// or TEST, or at TEST's end, stands for any.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Allowed(Vec<[String; 3]>);
 

@@ -1,8 +1,8 @@
 //! Runs `cargo test` and says at the end how many tests ran, how many were skipped, and why.
 //!
 //! `ix-tests [--allow FILE] [--summary FILE] [WORDS OF cargo test]`; without words, `--workspace`.
-//! `--allow`: fails for a skipped test that is not on this list. `--summary`: writes the last lines to
-//! this file too.
+//! `--allow`: fails for a skipped test that is not on this list. `--summary`: writes the last lines
+//! to this file too.
 #![forbid(unsafe_code)]
 use ix_skip::{Allowed, RECORDS, Summary};
 use std::ffi::OsString;
@@ -80,7 +80,8 @@ fn run() -> Result<bool, String> {
     Ok(passed && surprises.is_empty())
 }
 
-/// Runs `cargo test` with these words, printing what it prints; its counts, and whether it succeeded.
+/// Runs `cargo test` with these words, printing what it prints; its counts, and whether it
+/// succeeded.
 fn test(words: &[OsString], records: &std::path::Path) -> Result<(Summary, bool), String> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);

@@ -111,8 +111,8 @@ impl Summary {
         self.results.join("\n")
     }
 
-    /// Skipped tests that are not on the list, one sentence each. What a test's source ignores needs
-    /// no place on the list.
+    /// Skipped tests that are not on the list, one sentence each. What a test's source ignores
+    /// needs no place on the list.
     pub fn surprises(&self, allowed: &Allowed) -> Vec<String> {
         let of = self.skipped.iter().filter(|record| record.group != IGNORED);
         let of = of.filter(|record| !allowed.has(record));

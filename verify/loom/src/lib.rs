@@ -1,5 +1,6 @@
 //! Models of concurrency: files of `ix-mem` and `ix-dataplane`, with loom's atomics in place of the
-//! processor's, and for each what must hold in every execution. CONTRIBUTING.md lists what is not here.
+//! processor's, and for each what must hold in every execution. CONTRIBUTING.md lists what is not
+//! here.
 #![cfg(test)]
 #![allow(dead_code, unused_imports)] // Each file has more in it than its model uses.
 

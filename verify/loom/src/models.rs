@@ -115,7 +115,8 @@ fn nobody_sleeps_though_kicked() {
     });
 }
 
-/// Records are whole and in order, and the last ones are there, however much is overwritten meanwhile.
+/// Records are whole and in order, and the last ones are there, however much is overwritten
+/// meanwhile.
 #[test]
 fn no_record_is_torn() {
     loom::model(|| {

@@ -1,5 +1,5 @@
-//! `getifaddrs(3)`: servers that listen at each address of the machine find those of the dataplane too,
-//! behind Linux's.
+//! `getifaddrs(3)`: servers that listen at each address of the machine find those of the dataplane
+//! too, behind Linux's.
 use crate::real;
 use crate::sync::lock;
 use libc::{c_char, c_int, c_uint, c_void, ifaddrs, sockaddr, sockaddr_in};

@@ -50,7 +50,8 @@ takes! {
     1 opendir(path: *const c_char) -> *mut c_void;
 }
 
-/// Functions that free numbers which are not seen here, any of them; these may be closed and opened.
+/// Functions that free numbers which are not seen here, any of them; these may be closed and
+/// opened.
 macro_rules! frees {
     ($($name:ident($($argument:ident: $type:ty),*) -> $result:ty;)*) => { $(
         #[unsafe(no_mangle)]

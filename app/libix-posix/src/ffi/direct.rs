@@ -1,12 +1,13 @@
-//! `syscall(2)`. Libraries that are older than a call of the C library's make it so; of those that programs
-//! make about sockets, the ones that bring several datagrams are common. All others go on as they are.
+//! `syscall(2)`. Libraries that are older than a call of the C library's make it so; of those that
+//! programs make about sockets, the ones that bring several datagrams are common. All others go on
+//! as they are.
 use super::transfer::{recvmmsg, sendmmsg};
 use crate::fds;
 use libc::{c_int, c_long, c_uint};
 
 /// # Safety
-/// As the C library's `syscall`. It takes any number of arguments, and on this machine they lie where
-/// those of a function of seven do; what was not passed is not looked at by Linux either.
+/// As the C library's `syscall`. It takes any number of arguments, and on this machine they lie
+/// where those of a function of seven do; what was not passed is not looked at by Linux either.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn syscall(
     number: c_long,

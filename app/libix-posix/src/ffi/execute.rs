@@ -35,8 +35,8 @@ executes! {
     system(command: *const c_char) -> c_int;
 }
 
-/// Those with a list of arguments: some of it lies on the stack, so the C library's function is jumped
-/// to with everything as it was.
+/// Those with a list of arguments: some of it lies on the stack, so the C library's function is
+/// jumped to with everything as it was.
 macro_rules! jumps {
     ($($name:ident $find:ident)*) => { $(
         extern "C" fn $find() -> *mut c_void {

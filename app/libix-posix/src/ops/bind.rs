@@ -18,8 +18,8 @@ const EPHEMERAL_FILE: &str = "/proc/sys/net/ipv4/ip_local_port_range";
 /// Linux's default.
 const EPHEMERAL: (u16, u16) = (32768, 60999);
 
-/// The first and the last of the ports that a program is given which does not say one: Linux's, so that
-/// they can be set in one place.
+/// The first and the last of the ports that a program is given which does not say one: Linux's, so
+/// that they can be set in one place.
 pub fn ephemeral_ports() -> (u16, u16) {
     let text = std::fs::read_to_string(EPHEMERAL_FILE).unwrap_or_default();
     let mut ports = text.split_whitespace().map_while(|port| port.parse().ok());
@@ -53,8 +53,8 @@ pub fn bind(fd: RawFd, at: SocketAddr, on_linux: impl FnOnce() -> i32) -> Outcom
             use_linux(&mut core, fd)?;
             if on_linux() < 0 {
                 let errno = real::errno();
-                // A low port is root's on Linux, as whom nothing runs behind the wall; on IX it is the
-                // program's.
+                // A low port is root's on Linux, as whom nothing runs behind the wall; on IX it is
+                // the program's.
                 let low = errno == libc::EACCES && at.port() != 0;
                 return if low { on_ix_alone(core, id, at, stream) } else { Err(errno.into()) };
             }

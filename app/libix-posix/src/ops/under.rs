@@ -74,8 +74,8 @@ pub fn make_room(count: usize, least: RawFd) {
     }
 }
 
-/// A descriptor that Linux has just made, or none: at the lowest number that is free for the program. The
-/// caller does not have the lock.
+/// A descriptor that Linux has just made, or none: at the lowest number that is free for the
+/// program. The caller does not have the lock.
 pub fn lowest(fd: RawFd, flags: i32) -> RawFd {
     if fd < 0 || KEPT.load(Ordering::Relaxed) == 0 {
         return fd;
@@ -168,8 +168,8 @@ pub fn close_number(core: &mut Core, fd: RawFd) -> Entry {
     entry
 }
 
-/// The Linux socket under a descriptor is about to be asked: sees to it that there is one, and that it
-/// knows what the program has set so far.
+/// The Linux socket under a descriptor is about to be asked: sees to it that there is one, and that
+/// it knows what the program has set so far.
 pub fn use_linux(core: &mut Core, fd: RawFd) -> Result<(), i32> {
     let Entry::Socket(index) = fds::get(fd) else { return Ok(()) };
     let Some(id) = core.sockets.id_at(index) else { return Ok(()) };

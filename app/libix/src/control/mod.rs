@@ -1,9 +1,9 @@
 //! The control interface: vNICs, filters and rates, asked of whoever holds the devices.
 //!
 //! A [`Control`] is a connection to the control socket of a dataplane (`ix run --control`) or of a
-//! shared interface (`ix share`). What it grants are [`Capability`]s: numbers that nobody can guess,
-//! that may be handed to another program, and that end with what they stand for. Filters and rates
-//! are said as `ix ctl` says them: `rx tcp service 10.0.0.2:80`, `100Mbit`.
+//! shared interface (`ix share`). What it grants are [`Capability`]s: numbers that nobody can
+//! guess, that may be handed to another program, and that end with what they stand for. Filters and
+//! rates are said as `ix ctl` says them: `rx tcp service 10.0.0.2:80`, `100Mbit`.
 mod json;
 
 use core::fmt;
@@ -56,8 +56,8 @@ impl fmt::Display for ControlError {
 
 impl std::error::Error for ControlError {}
 
-/// A right that can be handed on: whoever has its text has it. Forged ones are refused as stale ones
-/// are.
+/// A right that can be handed on: whoever has its text has it. Forged ones are refused as stale
+/// ones are.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Capability([u8; DIGITS]);
 
@@ -134,7 +134,8 @@ impl Control {
         }
     }
 
-    /// Makes a vNIC with so many queue pairs on a shared interface; it goes with the process `owner`.
+    /// Makes a vNIC with so many queue pairs on a shared interface; it goes with the process
+    /// `owner`.
     pub fn create_vnic(
         &mut self,
         name: &str,
@@ -187,8 +188,9 @@ impl Control {
         self.granted(&(request + "}"))
     }
 
-    /// Grants filters to a holder and assigns them to one queue of a dataplane's vNIC, which holds them
-    /// alone, all or none: as [`Control::create_filters`] and [`Control::assign_queue`], in one go.
+    /// Grants filters to a holder and assigns them to one queue of a dataplane's vNIC, which holds
+    /// them alone, all or none: as [`Control::create_filters`] and [`Control::assign_queue`], in
+    /// one go.
     pub fn create_filters_of_queue(
         &mut self,
         filters: &[&str],
@@ -205,8 +207,8 @@ impl Control {
         made.iter().map(granted_in).collect()
     }
 
-    /// A capability for a part of a filter, or (`None`) for all of it once more, to hand on. It ends
-    /// with the one that it comes from.
+    /// A capability for a part of a filter, or (`None`) for all of it once more, to hand on. It
+    /// ends with the one that it comes from.
     pub fn derive(
         &mut self,
         from: &Capability,
@@ -227,9 +229,9 @@ impl Control {
         self.ask(&request).map(drop)
     }
 
-    /// Assigns a filter to one queue of a dataplane's vNIC, which holds it alone from then on; `None`:
-    /// all queues do again. Receive filters that take packets of flows (TCP, UDP, ICMP, ARP) are
-    /// refused: those have the queue of their flow group.
+    /// Assigns a filter to one queue of a dataplane's vNIC, which holds it alone from then on;
+    /// `None`: all queues do again. Receive filters that take packets of flows (TCP, UDP, ICMP,
+    /// ARP) are refused: those have the queue of their flow group.
     pub fn assign_queue(
         &mut self,
         filter: &Capability,
@@ -246,8 +248,8 @@ impl Control {
         self.revoked(&format!(r#"{{"do":"filter-revoke","capability":"{filter}"}}"#))
     }
 
-    /// The same by its number, for operators; `None`: all filters end, and of a dataplane everything
-    /// passes then.
+    /// The same by its number, for operators; `None`: all filters end, and of a dataplane
+    /// everything passes then.
     pub fn remove_filter(&mut self, filter: Option<u32>) -> Result<usize, ControlError> {
         let filter = filter.map_or(String::new(), |filter| format!(r#","filter":{filter}"#));
         self.revoked(&format!(r#"{{"do":"filter-remove"{filter}}}"#))
@@ -271,8 +273,8 @@ impl Control {
         self.ask(&(request + "}")).map(drop)
     }
 
-    /// Other limits of a vNIC of a shared interface, which the kernel keeps, and its weight (1 to 1000)
-    /// beside the others' while the interface is full.
+    /// Other limits of a vNIC of a shared interface, which the kernel keeps, and its weight (1 to
+    /// 1000) beside the others' while the interface is full.
     pub fn rate_of_vnic(
         &mut self,
         vnic: &str,
@@ -286,7 +288,8 @@ impl Control {
         self.ask(&(request + "}")).map(drop)
     }
 
-    /// Other limits of one queue of it, within its part of the vNIC's, and of each flow there (`flow`).
+    /// Other limits of one queue of it, within its part of the vNIC's, and of each flow there
+    /// (`flow`).
     pub fn rate_of_queue(
         &mut self,
         queue: usize,
@@ -299,8 +302,8 @@ impl Control {
         self.ask(&(request + "}")).map(drop)
     }
 
-    /// Limits, filters and rates, and what of them is in hardware, as `ix ctl vnic --json` shows them:
-    /// one line of JSON.
+    /// Limits, filters and rates, and what of them is in hardware, as `ix ctl vnic --json` shows
+    /// them: one line of JSON.
     pub fn look(&mut self) -> Result<String, ControlError> {
         self.send("vnic")?;
         loop {

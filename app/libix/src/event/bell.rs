@@ -15,7 +15,8 @@ pub enum Occasion {
 /// How it is rung: once a cycle, however much happened.
 #[derive(Debug)]
 pub enum Bell {
-    /// One is added to this eventfd. A full one, which nobody has read for very long, is left alone.
+    /// One is added to this eventfd. A full one, which nobody has read for very long, is left
+    /// alone.
     EventFd(OwnedFd),
     /// This signal is sent to the process.
     Signal(i32),
@@ -46,7 +47,8 @@ impl Bells {
 }
 
 impl<S> Io<S> {
-    /// Rings `bell` when this happens to a packet queue; `None`: no more. `BadHandle`: no such queue.
+    /// Rings `bell` when this happens to a packet queue; `None`: no more. `BadHandle`: no such
+    /// queue.
     pub fn set_bell(
         &mut self,
         queue: u64,

@@ -22,8 +22,8 @@ impl Returns {
     }
 }
 
-/// A received frame where the device has put it, from its Ethernet header on. Its buffer goes back to
-/// the dataplane when this is dropped; a program that keeps too many receives no more.
+/// A received frame where the device has put it, from its Ethernet header on. Its buffer goes back
+/// to the dataplane when this is dropped; a program that keeps too many receives no more.
 pub struct Packet {
     /// The whole frame.
     frame: Received,
@@ -33,8 +33,8 @@ pub struct Packet {
 }
 
 impl Packet {
-    /// The event loop, the only user, makes one of each `PacketRecv` event, with the list of its own
-    /// elastic thread, and pushes no other `packet_recv_done` than those of the list.
+    /// The event loop, the only user, makes one of each `PacketRecv` event, with the list of its
+    /// own elastic thread, and pushes no other `packet_recv_done` than those of the list.
     pub(crate) fn new(frame: Received, home: &Rc<Returns>) -> Packet {
         Packet { frame, view: frame, home: Rc::clone(home) }
     }

@@ -7,8 +7,8 @@ use ix_abi::{
 };
 use std::net::IpAddr;
 
-/// Says in the program's file that it was written for IX (ELF note of owner `IX`, type 1, version of
-/// the contract), so that `ix run` leaves its sockets to Linux.
+/// Says in the program's file that it was written for IX (ELF note of owner `IX`, type 1, version
+/// of the contract), so that `ix run` leaves its sockets to Linux.
 #[used]
 #[unsafe(link_section = ".note.ix")]
 static NOTE: [u32; 5] = [3, 4, 1, u32::from_le_bytes(*b"IX\0\0"), ABI_VERSION];
@@ -19,8 +19,8 @@ pub struct Process {
     header: &'static ProcessHeader,
 }
 
-/// A dataplane that begins when this process asks for it, for programs that fork before they serve; or
-/// one that stands already, as it does behind a wall, which comes before the program.
+/// A dataplane that begins when this process asks for it, for programs that fork before they serve;
+/// or one that stands already, as it does behind a wall, which comes before the program.
 #[derive(Clone, Copy)]
 pub enum Starter {
     /// Its functions.
@@ -135,7 +135,8 @@ impl Starter {
     pub fn find() -> Result<Starter, FindError> {
         let words = with_exposed_provenance::<Words>(address()?);
         // SAFETY: the memory is mapped and aligned (`is_mapped`), and is that of a header or of a
-        // starter; the magic number, the first field of both, tells which before others are believed.
+        // starter; the magic number, the first field of both, tells which before others are
+        // believed.
         let words = unsafe { &*words };
         match (words.magic, words.version) {
             (STARTER_MAGIC, ABI_VERSION) => Ok(Starter::Later(words)),
@@ -159,7 +160,8 @@ impl Starter {
         if header.is_null() {
             return None;
         }
-        // SAFETY: the starter answers the address of the header, for the rest of the process's life.
+        // SAFETY: the starter answers the address of the header, for the rest of the process's
+        // life.
         unsafe { Process::at(header) }.ok()
     }
 

@@ -1,9 +1,9 @@
 //! Transmit memory of one elastic thread: 2 MB steps from the dataplane, cut into size classes.
 //!
 //! Taking and giving back are O(1) without atomics: a free list per class, kept inside the free
-//! blocks themselves, and a run of fresh blocks behind it. A buffer may end on another Linux thread,
-//! for connections move with their flow groups: then its block is sent home, by a way that only such
-//! buffers pay for.
+//! blocks themselves, and a run of fresh blocks behind it. A buffer may end on another Linux
+//! thread, for connections move with their flow groups: then its block is sent home, by a way that
+//! only such buffers pay for.
 use super::tx_buf::{Shared, TxBuf};
 use core::cell::UnsafeCell;
 use core::marker::PhantomData;
@@ -66,7 +66,8 @@ pub(super) struct Home {
     has_words: AtomicBool,
 }
 
-// SAFETY: `state` is touched by the owning Linux thread only (`here`), the rest synchronises itself.
+// SAFETY: `state` is touched by the owning Linux thread only (`here`), the rest synchronises
+// itself.
 unsafe impl Sync for Home {}
 
 /// A number that no other living Linux thread has.
@@ -82,8 +83,9 @@ impl Home {
         self.owner.load(Ordering::Relaxed) == here()
     }
 
-    /// Whoever uses the arena owns it. It stays with its Linux thread, unless unsafe code hands it on
-    /// with the elastic thread; that code sees to it that nobody uses it or ends its buffers meanwhile.
+    /// Whoever uses the arena owns it. It stays with its Linux thread, unless unsafe code hands it
+    /// on with the elastic thread; that code sees to it that nobody uses it or ends its buffers
+    /// meanwhile.
     #[inline]
     fn claim(&'static self) -> &'static Home {
         if !self.is_here() {

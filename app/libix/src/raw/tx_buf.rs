@@ -6,8 +6,8 @@ use core::mem::ManuallyDrop;
 use core::ops::{Deref, DerefMut};
 use core::ptr::{NonNull, with_exposed_provenance_mut};
 
-/// A buffer in transmit memory: filled by the application, sent without a copy. It may go to another
-/// thread; its memory comes back to where it is from.
+/// A buffer in transmit memory: filled by the application, sent without a copy. It may go to
+/// another thread; its memory comes back to where it is from.
 pub struct TxBuf {
     base: *mut u8,
     len: u32,
@@ -137,8 +137,8 @@ impl Shared {
     }
 }
 
-/// A buffer with several owners. Where it was made, counting them needs no atomics; elsewhere, where
-/// it comes with a connection that moved, each change is a word to its home.
+/// A buffer with several owners. Where it was made, counting them needs no atomics; elsewhere,
+/// where it comes with a connection that moved, each change is a word to its home.
 pub struct TxShared {
     shared: NonNull<Shared>,
     home: &'static Home,

@@ -1,9 +1,9 @@
-//! `ix bench elastic`: two elastic threads under a load that goes up and down, a controller that adds
-//! and parks the second, and the papers' background job that gets what is left over (SoCC '15,
+//! `ix bench elastic`: two elastic threads under a load that goes up and down, a controller that
+//! adds and parks the second, and the papers' background job that gets what is left over (SoCC '15,
 //! section 5).
 //!
-//! Everything runs on one machine, so the load matters: it is paced, sleeps between its requests, and
-//! its share of the processor is in the table.
+//! Everything runs on one machine, so the load matters: it is paced, sleeps between its requests,
+//! and its share of the processor is in the table.
 mod actors;
 mod machine;
 mod timeline;
@@ -39,18 +39,19 @@ const CONNECTIONS: usize = 64;
 const DEPTH: &str = "4";
 /// Work of the server on each message, µs: the load must be the lesser part of what both do.
 const WORK_US: f64 = 100.0;
-/// The lowest and the highest rate, as parts of what one thread can do. More than that is not left on
-/// a hardware thread that carries the load as well.
+/// The lowest and the highest rate, as parts of what one thread can do. More than that is not left
+/// on a hardware thread that carries the load as well.
 const RATES: (f64, f64) = (0.1, 1.2);
 /// The service level objective: the 99th percentile of a second, µs. Linux lets whoever has a
-/// hardware thread keep it for a tick, 4 ms on most kernels: no less can be promised where others may
-/// run there.
+/// hardware thread keep it for a tick, 4 ms on most kernels: no less can be promised where others
+/// may run there.
 const SLO_US: f64 = 5000.0;
 /// The bound on the queueing delay that the controller keeps for it: the papers' part of it.
 const BOUND_US: f64 = SLO_US * 300.0 / 500.0;
-/// The controller's policy: the consolidation ladder, for a service whose messages cost so much more
-/// than its cycles that batches save nothing, and whose objective is not hundreds but `SLO_US` /
-/// `WORK_US` messages away. In such a queue (M/D/1) the 99th percentile meets it at 95 % of one thread.
+/// The controller's policy: the consolidation ladder, for a service whose messages cost so much
+/// more than its cycles that batches save nothing, and whose objective is not hundreds but `SLO_US`
+/// / `WORK_US` messages away. In such a queue (M/D/1) the 99th percentile meets it at 95 % of one
+/// thread.
 const POLICY: &str = "name = \"consolidation\"\n\
     [base]\ncores = 1\nthreads_per_core = \"all\"\nclock = \"nominal\"\n\
     [ladder]\nadd = [\"cores\", \"turbo\"]\nbackground = true\n\

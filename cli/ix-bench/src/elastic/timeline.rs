@@ -1,11 +1,11 @@
 //! What happened, second by second, and what is to be said about it.
 use super::actors::Seen;
 
-/// A second that is too slow is a violation; within so many seconds of a change of threads it is one
-/// that the papers have as well.
+/// A second that is too slow is a violation; within so many seconds of a change of threads it is
+/// one that the papers have as well.
 const CHANGE_S: usize = 2;
-/// Who takes the hardware thread for so long in a second, ms, makes one request in a hundred late: half
-/// a percent of them arrives meanwhile, and as many before the queue is short again.
+/// Who takes the hardware thread for so long in a second, ms, makes one request in a hundred late:
+/// half a percent of them arrives meanwhile, and as many before the queue is short again.
 const TAKEN_MS: f64 = 5.0;
 const LEVELS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 

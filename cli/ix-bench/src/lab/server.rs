@@ -227,8 +227,8 @@ impl Server {
         self.process.pid()
     }
 
-    /// Stops it, and waits until it is gone; answers how many calls of an unmodified program on IX went
-    /// on to Linux.
+    /// Stops it, and waits until it is gone; answers how many calls of an unmodified program on IX
+    /// went on to Linux.
     pub fn stop(self) -> Option<u64> {
         let said = match self.host {
             Host::Ix => {

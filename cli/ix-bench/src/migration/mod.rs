@@ -1,9 +1,9 @@
-//! `ix bench migration`: flow groups moved back and forth between the two elastic threads of an echo
-//! server that is under full load.
+//! `ix bench migration`: flow groups moved back and forth between the two elastic threads of an
+//! echo server that is under full load.
 //!
-//! What is judged is seen from outside of what migrates: the client compares every byte with what it
-//! sent, on connections that never end by themselves; the TCPs at both ends say whether a segment
-//! came twice, out of order or not at all; and devices say what they dropped. Times are the
+//! What is judged is seen from outside of what migrates: the client compares every byte with what
+//! it sent, on connections that never end by themselves; the TCPs at both ends say whether a
+//! segment came twice, out of order or not at all; and devices say what they dropped. Times are the
 //! dataplane's records, one for each migration.
 mod driver;
 mod judge;

@@ -9,7 +9,8 @@ use serde_json::{Value, json};
 use std::net::SocketAddrV4;
 use std::time::{Duration, Instant};
 
-/// The usual ones, bits a second; the last is a part of what the link carries in its slowest second.
+/// The usual ones, bits a second; the last is a part of what the link carries in its slowest
+/// second.
 const RATES: [u64; 4] = [1_000_000, 10_000_000, 100_000_000, 1_000_000_000];
 const OF_LINK: f64 = 0.8;
 /// A limit that is new has a moment in which queues run dry.
@@ -55,8 +56,8 @@ fn all_rates(
     let seconds = if quick { 3 } else { 10 };
     let receivers = Receivers::start(lab.client_namespace(), &[server; FLOWS])?;
     std::thread::sleep(SETTLE);
-    // What it carries in every second: on a link that is made of processor time one second is not like
-    // another, and no limit can be kept that the link does not reach.
+    // What it carries in every second: on a link that is made of processor time one second is not
+    // like another, and no limit can be kept that the link does not reach.
     let link = windows(lab, seconds)?;
     let (link, link_most) =
         (link.iter().copied().fold(f64::MAX, f64::min), link.into_iter().fold(0.0, f64::max));
@@ -96,8 +97,8 @@ fn all_rates(
     Ok(rows)
 }
 
-/// Bits a second that the client's end of the link got, second by second, each by the time that really
-/// lies between its readings.
+/// Bits a second that the client's end of the link got, second by second, each by the time that
+/// really lies between its readings.
 fn windows(lab: &Lab, seconds: usize) -> Result<Vec<f64>> {
     let mut windows = Vec::new();
     let mut last = received(lab)?;

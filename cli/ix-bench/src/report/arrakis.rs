@@ -99,7 +99,8 @@ pub fn kv_steps(rows: &Rows<'_>) -> Vec<Line> {
     let at = |rows: &Rows<'_>, step: &str, key: &str| {
         rows.of(|row| word(row, "server") == step).highest(key)
     };
-    // Here the rate is the client's as often as the server's: the server's time of a request is compared.
+    // Here the rate is the client's as often as the server's: the server's time of a request is
+    // compared.
     let step = |step: &str| {
         let over = |base: &str| times(at(&busy, base, "total_ns"), at(&busy, step, "total_ns"));
         format!("{} of sockets, {} of native with copies", over("sockets"), over("native, copied"))

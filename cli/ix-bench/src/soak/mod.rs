@@ -1,11 +1,12 @@
-//! `ix bench soak`: a served port for hours, while everything that may happen to it happens at once.
+//! `ix bench soak`: a served port for hours, while everything that may happen to it happens at
+//! once.
 //!
-//! Clients on Linux's stack never rest: messages on connections that last, connections that come and
-//! go, bulk data. Meanwhile flow groups migrate, the link goes down and up, the controller is killed
-//! and started anew, and so are the program and its broker. Clients compare every octet. Only while
-//! the program is dead may a connection break; a link that was down may only delay. Memory,
-//! descriptors, flows, buffers and latency are looked at all the time, and at the end there is a
-//! verdict.
+//! Clients on Linux's stack never rest: messages on connections that last, connections that come
+//! and go, bulk data. Meanwhile flow groups migrate, the link goes down and up, the controller is
+//! killed and started anew, and so are the program and its broker. Clients compare every octet.
+//! Only while the program is dead may a connection break; a link that was down may only delay.
+//! Memory, descriptors, flows, buffers and latency are looked at all the time, and at the end there
+//! is a verdict.
 mod chaos;
 mod clients;
 mod verdict;

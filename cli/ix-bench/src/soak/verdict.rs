@@ -10,8 +10,8 @@ const GROWTH_KB: u64 = 8 << 10;
 const GROWTH_DESCRIPTORS: u64 = 8;
 /// A life of fewer samples (one a second) is too short for a word about its growth.
 const LIFE_MIN: usize = 60;
-/// Latency of the second half may be so many times that of the first, and this more, µs: what shares
-/// the machine comes and goes.
+/// Latency of the second half may be so many times that of the first, and this more, µs: what
+/// shares the machine comes and goes.
 const SLOWER: u64 = 4;
 const SLOWER_US: u64 = 2_000;
 /// Messages in fair weather in each half, so that their latencies can be compared.

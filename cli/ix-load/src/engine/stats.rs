@@ -36,8 +36,8 @@ pub struct Sample {
 }
 
 impl Sample {
-    /// An answer came to a request that was due at `due_ns`; `stalled`: the generator has stood still
-    /// since.
+    /// An answer came to a request that was due at `due_ns`; `stalled`: the generator has stood
+    /// still since.
     #[inline]
     pub(super) fn answered(&mut self, times: &Times, due_ns: u64, now_ns: u64, stalled: bool) {
         self.answers += 1;

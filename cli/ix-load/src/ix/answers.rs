@@ -185,8 +185,8 @@ impl<P: Protocol> OnIx<P> {
         }
     }
 
-    /// Measured connections stay with their thread: those of a flow group that is taken away end, and
-    /// that is an error of the run.
+    /// Measured connections stay with their thread: those of a flow group that is taken away end,
+    /// and that is an error of the run.
     #[cold]
     fn lose_group(&mut self, group: u32, now_ns: u64) {
         for index in 0..self.flows.len() as u32 {

@@ -1,5 +1,5 @@
-//! Web servers beside the load, on the same elastic thread: what a proxy under test has behind it. What
-//! they say is ix-httpd's; here are the connections.
+//! Web servers beside the load, on the same elastic thread: what a proxy under test has behind it.
+//! What they say is ix-httpd's; here are the connections.
 use super::Pending;
 use super::flow::{acknowledge, entry, unsent_pieces};
 use anyhow::{Result, bail};
@@ -62,7 +62,8 @@ impl Served {
     }
 }
 
-/// The generation after this one, of the load's connections or of these: they leave [`BACK_END`] free.
+/// The generation after this one, of the load's connections or of these: they leave [`BACK_END`]
+/// free.
 pub(super) fn next_generation(generation: u32) -> u32 {
     (generation + 1) & (u32::MAX >> 1)
 }
@@ -176,8 +177,8 @@ impl BackEnds {
     fn received(&mut self, cookie: Cookie, data: Received) {
         let Some(index) = self.live(cookie) else { return };
         let served = &mut self.served[index as usize];
-        // SAFETY: buffers are given back by calls that the next `run_io` carries out; the slice does not
-        // leave this function.
+        // SAFETY: buffers are given back by calls that the next `run_io` carries out; the slice
+        // does not leave this function.
         let mut rest = unsafe { data.bytes() };
         while !rest.is_empty() {
             let (used, answer) = served.session.read(rest, self.answers.site());

@@ -38,8 +38,8 @@ impl Flow {
     }
 }
 
-/// Frees the pieces that are acknowledged by `bytes` more than `front_acked`, the bytes of the first one
-/// that were before; so many bytes of all were taken.
+/// Frees the pieces that are acknowledged by `bytes` more than `front_acked`, the bytes of the
+/// first one that were before; so many bytes of all were taken.
 #[inline]
 pub(super) fn acknowledge<T>(
     pieces: &mut VecDeque<T>,

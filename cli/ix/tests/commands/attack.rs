@@ -40,8 +40,8 @@ fn every_attack_is_refused_and_succeeds_without_the_wall() {
     }
 }
 
-/// Programs of libix, plain C programs and Debian's memcached, each with a client; and the corners of the
-/// socket interface with the wall and without it.
+/// Programs of libix, plain C programs and Debian's memcached, each with a client; and the corners
+/// of the socket interface with the wall and without it.
 #[test]
 #[ignore = "boots a guest: a minute or more"]
 fn programs_run_behind_the_wall() {
@@ -89,8 +89,8 @@ fn programs_run_behind_the_wall() {
     }
 }
 
-/// Tenants of a shared interface, on this machine: what a hostile one tries is refused, and what it may
-/// do is not.
+/// Tenants of a shared interface, on this machine: what a hostile one tries is refused, and what it
+/// may do is not.
 #[test]
 fn no_tenant_can_be_another_or_have_what_is_anothers() {
     let name = "no_tenant_can_be_another_or_have_what_is_anothers";

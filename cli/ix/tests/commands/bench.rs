@@ -51,13 +51,14 @@ fn check(result: &Value, bench: &str, rate: &str) {
     }
 }
 
-/// Benchmarks of `ix bench all` that the two tests below run, and those that have tests of their own.
+/// Benchmarks of `ix bench all` that the two tests below run, and those that have tests of their
+/// own.
 const RUN_BELOW: [&[&str]; 2] =
     [&["echo", "pingpong", "short", "connscaling", "batch"], &["memcached", "churn", "bulk"]];
 const RUN_ALONE: [&str; 6] = ["memcached-udp", "kv-steps", "http", "udp-echo", "wakeup", "rates"];
 
-/// `ix` with these arguments, when fewer than two benchmarks run: a third would leave none the time for
-/// an answer.
+/// `ix` with these arguments, when fewer than two benchmarks run: a third would leave none the time
+/// for an answer.
 fn bench(args: &[&str]) -> Output {
     let _turn = Turn::part(2);
     ix(args)
@@ -217,7 +218,8 @@ fn udp_echo_says_where_the_time_goes() {
     assert_eq!(rows.iter().any(drives), may_drive, "{rows:?}");
 }
 
-/// What Arrakis' figures need: several processes with vNICs, all steps to the native interface, waking.
+/// What Arrakis' figures need: several processes with vNICs, all steps to the native interface,
+/// waking.
 #[test]
 fn arrakis_figures_have_all_their_rows() {
     if !may_make_links("arrakis_figures_have_all_their_rows") {
@@ -313,8 +315,8 @@ fn failures_of_one_do_not_stop_the_others() {
     assert!(untested.is_empty(), "{untested:?} of {told}");
 }
 
-/// haproxy on Linux and on IX, with both kinds of connections; calls that IX's lets through are counted.
-/// Over memif what stands behind it is on IX, too.
+/// haproxy on Linux and on IX, with both kinds of connections; calls that IX's lets through are
+/// counted. Over memif what stands behind it is on IX, too.
 #[test]
 fn requests_by_busy_second_are_measured_of_haproxy() {
     let test = "requests_by_busy_second_are_measured_of_haproxy";

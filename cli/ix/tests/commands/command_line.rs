@@ -81,8 +81,8 @@ fn hardware_threads_that_cannot_be() {
     run_refuses(&["--cpus", "x", "--", "/bin/true"], 1, &["`x`", "not a list"]);
 }
 
-/// Of queues that there are not, filters that take nothing or too much, and rates that let nothing pass:
-/// all of it before a device is opened.
+/// Of queues that there are not, filters that take nothing or too much, and rates that let nothing
+/// pass: all of it before a device is opened.
 #[test]
 fn parts_of_the_vnic_that_cannot_be() {
     let file = std::env::temp_dir().join(format!("ix-vnic-{}.toml", std::process::id()));

@@ -151,7 +151,8 @@ fn receive_with_header(socket: &UdpSocket) -> (Vec<u8>, SocketAddr, [u8; 2]) {
     let n = unsafe { libc::recvmsg(socket.as_raw_fd(), &mut message, 0) };
     bytes.truncate(n.try_into().expect("a datagram"));
     let mut header = [0; 2];
-    // SAFETY: a header that the kernel has just filled; so in what follows, where its parts are read.
+    // SAFETY: a header that the kernel has just filled; so in what follows, where its parts are
+    // read.
     let mut next = unsafe { libc::CMSG_FIRSTHDR(&message) };
     while !next.is_null() {
         // SAFETY: as above; of both kinds the first octet of the value is looked at.

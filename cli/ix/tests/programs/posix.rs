@@ -1,5 +1,5 @@
-//! Unmodified programs on IX: an epoll server in C, the corner cases of the socket API beside Linux,
-//! Debian's memcached, `curl` and `ab`.
+//! Unmodified programs on IX: an epoll server in C, the corner cases of the socket API beside
+//! Linux, Debian's memcached, `curl` and `ab`.
 
 use crate::support;
 use crate::support::process::Process;
@@ -154,8 +154,8 @@ fn corner_cases_are_linuxs() {
     }
 }
 
-/// Not a corner case beside Linux, for Linux need not have DCTCP: that is for ECN, which only a SYN asks
-/// for. The peer says whether it was.
+/// Not a corner case beside Linux, for Linux need not have DCTCP: that is for ECN, which only a SYN
+/// asks for. The peer says whether it was.
 #[test]
 fn dctcp_asks_for_ecn_before_it_connects() {
     let test = "dctcp_asks_for_ecn_before_it_connects";
@@ -238,8 +238,8 @@ fn answered_by(bed: &Bed) -> Vec<(TcpStream, u8)> {
     clients.into_iter().map(|client| client.join().expect("a client")).collect()
 }
 
-/// Each thread of the program has a listener of its own: it gets the connections of its elastic thread,
-/// and no other thread has anything to do with them.
+/// Each thread of the program has a listener of its own: it gets the connections of its elastic
+/// thread, and no other thread has anything to do with them.
 #[test]
 fn a_listener_a_thread_shares_nothing() {
     let test = "a_listener_a_thread_shares_nothing";
@@ -267,8 +267,8 @@ fn a_listener_a_thread_shares_nothing() {
     }
 }
 
-/// Connections that are accepted on one thread, used on another, and go on to a third, whichever elastic
-/// thread has them.
+/// Connections that are accepted on one thread, used on another, and go on to a third, whichever
+/// elastic thread has them.
 #[test]
 fn connections_go_from_thread_to_thread() {
     let test = "connections_go_from_thread_to_thread";
@@ -291,8 +291,8 @@ fn connections_go_from_thread_to_thread() {
     }
 }
 
-/// A thread for each connection, and signals that come between being called to run the dataplane and doing
-/// so: somebody always runs it.
+/// A thread for each connection, and signals that come between being called to run the dataplane
+/// and doing so: somebody always runs it.
 #[test]
 fn a_thread_for_each_connection_and_signals() {
     let test = "a_thread_for_each_connection_and_signals";
@@ -341,8 +341,8 @@ fn memcached_passes_its_clients_tests() {
     }
 }
 
-/// libmemcached's client in Python sees of memcached on IX what it sees of the same one on Linux, while
-/// others put load on it, on two elastic threads.
+/// libmemcached's client in Python sees of memcached on IX what it sees of the same one on Linux,
+/// while others put load on it, on two elastic threads.
 #[test]
 fn pylibmc_sees_under_load_what_it_sees_on_linux() {
     let test = "pylibmc_sees_under_load_what_it_sees_on_linux";
@@ -407,8 +407,8 @@ fn memcached_serves_for_minutes_and_leaks_nothing() {
     }
 }
 
-/// Loads of so many seconds in text, binary, on many short connections, and in datagrams. Every answer is
-/// checked, as is that nothing is missing.
+/// Loads of so many seconds in text, binary, on many short connections, and in datagrams. Every
+/// answer is checked, as is that nothing is missing.
 fn put_load(bed: &Bed, seconds: &str) {
     for (protocol, more) in [
         ("memcached", &["--connections", "64"][..]),
@@ -434,8 +434,8 @@ fn descriptors(service: &Service) -> Vec<u32> {
     numbers
 }
 
-/// No flow, no frame and no descriptor of what the clients did is left, and memcached, which handles
-/// the signal, ends by itself.
+/// No flow, no frame and no descriptor of what the clients did is left, and memcached, which
+/// handles the signal, ends by itself.
 fn nothing_is_left(service: Service, before: Vec<u32>) {
     let stats = service.comes_to_rest(PATIENCE);
     assert!(stats.total("accepted") > 64, "it was IX that served: {stats}");

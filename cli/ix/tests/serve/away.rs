@@ -19,7 +19,8 @@ fn is_away(service: &Service) -> bool {
     service.stats().text("threads.0.state") == "non-responsive"
 }
 
-/// Whether this happens while the application is away from before until after: tried again and again.
+/// Whether this happens while the application is away from before until after: tried again and
+/// again.
 fn happens_while_away(service: &Service, what: &str, mut happens: impl FnMut() -> bool) {
     eventually(what, || is_away(service) && happens() && is_away(service));
 }

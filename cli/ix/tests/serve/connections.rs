@@ -38,7 +38,8 @@ fn peer_port(connection: &Value) -> u64 {
     peer.rsplit(':').next().and_then(|port| port.parse().ok()).expect("a port")
 }
 
-/// What Linux says of its connections: `name:value` by local port; `None`, said loudly, without `ss`.
+/// What Linux says of its connections: `name:value` by local port; `None`, said loudly, without
+/// `ss`.
 fn of_linux(bed: &Bed) -> Option<HashMap<u64, HashMap<String, String>>> {
     let output = bed.client.command("ss", None).args(["-tinOH"]).output();
     let Ok(output) = output else {

@@ -136,9 +136,10 @@ fn goes_on(service: &Service, asker: &Service) {
     service.wait_until(&what, PATIENCE, |stats| stats.total("rx_packets") > at);
 }
 
-/// Kills the command, and waits until its program is gone too. That dies at a moment when the other end
-/// has something to send on every connection: to who has all that he asked for nothing is sent again, and
-/// nobody would ever know that he is gone. (While an application is away, its dataplane acknowledges.)
+/// Kills the command, and waits until its program is gone too. That dies at a moment when the other
+/// end has something to send on every connection: to who has all that he asked for nothing is sent
+/// again, and nobody would ever know that he is gone. (While an application is away, its dataplane
+/// acknowledges.)
 fn kill(service: Service, other: &Service) {
     let program = service.program();
     let owes = |c: &Value| c["snd_queued_bytes"] != 0 || c["in_flight_bytes"] != 0;

@@ -186,8 +186,8 @@ pub fn is_answered_on_the_wire(bed: &Bed) {
     assert_eq!(answered[14..26], answer(b"wire", 23));
 }
 
-/// Callbacks, eventfds and signals; for what came, what came for the queue of high priority, and what was
-/// sent; and waiting for several queues at once.
+/// Callbacks, eventfds and signals; for what came, what came for the queue of high priority, and
+/// what was sent; and waiting for several queues at once.
 #[test]
 fn every_doorbell_rings() {
     for nic in Nic::ALL {

@@ -66,8 +66,8 @@ fn tenant(bed: &Bed, control: &Path, name: &'static str, ip: Ipv4Addr, flags: &[
     Tenant { name, ip, process, stats }
 }
 
-/// Three dataplanes and Linux on one interface: each has its own traffic, and what a tenant loses is
-/// Linux's.
+/// Three dataplanes and Linux on one interface: each has its own traffic, and what a tenant loses
+/// is Linux's.
 #[test]
 fn three_dataplanes_and_linux_share_an_interface() {
     let test = "three_dataplanes_and_linux_share_an_interface";
@@ -152,8 +152,8 @@ fn a_tenant_has_ethertypes_and_hears_of_its_rate() {
     ends(process);
 }
 
-/// A tenant's end in another namespace: its rate is told there where its owner is, and said not to be where
-/// nobody can find it.
+/// A tenant's end in another namespace: its rate is told there where its owner is, and said not to
+/// be where nobody can find it.
 #[test]
 fn a_moved_link_hears_of_its_rate_by_its_owner() {
     let test = "a_moved_link_hears_of_its_rate_by_its_owner";
@@ -225,8 +225,8 @@ impl Drop for Sink {
     }
 }
 
-/// A hundred owners are killed. How soon Linux has their traffic is printed; `ix bench rates` measures
-/// it. Here it must come at all, and before the vNIC's link is taken down.
+/// A hundred owners are killed. How soon Linux has their traffic is printed; `ix bench rates`
+/// measures it. Here it must come at all, and before the vNIC's link is taken down.
 #[test]
 fn what_a_dead_owner_held_is_linux_s_at_once() {
     let test = "what_a_dead_owner_held_is_linux_s_at_once";
@@ -280,8 +280,8 @@ fn cpu_time_of_all(pid: i32) -> Duration {
     below.fold(cpu_time(pid), |sum, time| sum + time)
 }
 
-/// `ix bench wakeup` measures how little; here it must be next to nothing, and the tenant must be there
-/// when it is asked.
+/// `ix bench wakeup` measures how little; here it must be next to nothing, and the tenant must be
+/// there when it is asked.
 #[test]
 fn an_idle_tenant_needs_no_processor_and_wakes_for_a_packet() {
     let test = "an_idle_tenant_needs_no_processor_and_wakes_for_a_packet";
@@ -294,7 +294,8 @@ fn an_idle_tenant_needs_no_processor_and_wakes_for_a_packet() {
         echo(&mut stream, round, 64);
         let (end, pid) = (Instant::now() + PATIENCE, tenant.process.pid());
         let mut spent = Vec::new();
-        // Once is enough: what has to be done after a packet (an acknowledgement, keepalive) is done.
+        // Once is enough: what has to be done after a packet (an acknowledgement, keepalive) is
+        // done.
         while !spent.iter().any(|spent| *spent < Duration::from_millis(10)) {
             assert!(Instant::now() < end, "in each second it spent {spent:?}");
             let before = cpu_time_of_all(pid);
@@ -365,7 +366,8 @@ fn what_a_shared_interface_cannot_do_is_refused() {
     ends(process);
 }
 
-/// What `ix ctl` does a program of ours does as well, of a shared interface and of a dataplane on it.
+/// What `ix ctl` does a program of ours does as well, of a shared interface and of a dataplane on
+/// it.
 #[test]
 fn a_program_asks_for_all_that_an_operator_may() {
     let test = "a_program_asks_for_all_that_an_operator_may";
@@ -409,8 +411,8 @@ fn a_program_asks_for_all_that_an_operator_may() {
     ends(process);
 }
 
-/// A tenant's link is renamed, and at last removed: its vNIC ends, what it held is Linux's, and no other
-/// tenant notices. Then the interface itself is removed.
+/// A tenant's link is renamed, and at last removed: its vNIC ends, what it held is Linux's, and no
+/// other tenant notices. Then the interface itself is removed.
 #[test]
 fn a_tenants_link_may_be_renamed_and_removed() {
     let Some(bed) = Bed::new("a_tenants_link_may_be_renamed_and_removed", Nic::Afxdp, 1) else {
@@ -444,8 +446,8 @@ fn a_tenants_link_may_be_renamed_and_removed() {
     tenants[1].process.check();
 }
 
-/// The shared interface is renamed, goes down and up, and is removed at last, under load: tenants stay,
-/// and are told.
+/// The shared interface is renamed, goes down and up, and is removed at last, under load: tenants
+/// stay, and are told.
 #[test]
 fn a_shared_interface_may_be_renamed_go_down_and_vanish() {
     let test = "a_shared_interface_may_be_renamed_go_down_and_vanish";

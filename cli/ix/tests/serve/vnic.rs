@@ -58,8 +58,8 @@ fn a_filter_carries_its_own_and_nothing_when_it_is_revoked() {
         echo(&mut stream, 1, 64);
         let made = says(&service, &["filter", "create", ECHO_ONLY, "--both", "--holder", "web"]);
         echo(&mut stream, 2, 64);
-        // Other ports and protocols are not heard, whoever asks: a tap has nobody else to leave them to,
-        // and AF_XDP leaves them to Linux.
+        // Other ports and protocols are not heard, whoever asks: a tap has nobody else to leave
+        // them to, and AF_XDP leaves them to Linux.
         let (wire, macs) = (bed.wire(), bed.macs());
         let (from, to) = (SocketAddrV4::new(CLIENT, 999), SocketAddrV4::new(*SERVICE.ip(), 53));
         let before = service.stats().total("drops.rx_filtered");
@@ -224,8 +224,8 @@ fn a_thousand_changes_disturb_nobody() {
     }
 }
 
-/// A rate is a promise about the most. What a busy machine makes of the least is not tested here, but
-/// in virtual time.
+/// A rate is a promise about the most. What a busy machine makes of the least is not tested here,
+/// but in virtual time.
 #[test]
 fn a_rate_bounds_what_leaves() {
     for nic in Nic::ALL {
@@ -255,8 +255,8 @@ pub fn is_reset(stream: &mut TcpStream) {
     assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
 }
 
-/// One address for both: the filters' packets go to IX, all others to Linux, and what is revoked goes
-/// to Linux as well.
+/// One address for both: the filters' packets go to IX, all others to Linux, and what is revoked
+/// goes to Linux as well.
 #[test]
 fn linux_keeps_what_nobody_holds_of_the_same_address() {
     let test = "linux_keeps_what_nobody_holds_of_the_same_address";

@@ -64,7 +64,8 @@ impl Raw {
         Some(packet[20..n as usize].to_vec())
     }
 
-    /// Asks until the answer comes: a packet may be lost, or come late and be of an earlier question.
+    /// Asks until the answer comes: a packet may be lost, or come late and be of an earlier
+    /// question.
     #[track_caller]
     pub fn ask(&self, body: &[u8], is_answer: impl Fn(&[u8]) -> bool) -> Vec<u8> {
         let end = Instant::now() + PATIENCE;
@@ -81,8 +82,8 @@ impl Raw {
     }
 }
 
-/// Gives a program that listens to doorbells what it asks for: a packet for either queue (`both`), and
-/// then SIGUSR2, or one for the usual queue alone (`one`). It must end well.
+/// Gives a program that listens to doorbells what it asks for: a packet for either queue (`both`),
+/// and then SIGUSR2, or one for the usual queue alone (`one`). It must end well.
 #[track_caller]
 pub fn ring_doorbells(bed: &Bed, service: Service) {
     service.process.wait_for("ready", PATIENCE);

@@ -61,8 +61,8 @@ impl Stats {
         self.value(path).as_str().unwrap_or_else(|| panic!("{path} is no text")).to_owned()
     }
 
-    /// What an elastic thread does: `active`, `parked`, ... One whose application has not come back for a
-    /// moment, as on a busy machine, is active.
+    /// What an elastic thread does: `active`, `parked`, ... One whose application has not come back
+    /// for a moment, as on a busy machine, is active.
     pub fn state(&self, thread: usize) -> String {
         let state = self.text(&format!("threads.{thread}.state"));
         if state == "non-responsive" { "active".to_owned() } else { state }

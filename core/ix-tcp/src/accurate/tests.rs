@@ -49,8 +49,8 @@ fn byte_counters_go_round_and_old_ones_are_void() {
     assert_eq!(accurate.take_option(of(0x21), 100).0, Some(1));
 }
 
-/// A receiver that counts in 64 bits and acknowledges `packets`, of which `marked` were; whether the
-/// acknowledgement arrives.
+/// A receiver that counts in 64 bits and acknowledges `packets`, of which `marked` were; whether
+/// the acknowledgement arrives.
 fn acks(packets: std::ops::RangeInclusive<u32>) -> impl Strategy<Value = Vec<(u32, u32, bool)>> {
     let one = (packets, any::<u32>(), prop::bool::weighted(0.7));
     prop::collection::vec(one.prop_map(|(n, m, got)| (n, m % (n + 1), got)), 1..100)

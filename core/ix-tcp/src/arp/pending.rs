@@ -164,8 +164,8 @@ mod tests {
     }
 
     proptest! {
-        /// Every packet comes out exactly once, in order for its hop, odd ones and even ones each for
-        /// themselves, and the bounds hold.
+        /// Every packet comes out exactly once, in order for its hop, odd ones and even ones each
+        /// for themselves, and the bounds hold.
         #[test]
         fn nothing_is_lost_or_doubled(steps in prop::collection::vec((0u8..5, 0u8..5), 0..300)) {
             let mut queue = PendingQueue::with_limits(4, 9, 50);

@@ -2,11 +2,11 @@
 //! overflows.
 //!
 //! Round trips alone tell too late where the queue is as long as the path (or shorter): the first
-//! segment of a round still finds it empty, and the round after, which would tell, is twice what fits.
-//! So the other half of HyStart (Ha and Rhee, "Taming the elephants", 2011) is here, too, as a first
-//! witness: acknowledgements that come without a pause for half of a round trip mean that half of the
-//! path is full. From then on the window grows conservatively; when the round trips grow as well, it
-//! was enough.
+//! segment of a round still finds it empty, and the round after, which would tell, is twice what
+//! fits. So the other half of HyStart (Ha and Rhee, "Taming the elephants", 2011) is here, too, as
+//! a first witness: acknowledgements that come without a pause for half of a round trip mean that
+//! half of the path is full. From then on the window grows conservatively; when the round trips
+//! grow as well, it was enough.
 use ix_wire::Seq;
 
 /// Round trips of fewer samples say nothing.

@@ -65,9 +65,9 @@ pub struct Ack {
     pub app_limited: bool,
     /// Smoothed round-trip time.
     pub srtt_us: u32,
-    /// Bytes that were marked, as far as the acknowledgement tells: all that it covers when it echoes
-    /// a mark (RFC 3168), or as many as were counted (RFC 9768). DCTCP takes their share; for the
-    /// others the window does not grow by such an acknowledgement (RFC 3168 section 6.1.2).
+    /// Bytes that were marked, as far as the acknowledgement tells: all that it covers when it
+    /// echoes a mark (RFC 3168), or as many as were counted (RFC 9768). DCTCP takes their share;
+    /// for the others the window does not grow by such an acknowledgement (RFC 3168 section 6.1.2).
     pub marked_bytes: u32,
 }
 

@@ -494,8 +494,8 @@ fn log(kind: Kind, events: &str) -> String {
 
 #[test]
 fn the_log_of_new_reno() {
-    // RFC 5681: slow start doubles, a loss halves, then a segment a round trip; a timeout leaves one
-    // segment, below half the flight, and doubles it up to there.
+    // RFC 5681: slow start doubles, a loss halves, then a segment a round trip; a timeout leaves
+    // one segment, below half the flight, and doubles it up to there.
     assert_eq!(
         log(Kind::NewReno, "aalaaltaaaauei"),
         "a:20000/- a:40000/- l:20000/20000 a:21000/20000 a:22000/20000 l:11000/11000 \
@@ -506,9 +506,9 @@ fn the_log_of_new_reno() {
 
 #[test]
 fn the_log_of_cubic() {
-    // RFC 9438: beta is 0.7, and what was a mistake is taken back. 20 ms after a loss at 40 segments
-    // the curve is where it began, for K = (12 / 0.4)^(1/3) = 3.1 s; the window is Reno's then, which
-    // grows by 9/17 of a segment a round trip.
+    // RFC 9438: beta is 0.7, and what was a mistake is taken back. 20 ms after a loss at 40
+    // segments the curve is where it began, for K = (12 / 0.4)^(1/3) = 3.1 s; the window is Reno's
+    // then, which grows by 9/17 of a segment a round trip.
     assert_eq!(
         log(Kind::Cubic, "aalulti"),
         "a:20000/- a:40000/- l:28000/28000 u:40000/- l:28000/28000 t:1000/19600 i:1000/19600 "

@@ -1,7 +1,7 @@
 //! IX's TCP against TCPs that others wrote: every scenario with every peer, as a matrix.
 //!
-//! With libraries in virtual time and from seeds, so that what fails fails again; with programs in real
-//! time. `--nocapture` prints the matrix.
+//! With libraries in virtual time and from seeds, so that what fails fails again; with programs in
+//! real time. `--nocapture` prints the matrix.
 mod external;
 mod ours;
 mod play;
@@ -171,8 +171,8 @@ fn smoltcp_understands_us_and_we_it() {
 }
 
 /// Plays all scenarios with a peer that is a program, some at once; answers what failed. `lacks`:
-/// scenarios that the peer does not know, and why; `rain`: those on a lossy link as well, where such
-/// peers wait for slow timers.
+/// scenarios that the peer does not know, and why; `rain`: those on a lossy link as well, where
+/// such peers wait for slow timers.
 fn play_all_with(program: &Path, lacks: &[(&str, &str)], rain: bool) -> Vec<String> {
     let mut all = scenarios(SHORT_STALL_US, SHORT_BULK);
     all.retain(|scenario| rain || scenario.weather.loss == 0);
@@ -208,8 +208,8 @@ impl Drop for Program {
     }
 }
 
-/// Makes a peer by a command in the folder of its sources, which leaves a program in the file `out`;
-/// `None`, loudly, where that cannot be.
+/// Makes a peer by a command in the folder of its sources, which leaves a program in the file
+/// `out`; `None`, loudly, where that cannot be.
 fn made(test: &str, folder: &str, mut command: Command, out: &str, mend: &str) -> Option<Program> {
     let here = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/peers").join(folder);
     // Tests run at once and in several processes: each has a program of its own.
@@ -245,7 +245,8 @@ fn lwip(test: &str) -> Option<Program> {
     made(test, "lwip", command, "lwip", "apt-get install gcc liblwip-dev")
 }
 
-/// Linux, unless it cannot be had here: a program that plays with sockets in a namespace of its own.
+/// Linux, unless it cannot be had here: a program that plays with sockets in a namespace of its
+/// own.
 fn linux(test: &str) -> Option<Program> {
     let mut command = Command::new("cc");
     command.args(["-Wall", "-O1", "main.c", "-lpthread"]);

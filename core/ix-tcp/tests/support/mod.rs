@@ -1,5 +1,5 @@
-//! What the tests of the TCP core share: a buffer that notices leaks, an output that records, a peer
-//! played by hand ([`Script`]), and two ends on a bad link in virtual time ([`net::Net`]).
+//! What the tests of the TCP core share: a buffer that notices leaks, an output that records, a
+//! peer played by hand ([`Script`]), and two ends on a bad link in virtual time ([`net::Net`]).
 #![allow(dead_code)] // each test file uses a part
 
 pub mod net;

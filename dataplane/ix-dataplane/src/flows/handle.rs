@@ -1,7 +1,7 @@
 //! Names of flows across the wall: flow group, generation and slot in one number.
 //!
-//! A handle survives the migration of its flow group, because it names the group and not the thread.
-//! The generation makes a stale handle an error: a slot that is used again has another one.
+//! A handle survives the migration of its flow group, because it names the group and not the
+//! thread. The generation makes a stale handle an error: a slot that is used again has another one.
 
 /// A checked-apart handle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,6 +1,6 @@
 //! What a flow has been given to send and what is not acknowledged yet: references into the
-//! application's memory, oldest first. The bytes are copied into packets when they are (re)sent; the
-//! application leaves them unchanged until `sent` (DESIGN.md, wall 2).
+//! application's memory, oldest first. The bytes are copied into packets when they are (re)sent;
+//! the application leaves them unchanged until `sent` (DESIGN.md, wall 2).
 use ix_mem::PacketMemory;
 use std::collections::VecDeque;
 
@@ -10,7 +10,8 @@ struct Piece {
     len: u32,
 }
 
-/// The send stream from the oldest unacknowledged byte on. Two pieces are kept in place, more spill.
+/// The send stream from the oldest unacknowledged byte on. Two pieces are kept in place, more
+/// spill.
 #[derive(Debug, Default)]
 pub struct SendQueue {
     near: [Piece; 2],

@@ -19,8 +19,8 @@ impl OnCpu {
     /// On Linux. Costs a system call, so this is for migrations only.
     #[cold]
     pub fn on_linux(cycle_us: u64) -> OnCpu {
-        // In this order: who does not run between the two does not run after this moment. The cycle's
-        // clock is not quite Linux's.
+        // In this order: who does not run between the two does not run after this moment. The
+        // cycle's clock is not quite Linux's.
         let wall_ns = read_ns(libc::CLOCK_MONOTONIC).max(cycle_us * 1000);
         OnCpu { wall_ns, ran_ns: read_ns(libc::CLOCK_THREAD_CPUTIME_ID) }
     }
@@ -30,8 +30,8 @@ impl OnCpu {
         self.wall_ns / 1000
     }
 
-    /// Until `now`, a later moment of the same thread, it did not run for so long, ns, apart from what
-    /// it may have been before `from_us`.
+    /// Until `now`, a later moment of the same thread, it did not run for so long, ns, apart from
+    /// what it may have been before `from_us`.
     pub fn off_ns(&self, now: OnCpu, from_us: u64) -> u64 {
         let passed_ns = now.wall_ns.saturating_sub(self.wall_ns);
         let off_ns = passed_ns.saturating_sub(now.ran_ns.saturating_sub(self.ran_ns));

@@ -2,9 +2,9 @@
 //!
 //! A dataplane takes no more than a batch at a time, so what it cannot keep up with waits in one
 //! place, in front of it (the IX paper, section 3): the only queue of the host, and the one whose
-//! length says that the host is congested. From `mark_queue` waiting packets on ECN-capable ones are
-//! treated as if a switch had marked them; from `drop_queue` on some of the others' payloads are
-//! dropped, ever more up to a tenth at twice that length (RED), before the device has to.
+//! length says that the host is congested. From `mark_queue` waiting packets on ECN-capable ones
+//! are treated as if a switch had marked them; from `drop_queue` on some of the others' payloads
+//! are dropped, ever more up to a tenth at twice that length (RED), before the device has to.
 use ix_tcp::ecn::{CE, NOT_ECT};
 
 /// RED's largest share of early drops: a tenth.

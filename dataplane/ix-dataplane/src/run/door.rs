@@ -1,9 +1,10 @@
 //! Who is in the dataplane on behalf of an elastic thread: its owner, or the guard.
 //!
 //! They agree through two words. The owner says that it is inside and then looks whether the guard
-//! holds the door; the guard says that it holds the door and then looks whether the owner is inside.
-//! That one of them sees the other takes a full barrier on both sides; the owner, who comes by in each
-//! cycle, has none: the guard makes the kernel execute one on every processor (`membarrier`).
+//! holds the door; the guard says that it holds the door and then looks whether the owner is
+//! inside. That one of them sees the other takes a full barrier on both sides; the owner, who comes
+//! by in each cycle, has none: the guard makes the kernel execute one on every processor
+//! (`membarrier`).
 use crate::sync::{AtomicBool, Ordering, heavy_barrier, let_others_run, light_barrier};
 
 /// The door of one elastic thread.

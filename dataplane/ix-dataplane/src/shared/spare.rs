@@ -19,9 +19,9 @@ pub struct Spare {
 }
 
 impl Spare {
-    /// Behind so many pools of `made` frames each. All that the others may have too many of is no more
-    /// than a quarter of what one needs: a device that gives all packets to one thread must not take
-    /// all its frames away.
+    /// Behind so many pools of `made` frames each. All that the others may have too many of is no
+    /// more than a quarter of what one needs: a device that gives all packets to one thread must
+    /// not take all its frames away.
     pub fn new(threads: usize, made: usize) -> Spare {
         let slack = (made / (4 * threads.max(1))).clamp(1, SLACK_MAX);
         Spare { frames: Mutex::default(), count: AtomicUsize::new(0), made, slack }

@@ -8,9 +8,9 @@
 //! wheel's position. It follows that all of a lower level comes before any of a higher one, so the
 //! nearest occupied slot is found with a few bitmap words however far the clock has jumped.
 //!
-//! There is no removal of single entries: whoever set one checks when it fires whether it still means
-//! anything. That keeps timers lazy; an acknowledgement never touches the wheel. Only what belongs to
-//! flow groups that have left is swept out, bit by bit ([`Wheel::sweep`]).
+//! There is no removal of single entries: whoever set one checks when it fires whether it still
+//! means anything. That keeps timers lazy; an acknowledgement never touches the wheel. Only what
+//! belongs to flow groups that have left is swept out, bit by bit ([`Wheel::sweep`]).
 
 /// Microseconds of one tick.
 pub const TICK_US: u64 = 1 << TICK_SHIFT;
@@ -159,8 +159,8 @@ impl Wheel {
     }
 
     /// Goes on with taking out entries that are `gone`; looks at about `limit` of them, and answers
-    /// whether all were looked at since the cursor was new. Entries only move to finer levels, so the
-    /// coarse ones come first; those that move past the cursor fire soon.
+    /// whether all were looked at since the cursor was new. Entries only move to finer levels, so
+    /// the coarse ones come first; those that move past the cursor fire soon.
     pub fn sweep(
         &mut self,
         cursor: &mut SweepCursor,

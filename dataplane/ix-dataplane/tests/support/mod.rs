@@ -8,7 +8,8 @@ use std::time::Duration;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A private link whose Linux side has `address`: the namespaces, the Linux side's first, and the opened device.
+/// A private link whose Linux side has `address`: the namespaces, the Linux side's first, and the
+/// opened device.
 pub fn link(
     test: &str,
     kind: &str,

@@ -1,8 +1,8 @@
-//! Descriptors that come while the program runs: for a device that changes, or a capture. Linux gives them
-//! the lowest free numbers, which are the program's; they are moved to the dataplane's at once, but a thread
-//! of the program that guessed the number would have a copy by then. So no call of the program's is on its
-//! way to Linux meanwhile: those that come wait, and those that were made have found their descriptors when
-//! they sleep.
+//! Descriptors that come while the program runs: for a device that changes, or a capture. Linux
+//! gives them the lowest free numbers, which are the program's; they are moved to the dataplane's
+//! at once, but a thread of the program that guessed the number would have a copy by then. So no
+//! call of the program's is on its way to Linux meanwhile: those that come wait, and those that
+//! were made have found their descriptors when they sleep.
 use super::record::{self, LIVE, RECORDS, Record};
 use crate::sys;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -33,8 +33,8 @@ pub fn call_ends(record: &Record) {
     record.calling.store(0, Ordering::Release);
 }
 
-/// Does something while no call of the application's can name a new descriptor. `None`: calls that take
-/// their time, and do not sleep, were in the way; it is to be tried again.
+/// Does something while no call of the application's can name a new descriptor. `None`: calls that
+/// take their time, and do not sleep, were in the way; it is to be tried again.
 pub fn alone<T>(work: impl FnOnce() -> T) -> Option<T> {
     if !super::is_raised() {
         return Some(work());
@@ -60,8 +60,8 @@ fn is_quiet(index: usize) -> bool {
     !makes_a_call || sleeps(tid)
 }
 
-/// Whether a thread waits in the kernel for something that may interrupt it: then its call is past its
-/// descriptors.
+/// Whether a thread waits in the kernel for something that may interrupt it: then its call is past
+/// its descriptors.
 fn sleeps(tid: u64) -> bool {
     const FOLDER: &[u8] = b"/proc/self/task/";
     const BEHIND: &[u8] = b"/stat\0";

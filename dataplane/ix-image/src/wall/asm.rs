@@ -1,14 +1,15 @@
 //! The ways between application and dataplane. Whoever reviews the wall reads this file first.
 //!
-//! `wrpkru` is an ordinary instruction: the application can jump to any of ours, with any registers.
-//! So each of them is followed at once by a comparison of what it wrote, and each that gives the
-//! dataplane's rights is a complete gate: it finds out which Linux thread it serves ([`record`]),
-//! and takes stack and everything else from that thread's record, before it does anything.
-//! Whoever comes with wrong rights gets the application's, and an illegal instruction.
+//! `wrpkru` is an ordinary instruction: the application can jump to any of ours, with any
+//! registers. So each of them is followed at once by a comparison of what it wrote, and each that
+//! gives the dataplane's rights is a complete gate: it finds out which Linux thread it serves
+//! ([`record`]), and takes stack and everything else from that thread's record, before it does
+//! anything. Whoever comes with wrong rights gets the application's, and an illegal instruction.
 //!
-//! There are four: [`gate`], [`signal_entry`], the way [`back`] from a call for the application, and
-//! the begin of a new thread in [`app_clone`]. A fifth, [`raise_rights`], is shut when it was used. `xrstor` can write the rights too; [`resume`] has the
-//! only one, with a constant mask that is compared afterwards.
+//! There are four: [`gate`], [`signal_entry`], the way [`back`] from a call for the application,
+//! and the begin of a new thread in [`app_clone`]. A fifth, [`raise_rights`], is shut when it was
+//! used. `xrstor` can write the rights too; [`resume`] has the only one, with a constant mask that
+//! is compared afterwards.
 use super::deliver::deliver_pending;
 use super::handler::handle_signal;
 use super::record::{self, LIVE, RECORDS, Record, SELECTOR, SHIFT, STARTING, Shown, TABLE};
@@ -70,8 +71,8 @@ const _: () = assert!(size_of::<Shared>() == 1 << SHARED_SHIFT);
 /// 1: AVX's upper halves must be cleared on the way out; 2: AVX-512's registers too.
 pub static VECTORS: AtomicU64 = AtomicU64::new(0);
 
-/// Writes rights and compares them at once; changes rax, rcx, rdx. All of ours, but [`bad`]'s, which must
-/// not jump to itself by way of itself, and the one of `xrstor`, are made here.
+/// Writes rights and compares them at once; changes rax, rcx, rdx. All of ours, but [`bad`]'s,
+/// which must not jump to itself by way of itself, and the one of `xrstor`, are made here.
 macro_rules! rights {
     ($to:literal) => {
         concat!(
@@ -103,7 +104,8 @@ macro_rules! lower {
     };
 }
 
-/// Keeps the handler's registers on its stack, and the stack in the record (rdi): [`back`] finds both.
+/// Keeps the handler's registers on its stack, and the stack in the record (rdi): [`back`] finds
+/// both.
 macro_rules! keep {
     () => {
         concat!(
@@ -158,8 +160,8 @@ pub extern "C" fn gate(op: u64, index: u64, b: u64, c: u64) -> i64 {
         "je 2f",
         "cmp rsi, [r8 + {elastic}]",
         "je 3f",
-        // Not this thread's. One that is shared is the caller's for this call, if nobody has it; who
-        // is another one has that one's stack in its record.
+        // Not this thread's. One that is shared is the caller's for this call, if nobody has it;
+        // who is another one has that one's stack in its record.
         "cmp rsi, {threads_max}",
         "jae 2f",
         "cmp qword ptr [r8 + {elastic}], {nobody}",
@@ -693,7 +695,8 @@ pub unsafe extern "C" fn app_clone(record: *mut Record, call: &[u64; 7], child: 
     )
 }
 
-/// Ends the calling Linux thread, with all signals blocked; its record is free with the first store.
+/// Ends the calling Linux thread, with all signals blocked; its record is free with the first
+/// store.
 #[unsafe(naked)]
 pub extern "C" fn exit_thread(record: *mut Record, status: u64) -> ! {
     naked_asm!(

@@ -49,8 +49,8 @@ pub fn mappings() -> std::io::Result<Vec<Mapping>> {
     Ok(text.lines().filter_map(Mapping::parse).collect())
 }
 
-/// What remains of a mapping without these ranges: Linux may have joined what lies side by side. Its
-/// special ones (`[stack]`, `[vdso]`) grow, and are one.
+/// What remains of a mapping without these ranges: Linux may have joined what lies side by side.
+/// Its special ones (`[stack]`, `[vdso]`) grow, and are one.
 pub fn without(mapping: &Mapping, ranges: &[(usize, usize)]) -> Vec<Mapping> {
     let touches = |&&(start, end): &&(usize, usize)| mapping.start < end && start < mapping.end;
     let mut holes: Vec<_> = ranges.iter().filter(touches).copied().collect();

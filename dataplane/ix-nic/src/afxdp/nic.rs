@@ -251,9 +251,9 @@ impl Nic for AfxdpNic {
         self.reap(tx_pool);
     }
 
-    /// Until the kernel has taken what is in the ring: usually before the doorbell is back, and then
-    /// there is none. A kernel that is rung shows late how far it has come (before Linux 6.17), so it is
-    /// asked only where it has stopped.
+    /// Until the kernel has taken what is in the ring: usually before the doorbell is back, and
+    /// then there is none. A kernel that is rung shows late how far it has come (before Linux
+    /// 6.17), so it is asked only where it has stopped.
     fn fence(&mut self) -> Option<Box<dyn Fence>> {
         let socket = self.socket.as_ref().filter(|_| !self.down)?;
         let waits = self.kick_due || !socket.tx.needs_wakeup();

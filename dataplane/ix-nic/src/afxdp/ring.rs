@@ -156,7 +156,8 @@ pub(crate) struct RingFence {
     _mapping: Arc<Mapping>,
 }
 
-// SAFETY: the pointer leads into `_mapping`, which the fence keeps; only atomic reads go through it.
+// SAFETY: the pointer leads into `_mapping`, which the fence keeps; only atomic reads go through
+// it.
 unsafe impl Send for RingFence {}
 
 impl Fence for RingFence {

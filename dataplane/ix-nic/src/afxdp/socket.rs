@@ -192,8 +192,8 @@ fn register_memory(fd: BorrowedFd<'_>, memory: &PacketMemory) -> io::Result<()> 
     umem.chunk_size = FRAME_BYTES as u32;
     // XDP itself keeps 256 bytes free in front of a packet: our HEADROOM_BYTES.
     let (value, len) = ((&raw const umem).cast(), size_of_val(&umem) as libc::socklen_t);
-    // SAFETY: `umem` is `len` readable bytes for the length of the call. The kernel keeps the pages of
-    // `memory` that it names, and writes only into frames that the fill ring gives it.
+    // SAFETY: `umem` is `len` readable bytes for the length of the call. The kernel keeps the pages
+    // of `memory` that it names, and writes only into frames that the fill ring gives it.
     let ret =
         unsafe { libc::setsockopt(fd.as_raw_fd(), libc::SOL_XDP, libc::XDP_UMEM_REG, value, len) };
     check(ret).map(drop)

@@ -1,8 +1,8 @@
 //! The redirection table of a network card, as the dataplane changes it.
 //!
-//! To write it takes CAP_NET_ADMIN, which the dataplane does not have: [`AskedTable`] is its end of a
-//! socket, over which it asks entry by entry ([`TableRequest`]). The broker's end writes what was asked
-//! for and says how far it is ([`TableAnswer`]).
+//! To write it takes CAP_NET_ADMIN, which the dataplane does not have: [`AskedTable`] is its end of
+//! a socket, over which it asks entry by entry ([`TableRequest`]). The broker's end writes what was
+//! asked for and says how far it is ([`TableAnswer`]).
 use crate::SetReta;
 use ix_wire::FLOW_GROUPS;
 use std::io;
@@ -110,7 +110,8 @@ impl SetReta for AskedTable {
         Ok(())
     }
 
-    /// Until the broker has answered, and for as long as packets may be on their way into the rings.
+    /// Until the broker has answered, and for as long as packets may be on their way into the
+    /// rings.
     fn is_sending(&self) -> bool {
         let mut asked = self.lock();
         let mut bytes = [0; TableAnswer::BYTES];

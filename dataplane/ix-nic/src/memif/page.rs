@@ -8,8 +8,8 @@
 //! that goes to sleep has nothing to publish and looks at the table when it wakes: it counts as one
 //! that has seen it ([`ASLEEP`]).
 //!
-//! A client that receives also says how far it has taken each ring: the protocol lets a server see that
-//! only in bursts, and a flow that changes its sending queue must know ([`crate::Fence`]).
+//! A client that receives also says how far it has taken each ring: the protocol lets a server see
+//! that only in bursts, and a flow that changes its sending queue must know ([`crate::Fence`]).
 use super::QUEUES_MAX;
 use ix_sys::Mapping;
 use ix_wire::{FLOW_GROUPS, FlowHash};
@@ -243,8 +243,8 @@ impl Sender {
         half.seen[self.me].0.epoch.store(self.epoch, Ordering::Release);
     }
 
-    /// Packets are put into rings from now on. What is under way by an old table must not be more than
-    /// this burst.
+    /// Packets are put into rings from now on. What is under way by an old table must not be more
+    /// than this burst.
     #[inline]
     pub fn begin(&mut self) {
         if self.asleep {

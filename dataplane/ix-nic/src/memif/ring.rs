@@ -181,8 +181,8 @@ impl Ring {
     }
 }
 
-/// Makes `1 << log2_size` empty descriptors with their header at `offset` of a mapping, before the peer
-/// knows of them. The reader polls at first.
+/// Makes `1 << log2_size` empty descriptors with their header at `offset` of a mapping, before the
+/// peer knows of them. The reader polls at first.
 ///
 /// # Panics
 /// When the ring does not lie within the mapping, aligned to [`DESC_BYTES`], or is too large.

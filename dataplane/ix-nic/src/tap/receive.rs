@@ -21,7 +21,8 @@ const MBUFS_MAX: usize = FRAME_BYTES_MAX.div_ceil(ROOM_BYTES);
 pub(super) struct Receiver {
     /// Bytes in front of each frame.
     vnet_bytes: usize,
-    /// Longest frame that is taken. There is room for more: a frame that fills it may have been cut.
+    /// Longest frame that is taken. There is room for more: a frame that fills it may have been
+    /// cut.
     len_max: usize,
     /// Mbufs for frames to come; the last is the first to be filled.
     stock: Vec<Mbuf>,

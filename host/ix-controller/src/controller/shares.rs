@@ -1,9 +1,9 @@
 //! Cores that several dataplanes could use, shared without fighting.
 //!
-//! A core belongs to the dataplane with an elastic thread on it. A free one goes to whoever needs it
-//! first; of several in the same tick, to the one that has least for its weight. When none is free,
-//! a dataplane gives a core up to one that would still have less for its weight afterwards: so a
-//! core never goes back and forth, whatever their loads.
+//! A core belongs to the dataplane with an elastic thread on it. A free one goes to whoever needs
+//! it first; of several in the same tick, to the one that has least for its weight. When none is
+//! free, a dataplane gives a core up to one that would still have less for its weight afterwards:
+//! so a core never goes back and forth, whatever their loads.
 use crate::{DataplaneId, Machine, Observation};
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// Longest wake-up of a hardware thread that serves, µs. Deeper states stay shut: an elastic thread
 /// sleeps on its doorbell between bursts.
 pub const SERVING_US: u32 = 50;
-/// What was there before, in a file for each that has set bounds, named after its process: one that is
-/// killed restores nothing, and what it has set stays with the processors.
+/// What was there before, in a file for each that has set bounds, named after its process: one that
+/// is killed restores nothing, and what it has set stays with the processors.
 const RECORDS: &str = "run/ix/c-states";
 /// How the kernel calls no latency at all: the idle loop polls. 0 is no bound.
 const POLL: &str = "n/a";
@@ -38,8 +38,8 @@ impl Latency {
         (!self.tree.has(folder)).then(why)
     }
 
-    /// Bounds the wake-up of a hardware thread; 0: it never halts, and Linux' idle loop polls on it;
-    /// `None`: it may sleep as deeply as it likes.
+    /// Bounds the wake-up of a hardware thread; 0: it never halts, and Linux' idle loop polls on
+    /// it; `None`: it may sleep as deeply as it likes.
     pub fn bound(&mut self, cpu: u32, most_us: Option<u32>) -> Result<(), FileError> {
         let text = match most_us {
             None => "0".to_owned(),

@@ -397,7 +397,8 @@ fn what_a_killed_controller_left_is_restored() {
     let mut linux = Linux::new(&fake.tree(), obedient());
     linux.observe(1);
     assert_eq!(fake.cpu(0, bound), "50");
-    // Its process is another one's that is no more; and somebody has changed what it set on the next.
+    // Its process is another one's that is no more; and somebody has changed what it set on the
+    // next.
     let records = fake.tree().path("run/ix/c-states");
     let own = fake.tree().names("run/ix/c-states");
     let text = std::fs::read_to_string(records.join(&own[0])).expect("written before the bound");

@@ -1,8 +1,8 @@
 //! `afxdp`: any Linux network interface, shared with Linux.
 //!
 //! Our XDP program hands packets for our addresses to AF_XDP sockets, one a queue, and all others
-//! on to the kernel. [`open`] loads and attaches the program and makes the sockets. The program hangs
-//! on a BPF link: it goes when its owner dies.
+//! on to the kernel. [`open`] loads and attaches the program and makes the sockets. The program
+//! hangs on a BPF link: it goes when its owner dies.
 mod program;
 mod rss;
 
@@ -28,10 +28,11 @@ pub(crate) struct Attachment {
     frags: bool,
     sockets: Map,
     waiting: Vec<Option<OwnedFd>>,
-    /// Holds the link a moment longer than this process: the kernel takes a program off its interface
-    /// when the last descriptor of its link is closed, and waits there for grace periods, 5 to 20 ms while
-    /// AF_XDP sockets are at work. In a process that is killed that comes before its end is told, so the
-    /// process that waits for it, such as one that gives its traffic to another, would wait as well.
+    /// Holds the link a moment longer than this process: the kernel takes a program off its
+    /// interface when the last descriptor of its link is closed, and waits there for grace periods,
+    /// 5 to 20 ms while AF_XDP sockets are at work. In a process that is killed that comes before
+    /// its end is told, so the process that waits for it, such as one that gives its traffic to
+    /// another, would wait as well.
     _keeper: Option<Holder>,
 }
 
@@ -43,8 +44,8 @@ impl Drop for Attachment {
 }
 
 impl Attachment {
-    /// From the next packet on, only what these filters take of `addresses` is ours; none: all of it. Of
-    /// an interface that is gone nothing is, whatever they say.
+    /// From the next packet on, only what these filters take of `addresses` is ours; none: all of
+    /// it. Of an interface that is gone nothing is, whatever they say.
     pub fn set_filters(
         &mut self,
         addresses: &[IpAddr],

@@ -1,8 +1,8 @@
 //! The redirection table of an interface with receive-side scaling, as the broker writes it.
 //!
 //! To write it takes CAP_NET_ADMIN, which the dataplane does not have: it asks over a socket
-//! ([`ix_nic::attach_table`]), and [`RssTable`] writes and answers. Flow group `g` is the entries whose
-//! number is `g` modulo [`FLOW_GROUPS`]. Linux's own packets follow the table as well.
+//! ([`ix_nic::attach_table`]), and [`RssTable`] writes and answers. Flow group `g` is the entries
+//! whose number is `g` modulo [`FLOW_GROUPS`]. Linux's own packets follow the table as well.
 use ix_nic::{TableAnswer, TableRequest, initial_queue};
 use ix_sys::Interface;
 use ix_sys::interface::Rss;
@@ -64,8 +64,8 @@ impl RssTable {
         self.socket.as_raw_fd()
     }
 
-    /// Does all that was asked for in one write, and answers. A line for the user when the interface
-    /// refuses it for the first time.
+    /// Does all that was asked for in one write, and answers. A line for the user when the
+    /// interface refuses it for the first time.
     pub(crate) fn service(&mut self) -> Option<String> {
         let mut changed = self.table.clone();
         let (mut asked, mut wrong) = (0, 0);
@@ -119,7 +119,8 @@ impl RssTable {
     pub(crate) fn again(&mut self, mut back: RssTable) -> io::Result<()> {
         std::mem::swap(&mut self.device, &mut back.device);
         std::mem::swap(&mut self.found, &mut back.found);
-        // First: it puts back what it found, and goes by the name that the new interface has as well.
+        // First: it puts back what it found, and goes by the name that the new interface has as
+        // well.
         drop(back);
         self.device.write(&self.table)
     }

@@ -1,9 +1,9 @@
 //! Rates as rows of words, which the programs read with each packet.
 //!
-//! A limit is the generic cell rate algorithm: a clock says when all that has passed is paid for, and
-//! a packet may pass when that is not later than now. Clocks count 1/256 ns from the machine's start,
-//! so that the shortest packet of the fastest link costs a thousand of them; what a byte costs has 16
-//! bits more.
+//! A limit is the generic cell rate algorithm: a clock says when all that has passed is paid for,
+//! and a packet may pass when that is not later than now. Clocks count 1/256 ns from the machine's
+//! start, so that the shortest packet of the fastest link costs a thousand of them; what a byte
+//! costs has 16 bits more.
 use ix_vnic::{LATE_NS, Rate};
 
 /// Clock units of a nanosecond, as a shift.
@@ -13,12 +13,12 @@ pub(super) const FRACTION_BITS: i32 = 16;
 /// Slower than this is not told apart: the cost of a long packet must fit.
 pub(super) const BITS_MIN: u64 = 1_000;
 const FULL_FRAME: u64 = 1514;
-/// So long a burst of its share may a vNIC send at once, ns: short to the eye of others, long enough
-/// that a sender which is late for a moment loses nothing of its share.
+/// So long a burst of its share may a vNIC send at once, ns: short to the eye of others, long
+/// enough that a sender which is late for a moment loses nothing of its share.
 const SHARE_BURST_NS: u64 = 4_000_000;
 /// So much more than its burst may a vNIC send at once, ns of its rate: what its dataplane makes up
-/// for, and as much as packets may catch up with each other on their way here. So nothing is dropped
-/// of what keeps to the rate, and no whole second has 2 % too much of what does not.
+/// for, and as much as packets may catch up with each other on their way here. So nothing is
+/// dropped of what keeps to the rate, and no whole second has 2 % too much of what does not.
 const SLACK_NS: u64 = LATE_NS + 2_000_000;
 const NS_PER_S: u64 = 1_000_000_000;
 
@@ -74,7 +74,8 @@ impl Default for PortRates {
 pub(super) struct Share {
     /// What it may send, bits a second.
     pub bits_per_s: u64,
-    /// Its dataplane knows, and lets packets wait: as of a rate, nothing is dropped of what keeps to it.
+    /// Its dataplane knows, and lets packets wait: as of a rate, nothing is dropped of what keeps
+    /// to it.
     pub is_told: bool,
     /// What the interface carries, bits a second.
     pub link: u64,
@@ -124,8 +125,8 @@ fn set(row: &mut Row, limit: Limit, words: [u64; 3]) {
     row[at..at + 3].copy_from_slice(&words);
 }
 
-/// Bits a second for each of these weights, of whom some use their part: those share all of the link;
-/// who is silent may begin with what is his when nobody is.
+/// Bits a second for each of these weights, of whom some use their part: those share all of the
+/// link; who is silent may begin with what is his when nobody is.
 pub(super) fn shares(link_bits_per_s: u64, ports: &[(u32, bool)]) -> Vec<u64> {
     let sum = |active: bool| -> u64 {
         let counted = ports.iter().filter(|(_, is_active)| *is_active || !active);

@@ -2,10 +2,10 @@
 //!
 //! Each vNIC has a link of its own, a veth pair whose one end its dataplane opens with AF_XDP; so
 //! tenants share neither sockets nor packet memory. An XDP program on the interface sends what a
-//! vNIC's receive filters take into its link, and passes everything else to Linux. An XDP program on
-//! the link's near end sends what the vNIC's transmit filters take out of the interface, and drops and
-//! counts everything else: the tenant's dataplane need not be trusted. All programs hang on BPF links
-//! and go with their owner; Linux has the interface then as before.
+//! vNIC's receive filters take into its link, and passes everything else to Linux. An XDP program
+//! on the link's near end sends what the vNIC's transmit filters take out of the interface, and
+//! drops and counts everything else: the tenant's dataplane need not be trusted. All programs hang
+//! on BPF links and go with their owner; Linux has the interface then as before.
 mod limits;
 mod programs;
 mod share;
@@ -132,8 +132,8 @@ struct Hung {
 }
 
 impl Hung {
-    /// Hangs it where it is fastest. As a program for frames of one buffer, where that is possible: a
-    /// veth's other end cuts its segments then, and not every link could take longer ones.
+    /// Hangs it where it is fastest. As a program for frames of one buffer, where that is possible:
+    /// a veth's other end cuts its segments then, and not every link could take longer ones.
     fn up(ifindex: u32, places: &[u32], insns: &[Insn]) -> io::Result<Hung> {
         let mut last = io::Error::from(io::ErrorKind::Unsupported);
         for place in places {
@@ -269,8 +269,8 @@ impl Exchange {
     }
 
     /// Looks at who sends how much, and gives what some leave to those that want more; to be called
-    /// some times a second. Answers those of whom the part of a full interface has changed, with what
-    /// they had better keep to by themselves; none: the interface is not full.
+    /// some times a second. Answers those of whom the part of a full interface has changed, with
+    /// what they had better keep to by themselves; none: the interface is not full.
     pub fn share_out(&mut self, now: Instant) -> Result<Vec<(String, Option<u64>)>, OpenError> {
         let since = self.looked.replace(now).map(|before| now.duration_since(before));
         let Some(since) = since.filter(|since| !since.is_zero()) else {

@@ -41,8 +41,8 @@ pub(super) struct Maps<'a> {
     pub limits: &'a Rows<LIMIT_WORDS>,
 }
 
-/// On the interface: into the links what their filters take, all else on to Linux. So is what is for
-/// a link that is no more.
+/// On the interface: into the links what their filters take, all else on to Linux. So is what is
+/// for a link that is no more.
 pub(super) fn receive(rules: &[(Filter, u32)], maps: &Maps<'_>) -> Vec<Insn> {
     let mut a = Assembler::new();
     let pass = a.label();
@@ -96,8 +96,8 @@ fn deliver_to_slot(a: &mut Assembler, maps: &Maps<'_>, pass: Label) {
     verdict(a, XDP_DROP);
 }
 
-/// On a link's near end: out of the interface what its filters take, within its rates and its share;
-/// all else goes nowhere.
+/// On a link's near end: out of the interface what its filters take, within its rates and its
+/// share; all else goes nowhere.
 pub(super) fn transmit(
     filters: &[Filter],
     mac: [u8; 6],

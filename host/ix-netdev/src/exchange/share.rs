@@ -13,7 +13,8 @@ const CALM_LOOKS: u32 = 10;
 const WANTS_PERCENT: u64 = 90;
 /// Who does not may begin to send more at once, percent of what it sends.
 const ROOM_PERCENT: u64 = 125;
-/// Parts that differ by less are not told anew, percent: each is an exchange of the dataplane's gate.
+/// Parts that differ by less are not told anew, percent: each is an exchange of the dataplane's
+/// gate.
 const CHANGE_PERCENT: u64 = 3;
 
 /// A vNIC since the last look.
@@ -58,8 +59,8 @@ impl Fullness {
     }
 }
 
-/// What each may send of a full interface, bits a second: what others leave, and its own part in any
-/// case, so that who begins has it with the first packet.
+/// What each may send of a full interface, bits a second: what others leave, and its own part in
+/// any case, so that who begins has it with the first packet.
 pub(super) fn parts(link_bits_per_s: u64, usages: &[Usage]) -> Vec<u64> {
     let wants: Vec<(u32, u64)> = usages.iter().map(|usage| (usage.weight, wants(usage))).collect();
     let weights: Vec<_> = usages.iter().map(|usage| (usage.weight, usage.is_active)).collect();
@@ -146,7 +147,8 @@ mod tests {
     fn who_sends_little_leaves_the_rest() {
         let both = [sends(1, LINK / 2, None), sends(3, LINK / 2, None)];
         assert_eq!(parts(LINK, &both), [LINK / 4, LINK / 4 * 3]);
-        // One is told a fourth and sends a tenth of that: it keeps its part, and the other has the rest.
+        // One is told a fourth and sends a tenth of that: it keeps its part, and the other has the
+        // rest.
         let one = [sends(1, LINK / 40, Some(LINK / 4)), sends(3, LINK / 4 * 3, Some(LINK / 4 * 3))];
         assert_eq!(parts(LINK, &one), [LINK / 4, LINK - LINK / 32]);
         // Who is silent would have its part of all.

@@ -1,9 +1,9 @@
 //! Receive filters in a network card, beside the XDP program that asks them as well.
 //!
-//! A card with one queue in use has nothing to spread, so a filter's packets are steered there by rules
-//! of its own (`ethtool -n` shows them), in front of whatever else the card does with packets. Where it
-//! has several, its redirection table spreads flows, which a rule would end. What a card cannot say or
-//! refuses is asked in software alone, and said once.
+//! A card with one queue in use has nothing to spread, so a filter's packets are steered there by
+//! rules of its own (`ethtool -n` shows them), in front of whatever else the card does with
+//! packets. Where it has several, its redirection table spreads flows, which a rule would end. What
+//! a card cannot say or refuses is asked in software alone, and said once.
 mod rule;
 
 use ix_sys::Interface;
@@ -54,8 +54,8 @@ impl HardwareFilters {
         self.inside.iter().map(|(filter, _)| filter)
     }
 
-    /// The card is to have these, as far as it can. Answers a line for the user when it refuses one for
-    /// the first time.
+    /// The card is to have these, as far as it can. Answers a line for the user when it refuses one
+    /// for the first time.
     pub fn set(&mut self, filters: &[Filter]) -> Option<String> {
         let (keep, gone) = std::mem::take(&mut self.inside)
             .into_iter()

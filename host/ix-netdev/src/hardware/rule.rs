@@ -1,8 +1,8 @@
 //! A filter as flow rules of a network card: `struct ethtool_rx_flow_spec` of linux/ethtool.h.
 //!
-//! A rule compares fields under masks, so a range is as many rules as it has aligned blocks, and lists
-//! multiply. A card cannot be asked for frames without a VLAN tag: there a rule takes more than its
-//! filter, and the XDP program behind it the rest.
+//! A rule compares fields under masks, so a range is as many rules as it has aligned blocks, and
+//! lists multiply. A card cannot be asked for frames without a VLAN tag: there a rule takes more
+//! than its filter, and the XDP program behind it the rest.
 use ix_sys::interface::{LOCATION, LOCATION_ANY, RULE_BYTES};
 use ix_vnic::{Direction, Field, Filter, Level, Ranges, UNTAGGED};
 
@@ -96,8 +96,8 @@ impl FlowRule {
     }
 }
 
-/// Where a field of a filter of this level lies, and the flag that says so. The inner none: there is
-/// nothing to ask, as the flow type says it; the outer: rules cannot ask it.
+/// Where a field of a filter of this level lies, and the flag that says so. The inner none: there
+/// is nothing to ask, as the flow type says it; the outer: rules cannot ask it.
 #[allow(clippy::option_option)]
 fn place_of(level: Level, field: Field, values: &Ranges) -> Option<Option<(Place, u32)>> {
     let ethernet = level == Level::Ethernet;
@@ -250,7 +250,8 @@ mod tests {
     }
 
     proptest! {
-        /// The rules together take what the filter takes, and nothing else, of frames without a tag.
+        /// The rules together take what the filter takes, and nothing else, of frames without a
+        /// tag.
         #[test]
         fn rules_take_what_their_filter_takes(
             ports in (0u16..20, 0u16..20),

@@ -1,8 +1,8 @@
 //! An echo server that ends as its clients tell it: for tests of what is left then.
 //!
 //! `ix-mortal PORT`. The first byte of what it receives says how: `a`bort, `s`egmentation fault,
-//! `e`xit with status 3, SIG`K`ILL, e`x`ecute another program, `c`ompute for ever; all else is echoed.
-//! `!` leaves what came unread.
+//! `e`xit with status 3, SIG`K`ILL, e`x`ecute another program, `c`ompute for ever; all else is
+//! echoed. `!` leaves what came unread.
 use libix::event::{Conn, EventLoop, Handler, Io};
 use libix::raw::{Process, Thread};
 use std::error::Error;

@@ -1,6 +1,6 @@
-//! A program's sockets on top of the dataplane's batched calls: what a script, or packetdrill through
-//! its plug-in interface, calls. No call waits here: one that would answers `EAGAIN`, and its caller
-//! lets time pass.
+//! A program's sockets on top of the dataplane's batched calls: what a script, or packetdrill
+//! through its plug-in interface, calls. No call waits here: one that would answers `EAGAIN`, and
+//! its caller lets time pass.
 mod data;
 mod options;
 mod ready;
@@ -315,7 +315,8 @@ impl Sockets {
         }
     }
 
-    /// `connect`. `EINPROGRESS` when it begins, `EALREADY` while it lasts; at once for a UDP socket.
+    /// `connect`. `EINPROGRESS` when it begins, `EALREADY` while it lasts; at once for a UDP
+    /// socket.
     pub fn connect(&mut self, fd: c_int, port: u16) -> Answer {
         if self.is_datagrams(fd) {
             return self.connect_datagrams(fd, Some(port));

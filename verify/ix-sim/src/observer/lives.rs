@@ -27,9 +27,9 @@ pub enum State {
     TimeWait,
 }
 
-/// The transitions of RFC 9293 figure 5, and the reset of an open connection. Missing are those from
-/// and to LISTEN that no segment tells of: a listener that is opened or closed, and one that sends,
-/// for which there is no call.
+/// The transitions of RFC 9293 figure 5, and the reset of an open connection. Missing are those
+/// from and to LISTEN that no segment tells of: a listener that is opened or closed, and one that
+/// sends, for which there is no call.
 pub const TRANSITIONS: [(State, State); 19] = {
     use State::*;
     [

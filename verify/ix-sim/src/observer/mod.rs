@@ -2,8 +2,9 @@
 //! has reached that host.
 //!
 //! The observer knows no stack. It reads frames by itself, sees what each host sends before the
-//! network spoils it, and what arrives afterwards; from that it knows what a host can know. RFC 9293
-//! (sequence numbers, windows, FIN), RFC 7323 (scaling, timestamps), RFC 2018 and RFC 2883 (SACK).
+//! network spoils it, and what arrives afterwards; from that it knows what a host can know. RFC
+//! 9293 (sequence numbers, windows, FIN), RFC 7323 (scaling, timestamps), RFC 2018 and RFC 2883
+//! (SACK).
 mod lives;
 mod segment;
 mod side;

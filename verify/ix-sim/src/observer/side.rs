@@ -1,4 +1,5 @@
-//! One end of a connection, as somebody knows it who sees all that it sends and all that reaches it.
+//! One end of a connection, as somebody knows it who sees all that it sends and all that reaches
+//! it.
 //!
 //! Positions are 64 bits wide and count from the end's initial sequence number, so that nothing
 //! here wraps.
@@ -188,8 +189,8 @@ impl Side {
             self.snd_max = self.snd_max.max(end + i64::from(segment.has(FIN)));
             return Ok(());
         }
-        // Data may die within its host (while ARP asks, one packet waits), but only such as the window
-        // let it send; FIN may stand behind that.
+        // Data may die within its host (while ARP asks, one packet waits), but only such as the
+        // window let it send; FIN may stand behind that.
         let furthest = self.snd_max.max(self.heard_edge + 1);
         if start < 0 || start > furthest {
             return Err(format!("sequence {start} outside of 0..={furthest}"));

@@ -129,7 +129,8 @@ impl ControlPage {
     }
 
     /// # Safety
-    /// `header` is a writable, zeroed mapping of `bytes >= bytes_for(threads)` that nobody else uses.
+    /// `header` is a writable, zeroed mapping of `bytes >= bytes_for(threads)` that nobody else
+    /// uses.
     unsafe fn format(
         header: NonNull<Header>,
         bytes: usize,

@@ -4,10 +4,10 @@
 //! A cycle that receives only adds to sums; the averages are made when a window is over, which is
 //! looked at about every millisecond. What they mean:
 //!
-//! * *queue depth* Q: packets that waited when a cycle began to receive, those it took included; the
-//!   mean over the cycles that received any. A memif and an AF_XDP ring say how many wait. A tap
-//!   does not: after a full batch we count what came in since it was last seen empty, which is an
-//!   upper bound.
+//! * *queue depth* Q: packets that waited when a cycle began to receive, those it took included;
+//!   the mean over the cycles that received any. A memif and an AF_XDP ring say how many wait. A
+//!   tap does not: after a full batch we count what came in since it was last seen empty, which is
+//!   an upper bound.
 //! * *batch size*: packets that such a cycle took.
 //! * *iteration time* τ: time that was not idle, over the cycles that received or sent; the
 //!   application is part of it.

@@ -3,8 +3,8 @@
 use super::Metric;
 use crate::sync::{AtomicU64, Ordering, fence};
 
-/// Records of so many words; a reader gets one fewer than there are slots, for the oldest may be about
-/// to be overwritten.
+/// Records of so many words; a reader gets one fewer than there are slots, for the oldest may be
+/// about to be overwritten.
 #[derive(Debug)]
 #[repr(C)]
 pub struct WordRing<const SLOTS: usize, const WORDS: usize> {

@@ -15,7 +15,8 @@ use std::os::fd::{AsFd, OwnedFd};
 
 /// Binary logarithm of our rings' size.
 const LOG2_RING_SIZE: u8 = 10;
-/// Region numbers: the rings and the steering page. The dataplane's packet memory lies between them.
+/// Region numbers: the rings and the steering page. The dataplane's packet memory lies between
+/// them.
 const RINGS: u16 = 0;
 const STEERING: u16 = 2;
 

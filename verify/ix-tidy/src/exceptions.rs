@@ -1,0 +1,62 @@
+//! What breaks a rule today. Each list only shrinks: an exception that nothing needs is a finding.
+
+use crate::rules::{dependencies, paths, width};
+
+/// Packages that use a room that they should not.
+pub const DEPENDENCIES: &[dependencies::Exception] = &[
+    ("ix-dataplane", "ix-netdev", "its tests open real devices"),
+    ("ix-image", "ix-launch", "the layouts of the channel between launcher and image"),
+    ("ix-model", "ix-load", "the arrival processes and histograms of the load generator"),
+    ("ix-fuzz", "ix-ctl", "the control socket's parser is a fuzz target"),
+];
+
+/// Files that take a source file of another package.
+pub const PATHS: &[paths::Exception] = &[
+    ("cli/ix-ctl/src/ctl/exposition.rs", "a helper of tests that is no library yet"),
+    ("cli/ix-ctl/src/stats.rs", "a helper of tests that is no library yet"),
+    ("cli/ix-load/tests/support/mod.rs", "a helper of tests that is no library yet"),
+    ("cli/ix/build.rs", "the image is built by the command, and by tests of the launcher"),
+    (
+        "host/ix-launch/tests/common/mod.rs",
+        "the image is built by the command, and by tests of the launcher",
+    ),
+    ("programs/echo/tests/linux.rs", "a helper of tests that is no library yet"),
+    ("programs/httpd/tests/linux.rs", "a helper of tests that is no library yet"),
+    ("programs/kv/tests/memcached.rs", "a helper of tests that is no library yet"),
+    ("programs/pingpong/tests/linux.rs", "a helper of tests that is no library yet"),
+    ("verify/ix-attacker/tests/clean.rs", "a helper of tests that is no library yet"),
+    ("verify/ix-fuzz/src/targets/tcp.rs", "a helper of tests that is no library yet"),
+];
+
+/// Most comments that are wider than code, by room.
+pub const WIDE_COMMENTS: &[width::Exception] = &[
+    ("sys", 5),
+    ("core", 46),
+    ("dataplane", 162),
+    ("host", 25),
+    ("app", 61),
+    ("programs", 13),
+    ("verify", 44),
+    ("cli", 85),
+];
+
+/// Modules of the dataplane that are in a circle.
+pub const CIRCLE: &[&str] = &[
+    "away",
+    "calls",
+    "cycle",
+    "egress",
+    "icmp",
+    "io",
+    "life",
+    "migration",
+    "neighbors",
+    "observe",
+    "raw",
+    "receive",
+    "run",
+    "shared",
+    "tcp",
+    "timers",
+    "updates",
+];

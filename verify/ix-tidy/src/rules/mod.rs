@@ -1,0 +1,8 @@
+//! The rules, one a file.
+pub mod circles;
+pub mod dependencies;
+pub mod front_page;
+pub mod paths;
+pub mod targets;
+pub mod unsafe_code;
+pub mod width;
