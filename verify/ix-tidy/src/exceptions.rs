@@ -32,7 +32,7 @@ pub const PATHS: &[paths::Exception] = &[
 pub const WIDE_COMMENTS: &[width::Exception] = &[
     ("sys", 5),
     ("core", 46),
-    ("dataplane", 162),
+    ("dataplane", 194),
     ("host", 25),
     ("app", 61),
     ("programs", 13),
@@ -42,21 +42,25 @@ pub const WIDE_COMMENTS: &[width::Exception] = &[
 
 /// Modules of the dataplane that are in a circle.
 pub const CIRCLE: &[&str] = &[
-    "away",
     "calls",
+    "context",
     "cycle",
     "egress",
+    "flows",
+    "forwarding",
     "icmp",
     "io",
     "life",
     "migration",
     "neighbors",
     "observe",
+    "ports",
     "raw",
     "receive",
-    "run",
     "shared",
     "tcp",
     "timers",
+    "udp",
     "updates",
+    "verdict",
 ];

@@ -32,12 +32,21 @@ pub fn check(tree: &Tree, exceptions: &[Exception]) -> Vec<Finding> {
             }
         }
     }
-    let allowed = |room: &str| exceptions.iter().find(|(name, _)| *name == room).map_or(0, |e| e.1);
-    rooms
-        .into_iter()
-        .filter(|(room, all)| all.len() > allowed(room))
-        .flat_map(|(_, all)| all)
-        .collect()
+    let mut findings = Vec::new();
+    for (room, mut all) in rooms {
+        let allowed = exceptions.iter().find(|(name, _)| *name == room).map_or(0, |entry| entry.1);
+        let count = all.len();
+        if count > allowed {
+            // Which of them are new is not known.
+            if allowed > 0 {
+                all.truncate(1);
+                all[0].what =
+                    format!("{count} wide comments in {room}/, at most {allowed}: {}", all[0].what);
+            }
+            findings.append(&mut all);
+        }
+    }
+    findings
 }
 
 #[cfg(test)]
@@ -57,6 +66,9 @@ mod tests {
             (3, "a comment of 103 columns, at most 100")
         );
         assert_eq!(check(&Tree::of(&[(file, &bad)]), &[("core", 1)]), []);
+        let more = check(&Tree::of(&[(file, &bad.repeat(2))]), &[("core", 1)]);
+        assert_eq!(more.len(), 1);
+        assert!(more[0].what.starts_with("2 wide comments in core/, at most 1: "), "{more:?}");
         let narrow =
             Tree::of(&[(file, "// one two three four\n"), ("rustfmt.toml", "max_width = 10\n")]);
         assert_eq!(check(&narrow, &[]).len(), 1);
