@@ -38,9 +38,9 @@
 
 mod addr;
 pub mod control;
+pub mod engine;
 mod error;
 pub mod event;
-mod fifo;
 #[cfg(feature = "loopback")]
 #[allow(unsafe_code)]
 pub mod loopback;

@@ -1,10 +1,7 @@
 //! One connection as a handler sees it.
 use super::Io;
-use super::batch::Pending;
-use super::connection::{Connection, Ending};
-use super::output::Lease;
-use crate::raw::{TxBuf, TxShared, call};
-use ix_abi::Handle;
+use crate::engine::{Connection, Ending, Lease};
+use crate::raw::{TxBuf, TxShared};
 use std::net::SocketAddr;
 use std::ops::Range;
 use std::sync::atomic::AtomicU8;
@@ -18,16 +15,18 @@ pub struct Conn<'a, S> {
 impl<'a, S> Conn<'a, S> {
     /// The connection exists; nothing removes it while this borrows the loop.
     pub(super) fn new(io: &'a mut Io<S>, id: u64) -> Conn<'a, S> {
-        debug_assert!(io.connections.get(id).is_some());
+        debug_assert!(io.connection(id).is_some());
         Conn { io, id }
     }
 
+    #[inline]
     fn get(&self) -> &Connection<S> {
-        self.io.connections.get(self.id).expect("connections are removed between callbacks only")
+        self.io.connection(self.id).expect("connections are removed between callbacks only")
     }
 
+    #[inline]
     fn get_mut(&mut self) -> &mut Connection<S> {
-        let connection = self.io.connections.get_mut(self.id);
+        let connection = self.io.connection_mut(self.id);
         connection.expect("connections are removed between callbacks only")
     }
 
@@ -47,41 +46,45 @@ impl<'a, S> Conn<'a, S> {
     }
 
     /// What the service keeps for the connection.
+    #[inline]
     pub fn state(&self) -> &S {
         &self.get().state
     }
 
     /// What the service keeps for the connection.
+    #[inline]
     pub fn state_mut(&mut self) -> &mut S {
         &mut self.get_mut().state
     }
 
     /// Received bytes that were not consumed.
+    #[inline]
     pub fn received_bytes(&self) -> usize {
-        self.get().rx.len()
+        self.get().received_bytes()
     }
 
     /// Received bytes that were not consumed, where they came in.
+    #[inline]
     pub fn received(&self) -> impl Iterator<Item = &[u8]> {
-        self.get().rx.slices()
+        self.get().received()
     }
 
     /// The state, and what [`Conn::received`] gives, at the same time.
     pub fn state_and_received(&mut self) -> (&mut S, impl Iterator<Item = &[u8]>) {
-        let connection = self.get_mut();
-        (&mut connection.state, connection.rx.slices())
+        self.get_mut().state_and_received()
     }
 
     /// The first `bytes` received bytes (or all) are done with: the window opens.
+    #[inline]
     pub fn consume(&mut self, bytes: usize) {
-        self.get_mut().rx.consume(bytes);
+        self.get_mut().consume(bytes);
         self.io.touch(self.id);
     }
 
     /// Copies received bytes to `to`, consumes them and answers how many.
     pub fn read(&mut self, to: &mut [u8]) -> usize {
         let mut done = 0;
-        for slice in self.get().rx.slices() {
+        for slice in self.get().received() {
             let n = slice.len().min(to.len() - done);
             to[done..done + n].copy_from_slice(&slice[..n]);
             done += n;
@@ -91,34 +94,36 @@ impl<'a, S> Conn<'a, S> {
     }
 
     /// Bytes that can be given to send now.
+    #[inline]
     pub fn send_room(&self) -> u64 {
         let connection = self.get();
         if !connection.can_send() {
             return 0;
         }
-        self.io.send_limit.saturating_sub(connection.out.len())
+        self.io.send_limit.saturating_sub(connection.send.len())
     }
 
     /// Bytes given to send that the window has not taken yet.
     pub fn unsent_bytes(&self) -> u64 {
-        self.get().out.unsent()
+        self.get().unsent_bytes()
     }
 
     /// Bytes on their way that the peer has not acknowledged.
     pub fn unacked_bytes(&self) -> u64 {
-        self.get().out.unacked()
+        self.get().unacked_bytes()
     }
 
     /// Copies the front of `data` into blocks that all writes share, and answers how many bytes:
     /// fewer than given is back-pressure, and `on_writable` follows. Nothing after `shutdown`.
+    #[inline]
     pub fn send(&mut self, data: &[u8]) -> usize {
         let n = usize::try_from(self.send_room()).unwrap_or(usize::MAX).min(data.len());
-        let Some(connection) = self.io.connections.get_mut(self.id) else { return 0 };
-        let written = connection.out.write(self.io.batch.thread.tx(), &data[..n]);
+        let Some((connection, tx)) = self.io.engine.get_with_tx(self.id) else { return 0 };
+        let written = connection.send.write(tx, &data[..n]);
         if written < data.len() && connection.can_send() {
             connection.wants_room = true;
             if written < n {
-                self.io.starved.push(self.id);
+                self.io.engine.starve(self.id);
             }
         }
         self.io.touch(self.id);
@@ -131,18 +136,19 @@ impl<'a, S> Conn<'a, S> {
         let buf = self.io.tx().alloc(bytes);
         if buf.is_none() {
             self.get_mut().wants_room = true;
-            self.io.starved.push(self.id);
+            self.io.engine.starve(self.id);
         }
         buf
     }
 
     /// Sends a whole buffer without a copy. It is taken whatever the room; watch
     /// [`Conn::send_room`]. After `shutdown` it comes back.
+    #[inline]
     pub fn send_zc(&mut self, buf: TxBuf) -> Result<(), TxBuf> {
         if !self.get().can_send() {
             return Err(buf);
         }
-        self.get_mut().out.push_own(buf);
+        self.get_mut().send_buffer(buf);
         self.io.touch(self.id);
         Ok(())
     }
@@ -152,11 +158,12 @@ impl<'a, S> Conn<'a, S> {
     ///
     /// # Panics
     /// When the range is not within the buffer.
+    #[inline]
     pub fn send_shared(&mut self, buf: &TxShared, range: Range<usize>) -> bool {
         if !self.get().can_send() {
             return false;
         }
-        self.get_mut().out.push_shared(buf.clone(), range);
+        self.get_mut().send_shared(buf, range);
         self.io.touch(self.id);
         true
     }
@@ -168,7 +175,7 @@ impl<'a, S> Conn<'a, S> {
         if !self.get().can_send() {
             return false;
         }
-        self.get_mut().out.push_lent(data, lease);
+        self.get_mut().send.push_lent(data, lease);
         self.io.touch(self.id);
         true
     }
@@ -176,25 +183,24 @@ impl<'a, S> Conn<'a, S> {
     /// Sends the first `bytes` received bytes (or all) back from where they are, and answers how
     /// many. They count against the receive window until they are acknowledged. Nothing after
     /// `shutdown`.
+    #[inline]
     pub fn send_received(&mut self, bytes: usize) -> usize {
         if !self.get().can_send() {
             return 0;
         }
-        let Connection { rx, out, .. } = self.get_mut();
-        let lent = rx.lend(bytes, |piece| out.push_received(piece));
+        let lent = self.get_mut().send_received(bytes);
         self.io.touch(self.id);
         lent
     }
 
     /// Sets an option of [`ix_abi::flow_opt`] (Nagle, keepalive) once connected.
     pub fn set_option(&mut self, option: u64, value: u64) {
-        let handle: Handle = self.get().handle;
-        self.io.batch.push(call::set_opt(handle, option, value), Pending::Nothing);
+        self.io.engine.set_option(self.id, option, value);
     }
 
     /// Sends FIN after what was given to send; receiving goes on.
     pub fn shutdown(&mut self) {
-        self.io.fin(self.id);
+        self.io.engine.shutdown(self.id);
     }
 
     /// Ends the connection in order, after what was given to send. Received bytes are dropped.

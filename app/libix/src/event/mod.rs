@@ -23,38 +23,30 @@
 //!   [`Io::packet_send`]. Doorbells ([`Io::set_bell`]) tell other threads of the program.
 //! * **Signals** go from loop to loop ([`Io::signal`], [`Handler::on_signal`]).
 
-mod batch;
 mod bell;
 mod conn;
-mod connection;
 mod io;
 mod migrate;
-mod output;
 mod packets;
-mod slab;
 mod team;
+mod told;
 mod udp;
 
 use crate::error::{Dead, Error};
-use crate::raw::rx::Datagram;
-use crate::raw::{Event, Received, Thread, Wait, call};
-use batch::Pending;
-use connection::Ending;
+use crate::raw::{Thread, Wait, call};
+use io::Pending;
 use std::net::SocketAddr;
 use std::sync::atomic::AtomicU8;
+use told::Told;
 
+pub use crate::engine::{Lease, Release};
 pub use bell::{Bell, Occasion};
 pub use conn::Conn;
 pub use io::Io;
-pub use output::{Lease, Release};
+
 pub use packets::{Claim, Frame, PIECES_MAX, Piece, Priority};
 pub use team::Team;
 
-/// Longest wait while connections starve for transmit memory: no event says that it is back.
-const RETRY_US: u64 = 1000;
-
-/// So many events before its own a connection is fetched into the cache.
-const FETCH_AHEAD: usize = 4;
 /// How many connections [`EventLoop::abort_all`] resets in a cycle, and how long such a cycle and
 /// the last one take: no faster than a peer takes them.
 const RESETS_AT_ONCE: usize = 256;
@@ -246,7 +238,7 @@ impl<H: Handler> EventLoop<H> {
     /// Transmit memory that all threads of the program may use, for good
     /// ([`Conn::send_lent`]); cycles run meanwhile.
     pub fn shared_memory(&mut self, bytes: u64) -> Result<&'static [AtomicU8], Error> {
-        self.io.batch.push(call::tx_alloc(bytes), Pending::SharedMemory);
+        self.io.engine.push(call::tx_alloc(bytes), Pending::SharedMemory);
         loop {
             self.turn(Wait::Poll)?;
             if let Some(outcome) = self.io.shared.take() {
@@ -266,7 +258,7 @@ impl<H: Handler> EventLoop<H> {
     /// Resets all connections, without a callback, and sees the resets off: some at a time, because a
     /// device takes only so many packets at once, and what waits for it ends with the program.
     pub fn abort_all(&mut self) -> Result<(), Error> {
-        let all = self.io.doom_all();
+        let all = self.io.engine.doom_all();
         for some in all.chunks(RESETS_AT_ONCE) {
             some.iter().for_each(|id| self.io.touch(*id));
             self.turn(Wait::Us(RESETS_US))?;
@@ -292,7 +284,7 @@ impl<H: Handler> EventLoop<H> {
             self.turn(Wait::Poll)?;
         }
         let (io, handler) = (&mut self.io, &mut self.handler);
-        let result = io.batch.thread.in_background(|| work(handler));
+        let result = io.engine.thread_mut().in_background(|| work(handler));
         io.restart_timers();
         result.map_err(|(error, _)| error)
     }
@@ -300,62 +292,15 @@ impl<H: Handler> EventLoop<H> {
     /// One cycle: the batch goes out, then everything that happened is told to the handler. An
     /// error is the dataplane's refusal to run this thread.
     pub fn turn(&mut self, wait: Wait) -> Result<(), Error> {
-        let events = self.io.run_io(wait)?;
+        self.io.run_io(wait)?;
         self.io.settle();
-        for index in 0..events {
-            self.io.fetch_ahead(index + FETCH_AHEAD);
-            let event = self.io.event(index);
-            self.dispatch(event);
+        crate::engine::tell(&mut Told(self));
+        if self.io.engine.has_starved() {
+            self.feed_starved();
         }
-        self.report_failures();
-        self.feed_starved();
         self.report_packets();
         self.handler.on_cycle(&mut self.io);
         Ok(())
-    }
-
-    fn dispatch(&mut self, event: Event) {
-        match event {
-            Event::Recv { cookie, data, .. } => self.received(cookie, data),
-            Event::Sent { cookie, bytes, .. } => self.sent(cookie, bytes),
-            Event::Knock { listener, handle, peer } => self.knocked(listener, handle, peer),
-            Event::Connected { cookie, handle, outcome } => {
-                self.connected(cookie, handle, outcome);
-            }
-            Event::Eof { cookie } => self.tell(cookie, |handler, conn| handler.on_eof(conn)),
-            Event::Dead { cookie, reason } => self.dead(cookie, reason),
-            Event::Timer { cookie } => {
-                if let Some(token) = self.io.timer_fired(cookie) {
-                    self.handler.on_timer(&mut self.io, token);
-                }
-            }
-            Event::GroupLeaves { group, to } => self.group_leaves(group, to),
-            Event::GroupArrived { group, from } => self.group_arrived(group, from),
-            Event::Revoked => self.handler.on_revoke(&mut self.io),
-            Event::Restored => self.handler.on_restore(&mut self.io),
-            Event::Drained => self.io.drained = true,
-            Event::UdpRecv { cookie, data, peer, local } => {
-                self.io.udp.asked = Some(local);
-                self.datagram(cookie, data, peer);
-                self.io.udp.asked = None;
-            }
-            Event::UdpError { cookie, peer, why, said, data } => {
-                if let Some(data) = data {
-                    self.io.batch.push(Datagram::new(data).done(), Pending::Nothing);
-                }
-                let mtu = if why == Error::TooLong { said.detail } else { 0 };
-                if self.io.has_socket(cookie) {
-                    self.handler.on_datagram_error(&mut self.io, cookie, peer, why, mtu);
-                }
-            }
-            // What comes of it is told when it has come.
-            Event::FlowError { .. } => {}
-            Event::UdpSent { cookie } => self.io.udp_sent(cookie),
-            Event::PacketRecv { cookie, data } => self.io.packet_came(cookie, data),
-            Event::PacketSent { cookie } => self.io.packet_left(cookie, Ok(())),
-            Event::Signal { from, value } => self.handler.on_signal(&mut self.io, from, value),
-            Event::Unknown => {}
-        }
     }
 
     /// Calls back about a connection that the handler has not ended.
@@ -366,86 +311,10 @@ impl<H: Handler> EventLoop<H> {
         }
     }
 
-    fn received(&mut self, id: u64, data: Received) {
-        let Some(connection) = self.io.connections.get_mut(id) else { return };
-        connection.rx.push(data);
-        if connection.ending == Ending::No {
-            self.tell(id, |handler, conn| handler.on_readable(conn));
-        } else {
-            self.io.touch(id);
-        }
-    }
-
-    fn sent(&mut self, id: u64, bytes: u32) {
-        let limit = self.io.send_limit;
-        let Some(connection) = self.io.connections.get_mut(id) else { return };
-        connection.blocked = false;
-        let received = connection.out.acked(bytes.into());
-        connection.rx.unlend(received);
-        let writable = connection.wants_room && connection.out.len() <= limit / 2;
-        if writable {
-            connection.wants_room = false;
-        }
-        self.io.touch(id);
-        if bytes > 0 {
-            self.tell(id, |handler, conn| handler.on_sent(conn, bytes));
-        }
-        if writable {
-            self.tell(id, |handler, conn| handler.on_writable(conn));
-        }
-    }
-
-    fn datagram(&mut self, socket: u64, data: Received, from: SocketAddr) {
-        let datagram = Datagram::new(data);
-        if self.io.has_socket(socket) {
-            self.handler.on_datagram(&mut self.io, socket, from, datagram.bytes());
-        }
-        self.io.batch.push(datagram.done(), Pending::Nothing);
-    }
-
-    fn knocked(&mut self, listener: u64, handle: u64, peer: SocketAddr) {
-        match self.handler.on_accept(&mut self.io, listener, peer) {
-            Some(state) => {
-                let id = self.io.accept(handle, peer, state);
-                self.tell(id, |handler, conn| handler.on_connected(conn));
-            }
-            None => self.io.reject(handle),
-        }
-    }
-
-    fn connected(&mut self, id: u64, handle: u64, outcome: Result<(), Error>) {
-        let Some(connection) = self.io.connections.get_mut(id) else { return };
-        match outcome {
-            Ok(()) => {
-                connection.handle = handle;
-                connection.established = true;
-                self.io.touch(id);
-                self.tell(id, |handler, conn| handler.on_connected(conn));
-            }
-            Err(error) => self.dead(id, Dead::NotConnected(error)),
-        }
-    }
-
-    fn dead(&mut self, id: u64, why: Dead) {
-        self.tell(id, |handler, conn| handler.on_dead(conn, why));
-        // The flow is gone whatever the handler has done in its last callback.
-        self.io.forget(id);
-    }
-
-    /// Connections that a call was refused on; those that died of it in the same cycle are gone.
-    fn report_failures(&mut self) {
-        while let Some((id, why)) = self.io.failed.pop() {
-            self.dead(id, why);
-        }
-    }
-
     /// Connections that transmit memory was missing for: no event of theirs says that it is back.
     fn feed_starved(&mut self) {
-        if self.io.starved.is_empty() {
-            return;
-        }
-        for id in core::mem::take(&mut self.io.starved) {
-            if let Some(connection) = self.io.connections.get_mut(id)
+        for id in self.io.engine.take_starved() {
+            if let Some(connection) = self.io.connection_mut(id)
                 && core::mem::take(&mut connection.wants_room)
             {
                 self.tell(id, |handler, conn| handler.on_writable(conn));

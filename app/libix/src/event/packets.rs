@@ -1,9 +1,8 @@
 //! Packet queues of an event loop, for programs that bring their own protocol.
-use super::batch::{Batch, Pending};
 use super::bell::{Bells, Occasion};
-use super::io::Io;
-use super::slab::Slab;
+use super::io::{Attached, Io, Pending};
 use super::{EventLoop, Handler};
+use crate::engine::{Engine, Table};
 use crate::error::Error;
 use crate::raw::{Packet, Received, Returns, TxBuf, TxShared, Wait, call};
 use core::ops::Range;
@@ -132,9 +131,9 @@ struct Sending {
 }
 
 pub(super) struct Packets {
-    queues: Slab<Queue>,
+    queues: Table<Queue>,
     /// Memory that must stay until `PacketSent`, or until the call was refused.
-    sending: Slab<Sending>,
+    sending: Table<Sending>,
     waiting: VecDeque<u64>,
     /// Frames to be given back.
     home: Rc<Returns>,
@@ -143,7 +142,7 @@ pub(super) struct Packets {
     /// What became of frames: queue, cookie, outcome.
     outcomes: Vec<(u64, u64, Result<(), Error>)>,
     /// Frames that the program knows by numbers.
-    kept: Slab<Packet>,
+    kept: Table<Packet>,
     /// What the device is, as it was asked last.
     info: Option<TxBuf>,
     pub(super) info_answer: Option<Result<u64, Error>>,
@@ -153,13 +152,13 @@ impl Packets {
     /// For an elastic thread.
     pub(super) fn new(thread: u32) -> Packets {
         Packets {
-            queues: Slab::new(thread),
-            sending: Slab::new(thread),
+            queues: Table::new(thread),
+            sending: Table::new(thread),
             waiting: VecDeque::new(),
             home: Rc::default(),
             told: Vec::new(),
             outcomes: Vec::new(),
-            kept: Slab::new(thread),
+            kept: Table::new(thread),
             info: None,
             info_answer: None,
         }
@@ -171,30 +170,32 @@ impl Packets {
 
     /// Gives frames back and sends what waits, as far as there is room.
     #[inline]
-    pub(super) fn flush(&mut self, batch: &mut Batch) {
+    pub(super) fn flush<S>(&mut self, engine: &mut Engine<Attached<S>>) {
         if self.has_backlog() {
-            self.flush_backlog(batch);
+            self.flush_backlog(engine);
         }
     }
 
     #[inline(never)]
-    fn flush_backlog(&mut self, batch: &mut Batch) {
-        while batch.has_room(1)
+    fn flush_backlog<S>(&mut self, engine: &mut Engine<Attached<S>>) {
+        while engine.has_room()
             && let Some(call) = self.home.pop()
         {
-            batch.push(call, Pending::Nothing);
+            engine.push_quietly(call);
         }
-        while batch.has_room(1)
+        while engine.has_room()
             && let Some(id) = self.waiting.pop_front()
         {
-            self.push(batch, id);
+            self.push(engine, id);
         }
     }
 
-    fn push(&mut self, batch: &mut Batch, id: u64) {
+    fn push<S>(&mut self, engine: &mut Engine<Attached<S>>, id: u64) {
         let Some(sending) = self.sending.get(id) else { return };
         match self.queues.get(sending.queue).map(|queue| queue.name) {
-            Some(Some(Ok(name))) => batch.push_packet(name, sending.frame.entries(), id),
+            Some(Some(Ok(name))) => {
+                engine.push_packet(name, sending.frame.entries(), id, Pending::Packet(id));
+            }
             // It was unbound.
             _ => drop(self.sending.remove(id)),
         }
@@ -231,7 +232,8 @@ impl<S> Io<S> {
             has_left: false,
         });
         let (kind, number) = claim.to_abi();
-        self.batch.push(call::packet_bind(device, kind, number, id), Pending::PacketBind(id));
+        let bind = call::packet_bind(device, kind, number, id);
+        self.engine.push(bind, Pending::PacketBind(id));
         id
     }
 
@@ -246,9 +248,9 @@ impl<S> Io<S> {
 
     /// Ends a packet queue; frames that nobody has taken are lost with it.
     pub fn packet_unbind(&mut self, queue: u64) {
-        self.packets.flush(&mut self.batch);
+        self.packets.flush(&mut self.engine);
         if let Some(Queue { name: Some(Ok(name)), .. }) = self.packets.queues.remove(queue) {
-            self.batch.push(call::packet_unbind(name), Pending::Nothing);
+            self.engine.push_quietly(call::packet_unbind(name));
         }
     }
 
@@ -273,8 +275,8 @@ impl<S> Io<S> {
             return false;
         }
         let id = self.packets.sending.insert(Sending { queue, cookie, frame });
-        if self.packets.waiting.is_empty() && self.batch.has_room(1) {
-            self.packets.push(&mut self.batch, id);
+        if self.packets.waiting.is_empty() && self.engine.has_room() {
+            self.packets.push(&mut self.engine, id);
         } else {
             self.packets.waiting.push_back(id);
         }
@@ -284,12 +286,12 @@ impl<S> Io<S> {
     /// Has the loop of another elastic thread (or this one) hear a number; Linux has a part in it only
     /// if that thread sleeps. One that hears too slowly is told again and again until it has room.
     pub fn signal(&mut self, thread: u32, value: u64) {
-        self.batch.push(call::signal(thread, value), Pending::Signal(thread, value));
+        self.engine.push(call::signal(thread, value), Pending::Signal(thread, value));
     }
 
     pub(super) fn signal_answered(&mut self, to: u32, value: u64, answer: Result<u64, Error>) {
         if answer == Err(Error::NoResource) {
-            self.batch.push_later(call::signal(to, value), Pending::Signal(to, value));
+            self.engine.push(call::signal(to, value), Pending::Signal(to, value));
         }
     }
 
@@ -307,7 +309,7 @@ impl<S> Io<S> {
         match (self.packets.queues.get_mut(id), answer) {
             (Some(queue), answer) => queue.name = Some(answer),
             // Ended before it had a name.
-            (None, Ok(name)) => self.batch.push_later(call::packet_unbind(name), Pending::Nothing),
+            (None, Ok(name)) => self.engine.push_quietly(call::packet_unbind(name)),
             (None, Err(_)) => {}
         }
     }
@@ -357,7 +359,7 @@ impl<H: Handler> EventLoop<H> {
             _ => return Err(Error::BadHandle),
         };
         let mut to = self.io.tx().alloc(size_of::<PacketInfo>()).ok_or(Error::NoResource)?;
-        self.io.batch.push(call::packet_info(name, &mut to), Pending::PacketInfo);
+        self.io.engine.push(call::packet_info(name, &mut to), Pending::PacketInfo);
         self.io.packets.info = Some(to);
         loop {
             self.turn(Wait::Poll)?;

@@ -37,6 +37,24 @@ impl Batched {
     }
 }
 
+impl Batched {
+    /// Whether it names a connection by its cookie, or gives memory back: the engine makes such calls itself.
+    pub(crate) fn is_engines(&self) -> bool {
+        use call_op::*;
+        matches!(
+            self.0.op,
+            CONNECT
+                | CONNECT_FROM
+                | ACCEPT
+                | SET_COOKIE
+                | RECV_DONE
+                | UDP_RECV_DONE
+                | CLOSE
+                | ABORT
+        )
+    }
+}
+
 pub(super) fn batched<const N: usize>(op: u32, args: [u64; N]) -> Batched {
     let mut call = Call { op, ..Call::default() };
     call.args[..N].copy_from_slice(&args);

@@ -15,7 +15,7 @@ mod event;
 pub(crate) mod huge;
 mod packet;
 mod process;
-pub(crate) mod rx;
+pub(crate) mod receive;
 mod signal;
 mod thread;
 mod tx;

@@ -1,5 +1,5 @@
 //! What a connection has been given to send, from the oldest unacknowledged byte on.
-use crate::fifo::Fifo;
+use super::fifo::Fifo;
 use crate::raw::{Received, TxArena, TxBuf, TxShared};
 use ix_abi::SgEntry;
 use std::ops::Range;
@@ -46,7 +46,7 @@ struct Piece {
 
 /// Acknowledged bytes leave in front, unsent ones join behind: `[taken by sendv | unsent]`.
 #[derive(Default)]
-pub(super) struct OutQueue {
+pub(crate) struct SendQueue {
     pieces: Fifo<Piece>,
     front_acked: u64,
     taken_bytes: u64,
@@ -56,25 +56,28 @@ pub(super) struct OutQueue {
     next_offset: u64,
 }
 
-impl OutQueue {
+impl SendQueue {
     /// Bytes that no `sendv` has taken yet.
-    pub(super) fn unsent(&self) -> u64 {
+    #[inline]
+    pub(crate) fn unsent(&self) -> u64 {
         self.unsent_bytes
     }
 
     /// Bytes that a `sendv` took and the peer has not acknowledged.
-    pub(super) fn unacked(&self) -> u64 {
+    #[inline]
+    pub(crate) fn unacked(&self) -> u64 {
         self.taken_bytes
     }
 
     /// All bytes whose memory is held.
-    pub(super) fn len(&self) -> u64 {
+    #[inline]
+    pub(crate) fn len(&self) -> u64 {
         self.taken_bytes + self.unsent_bytes
     }
 
     /// Copies `data` behind what is there, into the last block while it has room. Answers the bytes
     /// that transmit memory was there for.
-    pub(super) fn write(&mut self, tx: &TxArena, data: &[u8]) -> usize {
+    pub(crate) fn write(&mut self, tx: &TxArena, data: &[u8]) -> usize {
         let mut left = data;
         while !left.is_empty() {
             let mut block = left.len();
@@ -95,25 +98,28 @@ impl OutQueue {
         data.len() - left.len()
     }
 
-    pub(super) fn push_own(&mut self, buf: TxBuf) {
+    #[inline]
+    pub(crate) fn push_own(&mut self, buf: TxBuf) {
         self.push(buf.base(), buf.len() as u64, Source::Own(buf));
     }
 
-    pub(super) fn push_shared(&mut self, buf: TxShared, range: Range<usize>) {
+    pub(crate) fn push_shared(&mut self, buf: TxShared, range: Range<usize>) {
         let part = &buf[range];
         let (base, len) = (part.as_ptr().expose_provenance() as u64, part.len() as u64);
         self.push(base, len, Source::Shared { _keep: buf });
     }
 
-    pub(super) fn push_lent(&mut self, data: &'static [AtomicU8], lease: Lease) {
+    pub(crate) fn push_lent(&mut self, data: &'static [AtomicU8], lease: Lease) {
         let base = data.as_ptr().expose_provenance() as u64;
         self.push(base, data.len() as u64, Source::Lent { _lease: lease });
     }
 
-    pub(super) fn push_received(&mut self, data: Received) {
+    #[inline]
+    pub(crate) fn push_received(&mut self, data: Received) {
         self.push(data.base(), data.len().into(), Source::Received);
     }
 
+    #[inline]
     fn push(&mut self, base: u64, len: u64, source: Source) {
         if len > 0 {
             self.pieces.push_back(Piece { base, len, source });
@@ -122,7 +128,8 @@ impl OutQueue {
     }
 
     /// The unsent bytes as a scatter-gather array.
-    pub(super) fn unsent_pieces(&self) -> impl Iterator<Item = SgEntry> {
+    #[inline]
+    pub(crate) fn unsent_pieces(&self) -> impl Iterator<Item = SgEntry> {
         let mut skip = self.next_offset;
         let mut pieces = self.pieces.iter_from(self.next_piece);
         core::iter::from_fn(move || {
@@ -137,7 +144,8 @@ impl OutQueue {
     }
 
     /// A `sendv` took the first `bytes` unsent bytes.
-    pub(super) fn taken(&mut self, bytes: u64) {
+    #[inline]
+    pub(crate) fn taken(&mut self, bytes: u64) {
         let bytes = bytes.min(self.unsent_bytes);
         self.unsent_bytes -= bytes;
         self.taken_bytes += bytes;
@@ -153,7 +161,8 @@ impl OutQueue {
 
     /// The oldest `bytes` taken bytes were acknowledged: their memory is free. Answers how many of
     /// them were received bytes.
-    pub(super) fn acked(&mut self, bytes: u64) -> u64 {
+    #[inline]
+    pub(crate) fn acked(&mut self, bytes: u64) -> u64 {
         let mut left = bytes.min(self.taken_bytes);
         self.taken_bytes -= left;
         let mut received = 0;

@@ -1,17 +1,17 @@
 //! The received bytes of one flow that the application has not given back yet.
 use super::Received;
 use super::call::{self, Batched};
-use crate::fifo::Fifo;
+use crate::engine::Fifo;
 
 /// In order of arrival: bytes given back already, then bytes that the handler is done with or has
 /// lent to the send queue (waiting for `Sent`), then bytes that nobody has looked at finally.
 ///
-/// Soundness of the slices rests on three promises of the event loop, the only user: it pushes
-/// the `Recv` events of one flow in their order; the bytes of [`RxQueue::take_done`], and no
+/// Soundness of the slices rests on three promises of the engine, the only user: it pushes
+/// the `Recv` events of one flow in their order; the bytes of [`ReceiveQueue::take_done`], and no
 /// others, go into `recv_done`; and it drops the queue before the first cycle after `close`,
 /// `abort` or `Dead`.
 #[derive(Default)]
-pub(crate) struct RxQueue {
+pub(crate) struct ReceiveQueue {
     unread: Fifo<Received>,
     unread_bytes: usize,
     /// Behind lent bytes, finished ones wait: buffers go back oldest first.
@@ -19,8 +19,10 @@ pub(crate) struct RxQueue {
     done_bytes: u64,
 }
 
-/// A datagram that has not been given back. The event loop, the only user, makes one of each
-/// `UdpRecv` event, and of the bytes that `UdpError` quotes, and pushes no other `udp_recv_done` than [`Datagram::done`].
+/// A datagram in its packet buffer, which has not been given back.
+///
+/// The engine, the only maker, makes one of each `UdpRecv` event, and of the bytes that `UdpError` quotes,
+/// and pushes no other `udp_recv_done` than [`Datagram::done`].
 pub(crate) struct Datagram(Received);
 
 impl Datagram {
@@ -45,18 +47,21 @@ struct Span {
     lent: bool,
 }
 
-impl RxQueue {
+impl ReceiveQueue {
+    #[inline]
     pub(crate) fn push(&mut self, data: Received) {
         self.unread_bytes += data.len() as usize;
         self.unread.push_back(data);
     }
 
     /// Unread bytes.
+    #[inline]
     pub(crate) fn len(&self) -> usize {
         self.unread_bytes
     }
 
     /// Unread bytes, in the pieces they came in.
+    #[inline]
     pub(crate) fn slices(&self) -> impl Iterator<Item = &[u8]> {
         // SAFETY: unread bytes have not been given back, and the promises above keep them for as
         // long as the queue is borrowed: giving them back takes it mutably.
@@ -64,13 +69,15 @@ impl RxQueue {
     }
 
     /// The first `n` unread bytes (or all) are done with.
+    #[inline]
     pub(crate) fn consume(&mut self, n: usize) {
         let bytes = self.remove(n, |_| ());
         self.wait(bytes, false);
     }
 
     /// Lends the first `n` unread bytes (or all): the pieces must not go back before
-    /// [`RxQueue::unlend`].
+    /// [`ReceiveQueue::unlend`].
+    #[inline]
     pub(crate) fn lend(&mut self, n: usize, piece: impl FnMut(Received)) -> usize {
         let bytes = self.remove(n, piece);
         self.wait(bytes, true);
@@ -78,6 +85,7 @@ impl RxQueue {
     }
 
     /// The oldest `bytes` lent bytes are done with.
+    #[inline]
     pub(crate) fn unlend(&mut self, mut bytes: u64) {
         while let Some(front) = self.waiting.front_mut() {
             let n = if front.lent { front.bytes.min(bytes) } else { front.bytes };
@@ -95,15 +103,18 @@ impl RxQueue {
     }
 
     /// Bytes that can be given back now; the caller does.
+    #[inline]
     pub(crate) fn take_done(&mut self) -> u64 {
         core::mem::take(&mut self.done_bytes)
     }
 
-    /// Whether [`RxQueue::take_done`] has anything.
+    /// Whether [`ReceiveQueue::take_done`] has anything.
+    #[inline]
     pub(crate) fn has_done(&self) -> bool {
         self.done_bytes > 0
     }
 
+    #[inline]
     fn remove(&mut self, n: usize, mut piece: impl FnMut(Received)) -> u64 {
         let mut left = n.min(self.unread_bytes);
         let removed = left;
@@ -123,6 +134,7 @@ impl RxQueue {
         removed as u64
     }
 
+    #[inline]
     fn wait(&mut self, bytes: u64, lent: bool) {
         if self.waiting.is_empty() && !lent {
             self.done_bytes += bytes;
@@ -170,7 +182,7 @@ mod tests {
         /// Model: one mark a byte (unread, finished, lent), given back only from the front.
         #[test]
         fn gives_back_oldest_first(steps in prop::collection::vec((0..4u8, 0..90usize), 1..200)) {
-            let mut queue = RxQueue::default();
+            let mut queue = ReceiveQueue::default();
             let mut model: Vec<char> = Vec::new();
             let (mut arrived, mut back) = (0, 0);
             for (what, n) in steps {

@@ -13,7 +13,7 @@ const INDEX_BITS: u32 = 24;
 ///
 /// Chunks double in size, so that nothing ever moves: to copy very many connections would stop the
 /// service for as long as it takes.
-pub(super) struct Slab<T> {
+pub(crate) struct Table<T> {
     chunks: Vec<Box<[Slot<T>]>>,
     made: usize,
     free: Vec<u32>,
@@ -27,9 +27,9 @@ struct Slot<T> {
     value: Option<T>,
 }
 
-impl<T> Default for Slab<T> {
+impl<T> Default for Table<T> {
     fn default() -> Self {
-        Slab::new(0)
+        Table::new(0)
     }
 }
 
@@ -41,10 +41,10 @@ fn place(index: u32) -> (usize, usize) {
     (chunk, beyond - (FIRST_CHUNK << chunk))
 }
 
-impl<T> Slab<T> {
+impl<T> Table<T> {
     /// For an elastic thread.
-    pub(super) fn new(thread: u32) -> Self {
-        Slab { chunks: Vec::new(), made: 0, free: Vec::new(), tag: thread << INDEX_BITS }
+    pub(crate) fn new(thread: u32) -> Self {
+        Table { chunks: Vec::new(), made: 0, free: Vec::new(), tag: thread << INDEX_BITS }
     }
 
     /// The number of the slot; far beyond all slots for an id of another thread.
@@ -59,7 +59,7 @@ impl<T> Slab<T> {
 
     /// # Panics
     /// With 2^24 values: a dataplane has no room for as many connections.
-    pub(super) fn insert(&mut self, value: T) -> u64 {
+    pub(crate) fn insert(&mut self, value: T) -> u64 {
         let index = self.free.pop().unwrap_or_else(|| self.fresh());
         let (chunk, at) = place(index);
         let slot = &mut self.chunks[chunk][at];
@@ -88,13 +88,13 @@ impl<T> Slab<T> {
     }
 
     #[inline]
-    pub(super) fn get(&self, id: u64) -> Option<&T> {
+    pub(crate) fn get(&self, id: u64) -> Option<&T> {
         let slot = self.slot(self.index(id))?;
         if slot.generation == (id >> 32) as u32 { slot.value.as_ref() } else { None }
     }
 
     #[inline]
-    pub(super) fn get_mut(&mut self, id: u64) -> Option<&mut T> {
+    pub(crate) fn get_mut(&mut self, id: u64) -> Option<&mut T> {
         let (chunk, at) = place(self.index(id));
         let slot = self.chunks.get_mut(chunk)?.get_mut(at)?;
         if slot.generation == (id >> 32) as u32 { slot.value.as_mut() } else { None }
@@ -102,27 +102,27 @@ impl<T> Slab<T> {
 
     /// Asks for the cache lines of a value that will be looked at soon.
     #[inline]
-    pub(super) fn prefetch(&self, id: u64) {
+    pub(crate) fn prefetch(&self, id: u64) {
         if let Some(slot) = self.slot(self.index(id)) {
             huge::prefetch(slot);
         }
     }
 
-    pub(super) fn remove(&mut self, id: u64) -> Option<T> {
+    pub(crate) fn remove(&mut self, id: u64) -> Option<T> {
         self.get(id)?;
         self.free.push(self.index(id));
         let (chunk, at) = place(self.index(id));
         self.chunks[chunk][at].value.take()
     }
 
-    pub(super) fn ids(&self) -> impl Iterator<Item = u64> {
+    pub(crate) fn ids(&self) -> impl Iterator<Item = u64> {
         let id = move |(index, slot): (usize, &Slot<T>)| {
             slot.value.as_ref().map(|_| self.id(slot.generation, index as u32))
         };
         self.chunks.iter().flatten().enumerate().filter_map(id)
     }
 
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.made - self.free.len()
     }
 }
@@ -138,7 +138,7 @@ mod tests {
         fn behaves_like_a_map_with_fresh_keys(
             steps in prop::collection::vec(any::<(bool, u16)>(), 200),
         ) {
-            let (mut slab, mut other) = (Slab::new(3), Slab::new(250));
+            let (mut slab, mut other) = (Table::new(3), Table::new(250));
             let mut model = HashMap::new();
             let mut gone = Vec::new();
             for (insert, value) in steps {
