@@ -6,14 +6,12 @@
 //! takes it over between two cycles. Nothing happens while no thread is inside `run_io`: updates
 //! then wait with the broker.
 use crate::commands::Outcome;
-use crate::io::Io;
 use crate::observe::capture::CaptureMessage;
-use crate::observe::survey::{Survey, SurveyArea, Surveys};
-use crate::ports::refresh_table;
-use ix_nic::{NEVER_RINGS, QueueUpdate, Steering};
-use std::os::fd::{AsFd, OwnedFd, RawFd};
+use crate::observe::survey::{Survey, Surveys};
+use ix_nic::{NEVER_RINGS, QueueUpdate};
+use std::os::fd::{OwnedFd, RawFd};
 use std::sync::atomic::{AtomicI32, AtomicU8, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// A change of one device.
 #[derive(Debug)]
@@ -66,7 +64,7 @@ pub enum FromBroker {
         serial: u64,
         /// After this time nobody waits for it, µs of the monotonic clock.
         until_us: u64,
-        /// Its memory, for [`SurveyArea::map`].
+        /// Its memory, for [`crate::SurveyArea::map`].
         memory: OwnedFd,
     },
     /// A capture begins or ends.
@@ -92,9 +90,9 @@ pub trait UpdateSource: Send {
 }
 
 /// A queue's part of an update, on its way to the elastic thread that owns the queue.
-struct Part {
-    serial: u64,
-    update: QueueUpdate,
+pub(crate) struct Part {
+    pub serial: u64,
+    pub update: QueueUpdate,
 }
 
 /// What waits for one elastic thread: a part for each device, the newest; and whether it is to look
@@ -116,8 +114,8 @@ const CAPTURE: u8 = 8;
 /// Updates on their way.
 pub struct Updates {
     slots: Box<[Slot]>,
-    source: Mutex<Option<Box<dyn UpdateSource>>>,
-    source_fd: AtomicI32,
+    pub(crate) source: Mutex<Option<Box<dyn UpdateSource>>>,
+    pub(crate) source_fd: AtomicI32,
     pub(crate) surveys: Surveys,
 }
 
@@ -140,7 +138,7 @@ impl Updates {
         *place = Some(source);
     }
 
-    /// Polls readable when [`Io::read_updates`] has something to do.
+    /// Polls readable when `Io::read_updates` has something to do.
     pub(crate) fn source_fd(&self) -> RawFd {
         self.source_fd.load(Ordering::Relaxed)
     }
@@ -168,7 +166,7 @@ impl Updates {
     }
 
     /// A capture begins or ends. Whoever says so rings the thread.
-    fn order_capture(&self, thread: usize) {
+    pub(crate) fn order_capture(&self, thread: usize) {
         self.slots[thread].waits.fetch_or(CAPTURE, Ordering::Relaxed);
     }
 
@@ -223,7 +221,7 @@ impl Updates {
     }
 
     /// Lays a part down; an older one of the device that was not taken is closed.
-    fn put(&self, thread: usize, device: usize, part: Part) {
+    pub(crate) fn put(&self, thread: usize, device: usize, part: Part) {
         let slot = &self.slots[thread];
         let mut parts = lock(&slot.parts);
         if parts.len() <= device {
@@ -233,7 +231,7 @@ impl Updates {
         slot.waits.fetch_or(PARTS, Ordering::Relaxed);
     }
 
-    fn take(&self, thread: usize) -> Vec<Option<Part>> {
+    pub(crate) fn take(&self, thread: usize) -> Vec<Option<Part>> {
         let slot = &self.slots[thread];
         let mut parts = lock(&slot.parts);
         slot.waits.fetch_and(!PARTS, Ordering::Relaxed);
@@ -247,95 +245,10 @@ impl Updates {
         }
     }
 
-    fn tell(&self, device: usize, outcome: UpdateOutcome) {
+    pub(crate) fn tell(&self, device: usize, outcome: UpdateOutcome) {
         if let Some(source) = lock(&self.source).as_mut() {
             source.tell(device, outcome);
         }
-    }
-}
-
-impl Io {
-    /// Reads what waits at the source: hands the parts of updates out, begins commands. Leaves it
-    /// alone when another thread is at it.
-    #[cold]
-    pub(crate) fn read_updates(&mut self, now_us: u64) {
-        let shared = self.cx.shared.clone();
-        let mut source = match shared.updates.source.try_lock() {
-            Ok(source) => source,
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Err(TryLockError::WouldBlock) => return,
-        };
-        let Some(source) = source.as_mut() else { return };
-        while let Some(message) = source.next() {
-            let Update { device, serial, line, fds } = match message {
-                FromBroker::Update(update) => update,
-                FromBroker::Command(command) => {
-                    if let Some(refused) = self.begin_command(&command, now_us) {
-                        source.tell_outcome(command.serial, &refused);
-                    }
-                    continue;
-                }
-                FromBroker::Survey { serial, until_us, memory } => {
-                    // Without memory nobody can be told; the broker sees that by itself.
-                    if let Ok(area) = SurveyArea::map(memory.as_fd()) {
-                        let survey = Survey { serial, until_us, area: Arc::new(area) };
-                        shared.updates.begin_survey(survey, shared.threads());
-                        let others =
-                            (0..shared.threads()).filter(|thread| *thread != self.cx.index);
-                        others.for_each(|thread| self.cx.ring_thread(thread));
-                    }
-                    continue;
-                }
-                FromBroker::Capture(message) => {
-                    let serial = message.serial;
-                    let outcome = shared.captures.obey(message, shared.threads());
-                    source.tell_outcome(serial, &outcome);
-                    for thread in 0..shared.threads() {
-                        shared.updates.order_capture(thread);
-                        self.cx.ring_thread(thread);
-                    }
-                    continue;
-                }
-            };
-            let Some(port) = self.ports.get(device) else { continue };
-            match ix_nic::read_update(&port.info, &line, fds, &shared.memory) {
-                Err(e) => source.tell(device, UpdateOutcome::Failed(e.to_string())),
-                Ok(parts) => {
-                    for (thread, update) in parts.into_iter().enumerate().take(shared.threads()) {
-                        shared.updates.put(thread, device, Part { serial, update });
-                        if thread != self.cx.index {
-                            self.cx.ring_thread(thread);
-                        }
-                    }
-                }
-            }
-        }
-        shared.updates.source_fd.store(source.fd(), Ordering::Relaxed);
-    }
-
-    /// Takes over what waits for this thread. Between two cycles.
-    #[cold]
-    pub(crate) fn take_updates(&mut self, now_us: u64) {
-        let shared = self.cx.shared.clone();
-        for (device, part) in shared.updates.take(self.cx.index).into_iter().enumerate() {
-            let (Some(part), Some(port)) = (part, self.ports.get_mut(device)) else { continue };
-            port.nic.update(
-                part.update,
-                &shared.memory,
-                &mut self.cx.rx_pool,
-                &mut self.cx.tx_pool,
-            );
-            port.info = port.nic.info().clone();
-            // The broker gives a network card that is back the table that it had.
-            if !matches!(port.info.steering, Steering::Rss(_)) {
-                port.reta = None;
-            }
-            refresh_table(&mut self.ports, device, &shared, self.cx.index);
-            let (queue, serial) = (self.cx.index, part.serial);
-            shared.updates.tell(device, UpdateOutcome::Updated { queue, serial });
-        }
-        let macs: Vec<_> = self.ports.iter().map(|port| port.info.mac).collect();
-        shared.neighbors.links_changed(&macs, now_us);
     }
 }
 

@@ -5,9 +5,8 @@ use crate::group_set::GroupSet;
 use crate::io::Io;
 use crate::migration::message::Message;
 use crate::migration::on_cpu::{OnCpu, ReadOnCpu};
-use crate::migration::{
-    Action, Input, MigrateError, MigrationRecord, Sight, Table, Way, ship, unsent,
-};
+use crate::migration::{Action, Input, MigrateError, Sight, Table, Way, ship, unsent};
+use crate::observe::migration::MigrationRecord;
 use crate::ports::{self, Port};
 use crate::receive::batch::Origin;
 use ix_abi::{Event, event_kind, migrated};

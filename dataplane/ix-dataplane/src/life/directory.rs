@@ -4,8 +4,8 @@
 use super::plan::Plan;
 use crate::commands::{Command, Outcome};
 use crate::group_set::GroupSet;
-use crate::migration::{MigrationEnd, MigrationRecord};
 use crate::observe::metrics::ThreadState;
+use crate::observe::migration::{MigrationEnd, MigrationRecord};
 use ix_wire::FLOW_GROUPS;
 
 /// What was begun ends within this time after the last moment to begin, or is undone, µs.

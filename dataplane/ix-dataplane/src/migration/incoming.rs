@@ -1,12 +1,12 @@
 //! The new thread's end of a migration.
 use super::message::{Forwarded, Message, Ship};
 use super::on_cpu::OnCpu;
-use super::record::{MigrationEnd, MigrationRecord};
 use super::routes::HELD;
 use super::unsent::Unsent;
 use super::{Action, Migrations, OVERDUE_US, QUIET_US, Sight, since};
 use crate::flows::handle::FlowId;
 use crate::group_set::GroupSet;
+use crate::observe::migration::{MigrationEnd, MigrationRecord};
 use crate::receive::batch::Origin;
 use ix_nic::Fence;
 use std::collections::VecDeque;

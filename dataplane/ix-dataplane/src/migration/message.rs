@@ -1,10 +1,10 @@
 //! What the threads of a migration tell each other. All of it goes through the forwarding rings, so
 //! that it stays in order with the packets that are handed over.
-use super::record::MigrationRecord;
 use super::unsent::Unsent;
 use crate::flows::group::FlowGroup;
 use crate::flows::handle::FlowId;
 use crate::group_set::GroupSet;
+use crate::observe::migration::MigrationRecord;
 use ix_mem::Pool;
 use ix_nic::{Fence, RxPacket};
 use ix_wire::IpAddr;

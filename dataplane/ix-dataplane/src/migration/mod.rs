@@ -23,6 +23,8 @@
 //! Files: `outgoing.rs` and `incoming.rs` have the two ends, `routes.rs` the ways of packets,
 //! `ship.rs` what is packed and unpacked, `unsent.rs` what was built and not sent, `message.rs` and `record.rs` what is said and written down.
 mod incoming;
+#[cfg(test)]
+mod machine_tests;
 pub(crate) mod message;
 pub(crate) mod on_cpu;
 mod outgoing;
@@ -35,11 +37,11 @@ mod testbed;
 mod tests;
 pub(crate) mod unsent;
 
-pub use record::{MigrationEnd, MigrationRecord};
 pub(crate) use routes::Way;
 
 use crate::flows::handle::FlowId;
 use crate::group_set::GroupSet;
+use crate::observe::migration::MigrationRecord;
 use core::fmt;
 use incoming::Incoming;
 use ix_nic::RxPacket;

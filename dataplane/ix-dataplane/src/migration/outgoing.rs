@@ -1,10 +1,10 @@
 //! The old thread's end of a migration.
 use super::message::{Forwarded, Message};
 use super::on_cpu::OnCpu;
-use super::record::{MigrationEnd, MigrationRecord};
 use super::routes::HELD;
 use super::{Action, BOUND_US, Migrations, OFFER_US, OVERDUE_US, Request, Sight, Table, since};
 use crate::group_set::GroupSet;
+use crate::observe::migration::{MigrationEnd, MigrationRecord};
 use std::collections::VecDeque;
 
 /// Packets of a queue that cannot tell how many wait in it; more than any holds.

@@ -1,10 +1,10 @@
 //! Packing and unpacking flow groups: what belongs to them beside the flows themselves.
 use super::message::{Forwarded, Ship};
-use super::record::MigrationRecord;
 use crate::context::Context;
 use crate::flows::Flows;
 use crate::flows::handle::FlowId;
 use crate::group_set::GroupSet;
+use crate::observe::migration::MigrationRecord;
 use crate::tcp::listeners::Listeners;
 use std::collections::VecDeque;
 

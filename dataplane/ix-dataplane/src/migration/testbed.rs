@@ -1,6 +1,5 @@
 //! Two hosts with several elastic threads each on one wire, and an application that knows what every
 //! byte must be and hands its connections over as libix does.
-use super::MigrationRecord;
 use crate::calls::CallArray;
 use crate::config::{AddressCheck, Config};
 use crate::cycle::ElasticThread;
@@ -10,6 +9,7 @@ use crate::forwarding::forwarding;
 use crate::group_set::GroupSet;
 use crate::io::Io;
 use crate::observe::metrics::{ControlPage, Snapshot, ThreadMetrics};
+use crate::observe::migration::MigrationRecord;
 use crate::shared::{Shared, Waker};
 use ix_abi::{CALLS_MAX, Call, EVENTS_MAX, Event, SgEntry, call_op, error, event_kind, migrated};
 use ix_mem::{PacketMemory, Pool, Sizes};

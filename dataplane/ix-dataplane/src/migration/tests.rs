@@ -1,9 +1,11 @@
 //! Flow groups move between elastic threads under traffic.
+use super::MigrateError;
+use super::message::Message;
 use super::testbed::*;
-use super::{Message, MigrateError, MigrationEnd, MigrationRecord};
 use crate::config::Config;
 use crate::flows::handle::FlowId;
 use crate::group_set::GroupSet;
+use crate::observe::migration::{MigrationEnd, MigrationRecord};
 use ix_abi::{Call, call_op, error};
 use ix_nic::{SimChange, SimOptions};
 use ix_wire::FLOW_GROUPS;

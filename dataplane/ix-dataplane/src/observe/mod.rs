@@ -2,4 +2,5 @@
 pub mod capture;
 pub mod histogram;
 pub mod metrics;
+pub mod migration;
 pub mod survey;

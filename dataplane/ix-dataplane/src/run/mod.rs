@@ -6,4 +6,5 @@ pub mod door;
 pub mod guard;
 pub mod hosted;
 pub mod runner;
+pub mod updates;
 pub mod winding_up;

@@ -303,7 +303,7 @@ pub struct ThreadBlock {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::MigrationRecord;
+    use crate::observe::migration::MigrationRecord;
     use std::os::fd::{AsFd, FromRawFd, OwnedFd};
     use std::sync::Arc;
 

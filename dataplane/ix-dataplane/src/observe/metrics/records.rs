@@ -1,7 +1,7 @@
 //! The last migrations that ended on a thread, in shared memory.
 use super::word_ring::WordRing;
 use crate::group_set::{GroupSet, WORDS};
-use crate::{MigrationEnd, MigrationRecord};
+use crate::observe::migration::{MigrationEnd, MigrationRecord};
 
 /// Slots of a ring; a reader gets one fewer.
 const SLOTS: usize = 32;

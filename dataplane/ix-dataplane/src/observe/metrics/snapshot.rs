@@ -2,8 +2,9 @@
 use super::{
     BATCH_BUCKETS, ControlPage, LocalDrop, Metric, Place, Stage, ThreadState, WindowMetrics,
 };
+use crate::group_set::GroupSet;
 use crate::observe::histogram::Histogram;
-use crate::{GroupSet, MigrationRecord};
+use crate::observe::migration::MigrationRecord;
 use core::fmt;
 use ix_tcp::TcpCounter;
 use ix_wire::{DropReason, FLOW_GROUPS};

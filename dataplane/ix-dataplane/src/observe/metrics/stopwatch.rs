@@ -2,7 +2,8 @@
 use super::window::Window;
 use super::{BATCH_BUCKETS, ControlPage, LocalDrop, Place, ThreadBlock};
 use crate::clock::ticks;
-use crate::{GroupSet, MigrationRecord};
+use crate::group_set::GroupSet;
+use crate::observe::migration::MigrationRecord;
 use core::ops::Deref;
 use core::ptr::NonNull;
 use ix_tcp::TcpCounter;

@@ -1,0 +1,94 @@
+//! An elastic thread reads what the broker says, and takes over what concerns its own queues.
+use crate::io::Io;
+use crate::observe::survey::{Survey, SurveyArea};
+use crate::ports::refresh_table;
+use crate::updates::{FromBroker, Part, Update, UpdateOutcome};
+use ix_nic::Steering;
+use std::os::fd::AsFd;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, TryLockError};
+
+impl Io {
+    /// Reads what waits at the source: hands the parts of updates out, begins commands. Leaves it
+    /// alone when another thread is at it.
+    #[cold]
+    pub(crate) fn read_updates(&mut self, now_us: u64) {
+        let shared = self.cx.shared.clone();
+        let mut source = match shared.updates.source.try_lock() {
+            Ok(source) => source,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return,
+        };
+        let Some(source) = source.as_mut() else { return };
+        while let Some(message) = source.next() {
+            let Update { device, serial, line, fds } = match message {
+                FromBroker::Update(update) => update,
+                FromBroker::Command(command) => {
+                    if let Some(refused) = self.begin_command(&command, now_us) {
+                        source.tell_outcome(command.serial, &refused);
+                    }
+                    continue;
+                }
+                FromBroker::Survey { serial, until_us, memory } => {
+                    // Without memory nobody can be told; the broker sees that by itself.
+                    if let Ok(area) = SurveyArea::map(memory.as_fd()) {
+                        let survey = Survey { serial, until_us, area: Arc::new(area) };
+                        shared.updates.begin_survey(survey, shared.threads());
+                        let others =
+                            (0..shared.threads()).filter(|thread| *thread != self.cx.index);
+                        others.for_each(|thread| self.cx.ring_thread(thread));
+                    }
+                    continue;
+                }
+                FromBroker::Capture(message) => {
+                    let serial = message.serial;
+                    let outcome = shared.captures.obey(message, shared.threads());
+                    source.tell_outcome(serial, &outcome);
+                    for thread in 0..shared.threads() {
+                        shared.updates.order_capture(thread);
+                        self.cx.ring_thread(thread);
+                    }
+                    continue;
+                }
+            };
+            let Some(port) = self.ports.get(device) else { continue };
+            match ix_nic::read_update(&port.info, &line, fds, &shared.memory) {
+                Err(e) => source.tell(device, UpdateOutcome::Failed(e.to_string())),
+                Ok(parts) => {
+                    for (thread, update) in parts.into_iter().enumerate().take(shared.threads()) {
+                        shared.updates.put(thread, device, Part { serial, update });
+                        if thread != self.cx.index {
+                            self.cx.ring_thread(thread);
+                        }
+                    }
+                }
+            }
+        }
+        shared.updates.source_fd.store(source.fd(), Ordering::Relaxed);
+    }
+
+    /// Takes over what waits for this thread. Between two cycles.
+    #[cold]
+    pub(crate) fn take_updates(&mut self, now_us: u64) {
+        let shared = self.cx.shared.clone();
+        for (device, part) in shared.updates.take(self.cx.index).into_iter().enumerate() {
+            let (Some(part), Some(port)) = (part, self.ports.get_mut(device)) else { continue };
+            port.nic.update(
+                part.update,
+                &shared.memory,
+                &mut self.cx.rx_pool,
+                &mut self.cx.tx_pool,
+            );
+            port.info = port.nic.info().clone();
+            // The broker gives a network card that is back the table that it had.
+            if !matches!(port.info.steering, Steering::Rss(_)) {
+                port.reta = None;
+            }
+            refresh_table(&mut self.ports, device, &shared, self.cx.index);
+            let (queue, serial) = (self.cx.index, part.serial);
+            shared.updates.tell(device, UpdateOutcome::Updated { queue, serial });
+        }
+        let macs: Vec<_> = self.ports.iter().map(|port| port.info.mac).collect();
+        shared.neighbors.links_changed(&macs, now_us);
+    }
+}
