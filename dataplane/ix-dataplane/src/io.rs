@@ -1,5 +1,5 @@
-//! What protocols speak to the outside by: the context, the devices, next hops, and the limits of what
-//! is sent unasked.
+//! What protocols speak to the outside by: the context, the devices, next hops, and the limits of
+//! what is sent unasked.
 use crate::context::Context;
 use crate::events::EventWriter;
 use crate::neighbors::Neighbors;
@@ -60,8 +60,8 @@ impl Io {
         self.neighbors.resolve(&mut self.cx, &mut self.ports, remote)
     }
 
-    /// Sees to it that `mac`, as of `version` of the neighbour table, is the address of the next hop to
-    /// `remote`; false while it is unknown.
+    /// Sees to it that `mac`, as of `version` of the neighbour table, is the address of the next
+    /// hop to `remote`; false while it is unknown.
     #[inline]
     pub(crate) fn refresh_mac(
         &mut self,

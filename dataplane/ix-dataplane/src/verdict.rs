@@ -1,5 +1,5 @@
-//! What became of a received packet: a part that handles one returns a verdict, and the cycle counts and
-//! captures it.
+//! What became of a received packet: a part that handles one returns a verdict, and the cycle
+//! counts and captures it.
 use crate::observe::metrics::{LocalDrop, ThreadMetrics};
 use ix_wire::DropReason;
 

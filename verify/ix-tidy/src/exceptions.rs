@@ -32,7 +32,7 @@ pub const PATHS: &[paths::Exception] = &[
 pub const WIDE_COMMENTS: &[width::Exception] = &[
     ("sys", 5),
     ("core", 46),
-    ("dataplane", 194),
+    ("dataplane", 112),
     ("host", 25),
     ("app", 61),
     ("programs", 13),
@@ -41,26 +41,5 @@ pub const WIDE_COMMENTS: &[width::Exception] = &[
 ];
 
 /// Modules of the dataplane that are in a circle.
-pub const CIRCLE: &[&str] = &[
-    "calls",
-    "context",
-    "cycle",
-    "egress",
-    "flows",
-    "forwarding",
-    "icmp",
-    "io",
-    "life",
-    "migration",
-    "neighbors",
-    "observe",
-    "ports",
-    "raw",
-    "receive",
-    "shared",
-    "tcp",
-    "timers",
-    "udp",
-    "updates",
-    "verdict",
-];
+pub const CIRCLE: &[&str] =
+    &["calls", "cycle", "flows", "forwarding", "migration", "raw", "tcp", "timers", "udp"];

@@ -1,13 +1,14 @@
 //! An application keeps its elastic thread for too long: the network is served meanwhile.
 //!
-//! The guard (`run/guard.rs`) runs these turns on the thread's behalf. They are the cycle with fewer
-//! parts. The application may be reading its events and writing its calls, so both arrays are left
-//! alone: packets of connections that are established are acknowledged and their data kept, timers
-//! retransmit, ARP and echo requests are answered, and the receive ring is refilled. Everything that
-//! only the application can go on with (new connections, ends of connections, datagrams, its timers)
-//! waits, and so does the word of what was received and sent. Flow control does the rest: data that the
-//! application does not take closes the windows. What the broker says is heard, for another gate holds
-//! from the next cycle on; what it asks of threads they do when they are back.
+//! The guard (`run/guard.rs`) runs these turns on the thread's behalf. They are the cycle with
+//! fewer parts. The application may be reading its events and writing its calls, so both arrays are
+//! left alone: packets of connections that are established are acknowledged and their data kept,
+//! timers retransmit, ARP and echo requests are answered, and the receive ring is refilled.
+//! Everything that only the application can go on with (new connections, ends of connections,
+//! datagrams, its timers) waits, and so does the word of what was received and sent. Flow control
+//! does the rest: data that the application does not take closes the windows. What the broker says
+//! is heard, for another gate holds from the next cycle on; what it asks of threads they do when
+//! they are back.
 use super::ElasticThread;
 use crate::flows::Flows;
 use crate::flows::flow::{Flow, Holder};

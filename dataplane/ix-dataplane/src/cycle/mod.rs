@@ -1,11 +1,12 @@
 //! The cycle of an elastic thread: its parts, and the six steps that lead through them.
 //!
-//! Only this module knows all parts. Each part owns its state, is given a small context and returns what
-//! came of it; here stands what follows from that. Nothing here reads a clock or waits: the caller brings
-//! the time and decides about sleeping (`run/` on Linux, the simulator in virtual time).
+//! Only this module knows all parts. Each part owns its state, is given a small context and returns
+//! what came of it; here stands what follows from that. Nothing here reads a clock or waits: the
+//! caller brings the time and decides about sleeping (`run/` on Linux, the simulator in virtual
+//! time).
 //!
-//! `packets.rs` has steps 1 and 2, `away.rs` what is left out while the application keeps the thread,
-//! `moves.rs` what migrations want done, `rest.rs` what is due when nothing comes.
+//! `packets.rs` has steps 1 and 2, `away.rs` what is left out while the application keeps the
+//! thread, `moves.rs` what migrations want done, `rest.rs` what is due when nothing comes.
 mod away;
 mod moves;
 mod packets;
@@ -136,14 +137,15 @@ impl ElasticThread {
         self.receive_and_report(sent, fired)
     }
 
-    /// Steps 1 and 2 alone, when a turn that found nothing to do came just before: a packet that has
-    /// come since is not to wait for steps 5 and 6.
+    /// Steps 1 and 2 alone, when a turn that found nothing to do came just before: a packet that
+    /// has come since is not to wait for steps 5 and 6.
     pub fn turn_to_receive(&mut self, now_us: u64) -> CycleReport {
         self.begin_cycle(now_us);
         self.receive_and_report(0, false)
     }
 
-    /// The time of the cycle that begins; takes over what other threads and the control plane changed.
+    /// The time of the cycle that begins; takes over what other threads and the control plane
+    /// changed.
     pub(crate) fn begin_cycle(&mut self, now_us: u64) {
         let Io { cx, ports, neighbors, .. } = &mut self.io;
         cx.now_us = now_us;
@@ -164,8 +166,9 @@ impl ElasticThread {
             Admission::new(&gate, cx.index, cx.shared.threads(), cx.now_us * 1000);
     }
 
-    /// Steps 5 and 6. `HERE`: the application waits for events; if not, it keeps the thread, and what
-    /// only it can go on with is put off. Returns how many packets were sent, and whether timers fired.
+    /// Steps 5 and 6. `HERE`: the application waits for events; if not, it keeps the thread, and
+    /// what only it can go on with is put off. Returns how many packets were sent, and whether
+    /// timers fired.
     #[inline]
     fn send<const HERE: bool>(&mut self, now_us: u64) -> (usize, bool) {
         self.flush_touched();
@@ -185,7 +188,8 @@ impl ElasticThread {
         self.egress.transmit(cx, ports, self.sniffer.as_deref_mut())
     }
 
-    /// Steps 1 and 2, and the end of a cycle that has sent so many packets and perhaps fired timers.
+    /// Steps 1 and 2, and the end of a cycle that has sent so many packets and perhaps fired
+    /// timers.
     #[inline]
     fn receive_and_report(&mut self, sent: usize, fired: bool) -> CycleReport {
         self.io.cx.metrics.enter(Stage::Poll);

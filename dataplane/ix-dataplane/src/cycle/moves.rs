@@ -62,12 +62,13 @@ impl Sight for View<'_> {
 
 /// For the owner of the thread.
 impl ElasticThread {
-    /// Sends flow groups that this thread owns to another; called on this thread, between two cycles.
+    /// Sends flow groups that this thread owns to another; called on this thread, between two
+    /// cycles.
     ///
-    /// It takes some cycles of both threads, and their applications' return. Groups that are still on
-    /// their way here are waited for; others that are not here are left out. Exactly one record with
-    /// this `command` comes of it ([`ElasticThread::take_migration`]): on the target when the groups
-    /// have moved, on this thread when nothing moved ([`crate::MigrationEnd::Refused`]).
+    /// It takes some cycles of both threads, and their applications' return. Groups that are still
+    /// on their way here are waited for; others that are not here are left out. Exactly one record
+    /// with this `command` comes of it ([`ElasticThread::take_migration`]): on the target when the
+    /// groups have moved, on this thread when nothing moved ([`crate::MigrationEnd::Refused`]).
     pub fn migrate(
         &mut self,
         groups: GroupSet,
@@ -98,8 +99,8 @@ impl ElasticThread {
             && !self.away.has_kept()
     }
 
-    /// Whether this thread agrees to take flow groups; at first it does. A thread that is to be parked
-    /// first says no here, then sends its groups away.
+    /// Whether this thread agrees to take flow groups; at first it does. A thread that is to be
+    /// parked first says no here, then sends its groups away.
     pub fn set_takes_groups(&mut self, takes_groups: bool) {
         self.migrations.set_takes_groups(takes_groups);
     }

@@ -69,8 +69,8 @@ impl ElasticThread {
         self.poll_threads();
     }
 
-    /// Step 1, unless so many packets are held that devices should keep theirs. Returns how many packets
-    /// the batch has.
+    /// Step 1, unless so many packets are held that devices should keep theirs. Returns how many
+    /// packets the batch has.
     #[inline]
     fn poll_devices(&mut self) -> usize {
         let ElasticThread { io, receive, migrations, .. } = self;
@@ -84,8 +84,8 @@ impl ElasticThread {
         })
     }
 
-    /// Packets that other threads have handed over. A message ends what is taken from its sender: it
-    /// is heard when the batch has been handled, and before what came after it.
+    /// Packets that other threads have handed over. A message ends what is taken from its sender:
+    /// it is heard when the batch has been handled, and before what came after it.
     #[inline]
     fn poll_threads(&mut self) {
         let ElasticThread { io, receive, forwarding, migrations, .. } = self;
@@ -194,8 +194,8 @@ impl ElasticThread {
         self.claim_or_drop(origin.port, mbuf, tails, reason);
     }
 
-    /// A fragment: kept for the others of its datagram, or handed to the thread that keeps them. What it
-    /// makes whole is a packet of the batch in its place.
+    /// A fragment: kept for the others of its datagram, or handed to the thread that keeps them.
+    /// What it makes whole is a packet of the batch in its place.
     #[cold]
     fn take_fragment(&mut self, origin: Origin, mbuf: Mbuf) {
         let port = &self.io.ports[usize::from(origin.port)];
@@ -233,8 +233,8 @@ impl ElasticThread {
         }
     }
 
-    /// A packet of a group that is another thread's or on its way: sends it on or holds it, if it may
-    /// not be handled all the same.
+    /// A packet of a group that is another thread's or on its way: sends it on or holds it, if it
+    /// may not be handled all the same.
     #[cold]
     fn divert(&mut self, group: usize, origin: Origin, mbuf: Mbuf, tails: usize) {
         let way = self.way(group, origin.from);
@@ -252,8 +252,8 @@ impl ElasticThread {
 
 /// Packets that go no further, and those of other threads.
 impl ElasticThread {
-    /// A packet that was refused goes to a packet queue that wants it, or to the thread that a receive
-    /// filter gives it to; else it is dropped.
+    /// A packet that was refused goes to a packet queue that wants it, or to the thread that a
+    /// receive filter gives it to; else it is dropped.
     #[cold]
     fn claim_or_drop(&mut self, port: u8, mbuf: Mbuf, tails: usize, reason: Dropped) {
         if !self.packets.is_any() && !self.receive.admission.steers() {
@@ -273,8 +273,8 @@ impl ElasticThread {
         }
     }
 
-    /// Drops a packet whose last `tails` pieces are the last that came: counts, captures and frees it,
-    /// and answers it where that is the rule.
+    /// Drops a packet whose last `tails` pieces are the last that came: counts, captures and frees
+    /// it, and answers it where that is the rule.
     #[cold]
     fn drop_packet(&mut self, port: u8, mbuf: Mbuf, tails: usize, reason: Dropped) {
         if let Some(staged) = self.sniff(&mbuf, tails) {
@@ -295,7 +295,8 @@ impl ElasticThread {
         self.receive.batch.take_last_tails(tails).for_each(|tail| pool.put(tail));
     }
 
-    /// Hands a packet to another thread, and its frame with it. A full ring loses it, as a NIC's would.
+    /// Hands a packet to another thread, and its frame with it. A full ring loses it, as a NIC's
+    /// would.
     pub(super) fn hand_over(&mut self, to: usize, port: u8, packet: RxPacket) {
         self.io.cx.rx_pool.disown(&packet.mbuf);
         match self.forwarding.push(to, Forwarded::Packet { port, packet }) {

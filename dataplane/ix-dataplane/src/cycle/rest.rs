@@ -51,8 +51,8 @@ impl ElasticThread {
             || self.shared.wakers[self.io.cx.index].is_kicked()
     }
 
-    /// Whether the kernel is still sending packets of ours. A peer that takes them out of our memory
-    /// itself is none of its business.
+    /// Whether the kernel is still sending packets of ours. A peer that takes them out of our
+    /// memory itself is none of its business.
     pub fn is_transmitting(&self) -> bool {
         let mut by_kernel = self.io.ports.iter().filter(|port| !port.info.shared_frames);
         by_kernel.any(|port| port.nic.frames_held().1 > 0)

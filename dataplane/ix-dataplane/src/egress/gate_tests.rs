@@ -101,8 +101,8 @@ impl Host {
         self.device.take_sent().iter().map(|(_, frame)| frame.len() as u64).sum()
     }
 
-    /// Has always something to send for so long, a turn every `step_us`; answers bytes sent, and the
-    /// gaps between packets, µs.
+    /// Has always something to send for so long, a turn every `step_us`; answers bytes sent, and
+    /// the gaps between packets, µs.
     fn flood(&mut self, from_us: u64, us: u64, step_us: u64) -> (u64, Vec<u64>) {
         let frame = segment(FULL, 80, |_| {});
         let (mut bytes, mut gaps, mut last) = (0, Vec::new(), None);
@@ -177,8 +177,8 @@ fn a_limit_holds_within_two_percent_over_a_second() {
     }
 }
 
-/// Of two threads one has a rate of its own; the other one has its part of the vNIC's, or nothing that
-/// it would have to look at.
+/// Of two threads one has a rate of its own; the other one has its part of the vNIC's, or nothing
+/// that it would have to look at.
 #[test]
 fn a_queue_has_its_own_rate_within_its_part() {
     for (gate, wanted) in [
@@ -203,7 +203,8 @@ fn a_queue_has_its_own_rate_within_its_part() {
     }
 }
 
-/// Another rate a hundred times while packets wait for it: none is lost, and none overtakes another.
+/// Another rate a hundred times while packets wait for it: none is lost, and none overtakes
+/// another.
 #[test]
 fn a_queues_rate_changes_under_packets_that_wait() {
     let mut host = host_at("queue 1 rate tx 1Mbit", 1, 2);

@@ -1,4 +1,5 @@
-//! Egress (step 6): built packets pass the queueing discipline, then the sniffer, and go to the devices.
+//! Egress (step 6): built packets pass the queueing discipline, then the sniffer, and go to the
+//! devices.
 #[cfg(test)]
 mod gate_tests;
 pub mod qdisc;
@@ -16,8 +17,8 @@ pub(crate) struct Egress {
 }
 
 impl Egress {
-    /// Gives the devices all built packets that may leave, with one doorbell each. Returns how many they
-    /// took.
+    /// Gives the devices all built packets that may leave, with one doorbell each. Returns how many
+    /// they took.
     #[inline]
     pub fn transmit(
         &mut self,

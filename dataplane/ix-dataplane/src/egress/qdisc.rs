@@ -1,9 +1,9 @@
-//! The queueing discipline in front of the devices: transmit filters, the pace of each flow, the rate of
-//! the vNIC.
+//! The queueing discipline in front of the devices: transmit filters, the pace of each flow, the
+//! rate of the vNIC.
 //!
 //! Everything that leaves passes here, whatever made the packet. So nothing has to be proved of the
-//! stack or of what the application writes, and a filter that is revoked holds from the next cycle on.
-//! Without filters and rates it costs one look at an empty place in each cycle.
+//! stack or of what the application writes, and a filter that is revoked holds from the next cycle
+//! on. Without filters and rates it costs one look at an empty place in each cycle.
 use crate::context::Context;
 use crate::observe::metrics::LocalDrop;
 use crate::ports::Port;

@@ -1,5 +1,5 @@
-//! Flows: what one elastic thread keeps of its connections, by flow group, and when each has something
-//! to do: the list of touched flows, and the wheel.
+//! Flows: what one elastic thread keeps of its connections, by flow group, and when each has
+//! something to do: the list of touched flows, and the wheel.
 pub mod flow;
 pub mod group;
 pub mod handle;
@@ -51,8 +51,8 @@ pub(crate) struct Flows {
     sweep: Option<Sweep>,
 }
 
-/// A group whose flows are still to be entered in this thread's wheel. Done bit by bit, for a group may
-/// have very many flows.
+/// A group whose flows are still to be entered in this thread's wheel. Done bit by bit, for a group
+/// may have very many flows.
 struct Relink {
     group: usize,
     next: u32,
@@ -162,8 +162,8 @@ impl Flows {
         }
     }
 
-    /// Fetches the flow of a handle (any number will do) into the cache: of very many, each is out of
-    /// it when its turn comes.
+    /// Fetches the flow of a handle (any number will do) into the cache: of very many, each is out
+    /// of it when its turn comes.
     #[inline]
     pub fn fetch_ahead(&self, handle: u64) {
         if self.count <= FLOWS_CACHED {
@@ -175,8 +175,8 @@ impl Flows {
         }
     }
 
-    /// Puts into `due` the wheel's entries that are due and mean something, at most `limit` of them.
-    /// Returns whether any fired.
+    /// Puts into `due` the wheel's entries that are due and mean something, at most `limit` of
+    /// them. Returns whether any fired.
     pub fn take_due(&mut self, now_us: u64, limit: usize, due: &mut Vec<u64>) -> bool {
         self.wheel.advance(now_us, limit, |token| due.push(token));
         let fired = !due.is_empty();
@@ -256,7 +256,8 @@ impl Flows {
         self.relink.extend(groups.iter().map(|group| Relink { group, next: 0 }));
     }
 
-    /// Enters some flows that have come in the wheel, and takes some entries of gone ones out of it.
+    /// Enters some flows that have come in the wheel, and takes some entries of gone ones out of
+    /// it.
     #[cold]
     pub fn settle(&mut self) {
         let mut budget = RELINKS;

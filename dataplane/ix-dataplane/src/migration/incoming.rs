@@ -165,9 +165,9 @@ impl Migrations {
     fn agree(&mut self, at: usize, sight: &impl Sight) {
         let incoming = &self.incoming[at];
         let (from, serial, groups) = (incoming.from, incoming.serial, incoming.groups);
-        // Messages of different threads overtake each other: who offers groups may have given up since,
-        // and they may have come here another way. It was the owner when it said so, and what we see
-        // of owners is no older.
+        // Messages of different threads overtake each other: who offers groups may have given up
+        // since, and they may have come here another way. It was the owner when it said so, and
+        // what we see of owners is no older.
         if groups.iter().any(|group| sight.owner(group) != from) {
             return;
         }
@@ -270,7 +270,8 @@ impl Migrations {
         self.end_quiet(now_us);
     }
 
-    /// Flows of groups that have come may speak as soon as peers have taken what the old thread sent.
+    /// Flows of groups that have come may speak as soon as peers have taken what the old thread
+    /// sent.
     fn end_quiet(&mut self, now_us: u64) {
         let Migrations { incoming, quiet, quieted, stirred, actions, .. } = self;
         for incoming in incoming.iter_mut().filter(|i| i.state == State::Open) {

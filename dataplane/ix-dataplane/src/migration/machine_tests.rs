@@ -1,6 +1,6 @@
-//! The state machine of migrations alone: no elastic thread, no device, no memory. Three of them pass
-//! messages and packets in all kinds of orders; packets of a group must be handled in the order in which
-//! they came, each once, and only where the group is.
+//! The state machine of migrations alone: no elastic thread, no device, no memory. Three of them
+//! pass messages and packets in all kinds of orders; packets of a group must be handled in the
+//! order in which they came, each once, and only where the group is.
 use super::message::{Forwarded, Message, Ship};
 use super::on_cpu::OnCpu;
 use super::testbed::Random;

@@ -35,8 +35,8 @@ pub enum Message {
     Withdraw(u64),
     /// Old to new: here they are.
     Ship(Box<Ship>),
-    /// Old to new: all that I had built of theirs was given to the devices; peers may not have taken
-    /// it yet.
+    /// Old to new: all that I had built of theirs was given to the devices; peers may not have
+    /// taken it yet.
     Sent(u64, Vec<Box<dyn Fence>>),
     /// New to old: a packet of theirs came in from a device.
     First(u64),

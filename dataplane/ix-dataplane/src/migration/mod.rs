@@ -1,5 +1,5 @@
-//! Flow-group migration (SoCC '15 section 4.5): moves flow groups from one elastic thread to another
-//! while traffic goes on, without losing or reordering a packet.
+//! Flow-group migration (SoCC '15 section 4.5): moves flow groups from one elastic thread to
+//! another while traffic goes on, without losing or reordering a packet.
 //!
 //! ```text
 //!  old thread A                                  new thread B
@@ -12,16 +12,17 @@
 //!  no more can come: Settled ───────────────────▶ for what A held and handed over, then the rest
 //! ```
 //!
-//! Everything travels in the forwarding rings, in order with the packets. So `Ready` proves that B's
-//! own packets for A are behind it, and `Settled` that A's are. When A may say so depends on the
-//! device ([`ix_nic::SetReta`]): at once where it has no table, else by proof or after a bound.
+//! Everything travels in the forwarding rings, in order with the packets. So `Ready` proves that
+//! B's own packets for A are behind it, and `Settled` that A's are. When A may say so depends on
+//! the device ([`ix_nic::SetReta`]): at once where it has no table, else by proof or after a bound.
 //!
-//! A third thread hands packets of a group along one way only. When the group has a new owner it asks
-//! along the old way (`Where`), holds what comes meanwhile, and takes the new way when the owner
-//! answers (`Here`). So ways may be as stale as they like.
+//! A third thread hands packets of a group along one way only. When the group has a new owner it
+//! asks along the old way (`Where`), holds what comes meanwhile, and takes the new way when the
+//! owner answers (`Here`). So ways may be as stale as they like.
 //!
 //! Files: `outgoing.rs` and `incoming.rs` have the two ends, `routes.rs` the ways of packets,
-//! `ship.rs` what is packed and unpacked, `unsent.rs` what was built and not sent, `message.rs` and `record.rs` what is said and written down.
+//! `ship.rs` what is packed and unpacked, `unsent.rs` what was built and not sent, `message.rs` and
+//! `record.rs` what is said and written down.
 mod incoming;
 #[cfg(test)]
 mod machine_tests;
@@ -101,8 +102,8 @@ pub(crate) enum Input {
     BetweenCycles,
     /// The application has come back, and its calls are carried out.
     Returned,
-    /// [`Action::Ship`] is done. What was built for the groups and not sent waits in the devices' queues
-    /// up to these packets.
+    /// [`Action::Ship`] is done. What was built for the groups and not sent waits in the devices'
+    /// queues up to these packets.
     Shipped { serial: u64, unsent: Option<Vec<u64>> },
 }
 
@@ -174,8 +175,8 @@ pub(crate) trait Sight {
     fn handed(&self, port: usize) -> u64;
 }
 
-/// One elastic thread's part in migrations: a state machine. It looks at its thread through [`Sight`]
-/// and says what is to be done ([`Action`]).
+/// One elastic thread's part in migrations: a state machine. It looks at its thread through
+/// [`Sight`] and says what is to be done ([`Action`]).
 pub(crate) struct Migrations {
     /// Where packets of each group go: this thread's number, another's, or [`HELD`].
     routes: [u16; FLOW_GROUPS],

@@ -33,8 +33,8 @@ enum State {
     Agreed,
     /// The application was told, and has not come back yet.
     Leaving,
-    /// Gone. What the devices' old queues still hold of them is on its way; so is what was sent, up to
-    /// these packets of the devices.
+    /// Gone. What the devices' old queues still hold of them is on its way; so is what was sent, up
+    /// to these packets of the devices.
     Shipped { queues: Vec<Queue>, bounded: bool, unsent: Option<Vec<u64>> },
 }
 
@@ -230,7 +230,8 @@ impl Migrations {
         }
     }
 
-    /// Groups were shipped. What was built for them waits for room in the devices up to these packets.
+    /// Groups were shipped. What was built for them waits for room in the devices up to these
+    /// packets.
     pub(super) fn hear_shipped(&mut self, serial: u64, upto: Option<Vec<u64>>) {
         if let Some(outgoing) = self.outgoing(serial)
             && let State::Shipped { unsent, .. } = &mut outgoing.state
@@ -249,13 +250,14 @@ impl Migrations {
         }
     }
 
-    /// Whether no packet of groups that are gone can come out of this thread's queues any more; then
-    /// the new thread is told.
+    /// Whether no packet of groups that are gone can come out of this thread's queues any more;
+    /// then the new thread is told.
     fn settle(&mut self, at: usize, sight: &impl Sight) -> bool {
         let now_us = sight.now_us();
         let Some(outgoing) = self.outgoing.get_mut(at) else { return true };
         let State::Shipped { queues, bounded, unsent } = &mut outgoing.state else { return false };
-        // What came while the application was away is no longer in a queue, and not handed over yet.
+        // What came while the application was away is no longer in a queue, and not handed over
+        // yet.
         if sight.keeps_packets() {
             return false;
         }

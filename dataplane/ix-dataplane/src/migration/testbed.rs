@@ -1,5 +1,5 @@
-//! Two hosts with several elastic threads each on one wire, and an application that knows what every
-//! byte must be and hands its connections over as libix does.
+//! Two hosts with several elastic threads each on one wire, and an application that knows what
+//! every byte must be and hands its connections over as libix does.
 use crate::calls::CallArray;
 use crate::config::{AddressCheck, Config};
 use crate::cycle::ElasticThread;

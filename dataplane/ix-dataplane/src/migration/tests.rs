@@ -125,8 +125,8 @@ fn move_group(bed: &mut Bed, group: usize, to: usize) {
     }
 }
 
-/// Messages of different threads overtake each other: an offer that was given up long ago is heard when
-/// its groups have come another way. `ix sim --scenario migration --seed 200333` came to that.
+/// Messages of different threads overtake each other: an offer that was given up long ago is heard
+/// when its groups have come another way. `ix sim --scenario migration --seed 200333` came to that.
 #[test]
 fn a_late_offer_of_groups_that_are_here_changes_nothing() {
     let (mut bed, group) = one_connection(3, |_| {});

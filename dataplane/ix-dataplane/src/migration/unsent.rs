@@ -1,8 +1,9 @@
-//! What the old thread has built for flows that leave, and not sent yet. TCP has counted it as sent,
-//! so it must neither be lost nor be overtaken by what the new thread builds.
+//! What the old thread has built for flows that leave, and not sent yet. TCP has counted it as
+//! sent, so it must neither be lost nor be overtaken by what the new thread builds.
 //!
-//! What waits for a time that no thread knows (its next hop's address, its turn in a rate) goes along.
-//! What waits for room in a device leaves from the old thread, and the groups stay shut until then.
+//! What waits for a time that no thread knows (its next hop's address, its turn in a rate) goes
+//! along. What waits for room in a device leaves from the old thread, and the groups stay shut
+//! until then.
 use crate::egress::qdisc::Qdisc;
 use crate::group_set::GroupSet;
 use crate::io::Io;

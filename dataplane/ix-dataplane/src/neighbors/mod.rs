@@ -25,8 +25,8 @@ pub struct Neighbors {
 }
 
 impl Neighbors {
-    /// An empty copy, of this elastic thread. Flows may come from other threads: no two threads' copies
-    /// have the same version.
+    /// An empty copy, of this elastic thread. Flows may come from other threads: no two threads'
+    /// copies have the same version.
     pub fn new(thread: usize) -> Neighbors {
         let version = (thread as u32) << THREAD_SHIFT | 1;
         let pending = PendingQueue::new();
@@ -217,7 +217,8 @@ fn send_to(cx: &Context, ports: &mut [Port], mac: MacAddr, port: u8, mut mbuf: M
     ports[usize::from(port)].queue.push_back(mbuf);
 }
 
-/// Sends requests and announcements: any of the devices may lead to the hosts that are to hear them.
+/// Sends requests and announcements: any of the devices may lead to the hosts that are to hear
+/// them.
 fn send_everywhere(cx: &mut Context, ports: &mut [Port], packets: &[ArpPacket]) {
     for port in 0..ports.len() as u8 {
         send_arp(cx, ports, port, packets.to_vec());

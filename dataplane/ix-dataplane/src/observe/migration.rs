@@ -29,8 +29,8 @@ impl MigrationEnd {
     }
 }
 
-/// One finished migration. The phases follow each other and add up to `total_us`; times are those of
-/// the cycles in which things happened.
+/// One finished migration. The phases follow each other and add up to `total_us`; times are those
+/// of the cycles in which things happened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MigrationRecord {
     /// The caller's number for it ([`crate::ElasticThread::migrate`]).
@@ -47,7 +47,8 @@ pub struct MigrationRecord {
     pub start_us: u64,
     /// Until the old thread holds the groups' packets and has rewritten the redirection tables.
     pub prepare_us: u32,
-    /// Until the old thread's application has heard of it and come back, and the groups were shipped.
+    /// Until the old thread's application has heard of it and come back, and the groups were
+    /// shipped.
     pub wait_us: u32,
     /// Until the new thread has them, its application has heard of it and come back.
     pub rpc_us: u32,

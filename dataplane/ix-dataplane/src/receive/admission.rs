@@ -1,5 +1,6 @@
-//! What the control plane lets this vNIC receive: filters, a rate, and which queue is to have what no flow
-//! has. Asked behind the parser. A dataplane without them pays one look at an empty place for each packet.
+//! What the control plane lets this vNIC receive: filters, a rate, and which queue is to have what
+//! no flow has. Asked behind the parser. A dataplane without them pays one look at an empty place
+//! for each packet.
 use crate::observe::metrics::LocalDrop;
 use ix_vnic::{ArpHeader, Direction, Filter, FilterSet, Gate, Header, IpHeader, Shaper, UNTAGGED};
 use ix_wire::{IpAddr, IpMeta, Parsed};

@@ -1,8 +1,8 @@
 //! Fragments of IP datagrams: found where the parser refuses them, off the common path.
 //!
 //! All fragments of a datagram meet on the thread of the flow group that their common names give,
-//! whichever queues they came in by. What becomes whole there is a frame like any other: it is parsed,
-//! and handed to the thread of its flow.
+//! whichever queues they came in by. What becomes whole there is a frame like any other: it is
+//! parsed, and handed to the thread of its flow.
 use super::{HEAD_BYTES, check_destination};
 use crate::context::Context;
 use crate::io::Io;

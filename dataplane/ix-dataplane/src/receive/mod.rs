@@ -1,10 +1,10 @@
-//! Receive (step 1 and the front of step 2): polls the devices, parses, and says of each packet which
-//! flow group has it.
+//! Receive (step 1 and the front of step 2): polls the devices, parses, and says of each packet
+//! which flow group has it.
 //!
 //! The batch is handled in three passes so that memory is there when it is needed: all headers are
 //! parsed (their lines fetched ahead), then flow-table lines and flows are fetched ahead, then each
-//! packet meets its flow. The cycle leads them, and knows what becomes of packets of groups that another
-//! thread owns.
+//! packet meets its flow. The cycle leads them, and knows what becomes of packets of groups that
+//! another thread owns.
 pub mod admission;
 pub mod batch;
 pub mod edge;
@@ -29,9 +29,9 @@ use ix_wire::{ChecksumMode, DropReason, IpMeta, Parsed, RxChecks};
 
 /// How many of the packets that wait are taken at once.
 ///
-/// Were it all of them, and all messages in flight among them, both ends of a link would take turns:
-/// one works while the other has nothing. Half of them keeps both busy, and the cycle's fixed cost is
-/// still shared by many when there are many.
+/// Were it all of them, and all messages in flight among them, both ends of a link would take
+/// turns: one works while the other has nothing. Half of them keeps both busy, and the cycle's
+/// fixed cost is still shared by many when there are many.
 fn share(waiting: usize) -> usize {
     if waiting <= SHARE_MIN { waiting } else { waiting.div_ceil(2).max(SHARE_MIN) }
 }
@@ -85,8 +85,8 @@ impl Receive {
         self.origins.push(origin);
     }
 
-    /// Step 1: polls the devices in turn for what is left of a batch; returns how many packets the batch has then.
-    /// `polled` hears of each port how many packets it was asked for and gave.
+    /// Step 1: polls the devices in turn for what is left of a batch; returns how many packets the
+    /// batch has then. `polled` hears of each port how many packets it was asked for and gave.
     #[inline]
     pub fn poll_devices(
         &mut self,

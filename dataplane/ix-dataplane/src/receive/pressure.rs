@@ -1,11 +1,11 @@
 //! What is given up when receive frames run short.
 //!
-//! Out-of-order queues can hold every frame of a thread, each waiting for a segment that no frame is
-//! left to receive: nothing would ever move again, and a few hostile peers can bring it about. So
-//! when few frames are left, payload that no application can have yet is dropped as if lost, and so
-//! is that of flows of which the application holds many frames already: it must not keep what it
-//! gets from some to the harm of all others. When almost none is left, all payload is. Headers are always handled: acknowledgements, resets and
-//! windows need no frame, and free some.
+//! Out-of-order queues can hold every frame of a thread, each waiting for a segment that no frame
+//! is left to receive: nothing would ever move again, and a few hostile peers can bring it about.
+//! So when few frames are left, payload that no application can have yet is dropped as if lost, and
+//! so is that of flows of which the application holds many frames already: it must not keep what it
+//! gets from some to the harm of all others. When almost none is left, all payload is. Headers are
+//! always handled: acknowledgements, resets and windows need no frame, and free some.
 use crate::context::Context;
 use crate::ports::Port;
 

@@ -1,4 +1,5 @@
-//! What the control plane wants of an elastic thread: it looks at the directory of lives and does its part.
+//! What the control plane wants of an elastic thread: it looks at the directory of lives and does
+//! its part.
 use crate::commands::{BEGIN_US, Command, Outcome};
 use crate::cycle::ElasticThread;
 use crate::io::Io;

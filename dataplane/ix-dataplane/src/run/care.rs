@@ -1,10 +1,10 @@
 //! Elastic threads that nobody is: who looks after what they still have.
 //!
-//! An elastic thread that the program has not entered, or has left, may still have flow groups, and a
-//! device whose redirection table we cannot write goes on to put packets into its queue. So whichever
-//! elastic thread is awake looks after it about every millisecond: it claims the thread, as one who
-//! enters it must, and for that moment is it: hands its packets over and sends its flow groups away.
-//! There is no application to hear of it.
+//! An elastic thread that the program has not entered, or has left, may still have flow groups, and
+//! a device whose redirection table we cannot write goes on to put packets into its queue. So
+//! whichever elastic thread is awake looks after it about every millisecond: it claims the thread,
+//! as one who enters it must, and for that moment is it: hands its packets over and sends its flow
+//! groups away. There is no application to hear of it.
 use crate::observe::survey::SLICE;
 use crate::run::runner::Runner;
 use core::cell::UnsafeCell;

@@ -8,8 +8,9 @@ impl ElasticThread {
         self.io.enter(now_us);
     }
 
-    /// [`ElasticThread::run_cycle`] of a thread that the control plane parks and resumes. `run` counts
-    /// the application's returns; `look`: it is time to hear the broker, about every millisecond.
+    /// [`ElasticThread::run_cycle`] of a thread that the control plane parks and resumes. `run`
+    /// counts the application's returns; `look`: it is time to hear the broker, about every
+    /// millisecond.
     pub fn run_cycle_and_attend(
         &mut self,
         calls: usize,

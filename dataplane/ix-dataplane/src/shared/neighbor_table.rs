@@ -53,8 +53,8 @@ impl NeighborTable {
         NeighborTable { table, version, due_us: AtomicU64::new(now_us) }
     }
 
-    /// Devices have other links now, with these addresses of ours: next hops are asked for anew, and
-    /// our addresses are announced where they are in use.
+    /// Devices have other links now, with these addresses of ours: next hops are asked for anew,
+    /// and our addresses are announced where they are in use.
     pub(crate) fn links_changed(&self, macs: &[MacAddr], now_us: u64) {
         let Some(&mac) = macs.first() else { return };
         let mut table = self.lock();

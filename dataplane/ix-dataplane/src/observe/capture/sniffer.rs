@@ -1,5 +1,5 @@
-//! The sniffer: a layer of an elastic thread, at the edge to the devices and around the handling of each
-//! received packet. It writes what its capture's filter takes, with what became of it.
+//! The sniffer: a layer of an elastic thread, at the edge to the devices and around the handling of
+//! each received packet. It writes what its capture's filter takes, with what became of it.
 use super::ring::{Mark, RingWriter};
 use super::subject::{Protocol, Subject};
 use super::{Captures, Wanted, drop_names};
