@@ -14,12 +14,17 @@ pub struct ChannelUpdates {
     reserved: ReservedFds,
     /// The program had begun before the dataplane.
     later: bool,
+    /// How often in a row the program's calls were in the way of a message.
+    refused: u32,
 }
+
+/// More would be a program that does not want to hear: it is ended. Each takes 100 looks at its calls.
+const REFUSED_MAX: u32 = 1000;
 
 impl ChannelUpdates {
     /// Of this channel; descriptors go where the dataplane's are.
     pub fn new(channel: Channel, reserved: ReservedFds, later: bool) -> ChannelUpdates {
-        ChannelUpdates { channel: Some(channel), reserved, later }
+        ChannelUpdates { channel: Some(channel), reserved, later, refused: 0 }
     }
 
     /// The next message, its descriptors out of the program's way; `None` when nothing waits, or the
@@ -32,21 +37,34 @@ impl ChannelUpdates {
         if unsafe { libc::poll(&mut poll, 1, 0) } == 0 {
             return Ok(None);
         }
-        let received: Option<io::Result<Option<_>>> = arrivals::alone(|| {
-            self.reserved.unfenced(|| {
-                let Some((text, fds)) = channel.try_receive()? else { return Ok(None) };
-                let place = |fd: OwnedFd| match self.reserved.copy(fd.as_fd()) {
-                    // There they are the program's.
-                    Err(_) if wall::is_raised() => {
-                        Err(io::Error::from_raw_os_error(libc::EMSGSIZE))
-                    }
-                    // Where there is no room any more they stay where they are: better than no device.
-                    moved => Ok(moved.unwrap_or(fd)),
-                };
-                Ok(Some((text, fds.into_iter().map(place).collect::<io::Result<_>>()?)))
+        // Text needs no fence.
+        let received = if !channel.brings_descriptors() {
+            Some(channel.try_receive())
+        } else {
+            arrivals::alone(|| {
+                self.reserved.unfenced(|| {
+                    let Some((text, fds)) = channel.try_receive()? else { return Ok(None) };
+                    let place = |fd: OwnedFd| match self.reserved.copy(fd.as_fd()) {
+                        // There they are the program's.
+                        Err(_) if wall::is_raised() => {
+                            Err(io::Error::from_raw_os_error(libc::EMSGSIZE))
+                        }
+                        // Where there is no room any more they stay where they are: better than no
+                        // device.
+                        moved => Ok(moved.unwrap_or(fd)),
+                    };
+                    Ok(Some((text, fds.into_iter().map(place).collect::<io::Result<_>>()?)))
+                })
             })
-        });
-        let Some(received) = received else { return Ok(None) };
+        };
+        let Some(received) = received else {
+            self.refused += 1;
+            if self.refused > REFUSED_MAX {
+                wall::end_refusing();
+            }
+            return Ok(None);
+        };
+        self.refused = 0;
         match received {
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => Ok(None),
             Err(e) if e.raw_os_error() == Some(libc::EMSGSIZE) => Err(e),

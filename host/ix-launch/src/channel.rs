@@ -313,6 +313,21 @@ impl Channel {
         self.receive_with(libc::MSG_DONTWAIT)
     }
 
+    /// Whether the next message brings descriptors; it stays where it is. False also when none waits.
+    pub fn brings_descriptors(&self) -> bool {
+        let mut byte = 0u8;
+        let mut iov = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
+        // SAFETY: all-zero bytes are a valid `msghdr`.
+        let mut message: libc::msghdr = unsafe { core::mem::zeroed() };
+        message.msg_iov = &mut iov;
+        message.msg_iovlen = 1;
+        // Without room for control data Linux makes no descriptors of it, and says that there was some.
+        let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC;
+        // SAFETY: the message points to a byte that lives across the call.
+        let peeked = retry(|| unsafe { libc::recvmsg(self.fd.as_raw_fd(), &mut message, flags) });
+        peeked.is_ok() && message.msg_flags & libc::MSG_CTRUNC != 0
+    }
+
     fn receive_with(&self, flags: i32) -> io::Result<Option<(String, Vec<OwnedFd>)>> {
         let mut bytes = vec![0u8; MESSAGE_BYTES_MAX];
         let mut iov = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };

@@ -45,6 +45,8 @@ pub enum Kind {
     ArchPrctl,
     /// `setrlimit` and `prlimit64`.
     Limit,
+    /// `set_tid_address`.
+    TidAddress,
     /// `sendmsg`.
     SendMessage,
     /// `sendmmsg`.
@@ -91,7 +93,11 @@ fn special(number: i64, args: &[u64; 6], fd_base: i32) -> Option<Verdict> {
         // Only to ask.
         libc::SYS_personality => allow(args[0] as u32 == u32::MAX),
         libc::SYS_shmat => allow(args[1] == 0 && args[2] as i32 & libc::SHM_EXEC == 0),
-        // A range that reaches the dataplane's descriptors would close them.
+        // A range that reaches the dataplane's descriptors would close them, and a table of its own would
+        // have copies of them.
+        libc::SYS_close_range if args[2] as u32 & libc::CLOSE_RANGE_UNSHARE != 0 => {
+            Some(Verdict::Refuse)
+        }
         libc::SYS_close_range => match (args[0] as u32, args[1] as u32) {
             (_, last) if last < fd_base as u32 => Some(Verdict::Forward),
             _ => Some(Verdict::BadDescriptor),
@@ -101,6 +107,8 @@ fn special(number: i64, args: &[u64; 6], fd_base: i32) -> Option<Verdict> {
         libc::SYS_ioctl if [FIOSETOWN, SIOCSPGRP].contains(&(args[1] as u32)) => {
             Some(Verdict::Refuse)
         }
+        // What is typed on the terminal of the user who started the program is not the program's to say.
+        libc::SYS_ioctl if TERMINAL_INPUT.contains(&(args[1] as u32)) => Some(Verdict::Refuse),
         libc::SYS_fcntl if args[1] as i32 == libc::F_SETOWN && (args[0] as i32) < fd_base => {
             Some(Verdict::Look(Kind::Owner))
         }
@@ -111,6 +119,8 @@ fn special(number: i64, args: &[u64; 6], fd_base: i32) -> Option<Verdict> {
 const F_SETOWN_EX: i32 = 15;
 const FIOSETOWN: u32 = 0x8901;
 const SIOCSPGRP: u32 = 0x8902;
+/// Requests that put input into a terminal: `TIOCSTI`, and `TIOCLINUX`, which pastes.
+pub const TERMINAL_INPUT: [u32; 2] = [0x5412, 0x541c];
 
 fn look(number: i64) -> Option<Kind> {
     Some(match number {
@@ -131,6 +141,7 @@ fn look(number: i64) -> Option<Kind> {
         libc::SYS_exit_group => Kind::ExitGroup,
         libc::SYS_arch_prctl => Kind::ArchPrctl,
         libc::SYS_setrlimit | libc::SYS_prlimit64 => Kind::Limit,
+        libc::SYS_set_tid_address => Kind::TidAddress,
         libc::SYS_sendmsg => Kind::SendMessage,
         libc::SYS_sendmmsg => Kind::SendMessages,
         libc::SYS_kill | libc::SYS_tkill | libc::SYS_rt_sigqueueinfo => Kind::Signal,
@@ -334,6 +345,18 @@ mod tests {
         }
         assert_eq!(of(libc::SYS_personality, [0x0040_0000, 0, 0, 0, 0, 0]), Verdict::Refuse);
         assert_eq!(of(libc::SYS_rseq, [0; 6]), Verdict::Absent);
+    }
+
+    #[test]
+    fn no_table_of_descriptors_of_its_own_and_no_input_for_terminals() {
+        const UNSHARE: u64 = libc::CLOSE_RANGE_UNSHARE as u64;
+        assert_eq!(of(libc::SYS_close_range, [3, 100, UNSHARE, 0, 0, 0]), Verdict::Refuse);
+        for request in TERMINAL_INPUT {
+            let long = u64::from(request) | 1 << 40;
+            assert_eq!(of(libc::SYS_ioctl, [0, long, 0, 0, 0, 0]), Verdict::Refuse);
+        }
+        let address = of(libc::SYS_set_tid_address, [7; 6]);
+        assert_eq!(address, Verdict::Look(Kind::TidAddress));
     }
 
     #[test]

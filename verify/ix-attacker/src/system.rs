@@ -1,5 +1,5 @@
 //! Attacks through system calls that change what a process is, or that name what is the dataplane's.
-use crate::{Attack, Part, Targets, call, is_walled};
+use crate::{Attack, Part, Targets, call, in_a_copy, is_walled};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Name, what stops it, and attack.
@@ -30,6 +30,20 @@ pub const ATTACKS: &[(&str, Part, Attack)] = &[
         thread.join().unwrap_or(Err("it died".to_owned()))
     }),
     ("a process in the same memory, unfiltered", Part::Other, |_| share_memory()),
+    ("a zero where the thread ends", Part::Calls, |t| {
+        done(libc::SYS_set_tid_address, [t.data as u64, 0, 0, 0, 0, 0])
+    }),
+    ("a zero where a new one ends", Part::Calls, |t| {
+        child_of(libc::CLONE_CHILD_CLEARTID, t.data as u64)
+    }),
+    ("a process with this table of descriptors", Part::Calls, |_| child_of(libc::CLONE_FILES, 0)),
+    ("a table of descriptors of its own", Part::Calls, |_| {
+        const UNSHARE: u64 = libc::CLOSE_RANGE_UNSHARE as u64;
+        done(libc::SYS_close_range, [900, 901, UNSHARE, 0, 0, 0])
+    }),
+    ("a call that waits and no signal ends", Part::Calls, |_| wait_for_child()),
+    ("a key typed for the user at the terminal", Part::Other, |_| type_a_key()),
+    ("huge pages over the dataplane", Part::Calls, huge_pages),
     ("a namespace of users", Part::Calls, |_| {
         done(libc::SYS_unshare, [libc::CLONE_NEWUSER as u64, 0, 0, 0, 0, 0])
     }),
@@ -219,8 +233,68 @@ fn set_thread_area() -> Result<String, String> {
     if answer == 0 { Ok("set".to_owned()) } else { Err(format!("error {}", -answer)) }
 }
 
+/// A process made with this flag and address; it ends at once.
+fn child_of(flag: i32, address: u64) -> Result<String, String> {
+    let flags = (flag | libc::SIGCHLD) as u64;
+    let child = call(libc::SYS_clone, [flags, 0, 0, address, 0, 0])?;
+    // SAFETY: the child ends; the parent waits for it.
+    unsafe {
+        if child == 0 {
+            libc::_exit(0);
+        }
+        libc::waitpid(child as i32, std::ptr::null_mut(), 0);
+    }
+    Ok(format!("process {child}"))
+}
+
+/// While a parent waits for the child that it has lent its time to, nothing reaches the parent.
+fn wait_for_child() -> Result<String, String> {
+    const CHILD_MS: u32 = 1500;
+    let begin = std::time::Instant::now();
+    let flags = (libc::CLONE_VFORK | libc::SIGCHLD) as u64;
+    let child = call(libc::SYS_clone, [flags, 0, 0, 0, 0, 0])?;
+    // SAFETY: the child sleeps and ends; the parent waits for it.
+    unsafe {
+        if child == 0 {
+            libc::usleep(CHILD_MS * 1000);
+            libc::_exit(0);
+        }
+        let waited_ms = begin.elapsed().as_millis();
+        libc::kill(child as i32, libc::SIGKILL);
+        libc::waitpid(child as i32, std::ptr::null_mut(), 0);
+        match waited_ms >= u128::from(CHILD_MS) {
+            true => Ok(format!("waited {waited_ms} ms")),
+            false => Err(format!("went on after {waited_ms} ms")),
+        }
+    }
+}
+
+/// Into a terminal of our own: the call is the same.
+fn type_a_key() -> Result<String, String> {
+    let path = c"/dev/ptmx".as_ptr() as u64;
+    let fd = call(libc::SYS_open, [path, (libc::O_RDWR | libc::O_NOCTTY) as u64, 0, 0, 0, 0])?;
+    let key = b'#';
+    done(libc::SYS_ioctl, [fd, libc::TIOCSTI, &raw const key as u64, 0, 0, 0])
+}
+
+/// Linux maps whole huge pages also where less is asked for: over what is behind.
+fn huge_pages(t: &Targets) -> Result<String, String> {
+    const HUGE: u64 = 2 << 20;
+    const NO_MEMORY_YET: u64 = (libc::MAP_PRIVATE | libc::MAP_NORESERVE) as u64;
+    let flags = libc::MFD_HUGETLB as u64;
+    let fd = call(libc::SYS_memfd_create, [c"huge".as_ptr() as u64, flags, 0, 0, 0, 0])?;
+    let at = t.data as u64 & !(HUGE - 1);
+    let fixed = NO_MEMORY_YET | libc::MAP_FIXED as u64;
+    let copy = in_a_copy(|| done(libc::SYS_mmap, [at, 4096, 3, fixed, fd, 0]));
+    match copy {
+        // The copy may have lost its own code with the rest.
+        Err(why) if why.contains("killed") => Ok(why),
+        other => other,
+    }
+}
+
 /// What stops system calls is not inherited: a child that shares memory would be free of it.
-fn share_memory() -> Result<String, String> {
+pub fn share_memory() -> Result<String, String> {
     const STACK: usize = 64 << 10;
     static SHARED: AtomicBool = AtomicBool::new(false);
     extern "C" fn child(_: *mut libc::c_void) -> i32 {

@@ -418,12 +418,12 @@ pub fn crash(record: &mut Record, info: &Siginfo) -> ! {
     let rip = record.registers.rip;
     super::handler::note_fault(info, rip);
     if super::memory::is_protected(info.address, 1) && info.number == libc::SIGSEGV {
-        say(
+        say_if_possible(
             b"ix: the program touched memory of the dataplane: address, instruction",
             &[info.address, rip],
         );
     } else {
-        say(
+        say_if_possible(
             b"ix: the program faulted: signal, address, instruction",
             &[info.number as u64, info.address, rip],
         );
@@ -448,8 +448,28 @@ pub fn end_by(record: &mut Record, signal: i32) -> ! {
     }
 }
 
-/// A line to standard error, with numbers in hexadecimal.
+/// A line to standard error, with numbers in hexadecimal. It may block, for the descriptor is the
+/// program's: the caller holds no lock.
 pub fn say(text: &[u8], numbers: &[u64]) {
+    let (line, length) = line(text, numbers);
+    // SAFETY: writes a local.
+    unsafe { sys::syscall(libc::SYS_write, [2, line.as_ptr() as u64, length as u64, 0, 0, 0]) };
+}
+
+/// The same where it does not block: the end of a process that attacks must not wait for its standard
+/// error. Where it would, the line is left out; the broker says how the program ended in any case.
+pub fn say_if_possible(text: &[u8], numbers: &[u64]) {
+    const FROM_NOWHERE: u64 = u64::MAX;
+    const NO_WAIT: u64 = 8;
+    let (line, length) = line(text, numbers);
+    let part = [line.as_ptr() as u64, length as u64];
+    let args = [2, part.as_ptr() as u64, 1, FROM_NOWHERE, FROM_NOWHERE, NO_WAIT];
+    // SAFETY: writes a local (pwritev2 with RWF_NOWAIT at the descriptor's own position).
+    unsafe { sys::syscall(libc::SYS_pwritev2, args) };
+}
+
+/// The text and numbers of a line, and how many bytes of it there are.
+fn line(text: &[u8], numbers: &[u64]) -> ([u8; 256], usize) {
     let mut line = [0u8; 256];
     let mut length = 0;
     let mut put = |byte: u8| {
@@ -467,6 +487,5 @@ pub fn say(text: &[u8], numbers: &[u64]) {
         }
     }
     put(b'\n');
-    // SAFETY: writes a local.
-    unsafe { sys::syscall(libc::SYS_write, [2, line.as_ptr() as u64, length as u64, 0, 0, 0]) };
+    (line, length)
 }

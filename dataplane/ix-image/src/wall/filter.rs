@@ -55,6 +55,8 @@ pub fn system_call(record: &mut Record, number: u64, args: [u64; 6]) -> Option<i
             forward(record, number, args)
         }
         Kind::ArchPrctl => arch_prctl(record, args),
+        Kind::TidAddress if !stands(Part::Calls) => forward(record, number, args),
+        Kind::TidAddress => threads::set_tid_address(record, args[0]),
         Kind::Limit => limit(record, number, args),
         Kind::SendMessage => send_message(record, args, false),
         Kind::SendMessages => send_message(record, args, true),

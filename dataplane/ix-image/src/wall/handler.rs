@@ -156,7 +156,7 @@ fn note(record: &mut Record, frame: &mut Frame, info: &Siginfo) {
 
 /// A fault of ours is the end: the memory is not to be trusted any more.
 fn dataplane_fault(record: &mut Record, frame: &Frame, info: &Siginfo) -> ! {
-    deliver::say(
+    deliver::say_if_possible(
         b"ix: fault in the dataplane; this is a fault of ix: signal, address, instruction",
         &[info.number as u64, info.address, frame.general[RIP]],
     );

@@ -145,13 +145,15 @@ pub fn system_call(record: &mut Record, number: i64, args: [u64; 6]) -> i64 {
     const FIXED: u64 = libc::MAP_FIXED as u64;
     const MOVE: u64 = libc::MREMAP_FIXED as u64;
     lock();
+    let mut refused = None;
     let touches = match number {
-        libc::SYS_mmap => args[3] & FIXED != 0 && is_protected(args[0], args[1]),
+        libc::SYS_mmap => args[3] & FIXED != 0 && is_protected(args[0], mapped_bytes(args)),
+        // Of huge pages, Linux takes whole ones. Whether these are any is seldom worth asking.
         libc::SYS_mremap => {
             is_protected(args[0], args[1].max(args[2]))
-                || args[3] & MOVE != 0 && is_protected(args[4], args[2])
+                || args[3] & MOVE != 0 && is_protected(args[4], round_up(args[2], HUGEST))
         }
-        libc::SYS_brk => false,
+        libc::SYS_brk => break_touches(args[0]),
         libc::SYS_shmdt => is_protected(args[0], 1),
         _ => is_protected(args[0], args[1]),
     };
@@ -160,55 +162,126 @@ pub fn system_call(record: &mut Record, number: i64, args: [u64; 6]) -> i64 {
         libc::SYS_mmap | libc::SYS_mprotect if args[2] & EXECUTE != 0 && !stands(Part::Code) => {
             forward(record, number as u64, args)
         }
-        libc::SYS_mmap if args[2] & EXECUTE != 0 => map_code(record, args),
+        libc::SYS_mmap if args[2] & EXECUTE != 0 => map_code(record, args, &mut refused),
         libc::SYS_mprotect if args[2] & EXECUTE != 0 => refuse(Refusal::Code),
+        libc::SYS_mmap => map(record, args),
         _ => forward(record, number as u64, args),
     };
     unlock();
+    // Not before: it may block, and the dataplane maps devices under the same lock.
+    if let Some((name, offset)) = refused {
+        say_refused(&name, offset);
+    }
     result
 }
 
+/// The smaller huge page that x86-64 has.
+const HUGE: u64 = 2 << 20;
+/// The larger one.
+const HUGEST: u64 = 1 << 30;
+
+fn round_up(bytes: u64, to: u64) -> u64 {
+    bytes.checked_next_multiple_of(to).unwrap_or(u64::MAX)
+}
+
+/// How many bytes an `mmap` at a fixed place maps: of huge pages, Linux takes whole ones. [`map_fixed_file`]
+/// looks at those of files.
+fn mapped_bytes(args: [u64; 6]) -> u64 {
+    let huge = args[3] & libc::MAP_HUGETLB as u64 != 0;
+    if huge { round_up(args[1], HUGEST) } else { args[1] }
+}
+
+/// Maps for the application. A file at a fixed place is mapped elsewhere first: it may have huge pages, and
+/// then Linux would map more than was asked for, over whatever is there. To ask the file before would not
+/// do: its number may stand for another one by then.
+fn map(record: &mut Record, args: [u64; 6]) -> i64 {
+    const FIXED: u64 = (libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE) as u64;
+    const REPLACES: u64 = libc::MAP_FIXED as u64;
+    const ANONYMOUS: u64 = libc::MAP_ANONYMOUS as u64;
+    let [wanted, bytes, prot, flags, ..] = args;
+    let replaces = flags & FIXED == REPLACES && flags & ANONYMOUS == 0 && stands(Part::Calls);
+    if !replaces || wanted & (PAGE - 1) != 0 {
+        return forward(record, libc::SYS_mmap as u64, args);
+    }
+    let mut elsewhere = args;
+    (elsewhere[0], elsewhere[3]) = (0, flags & !FIXED);
+    let addr = forward(record, libc::SYS_mmap as u64, elsewhere);
+    if addr < 0 {
+        return addr;
+    }
+    let (addr, bytes) = (addr as u64, bytes.next_multiple_of(PAGE));
+    if is_huge(addr, prot) {
+        // SAFETY: what was mapped above; Linux refuses a length that is no number of whole pages.
+        unsafe {
+            for page in [HUGE, HUGEST] {
+                sys::syscall(libc::SYS_munmap, [addr, round_up(bytes, page), 0, 0, 0, 0]);
+            }
+        }
+        return refuse(Refusal::Memory);
+    }
+    let fixed = (libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED) as u64;
+    // SAFETY: what was mapped above takes a place that is none of the dataplane's.
+    let moved = unsafe { sys::syscall(libc::SYS_mremap, [addr, bytes, bytes, fixed, wanted, 0]) };
+    if moved < 0 {
+        // SAFETY: as above; it is where it was.
+        unsafe { sys::syscall(libc::SYS_munmap, [addr, bytes, 0, 0, 0, 0]) };
+    }
+    moved
+}
+
+/// Whether the mapping that begins here, with these rights, has huge pages: no part of such a page can have
+/// rights of its own.
+fn is_huge(addr: u64, prot: u64) -> bool {
+    let other = if prot == 0 { libc::PROT_READ } else { libc::PROT_NONE } as u64;
+    // SAFETY: rights of a new mapping of the application's, which nobody can know yet.
+    unsafe {
+        let divided = sys::syscall(libc::SYS_mprotect, [addr, PAGE, other, 0, 0, 0]);
+        divided < 0 || sys::syscall(libc::SYS_mprotect, [addr, PAGE, prot, 0, 0, 0]) < 0
+    }
+}
+
+/// Whether a `brk` unmaps something of the dataplane's: Linux unmaps what lies between the old end and
+/// the new one, also what came to lie there since. (It maps nothing where something is.)
+fn break_touches(end: u64) -> bool {
+    // SAFETY: no end lies so low: it only asks.
+    let now = unsafe { sys::syscall(libc::SYS_brk, [0; 6]) } as u64;
+    end != 0 && end < now && is_protected(end, now - end)
+}
+
 /// Maps code of a file: a copy of it that was looked at, and that nobody can change any more.
-fn map_code(record: &mut Record, args: [u64; 6]) -> i64 {
+fn map_code(record: &mut Record, args: [u64; 6], refused: &mut Option<Refused>) -> i64 {
     const ANONYMOUS: u64 = libc::MAP_ANONYMOUS as u64;
     let [_, bytes, prot, flags, ..] = args;
     if prot & libc::PROT_WRITE as u64 != 0 || flags & ANONYMOUS != 0 {
         return refuse(Refusal::Code);
     }
-    let mut name = [0; NAME_MAX];
-    let origin = Origin { name: name_of(args[4] as i32, &mut name), offset: args[5] };
+    let (name, offset) = (name_of(args[4] as i32), args[5]);
     let mut args = args;
     args[2] = libc::PROT_READ as u64;
-    let addr = forward(record, libc::SYS_mmap as u64, args);
+    let addr = map(record, args);
     if addr < 0 {
         return if addr == -RESTART { -i64::from(libc::EINTR) } else { addr };
     }
     let bytes = bytes.next_multiple_of(PAGE);
-    match replace(record, addr as u64, bytes, &origin) {
+    match replace(record, addr as u64, bytes, offset) {
         Ok(()) => addr,
         Err(error) => {
             // SAFETY: what was mapped above, and nobody could use yet.
             unsafe { sys::syscall(libc::SYS_munmap, [addr as u64, bytes, 0, 0, 0, 0]) };
             refuse(Refusal::Code);
-            error
+            *refused = error.found.map(|offset| (name, offset));
+            error.errno
         }
     }
-}
-
-/// Where code comes from, for who has to be told.
-pub struct Origin<'a> {
-    /// The file.
-    pub name: &'a [u8],
-    /// Where the code begins in it.
-    pub offset: u64,
 }
 
 /// Bytes of a name that are told.
 pub const NAME_MAX: usize = 128;
 
-/// The file of a descriptor of the application, as far as it fits.
-fn name_of(fd: i32, name: &mut [u8; NAME_MAX]) -> &[u8] {
+/// The file of a descriptor of the application, as far as it fits; zeroes behind it.
+fn name_of(fd: i32) -> [u8; NAME_MAX] {
     const FOLDER: &[u8] = b"/proc/self/fd/";
+    const UNKNOWN: &[u8] = b"a file";
     let mut path = [0u8; 32];
     path[..FOLDER.len()].copy_from_slice(FOLDER);
     let mut digits = FOLDER.len();
@@ -220,36 +293,69 @@ fn name_of(fd: i32, name: &mut [u8; NAME_MAX]) -> &[u8] {
         path[digits] = b'0' + (fd.max(0) / power % 10) as u8;
         (digits, power) = (digits + 1, power / 10);
     }
+    let mut name = [0; NAME_MAX];
     let args = [path.as_ptr() as u64, name.as_mut_ptr() as u64, NAME_MAX as u64, 0, 0, 0];
     // SAFETY: a path that ends with a zero, and an array with its length.
-    match unsafe { sys::syscall(libc::SYS_readlink, args) } {
-        length @ 1.. => &name[..length as usize],
-        _ => b"a file",
+    if unsafe { sys::syscall(libc::SYS_readlink, args) } <= 0 {
+        name[..UNKNOWN.len()].copy_from_slice(UNKNOWN);
+    }
+    name
+}
+
+/// Why code may not run.
+pub struct CodeError {
+    /// Minus an errno.
+    pub errno: i64,
+    /// Where something was found in its file that could change memory rights, if that is why.
+    pub found: Option<u64>,
+}
+
+impl From<i64> for CodeError {
+    fn from(errno: i64) -> CodeError {
+        CodeError { errno, found: None }
     }
 }
 
-/// Puts a checked and sealed copy in place of a readable mapping of the application.
-pub fn replace(record: &mut Record, addr: u64, bytes: u64, from: &Origin<'_>) -> Result<(), i64> {
+/// Code that could change memory rights: the file's name, and where in the file.
+type Refused = ([u8; NAME_MAX], u64);
+
+/// By name: it is a library of the program's, or the program, and its user has to do without. It may block.
+pub fn say_refused(name: &[u8], offset: u64) {
+    const WHY: &[u8] = b": its code could change memory rights; run it with --domain none. Offset";
+    let name = &name[..name.iter().position(|&byte| byte == 0).unwrap_or(name.len()).min(NAME_MAX)];
+    let mut line = [0u8; NAME_MAX + WHY.len() + 32];
+    let mut length = 0;
+    for part in [b"ix: cannot load ".as_slice(), name, WHY] {
+        line[length..length + part.len()].copy_from_slice(part);
+        length += part.len();
+    }
+    say(&line[..length], &[offset]);
+}
+
+/// Puts a checked and sealed copy in place of a readable mapping of the application, whose file it shows
+/// from this offset on.
+pub fn replace(record: &mut Record, addr: u64, bytes: u64, offset: u64) -> Result<(), CodeError> {
     let check = |answer: i64| if answer < 0 { Err(answer) } else { Ok(answer as u64) };
     let prot = libc::PROT_READ | libc::PROT_WRITE;
     let copy = sys::map(bytes as usize, prot).map_err(|_| -ENOMEM)? as u64;
     let code = libc::PROT_READ as u64 | libc::PROT_EXEC as u64;
     let fixed = (libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED) as u64;
-    // SAFETY: the copy is a new mapping that the application has no rights to until it is code; it
-    // takes the place of one that the caller names.
-    let done = unsafe {
-        check(sys::syscall(libc::SYS_pkey_mprotect, [copy, bytes, prot as u64, KEY_OWN, 0, 0]))
-            .and_then(|_| fetch(record, addr, copy, bytes))
-            .and_then(|()| disarm_all(copy, bytes, from))
-            .and_then(|()| {
-                check(sys::syscall(libc::SYS_pkey_mprotect, [copy, bytes, code, 0, 0, 0]))
-            })
-            .and_then(|_| {
-                check(sys::syscall(libc::SYS_mremap, [copy, bytes, bytes, fixed, addr, 0]))
-            })
-            .and_then(|_| check(sys::syscall(SYS_MSEAL, [addr, bytes, 0, 0, 0, 0])))
+    // The copy is a new mapping that the application has no rights to until it is code; it takes the
+    // place of one that the caller names.
+    let mut done = || -> Result<(), CodeError> {
+        let rw = prot as u64;
+        // SAFETY: as above.
+        unsafe {
+            check(sys::syscall(libc::SYS_pkey_mprotect, [copy, bytes, rw, KEY_OWN, 0, 0]))?;
+            fetch(record, addr, copy, bytes)?;
+            disarm_all(copy, bytes, offset)?;
+            check(sys::syscall(libc::SYS_pkey_mprotect, [copy, bytes, code, 0, 0, 0]))?;
+            check(sys::syscall(libc::SYS_mremap, [copy, bytes, bytes, fixed, addr, 0]))?;
+            check(sys::syscall(SYS_MSEAL, [addr, bytes, 0, 0, 0, 0]))?;
+        }
+        Ok(())
     };
-    done.map(drop).inspect_err(|_| {
+    done().inspect_err(|_| {
         // SAFETY: a mapping of ours, unless it has moved already: then there is nothing.
         unsafe { sys::syscall(libc::SYS_munmap, [copy, bytes, 0, 0, 0, 0]) };
     })
@@ -275,36 +381,23 @@ fn fetch(record: &mut Record, from: u64, to: u64, bytes: u64) -> Result<(), i64>
     Ok(())
 }
 
-fn disarm_all(addr: u64, bytes: u64, from: &Origin<'_>) -> Result<(), i64> {
+fn disarm_all(addr: u64, bytes: u64, offset: u64) -> Result<(), CodeError> {
     // SAFETY: the new mapping, which only we can touch.
     let code = unsafe { core::slice::from_raw_parts_mut(addr as *mut u8, bytes as usize) };
+    let found = |at: usize| CodeError { errno: -EACCES, found: Some(offset + at as u64) };
     let mut at = 0;
     loop {
-        let Some((found, _)) = scan::scan(&code[at..]).next() else { break };
-        at += found;
+        let Some((next, _)) = scan::scan(&code[at..]).next() else { break };
+        at += next;
         if !scan::disarm(code, at) {
-            say_refused(from, at as u64);
-            return Err(-EACCES);
+            return Err(found(at));
         }
     }
     if scan::may_go_on(code) {
         // What is mapped behind could be the rest of it.
-        say_refused(from, code.len() as u64);
-        return Err(-EACCES);
+        return Err(found(code.len()));
     }
     Ok(())
-}
-
-/// By name: it is a library of the program's, or the program, and its user has to do without.
-fn say_refused(from: &Origin<'_>, at: u64) {
-    const WHY: &[u8] = b": its code could change memory rights; run it with --domain none. Offset";
-    let mut line = [0u8; NAME_MAX + WHY.len() + 32];
-    let mut length = 0;
-    for part in [b"ix: cannot load ".as_slice(), from.name, WHY] {
-        line[length..length + part.len()].copy_from_slice(part);
-        length += part.len();
-    }
-    say(&line[..length], &[from.offset + at]);
 }
 
 /// Seals a mapping.

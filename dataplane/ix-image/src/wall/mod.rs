@@ -325,11 +325,11 @@ fn check_code(first: &mut Record, program: &[(usize, usize)]) -> Result<(), Stri
             continue;
         }
         let bytes = (mapping.end - mapping.start) as u64;
-        let name = &mapping.name.as_bytes()[..mapping.name.len().min(memory::NAME_MAX)];
-        let origin = memory::Origin { name, offset: mapping.offset };
-        memory::replace(first, mapping.start as u64, bytes, &origin).map_err(|errno| {
+        let name = mapping.name.as_bytes();
+        memory::replace(first, mapping.start as u64, bytes, mapping.offset).map_err(|error| {
             let why = "it has instructions that change memory rights, or could not be read";
-            text(&format!("code of {}: {why}", mapping.name), os(errno))
+            error.found.inspect(|&offset| memory::say_refused(name, offset));
+            text(&format!("code of {}: {why}", mapping.name), os(error.errno))
         })?;
     }
     Ok(())
@@ -446,13 +446,28 @@ fn farewell(record: &mut Record) {
     leave(record);
 }
 
+/// Ends a program whose system calls are always in the way of what the broker sends: revocation, rates and
+/// migration would never arrive.
+pub fn end_refusing() -> ! {
+    deliver::say_if_possible(
+        b"ix: the program is ended: its system calls kept the control plane's messages from the dataplane",
+        &[],
+    );
+    threads::end_at_once()
+}
+
 /// Whether mappings that are made from now on belong behind the wall.
 pub fn is_raised() -> bool {
     RAISED.load(Ordering::Relaxed)
 }
 
-/// The calling process is a fork.
+/// The calling process is a fork: the dataplane's descriptors are not its.
 fn forked() {
+    if stands(Part::Calls) {
+        let base = filter::FD_BASE.load(Ordering::Relaxed) as u64;
+        // SAFETY: no pointers; from there on all are copies of the dataplane's.
+        unsafe { sys::syscall(libc::SYS_close_range, [base, u64::from(u32::MAX), 0, 0, 0, 0]) };
+    }
     memory::forget_missing();
     FORKED.store(true, Ordering::Relaxed);
 }

@@ -117,8 +117,13 @@ pub struct Record {
     /// What the kernel has.
     pub kernel_mask: u64,
     pub app_stack: AltStack,
-    /// Linux' number of the thread.
+    /// Linux's number of the thread.
     pub tid: u64,
+    /// Where the application wants a zero, and a wake-up, when the thread ends; 0: nowhere. The kernel
+    /// does not know of it: it would write with the rights that the thread happens to have.
+    pub clear_tid: u64,
+    /// The process that made the one this record is for.
+    pub maker: u64,
     pub registers: Registers,
     pub info: [u8; 128],
     pub fp: Fp,
@@ -164,6 +169,8 @@ const EMPTY: Record = Record {
     kernel_mask: 0,
     app_stack: AltStack { base: 0, flags: 2, bytes: 0 },
     tid: 0,
+    clear_tid: 0,
+    maker: 0,
     registers: Registers {
         r15: 0,
         r14: 0,

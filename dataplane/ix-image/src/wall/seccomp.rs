@@ -1,9 +1,13 @@
 //! The second line behind Syscall User Dispatch: what neither side ever needs, the kernel refuses
 //! whoever asks, in this process and all that it starts.
+use ix_launch::policy::TERMINAL_INPUT;
 use std::io;
 
+/// Flags of `clone` for namespaces: one of users would bring capabilities.
+const NAMESPACES: u32 = 0x7e02_0000;
+
 /// System calls that get `EPERM`.
-const DENIED: [i64; 32] = [
+const DENIED: [i64; 40] = [
     libc::SYS_ptrace,
     libc::SYS_process_vm_readv,
     libc::SYS_process_vm_writev,
@@ -25,6 +29,14 @@ const DENIED: [i64; 32] = [
     libc::SYS_setns,
     libc::SYS_mount,
     libc::SYS_umount2,
+    libc::SYS_open_tree,
+    libc::SYS_move_mount,
+    libc::SYS_fsopen,
+    libc::SYS_fsconfig,
+    libc::SYS_fsmount,
+    libc::SYS_fspick,
+    libc::SYS_mount_setattr,
+    SYS_OPEN_TREE_ATTR,
     libc::SYS_pivot_root,
     libc::SYS_chroot,
     libc::SYS_kcmp,
@@ -37,6 +49,9 @@ const DENIED: [i64; 32] = [
     libc::SYS_kexec_load,
     libc::SYS_move_pages,
 ];
+
+/// `open_tree_attr`, Linux 6.15.
+const SYS_OPEN_TREE_ATTR: i64 = 467;
 
 const ARCH_X86_64: u32 = 0xc000_003e;
 const ARCH_I386: u32 = 0x4000_0003;
@@ -62,8 +77,12 @@ fn program() -> Vec<libc::sock_filter> {
         |k: u32| libc::sock_filter { code: (libc::BPF_RET | libc::BPF_K) as u16, jt: 0, jf: 0, k };
     let allow = answer(libc::SECCOMP_RET_ALLOW);
     let deny = answer(libc::SECCOMP_RET_ERRNO | libc::EPERM as u32);
+    let absent = answer(libc::SECCOMP_RET_ERRNO | libc::ENOSYS as u32);
     const NUMBER: u32 = 0;
     const ARCH: u32 = 4;
+    // The lower halves of the first two arguments.
+    const FIRST: u32 = 16;
+    const SECOND: u32 = 24;
     let mut program = vec![
         load(ARCH),
         jump(libc::BPF_JEQ, ARCH_X86_64, 5, 0),
@@ -80,7 +99,23 @@ fn program() -> Vec<libc::sock_filter> {
         program.push(jump(libc::BPF_JEQ, number as u32, 0, 1));
         program.push(deny);
     }
-    program.push(allow);
+    let [sti, linux] = TERMINAL_INPUT;
+    program.extend([
+        // Its flags cannot be looked at here; the C library has another way.
+        jump(libc::BPF_JEQ, libc::SYS_clone3 as u32, 0, 1),
+        absent,
+        jump(libc::BPF_JEQ, libc::SYS_clone as u32, 0, 4),
+        load(FIRST),
+        jump(libc::BPF_JSET, NAMESPACES, 0, 1),
+        deny,
+        allow,
+        jump(libc::BPF_JEQ, libc::SYS_ioctl as u32, 0, 4),
+        load(SECOND),
+        jump(libc::BPF_JEQ, sti, 1, 0),
+        jump(libc::BPF_JEQ, linux, 0, 1),
+        deny,
+        allow,
+    ]);
     program
 }
 

@@ -1,9 +1,10 @@
 //! Threads and processes that the application makes. Syscall User Dispatch, the stack for signals
 //! and the thread's identity are not inherited, so a new one starts in the dataplane, which gives it
 //! all three before it runs an instruction of the application.
-use super::asm::{app_clone, exit_thread};
-use super::deliver::{FAULTS, finish, lock_actions, own, unlock_actions};
+use super::asm::{app_clone, app_syscall, exit_thread};
+use super::deliver::{FAULTS, finish, lock_actions, own, to_app, unlock_actions};
 use super::handler::{FP_BYTES, refuse, set_mask};
+use super::parts::{Part, stands};
 use super::record::{self, FP_MAX, FREE, NOBODY, Record};
 use super::{arrivals, memory};
 use crate::sys;
@@ -14,17 +15,26 @@ const PR_SET_SYSCALL_USER_DISPATCH: u64 = 59;
 const PR_SYS_DISPATCH_ON: u64 = 1;
 const SIGNAL_MASK: u64 = 0xff;
 const USER_TOP: u64 = 1 << 47;
+/// The kernel's number of a thread.
+const TID_BYTES: u64 = 4;
 const EPERM: i64 = libc::EPERM as i64;
 const EAGAIN: i64 = libc::EAGAIN as i64;
 
-/// A new user namespace would bring capabilities, others mounts.
-const NAMESPACES: u64 = 0x7e02_0000 | 0x80;
+/// A new user namespace would bring capabilities, others mounts. A tracer's child and a sibling of the
+/// dataplane's process are no children of the program's.
+const REFUSED: u64 =
+    0x7e02_0000 | 0x80 | (libc::CLONE_PTRACE | libc::CLONE_PARENT | libc::CLONE_UNTRACED) as u64;
 
 /// `clone`, `fork` and `vfork`, as `clone`'s arguments.
 pub fn clone(record: &mut Record, mut args: [u64; 6]) -> i64 {
     const VM: u64 = libc::CLONE_VM as u64;
     const THREAD: u64 = libc::CLONE_THREAD as u64;
-    if args[0] & (NAMESPACES | libc::CLONE_PTRACE as u64) != 0 {
+    const FILES: u64 = libc::CLONE_FILES as u64;
+    const CLEAR_TID: u64 = libc::CLONE_CHILD_CLEARTID as u64;
+    // Threads have one table of descriptors, processes have one each: `arrivals` looks at the threads of
+    // this process alone, and the dataplane's descriptors are in its table alone.
+    let shares_files = args[0] & FILES != 0;
+    if args[0] & REFUSED != 0 || shares_files != (args[0] & THREAD != 0) && stands(Part::Calls) {
         return refuse(Refusal::SystemCall);
     }
     if args[0] & libc::CLONE_SETTLS as u64 != 0 && args[4] >= USER_TOP {
@@ -32,7 +42,16 @@ pub fn clone(record: &mut Record, mut args: [u64; 6]) -> i64 {
     }
     if args[0] & VM != 0 && args[0] & THREAD == 0 {
         // `vfork`: the parent's memory would be ours and the child's at once. A copy does.
-        args[0] &= !(VM | libc::CLONE_VFORK as u64);
+        args[0] &= !VM;
+    }
+    if stands(Part::Calls) {
+        // The parent would wait for a child that need not end, in a call that no signal ends, with the
+        // locks below held: no command of the control plane would arrive.
+        args[0] &= !(libc::CLONE_VFORK as u64);
+    }
+    let clears = args[0] & CLEAR_TID != 0 && stands(Part::Calls);
+    if clears && memory::is_protected(args[3], TID_BYTES) {
+        return refuse(Refusal::Memory);
     }
     let Some(child) = record::take() else { return -EAGAIN };
     // SAFETY: just taken, so nobody else uses it.
@@ -56,6 +75,12 @@ pub fn clone(record: &mut Record, mut args: [u64; 6]) -> i64 {
     let bytes = FP_BYTES.load(Ordering::Relaxed).min(FP_MAX);
     new.fp.0[..bytes].copy_from_slice(&record.fp.0[..bytes]);
     new.tid = 0;
+    new.clear_tid = 0;
+    if clears {
+        new.clear_tid = args[3];
+        args[0] &= !CLEAR_TID;
+    }
+    new.maker = process();
     // A signal between the two would find the new thread half made.
     set_mask(record, !0);
     let call = [libc::SYS_clone as u64, args[0], args[1], args[2], args[3], args[4], args[5]];
@@ -94,6 +119,11 @@ pub unsafe extern "C" fn child_start(record: *mut Record) {
     let record = unsafe { &mut *record };
     record.kernel_mask = !0;
     if record.is_process != 0 {
+        if process() == record.maker {
+            // No process has begun: a thread has jumped to where one begins, while another one holds
+            // these locks.
+            end_at_once();
+        }
         unlock_actions();
         memory::unlock();
         super::forked();
@@ -103,6 +133,41 @@ pub unsafe extern "C" fn child_start(record: *mut Record) {
         exit_thread(record, 1);
     }
     finish(record);
+}
+
+/// The calling process's number.
+fn process() -> u64 {
+    // SAFETY: no arguments.
+    unsafe { sys::syscall(libc::SYS_getpid, [0; 6]) as u64 }
+}
+
+/// Ends the process, whatever its threads do.
+pub fn end_at_once() -> ! {
+    loop {
+        // SAFETY: no pointers.
+        unsafe { sys::syscall(libc::SYS_kill, [process(), libc::SIGKILL as u64, 0, 0, 0, 0]) };
+    }
+}
+
+/// `set_tid_address`: the dataplane keeps the address and writes there when the thread ends ([`exit`]).
+pub fn set_tid_address(record: &mut Record, address: u64) -> i64 {
+    if memory::is_protected(address, TID_BYTES) {
+        return refuse(Refusal::Memory);
+    }
+    record.clear_tid = address;
+    record.tid as i64
+}
+
+/// Writes the zero that waits for the end of the thread, with the application's rights, and wakes who
+/// waits for it (set_tid_address(2)). The thread does not use its own stack from here on.
+fn clear_tid(record: &mut Record) {
+    let address = core::mem::take(&mut record.clear_tid);
+    if address != 0 && to_app(record, address, &0u32.to_ne_bytes()) {
+        let wake = libc::FUTEX_WAKE as u64;
+        let call = [libc::SYS_futex as u64, address, wake, 1, 0, 0, 0];
+        // SAFETY: the record of this thread; a wake-up reads no memory but the word, as the application.
+        unsafe { app_syscall(record, &call) };
+    }
 }
 
 /// Identity, stack for signals, Syscall User Dispatch for the calling thread.
@@ -128,6 +193,7 @@ pub fn arm(record: &mut Record) -> Result<(), i64> {
 pub fn exit(record: &mut Record, status: u64) -> ! {
     set_mask(record, !0);
     super::leave(record);
+    clear_tid(record);
     exit_thread(record, status & SIGNAL_MASK)
 }
 
