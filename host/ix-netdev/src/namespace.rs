@@ -126,10 +126,11 @@ impl Namespace {
         self.run(|| open_tap(name)).map_err(cannot)
     }
 
-    /// Makes a tap interface that stays until it is deleted.
+    /// Makes a tap interface that stays until it is deleted, and that the calling user owns.
     pub fn add_tap(&self, name: &str) -> Result<(), Error> {
         let queue = self.open_tap(name)?;
-        tun::keep(&queue).map_err(|e| Error::new(format!("cannot keep the tap {name}"), e))
+        tun::own(&queue)
+            .and_then(|()| tun::keep(&queue)).map_err(|e| Error::new(format!("cannot keep the tap {name}"), e))
     }
 
     /// Sets one of the namespace's own settings: `net/ipv4/tcp_congestion_control`.

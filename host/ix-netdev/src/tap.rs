@@ -27,6 +27,7 @@ pub(crate) fn open(
 ) -> Result<OpenedDevice, OpenError> {
     let claim = claim(name)?;
     let files = (0..queues).map(|_| open_queue(name, offloads)).collect::<Result<Vec<_>, _>>()?;
+    own(&files[0], name)?;
     let offloads = agree_on_offloads(&files[0], offloads);
     let interface =
         Interface::new(name).map_err(|e| OpenError::system("open a socket", name, e))?;
@@ -65,6 +66,18 @@ fn claim(name: &str) -> Result<UnixDatagram, OpenError> {
         io::ErrorKind::AddrInUse => OpenError::InUse { name: name.to_owned() },
         _ => OpenError::system("claim", name, e),
     })
+}
+
+/// Makes the calling user the interface's owner if it has none: Linux lets any user add a queue to an
+/// interface that belongs to no user, and give that queue a part of the packets.
+fn own(queue: &File, name: &str) -> Result<(), OpenError> {
+    // Whom an administrator has given it to keeps it. (Of another network namespace's interfaces this
+    // folder knows nothing; then the interface is new, or has come here without being asked for.)
+    let owner = std::fs::read_to_string(format!("/sys/class/net/{name}/owner"));
+    if owner.is_ok_and(|uid| uid.trim() != "-1") {
+        return Ok(());
+    }
+    tun::own(queue).map_err(|e| OpenError::system("own the tap interface", name, e))
 }
 
 /// What is left to the end that has it easier.

@@ -53,6 +53,35 @@ fn a_link_that_is_down_loses_packets_and_comes_back() {
     host.assert_nothing_leaks();
 }
 
+/// Another user would have a queue of its own, and Linux would give it a part of the packets.
+#[test]
+fn no_other_user_takes_a_queue() {
+    const NOBODY: libc::uid_t = 65534;
+    let Some((ns, _device)) = link("tap owner", "tap:tap0,queues=2") else { return };
+    ns.add_tap("tap1").expect("a tap that stays");
+    // Of this thread alone: the C library's function would change the user of all threads.
+    let as_nobody = |name: &str| {
+        std::thread::scope(|scope| {
+            let opened = scope.spawn(|| {
+                ns.run(|| {
+                    // Everybody may open it where udev has made it.
+                    let queue = ix_sys::tun::open().expect("root may");
+                    // SAFETY: no pointers.
+                    let changed =
+                        unsafe { libc::syscall(libc::SYS_setresuid, NOBODY, NOBODY, NOBODY) };
+                    assert_eq!(changed, 0, "root becomes nobody");
+                    ix_sys::tun::attach(&queue, name, false)
+                })
+            });
+            opened.join().expect("no panic")
+        })
+    };
+    for name in ["tap0", "tap1"] {
+        let error = as_nobody(name).expect_err("not the owner");
+        assert_eq!(error.raw_os_error(), Some(libc::EPERM), "{name}: {error}");
+    }
+}
+
 /// Sends frames from Linux's end and checks that each comes in where `queue_of` says.
 fn assert_steered(
     raw: &PacketSocket,

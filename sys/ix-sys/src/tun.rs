@@ -36,6 +36,14 @@ pub fn keep(queue: &File) -> io::Result<()> {
     check(unsafe { libc::ioctl(queue.as_raw_fd(), libc::TUNSETPERSIST as _, 1) }).map(drop)
 }
 
+/// Makes the calling user the owner of the queue's interface. Linux lets any user add a queue to an
+/// interface that has no owner, and gives that queue a part of the packets.
+pub fn own(queue: &File) -> io::Result<()> {
+    // SAFETY: no arguments; TUNSETOWNER takes a number.
+    check(unsafe { libc::ioctl(queue.as_raw_fd(), libc::TUNSETOWNER as _, libc::geteuid()) })
+        .map(drop)
+}
+
 /// Whether the driver knows `virtio_net_hdr`; `file` need be no queue yet.
 pub fn knows_header(file: &File) -> bool {
     let mut features: libc::c_uint = 0;

@@ -37,7 +37,7 @@ pub const ATTACKS: &[(&str, Part, Attack)] = &[
         let data = t.data;
         std::thread::spawn(move || touch(data, false)).join().unwrap_or(Err("it died".to_owned()))
     }),
-    ("Linux clears a word there when a thread ends", Part::Keys, thread_end),
+    ("Linux clears a word there when a thread ends", Part::Other, thread_end),
     ("signal handler's stack in it", Part::Keys, signal_stack),
     ("rights forged in a signal frame", Part::Other, forged_rights),
 ];
