@@ -130,7 +130,8 @@ impl Namespace {
     pub fn add_tap(&self, name: &str) -> Result<(), Error> {
         let queue = self.open_tap(name)?;
         tun::own(&queue)
-            .and_then(|()| tun::keep(&queue)).map_err(|e| Error::new(format!("cannot keep the tap {name}"), e))
+            .and_then(|()| tun::keep(&queue))
+            .map_err(|e| Error::new(format!("cannot keep the tap {name}"), e))
     }
 
     /// Sets one of the namespace's own settings: `net/ipv4/tcp_congestion_control`.
