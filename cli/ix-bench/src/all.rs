@@ -74,8 +74,7 @@ pub fn main(args: &AllArgs) -> Result<()> {
 
 /// Why a benchmark cannot be run here, whatever the flags.
 fn cannot(name: &str, device: Device) -> Option<&'static str> {
-    // SAFETY: cannot fail and touches no memory.
-    let root = unsafe { libc::geteuid() } == 0;
+    let root = ix_sys::process::is_root();
     match name {
         "wakeup" if device == Device::Memif => {
             Some("its clients are on Linux, and memif leads from IX to IX")

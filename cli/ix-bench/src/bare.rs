@@ -1,8 +1,10 @@
 //! A bare wake-up: one thread rings an eventfd, another sleeps on it. No packet, device or stack is in
 //! the way, so what it takes is the machine's, and nobody who sleeps can hear sooner.
 use crate::ping::AWAKE;
+use ix_sys::event;
+use ix_sys::poll::{PollFd, poll};
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -45,7 +47,7 @@ impl Heard {
 }
 
 fn sleep(cpu: usize, count: usize, bell: &Bell, heard: &Heard) -> io::Result<()> {
-    ix_testbed::cpu::pin(cpu)?;
+    ix_sys::cpu::pin(cpu)?;
     for _ in 0..count {
         bell.wait();
         heard.at_ns.store(heard.now_ns(), Ordering::Release);
@@ -60,7 +62,7 @@ fn ring(
     bell: &Bell,
     heard: &Heard,
 ) -> io::Result<Vec<f64>> {
-    ix_testbed::cpu::pin(cpu)?;
+    ix_sys::cpu::pin(cpu)?;
     let mut times = Vec::with_capacity(count);
     for _ in 0..count {
         std::thread::sleep(pause);
@@ -88,30 +90,18 @@ struct Bell(OwnedFd);
 
 impl Bell {
     fn new() -> io::Result<Bell> {
-        // SAFETY: no pointers; a descriptor that it answers is nobody else's.
-        unsafe {
-            match libc::eventfd(0, libc::EFD_CLOEXEC) {
-                -1 => Err(io::Error::last_os_error()),
-                fd => Ok(Bell(OwnedFd::from_raw_fd(fd))),
-            }
-        }
+        event::open_blocking().map(Bell)
     }
 
     fn ring(&self) {
-        let one = 1u64;
-        // SAFETY: writes eight bytes from a local. It fails only where it would overflow.
-        unsafe { libc::write(self.0.as_raw_fd(), (&raw const one).cast(), 8) };
+        event::ring(self.0.as_fd());
     }
 
     /// As services wait: for the descriptor to be readable, and then it is read.
     fn wait(&self) {
-        let mut poll = libc::pollfd { fd: self.0.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-        let mut count = 0u64;
-        // SAFETY: one structure, without an end to the wait; then eight bytes into a local.
-        unsafe {
-            libc::poll(&mut poll, 1, -1);
-            libc::read(self.0.as_raw_fd(), (&raw mut count).cast(), 8);
-        }
+        // An interruption is found out by the read.
+        let _ = poll(&mut [PollFd::readable(&self.0)], None);
+        event::wait(self.0.as_fd());
     }
 }
 
@@ -122,7 +112,7 @@ mod tests {
     #[test]
     fn each_ring_is_heard() {
         // Not the first one: another test looks for the thread of this process that is pinned there.
-        let cpu = ix_testbed::cpu::allowed().pop().expect("there is one");
+        let cpu = ix_sys::cpu::allowed().pop().expect("there is one");
         let times = wake_ups((cpu, cpu), 3, Duration::from_millis(1)).expect("eventfds");
         assert!(times.len() == 3 && times.iter().all(|ns| *ns > 0.0), "{times:?}");
     }

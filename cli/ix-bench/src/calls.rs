@@ -7,12 +7,14 @@ use super::serve::Serve;
 use crate::samples::{SAMPLES, percentiles, row};
 use ix_report::problem::{Problem, Result};
 use ix_report::wall::attacker;
+use ix_sys::poll::{PollFd, poll};
+use ix_sys::{Epoll, event, fd, socket};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::os::fd::AsRawFd;
+use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 /// Calls of one sample. Those of all samples of one byte each fit into a send buffer, and are whole
@@ -78,52 +80,37 @@ pub fn subject(to: SocketAddr) -> Result<()> {
 
 fn measure(to: SocketAddr) -> std::io::Result<()> {
     let mut stream = TcpStream::connect_timeout(&to, PATIENCE)?;
-    let fd = stream.as_raw_fd();
     let mut byte = [0u8; MESSAGE];
     stream.write_all(&byte)?;
     stream.peek(&mut byte)?;
-    let mut unread = 0i32;
-    // SAFETY: fills a local.
-    timed("ioctl", || unsafe { libc::ioctl(fd, libc::FIONREAD, &raw mut unread) == 0 })?;
-    let (mut value, mut len) = (0i32, 4);
+    let mut unread = 0;
+    timed("ioctl", || {
+        let bytes = socket::unread_bytes(&stream);
+        unread = bytes.as_ref().map_or(unread, |bytes| *bytes);
+        bytes.is_ok()
+    })?;
     timed("getsockopt", || {
         let (level, name) = (libc::IPPROTO_TCP, libc::TCP_NODELAY);
-        // SAFETY: fills locals.
-        unsafe { libc::getsockopt(fd, level, name, (&raw mut value).cast(), &raw mut len) == 0 }
+        socket::get_option::<i32>(stream.as_fd(), level, name).is_ok()
     })?;
-    // SAFETY: no pointers but to locals.
-    let set = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
-    let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: 0 };
-    // SAFETY: as above.
-    unsafe { libc::epoll_ctl(set, libc::EPOLL_CTL_ADD, fd, &raw mut event) };
+    let mut set = Epoll::new(1)?;
+    set.add(&stream, libc::EPOLLIN, 0)?;
     // A call that has to wait takes the cycles over from the library's own thread.
-    let mut nothing = libc::pollfd { fd, events: libc::POLLPRI, revents: 0 };
-    // SAFETY: an array of one.
-    unsafe { libc::poll(&raw mut nothing, 1, 2) };
-    // SAFETY: room for the one event that is asked for.
-    timed("epoll_wait", || unsafe { libc::epoll_wait(set, &raw mut event, 1, -1) == 1 })?;
+    let _ = poll(&mut [PollFd::new(&stream, libc::POLLPRI)], Some(Duration::from_millis(2)));
+    timed("epoll_wait", || set.wait(-1).is_ok_and(|n| n == 1))?;
     stream.read_exact(&mut byte)?;
-    // SAFETY: one byte of a local.
-    timed("send", || unsafe { libc::send(fd, byte.as_ptr().cast(), 1, 0) == 1 })?;
-    let (wanted, start) = ((SAMPLES as u32 * CALLS) as i32, Instant::now());
+    timed("send", || socket::send(stream.as_fd(), &byte[..1], 0).is_ok_and(|n| n == 1))?;
+    let (wanted, start) = (SAMPLES * CALLS as usize, Instant::now());
     while unread < wanted && start.elapsed() < PATIENCE {
         std::thread::sleep(Duration::from_millis(1));
-        // SAFETY: fills a local.
-        unsafe { libc::ioctl(fd, libc::FIONREAD, &raw mut unread) };
+        unread = socket::unread_bytes(&stream).unwrap_or(unread);
     }
-    // SAFETY: as above.
-    timed("recv", || unsafe { libc::recv(fd, byte.as_mut_ptr().cast(), 1, 0) == 1 })?;
-    // SAFETY: no pointers; the descriptor is open until the process ends.
-    let eventfd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) };
-    let (one, size) = (1u64, 8);
-    // SAFETY: eight bytes of a local.
-    timed("forwarded write", || unsafe {
-        libc::write(eventfd, (&raw const one).cast(), size) == size as isize
-    })?;
-    // SAFETY: as above, by the bare call.
-    timed("write", || unsafe {
-        libc::syscall(libc::SYS_write, eventfd, &raw const one, size) == size as i64
-    })
+    timed("recv", || socket::receive(stream.as_fd(), &mut byte[..1], 0).is_ok_and(|n| n == 1))?;
+    let bell = event::open_blocking()?;
+    let one = 1u64.to_ne_bytes();
+    timed("forwarded write", || fd::write(bell.as_fd(), &one).is_ok_and(|n| n == one.len()))?;
+    // Past the library.
+    timed("write", || fd::write_bare(bell.as_fd(), &one).is_ok_and(|n| n == one.len()))
 }
 
 /// Prints percentiles 10, 50 and 90 of ticks of a call, which answers whether it went well.

@@ -1,7 +1,7 @@
 //! A server inside the driver, as in the Arrakis paper: datagrams go back out of the very frames that the
 //! device has put them into, below any stack. What a device and its interface allow at most.
 use clap::Args;
-use ix_mem::{Mbuf, PacketMemory, Pool, Sizes};
+use ix_mem::{Mbuf, PacketMemory, Sizes};
 use ix_netdev::{DeviceSpec, OpenOptions, open};
 use ix_nic::{RingSizes, attach};
 use ix_report::problem::{Problem, Result};
@@ -38,9 +38,7 @@ pub fn main(args: &DriverArgs) -> Result<()> {
     let mut device = open(&args.nic, &options).map_err(|e| cannot(&e))?;
     let sizes = Sizes { rx_frames: FRAMES, tx_frames: 1, arena_bytes: 0 };
     let memory = PacketMemory::new(sizes).map_err(|e| cannot(&e))?;
-    // SAFETY: the only pools of this memory.
-    let (mut rx, mut tx) =
-        unsafe { (Pool::new(memory.rx_frames()), Pool::new(memory.tx_frames())) };
+    let (mut rx, mut tx) = memory.take_pools().expect("the first that takes them");
     let own = tx.free();
     let fd = device.queue_fds.remove(0);
     let nic = attach(&device.info, 0, fd, &memory, &mut rx, RingSizes::default());
@@ -54,8 +52,7 @@ pub fn main(args: &DriverArgs) -> Result<()> {
         if nic.receive(&memory, &mut rx, BURST, &mut burst) == 0 && nic.frames_held().1 > 0 {
             // Packets of ours are in the kernel's hand. Its threads may have been left to send them,
             // and have no turn on a hardware thread whose program never waits.
-            // SAFETY: a plain system call without arguments.
-            unsafe { libc::sched_yield() };
+            std::thread::yield_now();
         }
         for mut packet in burst.drain(..) {
             let whole = !packet.more;

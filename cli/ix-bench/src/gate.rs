@@ -10,9 +10,12 @@ use ix_report::machine::Machine;
 use ix_report::problem::{Problem, Result};
 use ix_report::report::{layout, own_command, write_json};
 use ix_report::wall::{attacker, has_keys};
+use ix_sys::{Responder, cpu, event};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
+use std::hint::black_box;
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -75,7 +78,7 @@ fn crossing(domain: &str, ticks_per_us: f64) -> Result<Value> {
     let what = || format!("cannot measure a crossing with --domain {domain}");
     let ix = std::env::current_exe().map_err(|e| Problem::new(what(), e))?;
     let socket = std::env::temp_dir().join(format!("ix-gate-{}-{domain}", std::process::id()));
-    let cpu = ix_testbed::cpu::allowed()[0].to_string();
+    let cpu = cpu::allowed()[0].to_string();
     let output = Command::new(&ix)
         .args(["run", "--domain", domain, "--posix", "off", "--addr", "10.9.0.2/24"])
         .args(["--cpus", &cpu, "--nic"])
@@ -104,66 +107,32 @@ fn getpid_ticks() -> [f64; 3] {
     percentiles(SYSTEM_CALLS, || {
         let start = ix_dataplane::ticks();
         for _ in 0..SYSTEM_CALLS {
-            // SAFETY: no arguments.
-            unsafe { libc::syscall(libc::SYS_getpid) };
+            black_box(std::process::id());
         }
         ix_dataplane::ticks() - start
     })
 }
 
-/// A process that answers on the same hardware thread.
+/// A process that responds on the same hardware thread.
 fn eventfd_ticks() -> std::io::Result<[f64; 3]> {
-    use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-    let eventfd = || {
-        // SAFETY: no pointers; a new descriptor that belongs to nobody else.
-        match unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) } {
-            fd if fd < 0 => Err(std::io::Error::last_os_error()),
-            // SAFETY: as above.
-            fd => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
-        }
-    };
-    let (there, back) = (eventfd()?, eventfd()?);
-    let one = 1u64;
-    let ring = |fd: &OwnedFd| {
-        // SAFETY: eight bytes of a local.
-        unsafe { libc::write(fd.as_raw_fd(), (&raw const one).cast(), 8) };
-    };
-    let wait = |fd: &OwnedFd| {
-        let mut count = 0u64;
-        // SAFETY: eight bytes of a local.
-        unsafe { libc::read(fd.as_raw_fd(), (&raw mut count).cast(), 8) };
-    };
-    let before = ix_testbed::cpu::allowed();
-    ix_testbed::cpu::pin(before[0])?;
-    // SAFETY: the child makes system calls only, until it is killed.
-    let child = unsafe { libc::fork() };
-    if child == 0 {
-        // SAFETY: no pointers.
-        unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
-        loop {
-            wait(&there);
-            ring(&back);
-        }
-    }
-    let ticks = (child > 0).then(|| {
+    let (there, back) = (event::open_blocking()?, event::open_blocking()?);
+    let before = cpu::allowed();
+    cpu::pin(before[0])?;
+    let responder = Responder::new(there.as_fd(), back.as_fd());
+    let ticks = responder.as_ref().map(|_| {
         percentiles(ROUND_TRIPS, || {
             let start = ix_dataplane::ticks();
             for _ in 0..ROUND_TRIPS {
-                ring(&there);
-                wait(&back);
+                event::ring(there.as_fd());
+                event::wait(back.as_fd());
             }
             ix_dataplane::ticks() - start
         })
     });
-    if child > 0 {
-        // SAFETY: our own child, which was not waited for yet.
-        unsafe {
-            libc::kill(child, libc::SIGKILL);
-            libc::waitpid(child, std::ptr::null_mut(), 0);
-        }
-    }
-    ix_testbed::cpu::pin_to(&before)?;
-    ticks.ok_or_else(std::io::Error::last_os_error)
+    let ticks = ticks.ok();
+    let refused = responder.err();
+    cpu::pin_to(&before)?;
+    ticks.ok_or_else(|| refused.unwrap_or_else(std::io::Error::last_os_error))
 }
 
 /// A program's own file, beside this one: the same in the command `ix` is many times as much code, in which

@@ -1,4 +1,6 @@
 //! `ix bench`: IX and Linux over the same private link, alternated, in one run.
+#![forbid(unsafe_code)]
+
 mod all;
 pub mod args;
 mod bare;
@@ -144,11 +146,10 @@ fn run(name: &str, args: &BenchArgs, device: Device, command: String) -> Result<
 /// Which device, and why when nobody asked for it. Without root this moves the process into a
 /// user namespace, so it must come before any thread.
 pub fn choose_device(asked: Option<Device>) -> Result<(Device, Option<String>)> {
-    // SAFETY: cannot fail and touches no memory.
-    if unsafe { libc::geteuid() } == 0 {
+    if ix_sys::process::is_root() {
         return Ok((asked.unwrap_or(Device::Afxdp), None));
     }
-    ix_testbed::enter_user_namespace().map_err(|e| {
+    ix_sys::user_namespace::enter().map_err(|e| {
         Problem::new("cannot make a private link without root", e)
             .mend("run it as root, or see `ix doctor`")
     })?;

@@ -86,7 +86,7 @@ fn parts(lab: &Lab, size: u64, samples: usize, host: Host, pause: Duration) -> R
     let mut server = lab.start(host, &serve)?;
     let (cpu, at) = (lab.cpus.1, server.address());
     let ask = || -> Result<()> {
-        let pinned = ix_testbed::cpu::pin(cpu);
+        let pinned = ix_sys::cpu::pin(cpu);
         pinned.map_err(|e| Problem::new("cannot choose a hardware thread", e))?;
         let mut pinger = Pinger::new(lab, at, size as usize)?;
         pinger.wait_for_answer(START)?;

@@ -1,8 +1,8 @@
 //! One datagram at a time from the client's end of the link, to a server that says when it heard it
 //! (`ix-echo --udp --stamp`).
 use crate::lab::Lab;
-use ix_programs::stamps;
 use ix_report::problem::{Problem, Result};
+use ix_sys::stamps;
 use std::io::ErrorKind;
 use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};

@@ -1,5 +1,6 @@
 //! Child processes of a benchmark: waiting for what they say, and never for ever.
 use ix_report::problem::{Problem, Result};
+use ix_sys::process::kill;
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, Stdio};
@@ -127,8 +128,8 @@ impl Process {
     }
 
     fn end(&mut self, signal: i32) {
-        // SAFETY: signals our own child, which was not waited for yet.
-        unsafe { libc::kill(self.pid(), signal) };
+        // Our own child, which was not waited for yet.
+        let _ = kill(self.pid(), signal);
         let end = Instant::now() + GRACE;
         while Instant::now() < end {
             if let Ok(Some(_)) = self.child.try_wait() {
@@ -228,7 +229,7 @@ mod tests {
         server.check().expect("runs");
         let pid = server.child.id() as i32;
         server.stop();
-        // SAFETY: signal 0 only asks whether the process is there.
-        assert_eq!(unsafe { libc::kill(pid, 0) }, -1);
+        // Signal 0 only asks whether the process is there.
+        assert!(kill(pid, 0).is_err());
     }
 }

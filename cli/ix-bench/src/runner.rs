@@ -8,6 +8,7 @@ use ix_report::cost;
 use ix_report::meter::{Count, Meter};
 use ix_report::problem::Result;
 use ix_report::report::Row;
+use ix_sys::limits::{self, Limit, Resource};
 use serde_json::Value;
 use std::time::{Duration, Instant};
 
@@ -113,13 +114,11 @@ fn leave_out_what_linux_cannot(
 
 /// Descriptors that a process may have, once it asks for as many as it can get.
 fn descriptors_max() -> usize {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: the structure is valid during the call.
-    unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) };
-    let wish = libc::rlimit { rlim_cur: limit.rlim_cur, rlim_max: limit.rlim_max.max(1 << 20) };
-    // SAFETY: as above; a refusal changes nothing.
-    let raised = unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &wish) } == 0;
-    if raised { wish.rlim_max as usize } else { limit.rlim_max as usize }
+    let Ok(limit) = limits::get(Resource::Descriptors) else { return 0 };
+    let wish = Limit { hard: limit.hard.max(1 << 20), ..limit };
+    // A refusal changes nothing.
+    let raised = limits::set(Resource::Descriptors, wish).is_ok();
+    if raised { wish.hard as usize } else { limit.hard as usize }
 }
 
 /// How an end waits for work.

@@ -1,5 +1,6 @@
 //! When the machine itself stood still: a virtual machine's hardware threads are taken away from it for some
 //! milliseconds now and then, and nothing that runs on them can answer meanwhile.
+use ix_sys::scheduling::{Policy, set_policy};
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -36,7 +37,7 @@ impl Stalls {
         for (index, &cpu) in cpus.iter().enumerate() {
             let (told, (say, said)) = (Arc::clone(&stalls.told), std::sync::mpsc::channel());
             stalls.watchers.push(std::thread::spawn(move || {
-                let ready = ix_testbed::cpu::pin(cpu).and_then(|()| before_others());
+                let ready = ix_sys::cpu::pin(cpu).and_then(|()| before_others());
                 let failed = ready.is_err();
                 // Whoever asked waits for the answer.
                 let _ = say.send(ready);
@@ -95,12 +96,7 @@ impl Told {
 
 /// The calling thread runs whenever it can, before all that share a processor in turn.
 fn before_others() -> io::Result<()> {
-    let param = libc::sched_param { sched_priority: 1 };
-    // SAFETY: reads a local; 0 is the calling thread.
-    match unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &param) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    }
+    set_policy(0, Policy::Fifo(1))
 }
 
 #[cfg(test)]

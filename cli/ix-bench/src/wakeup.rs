@@ -130,7 +130,7 @@ fn measure_one(
     }
     let at = server.address();
     let ask = || -> Result<(Vec<Asked>, Vec<Asked>)> {
-        let pinned = ix_testbed::cpu::pin(lab.cpus.1);
+        let pinned = ix_sys::cpu::pin(lab.cpus.1);
         pinned.map_err(|e| Problem::new("cannot choose a hardware thread", e))?;
         let mut pinger = Pinger::new(lab, at, MESSAGE_BYTES as usize)?;
         pinger.wait_for_answer(START)?;
@@ -203,7 +203,7 @@ impl Drop for Bound {
 /// A program that never waits.
 fn compute(cpu: usize, done: &AtomicBool) {
     // Where it cannot be pinned it disturbs less, and the figures are better than they should be.
-    let _ = ix_testbed::cpu::pin(cpu);
+    let _ = ix_sys::cpu::pin(cpu);
     while !done.load(Ordering::Relaxed) {
         std::hint::spin_loop();
     }

@@ -123,18 +123,8 @@ fn with_background(linux: Linux<Members>, args: &CpArgs) -> Result<Linux<Members
 
 /// Lets any thread run on these hardware threads only.
 fn set_affinity(thread: u32, cpus: &[u32]) -> std::io::Result<()> {
-    // SAFETY: all zeroes is the empty set; each number is checked against its size; the kernel is
-    // told that size.
-    unsafe {
-        let mut set: libc::cpu_set_t = std::mem::zeroed();
-        for &cpu in cpus.iter().filter(|cpu| **cpu < libc::CPU_SETSIZE as u32) {
-            libc::CPU_SET(cpu as usize, &mut set);
-        }
-        if libc::sched_setaffinity(thread as i32, size_of_val(&set), &set) < 0 {
-            return Err(std::io::Error::last_os_error());
-        }
-    }
-    Ok(())
+    let cpus: Vec<usize> = cpus.iter().map(|cpu| *cpu as usize).collect();
+    ix_sys::cpu::pin_thread(thread as i32, &cpus)
 }
 
 /// The loop on this machine's clock.

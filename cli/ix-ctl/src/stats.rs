@@ -225,13 +225,9 @@ fn flatten(name: &str, value: &Value, lines: &mut Vec<(String, String)>) {
 }
 
 #[cfg(test)]
-#[path = "../../ix-report/src/cost_sample.rs"]
-mod cost_sample;
-
-#[cfg(test)]
 mod tests {
-    use super::cost_sample::thread;
     use super::*;
+    use ix_report::cost_sample::thread;
     use serde_json::json;
 
     fn stats() -> Value {

@@ -1,5 +1,6 @@
 //! Monotonic time from the time stamp counter: a few cycles a look, where the kernel's clock takes
 //! tens of ns.
+use ix_sys::tsc::ticks;
 use std::time::{Duration, Instant};
 
 /// How long the counter is compared with the kernel's clock: an error of 0.1 µs in either look is
@@ -32,13 +33,6 @@ impl Clock {
         let passed = ticks().wrapping_sub(self.start);
         ((u128::from(passed) * u128::from(self.ns_per_tick)) >> 32) as u64
     }
-}
-
-#[inline]
-#[allow(unused_unsafe)]
-fn ticks() -> u64 {
-    // SAFETY: every x86-64 processor has the instruction, and Linux allows it in user space.
-    unsafe { core::arch::x86_64::_rdtsc() }
 }
 
 #[cfg(test)]

@@ -1,9 +1,11 @@
 //! What all commands of `ix` share: [`problem::Problem`], one line that says what went wrong, why and
 //! what to do; tables and JSON of results; the machine they were measured on; counters of what a
 //! message costs.
+#![forbid(unsafe_code)]
+
 pub mod cost;
-#[cfg(test)]
-mod cost_sample;
+#[cfg(any(test, feature = "samples"))]
+pub mod cost_sample;
 pub mod domain;
 pub mod machine;
 pub mod meter;

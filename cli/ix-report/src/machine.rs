@@ -1,5 +1,5 @@
 //! Facts about this machine that every result must name.
-use ix_testbed::cpu;
+use ix_sys::cpu;
 use serde_json::{Value, json};
 use std::fs;
 use std::path::{Path, PathBuf};

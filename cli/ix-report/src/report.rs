@@ -1,6 +1,7 @@
 //! Results: medians, the table on the terminal, and the JSON object.
 use crate::machine::Machine;
 use crate::problem::{Problem, Result};
+use ix_sys::clock::{self, DateTime};
 use serde_json::{Map, Value, json};
 use std::path::Path;
 
@@ -298,15 +299,7 @@ pub fn own_command() -> String {
 
 /// Date and time in UTC, as ISO 8601 has it.
 pub fn now_utc() -> String {
-    // SAFETY: no pointer is kept, and all zeroes is a valid structure to be filled.
-    let time = unsafe {
-        let now = libc::time(std::ptr::null_mut());
-        let mut time: libc::tm = std::mem::zeroed();
-        libc::gmtime_r(&now, &mut time);
-        time
-    };
-    let (year, month) = (time.tm_year + 1900, time.tm_mon + 1);
-    let (day, hour, minute, second) = (time.tm_mday, time.tm_hour, time.tm_min, time.tm_sec);
+    let DateTime { year, month, day, hour, minute, second } = clock::now_utc();
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
 }
 

@@ -92,8 +92,7 @@ fn show(row: &Value) {
 
 /// A row each, as the other attacks have.
 fn rows() -> Result<Vec<Value>> {
-    // SAFETY: cannot fail and touches no memory.
-    if unsafe { libc::geteuid() } != 0 {
+    if !ix_sys::process::is_root() {
         let why = "to share an interface takes XDP programs";
         return Err(Problem::new("cannot attack a vNIC without root", why).mend("run it as root"));
     }

@@ -80,6 +80,5 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
 /// Whoever reads our output may stop (`ix ctl stats | head`): end silently then, as others do. Not
 /// for the broker, which writes to sockets that may close.
 fn die_of_broken_pipes() {
-    // SAFETY: sets a default action, before there is a second thread.
-    unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
+    ix_sys::signal::set_default(libc::SIGPIPE);
 }

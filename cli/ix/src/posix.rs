@@ -3,6 +3,7 @@ use crate::args::Posix;
 use crate::settings::Settings;
 use ix_launch::{ReservedFds, memfd};
 use ix_report::problem::{Problem, Result, STATUS_NOT_EXECUTABLE};
+use ix_sys::process;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{Read, Write};
@@ -90,8 +91,7 @@ pub fn preload(how: Posix, program: &Path, settings: &Settings, walled: bool) ->
 /// The dynamic loader passes over preloaded libraries when a program changes its user.
 fn refuse_other_identity(program: &Path) -> Result<()> {
     let Ok(metadata) = program.metadata() else { return Ok(()) };
-    // SAFETY: no arguments.
-    let (user, group) = unsafe { (libc::geteuid(), libc::getegid()) };
+    let (user, group) = (process::user_id(), process::group_id());
     let other_user = metadata.mode() & libc::S_ISUID != 0 && metadata.uid() != user;
     let other_group = metadata.mode() & libc::S_ISGID != 0 && metadata.gid() != group;
     if !other_user && !other_group {

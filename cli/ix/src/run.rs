@@ -14,7 +14,8 @@ use ix_netdev::{DeviceSpec, OpenError, OpenOptions, OpenedDevice, SharedMemory};
 use ix_report::domain::Domain;
 use ix_report::problem::{Problem, Result, STATUS_NOT_EXECUTABLE, STATUS_NOT_FOUND};
 use ix_report::report::write_json;
-use ix_sys::Interface;
+use ix_sys::limits::{self, Limit, Resource};
+use ix_sys::{Interface, process, random};
 use ix_testbed::Namespace;
 use ix_vnic::Gate;
 use std::ffi::OsStr;
@@ -169,12 +170,9 @@ fn vnic(gate: &Gate, queues: usize, devices: &[OpenedDevice]) -> Result<Vnic> {
 /// The dataplane's descriptors have numbers of their own, beside those that the program can have.
 fn has_descriptors(program: &Path) -> Result<()> {
     const LEAST: u64 = 2 * ix_launch::RESERVED_FDS as u64;
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: fills the struct we own.
-    if unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) } < 0 || limit.rlim_cur >= LEAST {
-        return Ok(());
-    }
-    let why = format!("{} descriptors are few: the dataplane alone has 64", limit.rlim_cur);
+    let few = limits::get(Resource::Descriptors).ok().filter(|limit| limit.soft < LEAST);
+    let Some(limit) = few else { return Ok(()) };
+    let why = format!("{} descriptors are few: the dataplane alone has 64", limit.soft);
     Err(Problem::new(format!("cannot run {}", program.display()), why).mend("ulimit -n 1024"))
 }
 
@@ -183,21 +181,18 @@ fn has_descriptors(program: &Path) -> Result<()> {
 fn raise_descriptors() {
     // More make the kernel's table, which each fork copies, long for nothing.
     const ENOUGH: u64 = 16384;
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: fills, then reads the struct we own; where it is not allowed all stays as it is.
-    unsafe {
-        if libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) == 0 && limit.rlim_cur < ENOUGH {
-            limit.rlim_cur = limit.rlim_max.min(ENOUGH);
-            libc::setrlimit(libc::RLIMIT_NOFILE, &limit);
-        }
+    // Where it is not allowed all stays as it is.
+    if let Ok(limit) = limits::get(Resource::Descriptors)
+        && limit.soft < ENOUGH
+    {
+        let _ = limits::set(Resource::Descriptors, Limit { soft: limit.hard.min(ENOUGH), ..limit });
     }
 }
 
 /// Whom a program behind the wall runs as: never root, and never with what root leaves it.
 fn user_of(wanted: Option<u32>) -> Result<Option<(u32, u32)>> {
     const NOBODY: u32 = 65534;
-    // SAFETY: no arguments.
-    let own = unsafe { libc::geteuid() };
+    let own = process::user_id();
     match wanted.unwrap_or(NOBODY) {
         0 => {
             Err(Problem::new("cannot run it as root with --domain pku", "root owns its processes")
@@ -292,12 +287,7 @@ struct Keys {
 impl Keys {
     fn random() -> Result<Keys> {
         let mut bytes = [0u8; 48];
-        // SAFETY: the buffer is valid for its length.
-        let n = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
-        if n != bytes.len() as isize {
-            let why = std::io::Error::last_os_error();
-            return Err(Problem::new("cannot draw random keys", why));
-        }
+        random::fill(&mut bytes).map_err(|why| Problem::new("cannot draw random keys", why))?;
         let mut keys = Keys { flow_hash: [0; 16], secret: [0; 16], isn_secret: [0; 16] };
         keys.flow_hash.copy_from_slice(&bytes[..16]);
         keys.secret.copy_from_slice(&bytes[16..32]);

@@ -8,7 +8,7 @@ use ix_ctl::vnic::Vnic;
 use ix_dataplane::Config;
 use ix_netdev::DeviceSpec;
 use ix_report::problem::{Problem, Result};
-use ix_testbed::cpu;
+use ix_sys::cpu;
 use std::fmt::Write;
 use std::net::Ipv4Addr;
 use std::path::Path;

@@ -1,8 +1,9 @@
 //! The one mapping that holds every packet of a dataplane process.
 use crate::list::Link;
-use crate::{FRAME_BYTES, Mbuf};
+use crate::{FRAME_BYTES, Mbuf, Pool};
 use core::cell::UnsafeCell;
 use core::fmt;
+use core::sync::atomic::{AtomicBool, Ordering};
 use ix_sys::fd::sealed_memfd;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
@@ -102,6 +103,8 @@ pub struct PacketMemory {
     tx_bytes: usize,
     arena_bytes: usize,
     pages: PageKind,
+    /// Its frames have pools ([`PacketMemory::take_pools`]).
+    has_pools: AtomicBool,
     /// One link a frame, for [`crate::MbufList`]; touched by whoever owns the frame.
     links: Box<[UnsafeCell<Link>]>,
 }
@@ -162,7 +165,8 @@ impl PacketMemory {
         let (rx_bytes, tx_bytes, arena_bytes) = sizes.areas();
         let frames = (rx_bytes + tx_bytes) / FRAME_BYTES;
         let links = (0..frames).map(|_| UnsafeCell::new(Link::default())).collect();
-        PacketMemory { base, mapping, rx_bytes, tx_bytes, arena_bytes, pages, links }
+        let has_pools = AtomicBool::new(false);
+        PacketMemory { base, mapping, rx_bytes, tx_bytes, arena_bytes, pages, has_pools, links }
     }
 
     /// Which pages back it.
@@ -189,6 +193,16 @@ impl PacketMemory {
     pub fn tx_frames(&self) -> core::ops::Range<u32> {
         let first = (self.rx_bytes / FRAME_BYTES) as u32;
         first..first + (self.tx_bytes / FRAME_BYTES) as u32
+    }
+
+    /// A pool of all frames that devices receive into and one of all for packets that we build, for a
+    /// process whose only thread has all of them; `None` after the first time.
+    pub fn take_pools(&self) -> Option<(Pool, Pool)> {
+        if self.has_pools.swap(true, Ordering::Relaxed) {
+            return None;
+        }
+        // SAFETY: each frame goes to one pool, and this memory makes pools but once.
+        Some(unsafe { (Pool::new(self.rx_frames()), Pool::new(self.tx_frames())) })
     }
 
     /// Address and bytes of the receive area.

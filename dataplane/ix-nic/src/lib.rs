@@ -11,8 +11,8 @@
 //!
 //! A device may change while the dataplane runs: a memif peer comes and goes, an interface is made
 //! anew. The broker hears of it and sends an update; the dataplane's process reads it with
-//! [`read_update`] and hands each queue's part to the elastic thread that owns the queue, which calls
-//! [`Nic::update`].
+//! [`read_update`] and hands each queue's part to the elastic thread that owns the queue, which
+//! calls [`Nic::update`].
 mod afxdp;
 mod device;
 mod error;
@@ -176,8 +176,8 @@ pub trait Nic: Send {
         DeviceDrops::default()
     }
 
-    /// What this queue has sent and the peer may not have taken yet, where packets that another queue
-    /// sends later could overtake it. To be asked after [`Nic::kick`].
+    /// What this queue has sent and the peer may not have taken yet, where packets that another
+    /// queue sends later could overtake it. To be asked after [`Nic::kick`].
     fn fence(&mut self) -> Option<Box<dyn Fence>> {
         None
     }
@@ -216,7 +216,8 @@ pub struct DeviceDrops {
 
 /// What one queue had sent when it was asked ([`Nic::fence`]).
 pub trait Fence: Send {
-    /// Whether the peer has taken all of it: what other queues send from now on does not overtake it.
+    /// Whether the peer has taken all of it: what other queues send from now on does not overtake
+    /// it.
     fn passed(&self) -> bool;
 }
 
@@ -233,8 +234,8 @@ pub trait SetReta: Send + Sync {
         false
     }
 
-    /// Whether, once a packet of a moved flow group has come in on its new queue, none comes in on the
-    /// old one any more that is not there already: true of a device with one pipe into both.
+    /// Whether, once a packet of a moved flow group has come in on its new queue, none comes in on
+    /// the old one any more that is not there already: true of a device with one pipe into both.
     fn in_order(&self) -> bool {
         false
     }

@@ -1,8 +1,8 @@
 //! Which queue a frame goes to: the flow hash of a raw frame, and the redirection table of a TAP's
 //! steering program.
 //!
-//! [`FlowHash`] is taken over IPv4 with the ports of TCP and UDP; other IPv4 and fragments hash without
-//! ports, and what is not IPv4 belongs to flow group 0.
+//! [`FlowHash`] is taken over IPv4 with the ports of TCP and UDP; other IPv4 and fragments hash
+//! without ports, and what is not IPv4 belongs to flow group 0.
 use crate::SetReta;
 use ix_sys::Mapping;
 use ix_wire::{FLOW_GROUPS, FlowHash, FlowTuple, IpAddr, flow_group};

@@ -72,8 +72,8 @@ impl Namespace {
         Ok(Interface::on(self.socket.try_clone()?, name))
     }
 
-    /// Switches all checksum and segmentation offloads of an interface on or off. An offload that the
-    /// device lacks is passed over.
+    /// Switches all checksum and segmentation offloads of an interface on or off. An offload that
+    /// the device lacks is passed over.
     pub fn set_offloads(&self, name: &str, on: bool) -> Result<(), Error> {
         let mut order = Offload::ALL;
         if !on {

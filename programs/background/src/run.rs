@@ -23,7 +23,7 @@ pub fn run(args: &Args) -> Result<()> {
             let pin = move || match &args.cpus {
                 Some(cpus) => {
                     let cpu = cpus.0[number % cpus.0.len()];
-                    ix_programs::cpu::pin(cpu).with_context(|| {
+                    ix_sys::cpu::pin(cpu).with_context(|| {
                         format!("cannot run on hardware thread {cpu}; choose others by --cpus")
                     })
                 }

@@ -1,5 +1,4 @@
 //! Placement on hardware threads.
-use std::io;
 use std::str::FromStr;
 
 /// Hardware threads of a command line: a list such as `0,2-3`, never empty.
@@ -15,33 +14,8 @@ impl FromStr for Cpus {
 
 /// A list such as `0,2-3`.
 pub fn parse_list(list: &str) -> Result<Vec<usize>, String> {
-    let number = |text: &str| {
-        text.trim().parse::<usize>().map_err(|_| format!("`{list}` is no CPU list such as 0,2-3"))
-    };
-    let mut cpus = Vec::new();
-    for part in list.split(',') {
-        match part.split_once('-') {
-            None => cpus.push(number(part)?),
-            Some((first, last)) => cpus.extend(number(first)?..=number(last)?),
-        }
-    }
-    Ok(cpus)
-}
-
-/// Pins the calling thread.
-pub fn pin(cpu: usize) -> io::Result<()> {
-    // SAFETY: all-zero is the empty set.
-    let mut set: libc::cpu_set_t = unsafe { core::mem::zeroed() };
-    if cpu >= libc::CPU_SETSIZE as usize {
-        return Err(io::Error::from_raw_os_error(libc::EINVAL));
-    }
-    // SAFETY: `cpu` is within the set, checked above.
-    unsafe { libc::CPU_SET(cpu, &mut set) };
-    // SAFETY: the set is valid and of the size given.
-    match unsafe { libc::sched_setaffinity(0, size_of_val(&set), &set) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    }
+    let cpus = ix_sys::cpu::parse_list(list).filter(|cpus| !cpus.is_empty());
+    cpus.ok_or_else(|| format!("`{list}` is no CPU list such as 0,2-3"))
 }
 
 #[cfg(test)]

@@ -2,17 +2,16 @@
 //!
 //! A [`Service`] is a protocol without input and output: bytes in, bytes out. [`ix`] drives it by
 //! an event loop on an elastic thread, [`linux`] by epoll.
+#![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
 pub mod clock;
 pub mod cpu;
-pub mod datagrams;
 pub mod ix;
 pub mod linux;
 mod pattern;
 mod service;
 pub mod socket;
-pub mod stamps;
 pub mod threads;
 
 pub use pattern::Pattern;

@@ -1,6 +1,7 @@
 //! A service on Linux sockets: epoll, blocking or spinning, one thread.
-use crate::socket::{self, Epoll, is_passing};
+use crate::socket::{self, is_passing};
 use crate::{End, Service, Verdict, clock};
+use ix_sys::Epoll;
 use libc::{EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT};
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};

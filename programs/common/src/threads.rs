@@ -49,7 +49,7 @@ pub fn dataplane() -> Result<Process> {
 pub fn pin(cpus: Option<&Cpus>, index: u32) -> Result<()> {
     let Some(cpus) = cpus else { return Ok(()) };
     let cpu = cpus.0[index as usize % cpus.0.len()];
-    crate::cpu::pin(cpu).with_context(|| format!("cannot pin to CPU {cpu}"))
+    ix_sys::cpu::pin(cpu).with_context(|| format!("cannot pin to CPU {cpu}"))
 }
 
 /// By which a server's thread says that it listens.

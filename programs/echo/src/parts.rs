@@ -3,7 +3,8 @@
 //!
 //! Copies are told from the rest by differences: every second datagram is received into eight bytes of
 //! room, every other two are answered with eight bytes.
-use ix_programs::{clock, stamps};
+use ix_programs::clock;
+use ix_sys::stamps;
 use serde_json::json;
 use std::io;
 use std::net::UdpSocket;

@@ -1,7 +1,8 @@
 //! [`Rounds`] on Linux sockets.
 use crate::rounds::{Next, Rounds};
 use ix_programs::clock;
-use ix_programs::socket::{self, Epoll};
+use ix_programs::socket;
+use ix_sys::Epoll;
 use libc::{EPOLLIN, EPOLLOUT};
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};

@@ -1,7 +1,7 @@
 //! Echo over UDP on Linux sockets, a burst in each system call.
 use crate::udp::UdpLoad;
 use ix_programs::clock;
-use ix_programs::datagrams::Datagrams;
+use ix_sys::Datagrams;
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
 use std::time::Duration;

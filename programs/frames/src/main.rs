@@ -1,4 +1,6 @@
 //! A service with a protocol of its own, below TCP and UDP: an example of packet queues.
+#![forbid(unsafe_code)]
+
 mod protocol;
 
 use anyhow::{Context, Result};

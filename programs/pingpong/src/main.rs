@@ -5,8 +5,9 @@ mod protocol;
 
 use anyhow::{Context, Result, bail};
 use clap::Parser;
+use ix_programs::ix;
 use ix_programs::threads::dataplane;
-use ix_programs::{cpu, ix};
+use ix_sys::cpu;
 use libix::raw::{Thread, Wait};
 use protocol::{PingClient, PingServer, Point, SIZE_MAX};
 use serde_json::{Value, json};

@@ -1,6 +1,7 @@
 //! What a child process does between fork and exec, beyond what [`Command`] offers.
 //!
 //! Only system calls are allowed there, so the steps are data and not code.
+use crate::scheduling::{Policy, set_policy};
 use crate::{check, cpu, network_namespace};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -25,8 +26,8 @@ pub enum Step {
 /// [`Command::spawn`].
 pub fn before_exec(command: &mut Command, steps: Vec<Step>) {
     let parent = std::process::id() as libc::pid_t;
-    // SAFETY: the closure makes system calls only, which is all that is allowed between fork and exec;
-    // it owns its steps.
+    // SAFETY: the closure makes system calls only, which is all that is allowed between fork and
+    // exec; it owns its steps.
     unsafe {
         command.pre_exec(move || steps.iter().try_for_each(|step| step.take(parent)));
     }
@@ -38,7 +39,7 @@ impl Step {
             Step::EnterNetwork(namespace) => network_namespace::enter(namespace.as_fd()),
             Step::Pin(cpu) => cpu::pin(*cpu),
             Step::DieWithParent => die_with(parent),
-            Step::OnlyWhenIdle => only_when_idle(),
+            Step::OnlyWhenIdle => set_policy(0, Policy::Idle),
         }
     }
 }
@@ -52,10 +53,4 @@ fn die_with(parent: libc::pid_t) -> io::Result<()> {
         return Err(io::Error::from_raw_os_error(libc::ESRCH));
     }
     Ok(())
-}
-
-fn only_when_idle() -> io::Result<()> {
-    let parameter = libc::sched_param { sched_priority: 0 };
-    // SAFETY: the parameter is readable for the length of the call.
-    check(unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &raw const parameter) }).map(drop)
 }

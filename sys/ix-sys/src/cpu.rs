@@ -9,6 +9,12 @@ pub fn pin(cpu: usize) -> io::Result<()> {
 
 /// Lets the calling thread run on these CPUs only.
 pub fn pin_to(cpus: &[usize]) -> io::Result<()> {
+    pin_thread(0, cpus)
+}
+
+/// Lets a thread, by its number, run on these CPUs only; 0 is the calling one
+/// (sched_setaffinity(2)).
+pub fn pin_thread(thread: i32, cpus: &[usize]) -> io::Result<()> {
     // SAFETY: all zeroes is the empty cpu_set_t; CPU_SET checks nothing, so we do.
     unsafe {
         let mut set: libc::cpu_set_t = std::mem::zeroed();
@@ -18,7 +24,7 @@ pub fn pin_to(cpus: &[usize]) -> io::Result<()> {
             }
             libc::CPU_SET(cpu, &mut set);
         }
-        if libc::sched_setaffinity(0, size_of_val(&set), &set) < 0 {
+        if libc::sched_setaffinity(thread, size_of_val(&set), &set) < 0 {
             return Err(io::Error::last_os_error());
         }
     }

@@ -11,6 +11,21 @@ pub fn open() -> io::Result<OwnedFd> {
     Ok(unsafe { fd::own(new) })
 }
 
+/// A fresh eventfd on which [`wait`] waits.
+pub fn open_blocking() -> io::Result<OwnedFd> {
+    // SAFETY: no memory is passed.
+    let new = check(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) })?;
+    // SAFETY: a new descriptor that no other value owns.
+    Ok(unsafe { fd::own(new) })
+}
+
+/// Waits until it is rung, and silences it; one that never blocks is only silenced.
+pub fn wait(event: BorrowedFd<'_>) {
+    let mut bytes = [0u8; 8];
+    // SAFETY: eight writable bytes for the length of the call.
+    unsafe { libc::read(event.as_raw_fd(), bytes.as_mut_ptr().cast(), bytes.len()) };
+}
+
 /// Makes it readable. One that is full is readable already, so no error matters.
 pub fn ring(event: BorrowedFd<'_>) {
     let one = 1u64.to_ne_bytes();

@@ -30,6 +30,28 @@ pub fn file_bytes(fd: BorrowedFd<'_>) -> io::Result<u64> {
     u64::try_from(stat.st_size).map_err(|_| io::ErrorKind::InvalidData.into())
 }
 
+/// Reads what is there, and returns how many bytes came (read(2)).
+pub fn read(fd: BorrowedFd<'_>, to: &mut [u8]) -> io::Result<usize> {
+    // SAFETY: `to` is writable for its length across the call.
+    let n = check(unsafe { libc::read(fd.as_raw_fd(), to.as_mut_ptr().cast(), to.len()) })?;
+    Ok(n as usize)
+}
+
+/// Writes, and returns how many bytes were taken (write(2)).
+pub fn write(fd: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<usize> {
+    // SAFETY: `bytes` is readable for its length across the call.
+    let n = check(unsafe { libc::write(fd.as_raw_fd(), bytes.as_ptr().cast(), bytes.len()) })?;
+    Ok(n as usize)
+}
+
+/// The same, past a library that stands in front of the C library's write.
+pub fn write_bare(fd: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<usize> {
+    let (fd, at, len) = (fd.as_raw_fd(), bytes.as_ptr(), bytes.len());
+    // SAFETY: `bytes` is readable for its length across the call.
+    let n = check(unsafe { libc::syscall(libc::SYS_write, fd, at, len) })?;
+    Ok(n as usize)
+}
+
 /// Reads at an offset of a file, and returns how many bytes came (pread(2)).
 pub fn read_at(fd: BorrowedFd<'_>, to: &mut [u8], offset: i64) -> io::Result<usize> {
     // SAFETY: `to` is writable for its length across the call.
@@ -63,6 +85,27 @@ pub fn sealed_memfd(name: &CStr, bytes: usize, flags: u32) -> io::Result<OwnedFd
     // SAFETY: no memory is passed.
     check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, seals) })?;
     Ok(fd)
+}
+
+/// A [`memfd`] of a fixed size whose content may still be sealed with [`seal_writes`]; with
+/// `reserve` its pages are taken now, so that a later access cannot fail for want of them.
+pub fn fixed_memfd(name: &CStr, bytes: usize, reserve: bool) -> io::Result<OwnedFd> {
+    let fd = memfd(name, bytes, 0)?;
+    if reserve {
+        // SAFETY: no memory is passed.
+        check(unsafe { libc::fallocate(fd.as_raw_fd(), 0, 0, bytes as libc::off_t) })?;
+    }
+    let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
+    // SAFETY: no memory is passed.
+    check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, seals) })?;
+    Ok(fd)
+}
+
+/// From now on no process can map the file to write; mappings that exist stay as they are.
+pub fn seal_writes(fd: BorrowedFd<'_>) -> io::Result<()> {
+    let seal = libc::F_SEAL_FUTURE_WRITE;
+    // SAFETY: no memory is passed.
+    check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, seal) }).map(drop)
 }
 
 /// Whether a file can never become shorter (fcntl(2), F_SEAL_SHRINK).

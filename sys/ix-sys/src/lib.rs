@@ -1,26 +1,39 @@
 //! System calls of Linux in safe words: owned descriptors, checked results, no pointers.
 //!
-//! This crate is the first of the house and uses `libc` only, so that the data path and the programs
-//! may use it too. A module stands for a part of the kernel's interface; what a call does is in the
-//! manual page that its documentation names.
+//! This crate is the first of the house and uses `libc` only, so that the data path and the
+//! programs may use it too. A module stands for a part of the kernel's interface; what a call does
+//! is in the manual page that its documentation names.
 pub mod bpf;
+mod child;
+pub mod clock;
 pub mod command;
 pub mod cpu;
+mod datagrams;
+mod epoll;
 mod error;
 pub mod event;
 pub mod fd;
-mod holder;
 pub mod interface;
 pub mod limits;
 mod mapping;
 pub mod network_namespace;
+pub mod perf;
 pub mod poll;
+pub mod probe;
+pub mod process;
+pub mod random;
+pub mod scheduling;
+pub mod signal;
 pub mod socket;
+pub mod stamps;
+pub mod tsc;
 pub mod tun;
 pub mod user_namespace;
 
+pub use child::{Holder, Responder};
+pub use datagrams::Datagrams;
+pub use epoll::Epoll;
 pub use error::Error;
-pub use holder::Holder;
 pub use interface::Interface;
 pub use mapping::Mapping;
 

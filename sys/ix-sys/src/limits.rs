@@ -1,19 +1,67 @@
-//! What the kernel lets this process have: getrlimit(2).
+//! What the kernel lets this process and those that it starts have (getrlimit(2)).
 use crate::check;
 use std::io;
 
-/// Lifts RLIMIT_MEMLOCK of this process and of those it starts as far as it may (beyond the hard
-/// limit only with CAP_SYS_RESOURCE), and returns the bytes that may be locked then.
-pub fn raise_memlock() -> io::Result<u64> {
-    let mut limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
-    // SAFETY: `limit` is readable for the length of the call.
-    let lifted = unsafe { libc::setrlimit(libc::RLIMIT_MEMLOCK, &raw const limit) } == 0;
-    if !lifted {
-        // SAFETY: `limit` is writable for the length of the call.
-        check(unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &raw mut limit) })?;
-        limit.rlim_cur = limit.rlim_max;
-        // SAFETY: as for the first call.
-        check(unsafe { libc::setrlimit(libc::RLIMIT_MEMLOCK, &raw const limit) })?;
+/// Something that is limited.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Resource {
+    /// Descriptors.
+    Descriptors,
+    /// Bytes that may be locked in memory.
+    LockedMemory,
+}
+
+impl Resource {
+    fn number(self) -> libc::__rlimit_resource_t {
+        match self {
+            Resource::Descriptors => libc::RLIMIT_NOFILE,
+            Resource::LockedMemory => libc::RLIMIT_MEMLOCK,
+        }
     }
-    Ok(limit.rlim_cur)
+}
+
+/// No limit.
+pub const INFINITE: u64 = libc::RLIM_INFINITY;
+
+/// A limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limit {
+    /// What is in force.
+    pub soft: u64,
+    /// How far the soft one may be raised without privilege (CAP_SYS_RESOURCE).
+    pub hard: u64,
+}
+
+/// The limit now.
+pub fn get(resource: Resource) -> io::Result<Limit> {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: fills a local.
+    check(unsafe { libc::getrlimit(resource.number(), &raw mut limit) })?;
+    Ok(Limit { soft: limit.rlim_cur, hard: limit.rlim_max })
+}
+
+/// Sets the limit.
+pub fn set(resource: Resource, limit: Limit) -> io::Result<()> {
+    let limit = libc::rlimit { rlim_cur: limit.soft, rlim_max: limit.hard };
+    // SAFETY: reads a local.
+    check(unsafe { libc::setrlimit(resource.number(), &raw const limit) }).map(drop)
+}
+
+/// Raises the soft and the hard limit to `wanted` where that is allowed, else the soft one to the
+/// hard one, and returns the soft one. Lowers nothing.
+pub fn raise(resource: Resource, wanted: u64) -> io::Result<u64> {
+    let now = get(resource)?;
+    let most = now.hard.max(wanted);
+    let limit = Limit { soft: most, hard: most };
+    if set(resource, limit).is_ok() {
+        return Ok(most);
+    }
+    set(resource, Limit { soft: now.hard, ..now })?;
+    Ok(now.hard)
+}
+
+/// Lifts the limit of locked memory as far as it may be, and returns the bytes that may be locked
+/// then.
+pub fn raise_memlock() -> io::Result<u64> {
+    raise(Resource::LockedMemory, INFINITE)
 }

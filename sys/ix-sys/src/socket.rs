@@ -2,6 +2,7 @@
 use crate::{check, fd};
 use std::io;
 use std::mem::{offset_of, zeroed};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
 /// A value that any bytes make, without padding: what options of sockets are.
@@ -16,6 +17,10 @@ unsafe impl Plain for i32 {}
 unsafe impl Plain for u32 {}
 // SAFETY: integers.
 unsafe impl Plain for u64 {}
+// SAFETY: two integers of 64 bits.
+unsafe impl Plain for libc::timeval {}
+// SAFETY: two integers of 32 bits.
+unsafe impl Plain for libc::linger {}
 // SAFETY: integers of 64 bits only.
 unsafe impl Plain for libc::xdp_mmap_offsets {}
 // SAFETY: integers of 64 bits only.
@@ -57,6 +62,112 @@ pub fn get_option<T: Plain>(fd: BorrowedFd<'_>, level: i32, option: i32) -> io::
     check(ret).map(|_| value)
 }
 
+/// Closing resets the connection, which leaves no TIME-WAIT behind (socket(7), SO_LINGER).
+pub fn reset_on_close(fd: &impl AsFd) -> io::Result<()> {
+    let linger = libc::linger { l_onoff: 1, l_linger: 0 };
+    set_option(fd.as_fd(), libc::SOL_SOCKET, libc::SO_LINGER, linger)
+}
+
+/// The congestion control of a connection, or of those that a listener takes (tcp(7),
+/// TCP_CONGESTION).
+pub fn set_congestion_control(fd: &impl AsFd, name: &str) -> io::Result<()> {
+    let (fd, value, len) =
+        (fd.as_fd().as_raw_fd(), name.as_ptr().cast(), name.len() as libc::socklen_t);
+    // SAFETY: `name` is `len` readable bytes for the length of the call.
+    check(unsafe { libc::setsockopt(fd, libc::IPPROTO_TCP, libc::TCP_CONGESTION, value, len) })
+        .map(drop)
+}
+
+/// Bytes that came in and were not read yet (FIONREAD).
+pub fn unread_bytes(fd: &impl AsFd) -> io::Result<usize> {
+    let mut bytes = 0i32;
+    // SAFETY: FIONREAD writes one integer.
+    check(unsafe { libc::ioctl(fd.as_fd().as_raw_fd(), libc::FIONREAD, &raw mut bytes) })?;
+    Ok(bytes.max(0) as usize)
+}
+
+/// Binds to a local address of the Internet (bind(2)).
+pub fn bind_inet(fd: BorrowedFd<'_>, address: SocketAddr) -> io::Result<()> {
+    let (address, len) = inet_address(address);
+    // SAFETY: `address` is `len` readable bytes for the length of the call.
+    check(unsafe { libc::bind(fd.as_raw_fd(), (&raw const address).cast(), len) }).map(drop)
+}
+
+/// Connects to an address of the Internet; on a socket that does not block it only begins to
+/// (connect(2)).
+pub fn connect_inet(fd: BorrowedFd<'_>, address: SocketAddr) -> io::Result<()> {
+    let (address, len) = inet_address(address);
+    // SAFETY: `address` is `len` readable bytes for the length of the call.
+    let ret = unsafe { libc::connect(fd.as_raw_fd(), (&raw const address).cast(), len) };
+    match check(ret) {
+        Err(e) if e.raw_os_error() != Some(libc::EINPROGRESS) => Err(e),
+        _ => Ok(()),
+    }
+}
+
+/// Listens with room for `backlog` connections that wait to be accepted (listen(2)).
+pub fn listen(fd: BorrowedFd<'_>, backlog: i32) -> io::Result<()> {
+    // SAFETY: no memory is passed.
+    check(unsafe { libc::listen(fd.as_raw_fd(), backlog) }).map(drop)
+}
+
+/// An address of the Internet as the kernel takes it.
+fn inet_address(address: SocketAddr) -> (libc::sockaddr_storage, libc::socklen_t) {
+    // SAFETY: all-zero bytes are a valid address.
+    let mut storage: libc::sockaddr_storage = unsafe { zeroed() };
+    let target = &raw mut storage;
+    let len = match address {
+        SocketAddr::V4(v4) => {
+            let sin = libc::sockaddr_in {
+                sin_family: libc::AF_INET as libc::sa_family_t,
+                sin_port: v4.port().to_be(),
+                sin_addr: libc::in_addr { s_addr: u32::from_ne_bytes(v4.ip().octets()) },
+                sin_zero: [0; 8],
+            };
+            // SAFETY: the storage is large and aligned enough for every address.
+            unsafe { target.cast::<libc::sockaddr_in>().write(sin) };
+            size_of::<libc::sockaddr_in>()
+        }
+        SocketAddr::V6(v6) => {
+            let sin6 = libc::sockaddr_in6 {
+                sin6_family: libc::AF_INET6 as libc::sa_family_t,
+                sin6_port: v6.port().to_be(),
+                sin6_flowinfo: v6.flowinfo(),
+                sin6_addr: libc::in6_addr { s6_addr: v6.ip().octets() },
+                sin6_scope_id: v6.scope_id(),
+            };
+            // SAFETY: as above.
+            unsafe { target.cast::<libc::sockaddr_in6>().write(sin6) };
+            size_of::<libc::sockaddr_in6>()
+        }
+    };
+    (storage, len as libc::socklen_t)
+}
+
+/// IPv4 addresses of the interfaces in the calling thread's network namespace, the loopback's
+/// included (getifaddrs(3)).
+pub fn local_ipv4_addresses() -> io::Result<Vec<Ipv4Addr>> {
+    let mut list = std::ptr::null_mut();
+    // SAFETY: writes the list's head to a local.
+    check(unsafe { libc::getifaddrs(&raw mut list) })?;
+    let (mut found, mut at) = (Vec::new(), list);
+    while !at.is_null() {
+        // SAFETY: an element of the list, which is freed below.
+        let entry = unsafe { &*at };
+        // SAFETY: an address is null or a socket address of the family that it names.
+        let family = unsafe { entry.ifa_addr.as_ref() }.map(|a| i32::from(a.sa_family));
+        if family == Some(libc::AF_INET) {
+            // SAFETY: of this family, so it is as long as this structure.
+            let address = unsafe { *entry.ifa_addr.cast::<libc::sockaddr_in>() };
+            found.push(Ipv4Addr::from(u32::from_be(address.sin_addr.s_addr)));
+        }
+        at = entry.ifa_next;
+    }
+    // SAFETY: the list from getifaddrs, of which nothing is used any more.
+    unsafe { libc::freeifaddrs(list) };
+    Ok(found)
+}
+
 /// The two ends of a connection between processes, close-on-exec (socketpair(2)); `kind` as
 /// `SOCK_SEQPACKET`.
 pub fn pair(kind: i32) -> io::Result<(OwnedFd, OwnedFd)> {
@@ -69,8 +180,8 @@ pub fn pair(kind: i32) -> io::Result<(OwnedFd, OwnedFd)> {
     Ok((one, other))
 }
 
-/// A Unix socket of `kind` that listens at `path`; `@NAME` is one without a file. An existing file is
-/// an error ([`io::ErrorKind::AddrInUse`]).
+/// A Unix socket of `kind` that listens at `path`; `@NAME` is one without a file. An existing file
+/// is an error ([`io::ErrorKind::AddrInUse`]).
 pub fn listen_unix(kind: i32, path: &str) -> io::Result<OwnedFd> {
     let fd = open(libc::AF_UNIX, kind)?;
     let (address, len) = unix_address(path)?;
@@ -78,6 +189,19 @@ pub fn listen_unix(kind: i32, path: &str) -> io::Result<OwnedFd> {
     check(unsafe { libc::bind(fd.as_raw_fd(), (&raw const address).cast(), len) })?;
     // SAFETY: no memory is passed.
     check(unsafe { libc::listen(fd.as_raw_fd(), 16) })?;
+    Ok(fd)
+}
+
+/// A listening stream socket at a path whose file no other user may open until its mode is changed.
+pub fn listen_unix_closed(path: &str, backlog: i32) -> io::Result<OwnedFd> {
+    let fd = open(libc::AF_UNIX, libc::SOCK_STREAM)?;
+    let (address, len) = unix_address(path)?;
+    // SAFETY: takes numbers. A socket's mode before it is bound is that of the file that bind
+    // makes.
+    check(unsafe { libc::fchmod(fd.as_raw_fd(), 0) })?;
+    // SAFETY: `address` is `len` readable bytes for the length of the call.
+    check(unsafe { libc::bind(fd.as_raw_fd(), (&raw const address).cast(), len) })?;
+    listen(fd.as_fd(), backlog)?;
     Ok(fd)
 }
 
@@ -154,7 +278,8 @@ pub fn send_with_fds(
         // SAFETY: computes sizes only.
         let (space, len) = unsafe { (libc::CMSG_SPACE(fds_bytes), libc::CMSG_LEN(fds_bytes)) };
         header.msg_controllen = space as usize;
-        // SAFETY: the control buffer is aligned, zeroed, and has room for one header and the numbers.
+        // SAFETY: the control buffer is aligned, zeroed, and has room for one header and the
+        // numbers.
         unsafe {
             let first = libc::CMSG_FIRSTHDR(&raw const header);
             (*first).cmsg_level = libc::SOL_SOCKET;
@@ -270,8 +395,8 @@ pub fn open_routing(groups: u32) -> io::Result<OwnedFd> {
     Ok(fd)
 }
 
-/// A packet socket of an interface by its number: all frames that come in, and what is sent goes out as
-/// it is (packet(7)).
+/// A packet socket of an interface by its number: all frames that come in, and what is sent goes
+/// out as it is (packet(7)).
 pub fn open_packets(ifindex: u32) -> io::Result<OwnedFd> {
     // A socket that is not bound yet hears nothing.
     let fd = open(libc::AF_PACKET, libc::SOCK_RAW)?;

@@ -3,7 +3,7 @@ use crate::{Error, Namespace};
 use ix_sys::poll::is_readable;
 use ix_sys::socket;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 /// Room for frames of a link that is busy while its listener has no core for half a second.
@@ -17,6 +17,12 @@ pub struct PacketSocket {
 impl AsRawFd for PacketSocket {
     fn as_raw_fd(&self) -> i32 {
         self.fd.as_raw_fd()
+    }
+}
+
+impl AsFd for PacketSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
     }
 }
 

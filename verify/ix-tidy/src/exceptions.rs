@@ -13,7 +13,6 @@ pub const DEPENDENCIES: &[dependencies::Exception] = &[
 /// Files that take a source file of another package.
 pub const PATHS: &[paths::Exception] = &[
     ("cli/ix-ctl/src/ctl/exposition.rs", "a helper of tests that is no library yet"),
-    ("cli/ix-ctl/src/stats.rs", "a helper of tests that is no library yet"),
     ("cli/ix-load/tests/support/mod.rs", "a helper of tests that is no library yet"),
     ("cli/ix/build.rs", "the image is built by the command, and by tests of the launcher"),
     (

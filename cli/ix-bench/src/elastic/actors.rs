@@ -3,8 +3,8 @@ use super::super::process::Process;
 use super::machine::{Machine, give_weight};
 use ix_ctl::control::{Client, Request, View};
 use ix_report::problem::{Problem, Result};
+use ix_sys::command::{Step, before_exec};
 use serde_json::Value;
-use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -28,16 +28,7 @@ impl Background {
         let mut command = Command::new(ix);
         command.args(["background", "--threads", "1", "--cpus", &cpu.to_string(), "--json"]);
         command.args(["--interval", REPORT_S]);
-        let idle = || {
-            let parameters = libc::sched_param { sched_priority: 0 };
-            // SAFETY: a local structure; the call concerns the child alone.
-            match unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &parameters) } {
-                0 => Ok(()),
-                _ => Err(std::io::Error::last_os_error()),
-            }
-        };
-        // SAFETY: a single system call between fork and exec.
-        unsafe { command.pre_exec(idle) };
+        before_exec(&mut command, vec![Step::OnlyWhenIdle]);
         let process = Process::start(command, "background job")?;
         Ok(Background { process, done: 0.0, at_s: 0.0 })
     }
@@ -211,7 +202,5 @@ fn cpu_time_s(pid: i32) -> f64 {
     // The second word may have blanks, but ends with a bracket.
     let rest = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
     let ticks: f64 = rest.split_whitespace().skip(11).take(2).flat_map(str::parse::<f64>).sum();
-    // SAFETY: a plain query.
-    let a_second = unsafe { libc::sysconf(libc::_SC_CLK_TCK) };
-    ticks / a_second.max(1) as f64
+    ticks / ix_sys::process::ticks_per_s() as f64
 }

@@ -3,6 +3,8 @@
 use crate::busy::numbers_of;
 use ix_ctl::control::View;
 use ix_report::problem::{Problem, Result};
+use ix_sys::scheduling::{self, Policy};
+use ix_sys::{cpu, process};
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -21,9 +23,7 @@ impl Machine {
         let cpus: Vec<u32> = view.threads.iter().map(|thread| thread.cpu).collect();
         let tasks = PathBuf::from(format!("/proc/{}/task", view.pid));
         let first = cpus.first().and_then(|cpu| pinned_to(&tasks, *cpu));
-        // SAFETY: a plain query.
-        let a_second = unsafe { libc::sysconf(libc::_SC_CLK_TCK) };
-        Machine { cpus, first, tick_ms: 1000.0 / a_second.max(1) as f64 }
+        Machine { cpus, first, tick_ms: 1000.0 / process::ticks_per_s() as f64 }
     }
 
     /// So much so far, ms. On the second hardware thread the load and the job of this benchmark take
@@ -66,8 +66,7 @@ pub fn give_weight(view: &View) {
         let task = pinned_to(&tasks, thread.cpu);
         let name = task.as_deref().and_then(Path::parent).and_then(Path::file_name);
         let Some(task) = name.and_then(|name| name.to_str()?.parse().ok()) else { continue };
-        // SAFETY: a plain system call about a thread of our own child.
-        unsafe { libc::setpriority(libc::PRIO_PROCESS, task, -20) };
+        let _ = scheduling::set_nice(task, -20);
     }
 }
 
@@ -75,30 +74,13 @@ pub fn give_weight(view: &View) {
 /// stands for other machines, and whoever looks and decides for a control plane that has a core of
 /// its own.
 pub fn put_first(pid: i32, cpu: usize) -> io::Result<()> {
-    let parameters = libc::sched_param { sched_priority: 1 };
     for task in std::fs::read_dir(format!("/proc/{pid}/task"))? {
         let name = task?.file_name();
         let Some(task) = name.to_str().and_then(|name| name.parse().ok()) else { continue };
-        keep_on(task, &[cpu])?;
-        // SAFETY: a local structure.
-        if unsafe { libc::sched_setscheduler(task, libc::SCHED_RR, &parameters) } < 0 {
-            return Err(io::Error::last_os_error());
-        }
+        cpu::pin_thread(task, &[cpu])?;
+        scheduling::set_policy(task, Policy::RoundRobin(1))?;
     }
     Ok(())
-}
-
-fn keep_on(task: i32, cpus: &[usize]) -> io::Result<()> {
-    // SAFETY: all zeroes is the empty set; each number is checked against its size; the kernel is
-    // told that size.
-    let answer = unsafe {
-        let mut set: libc::cpu_set_t = std::mem::zeroed();
-        for &cpu in cpus.iter().filter(|cpu| **cpu < libc::CPU_SETSIZE as usize) {
-            libc::CPU_SET(cpu, &mut set);
-        }
-        libc::sched_setaffinity(task, size_of_val(&set), &set)
-    };
-    if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
 /// This process while it watches: beside the first elastic thread and never late, and its session, of
@@ -113,7 +95,7 @@ const SESSION: &str = "/proc/self/autogroup";
 impl Aside {
     /// From now on, until it is dropped.
     pub fn on(cpu: usize) -> Result<Aside> {
-        let cpus = ix_testbed::cpu::allowed();
+        let cpus = cpu::allowed();
         put_first(std::process::id() as i32, cpu)
             .map_err(|e| Problem::new("cannot keep off the dataplane's hardware thread", e))?;
         // "/autogroup-12 nice 0", where there are any.
@@ -131,12 +113,10 @@ impl Drop for Aside {
         }
         let tasks = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
         let names = tasks.filter_map(|task| task.file_name().to_str()?.parse().ok());
-        let parameters = libc::sched_param { sched_priority: 0 };
         for task in names {
             // A thread that ends meanwhile needs neither.
-            let _ = keep_on(task, &self.cpus);
-            // SAFETY: a local structure.
-            unsafe { libc::sched_setscheduler(task, libc::SCHED_OTHER, &parameters) };
+            let _ = cpu::pin_thread(task, &self.cpus);
+            let _ = scheduling::set_policy(task, Policy::Other);
         }
     }
 }
@@ -157,7 +137,7 @@ mod tests {
 
     #[test]
     fn the_thread_on_a_hardware_thread_is_found() {
-        let cpus = ix_testbed::cpu::allowed();
+        let cpus = cpu::allowed();
         if cpus.len() < 2 {
             let test = "the_thread_on_a_hardware_thread_is_found";
             skip(test, Need::Cpus(2), "with one CPU every thread is on it");
@@ -167,9 +147,8 @@ mod tests {
         let (to, from) = std::sync::mpsc::channel();
         let (end, ended) = std::sync::mpsc::channel::<()>();
         let thread = std::thread::spawn(move || {
-            // SAFETY: a plain query.
-            let task = unsafe { libc::gettid() };
-            keep_on(task, &[cpu]).expect("allowed");
+            let task = process::thread_id();
+            cpu::pin_thread(task, &[cpu]).expect("allowed");
             to.send(task).expect("heard");
             let _ = ended.recv();
         });

@@ -1,10 +1,10 @@
 //! Bulk flows: a source on Linux sockets with a congestion control of choice, and receivers that
 //! count what they get.
 use ix_report::problem::{Problem, Result};
+use ix_sys::socket::{reset_on_close, set_congestion_control};
 use ix_testbed::Namespace;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddrV4, TcpListener, TcpStream};
-use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
@@ -31,7 +31,7 @@ impl LinuxSource {
     ) -> Result<LinuxSource> {
         let cannot = |e| Problem::new(format!("cannot serve with {congestion} on Linux"), e);
         let listener = namespace.run(|| TcpListener::bind(address)).map_err(cannot)?;
-        set_congestion(&listener, congestion)
+        set_congestion_control(&listener, congestion)
             .and_then(|()| listener.set_nonblocking(true))
             .map_err(cannot)?;
         let stop = Arc::new(AtomicBool::new(false));
@@ -47,16 +47,6 @@ impl Drop for LinuxSource {
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
-    }
-}
-
-/// Connections of a listener inherit its congestion control.
-fn set_congestion(listener: &TcpListener, name: &str) -> io::Result<()> {
-    let (fd, value, len) = (listener.as_raw_fd(), name.as_ptr().cast(), name.len() as u32);
-    // SAFETY: the name lives across the call, and its length is given.
-    match unsafe { libc::setsockopt(fd, libc::IPPROTO_TCP, libc::TCP_CONGESTION, value, len) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
     }
 }
 
@@ -150,20 +140,7 @@ impl Drop for Receivers {
 /// Asks for data. The connection ends by reset, so that nothing of it is left on the path.
 fn order(mut stream: TcpStream) -> io::Result<TcpStream> {
     stream.set_read_timeout(Some(PATIENCE))?;
-    let linger = libc::linger { l_onoff: 1, l_linger: 0 };
-    // SAFETY: the structure lives across the call, and its size is given.
-    let ret = unsafe {
-        libc::setsockopt(
-            stream.as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_LINGER,
-            (&raw const linger).cast(),
-            size_of::<libc::linger>() as u32,
-        )
-    };
-    if ret != 0 {
-        return Err(io::Error::last_os_error());
-    }
+    reset_on_close(&stream)?;
     stream.write_all(&ORDER)?;
     Ok(stream)
 }

@@ -4,11 +4,13 @@ use crate::lab::{CLIENT_LINK, Host, Lab};
 use crate::path::flows::Receivers;
 use crate::serve::Serve;
 use ix_report::problem::{Problem, Result};
+use ix_sys::socket::set_option;
+use ix_sys::stamps;
 use ix_testbed::PacketSocket;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 const FLOW_MBIT_PER_S: u64 = 100;
@@ -85,49 +87,20 @@ struct Arrival {
     port: u16,
 }
 
-/// The kernel is to note when packets arrived; and nobody waits for ever.
+/// The kernel is to note when packets arrived, and no wait lasts for ever.
 fn ask_for_times(socket: &PacketSocket) -> io::Result<()> {
-    let one: libc::c_int = 1;
     let patience = libc::timeval { tv_sec: 0, tv_usec: 100_000 };
-    let set = |option, value: *const libc::c_void, len: usize| {
-        let fd = socket.as_raw_fd();
-        // SAFETY: the value lives across the call, and its length is given.
-        match unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, option, value, len as u32) } {
-            0 => Ok(()),
-            _ => Err(io::Error::last_os_error()),
-        }
-    };
-    set(libc::SO_RCVTIMEO, (&raw const patience).cast(), size_of_val(&patience))?;
-    set(libc::SO_TIMESTAMPNS, (&raw const one).cast(), size_of_val(&one))
+    set_option(socket.as_fd(), libc::SOL_SOCKET, libc::SO_RCVTIMEO, patience)?;
+    stamps::enable_receive(socket.as_fd())
 }
 
-/// The next packet; none when none came for a while, or it says nothing of its time.
+/// The next packet; none when none came for a while, or without its time.
 fn next_arrival(socket: &PacketSocket) -> io::Result<Option<Arrival>> {
     // The front of a frame is enough.
     let mut front = [0u8; 64];
-    let mut control = [0u64; 16];
-    let mut part = libc::iovec { iov_base: front.as_mut_ptr().cast(), iov_len: front.len() };
-    // SAFETY: all zeroes is a valid msghdr.
-    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
-    message.msg_iov = &raw mut part;
-    message.msg_iovlen = 1;
-    message.msg_control = control.as_mut_ptr().cast();
-    message.msg_controllen = size_of_val(&control);
-    // SAFETY: the message points to locals of the lengths that it says.
-    let n = unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, libc::MSG_TRUNC) };
-    if n < 0 {
-        let e = io::Error::last_os_error();
-        let idle = matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted);
-        return if idle { Ok(None) } else { Err(e) };
-    }
-    // SAFETY: the kernel filled the message in; the headers lie within `control`.
-    let header = unsafe { libc::CMSG_FIRSTHDR(&raw const message).as_ref() };
-    let Some(header) = header.filter(|h| h.cmsg_type == libc::SCM_TIMESTAMPNS) else {
+    let Some((bytes, Some(at_ns))) = stamps::receive_packet(socket.as_fd(), &mut front)? else {
         return Ok(None);
     };
-    // SAFETY: a message of this type carries a `timespec`, aligned or not.
-    let time: libc::timespec = unsafe { std::ptr::read_unaligned(libc::CMSG_DATA(header).cast()) };
-    let at_ns = time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64;
     let port = u16::from_be_bytes([front[36], front[37]]);
-    Ok(Some(Arrival { at_ns, bytes: n as usize, port }))
+    Ok(Some(Arrival { at_ns, bytes, port }))
 }

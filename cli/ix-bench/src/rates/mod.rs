@@ -26,8 +26,7 @@ pub const HELP: &str = "What rate specifiers and the sharing of an interface are
 
 /// Measures and prints.
 pub fn main(args: &RatesArgs) -> Result<()> {
-    // SAFETY: cannot fail and touches no memory.
-    if unsafe { libc::geteuid() } != 0 {
+    if !ix_sys::process::is_root() {
         let why = "to share an interface takes XDP programs";
         return Err(Problem::new("cannot measure rates without root", why).mend("run it as root"));
     }

@@ -143,7 +143,7 @@ pub(super) fn neighbour(lab: &Lab, quick: bool) -> Result<Vec<Value>> {
     // What floods, and who receives it, have the other hardware thread: it is the interface that is
     // shared here.
     let flood = shared.tenant("flood", TENANTS[1], lab.cpus.1, "bulk")?;
-    let pinned = ix_testbed::cpu::pin(lab.cpus.1);
+    let pinned = ix_sys::cpu::pin(lab.cpus.1);
     pinned.map_err(|e| Problem::new("cannot choose a hardware thread", e))?;
     shared.rate("paced", Some("100Mbit"), 1)?;
     shared.rate("flood", Some("none"), 1)?;
@@ -244,7 +244,7 @@ enum End {
 pub(super) fn handover(lab: &Lab, quick: bool) -> Result<Vec<Value>> {
     let shared = Shared::start(lab, "10Gbit")?;
     let watch = |e| Problem::new("cannot watch the machine", e);
-    let cpus = ix_testbed::cpu::allowed();
+    let cpus = ix_sys::cpu::allowed();
     let linux = Sink::new(lab, TENANTS[0])?;
     let most = if quick { 20 } else { 100 };
     let mut rows = Vec::new();

@@ -308,9 +308,9 @@ fn start(lab: &Lab) -> Result<Server> {
 }
 
 fn kill(pid: i32) {
-    // SAFETY: a process of ours, or the program under it, of which the control socket has just
-    // spoken: nobody has waited for either, so the number is still theirs.
-    unsafe { libc::kill(pid, libc::SIGKILL) };
+    // A process of ours, or the program under it, of which the control socket has just spoken: no
+    // thread has waited for either, so the number is still theirs.
+    let _ = ix_sys::process::kill(pid, libc::SIGKILL);
 }
 
 /// Whether a process runs; one that only waits to be waited for does not.

@@ -2,9 +2,9 @@
 use super::weather::{SLICES, Weather};
 use crate::lab::Lab;
 use hdrhistogram::Histogram;
+use ix_sys::socket::reset_on_close;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, SocketAddrV4, TcpStream};
-use std::os::fd::AsRawFd;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{Scope, ScopedJoinHandle};
 use std::time::{Duration, Instant};
@@ -266,12 +266,8 @@ impl Client<'_> {
     fn leave(&mut self, mut stream: TcpStream) -> io::Result<()> {
         match self.next() % 3 {
             0 => {
-                let linger = libc::linger { l_onoff: 1, l_linger: 0 };
-                let (value, len) = ((&raw const linger).cast(), size_of_val(&linger) as u32);
-                let fd = stream.as_raw_fd();
-                // SAFETY: the structure lives across the call, and its length is given. An error
-                // means that it ends with FIN as well.
-                unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, libc::SO_LINGER, value, len) };
+                // After an error it ends with FIN as well.
+                let _ = reset_on_close(&stream);
             }
             1 => {
                 stream.shutdown(Shutdown::Write)?;

@@ -13,13 +13,13 @@ use files::Files;
 use format::Entry;
 use ix_dataplane::capture::{CaptureMemory, Captured, RingReader};
 use ix_report::problem::{Problem, Result};
+use ix_sys::{clock, signal};
 use remarks::Remarks;
 use serde_json::Value;
 use std::fs::File;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// Help of the command.
@@ -77,12 +77,6 @@ const ORDER_US: u64 = 50_000;
 /// Between two words that we still read.
 const KEEP: Duration = Duration::from_secs(1);
 
-static ENDED: AtomicBool = AtomicBool::new(false);
-
-extern "C" fn note_end(_: i32) {
-    ENDED.store(true, Ordering::Relaxed);
-}
-
 /// Captures until there is enough.
 pub fn main(args: &PcapArgs) -> Result<()> {
     let pid = std::process::id();
@@ -125,9 +119,13 @@ fn open(answer: &Value) -> Result<CaptureMemory> {
 
 fn catch_end() {
     for signal in [libc::SIGINT, libc::SIGTERM] {
-        // SAFETY: the handler only stores to an atomic.
-        unsafe { libc::signal(signal, note_end as extern "C" fn(i32) as usize) };
+        // Both exist and can be caught.
+        let _ = signal::catch_and_go_on(signal);
     }
+}
+
+fn has_ended() -> bool {
+    signal::count(libc::SIGINT) + signal::count(libc::SIGTERM) > 0
 }
 
 /// One capture.
@@ -155,8 +153,7 @@ impl Session {
             waiting: Vec::new(),
             remarks: Remarks::default(),
             files,
-            since_1970_us: clock_us(libc::CLOCK_REALTIME)
-                .saturating_sub(clock_us(libc::CLOCK_MONOTONIC)),
+            since_1970_us: us(clock::since_1970()).saturating_sub(us(clock::monotonic())),
             count: args.count.unwrap_or(u64::MAX),
             until: seconds.and_then(|seconds| Instant::now().checked_add(seconds)),
             taken: 0,
@@ -166,12 +163,12 @@ impl Session {
 
     fn run(&mut self, client: &mut Client, request: &Request) -> Result<()> {
         let mut keep = Instant::now() + KEEP;
-        while self.taken < self.count && !ENDED.load(Ordering::Relaxed) {
+        while self.taken < self.count && !has_ended() {
             if self.until.is_some_and(|until| Instant::now() >= until) {
                 break;
             }
             self.read();
-            self.write(clock_us(libc::CLOCK_MONOTONIC).saturating_sub(ORDER_US))?;
+            self.write(us(clock::monotonic()).saturating_sub(ORDER_US))?;
             if Instant::now() >= keep {
                 self.files.flush()?;
                 if client.ask(request).is_err() {
@@ -217,14 +214,11 @@ impl Session {
     fn end(&mut self) -> Result<()> {
         self.read();
         self.write(u64::MAX)?;
-        let now_us = clock_us(libc::CLOCK_MONOTONIC) + self.since_1970_us;
+        let now_us = us(clock::monotonic()) + self.since_1970_us;
         self.files.end(now_us, self.taken, self.lost)
     }
 }
 
-fn clock_us(clock: i32) -> u64 {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the kernel fills a local; both clocks exist.
-    unsafe { libc::clock_gettime(clock, &mut time) };
-    time.tv_sec as u64 * 1_000_000 + time.tv_nsec as u64 / 1000
+fn us(since: Duration) -> u64 {
+    since.as_micros() as u64
 }

@@ -1,5 +1,6 @@
 //! The terminal: taken over for the live view, and given back as it was, whatever ends us.
 use ix_report::problem::{Problem, Result};
+use ix_sys::signal;
 use ratatui::crossterm::cursor::Show;
 use ratatui::crossterm::event::{self, Event, KeyEvent, KeyEventKind};
 use ratatui::crossterm::execute;
@@ -9,11 +10,8 @@ use ratatui::crossterm::terminal::{
 use ratatui::{DefaultTerminal, Frame};
 use std::io::{IsTerminal, stdout};
 use std::sync::Once;
-use std::sync::atomic::{AtomicI32, Ordering::Relaxed};
 use std::time::Duration;
 
-/// The signal that wants us to end; 0: none.
-static SIGNAL: AtomicI32 = AtomicI32::new(0);
 /// Signals that would end us with the terminal left in disorder.
 const SIGNALS: [i32; 4] = [libc::SIGTERM, libc::SIGINT, libc::SIGHUP, libc::SIGQUIT];
 
@@ -69,7 +67,8 @@ impl Screen {
 
     /// The signal that wants us to end.
     pub fn signal(&self) -> Option<u8> {
-        u8::try_from(SIGNAL.load(Relaxed)).ok().filter(|signal| *signal > 0)
+        let came = SIGNALS.into_iter().find(|number| signal::count(*number) > 0);
+        came.and_then(|number| u8::try_from(number).ok())
     }
 }
 
@@ -98,15 +97,8 @@ fn restore_on_panic() {
 }
 
 fn catch_signals() {
-    extern "C" fn note(signal: i32) {
-        SIGNAL.store(signal, Relaxed);
-    }
     for signal in SIGNALS {
-        // SAFETY: the handler only stores to an atomic; no flags, so that waiting is interrupted.
-        unsafe {
-            let mut action: libc::sigaction = std::mem::zeroed();
-            action.sa_sigaction = note as extern "C" fn(i32) as usize;
-            libc::sigaction(signal, &action, std::ptr::null_mut());
-        }
+        // All exist and can be caught; waiting is interrupted.
+        let _ = signal::catch(signal);
     }
 }

@@ -1,8 +1,9 @@
 //! Who is served while the dataplane is attacked: a client on Linux's sockets at the other end of a tap.
+use ix_sys::socket::set_option;
 use ix_testbed::Namespace;
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpStream, UdpSocket};
-use std::os::fd::AsRawFd;
+use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
@@ -189,10 +190,6 @@ fn stream(state: &State) {
 /// Without waiting, and so little under way that the tap's queue never overflows: what is lost there is
 /// anybody's.
 fn hold_little(stream: &TcpStream) -> io::Result<()> {
-    let bytes: libc::c_int = 32 << 10;
-    let (at, len) = ((&raw const bytes).cast(), size_of::<libc::c_int>() as libc::socklen_t);
-    // SAFETY: reads an int; the socket is open.
-    let set =
-        unsafe { libc::setsockopt(stream.as_raw_fd(), libc::SOL_SOCKET, libc::SO_SNDBUF, at, len) };
-    if set < 0 { Err(io::Error::last_os_error()) } else { stream.set_nonblocking(true) }
+    set_option(stream.as_fd(), libc::SOL_SOCKET, libc::SO_SNDBUF, 32i32 << 10)?;
+    stream.set_nonblocking(true)
 }

@@ -3,7 +3,8 @@ use super::Check;
 use ix_mem::{PacketMemory, PageKind, Sizes, memory_fd};
 use ix_report::machine::{governor, read};
 use ix_report::meter::Meter;
-use ix_testbed::cpu;
+use ix_sys::cpu;
+use ix_sys::limits::{self, Resource};
 use std::io;
 use std::os::fd::AsFd;
 use std::path::Path;
@@ -55,9 +56,7 @@ fn kernel() -> Check {
 }
 
 fn fsgsbase() -> Check {
-    const HWCAP2_FSGSBASE: u64 = 1 << 1;
-    // SAFETY: reads the process's auxiliary vector.
-    if unsafe { libc::getauxval(libc::AT_HWCAP2) } & HWCAP2_FSGSBASE != 0 {
+    if ix_sys::probe::fsgsbase() {
         return Check::ok("fsgsbase", "programs may switch their thread-local storage");
     }
     let why = "the gate between program and dataplane needs it; processor or kernel lack it";
@@ -99,11 +98,7 @@ fn memlock() -> Check {
     if has_capability(CAP_IPC_LOCK) {
         return Check::ok("memlock", "no limit applies (CAP_IPC_LOCK)");
     }
-    // SAFETY: all zeroes is a valid rlimit; the call fills it.
-    let limit = unsafe {
-        let mut limit: libc::rlimit = std::mem::zeroed();
-        if libc::getrlimit(libc::RLIMIT_MEMLOCK, &mut limit) < 0 { 0 } else { limit.rlim_cur }
-    };
+    let limit = limits::get(Resource::LockedMemory).map_or(0, |limit| limit.soft);
     if limit >= MEMLOCK_WANTED {
         return Check::ok("memlock", "enough memory may be locked");
     }

@@ -1,11 +1,11 @@
 //! Namespaces, TAP and AF_XDP, each opened for real in a network namespace of its own.
 use super::{Check, State};
 use ix_bench::lab::can_open_tap;
-use ix_mem::{PacketMemory, Pool, Sizes};
-use ix_netdev::{DeviceSpec, OpenOptions, OpenedDevice};
+use ix_mem::{PacketMemory, Sizes};
+use ix_netdev::{DeviceSpec, Namespace, OpenOptions, OpenedDevice, VethEnd};
 use ix_nic::{RingSizes, Steering};
 use ix_report::machine::read;
-use ix_testbed::{Namespace, VethEnd};
+use ix_sys::user_namespace;
 
 const NEAR: &str = "ix-doctor0";
 const FAR: &str = "ix-doctor1";
@@ -14,7 +14,7 @@ const TRIAL_FRAMES: usize = 1024;
 
 /// Whether somebody without root could have a private link.
 pub(super) fn user_namespaces() -> Check {
-    match ix_testbed::try_user_namespace() {
+    match user_namespace::try_enter() {
         Ok(()) => Check::ok("userns", "`ix demo` and `ix bench` work without root, with tap"),
         Err(e) => {
             let limit = read("/proc/sys/user/max_user_namespaces");
@@ -33,9 +33,8 @@ pub(super) fn user_namespaces() -> Check {
 /// Must come before the process has a second thread: without root it moves into a user namespace.
 pub(super) fn checks() -> Vec<Check> {
     let mut checks = vec![interfaces(), memif()];
-    // SAFETY: cannot fail and touches no memory.
-    let root = unsafe { libc::geteuid() } == 0;
-    let namespace = if root { Ok(()) } else { ix_testbed::enter_user_namespace() };
+    let root = ix_sys::process::is_root();
+    let namespace = if root { Ok(()) } else { user_namespace::enter() };
     match namespace.and_then(|()| Namespace::new()) {
         Err(e) => {
             for name in ["tap", "steering", "run", "afxdp"] {
@@ -73,7 +72,7 @@ fn interfaces() -> Check {
     match list() {
         Ok(names) if names.is_empty() => Check::limited("interfaces", "none but loopback"),
         Ok(names) => Check::ok("interfaces", names.join(", ")),
-        Err(e) => Check::limited("interfaces", ix_testbed::Error::to_string(&e)),
+        Err(e) => Check::limited("interfaces", ix_sys::Error::to_string(&e)),
     }
 }
 
@@ -177,8 +176,7 @@ fn bind(namespace: &Namespace, mode: &str) -> Result<String, String> {
     let mut opened = open(namespace, &format!("afxdp:{NEAR},mode={mode}"))?;
     let sizes = Sizes { rx_frames: TRIAL_FRAMES, tx_frames: TRIAL_FRAMES, arena_bytes: 0 };
     let memory = PacketMemory::new(sizes).map_err(|e| e.to_string())?;
-    // SAFETY: this is the only pool over this memory.
-    let mut pool = unsafe { Pool::new(memory.rx_frames()) };
+    let (mut pool, _) = memory.take_pools().ok_or("no frames")?;
     let fd = opened.queue_fds.pop().ok_or("no queue")?;
     let rings = RingSizes { rx: 256, fill: 512, tx: 256 };
     let nic = ix_nic::attach(&opened.info, 0, fd, &memory, &mut pool, rings)

@@ -1,7 +1,7 @@
 //! What the wall (`--domain pku`) stands on, each tried for real; ARCHITECTURE.md says what each stops.
 use super::{Check, State};
 use ix_report::machine::read;
-use std::io;
+use ix_sys::probe;
 
 fn parts() -> [Check; 8] {
     [keys(), seal(), dispatch(), descriptors(), signal_stack(), seccomp(), vector_state(), user()]
@@ -42,73 +42,42 @@ pub(super) fn checks() -> Vec<Check> {
     std::iter::once(whole).chain(parts.map(limit)).collect()
 }
 
-fn last() -> io::Error {
-    io::Error::last_os_error()
-}
-
 fn keys() -> Check {
-    // SAFETY: plain system calls; the key, which nothing uses, is given back at once.
-    unsafe {
-        let key = libc::syscall(libc::SYS_pkey_alloc, 0, 0);
-        if key >= 0 {
-            libc::syscall(libc::SYS_pkey_free, key);
-            return Check::ok("wall-keys", "memory protection keys (Linux 4.9)");
+    match probe::protection_keys() {
+        Ok(()) => Check::ok("wall-keys", "memory protection keys (Linux 4.9)"),
+        Err(e) => {
+            let why = format!("no memory protection keys (processor; Linux 4.9): {e}");
+            Check::missing("wall-keys", why)
         }
     }
-    let why = format!("no memory protection keys (processor; Linux 4.9): {}", last());
-    Check::missing("wall-keys", why)
 }
 
 fn seal() -> Check {
-    const SYS_MSEAL: i64 = 462;
-    // SAFETY: seals nothing.
-    match unsafe { libc::syscall(SYS_MSEAL, 0, 0, 0) } {
-        0 => Check::ok("wall-seals", "mappings can be sealed (mseal, Linux 6.10)"),
-        _ => Check::missing("wall-seals", format!("no mseal (Linux 6.10): {}", last())),
+    match probe::seals() {
+        Ok(()) => Check::ok("wall-seals", "mappings can be sealed (mseal, Linux 6.10)"),
+        Err(e) => Check::missing("wall-seals", format!("no mseal (Linux 6.10): {e}")),
     }
 }
 
 fn dispatch() -> Check {
-    const PR_SET_SYSCALL_USER_DISPATCH: i32 = 59;
-    const OFF: i32 = 0;
-    // SAFETY: turns off what is off.
-    match unsafe { libc::prctl(PR_SET_SYSCALL_USER_DISPATCH, OFF, 0, 0, 0) } {
-        0 => {
+    match probe::user_dispatch() {
+        Ok(()) => {
             Check::ok("wall-dispatch", "system calls can be stopped (Syscall User Dispatch, 5.11)")
         }
-        _ => {
-            let why = format!("no Syscall User Dispatch (Linux 5.11): {}", last());
+        Err(e) => {
+            let why = format!("no Syscall User Dispatch (Linux 5.11): {e}");
             Check::missing("wall-dispatch", why)
         }
     }
 }
 
-/// Who a thread is says a segment descriptor, which only a 32-bit system call sets.
+/// A thread is known by a segment descriptor, which only a 32-bit system call sets.
 fn descriptors() -> Check {
-    if emulates_32_bit() {
+    if probe::calls_of_32_bits() {
         return Check::ok("wall-threads", "32-bit system calls, for the descriptors of threads");
     }
     let why = "no 32-bit system calls: threads could not be told apart";
     Check::missing("wall-threads", why).mend("boot with ia32_emulation=1")
-}
-
-fn emulates_32_bit() -> bool {
-    const GETPID: u32 = 20;
-    // SAFETY: the child makes one system call, by which it may crash, and ends.
-    unsafe {
-        let child = libc::fork();
-        if child == 0 {
-            libc::signal(libc::SIGSEGV, libc::SIG_DFL);
-            let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-            libc::setrlimit(libc::RLIMIT_CORE, &none);
-            let mut answer = u64::from(GETPID);
-            std::arch::asm!("int 0x80", inout("rax") answer,
-                out("r8") _, out("r9") _, out("r10") _, out("r11") _);
-            libc::_exit(i32::from(answer as i32 != libc::getpid()));
-        }
-        let mut status = -1;
-        child > 0 && libc::waitpid(child, &mut status, 0) == child && status == 0
-    }
 }
 
 /// A signal's frame is written with the rights of the stack's owner since this version; that cannot be
@@ -126,32 +95,22 @@ fn signal_stack() -> Check {
 }
 
 fn seccomp() -> Check {
-    const SECCOMP_GET_ACTION_AVAIL: u32 = 2;
-    let action = libc::SECCOMP_RET_ERRNO;
-    // SAFETY: reads a local.
-    let answer =
-        unsafe { libc::syscall(libc::SYS_seccomp, SECCOMP_GET_ACTION_AVAIL, 0, &raw const action) };
-    match answer {
-        0 => Check::ok("wall-seccomp", "system calls can be filtered (seccomp, Linux 4.14)"),
-        _ => Check::missing("wall-seccomp", format!("no seccomp filters (Linux 4.14): {}", last())),
+    match probe::seccomp() {
+        Ok(()) => Check::ok("wall-seccomp", "system calls can be filtered (seccomp, Linux 4.14)"),
+        Err(e) => Check::missing("wall-seccomp", format!("no seccomp filters (Linux 4.14): {e}")),
     }
 }
 
 /// Rights are part of the state that `xrstor` loads.
 fn vector_state() -> Check {
-    const RIGHTS: u32 = 9;
-    use std::arch::x86_64::{__cpuid, __cpuid_count};
-    let has_xsave = __cpuid(1).ecx & (1 << 27) != 0;
-    let bytes = if has_xsave { __cpuid_count(0xd, RIGHTS).eax } else { 0 };
-    if bytes >= 4 {
+    if probe::saves_key_rights() {
         return Check::ok("wall-xstate", "rights are saved and restored with the vector registers");
     }
     Check::missing("wall-xstate", "the processor does not save rights with the vector registers")
 }
 
 fn user() -> Check {
-    // SAFETY: no arguments.
-    if unsafe { libc::geteuid() } == 0 {
+    if ix_sys::process::is_root() {
         return Check::ok("wall-user", "programs behind the wall run as another user");
     }
     let why = "programs behind the wall run as you: they can signal and read your other processes";

@@ -1,14 +1,17 @@
 //! Two packet queues, one of them of high priority, with every doorbell that there is: for the test that
 //! listens to each of them over a real link. `ix-doorbells` says `both` when it wants a packet for either
 //! queue and then SIGUSR2, `one` when it wants one for the usual queue alone, and `ok` at the end.
+#![forbid(unsafe_code)]
+
 use anyhow::{Context, Result, ensure};
 use ix_programs::exit_code;
+use ix_sys::{event, signal};
 use libix::Error;
 use libix::event::{Bell, Claim, Conn, EventLoop, Frame, Handler, Io, Occasion, Piece, Priority};
 use libix::raw::{Process, Thread, Wait};
 use std::fs::File;
 use std::io::{Read, Write};
-use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
@@ -21,19 +24,11 @@ const ETHERNET_BYTES: usize = 14;
 /// For what rings by way of Linux.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// How often each signal was caught: frames for the queue of high priority came; those of the other one
-/// were sent; go on.
-static CAME: AtomicU64 = AtomicU64::new(0);
-static LEFT: AtomicU64 = AtomicU64::new(0);
-static GO: AtomicU64 = AtomicU64::new(0);
-
-extern "C" fn on_signal(number: libc::c_int) {
-    match number {
-        libc::SIGUSR1 => CAME.fetch_add(1, SeqCst),
-        libc::SIGUSR2 => GO.fetch_add(1, SeqCst),
-        _ => LEFT.fetch_add(1, SeqCst),
-    };
-}
+/// How often each signal came: frames for the queue of high priority came in; those of the other one were
+/// sent; go on.
+const CAME: i32 = libc::SIGUSR1;
+const LEFT: i32 = libc::SIGALRM;
+const GO: i32 = libc::SIGUSR2;
 
 /// What the loop's callbacks have heard, in order.
 #[derive(Default)]
@@ -95,12 +90,7 @@ impl Listener {
 
 /// An eventfd to be rung, and who listens to it.
 fn listened() -> Result<(OwnedFd, Listener)> {
-    // SAFETY: a plain system call; the descriptor that it answers is nobody else's.
-    let fd = unsafe {
-        let fd = libc::eventfd(0, libc::EFD_CLOEXEC);
-        ensure!(fd >= 0, "no eventfd: {}", std::io::Error::last_os_error());
-        OwnedFd::from_raw_fd(fd)
-    };
+    let fd = event::open_blocking().context("no eventfd")?;
     let (mut reader, own) = (File::from(fd.try_clone()?), File::from(fd.try_clone()?));
     let rung = Arc::new(AtomicU64::new(0));
     let counts = rung.clone();
@@ -115,10 +105,8 @@ fn listened() -> Result<(OwnedFd, Listener)> {
 
 impl Doorbells {
     fn new() -> Result<Doorbells> {
-        for number in [libc::SIGUSR1, libc::SIGUSR2, libc::SIGALRM] {
-            let handler = on_signal as extern "C" fn(libc::c_int);
-            // SAFETY: the handler only counts.
-            unsafe { libc::signal(number, handler as libc::sighandler_t) };
+        for number in [CAME, LEFT, GO] {
+            signal::catch_and_go_on(number)?;
         }
         // First of all: threads of an elastic thread would not take signals, as it does not.
         let ((usual_fd, usual_came), (high_fd, high_left)) = (listened()?, listened()?);
@@ -129,8 +117,8 @@ impl Doorbells {
         let own_mac = events.packet_info(usual)?.mac;
         let io = events.io();
         io.set_bell(usual, Occasion::Arrived, Some(Bell::EventFd(usual_fd)))?;
-        io.set_bell(usual, Occasion::Sent, Some(Bell::Signal(libc::SIGALRM)))?;
-        io.set_bell(high, Occasion::Arrived, Some(Bell::Signal(libc::SIGUSR1)))?;
+        io.set_bell(usual, Occasion::Sent, Some(Bell::Signal(LEFT)))?;
+        io.set_bell(high, Occasion::Arrived, Some(Bell::Signal(CAME)))?;
         io.set_bell(high, Occasion::Sent, Some(Bell::EventFd(high_fd)))?;
         Ok(Doorbells { events, own_mac, usual, high, usual_came, high_left })
     }
@@ -138,7 +126,7 @@ impl Doorbells {
     /// Rings until now: the usual queue's came and left, the other's came and left.
     fn rings(&self) -> [u64; 4] {
         let [came, left] = [&self.usual_came, &self.high_left].map(Listener::rings);
-        [came, LEFT.load(SeqCst), CAME.load(SeqCst), left]
+        [came, signal::count(LEFT).into(), signal::count(CAME).into(), left]
     }
 
     /// Whichever comes first of several queues; of those that have frames the one of high priority.
@@ -154,11 +142,11 @@ impl Doorbells {
     fn both(&mut self) -> Result<()> {
         let mut pause = Duration::ZERO;
         loop {
-            let gone = GO.load(SeqCst);
+            let gone = signal::count(GO);
             self.events.handler().came.clear();
             println!("both");
             // Outside of IX all the while: what comes waits in the device.
-            while GO.load(SeqCst) == gone {
+            while signal::count(GO) == gone {
                 std::thread::yield_now();
             }
             std::thread::sleep(pause);

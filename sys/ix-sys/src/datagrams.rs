@@ -33,7 +33,7 @@ impl Datagrams {
         }
     }
 
-    /// Receives what is there and answers how many datagrams; waits for the first one where `wait`
+    /// Receives what is there and returns how many datagrams; waits for the first one where `wait`
     /// says so and the socket blocks (as long as its read timeout allows).
     pub fn receive(&mut self, socket: &UdpSocket, wait: bool) -> io::Result<usize> {
         for index in 0..self.headers.len() {
@@ -54,7 +54,7 @@ impl Datagrams {
             let error = io::Error::last_os_error();
             return match error.kind() {
                 io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => Ok(0),
-                // Somebody did not listen; that is an answer, too.
+                // The peer did not listen; that is a result, too.
                 io::ErrorKind::ConnectionRefused => Ok(0),
                 _ => Err(error),
             };
@@ -91,7 +91,7 @@ impl Datagrams {
     }
 
     /// Sends the burst: received datagrams go back to where they came from. What the socket does
-    /// not take is lost, as datagrams are; answers how many were taken.
+    /// not take is lost, as datagrams are; returns how many were taken.
     pub fn send(&mut self, socket: &UdpSocket) -> io::Result<usize> {
         for index in 0..self.count {
             self.vectors[index].iov_len = self.headers[index].msg_len as usize;

@@ -1,10 +1,11 @@
-//! A process that does nothing but hold a descriptor open a moment longer than its parent.
-use crate::check;
+//! Child processes that run no program of their own.
+use crate::{check, event};
 use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 
-/// The process; it ends when this is dropped, and when its parent ends.
+/// A process that does nothing but hold a descriptor open a moment longer than its parent. It ends
+/// when this is dropped, and when its parent ends.
 #[derive(Debug)]
 pub struct Holder(libc::pid_t);
 
@@ -43,10 +44,44 @@ fn hold(fd: RawFd, name: &CStr, parent: libc::pid_t) -> ! {
 
 impl Drop for Holder {
     fn drop(&mut self) {
-        // SAFETY: no pointers but a null status; our child, for which no other thread waits.
-        unsafe {
-            libc::kill(self.0, libc::SIGKILL);
-            libc::waitpid(self.0, std::ptr::null_mut(), 0);
+        end(self.0);
+    }
+}
+
+/// A process that rings one eventfd whenever another rings; it ends when this is dropped, and with
+/// the thread that started it.
+#[derive(Debug)]
+pub struct Responder(libc::pid_t);
+
+impl Responder {
+    /// Waits for `there`, which blocks, and rings `back`.
+    pub fn new(there: BorrowedFd<'_>, back: BorrowedFd<'_>) -> io::Result<Responder> {
+        // SAFETY: the child makes system calls only, whatever threads we have, until it is killed.
+        match check(unsafe { libc::fork() })? {
+            0 => {
+                // SAFETY: takes numbers.
+                unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
+                loop {
+                    event::wait(there);
+                    event::ring(back);
+                }
+            }
+            pid => Ok(Responder(pid)),
         }
+    }
+}
+
+impl Drop for Responder {
+    fn drop(&mut self) {
+        end(self.0);
+    }
+}
+
+/// Kills a child of this file and waits for it.
+fn end(pid: libc::pid_t) {
+    // SAFETY: no pointers but a null status; our child, for which no other thread waits.
+    unsafe {
+        libc::kill(pid, libc::SIGKILL);
+        libc::waitpid(pid, std::ptr::null_mut(), 0);
     }
 }

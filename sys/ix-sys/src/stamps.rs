@@ -1,9 +1,9 @@
-//! Datagrams with the times at which Linux had them: software time stamps of a UDP socket
-//! (SO_TIMESTAMPING), by the wall clock.
+//! Datagrams with the times at which Linux had them: software time stamps (SO_TIMESTAMPING and
+//! SO_TIMESTAMPNS), by the wall clock.
 use crate::socket::set_option;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 /// Room for a time stamp and what comes with it in the error queue.
 const CONTROL_WORDS: usize = 32;
@@ -25,27 +25,44 @@ pub fn enable(socket: &UdpSocket) -> io::Result<()> {
         | libc::SOF_TIMESTAMPING_TX_SOFTWARE
         | libc::SOF_TIMESTAMPING_SOFTWARE
         | libc::SOF_TIMESTAMPING_OPT_TSONLY;
-    set_option(socket, libc::SOL_SOCKET, libc::SO_TIMESTAMPING, flags)
+    set_option(socket.as_fd(), libc::SOL_SOCKET, libc::SO_TIMESTAMPING, flags)
 }
 
-/// Receives a datagram of IPv4 as far as there is room for it; `None`: none is there and the socket does
-/// not block, or it came without a time.
+/// Asks for the times of what comes, on a socket of any kind, from now on.
+pub fn enable_receive(socket: BorrowedFd<'_>) -> io::Result<()> {
+    set_option(socket, libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, 1i32)
+}
+
+/// Takes a packet of a socket of any kind as far as there is room for it. Returns its bytes, those
+/// that had no room included, and when it came, ns; `None`: none is there, or none came in time.
+pub fn receive_packet(
+    socket: BorrowedFd<'_>,
+    room: &mut [u8],
+) -> io::Result<Option<(usize, Option<u64>)>> {
+    let came = receive_message(socket, room, libc::MSG_TRUNC)?;
+    Ok(came.map(|(bytes, _, at_ns)| (bytes, at_ns)))
+}
+
+/// Receives a datagram of IPv4 as far as there is room for it; `None`: none is there and the socket
+/// does not block, or it came without a time.
 pub fn receive(socket: &UdpSocket, room: &mut [u8]) -> io::Result<Option<Came>> {
-    let Some((bytes, name, at_ns)) = receive_message(socket, room, 0)? else { return Ok(None) };
+    let Some((bytes, name, at_ns)) = receive_message(socket.as_fd(), room, 0)? else {
+        return Ok(None);
+    };
     let ip = Ipv4Addr::from(u32::from_be(name.sin_addr.s_addr));
     let from = SocketAddrV4::new(ip, u16::from_be(name.sin_port));
     Ok(at_ns.map(|at_ns| Came { bytes, from, at_ns }))
 }
 
-/// When the oldest datagram that left and was not asked for was handed to the device, ns; `None`: none has
-/// left.
+/// When the oldest datagram that left and was not asked for was handed to the device, ns; `None`:
+/// none has left.
 pub fn sent_ns(socket: &UdpSocket) -> io::Result<Option<u64>> {
-    let came = receive_message(socket, &mut [], libc::MSG_ERRQUEUE | libc::MSG_DONTWAIT)?;
+    let came = receive_message(socket.as_fd(), &mut [], libc::MSG_ERRQUEUE | libc::MSG_DONTWAIT)?;
     Ok(came.and_then(|(_, _, at_ns)| at_ns))
 }
 
 fn receive_message(
-    socket: &UdpSocket,
+    socket: BorrowedFd<'_>,
     room: &mut [u8],
     flags: libc::c_int,
 ) -> io::Result<Option<(usize, libc::sockaddr_in, Option<u64>)>> {
@@ -76,10 +93,12 @@ fn stamp_in(header: &libc::msghdr) -> Option<u64> {
     // SAFETY: the kernel has filled what the header names, and it lives as long as the header.
     let mut at = unsafe { libc::CMSG_FIRSTHDR(header) };
     while !at.is_null() {
-        // SAFETY: not null, so a whole header of the kernel's lies there, its data behind it: of a time
-        // stamp three times, the software's first.
+        // SAFETY: not null, so a whole header of the kernel's lies there, its data behind it: one
+        // time, or three, of which the software's is the first.
         unsafe {
-            if ((*at).cmsg_level, (*at).cmsg_type) == (libc::SOL_SOCKET, libc::SCM_TIMESTAMPING) {
+            let is_stamp =
+                matches!((*at).cmsg_type, libc::SCM_TIMESTAMPING | libc::SCM_TIMESTAMPNS);
+            if (*at).cmsg_level == libc::SOL_SOCKET && is_stamp {
                 let time = libc::CMSG_DATA(at).cast::<libc::timespec>().read_unaligned();
                 let ns = time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64;
                 return (ns > 0).then_some(ns);
@@ -93,15 +112,18 @@ fn stamp_in(header: &libc::msghdr) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::clock::wall_ns;
     use std::time::{Duration, Instant};
+
+    fn now_ns() -> u64 {
+        crate::clock::since_1970().as_nanos() as u64
+    }
 
     #[test]
     fn datagrams_come_with_their_times() {
         let here = UdpSocket::bind("127.0.0.1:0").unwrap();
         let there = UdpSocket::bind("127.0.0.1:0").unwrap();
         enable(&here).unwrap();
-        let before = wall_ns();
+        let before = now_ns();
         there.send_to(b"hello", here.local_addr().unwrap()).unwrap();
         // A time that is not there yet: the switch for all of Linux is thrown a little later.
         let mut room = [0; 3];
@@ -121,7 +143,7 @@ mod tests {
                 other => panic!("{other}"),
             }
         );
-        assert!((before..=wall_ns()).contains(&came.at_ns));
+        assert!((before..=now_ns()).contains(&came.at_ns));
         here.set_nonblocking(true).unwrap();
         while receive(&here, &mut room).unwrap().is_some() {}
         here.send_to(b"back", came.from).unwrap();
@@ -132,7 +154,7 @@ mod tests {
                 break left;
             }
         };
-        assert!((came.at_ns..=wall_ns()).contains(&left));
+        assert!((came.at_ns..=now_ns()).contains(&left));
         assert_eq!(sent_ns(&here).unwrap(), None, "told once");
     }
 }

@@ -1,0 +1,35 @@
+//! Which thread goes first: policies and priorities (sched(7)).
+use crate::check;
+use std::io;
+
+/// How the kernel chooses among threads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Policy {
+    /// The usual one.
+    Other,
+    /// Only when no other thread wants the CPU.
+    Idle,
+    /// In front of all usual ones until it waits, with this priority from 1 on.
+    Fifo(i32),
+    /// The same, in turns with others of its priority.
+    RoundRobin(i32),
+}
+
+/// Sets the policy of a thread, 0 the calling one (sched_setscheduler(2)).
+pub fn set_policy(thread: i32, policy: Policy) -> io::Result<()> {
+    let (number, sched_priority) = match policy {
+        Policy::Other => (libc::SCHED_OTHER, 0),
+        Policy::Idle => (libc::SCHED_IDLE, 0),
+        Policy::Fifo(priority) => (libc::SCHED_FIFO, priority),
+        Policy::RoundRobin(priority) => (libc::SCHED_RR, priority),
+    };
+    let parameter = libc::sched_param { sched_priority };
+    // SAFETY: reads a local.
+    check(unsafe { libc::sched_setscheduler(thread, number, &raw const parameter) }).map(drop)
+}
+
+/// Sets a thread's share among usual ones: -20 is the most, 19 the least (setpriority(2)).
+pub fn set_nice(thread: u32, nice: i32) -> io::Result<()> {
+    // SAFETY: takes numbers.
+    check(unsafe { libc::setpriority(libc::PRIO_PROCESS, thread, nice) }).map(drop)
+}
