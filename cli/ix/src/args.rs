@@ -27,15 +27,16 @@ const RUN_HELP: &str = "Runs PROGRAM with its own TCP/IP dataplane inside its pr
     [control]                  # who may open the control sockets, by mode and group\n  \
     group = \"ix\"\n  mode = \"0660\"\n  read_only_mode = \"0666\"\n  metrics = \"127.0.0.1:9464\"";
 
-const DEMO_HELP: &str = "Makes a private link between network namespaces of its own, runs the echo \
-    service on IX and on Linux sockets behind it, and prints rate and latency of both side by \
-    side. Everything it makes dies with it.\n\n\
+const DEMO_HELP: &str = "Creates a private link between network namespaces of its own, runs the \
+    echo service on IX and on Linux sockets behind it, and prints rate and latency of both side \
+    by side. Everything that it creates disappears with it.\n\n\
     As root the link is a virtual Ethernet pair with AF_XDP; otherwise a TAP device in a user \
     namespace.";
 
-const DOCTOR_HELP: &str = "Tries what IX needs, for real, in a network namespace of its own, and says \
-    of each thing whether it works, why not, and the command that mends it. Changes nothing.\n\n\
-    Exit status 0 when `ix run` can work with at least one kind of device.";
+const DOCTOR_HELP: &str = "Tries everything that IX needs, in a network namespace of its own, and \
+    prints for each feature whether it works, why not, and the command that helps. Changes \
+    nothing.\n\n\
+    The exit status is 0 when `ix run` can work with at least one kind of device.";
 
 /// The whole command line.
 #[derive(Parser, Debug)]
@@ -47,7 +48,7 @@ const DOCTOR_HELP: &str = "Tries what IX needs, for real, in a network namespace
         threads: packets are polled from the network card, run through the protocol stack and \
         handed to the service, and the answers leave, in one run to completion.\n\n\
         Start with `ix doctor` (what this machine can do) and `ix demo` (the whole tour).",
-    after_help = "Exit status: 0 on success only; 2 for a wrong command line. `ix run` answers \
+    after_help = "Exit status: 0 on success only; 2 for a wrong command line. `ix run` returns \
         its program's status."
 )]
 pub struct Cli {
@@ -62,7 +63,7 @@ pub enum Command {
     /// Run a program on a dataplane of its own
     #[command(long_about = RUN_HELP)]
     Run(RunArgs),
-    /// The whole tour on this machine: a service on IX and on Linux sockets, side by side
+    /// Tour on this machine: a service on IX and on Linux sockets, side by side
     #[command(long_about = DEMO_HELP)]
     Demo(DemoArgs),
     /// Run one benchmark, IX and Linux side by side
@@ -71,7 +72,7 @@ pub enum Command {
     /// Talk to a running dataplane
     #[command(subcommand, long_about = ix_ctl::ctl::args::CTL_HELP)]
     Ctl(CtlCommand),
-    /// Give each dataplane just the resources that its load needs, by a policy
+    /// Give each dataplane the resources that its load needs, by a policy
     #[command(long_about = ix_ctl::cp::HELP)]
     Cp(ix_ctl::cp::CpArgs),
     /// Share an interface among several dataplanes and Linux
@@ -80,13 +81,13 @@ pub enum Command {
     /// Watch a running dataplane, live on the terminal
     #[command(long_about = ix_ctl::top::HELP)]
     Top(ix_ctl::top::TopArgs),
-    /// Capture the packets that a running dataplane sees and sends, with what it made of them
+    /// Capture the packets of a running dataplane, with its remarks
     #[command(long_about = ix_ctl::pcap::HELP)]
     Pcap(ix_ctl::pcap::PcapArgs),
-    /// Say what this machine can do, what it cannot, why, and what mends it
+    /// Check what this machine can do, what it cannot, why, and the remedy
     #[command(long_about = DOCTOR_HELP)]
     Doctor(DoctorArgs),
-    /// Attack the wall from inside a program, with and without it
+    /// Attack the wall from inside a program, and again without the wall
     Attack(AttackArgs),
     /// Put load on a server and measure its latency, from Linux sockets or from a dataplane
     #[command(disable_help_flag = true)]
@@ -114,22 +115,22 @@ pub enum Command {
 /// When a program's socket calls go to IX.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Posix {
-    /// Unless it was written for IX
+    /// Unless the program was written for IX
     #[default]
     Auto,
     /// Always
     On,
-    /// Never: its sockets are Linux's
+    /// Never: all its sockets are Linux's
     Off,
 }
 
 /// How dataplane and program come together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Entry {
-    /// Linux starts the program, and the dataplane is put beside it before its first instruction
+    /// Linux starts the program, and the dataplane is planted into it before its first instruction
     #[default]
     Planted,
-    /// Linux starts the dataplane, which loads the program: where tracing is not allowed
+    /// Linux starts the dataplane, which loads the program; for machines that forbid tracing
     Loading,
 }
 
@@ -152,23 +153,23 @@ pub struct RunArgs {
     /// Hardware threads, one for each elastic thread: `2,4-7`
     #[arg(long, value_name = "LIST")]
     pub cpus: Option<String>,
-    /// What keeps the program out of the dataplane's memory (default: pku, which not every machine
-    /// has)
+    /// What keeps the program out of the dataplane's memory (default: pku; not every
+    /// machine has it)
     #[arg(long, value_enum)]
     pub domain: Option<Domain>,
-    /// The way of the dataplane into the program's process
+    /// How the dataplane gets into the program's process
     #[arg(long, value_enum, default_value_t = Entry::Planted)]
     pub entry: Entry,
-    /// As whom the program runs with `--domain pku`, a number (default: 65534, nobody)
+    /// User of the program with `--domain pku`, as a number (default: 65534, nobody)
     #[arg(long, value_name = "UID")]
     pub user: Option<u32>,
     /// A part of the wall to leave out: keys, calls, code, files (for `ix attack`)
     #[arg(long, hide = true, value_name = "PART")]
     pub without: Option<String>,
-    /// Whether an unmodified program gets sockets on IX
+    /// When the program's socket calls go to IX
     #[arg(long, value_enum, default_value_t = Posix::Auto)]
     pub posix: Posix,
-    /// Most packets of one cycle (1..=1024)
+    /// Batch bound B: most packets of one cycle, 1 to 1024 (default: 64)
     #[arg(long, value_name = "B")]
     pub batch: Option<usize>,
     /// Congestion control: cubic, reno or dctcp (default: cubic)
@@ -178,24 +179,24 @@ pub struct RunArgs {
     /// ask-accurate for accurate ECN, RFC 9768 (default: accept)
     #[arg(long, value_name = "MODE")]
     pub ecn: Option<String>,
-    /// Write the dataplane's counters to this file, as JSON, when the program has ended
+    /// Write the dataplane's counters to this file as JSON when the program ends
     #[arg(long, value_name = "FILE")]
     pub stats: Option<PathBuf>,
-    /// Where to listen for `ix ctl` (default: /run/ix/PID.sock, or in $XDG_RUNTIME_DIR)
+    /// Control socket for `ix ctl` (default: /run/ix/PID.sock, or in $XDG_RUNTIME_DIR)
     #[arg(long, value_name = "PATH")]
     pub control: Option<PathBuf>,
-    /// Control its threads and clocks by a policy, as `ix cp` does: a TOML file, or one of energy,
+    /// Policy that controls threads and clocks, as with `ix cp`: a TOML file, or one of energy,
     /// consolidation, minmax
     #[arg(long, value_name = "FILE")]
     pub policy: Option<String>,
-    /// Upper bound on how long hardware threads of elastic threads may take to wake, µs; 0: they
-    /// never halt, Linux' idle loop polls on them, which costs other programs nothing, and energy
+    /// Longest time that elastic threads' hardware threads may take to wake, µs; 0: they never halt
+    /// and Linux's idle loop polls, which costs energy but takes no time from other programs
     #[arg(long, value_name = "US", conflicts_with = "policy")]
     pub wake_us: Option<u32>,
     /// Upper bound on the queueing delay, µs (default: the policy's)
     #[arg(long, value_name = "US", requires = "policy")]
     pub slo_us: Option<f64>,
-    /// Serve metrics for Prometheus over HTTP: `ADDRESS:PORT`, or a port of the loopback address
+    /// Serve Prometheus metrics over HTTP at `ADDRESS:PORT`, or at a port of the loopback address
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub metrics: Option<String>,
     /// The program and its arguments
@@ -206,13 +207,13 @@ pub struct RunArgs {
 /// Flags of `ix demo`.
 #[derive(Args, Debug)]
 pub struct DemoArgs {
-    /// Write the results to this file as well, as JSON (`-`: standard output)
+    /// Also write the results to this file as JSON (`-`: standard output)
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
     /// Length of one measurement
     #[arg(long, value_name = "T", default_value_t = 0.4)]
     pub seconds: f64,
-    /// Measurements of each point; the medians are printed
+    /// Measurements of each point; medians are printed
     #[arg(long, value_name = "N", default_value_t = 5)]
     pub runs: usize,
     /// Device (default: afxdp as root, tap otherwise)
@@ -223,10 +224,11 @@ pub struct DemoArgs {
 /// Flags of `ix attack`.
 #[derive(Args, Debug)]
 pub struct AttackArgs {
-    /// Print JSON: a row an attack
+    /// Print JSON: one row for each attack
     #[arg(long)]
     pub json: bool,
-    /// Not the wall, but what keeps tenants of a shared interface apart (needs no protection keys)
+    /// Attack the separation of tenants on a shared interface instead of the wall (needs no
+    /// protection keys)
     #[arg(long)]
     pub vnic: bool,
     /// Random system calls that the fuzzer makes
@@ -235,7 +237,7 @@ pub struct AttackArgs {
     /// Seed of the fuzzer
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
-    /// The way of the dataplane into the process that attacks it (default: one after the other)
+    /// How the dataplane gets into the attacking process (default: each way in turn)
     #[arg(long, value_enum)]
     pub entry: Option<Entry>,
 }
