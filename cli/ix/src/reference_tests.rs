@@ -40,8 +40,10 @@ fn section(page: &mut String, seen: &mut Seen, command: &Command, parents: &str,
     let _ = writeln!(page, "\n{} {name}\n", "#".repeat(level));
     let about = command.get_long_about().or(command.get_about());
     text(page, &about.map(ToString::to_string).unwrap_or_default());
-    let after = command.get_after_long_help().or(command.get_after_help());
-    text(page, &after.map(ToString::to_string).unwrap_or_default());
+    if let Some(after) = command.get_after_long_help().or(command.get_after_help()) {
+        page.push('\n');
+        text(page, &after.to_string());
+    }
     let shown =
         |arg: &&Arg| !arg.is_hide_set() && !["help", "version"].contains(&arg.get_id().as_str());
     let arguments: Vec<&Arg> = command.get_arguments().filter(shown).collect();
@@ -121,9 +123,20 @@ fn meaning(arg: &Arg) -> String {
     text
 }
 
-/// Text that Markdown takes as it is.
+/// Text that Markdown takes as it is: outside of code, what would be markup is escaped.
 fn cell(text: &str) -> String {
-    text.replace('|', "\\|").replace('<', "\\<").replace('*', "\\*")
+    let mut cell = String::new();
+    let mut code = false;
+    for c in text.chars() {
+        match c {
+            '`' => code = !code,
+            '|' => cell.push('\\'),
+            '<' | '*' if !code => cell.push('\\'),
+            _ => {}
+        }
+        cell.push(c);
+    }
+    cell
 }
 
 #[test]

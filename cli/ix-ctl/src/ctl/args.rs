@@ -24,13 +24,14 @@ const STATUS_HELP: &str = "Prints what a dataplane does now in a few lines: thre
     ix ctl status\n  \
     ix ctl status --pid 4711 --json";
 
-const THREADS_HELP: &str = "Prints a line for each elastic thread: what it is, the hardware thread \
-    under it, its flow groups and flows, and the averages of the last windows of 10 ms: packets \
-    received a second, queue depth Q, packets of a cycle, iteration time τ, queueing delay, the \
-    estimate of its tail ⌈Q/B⌉·τ, and the share of the time without work.\n\n\
-    States: active (runs the cycle), parking (its flow groups are leaving), parked (sleeps, its \
-    hardware thread is Linux's), background (no elastic thread now), non-responsive (its \
-    application has not come back for 10 ms).\n\n\
+const THREADS_HELP: &str = "\
+    Prints a line for each elastic thread: its state, its hardware thread, its flow groups \
+    and flows, and the averages of the last windows of 10 ms: packets received a second, \
+    queue depth Q, packets of a cycle, iteration time τ, queueing delay, the estimate of its \
+    tail ⌈Q/B⌉·τ, and the share of the time without work.\n\n\
+    States: active (runs the cycle), parking (its flow groups are leaving), parked (sleeps, \
+    its hardware thread is Linux's), background (no elastic thread now), non-responsive (its \
+    application has not returned for 10 ms).\n\n\
     Examples:\n  \
     ix ctl threads\n  \
     watch -n 1 ix ctl threads";
@@ -41,12 +42,13 @@ const FLOW_GROUPS_HELP: &str = "Prints which elastic thread owns which flow grou
     ix ctl flow-groups\n  \
     ix ctl flow-groups --all --interval 5";
 
-const CONNECTIONS_HELP: &str = "Prints a line for each TCP connection: peer, local port, state, elastic \
-    thread and flow group, congestion window and slow-start threshold, round-trip time with its \
-    variation, retransmission timeout, both windows, payload in and out, segments sent again, bytes \
-    that wait (given to send and not acknowledged, received and not given back), age and time without \
-    segments. The dataplane is asked when you ask; it tells a few connections between two of its \
-    cycles. The most stand first, by --sort.\n\n\
+const CONNECTIONS_HELP: &str = "\
+    Prints a line for each TCP connection: peer, local port, state, elastic thread and flow \
+    group, congestion window and slow-start threshold, round-trip time with its variation, \
+    retransmission timeout, both windows, payload in and out, segments sent again, bytes \
+    that wait (given to send and not acknowledged, received and not given back), age and \
+    time without segments. The dataplane reports a few connections between two of its \
+    cycles. --sort says which come first.\n\n\
     Examples:\n  \
     ix ctl connections\n  \
     ix ctl connections --sort rate --limit 20\n  \
@@ -59,9 +61,9 @@ const MIGRATE_HELP: &str = "Moves flow groups, with all their flows, to another 
     ix ctl migrate 0-31 --to 1\n  \
     ix ctl migrate 5,7,64-127 --to 0";
 
-const PARK_HELP: &str = "Tells a thread's application that it goes, moves its flow groups to the \
-    active threads, and lets it sleep: its hardware thread is Linux's then. The last active \
-    thread cannot be parked.\n\n\
+const PARK_HELP: &str = "\
+    Tells the thread's application, moves its flow groups to the active threads, and lets it \
+    sleep: Linux then has its hardware thread. The last active thread cannot be parked.\n\n\
     Examples:\n  \
     ix ctl park 1\n  \
     ix ctl park 1 && ix ctl threads";
@@ -70,47 +72,54 @@ const RESUME_HELP: &str = "Wakes a parked thread and gives it its share of the f
     Examples:\n  \
     ix ctl resume 1";
 
-const DRAIN_HELP: &str = "Moves all flow groups of a thread to the other active threads. It goes on \
-    running its cycle, without work: `park` is what gives its hardware thread back.\n\n\
+const DRAIN_HELP: &str = "\
+    Moves all flow groups of a thread to the other active threads. The thread continues to \
+    run its cycle, without work; `park` gives its hardware thread back.\n\n\
     Examples:\n  \
     ix ctl drain 1 && ix ctl flow-groups";
 
-const POLICY_HELP: &str = "Prints who controls the dataplane's threads and clocks, by which policy, and what it \
-    did last; or gives it another policy: one of energy, consolidation, minmax, or a TOML file. A \
-    controller reads its own file again by itself when that changes.\n\n\
+const POLICY_HELP: &str = "\
+    Prints which controller is in charge of the dataplane's threads and clocks, its policy, \
+    and its last decision. With --set it gives the controller another policy: one of energy, \
+    consolidation, minmax, or a TOML file. A controller reads its own file again when the \
+    file changes.\n\n\
     Examples:\n  \
     ix ctl policy\n  \
     ix ctl policy --set consolidation\n  \
     ix cp --print-policy energy > my.toml; ix ctl policy --set ./my.toml";
 
-const SLO_HELP: &str = "Prints the bound that the controller keeps the queueing delay under, or gives \
-    it another, in µs, for this dataplane.\n\n\
+const SLO_HELP: &str = "\
+    Prints the bound on the queueing delay that the controller keeps for this dataplane, or \
+    sets another, in µs.\n\n\
     Examples:\n  \
     ix ctl slo\n  \
     ix ctl slo --set 200";
 
-const VNIC_HELP: &str = "Prints what a dataplane may send and receive: its filters and whom they were \
-    granted to, its rates, those of single queues, and how many packets each has held back; and how \
-    many requests were refused, by reason (no-capability: a forged, revoked or foreign one). Without \
-    filters for a direction everything passes.\n\n\
+const VNIC_HELP: &str = "\
+    Prints what a dataplane may send and receive: its filters with their holders, its rates, \
+    the filters and rates of single queues, and how many packets each has held back. Also \
+    prints how many requests were refused, by reason (no-capability: forged, revoked or for \
+    something else). Without filters for a direction everything passes.\n\n\
     Examples:\n  \
     ix ctl vnic\n  \
     ix ctl vnic --json | jq .drops";
 
-const FILTER_HELP: &str = "Grants, hands on and revokes filters while traffic runs. A filter is a part of \
-    the space of packet headers: `rx` or `tx`; `eth`, `ip`, `tcp` or `udp`; then, as far as it matters, \
-    `service ADDRESSES[:PORTS]` (our end), `peer ADDRESSES[:PORTS]` (theirs), `service-mac`, `peer-mac`, \
-    `vlan`, `type` (eth), `proto` (ip), with lists, ranges, networks and `*`. What a direction's \
-    filters do not take does not pass, but ARP for their addresses does, and is counted by reason \
-    (`ix ctl vnic`). ICMP needs a filter of its own (`ip … proto 1`).\n\n\
-    A queue pair is an elastic thread's. A filter that is assigned to a queue (--queue N) is held by it \
-    alone: what another queue would send by it does not leave (tx_foreign_queue), and of what programs \
-    receive below TCP and UDP (`rx eth type …`, `rx ip proto …`) what it takes is given to that queue. \
-    Connections have the queue of their flow group, so receive filters that take TCP, UDP, ICMP or ARP \
-    can be assigned to none.\n\n\
-    Each filter comes with a capability: 32 digits that whoever has them can derive narrower ones from \
-    and revoke, or assign to a queue, through the read-only socket as well. Addresses of Linux' own and what another holder \
-    has are refused.\n\n\
+const FILTER_HELP: &str = "\
+    Grants, derives and revokes filters while traffic runs. A filter is a part of the space \
+    of packet headers: `rx` or `tx`; `eth`, `ip`, `tcp` or `udp`; then any of `service \
+    ADDRESSES[:PORTS]` (our end), `peer ADDRESSES[:PORTS]` (theirs), `service-mac`, \
+    `peer-mac`, `vlan`, `type` (eth), `proto` (ip), with lists, ranges, networks and `*`. A \
+    direction with filters passes only packets that a filter takes, and ARP for the filters' \
+    addresses. Other packets are dropped and counted by reason (`ix ctl vnic`). ICMP needs a \
+    filter of its own (`ip … proto 1`).\n\n\
+    Each elastic thread has a queue pair. A filter that is assigned to a queue (--queue N) \
+    belongs to that queue alone: other queues do not send by it (tx_foreign_queue), and \
+    frames that programs receive below TCP and UDP (`rx eth type …`, `rx ip proto …`) go to \
+    that queue if the filter takes them. Connections have the queue of their flow group, so \
+    receive filters that take TCP, UDP, ICMP or ARP cannot be assigned to a queue.\n\n\
+    Each filter comes with a capability of 32 digits. A process that knows it can derive \
+    narrower filters, assign the filter to a queue, and revoke it, through the read-only \
+    socket as well. Linux's own addresses, and what another holder has, are refused.\n\n\
     Examples:\n  \
     ix ctl filter create 'rx tcp service 10.0.0.5:80' --both\n  \
     ix ctl filter create 'tx ip service 10.0.0.5 peer 10.0.0.0/8' --holder web\n  \
@@ -120,16 +129,16 @@ const FILTER_HELP: &str = "Grants, hands on and revokes filters while traffic ru
     ix ctl filter revoke 4fd2…\n  \
     ix ctl filter remove 3; ix ctl filter remove --all";
 
-const RATE_HELP: &str = "Prints or changes how much a dataplane may send and receive. A rate is bits a \
-    second, packets a second, or both, with a burst in bytes: `100Mbit`, `20kpps`, \
-    `1Gbit,50kpps,burst=64k`. What is sent is paced: packets wait for their turn (512 at most), and \
-    leave one by one. What is received beyond its rate is dropped. Each elastic thread has an equal part. \
-    With --queue the rates are those of one elastic thread's queue: it has the less of them and of its \
-    part. Bytes count from the Ethernet header on. --flow paces each TCP and UDP flow by itself: its packets \
-    leave at even distances, on a wheel with slots of 16 µs.\n\n\
-    On a shared interface (`ix share`) the kernel holds a vNIC (--vnic) to its rates, whatever its \
-    dataplane does: what is beyond them is dropped and counted. While the interface is full, vNICs have \
-    parts of it by their weights.\n\n\
+const RATE_HELP: &str = "\
+    Prints or changes how much a dataplane may send and receive. A rate is bits a second, \
+    packets a second, or both, with a burst in bytes: `100Mbit`, `20kpps`, \
+    `1Gbit,50kpps,burst=64k`. Sent packets are paced: at most 512 wait, and they leave \
+    evenly. Received packets beyond the rate are dropped. Each elastic thread has an equal \
+    part of the rate. With --queue the rates are those of one elastic thread's queue; the \
+    lower of them and of its part holds. Bytes count from the Ethernet header on. --flow \
+    paces each TCP and UDP flow by itself, in steps of 16 µs.\n\n\
+    On a shared interface (`ix share`) the kernel enforces the rates of a vNIC (--vnic): \
+    packets beyond them are dropped and counted. A full interface is divided by weight.\n\n\
     Examples:\n  \
     ix ctl rate\n  \
     ix ctl rate --tx 100Mbit --rx 20kpps\n  \
@@ -138,7 +147,8 @@ const RATE_HELP: &str = "Prints or changes how much a dataplane may send and rec
     ix ctl rate --tx none; ix ctl rate --queue 0 --tx none\n  \
     ix ctl rate --vnic web --tx 1Gbit --weight 3 --control /run/ix/eth1.share";
 
-const STATS_HELP: &str = "Prints, for each elastic thread, what share of the time each stage of the \
+const STATS_HELP: &str = "\
+    Prints, for each elastic thread, what share of the time each stage of the \
     cycle takes and what that is a packet, in ticks of the time stamp counter; how many packets \
     the cycles received; what the hardware thread executed, where hardware counters can be had; \
     and drops.\n\n\

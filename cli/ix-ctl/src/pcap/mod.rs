@@ -23,15 +23,17 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Help of the command.
-pub const HELP: &str = "Writes the packets that a running dataplane receives and sends to a pcapng \
-    file, which Wireshark and tcpdump open. Comments on packets say what the dataplane knows of \
-    them: why it dropped one, that another elastic thread had received it, that its flow group has \
-    moved. The dataplane waits for nobody: packets that are not read in time are lost, counted, and \
-    named in a comment. Interfaces are the devices, queues the elastic threads. Ends on SIGINT.\n\n\
-    FILTER is made of `host A`, `port N`, `flow A:N` (a peer's address and port), `tcp`, `udp`, \
-    `icmp`, `arp`, `group N`, `thread N`, `drops`, `in`, `out`, joined by `and`, `or`, `not` and \
-    parentheses. It is asked through the operators' socket, and needs the user of `ix run` or \
-    root: a capture shows what others say.\n\n\
+pub const HELP: &str = "\
+    Writes the packets that a running dataplane receives and sends to a pcapng file, which \
+    Wireshark and tcpdump open. Comments on packets say why the dataplane dropped one, that \
+    another elastic thread had received it, or that its flow group has moved. The dataplane \
+    never waits for the reader: packets that are not read in time are lost, counted, and \
+    named in a comment. Interfaces are the devices, queues the elastic threads. Ends on \
+    SIGINT.\n\n\
+    FILTER is made of `host A`, `port N`, `flow A:N` (a peer's address and port), `tcp`, \
+    `udp`, `icmp`, `arp`, `group N`, `thread N`, `drops`, `in`, `out`, joined by `and`, \
+    `or`, `not` and parentheses. A capture needs the operators' socket, and the user of `ix \
+    run` or root, because it shows what peers send.\n\n\
     Examples:\n  \
     ix pcap -w all.pcapng\n  \
     ix pcap -w - tcp and port 80 | wireshark -k -i -\n  \
