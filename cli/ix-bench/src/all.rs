@@ -37,7 +37,7 @@ pub fn main(args: &AllArgs) -> Result<()> {
         eprintln!("ix: {name} ({} of {}), {told}", number + 1, chosen.len());
         done += part;
         if let Some(why) = cannot(name, device) {
-            eprintln!("ix: {name} is left out: {why}");
+            eprintln!("ix: {name} is skipped: {why}");
             continue;
         }
         let file = args.dir.join(format!("{name}.json"));
@@ -77,7 +77,7 @@ fn cannot(name: &str, device: Device) -> Option<&'static str> {
     let root = ix_sys::process::is_root();
     match name {
         "wakeup" if device == Device::Memif => {
-            Some("its clients are on Linux, and memif leads from IX to IX")
+            Some("its clients are on Linux, and memif connects IX to IX only")
         }
         "http" if !installed("haproxy") => Some("apt-get install haproxy"),
         "rates" if !root => Some("to share an interface takes root"),
@@ -89,7 +89,7 @@ fn choose(only: &[String]) -> Result<Vec<(&'static str, f64)>> {
     let names = || BENCHES.map(|(name, _)| name).join(", ");
     if let Some(unknown) = only.iter().find(|o| BENCHES.iter().all(|(name, _)| name != o)) {
         return Err(Problem::new("there is no such benchmark", unknown)
-            .mend(format!("choose of {}", names())));
+            .mend(format!("choose from {}", names())));
     }
     let wanted = |(name, _): &(&str, f64)| only.is_empty() || only.iter().any(|o| o == name);
     Ok(BENCHES.into_iter().filter(wanted).collect())

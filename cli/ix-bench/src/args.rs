@@ -37,9 +37,9 @@ pub enum Client {
 /// How a server on IX calls it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ServerKind {
-    /// Written for IX: ix-kv
+    /// ix-kv, written for IX
     Native,
-    /// Unmodified, through sockets: Debian's memcached
+    /// Debian's memcached, unmodified, through sockets
     Posix,
 }
 
@@ -56,13 +56,13 @@ impl Client {
 /// Flags of benchmarks on the papers' server in virtual time.
 #[derive(Args, Debug, Clone)]
 pub struct ModelArgs {
-    /// Seed of all that is random
+    /// Seed of the random numbers
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
-    /// Nothing to shorten: virtual time is quick
+    /// No effect here: virtual time is already fast
     #[arg(long, hide = true)]
     pub quick: bool,
-    /// Write the results to this file as well, as JSON (`-`: standard output)
+    /// Also write the results to this file as JSON (`-`: standard output)
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
 }
@@ -78,7 +78,7 @@ pub enum Platform {
 /// Flags of `ix bench dynamic`.
 #[derive(Args, Debug, Clone)]
 pub struct DynamicArgs {
-    /// What is driven; on this machine: `ix bench elastic`
+    /// What the controller drives; for this machine use `ix bench elastic`
     #[arg(long, value_enum, default_value = "simulated")]
     pub platform: Platform,
     /// Load patterns: slope, step, sine+noise
@@ -89,7 +89,7 @@ pub struct DynamicArgs {
         default_value = "slope,step,sine+noise"
     )]
     pub pattern: Vec<String>,
-    /// Policies: names that `ix cp` knows, or files
+    /// Policies: names known to `ix cp`, or files
     #[arg(
         long,
         value_name = "LIST",
@@ -105,7 +105,7 @@ pub struct DynamicArgs {
 /// Flags of `ix bench report`.
 #[derive(Args, Debug)]
 pub struct ReportArgs {
-    /// Files that benchmarks wrote with --json, or folders of them (default: target/bench)
+    /// Files written by benchmarks with --json, or folders of them (default: target/bench)
     #[arg(value_name = "FILES")]
     pub files: Vec<PathBuf>,
     /// Write the page to this file
@@ -119,7 +119,7 @@ pub struct AllArgs {
     /// Fewer points and short runs
     #[arg(long)]
     pub quick: bool,
-    /// Folder for the results, one file a benchmark
+    /// Folder for the results, one file per benchmark
     #[arg(long, value_name = "DIR", default_value = "target/bench")]
     pub dir: PathBuf,
     /// Only these benchmarks: `echo,short`
@@ -131,10 +131,10 @@ pub struct AllArgs {
     /// Only this kind of load generator (default: linux, and ix where the device allows it)
     #[arg(long, value_enum)]
     pub client: Option<Client>,
-    /// Length of one measurement
+    /// Duration of one measurement
     #[arg(long, value_name = "T")]
     pub seconds: Option<f64>,
-    /// Measurements of each point; medians are reported
+    /// Measurements per point; the medians are reported
     #[arg(long, value_name = "N")]
     pub runs: Option<usize>,
 }
@@ -154,35 +154,35 @@ pub struct BenchArgs {
     /// Numbers of connections: `1,16,64`
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub connections: Vec<usize>,
-    /// Message sizes in bytes (bulk: bytes to move)
+    /// Message sizes, bytes (bulk: bytes to transfer)
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub size: Vec<u64>,
-    /// Numbers of the server's cores, where they matter: `1,2`
+    /// Numbers of cores of the server, where they matter: `1,2`
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub cores: Vec<usize>,
     /// Numbers of server processes, each with a hardware thread and a vNIC of its own: `1,2`
     /// (memcached-udp and http on afxdp)
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = processes)]
     pub processes: Vec<usize>,
-    /// Messages of a connection, where connections end: `1,64`
+    /// Messages per connection, for benchmarks whose connections end: `1,64`
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub messages: Vec<u64>,
     /// Batch bounds, where they matter: `1,64`
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub batch: Vec<usize>,
-    /// Length of one measurement
+    /// Duration of one measurement
     #[arg(long, value_name = "T")]
     pub seconds: Option<f64>,
-    /// Measurements of each point; medians are reported
+    /// Measurements per point; the medians are reported
     #[arg(long, value_name = "N")]
     pub runs: Option<usize>,
-    /// What keeps the program out of the dataplane's memory
+    /// What separates the program from the dataplane's memory
     #[arg(long, value_enum, default_value = "none")]
     pub domain: Domain,
     /// Fewer points and short runs
     #[arg(long)]
     pub quick: bool,
-    /// Write the results to this file as well, as JSON (`-`: standard output)
+    /// Also write the results to this file as JSON (`-`: standard output)
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
 }
@@ -202,7 +202,7 @@ pub struct RatesArgs {
     /// Short runs
     #[arg(long)]
     pub quick: bool,
-    /// Write the results to this file as well, as JSON (`-`: standard output)
+    /// Also write the results to this file as JSON (`-`: standard output)
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
 }
@@ -210,16 +210,16 @@ pub struct RatesArgs {
 /// Flags of `ix bench gate`.
 #[derive(Args, Debug, Clone)]
 pub struct GateArgs {
-    /// Device under the programs that are compared (default: memif)
+    /// Device for the programs that are compared (default: memif)
     #[arg(long, value_enum)]
     pub device: Option<Device>,
     /// Short runs
     #[arg(long)]
     pub quick: bool,
-    /// Write the results to this file as well, as JSON (`-`: standard output)
+    /// Also write the results to this file as JSON (`-`: standard output)
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
-    /// Only times calls of sockets against this `ix-echo`: what runs under `ix run`
+    /// Only time socket calls against this `ix-echo` (the part that runs under `ix run`)
     #[arg(long, value_name = "ADDR", hide = true)]
     pub calls_to: Option<std::net::SocketAddr>,
 }

@@ -72,14 +72,15 @@ fn policy(name: &str) -> Result<Policy> {
     }
     let cannot = || format!("cannot use the policy {name}");
     let text = std::fs::read_to_string(name).map_err(|e| {
-        Problem::new(cannot(), e).mend("name energy, consolidation, minmax or a file")
+        Problem::new(cannot(), e)
+            .mend("use energy, consolidation, minmax or the path of a policy file")
     })?;
     Policy::parse(&text).map_err(|e| Problem::new(cannot(), e))
 }
 
 fn pattern(name: &str) -> Result<Pattern> {
     Pattern::ALL.into_iter().find(|pattern| pattern.name() == name).ok_or_else(|| {
-        Problem::new("there is no such pattern", name).mend("name slope, step or sine+noise")
+        Problem::new("there is no such pattern", name).mend("use slope, step or sine+noise")
     })
 }
 

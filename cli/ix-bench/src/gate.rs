@@ -98,7 +98,10 @@ fn crossing(domain: &str, ticks_per_us: f64) -> Result<Value> {
         }
         _ => {
             let said = String::from_utf8_lossy(&output.stderr);
-            Err(Problem::new(what(), said.lines().last().unwrap_or("it said nothing").to_owned()))
+            Err(Problem::new(
+                what(),
+                said.lines().last().unwrap_or("it printed nothing").to_owned(),
+            ))
         }
     }
 }

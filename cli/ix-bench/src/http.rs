@@ -68,7 +68,7 @@ pub fn measure(lab: &Lab, args: &BenchArgs, notes: &mut Vec<String>) -> Result<V
         _ if on_ix => {
             let why = "the load and the web servers of all are one dataplane";
             return Err(Problem::new("cannot measure several balancers", why)
-                .mend("leave --processes away, or say --client linux"));
+                .mend("leave out --processes, or use --client linux"));
         }
         [] if lab.device() == Device::Afxdp => vec![0, 2],
         _ => tenants::numbers(lab, args)?,

@@ -185,7 +185,7 @@ fn setups(lab: &Lab, args: &BenchArgs) -> Result<Vec<Setup>> {
 /// Refuses a client that the device has no place for.
 fn check_client(lab: &Lab, client: Client) -> Result<()> {
     if client == Client::Linux && !lab.has_linux_client() {
-        return Err(Problem::new("cannot run the client on Linux", "memif leads from IX to IX")
+        return Err(Problem::new("cannot run the client on Linux", "memif connects IX to IX only")
             .mend("use --client ix, or another --device"));
     }
     if client == Client::Ix && !lab.has_ix_client() {

@@ -135,10 +135,10 @@ fn contestants(
     let client = if lab.has_linux_client() { Host::BLOCKING } else { Host::Ix };
     let (other, why, mend) = match client {
         Host::Ix => {
-            (Client::Linux, "memif leads from IX to IX", "say --client ix, or --device afxdp")
+            (Client::Linux, "memif connects IX to IX only", "use --client ix or --device afxdp")
         }
         Host::Linux { .. } => {
-            (Client::Ix, "the clients are on Linux sockets", "say --device memif")
+            (Client::Ix, "the clients are on Linux sockets", "use --device memif")
         }
     };
     if args.client == Some(other) {

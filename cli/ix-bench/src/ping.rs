@@ -85,7 +85,7 @@ impl Pinger {
         let end = Instant::now() + patience;
         while self.ask()?.is_none() {
             if Instant::now() > end {
-                return Err(Problem::new("the server does not answer", "all datagrams are lost"));
+                return Err(Problem::new("the server does not answer", "all datagrams were lost"));
             }
         }
         Ok(())

@@ -82,7 +82,7 @@ impl Process {
     pub(super) fn explain(&self, problem: Problem) -> Problem {
         let errors = self.errors.lock().unwrap_or_else(PoisonError::into_inner);
         match errors.last() {
-            Some(line) => Problem::new(problem.to_string(), format!("its last words: {line}")),
+            Some(line) => Problem::new(problem.to_string(), format!("its last line: {line}")),
             None => problem,
         }
     }

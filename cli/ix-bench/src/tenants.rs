@@ -25,7 +25,7 @@ pub fn numbers(lab: &Lab, args: &BenchArgs) -> Result<Vec<usize>> {
         return Ok(Vec::new());
     }
     let why = "an interface is shared by XDP programs";
-    Err(Problem::new("cannot give each process a vNIC", why).mend("say --device afxdp"))
+    Err(Problem::new("cannot give each process a vNIC", why).mend("use --device afxdp"))
 }
 
 /// What a reader of such figures must know.

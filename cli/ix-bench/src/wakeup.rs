@@ -46,8 +46,8 @@ const COMPUTES: &str = "computes";
 /// Measures everything; answers the rows.
 pub fn measure(lab: &Lab, args: &BenchArgs, notes: &mut Vec<String>) -> Result<Vec<Row>> {
     if lab.device() == Device::Memif {
-        return Err(Problem::new("cannot measure waking over memif", "who asks is on Linux")
-            .mend("say --device afxdp or tap"));
+        return Err(Problem::new("cannot measure waking over memif", "the client is on Linux")
+            .mend("use --device afxdp or tap"));
     }
     let (seconds, runs) = length(args);
     let questions = ((seconds * 400.0) as usize).max(50);

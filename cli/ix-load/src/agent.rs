@@ -30,7 +30,7 @@ pub fn serve(args: &AgentArgs) -> Result<()> {
 fn session(args: &AgentArgs, mut stream: TcpStream) -> Result<()> {
     let orders: Receiver<ToAgent> = wire::hear(&stream)?;
     // Whoever connects and says nothing does not hold the agent up.
-    let first = orders.recv_timeout(Duration::from_secs(5)).context("it says nothing")?;
+    let first = orders.recv_timeout(Duration::from_secs(5)).context("it sends no order")?;
     let ended = match first {
         ToAgent::Run { version: VERSION, args: theirs, part, of } => {
             plan(args, &theirs, part, of).and_then(|plan| work(&plan, &mut stream, &orders))
@@ -38,7 +38,7 @@ fn session(args: &AgentArgs, mut stream: TcpStream) -> Result<()> {
         ToAgent::Run { version, .. } => {
             Err(anyhow!("the master speaks version {version}, this agent {VERSION}"))
         }
-        ToAgent::Go | ToAgent::Stop => bail!("it did not say what to run"),
+        ToAgent::Go | ToAgent::Stop => bail!("it sent no order to run"),
     };
     let failed = ended.as_ref().err().map(|error| format!("{error:#}"));
     wire::say(&mut stream, &FromAgent::Done(failed))?;
@@ -81,8 +81,8 @@ fn work(plan: &Plan, stream: &mut TcpStream, orders: &Receiver<ToAgent>) -> Resu
         loop {
             match orders.recv_timeout(Duration::from_secs(1)) {
                 Ok(ToAgent::Go) => return Ok(()),
-                Ok(ToAgent::Stop) => bail!("the master called the run off"),
-                Ok(ToAgent::Run { .. }) => bail!("a second order while one is carried out"),
+                Ok(ToAgent::Stop) => bail!("the master cancelled the run"),
+                Ok(ToAgent::Run { .. }) => bail!("a second order while the first is running"),
                 Err(std::sync::mpsc::RecvTimeoutError::Timeout) => {
                     wire::say(&mut to_barrier, &FromAgent::Alive)?;
                 }

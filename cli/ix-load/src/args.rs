@@ -39,7 +39,7 @@ const EXAMPLES: &str = "Examples:\n  \
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum ProtocolName {
-    /// The same bytes come back
+    /// The server returns the same bytes
     Echo,
     /// memcached's text protocol
     Memcached,
@@ -81,7 +81,7 @@ impl core::str::FromStr for BackEndsAt {
     type Err = String;
 
     fn from_str(text: &str) -> Result<BackEndsAt, String> {
-        let (folder, ports) = text.rsplit_once('@').ok_or("say FOLDER@PORT[,PORT...]")?;
+        let (folder, ports) = text.rsplit_once('@').ok_or("write FOLDER@PORT[,PORT...]")?;
         let ports = ports.split(',').map(|port| match port.parse() {
             Ok(port) if port > 0 => Ok(port),
             _ => Err(format!("`{port}` is not a port")),
@@ -106,50 +106,50 @@ pub struct LoadArgs {
     /// Server: HOST:PORT, or several
     #[arg(value_name = "TARGET")]
     pub target: String,
-    /// What is spoken
+    /// Protocol
     #[arg(long, value_enum, default_value = "echo")]
     pub protocol: ProtocolName,
-    /// Datagrams instead of connections
+    /// Use UDP instead of TCP
     #[arg(long)]
     pub udp: bool,
 
     /// On what it runs.
     #[command(flatten)]
     pub place: PlaceArgs,
-    /// Threads (default: 1, on a dataplane all of its elastic threads)
+    /// Number of threads (default: 1; on a dataplane, all its elastic threads)
     #[arg(long, value_name = "N")]
     pub threads: Option<u32>,
-    /// Local addresses to connect from: each has 28,000 ports and more
+    /// Local addresses to connect from; each has at least 28,000 ports
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub source: Vec<IpAddr>,
 
-    /// Connections of all threads together
+    /// Number of connections of all threads together
     #[arg(short = 'c', long, value_name = "N", default_value_t = 16)]
     pub connections: u32,
-    /// Requests under way on one connection
+    /// Requests in flight on each connection
     #[arg(long, value_name = "D", default_value_t = 1)]
     pub depth: u32,
-    /// Requests a second of all connections together (open loop)
+    /// Requests per second of all connections together (open loop)
     #[arg(long, value_name = "QPS")]
     pub rate: Option<f64>,
-    /// Law of the gaps between them (default: poisson; fb with --workload etc)
+    /// Distribution of the gaps between requests (default: poisson; fb with --workload etc)
     #[arg(long, value_enum)]
     pub arrival: Option<Arrival>,
     /// Rate that changes: triangle:MIN:MAX:PERIOD:HOLD, qtriangle:MIN:MAX:PERIOD:STEP,
     /// sin_noise:MIN:MAX:PERIOD:NOISE:REDRAW (seconds)
     #[arg(long, value_name = "PATTERN", conflicts_with = "rate")]
     pub pattern: Option<Rate>,
-    /// Stop when percentile P of a second is above so many µs: `99:500`
+    /// Stop when the P-th percentile of a second exceeds a latency, P:µs: `99:500`
     #[arg(long, value_name = "P:US", value_parser = stop_latency)]
     pub stop_latency: Option<(f64, f64)>,
 
-    /// Bytes of an echo message
+    /// Size of an echo message, bytes
     #[arg(long, value_name = "BYTES", default_value_t = 64)]
     pub size: u32,
-    /// Requests until a connection is reset and made anew
+    /// Requests after which a connection is reset and opened again
     #[arg(long, value_name = "M")]
     pub messages_per_connection: Option<u64>,
-    /// Page to get
+    /// Path of the page
     #[arg(long, value_name = "PATH", default_value = "/")]
     pub path: String,
 
@@ -160,13 +160,13 @@ pub struct LoadArgs {
     /// Keys, values, updates and gaps of a published workload
     #[arg(long, value_enum)]
     pub workload: Option<WorkloadName>,
-    /// Bytes of a key (default: 30)
+    /// Size of a key, bytes (default: 30)
     #[arg(long, value_name = "DIST")]
     pub key_size: Option<Law>,
-    /// Bytes of a value (default: 200)
+    /// Size of a value, bytes (default: 200)
     #[arg(long, value_name = "DIST")]
     pub value_size: Option<Law>,
-    /// Share of requests that store (default: 0)
+    /// Share of requests that store a value, 0 to 1 (default: 0)
     #[arg(long, value_name = "F")]
     pub update: Option<f64>,
     /// Records
@@ -175,26 +175,26 @@ pub struct LoadArgs {
     /// Popularity of records: uniform or zipf:S
     #[arg(long, value_name = "LAW", default_value = "uniform", value_parser = popularity)]
     pub popularity: PopularityName,
-    /// Store no records first
+    /// Do not store the records first
     #[arg(long)]
     pub no_preload: bool,
-    /// Store the records, and no more
+    /// Store the records and end
     #[arg(long, conflicts_with = "no_preload")]
     pub preload_only: bool,
-    /// Let more than 2 % of gets miss without an error
+    /// Allow more than 2 % of the gets to miss
     #[arg(long)]
     pub allow_misses: bool,
-    /// Do not compare what comes back
+    /// Do not compare the answers with what was stored
     #[arg(long)]
     pub no_verify: bool,
 
-    /// Measured time, s
+    /// Duration of the measurement, s
     #[arg(long, value_name = "T", default_value_t = 5.0)]
     pub seconds: f64,
-    /// Load before it that does not count, s (default: a tenth of it, at most 1)
+    /// Duration of the load before the measurement, s (default: a tenth of it, at most 1)
     #[arg(long, value_name = "T")]
     pub warmup: Option<f64>,
-    /// An answer that takes longer is an error, s (default: 5; 1 with --udp)
+    /// Time after which a missing answer is an error, s (default: 5; 1 with --udp)
     #[arg(long, value_name = "T")]
     pub timeout: Option<f64>,
 
@@ -202,27 +202,27 @@ pub struct LoadArgs {
     /// (the papers: 32; default: 0, with --agents 32)
     #[arg(long, value_name = "N")]
     pub measure_connections: Option<u32>,
-    /// Its requests a second
+    /// Requests per second of that client
     #[arg(long, value_name = "QPS", default_value_t = 2000.0)]
     pub measure_rate: f64,
-    /// Its requests under way on one connection
+    /// Requests in flight on each connection of that client
     #[arg(long, value_name = "D", default_value_t = 1)]
     pub measure_depth: u32,
 
-    /// Machines that make the load: HOST:PORT of `ix load agent`, separated by commas
+    /// Machines that generate the load: HOST:PORT of each `ix load agent`, separated by commas
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub agents: Vec<String>,
 
-    /// Of everything that is random
+    /// Seed of the random numbers
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
-    /// Write the result to this file as well, as JSON (`-`: standard output)
+    /// Also write the result to this file as JSON (`-`: standard output)
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
-    /// No progress lines
+    /// Print no progress
     #[arg(short, long)]
     pub quiet: bool,
-    /// What the result calls the server: `ix`, `linux`, a name
+    /// Name of the server in the result: `ix`, `linux` or another
     #[arg(long, value_name = "NAME", default_value = "server")]
     pub system: String,
 
@@ -237,19 +237,19 @@ pub struct PlaceArgs {
     /// Run on a dataplane with this device: `afxdp:IFNAME`, `tap:NAME` or `memif:PATH`
     #[arg(long, value_name = "SPEC", requires = "addr")]
     pub nic: Option<String>,
-    /// Address of that dataplane: `10.0.0.9/24`
+    /// Address of the dataplane: `10.0.0.9/24`
     #[arg(long, value_name = "CIDR", requires = "nic")]
     pub addr: Option<String>,
-    /// Its gateway
+    /// Gateway of the dataplane
     #[arg(long, value_name = "IP", requires = "nic")]
     pub gateway: Option<String>,
-    /// Most packets of one of its cycles
+    /// Batch bound of the dataplane: packets per cycle at most
     #[arg(long, value_name = "B", requires = "nic")]
     pub batch: Option<usize>,
     /// Hardware threads: `2,4-7`
     #[arg(long, value_name = "LIST")]
     pub cpus: Option<String>,
-    /// Never sleep
+    /// Poll all the time, never sleep
     #[arg(long)]
     pub spin: bool,
     /// Linux: sleep until a request is due instead of polling for the last millisecond before; for
@@ -282,16 +282,16 @@ impl PlaceArgs {
         private network only."
 )]
 pub struct AgentArgs {
-    /// Where to wait for the master
+    /// Address to listen on for the master
     #[arg(long, value_name = "ADDR:PORT")]
     pub listen: SocketAddr,
     /// On what it runs.
     #[command(flatten)]
     pub place: PlaceArgs,
-    /// Threads (default: what the master says, on a dataplane all of its elastic threads)
+    /// Number of threads (default: as the master says; on a dataplane, all its elastic threads)
     #[arg(long, value_name = "N")]
     pub threads: Option<u32>,
-    /// End after one run
+    /// Exit after one run
     #[arg(long)]
     pub once: bool,
 }

@@ -6,7 +6,7 @@ fn main() -> ExitCode {
         ix_load::Command::Load(args) => ix_load::load(*args, &|| serde_json::Value::Null),
         ix_load::Command::Agent(args) => ix_load::agent(&args),
         ix_load::Command::OnDataplane(_) => {
-            eprintln!("ix-load: a dataplane of its own is started by `ix load`; say that");
+            eprintln!("ix-load: only `ix load` can start a dataplane; use `ix load` instead");
             ExitCode::from(2)
         }
     }

@@ -244,7 +244,7 @@ fn load<P: Protocol>(
         let rest = backend.engine().conclude(hub.clock.now_ns());
         let _ = news.send(News::Interval(rest));
         match backend.engine().gave_up() {
-            Some(why) => bail!("all connections are lost: {why}; is the server still running?"),
+            Some(why) => bail!("all connections were lost: {why}; is the server still running?"),
             None => Ok(()),
         }
     })

@@ -9,7 +9,7 @@ pub fn has_keys() -> Result<()> {
     }
     let why = "no memory protection keys here (processor, kernel, or virtual machine)";
     Err(Problem::new("cannot use --domain pku", why)
-        .mend("say --domain none, with which the program can touch the dataplane's memory"))
+        .mend("use --domain none: then the program can access the dataplane's memory"))
 }
 
 /// The program that attacks: beside this one, or along `PATH`.

@@ -14,7 +14,7 @@ Examples:
   systemd-run --scope -p CPUWeight=1 ix-background --json"
 )]
 pub struct Args {
-    /// Threads (default: one for each hardware thread that this process may run on).
+    /// Number of threads (default: one for each hardware thread that this process may use).
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub threads: Option<u32>,
     /// Hardware threads to pin to, such as 0,2-3; thread i gets the i-th, around again.
@@ -23,13 +23,13 @@ pub struct Args {
     /// Bytes of the array that all threads read.
     #[arg(long, value_name = "BYTES", default_value_t = 40 << 20, value_parser = clap::value_parser!(u64).range(1..=1 << 40))]
     pub bytes: u64,
-    /// End after so many seconds (default: never).
+    /// Exit after this many seconds (default: never).
     #[arg(long, value_name = "T", value_parser = seconds)]
     pub seconds: Option<f64>,
-    /// Report each T seconds.
+    /// Report every T seconds.
     #[arg(long, value_name = "T", default_value_t = 1.0, value_parser = seconds)]
     pub interval: f64,
-    /// Report as JSON, an object a line.
+    /// Report as JSON, one object per line.
     #[arg(long)]
     pub json: bool,
 }
@@ -37,6 +37,6 @@ pub struct Args {
 fn seconds(text: &str) -> Result<f64, &'static str> {
     match text.parse() {
         Ok(seconds) if (0.001..=1e9).contains(&seconds) => Ok(seconds),
-        _ => Err("not seconds between 0.001 and 1000000000"),
+        _ => Err("give seconds between 0.001 and 1000000000"),
     }
 }

@@ -15,7 +15,7 @@ pub fn run(args: &Args) -> Result<()> {
     };
     let bytes = usize::try_from(args.bytes).unwrap_or(usize::MAX);
     let job = Job::new(bytes, threads).ok_or_else(|| {
-        anyhow!("cannot have an array of {bytes} bytes: not enough memory; choose fewer by --bytes")
+        anyhow!("no memory for an array of {bytes} bytes; choose a smaller one with --bytes")
     })?;
     thread::scope(|scope| {
         let outcome = (0..threads).try_for_each(|number| {
@@ -24,7 +24,7 @@ pub fn run(args: &Args) -> Result<()> {
                 Some(cpus) => {
                     let cpu = cpus.0[number % cpus.0.len()];
                     ix_sys::cpu::pin(cpu).with_context(|| {
-                        format!("cannot run on hardware thread {cpu}; choose others by --cpus")
+                        format!("cannot run on hardware thread {cpu}; choose others with --cpus")
                     })
                 }
                 None => Ok(()),

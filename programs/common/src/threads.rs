@@ -42,7 +42,7 @@ impl Place {
 
 /// The dataplane around this process.
 pub fn dataplane() -> Result<Process> {
-    Process::find().map_err(|error| anyhow!("{error}; or use Linux sockets by --linux"))
+    Process::find().map_err(|error| anyhow!("{error}; or use Linux sockets with --linux"))
 }
 
 /// Puts the calling thread, the `index`-th, on its hardware thread if there is a list of them.

@@ -5,7 +5,7 @@ use ix_programs::cpu::Cpus;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::str::FromStr;
 
-/// Echo and bulk server, and the load for them, on IX and on Linux sockets.
+/// Echo and bulk server, and a load generator for them, on IX and on Linux sockets.
 ///
 /// Under `ix run` it uses the dataplane; with --linux, sockets and epoll.
 #[derive(Parser, Debug, Clone)]
@@ -22,52 +22,52 @@ Examples:
   ix-echo --client 10.0.0.2:7001 --linux --bulk both --bytes 1073741824"
 )]
 pub struct Args {
-    /// Server: bytes of a message, answered when all of it came; or `bulk`.
+    /// Server: size of a message, bytes; a message is echoed when all of it has arrived; or `bulk`.
     #[arg(value_name = "SIZE|bulk", required_unless_present = "client")]
     pub serve: Option<Serve>,
-    /// Client: the server to put load on.
+    /// Client: address of the server.
     #[arg(long, value_name = "ADDR:PORT", conflicts_with = "serve")]
     pub client: Option<SocketAddr>,
     /// Server: port to listen on.
     #[arg(long, default_value_t = 7)]
     pub port: u16,
-    /// So many ports from there on: a server listens on all, a client spreads its connections.
+    /// Number of ports from there on: a server listens on all, a client spreads its connections.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
     pub ports: u16,
     /// Server: address to listen on.
     #[arg(long, default_value_t = IpAddr::V4(Ipv4Addr::UNSPECIFIED))]
     pub addr: IpAddr,
-    /// Server: connections of each thread at most; more are refused.
+    /// Server: connections per thread at most; more are refused.
     #[arg(long, value_name = "N")]
     pub max_conn: Option<usize>,
-    /// Server: work on each message, such as a service would do, in microseconds of processor time.
+    /// Server: simulated work per message, microseconds of processor time.
     #[arg(long, value_name = "US", default_value_t = 0.0, value_parser = work)]
     pub work_us: f64,
-    /// Threads; on IX all elastic threads unless said, on Linux one.
+    /// Number of threads (default: on IX all elastic threads, on Linux one).
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
     pub threads: Option<u32>,
     /// Use Linux sockets and epoll.
     #[arg(long)]
     pub linux: bool,
-    /// Linux: never sleep in epoll_wait.
+    /// Linux: poll, never sleep in epoll_wait.
     #[arg(long, requires = "linux")]
     pub spin: bool,
     /// Linux: hardware threads to pin to, such as 0,2-3; thread i gets the i-th, around again.
     #[arg(long, value_name = "LIST", value_parser = Cpus::from_str, requires = "linux")]
     pub cpus: Option<Cpus>,
-    /// Client: bytes of a message.
+    /// Client: size of a message, bytes.
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u64).range(1..))]
     pub size: u64,
-    /// Client: connections, of all threads together.
+    /// Client: number of connections of all threads together.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     pub connections: u32,
-    /// Client: measured time.
+    /// Client: duration of the measurement.
     #[arg(long, default_value_t = 5.0, value_parser = seconds)]
     pub seconds: f64,
-    /// Client: time before that, not measured; a tenth of the measured time unless said.
+    /// Client: time before the measurement (default: a tenth of the measurement).
     #[arg(long, value_parser = seconds)]
     pub warmup: Option<f64>,
-    /// Client: messages of a connection under way at once.
+    /// Client: messages in flight on each connection.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     pub depth: u32,
     /// After so many messages a client resets its connection and opens another; a server closes
@@ -82,13 +82,13 @@ pub struct Args {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..),
         conflicts_with_all = ["depth", "messages_per_connection", "bulk", "udp"])]
     pub in_flight: Option<u32>,
-    /// Datagrams instead of connections; a client has --depth of them under way in each thread.
+    /// Use UDP; each thread of a client keeps --depth datagrams in flight.
     #[arg(long, conflicts_with_all = ["bulk", "messages_per_connection"])]
     pub udp: bool,
     /// Server over UDP on IX: UDP of its own over whole frames, instead of the dataplane's.
     #[arg(long, requires = "udp")]
     pub packets: bool,
-    /// Server over UDP on Linux: datagrams in a system call at most.
+    /// Server over UDP on Linux: datagrams per system call at most.
     #[arg(long, value_name = "N", requires = "udp", default_value_t = 64,
         value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub burst: u32,
@@ -108,7 +108,7 @@ pub struct Args {
     /// it.
     #[arg(long, value_name = "DIRECTION", requires = "client")]
     pub bulk: Option<Direction>,
-    /// Client: bytes of a bulk transfer, each way.
+    /// Client: bytes of a bulk transfer in each direction.
     #[arg(long, default_value_t = 1 << 30)]
     pub bytes: u64,
     /// Client: print one JSON object instead of a table.
@@ -121,12 +121,12 @@ impl Args {
     pub fn check(&self) -> Result<(), String> {
         let size = match self.serve {
             Some(Serve::Echo(size)) => size as u64,
-            Some(Serve::Bulk) if self.udp => return Err("bulk does not go over UDP".into()),
+            Some(Serve::Bulk) if self.udp => return Err("bulk does not work over UDP".into()),
             _ => self.size,
         };
         if self.udp && !(udp::SIZE_MIN..=udp::SIZE_MAX).contains(&size) {
             let (min, max) = (udp::SIZE_MIN, udp::SIZE_MAX);
-            return Err(format!("a datagram has {min} to {max} bytes, not {size}"));
+            return Err(format!("datagram of {size} bytes: give {min} to {max}"));
         }
         if self.in_flight.is_some() && size > rounds::SIZE_MAX {
             return Err(format!(
@@ -164,7 +164,7 @@ impl FromStr for Serve {
         match (text, text.parse()) {
             ("bulk", _) => Ok(Serve::Bulk),
             (_, Ok(size @ 1..)) => Ok(Serve::Echo(size)),
-            _ => Err("neither a message size in bytes nor `bulk`".into()),
+            _ => Err("give a message size in bytes, or `bulk`".into()),
         }
     }
 }
@@ -183,14 +183,14 @@ pub enum Direction {
 fn work(text: &str) -> Result<f64, &'static str> {
     match text.parse() {
         Ok(us) if (0.0..=1e6).contains(&us) => Ok(us),
-        _ => Err("not microseconds between 0 and 1000000"),
+        _ => Err("give microseconds between 0 and 1000000"),
     }
 }
 
 fn seconds(text: &str) -> Result<f64, String> {
     match text.parse() {
         Ok(value) if (0.0..=1e6).contains(&value) => Ok(value),
-        _ => Err("not a number of seconds".into()),
+        _ => Err("give a number of seconds".into()),
     }
 }
 

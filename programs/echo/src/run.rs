@@ -26,7 +26,7 @@ pub fn run(args: &Args) -> Result<()> {
         (Some(what), ..) => serve(args, &place, threads, what),
         (_, Some(to), Some(direction)) => bulk(args, &place, to, direction),
         (_, Some(to), None) => load(args, &place, threads.min(args.connections), to),
-        _ => bail!("neither SIZE nor --client: see --help"),
+        _ => bail!("give SIZE (a server) or --client (a client); see --help"),
     }
 }
 

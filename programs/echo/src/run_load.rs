@@ -42,7 +42,7 @@ pub fn load(args: &Args, place: &Place, threads: u32, to: SocketAddr) -> Result<
     }
     if total.messages() == 0 {
         let why = total.first_error.as_deref().unwrap_or("no answer within the time");
-        bail!("no message came back from {to}: {why}");
+        bail!("no message returned from {to}: {why}");
     }
     report::print(&report::echo_row(args, args.seconds, &total), args.json);
     Ok(())

@@ -112,7 +112,7 @@ fn datagrams_are_echoed() {
     let nobody = program(&["--client", "127.0.0.1:1", "--udp", "--linux", "--seconds", "0.1"])
         .output()
         .unwrap();
-    assert!(String::from_utf8(nobody.stderr).unwrap().contains("no message came back"));
+    assert!(String::from_utf8(nobody.stderr).unwrap().contains("no message returned"));
 }
 
 #[test]
@@ -167,5 +167,5 @@ fn errors_are_one_line() {
     }
     let wrong_size = Echo::start(&["32"]);
     let output = wrong_size.client(&["--size", "31", "--seconds", "0.2"]);
-    assert!(String::from_utf8(output.stderr).unwrap().contains("no message came back"));
+    assert!(String::from_utf8(output.stderr).unwrap().contains("no message returned"));
 }

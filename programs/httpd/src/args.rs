@@ -20,10 +20,10 @@ Examples:
   ab -k -n 100000 -c 64 http://10.0.0.2/1024"
 )]
 pub struct Args {
-    /// Folder with the pages; index.html answers for its folder.
+    /// Folder with the pages; index.html is the page of its folder.
     #[arg(value_name = "FOLDER", required_unless_present = "page")]
     pub folder: Option<PathBuf>,
-    /// A page of SIZE bytes at /SIZE, the first one also at /; may be given several times.
+    /// Adds a page of SIZE bytes at /SIZE; the first is also at /; may be given several times.
     #[arg(long, value_name = "SIZE")]
     pub page: Vec<u64>,
     /// Port to listen on.
@@ -32,25 +32,25 @@ pub struct Args {
     /// Address to listen on.
     #[arg(long, default_value_t = IpAddr::V4(Ipv4Addr::UNSPECIFIED))]
     pub addr: IpAddr,
-    /// Connections of each thread at most; more are refused.
+    /// Connections per thread at most; more are refused.
     #[arg(long, value_name = "N", default_value_t = usize::MAX, hide_default_value = true)]
     pub max_conn: usize,
-    /// Bytes of all pages together at most, in MiB.
+    /// Size of all pages together at most, MiB.
     #[arg(long, value_name = "MIB", default_value_t = 64)]
     pub memory: u64,
     /// A request must be complete this many seconds after its first byte.
     #[arg(long, value_name = "S", default_value_t = 10.0, value_parser = seconds)]
     pub request_timeout: f64,
-    /// A connection may idle, or take nothing of its answer, this many seconds.
+    /// A connection may be idle, or accept nothing of its answer, for this many seconds.
     #[arg(long, value_name = "S", default_value_t = 60.0, value_parser = seconds)]
     pub idle_timeout: f64,
-    /// Threads; on IX all elastic threads unless said, on Linux one.
+    /// Number of threads (default: on IX all elastic threads, on Linux one).
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
     pub threads: Option<u32>,
     /// Use Linux sockets and epoll.
     #[arg(long)]
     pub linux: bool,
-    /// Linux: never sleep in epoll_wait.
+    /// Linux: poll, never sleep in epoll_wait.
     #[arg(long, requires = "linux")]
     pub spin: bool,
     /// Linux: hardware threads to pin to, such as 0,2-3; thread i gets the i-th, around again.
@@ -69,5 +69,9 @@ impl Args {
 fn seconds(text: &str) -> Result<f64, String> {
     let seconds: f64 = text.parse().map_err(|_| format!("`{text}` is no number"))?;
     let range = 0.01..=86_400.0;
-    if range.contains(&seconds) { Ok(seconds) } else { Err("0.01 to 86400 seconds".to_owned()) }
+    if range.contains(&seconds) {
+        Ok(seconds)
+    } else {
+        Err("give 0.01 to 86400 seconds".to_owned())
+    }
 }

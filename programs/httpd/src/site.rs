@@ -85,7 +85,7 @@ impl Site {
         self.bytes += bytes;
         if self.bytes > self.limit_bytes {
             let mib = self.limit_bytes >> 20;
-            bail!("all pages together are longer than {mib} MiB; raise --memory");
+            bail!("all pages together are larger than {mib} MiB; raise --memory");
         }
         Ok(())
     }

@@ -32,7 +32,7 @@ pub fn run(args: &Args) -> Result<()> {
     let at = |port| (port != 0).then(|| SocketAddr::new(args.listen, port));
     let addresses = Addresses { tcp: at(args.port), udp: at(args.udp_port) };
     if args.port == 0 && args.udp_port == 0 {
-        bail!("neither a TCP nor a UDP port: give -p or -U");
+        bail!("no TCP port and no UDP port; give -p or -U");
     }
     let place = Place::find(args.linux)?;
     let threads = place.threads(args.threads);
@@ -44,7 +44,7 @@ pub fn run(args: &Args) -> Result<()> {
         threads: threads as usize,
     };
     if limits.item_bytes > limits.memory_bytes {
-        bail!("an item of -I bytes does not fit the memory of -m: give more, or a smaller -I");
+        bail!("an item of -I bytes does not fit into the memory of -m; raise -m or lower -I");
     }
     if args.linux {
         SERVICE.get_or_init(|| service(private(&limits), limits.clone(), args, linux::clock_us()));
@@ -67,7 +67,8 @@ static SERVICE: OnceLock<Service> = OnceLock::new();
 
 fn private(limits: &Limits) -> Words {
     let words = Words::private(limits.region_bytes() as usize);
-    words.unwrap_or_else(|error| exit(&anyhow!("no memory of -m {}: {error}", limits.memory_bytes)))
+    words
+        .unwrap_or_else(|error| exit(&anyhow!("no memory for -m {}: {error}", limits.memory_bytes)))
 }
 
 fn service(words: Words, limits: Limits, args: &Args, origin_us: u64) -> Service {

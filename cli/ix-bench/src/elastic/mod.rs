@@ -102,10 +102,12 @@ impl Run<'_> {
         let mut watch = Watch::new(&path)?;
         // Who is started from here on begins there too, with this priority, unless it says else.
         let aside = put_first(server.pid(), self.spare_cpu)
-            .map_err(|e| Problem::new("no higher priority", e))
+            .map_err(|e| Problem::new("cannot raise the priority", e))
             .and_then(|()| Aside::on(self.spare_cpu));
         if let Err(e) = &aside {
-            eprintln!("ix: load and controller run as others do, so their waits count: {e}");
+            eprintln!(
+                "ix: load generator and controller have no higher priority, so their waits count: {e}"
+            );
         }
         // What one thread can do, and what the background job can with the other one.
         watch.park(1)?;
@@ -113,7 +115,10 @@ impl Run<'_> {
         let one_thread = closed.last().and_then(|row| row["msgs_per_s"].as_f64()).unwrap_or(0.0);
         let mut job = Background::start(self.lab.ix_file(), self.spare_cpu)?;
         let alone = job.alone(Duration::from_secs_f64(CALIBRATE_S))?;
-        eprintln!("ix: one thread does {one_thread:.0}/s; the job alone {:.0} MB/s", alone / 1e6);
+        eprintln!(
+            "ix: one thread serves {one_thread:.0} requests/s; the background job alone does {:.0} MB/s",
+            alone / 1e6
+        );
         let policy = PolicyFile::beside(&path)?;
         let controller =
             Controller::start(self.lab.ix_file(), &policy.0, &path, job.pid(), self.spare_cpu)?;

@@ -66,7 +66,7 @@ impl Lab {
         let output = command.output().map_err(|e| Problem::new(what(), e))?;
         if !output.status.success() {
             let said = String::from_utf8_lossy(&output.stderr);
-            let last = said.lines().last().unwrap_or("it said nothing").to_owned();
+            let last = said.lines().last().unwrap_or("it printed nothing").to_owned();
             return Err(Problem::new(what(), last));
         }
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())

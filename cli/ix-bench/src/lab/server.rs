@@ -184,7 +184,7 @@ fn wait_for_dataplane(server: &mut Process) -> Result<()> {
     while server.said("ix: device ").is_none() {
         server.check()?;
         if Instant::now() > end {
-            return Err(Problem::new("the ix server hangs", "it waits for no connections"));
+            return Err(Problem::new("the ix server hangs", "it does not accept connections"));
         }
         std::thread::sleep(Duration::from_millis(5));
     }

@@ -96,7 +96,7 @@ impl Receivers {
             let connect = || TcpStream::connect_timeout(&server.into(), START);
             let stream = namespace.run(connect).and_then(order);
             let stream = stream.map_err(|e| {
-                Problem::new(format!("cannot get bulk data of the server {server}"), e)
+                Problem::new(format!("cannot read bulk data from the server {server}"), e)
             })?;
             let (stop, bytes) = (Arc::clone(&all.stop), Arc::new(AtomicU64::new(0)));
             all.bytes.push(Arc::clone(&bytes));

@@ -37,7 +37,7 @@ pub fn main(args: &RatesArgs) -> Result<()> {
     let wanted = |part: &str| args.only.is_empty() || args.only.iter().any(|o| o == part);
     if let Some(unknown) = args.only.iter().find(|part| !PARTS.contains(&part.as_str())) {
         return Err(Problem::new("there is no such part", unknown)
-            .mend(format!("choose of {}", PARTS.join(", "))));
+            .mend(format!("choose from {}", PARTS.join(", "))));
     }
     if wanted("limits") {
         rows.extend(limits::measure(&lab, args.quick)?);

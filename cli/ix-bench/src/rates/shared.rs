@@ -39,7 +39,10 @@ impl<'a> Shared<'a> {
         while process.said("ix: sharing").is_none() {
             process.check()?;
             if Instant::now() > end {
-                return Err(Problem::new("`ix share` hangs", "it does not say that it shares"));
+                return Err(Problem::new(
+                    "`ix share` hangs",
+                    "it does not report that it is ready",
+                ));
             }
             std::thread::sleep(Duration::from_millis(5));
         }
@@ -93,7 +96,7 @@ impl<'a> Shared<'a> {
         let view = ask(&self.control, &Request::Vnic)?;
         let count = |vnic: &Value| Some(vnic["over_rate"].as_u64()? + vnic["over_share"].as_u64()?);
         let sum = view["vnics"].as_array().and_then(|all| all.iter().map(count).sum());
-        sum.ok_or_else(|| Problem::new("`ix share` says nothing of drops", view))
+        sum.ok_or_else(|| Problem::new("`ix share` reports no drops", view))
     }
 
     /// A dataplane on a vNIC, with `ix echo` under it.
@@ -355,7 +358,7 @@ impl Sink {
             .is_some_and(|v| !v.is_empty())
         {
             if Instant::now() > until {
-                return Err(Problem::new("a vNIC stays", "its owner has ended"));
+                return Err(Problem::new("a vNIC still exists", "its owner has ended"));
             }
             std::thread::sleep(Duration::from_millis(2));
         }
@@ -363,7 +366,7 @@ impl Sink {
     }
 
     fn hear(&self, timeout: Duration) -> Result<()> {
-        let cannot = |e| Problem::new("Linux hears nothing", e);
+        let cannot = |e| Problem::new("Linux receives nothing", e);
         self.socket.set_read_timeout(Some(timeout)).map_err(cannot)?;
         self.socket.recv(&mut [0; 64]).map(drop).map_err(cannot)
     }
@@ -373,7 +376,7 @@ impl Sink {
         let until = Instant::now() + START;
         while self.hear(Duration::from_millis(5)).is_ok() {
             if Instant::now() > until {
-                return Err(Problem::new("Linux hears what a vNIC holds", "for 20 s"));
+                return Err(Problem::new("Linux receives packets of a vNIC", "for 20 s"));
             }
         }
         Ok(())

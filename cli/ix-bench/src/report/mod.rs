@@ -31,7 +31,7 @@ pub fn write(files: &[PathBuf], output: &Path) -> Result<()> {
     let results = read::results(files)?;
     std::fs::write(output, page::html(&results)).map_err(|e| {
         Problem::new(format!("cannot write {}", output.display()), e)
-            .mend("choose another file by -o")
+            .mend("choose another file with -o")
     })?;
     let names: Vec<_> = results.iter().map(|result| result.bench.as_str()).collect();
     println!("{}: {}", output.display(), names.join(", "));

@@ -67,12 +67,14 @@ fn json_files(folder: &Path) -> Result<Vec<PathBuf>> {
 
 fn one(file: &Path) -> Result<Results> {
     let cannot = || format!("cannot read {}", file.display());
-    let text = fs::read_to_string(file)
-        .map_err(|e| Problem::new(cannot(), e).mend("write it by `ix bench NAME --json FILE`"))?;
+    let text = fs::read_to_string(file).map_err(|e| {
+        Problem::new(cannot(), e).mend("write one with `ix bench NAME --json FILE`")
+    })?;
     let value = serde_json::from_str(&text).map_err(|e| Problem::new(cannot(), e))?;
     let written = fs::metadata(file).and_then(|meta| meta.modified()).unwrap_or(UNIX_EPOCH);
-    parse(&value, written)
-        .map_err(|why| Problem::new(cannot(), why).mend("name files that `ix bench` wrote"))
+    parse(&value, written).map_err(|why| {
+        Problem::new(cannot(), why).mend("give files that `ix bench` wrote with --json")
+    })
 }
 
 /// Takes the object of DESIGN.md apart. `written`: when its file was, for files without a date.

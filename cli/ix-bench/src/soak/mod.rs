@@ -109,7 +109,7 @@ pub fn main(args: &SoakArgs) -> Result<()> {
     match soak.bad().first() {
         None => Ok(()),
         Some(what) => Err(Problem::new("the soak failed", what)
-            .mend(format!("again: ix bench soak --seed {} with the same length", args.seed))),
+            .mend(format!("repeat it: ix bench soak --seed {} with the same duration", args.seed))),
     }
 }
 

@@ -59,7 +59,8 @@ fn fsgsbase() -> Check {
     if ix_sys::probe::fsgsbase() {
         return Check::ok("fsgsbase", "programs may switch their thread-local storage");
     }
-    let why = "the gate between program and dataplane needs it; processor or kernel lack it";
+    let why =
+        "the gate between program and dataplane needs it; the processor or the kernel lacks it";
     Check::missing("fsgsbase", why).mend("boot without `nofsgsbase`, on a processor that has it")
 }
 
@@ -68,7 +69,7 @@ fn planting() -> Check {
     match read("/proc/sys/kernel/yama/ptrace_scope").as_str() {
         "3" => Check::missing("planting", "no process may be traced (Yama)")
             .mend("boot with `sysctl kernel.yama.ptrace_scope` below 3"),
-        _ => Check::ok("planting", "own children may be traced at their start"),
+        _ => Check::ok("planting", "a process may trace its own children"),
     }
 }
 
@@ -79,15 +80,13 @@ fn huge_pages() -> Check {
     let memory = memory_fd(sizes).and_then(|fd| PacketMemory::map(fd.as_fd(), sizes));
     match memory.map(|memory| memory.pages()) {
         Ok(PageKind::Huge2M) => Check::ok("hugepages", format!("{free} pages of 2 MB are free")),
-        Ok(PageKind::Merged2M) => {
-            Check::ok("hugepages", "Linux puts pages of 2 MB together where they are wanted")
-        }
+        Ok(PageKind::Merged2M) => Check::ok("hugepages", "Linux makes pages of 2 MB on request"),
         small => {
             let why = match small {
                 Err(e) => e.to_string(),
-                Ok(_) => format!("{free} pages of 2 MB are free, and Linux puts none together"),
+                Ok(_) => format!("{free} pages of 2 MB are free, and Linux makes none on request"),
             };
-            let why = format!("{why}; packet memory is in 4 KB pages");
+            let why = format!("{why}; packet memory uses pages of 4 KB");
             Check::limited("hugepages", why).mend("echo 256 > /proc/sys/vm/nr_hugepages")
         }
     }
@@ -122,11 +121,11 @@ fn hardware_threads() -> Check {
     };
     let shared = cpus.iter().any(|cpu| siblings(cpu).iter().any(|s| s != cpu && cpus.contains(s)));
     let threads = if shared { "some share a core" } else { "none shares a core" };
-    let why = format!("{} may be used, {threads}", cpus.len());
+    let why = format!("{} hardware threads may be used, {threads}", cpus.len());
     if cpus.len() > 1 {
         return Check::ok("cpus", why);
     }
-    Check::limited("cpus", format!("{why}; an elastic thread wants one of its own"))
+    Check::limited("cpus", format!("{why}; an elastic thread needs one of its own"))
         .mend("give the machine more processors, or widen the affinity with `taskset`")
 }
 
@@ -135,7 +134,7 @@ fn isolation() -> Check {
     if !isolated.is_empty() {
         return Check::ok("isolation", format!("hardware threads {isolated} are isolated"));
     }
-    Check::limited("isolation", "Linux schedules other work on every hardware thread")
+    Check::limited("isolation", "Linux may schedule other work on every hardware thread")
         .mend("boot with isolcpus=managed_irq,LIST nohz_full=LIST for the lowest tail latency")
 }
 
@@ -168,19 +167,21 @@ fn counters() -> Check {
         Ok(meter) => meter,
         Err(e) => {
             let why =
-                format!("no hardware counters ({e}): instructions a message cannot be reported");
+                format!("no hardware counters ({e}): instructions per message cannot be reported");
             return Check::limited("counters", why)
                 .mend("sysctl kernel.perf_event_paranoid=0, on a machine that has them");
         }
     };
     std::hint::black_box((0..100_000u64).fold(0, |sum, n| std::hint::black_box(sum ^ n)));
     if meter.read().cycles == 0 {
-        return Check::limited("counters", "hardware counters open, and count nothing");
+        return Check::limited("counters", "hardware counters can be opened but count nothing");
     }
     match Meter::of_cpu(cpu::allowed()[0]) {
-        Ok(_) => Check::ok("counters", "cycles and instructions are counted, the kernel's too"),
+        Ok(_) => Check::ok("counters", "cycles and instructions are counted, also in the kernel"),
         Err(_) => {
-            let why = format!("only of own programs (perf_event_paranoid is {paranoid})");
+            let why = format!(
+                "only programs are counted, not the kernel (perf_event_paranoid is {paranoid})"
+            );
             Check::limited("counters", why).mend("sysctl kernel.perf_event_paranoid=0")
         }
     }

@@ -70,7 +70,7 @@ fn interfaces() -> Check {
         Ok(names.map(|link| describe(&link.name)).collect::<Vec<_>>())
     };
     match list() {
-        Ok(names) if names.is_empty() => Check::limited("interfaces", "none but loopback"),
+        Ok(names) if names.is_empty() => Check::limited("interfaces", "only loopback"),
         Ok(names) => Check::ok("interfaces", names.join(", ")),
         Err(e) => Check::limited("interfaces", ix_sys::Error::to_string(&e)),
     }
@@ -95,13 +95,13 @@ fn tap(namespace: &Namespace, root: bool) -> Vec<Check> {
         Ok(opened) => opened,
     };
     let steering = if opened.info.steering == Steering::Table {
-        Check::ok("steering", "TAP queues follow our redirection table")
+        Check::ok("steering", "TAP queues follow IX's redirection table")
     } else {
         let mend = if root { "" } else { AS_ROOT };
         Check::limited("steering", opened.info.mode.clone()).mend(mend)
     };
     let place = if root { "" } else { " inside a user namespace, so for demo and benchmarks" };
-    vec![Check::ok("tap", format!("a device with two queues could be opened{place}")), steering]
+    vec![Check::ok("tap", format!("a device with two queues was opened{place}")), steering]
 }
 
 /// `/bin/true` on a dataplane, with everything that belongs to it.
@@ -118,7 +118,7 @@ fn run(namespace: &Namespace) -> Check {
         }
         Ok(output) => {
             let errors = String::from_utf8_lossy(&output.stderr);
-            let last = errors.lines().last().unwrap_or("it said nothing").to_owned();
+            let last = errors.lines().last().unwrap_or("it printed nothing").to_owned();
             Check::missing("run", last.trim_start_matches("ix: "))
         }
         Err(e) => Check::missing("run", e.to_string()),
@@ -135,9 +135,9 @@ fn afxdp(namespace: &Namespace) -> Vec<Check> {
         return vec![Check::missing("afxdp", e.to_string()).mend("modprobe veth")];
     }
     let tries = [
-        ("copy", "afxdp-native", "the driver runs our program before Linux sees a packet"),
-        ("generic", "afxdp-generic", "works on any interface, more slowly"),
-        ("zerocopy", "afxdp-zerocopy", "the device works in our memory"),
+        ("copy", "afxdp-native", "the driver runs IX's program before Linux sees a packet"),
+        ("generic", "afxdp-generic", "works on every interface, but is slower"),
+        ("zerocopy", "afxdp-zerocopy", "the device writes to IX's packet memory"),
     ];
     let results: Vec<_> = tries
         .into_iter()

@@ -27,7 +27,7 @@ pub(super) fn checks() -> Vec<Check> {
             Check::ok("pku", what)
         }
         lacking => {
-            let why = format!("no --domain pku here: it lacks {}", lacking.join(", "));
+            let why = format!("--domain pku does not work here: missing {}", lacking.join(", "));
             Check::limited("pku", why)
                 .mend("use a processor with protection keys, and Linux 6.12 or later")
         }
@@ -114,5 +114,6 @@ fn user() -> Check {
         return Check::ok("wall-user", "programs behind the wall run as another user");
     }
     let why = "programs behind the wall run as you: they can signal and read your other processes";
-    Check::limited("wall-user", why).mend("start `ix run` as root, which gives it up for them")
+    Check::limited("wall-user", why)
+        .mend("start `ix run` as root: it runs the program as another user")
 }

@@ -1,5 +1,6 @@
 //! The wall, in a guest with protection keys: this machine may have none.
 use crate::support;
+use crate::support::turn::Turn;
 use ix_skip::{Need, skip};
 use std::path::Path;
 use std::process::Command;
@@ -93,6 +94,7 @@ fn programs_run_behind_the_wall() {
 /// may do is not.
 #[test]
 fn no_tenant_can_be_another_or_have_what_is_anothers() {
+    let _turn = Turn::part(2);
     let name = "no_tenant_can_be_another_or_have_what_is_anothers";
     if support::command::namespace(name).is_none() {
         return;

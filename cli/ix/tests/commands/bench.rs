@@ -265,6 +265,7 @@ fn processes_with(text: &str) -> Vec<i32> {
 
 #[test]
 fn a_server_that_dies_midway_is_named_and_nothing_stays() {
+    let _turn = Turn::part(2);
     if !may_make_links("a_server_that_dies_midway_is_named_and_nothing_stays") {
         return;
     }
@@ -309,7 +310,7 @@ fn failures_of_one_do_not_stop_the_others() {
     assert!(errors(&output).contains("nothing"), "{}", errors(&output));
     // It names all that there are: each is run by a test here.
     let told = errors(&output);
-    let names = told.rsplit("choose of ").next().expect("the names").trim().split(", ");
+    let names = told.rsplit("choose from ").next().expect("the names").trim().split(", ");
     let tested: Vec<&str> = RUN_BELOW.concat().into_iter().chain(RUN_ALONE).collect();
     let untested: Vec<&str> = names.filter(|name| !tested.contains(name)).collect();
     assert!(untested.is_empty(), "{untested:?} of {told}");

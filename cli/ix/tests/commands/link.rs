@@ -3,11 +3,13 @@ use crate::support::PATIENCE;
 use crate::support::command::may_make_links;
 use crate::support::lab::Service;
 use crate::support::traffic::echo;
+use crate::support::turn::Turn;
 use ix_bench::args::Device;
 use ix_bench::lab::Host;
 
 #[test]
 fn linux_serves_linux() {
+    let _turn = Turn::part(2);
     if !may_make_links("linux_serves_linux") {
         return;
     }
@@ -26,6 +28,7 @@ fn linux_serves_linux() {
 
 #[test]
 fn bulk_goes_both_ways_and_offloads_can_be_switched() {
+    let _turn = Turn::part(2);
     if !may_make_links("bulk_goes_both_ways_and_offloads_can_be_switched") {
         return;
     }
@@ -43,6 +46,7 @@ fn bulk_goes_both_ways_and_offloads_can_be_switched() {
 
 #[test]
 fn failures_of_either_end_name_the_reason() {
+    let _turn = Turn::part(2);
     if !may_make_links("failures_of_either_end_name_the_reason") {
         return;
     }

@@ -3,6 +3,7 @@
 use crate::support::command::{errors, ix, may_make_links};
 use crate::support::lab::Service;
 use crate::support::traffic::echo;
+use crate::support::turn::Turn;
 use crate::support::{PATIENCE, eventually, process};
 use ix_bench::args::Device;
 use ix_bench::lab::Host;
@@ -26,16 +27,19 @@ fn serves(test: &str, device: Device) {
 
 #[test]
 fn a_service_on_tap_answers_linux() {
+    let _turn = Turn::part(2);
     serves("a_service_on_tap_answers_linux", Device::Tap);
 }
 
 #[test]
 fn a_service_on_afxdp_answers_linux() {
+    let _turn = Turn::part(2);
     serves("a_service_on_afxdp_answers_linux", Device::Afxdp);
 }
 
 #[test]
 fn ix_serves_ix() {
+    let _turn = Turn::part(2);
     if !may_make_links("ix_serves_ix") {
         return;
     }
@@ -51,6 +55,7 @@ fn ix_serves_ix() {
 
 #[test]
 fn bulk_data_is_whole_in_both_directions() {
+    let _turn = Turn::part(2);
     if !may_make_links("bulk_data_is_whole_in_both_directions") {
         return;
     }
@@ -70,6 +75,7 @@ fn bulk_data_is_whole_in_both_directions() {
 
 #[test]
 fn a_link_may_go_down_and_come_back() {
+    let _turn = Turn::part(2);
     if !may_make_links("a_link_may_go_down_and_come_back") {
         return;
     }
@@ -86,6 +92,7 @@ fn a_link_may_go_down_and_come_back() {
 
 #[test]
 fn killing_the_broker_leaves_nothing() {
+    let _turn = Turn::part(2);
     if !may_make_links("killing_the_broker_leaves_nothing") {
         return;
     }
@@ -117,6 +124,7 @@ fn run(test: &str, program: &[&str]) -> Option<std::process::Output> {
 
 #[test]
 fn the_programs_end_is_the_commands_end() {
+    let _turn = Turn::part(2);
     let test = "the_programs_end_is_the_commands_end";
     for (script, status, says) in [
         ("exit 0", 0, None),
@@ -135,6 +143,7 @@ fn the_programs_end_is_the_commands_end() {
 
 #[test]
 fn a_file_that_is_no_program_is_refused_in_one_line() {
+    let _turn = Turn::part(2);
     let path = std::env::temp_dir().join(format!("ix-no-program-{}", std::process::id()));
     std::fs::write(&path, "neither a script nor ELF\n").expect("write");
     let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
@@ -150,6 +159,7 @@ fn a_file_that_is_no_program_is_refused_in_one_line() {
 
 #[test]
 fn the_demo_compares_ix_with_linux() {
+    let _turn = Turn::part(2);
     if !may_make_links("the_demo_compares_ix_with_linux") {
         return;
     }
