@@ -26,8 +26,8 @@ pub enum BenchCommand {
     Memcached(BenchArgs),
     /// memcached over UDP, 90 % gets of 1,024 bytes (Arrakis' figure 4)
     MemcachedUdp(BenchArgs),
-    /// A key-value server over UDP, step by step from sockets to the native interface (Arrakis' case
-    /// study)
+    /// A key-value server over UDP, step by step from sockets to the native interface (Arrakis'
+    /// case study)
     KvSteps(BenchArgs),
     /// haproxy in front of web servers: requests per second of busy processor time
     Http(BenchArgs),

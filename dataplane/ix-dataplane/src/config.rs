@@ -51,8 +51,8 @@ pub struct Config {
     pub fd_base: i32,
     /// TCP's own.
     pub tcp: ix_tcp::Config,
-    /// Packets that wait in a thread's receive queue from which on ECN-capable ones count as marked,
-    /// and from which on some payload of others is dropped; 0: never.
+    /// Packets that wait in a thread's receive queue from which on ECN-capable ones count as
+    /// marked, and from which on some payload of others is dropped; 0: never.
     pub mark_queue: usize,
     /// See [`Self::mark_queue`].
     pub drop_queue: usize,

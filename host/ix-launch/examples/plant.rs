@@ -1,6 +1,6 @@
 //! Runs a program on a dataplane without devices: `plant IMAGE none|pku PROGRAM [ARGUMENTS]`, as
-//! user and group 65534 behind a wall; with `LOADED` in the environment the image loads the program. For
-//! tests in a guest, which have no cargo.
+//! user and group 65534 behind a wall; with `LOADED` in the environment the image loads the
+//! program. For tests in a guest, which have no cargo.
 use ix_launch::{Domain, Entry, Exit, Image, LaunchConfig, launch, memfd, serve};
 use std::os::fd::AsFd;
 use std::path::Path;

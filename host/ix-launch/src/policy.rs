@@ -93,8 +93,8 @@ fn special(number: i64, args: &[u64; 6], fd_base: i32) -> Option<Verdict> {
         // Only to ask.
         libc::SYS_personality => allow(args[0] as u32 == u32::MAX),
         libc::SYS_shmat => allow(args[1] == 0 && args[2] as i32 & libc::SHM_EXEC == 0),
-        // A range that reaches the dataplane's descriptors would close them, and a table of its own would
-        // have copies of them.
+        // A range that reaches the dataplane's descriptors would close them, and a table of its own
+        // would have copies of them.
         libc::SYS_close_range if args[2] as u32 & libc::CLOSE_RANGE_UNSHARE != 0 => {
             Some(Verdict::Refuse)
         }
@@ -107,7 +107,8 @@ fn special(number: i64, args: &[u64; 6], fd_base: i32) -> Option<Verdict> {
         libc::SYS_ioctl if [FIOSETOWN, SIOCSPGRP].contains(&(args[1] as u32)) => {
             Some(Verdict::Refuse)
         }
-        // What is typed on the terminal of the user who started the program is not the program's to say.
+        // What is typed on the terminal of the user who started the program is not the program's to
+        // say.
         libc::SYS_ioctl if TERMINAL_INPUT.contains(&(args[1] as u32)) => Some(Verdict::Refuse),
         libc::SYS_fcntl if args[1] as i32 == libc::F_SETOWN && (args[0] as i32) < fd_base => {
             Some(Verdict::Look(Kind::Owner))

@@ -60,8 +60,8 @@ pub enum DeviceEvent {
 pub struct OpenedDevice {
     /// What it is, as far as is known before a queue is attached.
     pub info: NicInfo,
-    /// One descriptor a queue, for [`ix_nic::attach`]. Pass them on and drop them here: a queue lives as
-    /// long as any copy of its descriptor.
+    /// One descriptor a queue, for [`ix_nic::attach`]. Pass them on and drop them here: a queue
+    /// lives as long as any copy of its descriptor.
     pub queue_fds: Vec<OwnedFd>,
     /// Where [`NicInfo::table_fd`] says so, the descriptor for [`ix_nic::attach_table`].
     pub table_fd: Option<OwnedFd>,
@@ -129,10 +129,10 @@ impl OpenedDevice {
         }
     }
 
-    /// Other receive filters, from the next packet on; none: everything for our addresses is ours. For
-    /// devices that have nobody to leave the rest to it does nothing: there the dataplane drops it.
-    /// A network card gets them as well, as far as it can; answers a line for the user where it refuses
-    /// one.
+    /// Other receive filters, from the next packet on; none: everything for our addresses is ours.
+    /// For devices that have nobody to leave the rest to it does nothing: there the dataplane drops
+    /// it. A network card gets them as well, as far as it can; answers a line for the user where it
+    /// refuses one.
     pub fn set_filters(
         &mut self,
         filters: Option<Vec<Filter>>,

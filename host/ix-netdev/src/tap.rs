@@ -11,8 +11,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 
-/// What Linux may leave undone: checksums, and the cutting of TCP segments over IPv4. What we could not
-/// parse (IPv6, tunnels) or could not tell apart (UDP) comes finished.
+/// What Linux may leave undone: checksums, and the cutting of TCP segments over IPv4. What we could
+/// not parse (IPv6, tunnels) or could not tell apart (UDP) comes finished.
 const CHECKSUMS_AND_SEGMENTS: u32 = libc::TUN_F_CSUM | libc::TUN_F_TSO4;
 const NOTHING: u32 = 0;
 const ETHERNET_BYTES: usize = 14;
@@ -46,8 +46,8 @@ pub(crate) fn open(
         mac: mac.unwrap_or_else(|| other_end(kernel_mac)),
         mtu,
         steering,
-        // With an address that was asked for it stands behind a switch, which hands on frames of other
-        // interfaces as they are.
+        // With an address that was asked for it stands behind a switch, which hands on frames of
+        // other interfaces as they are.
         partial_checksums: matches!(offloads, Offloads::BothWays) || mac.is_some(),
         shared_frames: false,
         table_fd: table_fd.is_some(),
@@ -68,11 +68,12 @@ fn claim(name: &str) -> Result<UnixDatagram, OpenError> {
     })
 }
 
-/// Makes the calling user the interface's owner if it has none: Linux lets any user add a queue to an
-/// interface that belongs to no user, and give that queue a part of the packets.
+/// Makes the calling user the interface's owner if it has none: Linux lets any user add a queue to
+/// an interface that belongs to no user, and give that queue a part of the packets.
 fn own(queue: &File, name: &str) -> Result<(), OpenError> {
-    // Whom an administrator has given it to keeps it. (Of another network namespace's interfaces this
-    // folder knows nothing; then the interface is new, or has come here without being asked for.)
+    // Whom an administrator has given it to keeps it. (Of another network namespace's interfaces
+    // this folder knows nothing; then the interface is new, or has come here without being asked
+    // for.)
     let owner = std::fs::read_to_string(format!("/sys/class/net/{name}/owner"));
     if owner.is_ok_and(|uid| uid.trim() != "-1") {
         return Ok(());

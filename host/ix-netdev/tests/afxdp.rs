@@ -129,7 +129,8 @@ fn linux_keeps_what_is_not_ours() {
     assert!(linux_hears(b"after we are gone", theirs));
 }
 
-/// Frames of the types that a filter names are ours, from filter to filter; all others stay Linux's.
+/// Frames of the types that a filter names are ours, from filter to filter; all others stay
+/// Linux's.
 #[test]
 fn a_filter_that_names_an_ethertype_takes_its_frames() {
     let Some(link) = Link::new("afxdp EtherTypes", 1) else { return };

@@ -134,7 +134,8 @@ fn jump_to_wrpkru(t: &Targets) -> Result<String, String> {
     Ok("came back with rights".to_owned())
 }
 
-/// All of them, wanted or by chance, with rights of the dataplane's and none at all in the register.
+/// All of them, wanted or by chance, with rights of the dataplane's and none at all in the
+/// register.
 fn jump_to_all(t: &Targets) -> Result<String, String> {
     const RIGHTS: [u64; 3] = [0x5555_5540, 0, 0x5555_556c];
     let (code, start) = code_of(t)?;
@@ -154,7 +155,8 @@ fn jump_into_gate(t: &Targets) -> Result<String, String> {
     jumps(t, (1..BYTES).step_by(STEP).map(|at| (t.code + at, t.data as u64)))
 }
 
-/// Calls each place from a copy of its own, with this in the first register; who comes back tries to write.
+/// Calls each place from a copy of its own, with this in the first register; who comes back tries
+/// to write.
 fn jumps(t: &Targets, places: impl Iterator<Item = (usize, u64)>) -> Result<String, String> {
     const LONGEST_S: u32 = 5;
     const STDERR: i32 = 2;
@@ -163,7 +165,8 @@ fn jumps(t: &Targets, places: impl Iterator<Item = (usize, u64)>) -> Result<Stri
         made += 1;
         let data = t.data;
         let outcome = in_a_copy(|| {
-            // SAFETY: an attack, in a copy that ends. What the dataplane says of each would be much.
+            // SAFETY: an attack, in a copy that ends. What the dataplane says of each would be
+            // much.
             unsafe {
                 libc::close(STDERR);
                 libc::alarm(LONGEST_S);
@@ -186,8 +189,9 @@ fn jumps(t: &Targets, places: impl Iterator<Item = (usize, u64)>) -> Result<Stri
     }
 }
 
-/// While one thread makes processes, another one jumps to where they begin: it would be the new process,
-/// open the locks that are held meanwhile, and have the dataplane believe that it is a copy.
+/// While one thread makes processes, another one jumps to where they begin: it would be the new
+/// process, open the locks that are held meanwhile, and have the dataplane believe that it is a
+/// copy.
 fn forge_birth(t: &Targets) -> Result<String, String> {
     const RIGHTS: u64 = 0x5555_5540;
     const FOR: std::time::Duration = std::time::Duration::from_secs(2);

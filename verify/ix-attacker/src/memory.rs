@@ -44,8 +44,8 @@ pub const ATTACKS: &[(&str, Part, Attack)] = &[
 
 const PAGE: u64 = 4096;
 
-/// Not by a copy of the process, which does not inherit packet memory, and so by way of Linux: the program
-/// goes on if it is refused.
+/// Not by a copy of the process, which does not inherit packet memory, and so by way of Linux: the
+/// program goes on if it is refused.
 pub fn write_received(t: &Targets) -> Result<String, String> {
     let ends = pipe_with_byte()?;
     let byte = [0u8];

@@ -1,4 +1,5 @@
-//! Attacks through system calls that change what a process is, or that name what is the dataplane's.
+//! Attacks through system calls that change what a process is, or that name what is the
+//! dataplane's.
 use crate::{Attack, Part, Targets, call, in_a_copy, is_walled};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -83,7 +84,8 @@ pub const ATTACKS: &[(&str, Part, Attack)] = &[
     ("a tap of its own", Part::Other, |_| tap()),
 ];
 
-/// By a copy of its own: whoever is traced stops with the next signal, and system calls are signals here.
+/// By a copy of its own: whoever is traced stops with the next signal, and system calls are signals
+/// here.
 fn ptrace(_: &Targets) -> Result<String, String> {
     // SAFETY: the copy makes two system calls, and is waited for.
     unsafe {
@@ -191,8 +193,8 @@ fn seccomp(_: &Targets) -> Result<String, String> {
     done(libc::SYS_seccomp, [mode, 0, at, 0, 0, 0])
 }
 
-/// In place of the C library's, where it has one: the kernel then jumps to a place of ours whenever it
-/// interrupts a range of code of our choice.
+/// In place of the C library's, where it has one: the kernel then jumps to a place of ours whenever
+/// it interrupts a range of code of our choice.
 fn rseq(_: &Targets) -> Result<String, String> {
     const WORDS: usize = 4;
     const BYTES: u64 = 8 * WORDS as u64;
@@ -222,7 +224,8 @@ fn set_thread_area() -> Result<String, String> {
     let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as u64 | BELOW_2_GB;
     let at = call(libc::SYS_mmap, [0, 4096, 3, flags, u64::MAX, 0])?;
     let mut answer = u64::from(SET_THREAD_AREA);
-    // SAFETY: a page of ours that the call reads and writes; rbx, which is not ours to name, is put back.
+    // SAFETY: a page of ours that the call reads and writes; rbx, which is not ours to name, is put
+    // back.
     unsafe {
         (at as *mut [u32; 4]).write([ANY_ENTRY, 0, 1, 0x51]);
         std::arch::asm!("xchg rbx, {at}", "int 0x80", "xchg rbx, {at}",
@@ -319,7 +322,8 @@ pub fn share_memory() -> Result<String, String> {
     }
 }
 
-/// A pipe, or a file without a name, can be opened there anew. (So can a device, but that is a new one.)
+/// A pipe, or a file without a name, can be opened there anew. (So can a device, but that is a new
+/// one.)
 fn open_by_name(t: &Targets) -> Result<String, String> {
     const NUMBERS: u64 = 64;
     let own = match is_walled() {

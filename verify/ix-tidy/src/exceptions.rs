@@ -31,11 +31,11 @@ pub const PATHS: &[paths::Exception] = &[
 pub const WIDE_COMMENTS: &[width::Exception] = &[
     ("sys", 5),
     ("core", 46),
-    ("dataplane", 112),
-    ("host", 25),
-    ("app", 61),
+    ("dataplane", 70),
+    ("host", 20),
+    ("app", 94),
     ("programs", 13),
-    ("verify", 44),
+    ("verify", 35),
     ("cli", 85),
 ];
 

@@ -6,15 +6,16 @@
 //!                                    └────────── resume: groups come, then REVOKE 0 ────────────┘
 //! ```
 //!
-//! An application that turns an elastic thread into a background thread says `DRAIN`, hears `REVOKE`
-//! 2 when its flow groups are gone, and leaves. What it has not entered for a while, or has left, has
-//! no flow groups once another thread is active: whoever is there sends them (`care.rs`).
+//! An application that turns an elastic thread into a background thread says `DRAIN`, hears
+//! `REVOKE` 2 when its flow groups are gone, and leaves. What it has not entered for a while, or
+//! has left, has no flow groups once another thread is active: whoever is there sends them
+//! (`care.rs`).
 //!
 //! One [`Directory`] for all threads says what each is and where each flow group belongs; a command
-//! changes it and so is over at once. Then each thread that has to do with it looks between two of its
-//! cycles, and does its part: tells its application, sends what belongs elsewhere. Whatever happens to
-//! whoever wanted it, the threads bring about what the directory says. A command that is not carried
-//! out in time gives the directory back its old plan.
+//! changes it and so is over at once. Then each thread that has to do with it looks between two of
+//! its cycles, and does its part: tells its application, sends what belongs elsewhere. Whatever
+//! happens to whoever wanted it, the threads bring about what the directory says. A command that is
+//! not carried out in time gives the directory back its old plan.
 pub(crate) mod directory;
 mod plan;
 
@@ -36,7 +37,8 @@ pub struct Lives {
 }
 
 /// So long after the first thread was entered have the others time to be, before their flow groups
-/// are given to those that were, µs. A program that enters all of them at its start sees no migration.
+/// are given to those that were, µs. A program that enters all of them at its start sees no
+/// migration.
 pub(crate) const ENTER_US: u64 = 1_000_000;
 
 impl Lives {

@@ -1,8 +1,8 @@
 //! The guard: serves elastic threads whose applications keep them for too long.
 //!
 //! It is a Linux thread of its own, so that it does not matter what the application does: it may
-//! compute, or wait in a system call of Linux. Who is in the dataplane, the elastic thread's owner or
-//! the guard, is agreed on at a [`crate::run::door::Door`].
+//! compute, or wait in a system call of Linux. Who is in the dataplane, the elastic thread's owner
+//! or the guard, is agreed on at a [`crate::run::door::Door`].
 use crate::clock::monotonic_ns;
 use crate::observe::metrics::Place;
 use crate::run::boot::Dataplane;
@@ -113,8 +113,8 @@ pub(crate) fn home() -> libc::cpu_set_t {
     set
 }
 
-/// One hardware thread. The guard works where the elastic thread does: its memory is in the cache there,
-/// and no other elastic thread is disturbed.
+/// One hardware thread. The guard works where the elastic thread does: its memory is in the cache
+/// there, and no other elastic thread is disturbed.
 fn only(cpu: u32) -> libc::cpu_set_t {
     // SAFETY: all zero is an empty set.
     let mut set: libc::cpu_set_t = unsafe { core::mem::zeroed() };

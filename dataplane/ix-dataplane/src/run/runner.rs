@@ -29,8 +29,8 @@ pub struct Runner {
     /// When to look for signals and updates of devices again.
     check_us: u64,
     polls: Vec<libc::pollfd>,
-    /// The sleep that has just ended would have heard of signals and updates: the first events after it
-    /// need not wait for another look.
+    /// The sleep that has just ended would have heard of signals and updates: the first events
+    /// after it need not wait for another look.
     heard: bool,
     /// The last turn did something, or there was none since the last sleep.
     pub(crate) busy: bool,
@@ -139,8 +139,9 @@ impl Runner {
         self.thread.io.cx.metrics.whereabouts.set(Place::Dataplane);
     }
 
-    /// The guard sleeps while all threads do; this one is awake. It has time until an application can have
-    /// stayed away for too long: a packet that has woken this thread does not wait for it to be woken.
+    /// The guard sleeps while all threads do; this one is awake. It has time until an application
+    /// can have stayed away for too long: a packet that has woken this thread does not wait for it
+    /// to be woken.
     fn ring_guard(&self) {
         let guard = &self.thread.shared.guard;
         if guard.must_ring() {
@@ -236,9 +237,9 @@ impl Runner {
         RunOutcome { events, now_us, signal }
     }
 
-    /// Looks at memory only, until there may be something to do or `until_us`: a whole turn costs as
-    /// much as half a message, and one that has just begun would delay it by as much. Answers the
-    /// time, and whether there is something to do.
+    /// Looks at memory only, until there may be something to do or `until_us`: a whole turn costs
+    /// as much as half a message, and one that has just begun would delay it by as much. Answers
+    /// the time, and whether there is something to do.
     fn look_for_work(&mut self, until_us: u64) -> (u64, bool) {
         let until_us = until_us.min(self.thread.next_deadline_us().unwrap_or(u64::MAX));
         loop {
@@ -292,8 +293,8 @@ impl Runner {
         self.thread.io.take_updates(now_us);
     }
 
-    /// Sleeps until a doorbell rings, another thread or a signal calls, or something is due; answers
-    /// whether the watched descriptor is readable.
+    /// Sleeps until a doorbell rings, another thread or a signal calls, or something is due;
+    /// answers whether the watched descriptor is readable.
     fn sleep(&mut self, now_us: u64, until_us: u64) -> bool {
         let thread = &mut self.thread;
         let mut wake_us = thread.next_deadline_us().unwrap_or(u64::MAX).min(until_us);
@@ -377,16 +378,16 @@ impl Runner {
     }
 }
 
-/// Answers whether it found out what is readable. `None`: for ever, without a timer that the kernel has to
-/// start and, when the thread wakes, to stop.
+/// Answers whether it found out what is readable. `None`: for ever, without a timer that the kernel
+/// has to start and, when the thread wakes, to stop.
 fn poll(polls: &mut [libc::pollfd], wait_us: Option<u64>) -> bool {
     let time = wait_us.map(|wait_us| libc::timespec {
         tv_sec: (wait_us / 1_000_000).min(i32::MAX as u64) as i64,
         tv_nsec: (wait_us % 1_000_000 * 1000) as i64,
     });
     let time = time.as_ref().map_or(core::ptr::null(), core::ptr::from_ref);
-    // SAFETY: an exclusive slice and its length; a local or null; no signal mask. An error (EINTR) is a
-    // wake-up.
+    // SAFETY: an exclusive slice and its length; a local or null; no signal mask. An error (EINTR)
+    // is a wake-up.
     unsafe { libc::ppoll(polls.as_mut_ptr(), polls.len() as u64, time, core::ptr::null()) >= 0 }
 }
 
@@ -397,6 +398,7 @@ fn start_timer(fd: RawFd, after_us: u64) {
     let after =
         libc::timespec { tv_sec: (us / 1_000_000) as i64, tv_nsec: (us % 1_000_000 * 1000) as i64 };
     let once = libc::itimerspec { it_interval: zero, it_value: after };
-    // SAFETY: reads a local; the old value is not asked for. It fails for nothing but a wrong descriptor.
+    // SAFETY: reads a local; the old value is not asked for. It fails for nothing but a wrong
+    // descriptor.
     unsafe { libc::timerfd_settime(fd, 0, &once, core::ptr::null_mut()) };
 }

@@ -1,8 +1,9 @@
 //! The program has ended, in whatever way: its connections are closed in its stead.
 //!
-//! As Linux does it for a process's sockets: what was given to be sent is sent and FIN behind it, and
-//! who still has received data that nobody took gets RST (RFC 2525 section 2.17), as handshakes do. What
-//! has not ended in both directions in time is reset too, because soon nobody will answer here.
+//! As Linux does it for a process's sockets: what was given to be sent is sent and FIN behind it,
+//! and who still has received data that nobody took gets RST (RFC 2525 section 2.17), as handshakes
+//! do. What has not ended in both directions in time is reset too, because soon nobody will answer
+//! here.
 use crate::clock::monotonic_ns;
 use crate::cycle::ElasticThread;
 use crate::flows::flow::Holder;
@@ -28,8 +29,8 @@ pub struct WoundUp {
 }
 
 impl Dataplane {
-    /// Closes all connections and stops listening; returns when all have ended, after `patience_us` at
-    /// most and a moment.
+    /// Closes all connections and stops listening; returns when all have ended, after `patience_us`
+    /// at most and a moment.
     ///
     /// # Safety
     /// The program has ended: nobody uses any elastic thread, now or later.
@@ -41,7 +42,8 @@ impl Dataplane {
             let place = self.page.thread(index).whereabouts.get();
             // SAFETY: the caller's promise.
             let thread = unsafe { &mut (*self.runners[index].get()).thread };
-            // In the midst of a cycle its state may be half changed: the less is done with it the better.
+            // In the midst of a cycle its state may be half changed: the less is done with it the
+            // better.
             let may_close = !matches!(place, Place::Dataplane);
             thread.begin_winding_up(may_close, now_us(), &mut done);
         }

@@ -456,8 +456,9 @@ pub fn say(text: &[u8], numbers: &[u64]) {
     unsafe { sys::syscall(libc::SYS_write, [2, line.as_ptr() as u64, length as u64, 0, 0, 0]) };
 }
 
-/// The same where it does not block: the end of a process that attacks must not wait for its standard
-/// error. Where it would, the line is left out; the broker says how the program ended in any case.
+/// The same where it does not block: the end of a process that attacks must not wait for its
+/// standard error. Where it would, the line is left out; the broker says how the program ended in
+/// any case.
 pub fn say_if_possible(text: &[u8], numbers: &[u64]) {
     const FROM_NOWHERE: u64 = u64::MAX;
     const NO_WAIT: u64 = 8;

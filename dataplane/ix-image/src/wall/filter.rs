@@ -67,8 +67,8 @@ pub fn system_call(record: &mut Record, number: u64, args: [u64; 6]) -> Option<i
     })
 }
 
-/// Whether a signal to these reaches who closes the program's connections, who has its user: its process,
-/// its group, or everybody.
+/// Whether a signal to these reaches who closes the program's connections, who has its user: its
+/// process, its group, or everybody.
 fn reaches_survivor(target: u64) -> bool {
     let (target, survivor) = (target as i32, crate::survivor::process());
     let everybody = -1;

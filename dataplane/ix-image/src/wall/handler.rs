@@ -141,9 +141,9 @@ fn within_handler(record: &mut Record, frame: &mut Frame, info: &Siginfo, place:
     0
 }
 
-/// Keeps a signal until the thread goes back to the application; no other one comes until then but those
-/// about an instruction: of these the kernel makes the process's end where they are blocked, and the way
-/// back is such a one.
+/// Keeps a signal until the thread goes back to the application; no other one comes until then but
+/// those about an instruction: of these the kernel makes the process's end where they are blocked,
+/// and the way back is such a one.
 fn note(record: &mut Record, frame: &mut Frame, info: &Siginfo) {
     if record.pending == 0 {
         record.info = info.bytes();

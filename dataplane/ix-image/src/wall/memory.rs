@@ -1,5 +1,6 @@
-//! What the application may do with mappings: anything but touch the dataplane's, or bring code that
-//! was not looked at. One lock, so that nothing changes between a look and what follows from it.
+//! What the application may do with mappings: anything but touch the dataplane's, or bring code
+//! that was not looked at. One lock, so that nothing changes between a look and what follows from
+//! it.
 use super::asm::{KEY_OWN, RESTART, app_copy};
 use super::deliver::say;
 use super::filter::forward;
@@ -59,9 +60,10 @@ fn forget(addr: usize) {
     }
 }
 
-/// `mmap` for the dataplane, behind the wall: for a device that changes, or a capture. Nobody can touch
-/// the mapping before it has its key, for it is made without access, and no call of the application's
-/// reaches it before it is remembered. It is not sealed: what is sealed could not go with the device.
+/// `mmap` for the dataplane, behind the wall: for a device that changes, or a capture. Nobody can
+/// touch the mapping before it has its key, for it is made without access, and no call of the
+/// application's reaches it before it is remembered. It is not sealed: what is sealed could not go
+/// with the device.
 ///
 /// # Safety
 /// As the call demands.
@@ -184,16 +186,16 @@ fn round_up(bytes: u64, to: u64) -> u64 {
     bytes.checked_next_multiple_of(to).unwrap_or(u64::MAX)
 }
 
-/// How many bytes an `mmap` at a fixed place maps: of huge pages, Linux takes whole ones. [`map_fixed_file`]
-/// looks at those of files.
+/// How many bytes an `mmap` at a fixed place maps: of huge pages, Linux takes whole ones.
+/// [`map_fixed_file`] looks at those of files.
 fn mapped_bytes(args: [u64; 6]) -> u64 {
     let huge = args[3] & libc::MAP_HUGETLB as u64 != 0;
     if huge { round_up(args[1], HUGEST) } else { args[1] }
 }
 
-/// Maps for the application. A file at a fixed place is mapped elsewhere first: it may have huge pages, and
-/// then Linux would map more than was asked for, over whatever is there. To ask the file before would not
-/// do: its number may stand for another one by then.
+/// Maps for the application. A file at a fixed place is mapped elsewhere first: it may have huge
+/// pages, and then Linux would map more than was asked for, over whatever is there. To ask the file
+/// before would not do: its number may stand for another one by then.
 fn map(record: &mut Record, args: [u64; 6]) -> i64 {
     const FIXED: u64 = (libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE) as u64;
     const REPLACES: u64 = libc::MAP_FIXED as u64;
@@ -229,8 +231,8 @@ fn map(record: &mut Record, args: [u64; 6]) -> i64 {
     moved
 }
 
-/// Whether the mapping that begins here, with these rights, has huge pages: no part of such a page can have
-/// rights of its own.
+/// Whether the mapping that begins here, with these rights, has huge pages: no part of such a page
+/// can have rights of its own.
 fn is_huge(addr: u64, prot: u64) -> bool {
     let other = if prot == 0 { libc::PROT_READ } else { libc::PROT_NONE } as u64;
     // SAFETY: rights of a new mapping of the application's, which nobody can know yet.
@@ -240,8 +242,8 @@ fn is_huge(addr: u64, prot: u64) -> bool {
     }
 }
 
-/// Whether a `brk` unmaps something of the dataplane's: Linux unmaps what lies between the old end and
-/// the new one, also what came to lie there since. (It maps nothing where something is.)
+/// Whether a `brk` unmaps something of the dataplane's: Linux unmaps what lies between the old end
+/// and the new one, also what came to lie there since. (It maps nothing where something is.)
 fn break_touches(end: u64) -> bool {
     // SAFETY: no end lies so low: it only asks.
     let now = unsafe { sys::syscall(libc::SYS_brk, [0; 6]) } as u64;
@@ -319,7 +321,8 @@ impl From<i64> for CodeError {
 /// Code that could change memory rights: the file's name, and where in the file.
 type Refused = ([u8; NAME_MAX], u64);
 
-/// By name: it is a library of the program's, or the program, and its user has to do without. It may block.
+/// By name: it is a library of the program's, or the program, and its user has to do without. It
+/// may block.
 pub fn say_refused(name: &[u8], offset: u64) {
     const WHY: &[u8] = b": its code could change memory rights; run it with --domain none. Offset";
     let name = &name[..name.iter().position(|&byte| byte == 0).unwrap_or(name.len()).min(NAME_MAX)];
@@ -332,16 +335,16 @@ pub fn say_refused(name: &[u8], offset: u64) {
     say(&line[..length], &[offset]);
 }
 
-/// Puts a checked and sealed copy in place of a readable mapping of the application, whose file it shows
-/// from this offset on.
+/// Puts a checked and sealed copy in place of a readable mapping of the application, whose file it
+/// shows from this offset on.
 pub fn replace(record: &mut Record, addr: u64, bytes: u64, offset: u64) -> Result<(), CodeError> {
     let check = |answer: i64| if answer < 0 { Err(answer) } else { Ok(answer as u64) };
     let prot = libc::PROT_READ | libc::PROT_WRITE;
     let copy = sys::map(bytes as usize, prot).map_err(|_| -ENOMEM)? as u64;
     let code = libc::PROT_READ as u64 | libc::PROT_EXEC as u64;
     let fixed = (libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED) as u64;
-    // The copy is a new mapping that the application has no rights to until it is code; it takes the
-    // place of one that the caller names.
+    // The copy is a new mapping that the application has no rights to until it is code; it takes
+    // the place of one that the caller names.
     let mut done = || -> Result<(), CodeError> {
         let rw = prot as u64;
         // SAFETY: as above.

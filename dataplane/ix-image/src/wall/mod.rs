@@ -206,7 +206,8 @@ fn learn_frame(first: &mut Record) -> Result<(), String> {
         ss_flags: 0,
         ss_size: first.stack.1 as usize,
     };
-    // SAFETY: all-zero bytes are a valid action; the handler only stores; the old action comes back.
+    // SAFETY: all-zero bytes are a valid action; the handler only stores; the old action comes
+    // back.
     unsafe {
         let (mut new, mut old): (libc::sigaction, libc::sigaction) =
             (core::mem::zeroed(), core::mem::zeroed());
@@ -262,8 +263,8 @@ fn remember_ignored() {
     }
 }
 
-/// Gives every mapping that is not the program's its key, remembers it, and seals it, and the `shared`
-/// ones too, which nobody ever unmaps.
+/// Gives every mapping that is not the program's its key, remembers it, and seals it, and the
+/// `shared` ones too, which nobody ever unmaps.
 fn tag(
     program: &[(usize, usize)],
     ranges: &[(usize, usize, AppAccess)],
@@ -297,8 +298,8 @@ fn tag(
             return Err("cannot raise the wall: too many mappings".to_owned());
         }
     }
-    // What is shared with a device or a peer goes when the link does, and what is sealed cannot go. The
-    // rest of what is shared stays.
+    // What is shared with a device or a peer goes when the link does, and what is sealed cannot go.
+    // The rest of what is shared stays.
     let lasting =
         own.iter().filter(|m| !m.shared).map(|m| (m.start, m.end - m.start)).chain(shared);
     for (start, bytes) in lasting.filter(|_| stands(Part::Calls)) {
@@ -376,7 +377,8 @@ fn gate_call(record: &mut Record, args: [u64; 6]) -> i64 {
         }
         gate_op::LEAVE => -error::STATE,
         gate_op::SHARE => share(index),
-        // The program learns nothing of the dataplane's descriptors, not even when they are readable.
+        // The program learns nothing of the dataplane's descriptors, not even when they are
+        // readable.
         gate_op::WATCH if b > filter::FD_BASE.load(Ordering::Relaxed) as u64 => {
             handler::refuse(Refusal::Descriptor);
             -error::INVALID
@@ -410,8 +412,8 @@ fn share(index: u64) -> i64 {
     }
 }
 
-/// A signal came at the beginning or the end of a crossing, which is made again or is over: a shared
-/// elastic thread is not this thread's any more.
+/// A signal came at the beginning or the end of a crossing, which is made again or is over: a
+/// shared elastic thread is not this thread's any more.
 fn give_back_shared(record: &mut Record) {
     let owner = record.owner as *const AtomicU64;
     record.has_shared = 0;
@@ -446,8 +448,8 @@ fn farewell(record: &mut Record) {
     leave(record);
 }
 
-/// Ends a program whose system calls are always in the way of what the broker sends: revocation, rates and
-/// migration would never arrive.
+/// Ends a program whose system calls are always in the way of what the broker sends: revocation,
+/// rates and migration would never arrive.
 pub fn end_refusing() -> ! {
     deliver::say_if_possible(
         b"ix: the program is ended: its system calls kept the control plane's messages from the dataplane",

@@ -1,5 +1,5 @@
-//! Parts of the wall that can be left out, so that `ix attack` can show what each of them stops. Only the
-//! broker can say so, before there is a program.
+//! Parts of the wall that can be left out, so that `ix attack` can show what each of them stops.
+//! Only the broker can say so, before there is a program.
 use core::sync::atomic::{AtomicU32, Ordering};
 
 /// A part.

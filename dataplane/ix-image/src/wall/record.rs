@@ -119,8 +119,8 @@ pub struct Record {
     pub app_stack: AltStack,
     /// Linux's number of the thread.
     pub tid: u64,
-    /// Where the application wants a zero, and a wake-up, when the thread ends; 0: nowhere. The kernel
-    /// does not know of it: it would write with the rights that the thread happens to have.
+    /// Where the application wants a zero, and a wake-up, when the thread ends; 0: nowhere. The
+    /// kernel does not know of it: it would write with the rights that the thread happens to have.
     pub clear_tid: u64,
     /// The process that made the one this record is for.
     pub maker: u64,

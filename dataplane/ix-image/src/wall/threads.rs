@@ -1,6 +1,6 @@
 //! Threads and processes that the application makes. Syscall User Dispatch, the stack for signals
-//! and the thread's identity are not inherited, so a new one starts in the dataplane, which gives it
-//! all three before it runs an instruction of the application.
+//! and the thread's identity are not inherited, so a new one starts in the dataplane, which gives
+//! it all three before it runs an instruction of the application.
 use super::asm::{app_clone, app_syscall, exit_thread};
 use super::deliver::{FAULTS, finish, lock_actions, own, to_app, unlock_actions};
 use super::handler::{FP_BYTES, refuse, set_mask};
@@ -20,8 +20,8 @@ const TID_BYTES: u64 = 4;
 const EPERM: i64 = libc::EPERM as i64;
 const EAGAIN: i64 = libc::EAGAIN as i64;
 
-/// A new user namespace would bring capabilities, others mounts. A tracer's child and a sibling of the
-/// dataplane's process are no children of the program's.
+/// A new user namespace would bring capabilities, others mounts. A tracer's child and a sibling of
+/// the dataplane's process are no children of the program's.
 const REFUSED: u64 =
     0x7e02_0000 | 0x80 | (libc::CLONE_PTRACE | libc::CLONE_PARENT | libc::CLONE_UNTRACED) as u64;
 
@@ -31,8 +31,8 @@ pub fn clone(record: &mut Record, mut args: [u64; 6]) -> i64 {
     const THREAD: u64 = libc::CLONE_THREAD as u64;
     const FILES: u64 = libc::CLONE_FILES as u64;
     const CLEAR_TID: u64 = libc::CLONE_CHILD_CLEARTID as u64;
-    // Threads have one table of descriptors, processes have one each: `arrivals` looks at the threads of
-    // this process alone, and the dataplane's descriptors are in its table alone.
+    // Threads have one table of descriptors, processes have one each: `arrivals` looks at the
+    // threads of this process alone, and the dataplane's descriptors are in its table alone.
     let shares_files = args[0] & FILES != 0;
     if args[0] & REFUSED != 0 || shares_files != (args[0] & THREAD != 0) && stands(Part::Calls) {
         return refuse(Refusal::SystemCall);
@@ -45,8 +45,8 @@ pub fn clone(record: &mut Record, mut args: [u64; 6]) -> i64 {
         args[0] &= !VM;
     }
     if stands(Part::Calls) {
-        // The parent would wait for a child that need not end, in a call that no signal ends, with the
-        // locks below held: no command of the control plane would arrive.
+        // The parent would wait for a child that need not end, in a call that no signal ends, with
+        // the locks below held: no command of the control plane would arrive.
         args[0] &= !(libc::CLONE_VFORK as u64);
     }
     let clears = args[0] & CLEAR_TID != 0 && stands(Part::Calls);
@@ -120,8 +120,8 @@ pub unsafe extern "C" fn child_start(record: *mut Record) {
     record.kernel_mask = !0;
     if record.is_process != 0 {
         if process() == record.maker {
-            // No process has begun: a thread has jumped to where one begins, while another one holds
-            // these locks.
+            // No process has begun: a thread has jumped to where one begins, while another one
+            // holds these locks.
             end_at_once();
         }
         unlock_actions();
@@ -149,7 +149,8 @@ pub fn end_at_once() -> ! {
     }
 }
 
-/// `set_tid_address`: the dataplane keeps the address and writes there when the thread ends ([`exit`]).
+/// `set_tid_address`: the dataplane keeps the address and writes there when the thread ends
+/// ([`exit`]).
 pub fn set_tid_address(record: &mut Record, address: u64) -> i64 {
     if memory::is_protected(address, TID_BYTES) {
         return refuse(Refusal::Memory);
@@ -158,14 +159,15 @@ pub fn set_tid_address(record: &mut Record, address: u64) -> i64 {
     record.tid as i64
 }
 
-/// Writes the zero that waits for the end of the thread, with the application's rights, and wakes who
-/// waits for it (set_tid_address(2)). The thread does not use its own stack from here on.
+/// Writes the zero that waits for the end of the thread, with the application's rights, and wakes
+/// who waits for it (set_tid_address(2)). The thread does not use its own stack from here on.
 fn clear_tid(record: &mut Record) {
     let address = core::mem::take(&mut record.clear_tid);
     if address != 0 && to_app(record, address, &0u32.to_ne_bytes()) {
         let wake = libc::FUTEX_WAKE as u64;
         let call = [libc::SYS_futex as u64, address, wake, 1, 0, 0, 0];
-        // SAFETY: the record of this thread; a wake-up reads no memory but the word, as the application.
+        // SAFETY: the record of this thread; a wake-up reads no memory but the word, as the
+        // application.
         unsafe { app_syscall(record, &call) };
     }
 }

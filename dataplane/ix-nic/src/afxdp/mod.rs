@@ -1,8 +1,8 @@
 //! `afxdp`: any Linux network interface, shared with Linux.
 //!
-//! An XDP program hands packets for our addresses to AF_XDP sockets, one a queue, and all others on to
-//! the kernel. The broker loads the program and makes the sockets; [`AfxdpNic`] is one socket with its
-//! rings.
+//! An XDP program hands packets for our addresses to AF_XDP sockets, one a queue, and all others on
+//! to the kernel. The broker loads the program and makes the sockets; [`AfxdpNic`] is one socket
+//! with its rings.
 mod nic;
 mod ring;
 mod socket;

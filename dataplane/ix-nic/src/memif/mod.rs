@@ -3,8 +3,8 @@
 //! Two roles. The *client* (the protocol's slave) brings all the memory: rings, and the dataplane's
 //! packet memory itself, so that it copies nothing either way. The *server* (master) maps that
 //! memory and copies packets out of and into the client's buffers. The broker runs the control
-//! socket; the dataplane gets what both sides agreed on as a [`Plan`] and maps it ([`data`]). A peer may
-//! come, go and come back at any time.
+//! socket; the dataplane gets what both sides agreed on as a [`Plan`] and maps it ([`data`]). A
+//! peer may come, go and come back at any time.
 //!
 //! **No value of a peer's is trusted.** Control messages are checked before they reach the
 //! dataplane; regions must be sealed against shrinking; descriptors are read once and checked. The
@@ -16,7 +16,8 @@
 //! ring has one writer, and a page in which the receiver says which flow group goes to which of its
 //! queues ([`page`]). With other peers queue `i` of one is linked to queue `i` of the other.
 //!
-//! What is public here is for the broker's side: the plan, and the first contents of rings and page.
+//! What is public here is for the broker's side: the plan, and the first contents of rings and
+//! page.
 mod data;
 mod page;
 mod plan;

@@ -1,7 +1,8 @@
 //! Counters and histograms of the elastic threads, in memory that the control plane reads.
 //!
 //! One elastic thread writes its own block, with plain loads and stores; everybody else only reads,
-//! so a reader sees each counter somewhat late but never torn. Names are stable: tools rely on them.
+//! so a reader sees each counter somewhat late but never torn. Names are stable: tools rely on
+//! them.
 //!
 //! Two kinds of numbers: counters, which only grow, and the averages of the last windows of 10 ms,
 //! which the control plane decides by (`window.rs`).

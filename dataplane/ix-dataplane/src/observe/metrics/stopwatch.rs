@@ -391,8 +391,8 @@ mod tests {
 
     #[test]
     fn cycles_that_are_not_timed_by_stage_are_divided_like_those_that_are() {
-        // A cycle that was interrupted may be the one that stands for others, or the last one, which
-        // is not charged yet: one run of ten milliseconds that nothing disturbs is enough.
+        // A cycle that was interrupted may be the one that stands for others, or the last one,
+        // which is not charged yet: one run of ten milliseconds that nothing disturbs is enough.
         let undisturbed = (0..30).any(|_| {
             let (spent, all) = measure();
             let [poll, _, _, calls, ..] = spent;

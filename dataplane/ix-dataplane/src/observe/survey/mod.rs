@@ -1,9 +1,9 @@
 //! A survey: what is known of each connection, told on demand.
 //!
 //! The broker sends memory with a request. Each elastic thread goes through the flow groups that it
-//! owns, some slots between two cycles, and lays a record for each flow down there. How far a group was
-//! surveyed stands in the memory as well, so that it goes on where it was when the group moves to
-//! another thread, and the broker sees what is missing when time is over.
+//! owns, some slots between two cycles, and lays a record for each flow down there. How far a group
+//! was surveyed stands in the memory as well, so that it goes on where it was when the group moves
+//! to another thread, and the broker sees what is missing when time is over.
 mod area;
 
 pub use area::{FlowRecord, SurveyArea};
