@@ -56,7 +56,7 @@ pub struct SoakArgs {
     /// Seed of what is chosen at random
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
-    /// Write the results to this file as well, as JSON (`-`: standard output)
+    /// Also write the results to this file as JSON (`-`: standard output)
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
 }
