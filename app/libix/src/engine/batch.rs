@@ -6,10 +6,11 @@ use ix_abi::{CALLS_MAX, SgEntry, group_of};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 
-/// A note beside each slot of a thread's call array: what its answer is for. Calls that the array has no
-/// room for wait here for the next cycle.
+/// A note beside each slot of a thread's call array: what its answer is for. Calls that the array
+/// has no room for wait here for the next cycle.
 ///
-/// Answers are overwritten by the calls of the next batch. While some are unread, new calls wait, too.
+/// Answers are overwritten by the calls of the next batch. While some are unread, new calls wait,
+/// too.
 pub struct Batch<P> {
     pending: Vec<P>,
     answered: Vec<P>,
@@ -31,8 +32,8 @@ impl<P: Copy> Batch<P> {
         Batch { pending: slots(), answered: slots(), ..Batch::new() }
     }
 
-    /// Appends a call, now or (when the array is full, or answers are unread) to the next batch; order is
-    /// kept. Returns whether it is in the array.
+    /// Appends a call, now or (when the array is full, or answers are unread) to the next batch;
+    /// order is kept. Returns whether it is in the array.
     #[inline]
     pub fn push(&mut self, thread: &mut Thread, call: Batched, pending: P) -> bool {
         let unread = self.read < self.answered.len();
@@ -62,8 +63,8 @@ impl<P: Copy> Batch<P> {
         self.backlog.is_empty() && thread.call_room() >= calls && thread.sg_room()
     }
 
-    /// Appends one `sendv` of these pieces ([`Thread::push_sendv`]) and returns how many bytes it has: one
-    /// array's at most. There is room. `pending` gets that number.
+    /// Appends one `sendv` of these pieces ([`Thread::push_sendv`]) and returns how many bytes it
+    /// has: one array's at most. There is room. `pending` gets that number.
     #[inline]
     pub fn push_sendv(
         &mut self,

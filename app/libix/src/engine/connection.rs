@@ -151,8 +151,8 @@ impl<S> Connection<S> {
         self.send.len()
     }
 
-    /// Copies the front of `data` behind what is to be sent, and returns for how many bytes transmit
-    /// memory was there. Not after the end: see [`Connection::can_send`].
+    /// Copies the front of `data` behind what is to be sent, and returns for how many bytes
+    /// transmit memory was there. Not after the end: see [`Connection::can_send`].
     #[inline]
     pub fn write(&mut self, tx: &TxArena, data: &[u8]) -> usize {
         self.send.write(tx, data)
@@ -173,7 +173,8 @@ impl<S> Connection<S> {
         self.send.push_shared(buf.clone(), range);
     }
 
-    /// Sends the first `bytes` received bytes (or all) back from where they are, and returns how many.
+    /// Sends the first `bytes` received bytes (or all) back from where they are, and returns how
+    /// many.
     #[inline]
     pub fn send_received(&mut self, bytes: usize) -> usize {
         let Connection { receive, send, .. } = self;
@@ -185,6 +186,11 @@ impl<S> Connection<S> {
         if self.fin == Fin::No {
             self.fin = Fin::Wanted;
         }
+    }
+
+    /// Ends the connection in order, after what was given to send. Received bytes are dropped.
+    pub fn close(&mut self) {
+        self.ending = Ending::Close;
     }
 
     /// Whether there is anything to append.

@@ -45,8 +45,8 @@ pub trait Observer {
     fn other(&mut self, event: Event);
 }
 
-/// Takes in the event conditions of the last cycle and tells what happened; after the last one, which
-/// connections died of a call that was refused.
+/// Takes in the event conditions of the last cycle and tells what happened; after the last one,
+/// which connections died of a call that was refused.
 #[inline]
 pub fn tell<O: Observer>(observer: &mut O) {
     while let Some(event) = observer.engine().take_event() {
@@ -99,7 +99,8 @@ fn tell_rare<O: Observer>(observer: &mut O, event: Event) {
     }
 }
 
-/// Tells which connections died of a call that was refused. One whose own event came is gone already.
+/// Tells which connections died of a call that was refused. One whose own event came is gone
+/// already.
 #[inline]
 pub(crate) fn tell_failures<O: Observer>(observer: &mut O) {
     while let Some((cookie, why)) = observer.engine().failed.pop() {
@@ -116,9 +117,10 @@ fn tell_dead<O: Observer>(observer: &mut O, cookie: Cookie, why: Dead) {
 }
 
 impl<U: User> Engine<U> {
-    /// Moves calls that waited for room into the batch, and asks for transmit memory when it is short.
+    /// Moves calls that waited for room into the batch, and asks for transmit memory when it is
+    /// short.
     #[inline]
-    pub(crate) fn refill(&mut self) {
+    pub fn refill(&mut self) {
         if self.memory.is_short(self.thread.tx()) {
             self.ask_for_memory();
         }
@@ -133,8 +135,8 @@ impl<U: User> Engine<U> {
         }
     }
 
-    /// Appends the calls of all connections that were touched, as far as there is room; the rest waits
-    /// one cycle, which then does not sleep.
+    /// Appends the calls of all connections that were touched, as far as there is room; the rest
+    /// waits one cycle, which then does not sleep.
     ///
     /// `fill` may add bytes to a connection just before its calls are appended. It returns whether
     /// it is to be asked again in the next cycle, for lack of transmit memory.
@@ -191,7 +193,8 @@ impl<U: User> Engine<U> {
         Ok(())
     }
 
-    /// Forgets the connections of which the user did not want to be told: their memory goes with this cycle.
+    /// Forgets the connections of which the user did not want to be told: their memory goes with
+    /// this cycle.
     #[cold]
     fn skip_untold(&mut self) {
         while let Some(event) = self.take_event() {
@@ -206,8 +209,8 @@ impl<U: User> Engine<U> {
         }
     }
 
-    /// Takes in the answers of the last batch up to one of a call of the user's: its slot, its tag and
-    /// the answer. `None`: all were read.
+    /// Takes in the answers of the last batch up to one of a call of the user's: its slot, its tag
+    /// and the answer. `None`: all were read.
     #[inline]
     pub fn next_answer(&mut self) -> Option<(usize, U::Call, Result<u64, Error>)> {
         loop {

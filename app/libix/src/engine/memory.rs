@@ -25,8 +25,8 @@ impl Memory {
         !self.asked && tx.wants_memory()
     }
 
-    /// The call that asks for memory, unless a request was refused a moment ago. The caller makes the
-    /// call and reports to [`Memory::answered`].
+    /// The call that asks for memory, unless a request was refused a moment ago. The caller makes
+    /// the call and reports to [`Memory::answered`].
     pub fn request(&mut self, now_us: u64) -> Option<call::Batched> {
         if self.refused_us.is_some_and(|refused| now_us.saturating_sub(refused) < RETRY_US) {
             return None;
@@ -40,7 +40,8 @@ impl Memory {
         self.asked
     }
 
-    /// The answer was taken in ([`crate::raw::Thread::adopt_tx`]) at `now_us`; `adopted`: memory came.
+    /// The answer was taken in ([`crate::raw::Thread::adopt_tx`]) at `now_us`; `adopted`: memory
+    /// came.
     pub fn answered(&mut self, adopted: bool, now_us: u64) {
         self.asked = false;
         self.refused_us = (!adopted).then_some(now_us);

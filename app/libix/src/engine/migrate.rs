@@ -1,9 +1,9 @@
 //! Connections that move with their flow group, from one thread's engine to another's.
 //!
 //! On the old thread `MIGRATED` (`LEAVES`) is the last word on the group. Before the next cycle its
-//! connections leave with all they have: what the user attached, what is to be sent and its memory, what
-//! was received and not given back. Nothing of it is in a call by then but what the array already
-//! had. On the new thread `MIGRATED` (`ARRIVED`) brings them in under new cookies.
+//! connections leave with all they have: what the user attached, what is to be sent and its memory,
+//! what was received and not given back. Nothing of it is in a call by then but what the array
+//! already had. On the new thread `MIGRATED` (`ARRIVED`) brings them in under new cookies.
 use super::groups::Groups;
 use super::{Connection, Engine, FETCH_AHEAD, Pending, User};
 use crate::error::{Dead, Error};
@@ -28,7 +28,8 @@ struct Moved<S> {
 }
 
 impl<U: User> Engine<U> {
-    /// From now on connections can move: which ones are in a flow group is remembered. There is none yet.
+    /// From now on connections can move: which ones are in a flow group is remembered. There is
+    /// none yet.
     pub(crate) fn remember_groups(&mut self) {
         self.groups = Some(Box::default());
     }
@@ -38,7 +39,8 @@ impl<U: User> Engine<U> {
         self.groups.as_mut().map(|groups| Groups::take(groups, group)).unwrap_or_default()
     }
 
-    /// Resets the connections of a group that leaves. They are dead with the next failures that are told.
+    /// Resets the connections of a group that leaves. They are dead with the next failures that are
+    /// told.
     pub(crate) fn reset_group(&mut self, group: u32) {
         for cookie in self.connections.ids().collect::<Vec<_>>() {
             if let Some(connection) = self.connections.get(cookie)
@@ -81,9 +83,9 @@ impl<U: User> Engine<U> {
         any.then_some(Parcel { group, connections, calls })
     }
 
-    /// Takes the connections of a parcel in, each under a new cookie, of which the dataplane hears. Those
-    /// with room for bytes that were refused on the old thread, `send_limit` being the most that a
-    /// connection holds, starve here.
+    /// Takes the connections of a parcel in, each under a new cookie, of which the dataplane hears.
+    /// Those with room for bytes that were refused on the old thread, `send_limit` being the most
+    /// that a connection holds, starve here.
     pub(crate) fn unpack(&mut self, parcel: Parcel<U::Connection>, send_limit: u64) -> Vec<Cookie> {
         let Parcel { group, connections, calls } = parcel;
         let moved = connections.into_iter().map(|moved| self.unpack_one(group, moved, send_limit));

@@ -1,26 +1,42 @@
 //! The connections of one elastic thread, on the raw contract ([`crate::raw`]).
 //!
-//! Whoever keeps connections on batched system calls has the same work: a note beside each slot of the
-//! call array of what its answer is for, calls that the array has no room for, cookies that never name
-//! two connections, bytes that `sendv` did not take, received bytes that are owed a `recv_done`, transmit
-//! memory that stays until it is acknowledged, and an end that waits for all of this. It is done here once.
+//! Whoever keeps connections on batched system calls has the same work: a note beside each slot of
+//! the call array of what its answer is for, calls that the array has no room for, cookies that
+//! never name two connections, bytes that `sendv` did not take, received bytes that are owed a
+//! `recv_done`, transmit memory that stays until it is acknowledged, and an end that waits for all
+//! of this. It is done here once.
 //!
 //! A cycle of an [`Engine`], which allocates nothing for a message:
 //!
-//! 1. [`Engine::emit`] appends the calls of connections that were touched: at most one `recv_done` and one
-//!    `sendv` each, and the end after the last byte. Just before, the user may add bytes to it.
+//! 1. [`Engine::emit`] appends the calls of connections that were touched: at most one `recv_done`
+//!    and one `sendv` each, and the end after the last byte. Just before, the user may add bytes to
+//!    it.
 //! 2. [`Engine::run_io`] gives the thread to the dataplane.
-//! 3. [`Engine::next_answer`] takes the answers in. Those of the engine's own calls it keeps; the user
-//!    gets those of calls that it made itself, by [`Engine::push`].
+//! 3. [`Engine::next_answer`] takes the answers in. Those of the engine's own calls it keeps; the
+//!    user gets those of calls that it made itself, by [`Engine::push`].
 //! 4. [`tell`] takes the event conditions in and tells an [`Observer`] what happened.
 //!
-//! What a user attaches to connections, UDP sockets and calls is its own ([`User`]). Events are read by
-//! the engine alone, and calls that give memory back are made by it alone. This is why received bytes
-//! can be looked at without `unsafe`.
+//! What a user attaches to connections, UDP sockets and calls is its own ([`User`]). Events are
+//! read by the engine alone, and calls that give memory back are made by it alone. This is why
+//! received bytes can be looked at without `unsafe`.
 //!
-//! # Users, and what stays apart
+//! # Users
 //!
-//! [`crate::event`] adds callbacks, timers, packet queues and mailboxes between threads.
+//! * [`crate::event`] adds callbacks, timers, packet queues, and mailboxes between threads.
+//! * The load generator (`ix-load`) measures on it, and has web servers on it beside the load.
+//!
+//! # What stays apart, and why
+//!
+//! * The POSIX layer (`libix-posix`): any thread of the program may change any socket, so the
+//!   sockets of all elastic threads lie behind one lock, which nobody holds while a cycle runs. An
+//!   engine is owned by one thread and has the elastic thread in it. A socket of the POSIX layer is
+//!   also more than a connection: it is there before and after its flow, keeps unread bytes when
+//!   the flow is gone, is tried on the next elastic thread when one refuses it, and may have its
+//!   other end in the same process.
+//! * The sockets of the packet scripts (`ix-scripts`): each call runs in a cycle of its own and
+//!   returns its outcome at once. Which calls share a cycle decides which segments leave together,
+//!   and that is what a script checks. `close` goes out with the last byte instead of after the
+//!   last acknowledgement, so that the dataplane itself meets what comes afterwards.
 mod batch;
 mod connection;
 mod cycle;
@@ -143,7 +159,8 @@ impl<U: User> Engine<U> {
         &mut self.thread
     }
 
-    /// Gives the elastic thread back. Connections that were not reset before are left to the dataplane.
+    /// Gives the elastic thread back. Connections that were not reset before are left to the
+    /// dataplane.
     pub fn into_thread(self) -> Thread {
         self.thread
     }
@@ -234,8 +251,8 @@ impl<U: User> Engine<U> {
         self.connections.prefetch(cookie);
     }
 
-    /// Begins a connection: the outcome is told by [`Observer::connected`] or [`Observer::dead`]. What is
-    /// sent before that waits. `local_port` 0: any.
+    /// Begins a connection: the outcome is told by [`Observer::connected`] or [`Observer::dead`].
+    /// What is sent before that waits. `local_port` 0: any.
     pub fn connect(&mut self, to: SocketAddr, local_port: u16, state: U::Connection) -> Cookie {
         let cookie = self.connections.insert(Connection::new(0, false, to, state));
         self.make(call::connect(cookie, to, local_port), Pending::Connect(cookie));
@@ -309,7 +326,8 @@ impl<U: User> Engine<U> {
         }
     }
 
-    /// Notes that the user may have bytes for a connection: the next [`Engine::emit`] asks for them.
+    /// Notes that the user may have bytes for a connection: the next [`Engine::emit`] asks for
+    /// them.
     #[inline]
     pub fn visit(&mut self, cookie: Cookie) {
         if let Some(connection) = self.connections.get_mut(cookie)
@@ -328,8 +346,8 @@ impl<U: User> Engine<U> {
         }
     }
 
-    /// Ends a connection in order, after what was given to send, or by a reset. It is forgotten when its
-    /// last call was made.
+    /// Ends a connection in order, after what was given to send, or by a reset. It is forgotten
+    /// when its last call was made.
     pub fn end(&mut self, cookie: Cookie, ending: Ending) {
         if let Some(connection) = self.connections.get_mut(cookie) {
             connection.ending = ending;

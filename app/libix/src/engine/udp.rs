@@ -87,8 +87,8 @@ impl<T> Udp<T> {
 }
 
 impl<U: User> Engine<U> {
-    /// Opens a UDP socket of this elastic thread and returns its id; [`Engine::udp_outcome`] says what came
-    /// of it. Port 0: any that is free.
+    /// Opens a UDP socket of this elastic thread and returns its id; [`Engine::udp_outcome`] says
+    /// what came of it. Port 0: any that is free.
     pub fn udp_bind(&mut self, at: SocketAddr, state: U::Socket) -> u64 {
         let id = self.udp.sockets.insert(Socket { name: None, state });
         self.make(call::udp_bind(at, id), Pending::UdpBind(id));
@@ -115,8 +115,8 @@ impl<U: User> Engine<U> {
         self.udp.sockets.get(socket)?.name?.ok()
     }
 
-    /// Sets how a socket sends from now on: `DSCP` or `HOP_LIMIT` of [`ix_abi::flow_opt`]. `false`: it
-    /// is not open.
+    /// Sets how a socket sends from now on: `DSCP` or `HOP_LIMIT` of [`ix_abi::flow_opt`]. `false`:
+    /// it is not open.
     pub fn udp_set_opt(&mut self, socket: u64, option: u64, value: u64) -> bool {
         let Some(name) = self.udp_name(socket) else { return false };
         self.udp.flush(&mut self.thread, &mut self.batch);
@@ -132,8 +132,8 @@ impl<U: User> Engine<U> {
         }
     }
 
-    /// Sends a whole buffer as one datagram without a copy; `Err`: it was not taken, for the socket is not
-    /// open or too many wait.
+    /// Sends a whole buffer as one datagram without a copy; `Err`: it was not taken, for the socket
+    /// is not open or too many wait.
     pub fn udp_send(&mut self, socket: u64, to: SocketAddr, buf: TxBuf) -> Result<(), TxBuf> {
         match self.udp_name(socket) {
             Some(socket) if self.udp.waiting.len() < WAITING_MAX => {

@@ -141,8 +141,8 @@ impl<S> Io<S> {
         self.connect_from(0, to, state)
     }
 
-    /// The same from a port of one's own choice; 0: any. Its answers must come to this elastic thread:
-    /// a port whose flow group is another one's is refused as invalid.
+    /// The same from a port of one's own choice; 0: any. Its answers must come to this elastic
+    /// thread: a port whose flow group is another one's is refused as invalid.
     pub fn connect_from(&mut self, local_port: u16, to: SocketAddr, state: S) -> u64 {
         self.engine.connect(to, local_port, state)
     }

@@ -18,8 +18,8 @@
 //!   [`Handler::on_migrate_in`]; timers and UDP sockets stay with their thread.
 //! * **Datagrams** come by [`Handler::on_datagram`] to sockets of [`EventLoop::udp_bind`] and leave
 //!   by [`Io::udp_send`]; as everywhere with UDP, one that finds no resources is lost.
-//! * **Packets** of a program's own protocol come whole to packet queues ([`Io::packet_bind`]), told by
-//!   [`Handler::on_packets`] or waited for with [`EventLoop::wait_queues`], and leave by
+//! * **Packets** of a program's own protocol come whole to packet queues ([`Io::packet_bind`]),
+//!   told by [`Handler::on_packets`] or waited for with [`EventLoop::wait_queues`], and leave by
 //!   [`Io::packet_send`]. Doorbells ([`Io::set_bell`]) tell other threads of the program.
 //! * **Signals** go from loop to loop ([`Io::signal`], [`Handler::on_signal`]).
 
@@ -111,8 +111,8 @@ pub trait Handler {
     }
 
     /// Somebody says that a datagram of this socket did not arrive: nobody has the port
-    /// ([`Error::Refused`]), it is longer than the path's `mtu` ([`Error::TooLong`]; 0: not said), or
-    /// there is no way ([`Error::Unreachable`]). A hint: anybody can send such a message.
+    /// ([`Error::Refused`]), it is longer than the path's `mtu` ([`Error::TooLong`]; 0: not said),
+    /// or there is no way ([`Error::Unreachable`]). A hint: anybody can send such a message.
     fn on_datagram_error(
         &mut self,
         io: &mut Io<Self::State>,
@@ -255,8 +255,8 @@ impl<H: Handler> EventLoop<H> {
         Ok(())
     }
 
-    /// Resets all connections, without a callback, and sees the resets off: some at a time, because a
-    /// device takes only so many packets at once, and what waits for it ends with the program.
+    /// Resets all connections, without a callback, and sees the resets off: some at a time, because
+    /// a device takes only so many packets at once, and what waits for it ends with the program.
     pub fn abort_all(&mut self) -> Result<(), Error> {
         let all = self.io.engine.doom_all();
         for some in all.chunks(RESETS_AT_ONCE) {
@@ -266,11 +266,11 @@ impl<H: Handler> EventLoop<H> {
         self.turn(Wait::Us(LAST_RESETS_US))
     }
 
-    /// Makes this an ordinary Linux thread while `work` runs, and then the elastic thread again. Before,
-    /// its connections move to the other threads, with cycles as always; for a loop of a team, that is,
-    /// whose timers and UDP sockets wait meanwhile. `Err`: it is the last active thread
-    /// ([`Error::State`]), and `work` did not run; or the dataplane does not take the thread back, and
-    /// the loop is over.
+    /// Makes this an ordinary Linux thread while `work` runs, and then the elastic thread again.
+    /// Before, its connections move to the other threads, with cycles as always; for a loop of a
+    /// team, that is, whose timers and UDP sockets wait meanwhile. `Err`: it is the last active
+    /// thread ([`Error::State`]), and `work` did not run; or the dataplane does not take the thread
+    /// back, and the loop is over.
     pub fn in_background<R>(&mut self, work: impl FnOnce(&mut H) -> R) -> Result<R, Error> {
         self.io.drain();
         while !self.io.drained {

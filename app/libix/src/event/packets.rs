@@ -219,9 +219,9 @@ impl Packets {
 }
 
 impl<S> Io<S> {
-    /// Opens a packet queue on a device (0: the first) and answers its id; [`Io::packet_outcome`] says
-    /// what came of it ([`EventLoop::packet_bind`] waits for that). Other elastic threads may bind the
-    /// same: each gets what its own queue pair receives.
+    /// Opens a packet queue on a device (0: the first) and answers its id; [`Io::packet_outcome`]
+    /// says what came of it ([`EventLoop::packet_bind`] waits for that). Other elastic threads may
+    /// bind the same: each gets what its own queue pair receives.
     pub fn packet_bind(&mut self, device: u32, claim: Claim, priority: Priority) -> u64 {
         let id = self.packets.queues.insert(Queue {
             name: None,
@@ -266,9 +266,9 @@ impl<S> Io<S> {
     }
 
     /// Sends a frame by the device of a queue with this cycle's batch, without a copy of the
-    /// program's; [`Handler::on_packet_sent`] ends it with the same cookie. Its headers and checksums
-    /// are the program's, and the vNIC's transmit filters decide whether it leaves. `false`: it was
-    /// not taken, because there is no such queue or too many frames wait.
+    /// program's; [`Handler::on_packet_sent`] ends it with the same cookie. Its headers and
+    /// checksums are the program's, and the vNIC's transmit filters decide whether it leaves.
+    /// `false`: it was not taken, because there is no such queue or too many frames wait.
     pub fn packet_send(&mut self, queue: u64, frame: Frame, cookie: u64) -> bool {
         let open = self.packets.queues.get(queue).is_some_and(|q| matches!(q.name, Some(Ok(_))));
         if !open || self.packets.waiting.len() >= WAITING_MAX {
@@ -283,8 +283,9 @@ impl<S> Io<S> {
         true
     }
 
-    /// Has the loop of another elastic thread (or this one) hear a number; Linux has a part in it only
-    /// if that thread sleeps. One that hears too slowly is told again and again until it has room.
+    /// Has the loop of another elastic thread (or this one) hear a number; Linux has a part in it
+    /// only if that thread sleeps. One that hears too slowly is told again and again until it has
+    /// room.
     pub fn signal(&mut self, thread: u32, value: u64) {
         self.engine.push(call::signal(thread, value), Pending::Signal(thread, value));
     }

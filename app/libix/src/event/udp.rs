@@ -17,14 +17,14 @@ impl<S> Io<S> {
         self.engine.udp_outcome(socket)
     }
 
-    /// In [`super::Handler::on_datagram`]: the address of ours that the datagram was sent to. A socket of
-    /// every address hears it here; to answer from it, bind another one to it.
+    /// In [`super::Handler::on_datagram`]: the address of ours that the datagram was sent to. A
+    /// socket of every address hears it here; to answer from it, bind another one to it.
     pub fn udp_asked(&self) -> Option<IpAddr> {
         self.asked
     }
 
-    /// Sets how a socket sends from now on: `DSCP` or `HOP_LIMIT` of [`ix_abi::flow_opt`]. `false`: it
-    /// is not open.
+    /// Sets how a socket sends from now on: `DSCP` or `HOP_LIMIT` of [`ix_abi::flow_opt`]. `false`:
+    /// it is not open.
     pub fn udp_set_opt(&mut self, socket: u64, option: u64, value: u64) -> bool {
         self.engine.udp_set_opt(socket, option, value)
     }

@@ -38,7 +38,8 @@ impl Batched {
 }
 
 impl Batched {
-    /// Whether it names a connection by its cookie, or gives memory back: the engine makes such calls itself.
+    /// Whether it names a connection by its cookie, or gives memory back: the engine makes such
+    /// calls itself.
     pub(crate) fn is_engines(&self) -> bool {
         use call_op::*;
         matches!(

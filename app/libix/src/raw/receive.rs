@@ -21,8 +21,8 @@ pub(crate) struct ReceiveQueue {
 
 /// A datagram in its packet buffer, which has not been given back.
 ///
-/// The engine, the only maker, makes one of each `UdpRecv` event, and of the bytes that `UdpError` quotes,
-/// and pushes no other `udp_recv_done` than [`Datagram::done`].
+/// The engine, the only maker, makes one of each `UdpRecv` event, and of the bytes that `UdpError`
+/// quotes, and pushes no other `udp_recv_done` than [`Datagram::done`].
 pub(crate) struct Datagram(Received);
 
 impl Datagram {

@@ -1,23 +1,22 @@
 //! The generator on a dataplane: one elastic thread, straight on the batched calls and event
 //! conditions.
-mod answers;
 mod back_ends;
 mod emit;
-mod flow;
+mod told;
 
 use crate::clock::Clock;
-use crate::engine::Engine;
+use crate::engine::{End, Engine};
 use crate::protocol::Protocol;
 use crate::worker::Backend;
-use anyhow::{Result, bail};
-use back_ends::BackEnds;
-use flow::Flow;
+use anyhow::Result;
+use back_ends::{BackEnds, Served};
 use ix_httpd::site::Site;
-use libix::raw::call::{self, Batched};
-use libix::raw::{Thread, TxBuf, Wait};
+use libix::engine::Ending;
+use libix::raw::{Thread, Wait};
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use told::Told;
 
 /// Longest sleep, so that the end of a run is noticed.
 const SLEEP_US: u64 = 10_000;
@@ -27,48 +26,49 @@ const RESETS_AT_ONCE: usize = 256;
 const RESETS_US: u64 = 100;
 /// A sleeping dataplane wakes some time after it was asked to: the rest is spent polling.
 const WAKE_US: u64 = 500;
-/// Bytes of transmit memory that are asked for at a time.
-const TX_STEP_BYTES: u64 = 2 << 20;
 
-/// Whom the answer of a call is for.
-#[derive(Clone, Copy)]
-enum Pending {
-    Nothing,
-    Connect(u64),
-    /// A connection and the bytes that were offered.
-    Sendv(u64, u64),
-    Bind(u64),
-    /// The memory of a datagram.
-    Datagram(u32),
-    TxMemory,
-    /// Where a back end is to listen.
-    Listen(SocketAddr),
-    /// A connection of the back ends.
-    Accept(u64),
-    /// The same, and the bytes that were offered.
-    Serve(u64, u64),
+/// What is attached to connections ([`libix::engine::User`]).
+pub(super) struct Attached;
+
+/// The connections of the elastic thread.
+type Net = libix::engine::Engine<Attached>;
+
+/// Whose a connection is.
+pub(super) enum Peer {
+    /// The load's.
+    Load {
+        /// Its number in the measuring engine.
+        index: u32,
+        /// Request bytes that transmit memory was missing for.
+        spilled: Vec<u8>,
+    },
+    /// The back ends'.
+    Served(Box<Served>),
+}
+
+/// What the measuring engine knows by a number.
+#[derive(Clone, Copy, Default)]
+struct Flow {
+    /// Cookie of the connection, or id of the UDP socket; 0: there is none.
+    name: u64,
+    up: bool,
+    /// In the list of sockets that may have datagrams to send.
+    ready: bool,
 }
 
 /// An engine on an elastic thread.
 pub struct OnIx<P> {
     engine: Engine<P>,
-    thread: Thread,
     local: IpAddr,
     flows: Vec<Flow>,
     targets: Vec<SocketAddr>,
-    dirty: VecDeque<u32>,
-    pending: Vec<Pending>,
-    answered: Vec<Pending>,
-    /// Calls that the array had no room for.
-    backlog: VecDeque<(Batched, Pending)>,
-    datagrams: Vec<Option<TxBuf>>,
-    free_datagrams: Vec<u32>,
+    ready_sockets: VecDeque<u32>,
+    /// UDP sockets of which is not known yet whether they were opened.
+    binding: Vec<(u32, u64)>,
     out: Vec<u8>,
-    tx_asked: bool,
     spin: bool,
     back_ends: Option<BackEnds>,
-    /// Why it cannot go on.
-    refused: Option<String>,
+    net: Net,
 }
 
 impl<P: Protocol> OnIx<P> {
@@ -83,37 +83,30 @@ impl<P: Protocol> OnIx<P> {
         let flows = (0..engine.connections()).map(|_| Flow::default()).collect();
         OnIx {
             engine,
-            thread,
             local,
             flows,
             targets,
-            dirty: VecDeque::new(),
-            pending: Vec::with_capacity(ix_abi::CALLS_MAX),
-            answered: Vec::with_capacity(ix_abi::CALLS_MAX),
-            backlog: VecDeque::new(),
-            datagrams: Vec::new(),
-            free_datagrams: Vec::new(),
+            ready_sockets: VecDeque::new(),
+            binding: Vec::new(),
             out: Vec::with_capacity(64 << 10),
-            tx_asked: false,
             spin,
             back_ends: None,
-            refused: None,
+            net: Net::new(thread),
         }
     }
 
     /// Serves these pages at these ports beside the load, which begins when they are served.
     pub fn serve(&mut self, site: Arc<Site>, ports: &[u16]) {
         let at = ports.iter().map(|port| SocketAddr::new(self.local, *port)).collect();
-        self.back_ends = Some(BackEnds::new(&self.thread, site, at));
+        self.back_ends = Some(BackEnds::new(*self.net.tx(), site, at));
     }
 
-    /// Has the back ends' calls made. False: they do not listen yet.
+    /// Whether the back ends listen, or there are none. If not, they begin as soon as they can.
     fn run_back_ends(&mut self, now_ns: u64) -> Result<bool> {
         let Some(back_ends) = &mut self.back_ends else { return Ok(true) };
-        back_ends.emit(&mut self.thread, &mut self.pending);
+        back_ends.set_time(self.net.now_us());
         if !back_ends.is_listening() {
-            let listen = back_ends.begin(now_ns)?;
-            listen.into_iter().for_each(|(call, pending)| self.push(call, pending));
+            back_ends.begin(&mut self.net, now_ns)?;
             return Ok(false);
         }
         Ok(true)
@@ -121,95 +114,93 @@ impl<P: Protocol> OnIx<P> {
 
     /// Gives the elastic thread back. Its connections are reset.
     pub fn into_thread(self) -> Thread {
-        self.thread
+        self.net.into_thread()
     }
 
-    #[inline]
-    fn push(&mut self, call: Batched, pending: Pending) {
-        if self.backlog.is_empty() && self.thread.push(call).is_some() {
-            self.pending.push(pending);
-        } else {
-            self.backlog.push_back((call, pending));
-        }
-    }
-
-    /// Appends calls that there was no room for before.
-    #[inline]
-    fn push_backlog(&mut self) {
-        while let Some(&(call, pending)) = self.backlog.front()
-            && self.thread.push(call).is_some()
-        {
-            self.pending.push(pending);
-            self.backlog.pop_front();
-        }
-    }
-
+    /// Notes that a connection may have requests to send.
     #[inline]
     fn mark(&mut self, index: u32) {
         let flow = &mut self.flows[index as usize];
-        if !flow.dirty {
-            flow.dirty = true;
-            self.dirty.push_back(index);
+        if !self.engine.is_udp() {
+            self.net.visit(flow.name);
+        } else if !flow.ready {
+            flow.ready = true;
+            self.ready_sockets.push_back(index);
         }
     }
 
-    fn cookie(&self, index: u32) -> u64 {
-        u64::from(self.flows[index as usize].generation) << 32 | u64::from(index)
-    }
-
-    /// The connection of a cookie, unless it is an earlier one of that place.
-    #[inline]
-    fn live(&self, cookie: u64) -> Option<u32> {
-        let flow = self.flows.get(cookie as u32 as usize)?;
-        (flow.generation == (cookie >> 32) as u32).then_some(cookie as u32)
-    }
-
     fn dial(&mut self, now_ns: u64) {
-        while self.thread.call_room() > 0
+        while self.net.has_room()
             && let Some(index) = self.engine.dial(now_ns)
         {
-            let cookie = self.cookie(index);
-            if self.engine.is_udp() {
-                let at = SocketAddr::new(self.local, 0);
-                self.push(call::udp_bind(at, cookie), Pending::Bind(cookie));
+            let name = if self.engine.is_udp() {
+                let socket = self.net.udp_bind(SocketAddr::new(self.local, 0), index);
+                self.binding.push((index, socket));
+                socket
             } else {
                 let to = self.targets[index as usize % self.targets.len()];
-                self.push(call::connect(cookie, to, 0), Pending::Connect(cookie));
+                self.net.connect(to, 0, Peer::Load { index, spilled: Vec::new() })
+            };
+            self.flows[index as usize].name = name;
+        }
+    }
+
+    /// Says which UDP sockets were opened and which were not.
+    fn check_sockets(&mut self, now_ns: u64) {
+        for (index, socket) in core::mem::take(&mut self.binding) {
+            if self.flows[index as usize].name != socket {
+                continue;
+            }
+            match self.net.udp_outcome(socket) {
+                Some(Ok(())) => self.up(index, now_ns),
+                Some(Err(error)) => {
+                    self.forget(index);
+                    let end = End::NotConnected(error.to_string());
+                    self.engine.closed(index, end, now_ns);
+                }
+                None => self.binding.push((index, socket)),
             }
         }
     }
 
+    /// A connection is there.
+    fn up(&mut self, index: u32, now_ns: u64) {
+        self.flows[index as usize].up = true;
+        self.engine.connected(index, now_ns);
+        self.mark(index);
+    }
+
     /// Resets a connection.
     fn abort(&mut self, index: u32) {
-        let handle = self.flows[index as usize].handle;
-        if handle != 0 && !self.engine.is_udp() {
-            self.push(call::abort(handle), Pending::Nothing);
-        } else if handle != 0 {
-            self.push(call::udp_unbind(handle), Pending::Nothing);
+        let name = self.flows[index as usize].name;
+        if self.engine.is_udp() {
+            self.net.udp_unbind(name);
+        } else {
+            self.net.end(name, Ending::Abort);
         }
         self.forget(index);
     }
 
+    /// The connection of this number is not the load's any more.
     fn forget(&mut self, index: u32) {
         let flow = &mut self.flows[index as usize];
-        flow.pieces.clear();
-        let (generation, dirty) = (back_ends::next_generation(flow.generation), flow.dirty);
-        let pieces = core::mem::take(&mut flow.pieces);
-        *flow = Flow { generation, dirty, pieces, ..Flow::default() };
+        (flow.name, flow.up) = (0, false);
     }
 
-    fn ask_for_memory(&mut self) {
-        if !self.tx_asked && self.thread.tx().wants_memory() {
-            self.tx_asked = true;
-            self.push(call::tx_alloc(TX_STEP_BYTES), Pending::TxMemory);
-        }
+    /// One cycle without anything new.
+    fn last_cycle(&mut self, wait: Wait) -> Result<()> {
+        self.net.refill();
+        self.net.emit(|_, _, _| false);
+        self.net.run_io(wait)?;
+        while self.net.next_answer().is_some() {}
+        Ok(())
     }
 
     fn wait(&self, now_ns: u64) -> Wait {
-        let serves = self.back_ends.as_ref().is_some_and(BackEnds::is_busy);
-        let busy = self.spin || serves || !self.dirty.is_empty() || !self.backlog.is_empty();
+        let loads = self.back_ends.as_ref().is_some_and(|back_ends| !back_ends.is_listening());
+        let busy = self.spin || loads || !self.ready_sockets.is_empty();
         let idle_us = self.engine.next_ns().saturating_sub(now_ns) / 1000;
-        if busy || self.tx_asked || idle_us <= 2 * WAKE_US {
+        if busy || idle_us <= 2 * WAKE_US {
             return Wait::Poll;
         }
         Wait::Us((idle_us - WAKE_US).min(SLEEP_US))
@@ -223,8 +214,7 @@ impl<P: Protocol> Backend<P> for OnIx<P> {
 
     fn turn(&mut self, clock: &Clock) -> Result<()> {
         let now_ns = clock.now_ns();
-        self.push_backlog();
-        self.ask_for_memory();
+        self.net.refill();
         if self.run_back_ends(now_ns)? {
             self.dial(now_ns);
         }
@@ -236,38 +226,33 @@ impl<P: Protocol> Backend<P> for OnIx<P> {
         }
         self.emit(now_ns);
         let wait = self.wait(now_ns);
-        let events = self.thread.run_io(wait)?;
-        self.answered.clear();
-        core::mem::swap(&mut self.pending, &mut self.answered);
+        self.net.run_io(wait)?;
         let now_ns = clock.now_ns();
-        self.settle(now_ns);
-        if let Some(why) = self.refused.take() {
-            bail!("{why}");
+        while self.net.next_answer().is_some() {}
+        if let Some(back_ends) = &mut self.back_ends {
+            back_ends.check(&mut self.net)?;
         }
-        for index in 0..events {
-            self.dispatch(self.thread.event(index), now_ns);
-        }
+        self.check_sockets(now_ns);
+        libix::engine::tell(&mut Told { on: self, now_ns });
         Ok(())
     }
 
     fn finish(&mut self) -> Result<()> {
         if let Some(mut back_ends) = self.back_ends.take() {
-            back_ends.end().into_iter().for_each(|call| self.push(call, Pending::Nothing));
+            back_ends.end(&mut self.net);
+        }
+        if self.engine.is_udp() {
+            self.flows.iter().for_each(|flow| self.net.udp_unbind(flow.name));
         }
         // Some at a time: a device takes only so many packets at once, and what waits for it ends
         // with the program.
-        let all: Vec<u32> = (0..self.flows.len() as u32).collect();
-        for some in all.chunks(RESETS_AT_ONCE) {
-            some.iter().for_each(|index| self.abort(*index));
-            self.thread.run_io(Wait::Us(RESETS_US))?;
-            self.pending.clear();
-            self.push_backlog();
+        for some in self.net.doom_all().chunks(RESETS_AT_ONCE) {
+            some.iter().for_each(|cookie| self.net.touch(*cookie));
+            self.last_cycle(Wait::Us(RESETS_US))?;
         }
         // Each cycle carries out what the array has room for.
-        while !self.backlog.is_empty() || !self.pending.is_empty() {
-            self.thread.run_io(Wait::Poll)?;
-            self.pending.clear();
-            self.push_backlog();
+        while self.net.has_calls() {
+            self.last_cycle(Wait::Poll)?;
         }
         Ok(())
     }
