@@ -82,12 +82,9 @@ fn requests_of_the_control_socket_are_listed() {
     );
     for variant in &request {
         let _ = writeln!(page, "\n### `{}`\n\n{}", kebab(&variant.name), prose(&variant.doc));
-        let inner = match variant.kind.is_empty() {
-            true => variant.fields.clone(),
-            false => {
-                members(&source_with(&[&format!("pub struct {} {{", variant.kind)]), &variant.kind)
-                    .unwrap_or_default()
-            }
+        let inner = match variant.kind.as_str() {
+            "" => variant.fields.clone(),
+            kind => keys_of(kind),
         };
         table(&mut page, &inner);
     }
@@ -98,6 +95,18 @@ fn requests_of_the_control_socket_are_listed() {
         let _ = writeln!(page, "| `{code}` | {} |", cell(&variant.doc));
     }
     check("docs/reference/control-protocol.md", &page);
+}
+
+/// The fields of a struct that a request holds.
+fn keys_of(name: &str) -> Vec<Member> {
+    let head = format!("pub struct {name} {{");
+    let source = source_with(&[&head]);
+    let mut fields = members(&source, name).unwrap_or_default();
+    // Where the struct as a whole has a default, so has each of its fields.
+    if source.contains(&format!("#[serde(default, deny_unknown_fields)]\n{head}")) {
+        fields.iter_mut().for_each(|field| field.attributes.push("#[serde(default)]".to_owned()));
+    }
+    fields
 }
 
 /// The code that `Refusal::code` gives a variant.

@@ -15,22 +15,22 @@ pub const INTERVAL_MAX_MS: u64 = 1000;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Query {
-    /// So many at most.
+    /// Most connections in the reply, up to 5,000.
     pub max: usize,
-    /// Of this elastic thread only.
+    /// Only those of this elastic thread.
     pub thread: Option<usize>,
-    /// Of these flow groups only.
+    /// Only those of these flow groups, such as `0-15`.
     #[serde(with = "some_groups")]
     pub groups: Option<GroupSet>,
-    /// To this peer only.
+    /// Only those to this peer: an address, a network, or an address with a port.
     #[serde(with = "as_text")]
     pub peer: Option<PeerFilter>,
-    /// In this state only; RFC 9293's name.
+    /// Only those in this state; RFC 9293's name.
     #[serde(with = "as_text")]
     pub state: Option<StateFilter>,
-    /// The order.
+    /// The order: `rate`, `rtt`, `retransmits`, `queued`, `bytes`, `age` or `idle`.
     pub sort: Sort,
-    /// Between two looks, ms; 0: one look, and no rates.
+    /// Milliseconds between two looks, for rates; 0: one look, without rates.
     pub interval_ms: u64,
 }
 

@@ -33,21 +33,21 @@ pub enum Request {
     Status,
     /// All counters.
     Stats,
-    /// A `status` or `stats` at once and then every so many milliseconds.
+    /// Sends a `status` or `stats` snapshot now, and then one every `interval_ms`.
     Subscribe {
         /// `status` or `stats`.
         #[serde(default)]
         to: Topic,
-        /// Between two.
+        /// Milliseconds between two snapshots, 10 to 3,600,000.
         interval_ms: u64,
     },
-    /// No more of them.
+    /// Ends the subscription.
     Unsubscribe,
-    /// TCP connections with what is known of each.
+    /// Lists TCP connections, with what is known of each.
     Connections(Query),
     /// Moves flow groups to a thread.
     Migrate {
-        /// These.
+        /// The flow groups, such as `0-15,32`.
         #[serde(with = "group_text")]
         groups: GroupSet,
         /// The elastic thread.
@@ -58,7 +58,7 @@ pub enum Request {
         /// The elastic thread.
         thread: usize,
     },
-    /// Drains a thread, and gives its hardware thread back to Linux.
+    /// Drains a thread and gives its hardware thread back to Linux.
     Park {
         /// The elastic thread.
         thread: usize,
@@ -68,116 +68,116 @@ pub enum Request {
         /// The elastic thread.
         thread: usize,
     },
-    /// Another policy for the controller, another bound on the queueing delay, or both.
+    /// Gives the controller another policy, another bound on the queueing delay, or both.
     Policy {
-        /// The policy as TOML; none: as it is.
+        /// The policy as TOML; none: unchanged.
         #[serde(default)]
         text: Option<String>,
-        /// The bound, µs; none: the policy's.
+        /// The bound in µs; none: the policy's.
         #[serde(default)]
         slo_us: Option<f64>,
     },
-    /// Captures packets, or goes on capturing them: to be said again every second.
+    /// Captures packets. To be repeated every second; otherwise the capture ends.
     Capture {
-        /// Which, and how.
+        /// What to capture, and how.
         wish: CaptureWish,
     },
-    /// Captures no more.
+    /// Ends a capture.
     CaptureStop {
-        /// The process that wanted it.
+        /// The process that reads the capture.
         pid: u32,
     },
     /// Filters and rates of the dataplane's vNIC.
     Vnic,
-    /// Grants filters, and answers a capability for each.
+    /// Grants filters and returns a capability for each.
     FilterCreate {
-        /// Each as its text.
+        /// The filters, each as text.
         #[serde(with = "filter_texts")]
         filters: Vec<Filter>,
-        /// Who holds them.
+        /// Name of the holder.
         #[serde(default)]
         holder: Option<String>,
-        /// The vNIC that they are assigned to at once, where there are several.
+        /// The vNIC that they are assigned to, on a shared interface.
         #[serde(default)]
         vnic: Option<String>,
         /// The queue of the dataplane's vNIC that holds them alone.
         #[serde(default)]
         queue: Option<usize>,
     },
-    /// Assigns a filter to a vNIC of a shared interface, both by their capabilities, or to a queue of a
-    /// dataplane's vNIC: whoever has the capabilities may ask.
+    /// Assigns a filter to a vNIC of a shared interface, or to a queue of a dataplane's vNIC. Needs
+    /// only the capabilities.
     FilterAssign {
-        /// The filter's.
+        /// The filter's capability.
         capability: String,
-        /// The vNIC's, where there are several.
+        /// The vNIC's capability, on a shared interface.
         #[serde(default)]
         vnic: Option<String>,
-        /// The queue that holds it alone; none: all do.
+        /// The queue that holds the filter alone; none: all queues.
         #[serde(default)]
         queue: Option<usize>,
     },
-    /// Makes a vNIC on a shared interface.
+    /// Creates a vNIC on a shared interface.
     VnicCreate {
         /// Its name.
         name: String,
-        /// Its queue pairs.
+        /// Number of its queue pairs.
         #[serde(default = "one")]
         queues: usize,
-        /// The process with whose end it goes; none: it stays.
+        /// The process whose end deletes it; none: it stays.
         #[serde(default)]
         owner: Option<u32>,
-        /// What its dataplane opens.
+        /// What its dataplane opens: `afxdp` or `tap`.
         #[serde(default)]
         device: VnicDevice,
     },
-    /// Deletes one.
+    /// Deletes a vNIC of a shared interface.
     VnicDelete {
         /// Its name.
         name: String,
     },
-    /// A capability for a part of a filter, or for the same once more.
+    /// Returns a capability for a part of a filter, or another one for all of it.
     FilterDerive {
-        /// For the filter: whoever has it may ask.
+        /// The filter's capability. No other right is needed.
         capability: String,
-        /// The part; none: all of it.
+        /// The part; none: the whole filter.
         #[serde(default, with = "filter_text")]
         filter: Option<Filter>,
     },
-    /// A capability is worth nothing any more.
+    /// Ends a capability and everything that was derived from it.
     FilterRevoke {
-        /// Whoever has it may ask.
+        /// The capability. No other right is needed.
         capability: String,
     },
-    /// A filter goes by its number, or all filters: everything passes then.
+    /// Removes one filter by its number, or all filters: then everything passes.
     FilterRemove {
-        /// None: all.
+        /// Its number; none: all filters.
         #[serde(default)]
         filter: Option<u32>,
     },
-    /// Other limits; `none` lifts one.
+    /// Changes limits; `none` removes one.
     Rate {
-        /// What may be received.
+        /// Limit of what is received, such as `100Mbit`.
         #[serde(default)]
         rx: Option<String>,
-        /// What may be sent.
+        /// Limit of what is sent.
         #[serde(default)]
         tx: Option<String>,
-        /// What each flow may send.
+        /// Limit of what each flow sends.
         #[serde(default)]
         flow: Option<String>,
-        /// Of which vNIC, where there are several.
+        /// The vNIC, on a shared interface.
         #[serde(default)]
         vnic: Option<String>,
-        /// Of which queue of the dataplane's vNIC; none: of all together.
+        /// The queue of the dataplane's vNIC; none: all queues together.
         #[serde(default)]
         queue: Option<usize>,
-        /// Its part of a full interface, beside the others' weights.
+        /// Its part of a full interface, relative to the weights of the others.
         #[serde(default)]
         weight: Option<u32>,
     },
-    /// A controller says that it is in charge, and hears what it shall do.
+    /// A controller reports that it is in charge. The reply says what operators want of it.
     Control {
-        /// What it says of itself.
+        /// Its report.
         report: Report,
     },
 }
@@ -260,33 +260,33 @@ impl Request {
 /// Why a request is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// Not a request, and why.
+    /// The line is not a request.
     BadRequest(String),
-    /// Longer than any request.
+    /// The line is longer than any request may be.
     TooLong,
-    /// Written for this version of the protocol.
+    /// The request is written for another version of the protocol.
     Version(String),
-    /// Not through the read-only socket.
+    /// The read-only socket does not allow it.
     NotAllowed,
-    /// Too many clients.
+    /// There are too many clients.
     Busy,
-    /// There are fewer elastic threads: the one asked for, and how many there are.
+    /// No elastic thread has this number: the number asked for, and how many threads there are.
     NoSuchThread(usize, usize),
-    /// No controller runs here.
+    /// No controller is in charge of this dataplane.
     NoController,
-    /// Another controller is in charge: its process.
+    /// Another controller is in charge: this process.
     Controlled(u32),
-    /// Another process captures: its number.
+    /// Another process captures: this one.
     Captured(u32),
     /// The dataplane did not answer in time.
     NoAnswer,
-    /// The dataplane refuses, and why.
+    /// The dataplane refuses; the reason is in `why`.
     Dataplane(String),
-    /// This dataplane does not know how.
+    /// This dataplane has no such function.
     Unsupported(&'static str),
-    /// No such capability: forged, revoked, or for something else.
+    /// The capability is forged, revoked, or for something else.
     NoCapability,
-    /// The part of the header space is not to be had, and why.
+    /// This part of the header space is not available; the reason is in `why`.
     Vnic(String),
 }
 
