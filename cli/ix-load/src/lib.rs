@@ -4,6 +4,7 @@
 //! protocols as functions of bytes ([`protocol`], [`records`]) · the engine, a whole generator
 //! in virtual time ([`engine`]) · its two back ends ([`linux`], [`ix`]) · threads and their common
 //! start ([`worker`], [`run`]) · the result ([`report`]).
+#![forbid(unsafe_code)]
 pub mod agent;
 pub mod args;
 pub mod arrivals;

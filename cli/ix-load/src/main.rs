@@ -1,4 +1,5 @@
 //! The load generator on its own; `ix load` is the same and can start its own dataplane.
+#![forbid(unsafe_code)]
 use std::process::ExitCode;
 
 fn main() -> ExitCode {

@@ -32,10 +32,10 @@ pub const WIDE_COMMENTS: &[width::Exception] = &[
     ("core", 46),
     ("dataplane", 66),
     ("host", 14),
-    ("app", 94),
+    ("app", 46),
     ("programs", 10),
     ("verify", 35),
-    ("cli", 85),
+    ("cli", 84),
 ];
 
 /// Modules of the dataplane that are in a circle.
