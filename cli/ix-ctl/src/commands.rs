@@ -1,7 +1,9 @@
 //! Commands of the control plane to the running dataplane, as its broker keeps them: sent one after
 //! the other, each answered exactly once, whatever becomes of who asked and of the dataplane.
-use ix_dataplane::{BEGIN_US, Command, Outcome};
-use ix_launch::{Channel, FromImage, ToImage};
+use ix_launch::Channel;
+use ix_proto::capture::CaptureOrder;
+use ix_proto::{BEGIN_US, Codec, Command, FromImage, Order, Outcome, ToImage};
+use ix_vnic::Gate;
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -16,22 +18,20 @@ const QUEUE_MAX: usize = 64;
 const BEGIN_MS: u64 = BEGIN_US / 1000;
 /// What was begun ends, or is undone, within this time after that.
 const FINISH_MS: u64 = 1_000;
-/// What a command begins with that sets the vNIC's filters and rates.
-const GATE: &str = "gate ";
 /// Between tries to hand a command over while the channel is full.
 const RETRY_MS: u64 = 10;
 
 /// Commands on their way.
 #[derive(Default)]
 pub struct Commands {
-    queue: VecDeque<Order>,
+    queue: VecDeque<Waiting>,
     sent: Option<Sent>,
     serial: u64,
 }
 
-/// A command on its way.
-struct Order {
-    line: String,
+/// An order that the dataplane does not have yet.
+struct Waiting {
+    order: Order,
     /// What travels with it.
     fd: Option<OwnedFd>,
     reply: Reply,
@@ -49,32 +49,36 @@ impl Commands {
     /// Has the dataplane carry out a command. `reply` is called once, at the earliest in the next
     /// [`Commands::service`]: it must not wait.
     pub fn submit(&mut self, command: Command, reply: Reply) {
-        self.submit_line(command.to_string(), None, reply);
+        self.queue(Order::Command(command), None, reply);
     }
 
-    /// The same with a command's text, and perhaps with a descriptor.
-    pub fn submit_line(&mut self, line: String, fd: Option<OwnedFd>, reply: Reply) {
+    /// The same with a capture, whose memory travels with it.
+    pub fn submit_capture(&mut self, order: CaptureOrder, memory: Option<OwnedFd>, reply: Reply) {
+        self.queue(Order::Capture(order), memory, reply);
+    }
+
+    fn queue(&mut self, order: Order, fd: Option<OwnedFd>, reply: Reply) {
         if self.queue.len() >= QUEUE_MAX {
             let why = format!("{QUEUE_MAX} commands are waiting already");
             return reply(&Outcome::Refused(why));
         }
-        self.queue.push_back(Order { line, fd, reply });
+        self.queue.push_back(Waiting { order, fd, reply });
     }
 
     /// The same with what the vNIC may send and receive from now on. That is a state: a newer one stands
     /// for one that still waits, and none is refused, for nothing else would ever undo what was before.
-    pub fn submit_gate(&mut self, gate: String, reply: Reply) {
-        let line = format!("{GATE}{gate}");
-        match self.queue.iter_mut().find(|order| order.line.starts_with(GATE)) {
-            Some(order) => {
-                order.line = line;
-                let first = std::mem::replace(&mut order.reply, Box::new(|_| {}));
-                order.reply = Box::new(move |outcome| {
+    pub fn submit_gate(&mut self, gate: Gate, reply: Reply) {
+        let order = Order::Gate(gate);
+        match self.queue.iter_mut().find(|waiting| matches!(waiting.order, Order::Gate(_))) {
+            Some(waiting) => {
+                waiting.order = order;
+                let first = std::mem::replace(&mut waiting.reply, Box::new(|_| {}));
+                waiting.reply = Box::new(move |outcome| {
                     first(outcome);
                     reply(outcome);
                 });
             }
-            None => self.queue.push_back(Order { line, fd: None, reply }),
+            None => self.queue.push_back(Waiting { order, fd: None, reply }),
         }
     }
 
@@ -84,7 +88,7 @@ impl Commands {
     pub fn service(&mut self, channel: Option<&Channel>) {
         let Some(channel) = channel else {
             let gone = Outcome::Refused("the dataplane is gone".to_owned());
-            let replies = self.queue.drain(..).map(|order| order.reply);
+            let replies = self.queue.drain(..).map(|waiting| waiting.reply);
             let sent = self.sent.take().map(|sent| sent.reply);
             sent.into_iter().chain(replies).for_each(|reply| reply(&gone));
             return;
@@ -94,11 +98,11 @@ impl Commands {
             (late.reply)(&Outcome::TimedOut(why.to_owned()));
         }
         while self.sent.is_none()
-            && let Some(Order { line, fd, reply }) = self.queue.pop_front()
+            && let Some(Waiting { order, fd, reply }) = self.queue.pop_front()
         {
             let serial = self.serial + 1;
             let until_us = monotonic_us() + BEGIN_US;
-            let message = ToImage::Command { serial, until_us, line: line.clone() };
+            let message = ToImage::Order { serial, until_us, order: order.clone() };
             let fds: Vec<_> = fd.iter().map(AsFd::as_fd).collect();
             match channel.try_send(&message.encode(), &fds) {
                 Ok(()) => {
@@ -107,7 +111,7 @@ impl Commands {
                     self.sent = Some(Sent { serial, reply, until });
                 }
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
-                    self.queue.push_front(Order { line, fd, reply });
+                    self.queue.push_front(Waiting { order, fd, reply });
                     return;
                 }
                 Err(e) => reply(&Outcome::Refused(format!("the dataplane is gone: {e}"))),
@@ -117,11 +121,10 @@ impl Commands {
 
     /// The dataplane says something; answers false when it is not about a command.
     pub fn heard(&mut self, message: &FromImage, channel: Option<&Channel>) -> bool {
-        let FromImage::Outcome { serial, line } = message else { return false };
+        let FromImage::Outcome { serial, outcome } = message else { return false };
         // One that was given up may still be answered.
         if let Some(sent) = self.sent.take_if(|sent| sent.serial == *serial) {
-            let strange = || Outcome::TimedOut(format!("the dataplane answered `{line}`"));
-            (sent.reply)(&Outcome::parse(line).unwrap_or_else(strange));
+            (sent.reply)(outcome);
         }
         self.service(channel);
         true
@@ -165,15 +168,23 @@ mod tests {
         commands.submit(Command::Park { thread }, Box::new(reply));
     }
 
-    fn next(image: &Channel) -> Option<(u64, String)> {
-        let (text, _) = image.try_receive().ok()??;
-        match ToImage::decode(&text) {
-            Some(ToImage::Command { serial, until_us, line }) => {
+    fn next(image: &Channel) -> Option<(u64, Order)> {
+        let (bytes, _) = image.try_receive().ok()??;
+        match ToImage::decode(&bytes) {
+            Ok(ToImage::Order { serial, until_us, order }) => {
                 assert!(until_us > monotonic_us());
-                Some((serial, line))
+                Some((serial, order))
             }
             other => panic!("{other:?}"),
         }
+    }
+
+    fn park(thread: usize) -> Order {
+        Order::Command(Command::Park { thread })
+    }
+
+    fn gate(text: &str) -> Gate {
+        text.parse().expect(text)
     }
 
     #[test]
@@ -182,20 +193,21 @@ mod tests {
         let (mut commands, log) = (Commands::default(), Log::default());
         (0..3).for_each(|thread| submit(&mut commands, &log, thread));
         commands.service(Some(&broker));
-        assert_eq!(next(&image), Some((1, "park 0".to_owned())));
+        assert_eq!(next(&image), Some((1, park(0))));
         assert_eq!(next(&image), None, "one at a time");
-        let said = |serial, line: &str| FromImage::Outcome { serial, line: line.to_owned() };
+        let said = |serial, outcome| FromImage::Outcome { serial, outcome };
+        let last = Outcome::Refused("it is the last".to_owned());
         assert!(!commands.heard(&FromImage::Ready, Some(&broker)));
-        assert!(commands.heard(&said(9, "done"), Some(&broker)), "nobody waits for it");
+        assert!(commands.heard(&said(9, Outcome::Done), Some(&broker)), "nobody waits for it");
         assert!(log.borrow().is_empty());
-        commands.heard(&said(1, "refused it is the last"), Some(&broker));
-        commands.heard(&said(1, "done"), Some(&broker));
-        assert_eq!(next(&image), Some((2, "park 1".to_owned())));
-        commands.heard(&said(2, "nonsense"), Some(&broker));
+        commands.heard(&said(1, last.clone()), Some(&broker));
+        commands.heard(&said(1, Outcome::Done), Some(&broker));
+        assert_eq!(next(&image), Some((2, park(1))));
+        commands.heard(&said(2, Outcome::Done), Some(&broker));
         drop(commands);
         let log = log.take();
-        assert_eq!(log[0], (0, Outcome::Refused("it is the last".to_owned())));
-        assert!(matches!(&log[1], (1, Outcome::TimedOut(why)) if why.contains("nonsense")));
+        assert_eq!(log[0], (0, last));
+        assert_eq!(log[1], (1, Outcome::Done));
         assert!(matches!(&log[2], (2, Outcome::Refused(why)) if why.contains("gone")));
         assert_eq!(log.len(), 3);
     }
@@ -209,23 +221,23 @@ mod tests {
         for number in 0..3 {
             let log = log.clone();
             let reply = move |outcome: &Outcome| log.borrow_mut().push((number, outcome.clone()));
-            commands.submit_gate(format!("rate tx {number}Mbit"), Box::new(reply));
+            commands.submit_gate(gate(&format!("rate tx {}Mbit", number + 1)), Box::new(reply));
         }
         assert!(log.borrow().is_empty(), "none is refused");
-        let said = |serial| FromImage::Outcome { serial, line: "done".to_owned() };
+        let said = |serial| FromImage::Outcome { serial, outcome: Outcome::Done };
         commands.service(Some(&broker));
         for serial in 1..=QUEUE_MAX as u64 {
-            assert!(next(&image).is_some_and(|(n, line)| n == serial && line.starts_with("park")));
+            assert_eq!(next(&image), Some((serial, park(serial as usize - 1))));
             commands.heard(&said(serial), Some(&broker));
         }
         log.take();
-        let gate = (QUEUE_MAX as u64 + 1, "gate rate tx 2Mbit".to_owned());
-        assert_eq!(next(&image), Some(gate));
+        let newest = Order::Gate(gate("rate tx 3Mbit"));
+        assert_eq!(next(&image), Some((QUEUE_MAX as u64 + 1, newest)));
         // One that comes now is another state.
-        commands.submit_gate("none rx".to_owned(), Box::new(|_| {}));
+        commands.submit_gate(gate("none rx"), Box::new(|_| {}));
         commands.heard(&said(QUEUE_MAX as u64 + 1), Some(&broker));
         assert_eq!(log.take().iter().map(|(number, _)| *number).collect::<Vec<_>>(), [0, 1, 2]);
-        assert_eq!(next(&image).map(|(_, line)| line), Some("gate none rx".to_owned()));
+        assert_eq!(next(&image).map(|(_, order)| order), Some(Order::Gate(gate("none rx"))));
     }
 
     #[test]

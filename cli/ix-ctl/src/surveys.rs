@@ -1,8 +1,9 @@
 //! Surveys of all connections: the broker asks the dataplane for one, and answers everybody who waited
 //! for it. One at a time; a rate takes two of them.
 use crate::control::{Answers, Query, Refusal, Ticket, address, state_name};
-use ix_dataplane::{FlowRecord, GroupSet, SurveyArea};
-use ix_launch::{Channel, FromImage, ToImage};
+use ix_dataplane::{FlowRecord, SurveyArea};
+use ix_launch::Channel;
+use ix_proto::{Codec, FromImage, GroupSet, ToImage};
 use serde_json::{Value, json};
 use std::collections::HashMap;
 use std::fs::File;

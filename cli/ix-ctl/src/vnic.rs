@@ -42,7 +42,7 @@ pub struct Change {
     /// For who asked.
     pub answer: Value,
     /// The dataplane gets another gate.
-    pub gate: Option<String>,
+    pub gate: Option<Gate>,
 }
 
 impl Vnic {
@@ -223,11 +223,11 @@ impl Vnic {
 
     /// What whoever shares the link lets through: packets shall wait here rather than be lost there.
     /// Answers the gate that the dataplane gets, if it is another one.
-    pub fn set_link_rates(&mut self, rates: LinkRates) -> Option<String> {
+    pub fn set_link_rates(&mut self, rates: LinkRates) -> Option<Gate> {
         let before = self.gate();
         self.link_rates = rates;
         let gate = self.gate();
-        (gate != before).then(|| gate.to_string())
+        (gate != before).then_some(gate)
     }
 
     fn check(&self, rate: Rate) -> Result<Rate, String> {
@@ -313,7 +313,7 @@ impl Vnic {
 
     fn changed(&mut self, answer: Value) -> Change {
         self.changed = true;
-        Change { answer, gate: Some(self.gate().to_string()) }
+        Change { answer, gate: Some(self.gate()) }
     }
 
     /// What the dataplane is to let pass.
@@ -444,9 +444,15 @@ pub fn linux_addresses() -> Vec<Ipv4Addr> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ix_proto::Codec;
 
     fn filters(text: &str) -> Vec<Filter> {
         text.split(';').map(|text| text.parse().expect(text)).collect()
+    }
+
+    /// What the dataplane is told, as text.
+    fn told(change: &Change) -> Option<String> {
+        change.gate.as_ref().map(Gate::to_string)
     }
 
     fn vnic() -> Vnic {
@@ -458,15 +464,15 @@ mod tests {
         let mut vnic = vnic();
         let change = vnic.create(&filters("rx tcp service 10.0.0.5:80"), None, None, vec![]);
         let change = change.expect("granted");
-        assert_eq!(change.gate.as_deref(), Some("rx tcp service 10.0.0.5:80"));
+        assert_eq!(told(&change).as_deref(), Some("rx tcp service 10.0.0.5:80"));
         let key = change.answer["filters"][0]["capability"].as_str().expect("a text").to_owned();
         let part = vnic.derive(&key, None).expect("derived");
         assert_eq!(part.gate, change.gate, "the same packets");
         assert_eq!(vnic.revoke("ff").err(), Some(Refusal::NoCapability));
         let gone = vnic.revoke(&key).expect("revoked");
-        assert_eq!((gone.gate.as_deref(), &gone.answer["revoked"]), (Some("none rx"), &json!(2)));
+        assert_eq!((told(&gone).as_deref(), &gone.answer["revoked"]), (Some("none rx"), &json!(2)));
         assert_eq!(vnic.revoke(&key).err(), Some(Refusal::NoCapability), "stale");
-        assert_eq!(vnic.remove(None).expect("lifted").gate.as_deref(), Some(""));
+        assert_eq!(told(&vnic.remove(None).expect("lifted")).as_deref(), Some(""));
         assert!(!vnic.look().to_string().contains(&key));
     }
 
@@ -505,8 +511,9 @@ mod tests {
 
     /// What a dataplane reads of a change.
     fn gate_of(change: Result<Change, Refusal>) -> Gate {
-        let text = change.expect("fine").gate.expect("a gate");
-        text.parse().expect("the dataplane takes it")
+        let gate = change.expect("fine").gate.expect("a gate");
+        assert_eq!(Gate::decode(&gate.encode()), Ok(gate.clone()), "the dataplane takes it");
+        gate
     }
 
     #[test]
@@ -552,7 +559,8 @@ mod tests {
         let mut told = 0;
         let refusal = (1..=32).flat_map(|n| [long("rx", n), long("tx", n)]).find_map(|filter| {
             let change = vnic.create(&[filter], None, None, vec![]);
-            told = change.as_ref().ok().and_then(|c| c.gate.as_ref()).map_or(told, String::len);
+            let gate = change.as_ref().ok().and_then(|change| change.gate.as_ref());
+            told = gate.map_or(told, |gate| gate.to_string().len().max(gate.encode().len()));
             change.err()
         });
         let refusal = refusal.expect("refused at last").to_string();
@@ -587,20 +595,20 @@ mod tests {
         let made = vnic.create(&filters("tx tcp service 10.0.0.5:80-90"), None, None, vec![]);
         let key = made.expect("granted").answer["filters"][0]["capability"].clone();
         let key = key.as_str().expect("a text");
-        let gate = |change: Result<Change, Refusal>| change.expect("fine").gate.expect("a gate");
+        let gate = |change: Result<Change, Refusal>| told(&change.expect("fine")).expect("a gate");
         let whole = "tx tcp service 10.0.0.5:80-90";
         assert_eq!(gate(vnic.assign(key, Some(1))), format!("queue 1 {whole}"));
         // What another filter of the same queue contains adds nothing; at another it does.
         let part = "tx tcp service 10.0.0.5:80";
         let derived = vnic.derive(key, filters(part).pop()).expect("a part");
-        assert_eq!(derived.gate, Some(format!("queue 1 {whole}")));
+        assert_eq!(told(&derived), Some(format!("queue 1 {whole}")));
         let part_key = derived.answer["capability"].as_str().expect("a text").to_owned();
         let both = format!("queue 0 {part}; queue 1 {whole}");
         assert_eq!(gate(vnic.assign(&part_key, Some(0))), both);
         assert_eq!(gate(vnic.assign(key, None)), whole);
         let beyond = vnic.assign(key, Some(2)).err().expect("refused").to_string();
         assert!(beyond.contains("no queue 2"), "{beyond}");
-        assert_eq!(vnic.revoke(key).expect("its own").gate.as_deref(), Some("none tx"));
+        assert_eq!(told(&vnic.revoke(key).expect("its own")).as_deref(), Some("none tx"));
         assert_eq!(vnic.assign(key, Some(0)).err(), Some(Refusal::NoCapability), "stale");
     }
 
@@ -612,7 +620,7 @@ mod tests {
         let narrow = filters("rx eth type 0x88b5");
         let gate = vnic.create(&narrow, Some("web"), Some(1), vec![]).expect("granted").gate;
         let gate = gate.expect("a gate");
-        assert!(gate.contains("; queue 1 rx eth"), "{gate}");
+        assert!(gate.to_string().contains("; queue 1 rx eth"), "{gate}");
         let flows = vnic.create(&filters("rx tcp service 10.0.0.5"), None, Some(0), vec![]);
         assert!(flows.err().expect("refused").to_string().contains("flow group"));
         assert_eq!(vnic.rate(None, None, None, None).expect("fine").gate, Some(gate));
@@ -620,7 +628,7 @@ mod tests {
         let both = filters("tx udp service 10.0.0.5;rx udp service 10.0.0.5");
         assert!(vnic.create(&both, None, Some(0), vec![]).is_err());
         let change = vnic.rate(None, None, None, None).expect("fine");
-        assert_eq!(change.gate.as_deref(), Some(""), "none of them, so nothing is closed");
+        assert_eq!(told(&change).as_deref(), Some(""), "none of them, so nothing is closed");
     }
 
     #[test]
@@ -630,7 +638,7 @@ mod tests {
         let change = vnic.rate(Some(1), Some("1kpps"), Some("2Mbit"), Some("1Mbit")).expect("fine");
         assert_eq!(change.answer["queue"], 1);
         assert_eq!(
-            change.gate.as_deref(),
+            told(&change).as_deref(),
             Some(
                 "rate tx 10Mbit,burst=3028; queue 1 rate rx 1kpps,burst=3028; \
                  queue 1 rate tx 2Mbit,burst=3028; queue 1 rate flow 1Mbit,burst=3028"
@@ -639,7 +647,7 @@ mod tests {
         assert_eq!(vnic.look()["queue_rates"], json!([change.answer]));
         vnic.rate(Some(1), Some("none"), Some("none"), None).expect("fine");
         let change = vnic.rate(Some(1), None, None, Some("none")).expect("fine");
-        assert_eq!(change.gate.as_deref(), Some("rate tx 10Mbit,burst=3028"));
+        assert_eq!(told(&change).as_deref(), Some("rate tx 10Mbit,burst=3028"));
         let beyond = vnic.rate(Some(2), None, Some("1Mbit"), None).err().expect("refused");
         assert!(beyond.to_string().contains("no queue 2: its queues are 0 to 1"), "{beyond}");
         vnic.set_link(Some(1_000_000_000)).expect("what is set is below");
@@ -652,21 +660,21 @@ mod tests {
         let mut vnic = vnic();
         vnic.rate(None, Some("1kpps"), Some("1Mbit"), Some("2Mbit")).expect("fine");
         let change = vnic.rate(None, None, Some("none"), Some("none")).expect("fine");
-        assert_eq!(change.gate.as_deref(), Some("rate rx 1kpps,burst=3028"));
+        assert_eq!(told(&change).as_deref(), Some("rate rx 1kpps,burst=3028"));
         vnic.set_link(Some(1_000_000_000)).expect("what is set is below");
         let refusal =
             vnic.rate(None, None, Some("2Gbit"), None).err().expect("refused").to_string();
         assert!(refusal.contains("more than the link's 1Gbit"), "{refusal}");
         // The link's own rate holds beside ours.
-        let told = LinkRates::read("ix tx 5Mbit");
-        let gate = vnic.set_link_rates(told).expect("another gate");
-        assert_eq!(gate, "rate rx 1kpps,burst=3028; rate tx 5Mbit,burst=3028");
-        assert_eq!(vnic.set_link_rates(told), None, "the same");
+        let five = LinkRates::read("ix tx 5Mbit");
+        let gate = vnic.set_link_rates(five).expect("another gate");
+        assert_eq!(gate.to_string(), "rate rx 1kpps,burst=3028; rate tx 5Mbit,burst=3028");
+        assert_eq!(vnic.set_link_rates(five), None, "the same");
         let part = vnic.set_link_rates(LinkRates::read("ix tx 5Mbit; ix part 3Mbit"));
-        assert!(part.is_some_and(|gate| gate.ends_with("rate tx 3Mbit,burst=3028")));
-        assert!(vnic.set_link_rates(told).is_some(), "the interface is not full any more");
+        assert!(part.is_some_and(|gate| gate.to_string().ends_with("rate tx 3Mbit,burst=3028")));
+        assert!(vnic.set_link_rates(five).is_some(), "the interface is not full any more");
         let change = vnic.rate(None, None, Some("2Mbit"), None).expect("fine");
-        assert!(change.gate.is_some_and(|gate| gate.ends_with("rate tx 2Mbit,burst=3028")));
+        assert!(told(&change).is_some_and(|gate| gate.ends_with("rate tx 2Mbit,burst=3028")));
         let none = LinkRates::read("my eth0");
         assert_eq!(vnic.set_link_rates(none), None, "ours is less anyway");
         let refusal = vnic.rate(None, Some("0bit"), None, None).err().expect("refused").to_string();

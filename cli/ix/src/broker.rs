@@ -10,10 +10,10 @@ use ix_ctl::link_rates::LinkRates;
 use ix_ctl::surveys::Surveys;
 use ix_ctl::vnic::Vnic;
 use ix_launch::{
-    Child, Exit, FromImage, Image, LaunchConfig, LaunchError, Occurrence, ServeError,
-    SignalForwarding,
+    Child, Exit, Image, LaunchConfig, LaunchError, Occurrence, ServeError, SignalForwarding,
 };
 use ix_netdev::OpenedDevice;
+use ix_proto::FromImage;
 use ix_report::problem::{Problem, Result, STATUS_NOT_EXECUTABLE, STATUS_NOT_FOUND};
 use ix_testbed::{LinkChange, LinkWatch, Namespace};
 use serde_json::{Value, json};

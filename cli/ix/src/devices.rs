@@ -1,7 +1,8 @@
 //! The devices of a running dataplane, as its broker keeps them: peers that come and go, interfaces
 //! that are removed and made again. What changes is said to the user and sent to the dataplane.
-use ix_launch::{Channel, FromImage, ToImage};
+use ix_launch::Channel;
 use ix_netdev::{DeviceEvent, DeviceUpdate, OpenedDevice};
+use ix_proto::{Codec, FromImage, ToImage};
 use ix_testbed::LinkChange;
 use ix_vnic::Filter;
 use serde_json::{Value, json};

@@ -1,6 +1,7 @@
 //! The process that closes the program's connections when that has ended (the image's `survivor`), as its
 //! broker sees it: when somebody kills it before, there is to be another.
-use ix_launch::{Channel, ToImage};
+use ix_launch::Channel;
+use ix_proto::{Codec, ToImage};
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 /// The newest one.

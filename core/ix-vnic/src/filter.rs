@@ -104,6 +104,22 @@ impl Filter {
         filter
     }
 
+    /// The filter of these parts, as [`Filter::fields`] and its companions return them; `None`: no
+    /// filter has them.
+    pub fn from_parts(
+        direction: Direction,
+        level: Level,
+        fields: Vec<(Field, Ranges)>,
+    ) -> Option<Filter> {
+        let mut filter = Filter::new(direction, level);
+        // What the level leaves open may be anything, unless the parts narrow it.
+        filter.fields.retain(|(field, _)| !level.has(*field));
+        for (field, values) in fields.iter().filter(|(field, _)| level.has(*field)) {
+            filter.set(*field, values.clone());
+        }
+        (filter.fields == fields).then_some(filter)
+    }
+
     /// The same for these values of a field only; all values: it asks nothing of the field.
     ///
     /// # Panics

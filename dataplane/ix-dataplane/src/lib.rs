@@ -7,7 +7,6 @@
 //! of them). [`Runner`] is `run_io` on Linux: a clock, bounded spinning, sleep on the doorbells.
 mod calls;
 mod clock;
-mod commands;
 pub mod config;
 mod context;
 mod cycle;
@@ -18,7 +17,6 @@ mod flows;
 mod forwarding;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
-mod group_set;
 mod icmp;
 mod io;
 mod life;
@@ -39,14 +37,13 @@ mod verdict;
 
 pub use calls::CallArray;
 pub use clock::{Clock, ticks};
-pub use commands::{BEGIN_US, Command, Outcome};
 pub use config::Config;
 pub use cycle::{CycleReport, ElasticThread};
 pub use events::EventWriter;
 pub use flows::handle;
 pub use forwarding::{Forwarding, forwarding};
-pub use group_set::{GroupSet, GroupSetError};
 pub use io::Io;
+pub use ix_proto::{BEGIN_US, Command, GroupSet, GroupSetError, Order, Outcome};
 pub use life::Lives;
 pub use migration::MigrateError;
 pub use observe::migration::{MigrationEnd, MigrationRecord};
@@ -56,4 +53,4 @@ pub use run::boot::{AppAccess, BootError, Dataplane, Device};
 pub use run::runner::{RunOutcome, Runner};
 pub use run::winding_up::WoundUp;
 pub use shared::{Shared, Waker};
-pub use updates::{CommandMessage, FromBroker, Update, UpdateOutcome, UpdateSource, Updates};
+pub use updates::{FromBroker, OrderMessage, Update, UpdateOutcome, UpdateSource, Updates};

@@ -5,10 +5,9 @@
 //! reads it and lays each queue's part into the slot of the thread that owns the queue; that thread
 //! takes it over between two cycles. Nothing happens while no thread is inside `run_io`: updates
 //! then wait with the broker.
-use crate::commands::Outcome;
-use crate::observe::capture::CaptureMessage;
 use crate::observe::survey::{Survey, Surveys};
 use ix_nic::{NEVER_RINGS, QueueUpdate};
+use ix_proto::{Order, Outcome};
 use std::os::fd::{OwnedFd, RawFd};
 use std::sync::atomic::{AtomicI32, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -40,15 +39,17 @@ pub enum UpdateOutcome {
     Failed(String),
 }
 
-/// A command of the control plane as it came.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CommandMessage {
-    /// The command's number.
+/// An order of the control plane as it came.
+#[derive(Debug)]
+pub struct OrderMessage {
+    /// Its number.
     pub serial: u64,
     /// It must not be begun after this time, µs of the monotonic clock.
     pub until_us: u64,
-    /// For [`crate::Command::parse`].
-    pub line: String,
+    /// What is wanted.
+    pub order: Order,
+    /// What came with it: the memory of a capture.
+    pub memory: Option<OwnedFd>,
 }
 
 /// What the broker says.
@@ -57,7 +58,7 @@ pub enum FromBroker {
     /// A device changed.
     Update(Update),
     /// The control plane wants something.
-    Command(CommandMessage),
+    Order(OrderMessage),
     /// The control plane wants to know all connections.
     Survey {
         /// The survey's number.
@@ -67,8 +68,6 @@ pub enum FromBroker {
         /// Its memory, for [`crate::SurveyArea::map`].
         memory: OwnedFd,
     },
-    /// A capture begins or ends.
-    Capture(CaptureMessage),
 }
 
 /// Where updates and commands come from: the channel to the broker. Nothing here may block.
@@ -82,7 +81,7 @@ pub trait UpdateSource: Send {
     /// Tells what became of an update of this device.
     fn tell(&mut self, device: usize, outcome: UpdateOutcome);
 
-    /// Tells what became of the command of this number.
+    /// Tells what became of the order of this number.
     fn tell_outcome(&mut self, serial: u64, outcome: &Outcome);
 
     /// Tells that the survey of this number is complete.
@@ -238,7 +237,7 @@ impl Updates {
         std::mem::take(&mut parts)
     }
 
-    /// Tells what became of a command.
+    /// Tells what became of an order.
     pub(crate) fn tell_outcome(&self, serial: u64, outcome: &Outcome) {
         if let Some(source) = lock(&self.source).as_mut() {
             source.tell_outcome(serial, outcome);

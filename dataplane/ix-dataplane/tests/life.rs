@@ -5,7 +5,7 @@ use ix_abi::{
 };
 use ix_dataplane::metrics::{ControlPage, Snapshot, ThreadState};
 use ix_dataplane::{
-    Command, CommandMessage, Config, Dataplane, Device, FromBroker, GroupSet, Outcome,
+    Command, Config, Dataplane, Device, FromBroker, GroupSet, Order, OrderMessage, Outcome,
     UpdateOutcome, UpdateSource,
 };
 use std::io::{Read, Write};
@@ -22,7 +22,7 @@ const SERVICE: &str = "10.78.0.2:7";
 
 /// The broker's end of the commands.
 struct Control {
-    commands: Sender<CommandMessage>,
+    commands: Sender<OrderMessage>,
     bell: std::io::PipeWriter,
     outcomes: Receiver<(u64, Outcome)>,
     serial: u64,
@@ -30,7 +30,7 @@ struct Control {
 
 /// The dataplane's end; a byte in the pipe for each.
 struct Source {
-    commands: Receiver<CommandMessage>,
+    commands: Receiver<OrderMessage>,
     bell: std::io::PipeReader,
     outcomes: Sender<(u64, Outcome)>,
 }
@@ -43,7 +43,7 @@ impl UpdateSource for Source {
     fn next(&mut self) -> Option<FromBroker> {
         let command = self.commands.try_recv().ok()?;
         self.bell.read_exact(&mut [0]).expect("a byte for each command");
-        Some(FromBroker::Command(command))
+        Some(FromBroker::Order(command))
     }
 
     fn tell(&mut self, device: usize, outcome: UpdateOutcome) {
@@ -60,6 +60,10 @@ impl UpdateSource for Source {
     }
 }
 
+fn message(serial: u64, until_us: u64, command: Command) -> OrderMessage {
+    OrderMessage { serial, until_us, order: Order::Command(command), memory: None }
+}
+
 impl Control {
     fn pair() -> (Control, Source) {
         let (commands, receiver) = channel();
@@ -69,19 +73,13 @@ impl Control {
         (Control { commands, bell: writer, outcomes, serial: 0 }, source)
     }
 
-    fn send_line(&mut self, line: &str) -> Outcome {
+    fn send(&mut self, command: Command) -> Outcome {
         self.serial += 1;
-        let message =
-            CommandMessage { serial: self.serial, until_us: u64::MAX / 2, line: line.to_owned() };
-        self.commands.send(message).unwrap();
+        self.commands.send(message(self.serial, u64::MAX / 2, command)).unwrap();
         self.bell.write_all(&[1]).unwrap();
         let (serial, outcome) = self.outcomes.recv_timeout(PATIENCE).expect("an outcome");
         assert_eq!(serial, self.serial);
         outcome
-    }
-
-    fn send(&mut self, command: Command) -> Outcome {
-        self.send_line(&command.to_string())
     }
 
     #[track_caller]
@@ -443,10 +441,9 @@ fn a_program_that_does_not_come_back_undoes_a_command_and_is_named() {
         let mut control = world.control();
         // In time by its own clock: what nobody carries out is undone by who is there.
         control.serial += 1;
-        let (serial, line) = (control.serial, "park 1".to_owned());
-        let now_us = world.snapshot().now_us;
-        let message = CommandMessage { serial, until_us: now_us + 500_000, line };
-        control.commands.send(message).unwrap();
+        let until_us = world.snapshot().now_us + 500_000;
+        let park = message(control.serial, until_us, Command::Park { thread: 1 });
+        control.commands.send(park).unwrap();
         control.bell.write_all(&[1]).unwrap();
         let busy = control.outcomes.recv_timeout(Duration::from_millis(20));
         assert!(busy.is_err(), "it cannot be carried out: {busy:?}");
@@ -458,11 +455,17 @@ fn a_program_that_does_not_come_back_undoes_a_command_and_is_named() {
         // And now it can.
         control.done(Command::Park { thread: 1 });
         control.done(Command::Resume { thread: 1 });
-        for line in ["", "park", "park 1 2", "explode", &"x".repeat(10_000), "migrate 0-500 1"] {
-            let outcome = control.send_line(line);
-            assert!(matches!(outcome, Outcome::Refused(_)), "{line}: {outcome:?}");
+        for command in [
+            Command::Park { thread: 2 },
+            Command::Resume { thread: usize::MAX },
+            Command::Drain { thread: 2 },
+            Command::Migrate { groups: GroupSet::all(), to: 2 },
+            Command::Migrate { groups: GroupSet::EMPTY, to: 1 },
+        ] {
+            let outcome = control.send(command);
+            assert!(matches!(outcome, Outcome::Refused(_)), "{command}: {outcome:?}");
         }
-        let late = CommandMessage { serial: 0, until_us: 1, line: "drain 1".to_owned() };
+        let late = message(0, 1, Command::Drain { thread: 1 });
         control.commands.send(late).unwrap();
         control.bell.write_all(&[1]).unwrap();
         let (_, outcome) = control.outcomes.recv_timeout(PATIENCE).expect("an outcome");

@@ -12,9 +12,10 @@ use crate::wall;
 use ix_abi::{CALLS_MAX, ProcessHeader, error};
 use ix_dataplane::metrics::ControlPage;
 use ix_dataplane::{Clock, Config, Dataplane, Device};
-use ix_launch::{Channel, FromImage, ReservedFds, ToImage};
+use ix_launch::{Channel, ReservedFds};
 use ix_mem::PacketMemory;
 use ix_nic::NicInfo;
+use ix_proto::{Codec, FromImage, ToImage};
 use std::fmt::Display;
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -266,10 +267,10 @@ fn ask_for_config(channel: &Channel) -> Result<(String, Vec<OwnedFd>), String> {
     loop {
         let (message, fds) = channel.receive().map_err(broken)?.ok_or("the broker is gone")?;
         match ToImage::decode(&message) {
-            Some(ToImage::Config(text)) => return Ok((text, fds)),
+            Ok(ToImage::Config(text)) => return Ok((text, fds)),
             // Said to the dataplane of a process that has ended.
-            Some(_) => {}
-            None => return Err("the broker speaks another language; build ix again".to_owned()),
+            Ok(_) => {}
+            Err(_) => return Err("the broker speaks another language; build ix again".to_owned()),
         }
     }
 }
@@ -298,8 +299,8 @@ fn finish_attachment(channel: &Channel, device: usize, queue: usize) -> Result<(
     channel.send(&FromImage::Attached { device, queue }.encode(), &[]).map_err(broken)?;
     let (message, _) = channel.receive().map_err(broken)?.ok_or("the broker is gone")?;
     match ToImage::decode(&message) {
-        Some(ToImage::Ok) => Ok(()),
-        Some(ToImage::Refused(why)) => Err(why),
+        Ok(ToImage::Ok) => Ok(()),
+        Ok(ToImage::Refused(why)) => Err(why),
         _ => Err("the broker speaks another language; build ix again".to_owned()),
     }
 }

@@ -34,7 +34,8 @@ mod updates;
 mod wall;
 
 use arguments::Arguments;
-use ix_launch::{Channel, FromImage, ReservedFds};
+use ix_launch::{Channel, ReservedFds};
+use ix_proto::{Codec, FromImage};
 use load::Request;
 use std::ffi::{c_char, c_int};
 use std::os::fd::{FromRawFd, OwnedFd};

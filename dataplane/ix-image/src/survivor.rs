@@ -18,7 +18,8 @@ use core::arch::naked_asm;
 use core::sync::atomic::{AtomicI32, AtomicPtr, Ordering};
 use ix_dataplane::Dataplane;
 use ix_launch::ReservedFds;
-use std::io::{self, Write};
+use ix_proto::{Codec, FromImage};
+use std::io;
 use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd, RawFd};
 
 /// So long may the connections take to end in order, µs.
@@ -190,24 +191,15 @@ extern "C" fn survive() -> ! {
 
 /// Tells the broker of this process, who sees to it that there is another when this one is killed.
 fn say_who(channel: RawFd) {
-    let mut text = [0u8; 32];
     // SAFETY: no arguments.
-    let process = unsafe { sys::syscall(libc::SYS_getpid, [0; 6]) } as u32;
-    let text = survivor_text(process, &mut text);
+    let pid = unsafe { sys::syscall(libc::SYS_getpid, [0; 6]) } as u32;
+    // Without the heap: a process that is killed in the midst of it would take the heap's lock along.
+    let mut buffer = [0u8; 16];
+    let Some(message) = (FromImage::Survivor { pid }).encode_into(&mut buffer) else { return };
     let flags = (libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT) as u64;
-    let args = [channel as u64, text.as_ptr() as u64, text.len() as u64, flags, 0, 0];
+    let args = [channel as u64, message.as_ptr() as u64, message.len() as u64, flags, 0, 0];
     // SAFETY: sends bytes of a local. A broker that does not hear it watches nobody.
     unsafe { sys::syscall(libc::SYS_sendto, args) };
-}
-
-/// `FromImage::Survivor` as text, without the heap: who is killed in the midst of it would take the
-/// heap's lock along.
-fn survivor_text(process: u32, text: &mut [u8; 32]) -> &[u8] {
-    let mut cursor = io::Cursor::new(&mut text[..]);
-    // It has room for every number.
-    let _ = write!(cursor, "survivor {process}");
-    let length = cursor.position() as usize;
-    &text[..length]
 }
 
 fn wait_for_end(survivor: &Survivor) {
@@ -233,20 +225,5 @@ fn end_in_time() {
         sys::syscall(libc::SYS_rt_sigaction, action);
         sys::set_signal_mask(!alarm);
         sys::syscall(libc::SYS_alarm, [LONGEST_S, 0, 0, 0, 0, 0]);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use ix_launch::FromImage;
-
-    #[test]
-    fn says_what_the_broker_understands() {
-        for pid in [1, u32::MAX] {
-            let mut text = [0; 32];
-            let text = core::str::from_utf8(survivor_text(pid, &mut text)).expect("text");
-            assert_eq!(FromImage::decode(text), Some(FromImage::Survivor { pid }));
-        }
     }
 }

@@ -1,9 +1,9 @@
 //! Devices that change and commands of the control plane: the broker's word of it, and our answers.
 use crate::sys;
 use crate::wall::{self, arrivals};
-use ix_dataplane::capture::CaptureMessage;
-use ix_dataplane::{CommandMessage, FromBroker, Outcome, Update, UpdateOutcome, UpdateSource};
-use ix_launch::{Channel, FromImage, ReservedFds, ToImage};
+use ix_dataplane::{FromBroker, OrderMessage, Update, UpdateOutcome, UpdateSource};
+use ix_launch::{Channel, ReservedFds};
+use ix_proto::{Codec, FromImage, Outcome, ToImage};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 
@@ -29,7 +29,7 @@ impl ChannelUpdates {
 
     /// The next message, its descriptors out of the program's way; `None` when nothing waits, or the
     /// program's calls are in the way: then it still waits.
-    fn receive(&mut self) -> io::Result<Option<(String, Vec<OwnedFd>)>> {
+    fn receive(&mut self) -> io::Result<Option<(Vec<u8>, Vec<OwnedFd>)>> {
         let Some(channel) = &self.channel else { return Ok(None) };
         let waits = libc::POLLIN | libc::POLLHUP;
         let mut poll = libc::pollfd { fd: channel.as_fd().as_raw_fd(), events: waits, revents: 0 };
@@ -104,29 +104,28 @@ impl UpdateSource for ChannelUpdates {
 
     fn next(&mut self) -> Option<FromBroker> {
         loop {
-            let (text, fds) = match self.receive() {
+            let (bytes, fds) = match self.receive() {
                 Ok(message) => message?,
                 // It came without all its descriptors. The broker gets no answer and says so.
                 Err(_) => continue,
             };
-            match ToImage::decode(&text) {
-                Some(ToImage::Update { device, serial, line }) => {
+            match ToImage::decode(&bytes) {
+                Ok(ToImage::Update { device, serial, line }) => {
                     self.say(&FromImage::Taken { device, serial });
                     crate::survivor::renew();
                     return Some(FromBroker::Update(Update { device, serial, line, fds }));
                 }
-                Some(ToImage::Command { serial, line, .. }) if line.starts_with("capture ") => {
-                    return Some(FromBroker::Capture(CaptureMessage { serial, line, fds }));
+                Ok(ToImage::Order { serial, until_us, order }) => {
+                    let memory = fds.into_iter().next();
+                    let message = OrderMessage { serial, until_us, order, memory };
+                    return Some(FromBroker::Order(message));
                 }
-                Some(ToImage::Command { serial, until_us, line }) => {
-                    return Some(FromBroker::Command(CommandMessage { serial, until_us, line }));
-                }
-                Some(ToImage::Survey { serial, until_us }) => {
+                Ok(ToImage::Survey { serial, until_us }) => {
                     if let Some(memory) = fds.into_iter().next() {
                         return Some(FromBroker::Survey { serial, until_us, memory });
                     }
                 }
-                Some(ToImage::SurvivorEnded { pid }) => crate::survivor::replace(pid),
+                Ok(ToImage::SurvivorEnded { pid }) => crate::survivor::replace(pid),
                 // Nothing else is said to a running dataplane.
                 _ => {}
             }
@@ -143,7 +142,7 @@ impl UpdateSource for ChannelUpdates {
     }
 
     fn tell_outcome(&mut self, serial: u64, outcome: &Outcome) {
-        self.say(&FromImage::Outcome { serial, line: outcome.to_string() });
+        self.say(&FromImage::Outcome { serial, outcome: outcome.clone() });
     }
 
     fn tell_surveyed(&mut self, serial: u64) {

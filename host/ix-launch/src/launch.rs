@@ -1,6 +1,6 @@
 //! Starts a program with the dataplane in it, and waits for it.
 use crate::ABI_PLACEHOLDER;
-use crate::channel::{Channel, FromImage};
+use crate::channel::Channel;
 use crate::error::{LaunchError, system};
 use crate::exit::Exit;
 use crate::fds::ReservedFds;
@@ -9,6 +9,7 @@ use crate::load::Exec;
 use crate::plant::plant;
 use crate::program::{check, diagnose};
 use crate::tracee::Tracee;
+use ix_proto::{Codec, FromImage};
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -288,11 +289,11 @@ impl Child {
         // The image's last words come before the end.
         if polls[0].revents != 0 {
             if let Some(channel) = &self.channel
-                && let Some((text, _)) = channel.receive()?
+                && let Some((bytes, _)) = channel.receive()?
             {
-                return match FromImage::decode(&text) {
-                    Some(message) => Ok(Occurrence::Said(message)),
-                    None => Err(io::Error::from_raw_os_error(libc::EBADMSG)),
+                return match FromImage::decode(&bytes) {
+                    Ok(message) => Ok(Occurrence::Said(message)),
+                    Err(_) => Err(io::Error::from_raw_os_error(libc::EBADMSG)),
                 };
             }
             self.channel = None;

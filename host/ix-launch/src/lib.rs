@@ -41,7 +41,7 @@ pub mod stack;
 mod tracee;
 
 pub use auxv::Auxv;
-pub use channel::{Channel, FromImage, MESSAGE_BYTES_MAX, MESSAGE_FDS_MAX, ToImage};
+pub use channel::{Channel, MESSAGE_BYTES_MAX, MESSAGE_FDS_MAX};
 pub use error::LaunchError;
 pub use exit::Exit;
 pub use fds::{RESERVED_FDS, ReservedFds};

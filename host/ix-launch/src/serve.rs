@@ -1,7 +1,7 @@
 //! The broker's part while the image boots.
-use crate::channel::{FromImage, ToImage};
 use crate::exit::Exit;
 use crate::launch::{Child, Occurrence};
+use ix_proto::{Codec, FromImage, ToImage};
 use std::io;
 use std::os::fd::BorrowedFd;
 

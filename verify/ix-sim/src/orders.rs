@@ -2,7 +2,7 @@
 use crate::plan::HostPlan;
 use crate::rng::Rng;
 use ix_dataplane::{
-    Command, CommandMessage, FromBroker, GroupSet, Outcome, UpdateOutcome, UpdateSource,
+    Command, FromBroker, GroupSet, OrderMessage, Outcome, UpdateOutcome, UpdateSource,
 };
 use ix_wire::FLOW_GROUPS;
 use std::collections::VecDeque;
@@ -81,7 +81,7 @@ pub struct Broker(Arc<Mutex<Said>>);
 
 #[derive(Default)]
 struct Said {
-    waiting: VecDeque<CommandMessage>,
+    waiting: VecDeque<OrderMessage>,
     sent: Vec<Command>,
     heard: Vec<(u64, Outcome)>,
 }
@@ -95,9 +95,10 @@ impl Broker {
     pub fn say(&self, order: &Order) {
         self.with(|said| {
             said.sent.push(order.command);
-            let (serial, line) = (said.sent.len() as u64, order.command.to_string());
+            let serial = said.sent.len() as u64;
             let until_us = order.at_us + order.patience_us;
-            said.waiting.push_back(CommandMessage { serial, until_us, line });
+            let order = ix_dataplane::Order::Command(order.command);
+            said.waiting.push_back(OrderMessage { serial, until_us, order, memory: None });
         });
     }
 
@@ -138,7 +139,7 @@ impl UpdateSource for Broker {
     }
 
     fn next(&mut self) -> Option<FromBroker> {
-        self.with(|said| said.waiting.pop_front()).map(FromBroker::Command)
+        self.with(|said| said.waiting.pop_front()).map(FromBroker::Order)
     }
 
     fn tell(&mut self, _: usize, _: UpdateOutcome) {}

@@ -2,8 +2,9 @@
 //! wants it says so once a second. So one whose reader dies ends by itself.
 use super::Refusal;
 use crate::commands::Commands;
-use ix_dataplane::Outcome;
-use ix_dataplane::capture::{CaptureCommand, CaptureMemory, Filter, RING_BYTES, SNAPLEN_MAX};
+use ix_dataplane::capture::{CaptureMemory, RING_BYTES};
+use ix_proto::Outcome;
+use ix_proto::capture::{CaptureOrder, Filter, SNAPLEN_MAX};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::cell::RefCell;
@@ -45,7 +46,11 @@ impl CaptureWish {
                 RING_BYTES.end()
             ));
         }
-        self.filter.parse::<Filter>().map(drop).map_err(|e| format!("filter: {e}"))
+        self.parsed_filter().map(drop)
+    }
+
+    fn parsed_filter(&self) -> Result<Filter, String> {
+        self.filter.parse().map_err(|e| format!("filter: {e}"))
     }
 }
 
@@ -77,6 +82,10 @@ impl Captures {
             running.heard = now;
             return Some(Ok(json!({})));
         }
+        let filter = match wish.parsed_filter() {
+            Ok(filter) => filter,
+            Err(why) => return Some(Err(Refusal::BadRequest(why))),
+        };
         let bytes = CaptureMemory::bytes_for(threads, wish.ring_bytes);
         let made = memory(bytes).and_then(|file| Ok((OwnedFd::from(file.try_clone()?), file)));
         let (fd, file) = match made {
@@ -88,9 +97,8 @@ impl Captures {
         *self.0.borrow_mut() = Some(Running { pid: wish.pid, file, heard: now });
         let captures = self.clone();
         let done = move |outcome: &Outcome| reply(captures.started(outcome));
-        let (snaplen, filter) = (wish.snaplen, wish.filter.clone());
-        let line = CaptureCommand::Start { snaplen, filter }.to_string();
-        commands.submit_line(line, Some(fd), Box::new(done));
+        let order = CaptureOrder::Start { snaplen: wish.snaplen, filter };
+        commands.submit_capture(order, Some(fd), Box::new(done));
         None
     }
 
@@ -133,7 +141,7 @@ impl Captures {
 
     fn end(&self, commands: &mut Commands) {
         *self.0.borrow_mut() = None;
-        commands.submit_line(CaptureCommand::Stop.to_string(), None, Box::new(|_| {}));
+        commands.submit_capture(CaptureOrder::Stop, None, Box::new(|_| {}));
     }
 }
 

@@ -4,7 +4,7 @@ use super::{Answer, Backend, Captures, Charge, Refusal, Request, Ticket, Topic};
 use crate::commands::{Commands, Reply};
 use crate::surveys::Surveys;
 use crate::vnic::{self, Vnic};
-use ix_dataplane::{Command, Outcome};
+use ix_proto::{Command, Outcome};
 use serde_json::{Value, json};
 use std::cell::RefCell;
 use std::rc::Rc;

@@ -1,7 +1,7 @@
 //! What migrations want done: the state machine says it, the parts do it.
 use super::ElasticThread;
 use crate::context::Context;
-use crate::group_set::GroupSet;
+use ix_proto::GroupSet;
 use crate::io::Io;
 use crate::migration::message::Message;
 use crate::migration::on_cpu::{OnCpu, ReadOnCpu};

@@ -8,7 +8,7 @@ mod survey;
 pub mod table;
 
 use crate::context::Context;
-use crate::group_set::GroupSet;
+use ix_proto::GroupSet;
 use crate::receive::batch::Work;
 use crate::timers::APP_TIMER;
 use crate::timers::wheel::{SweepCursor, Wheel};

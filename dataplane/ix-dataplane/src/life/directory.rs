@@ -2,8 +2,8 @@
 //! value behind a lock, without input or output. Threads bring what they see and take what they are
 //! to do.
 use super::plan::Plan;
-use crate::commands::{Command, Outcome};
-use crate::group_set::GroupSet;
+use ix_proto::{Command, Outcome};
+use ix_proto::GroupSet;
 use crate::observe::metrics::ThreadState;
 use crate::observe::migration::{MigrationEnd, MigrationRecord};
 use ix_wire::FLOW_GROUPS;

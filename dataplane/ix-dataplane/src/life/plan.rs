@@ -1,5 +1,5 @@
 //! Which flow group belongs on which elastic thread.
-use crate::group_set::GroupSet;
+use ix_proto::GroupSet;
 use ix_wire::FLOW_GROUPS;
 
 /// Where each flow group belongs.

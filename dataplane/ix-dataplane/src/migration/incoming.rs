@@ -5,7 +5,7 @@ use super::routes::HELD;
 use super::unsent::Unsent;
 use super::{Action, Migrations, OVERDUE_US, QUIET_US, Sight, since};
 use crate::flows::handle::FlowId;
-use crate::group_set::GroupSet;
+use ix_proto::GroupSet;
 use crate::observe::migration::{MigrationEnd, MigrationRecord};
 use crate::receive::batch::Origin;
 use ix_nic::Fence;

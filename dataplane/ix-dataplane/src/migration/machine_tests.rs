@@ -5,7 +5,7 @@ use super::message::{Forwarded, Message, Ship};
 use super::on_cpu::OnCpu;
 use super::testbed::Random;
 use super::{Action, Input, MigrateError, Migrations, Sight, Table, Way};
-use crate::group_set::GroupSet;
+use ix_proto::GroupSet;
 use crate::observe::migration::MigrationEnd;
 use crate::receive::batch::Origin;
 use ix_mem::Mbuf;

@@ -3,7 +3,7 @@
 use super::unsent::Unsent;
 use crate::flows::group::FlowGroup;
 use crate::flows::handle::FlowId;
-use crate::group_set::GroupSet;
+use ix_proto::GroupSet;
 use crate::observe::migration::MigrationRecord;
 use ix_mem::Pool;
 use ix_nic::{Fence, RxPacket};

@@ -41,7 +41,7 @@ pub(crate) mod unsent;
 pub(crate) use routes::Way;
 
 use crate::flows::handle::FlowId;
-use crate::group_set::GroupSet;
+use ix_proto::GroupSet;
 use crate::observe::migration::MigrationRecord;
 use core::fmt;
 use incoming::Incoming;

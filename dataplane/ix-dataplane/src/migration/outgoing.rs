@@ -3,7 +3,7 @@ use super::message::{Forwarded, Message};
 use super::on_cpu::OnCpu;
 use super::routes::HELD;
 use super::{Action, BOUND_US, Migrations, OFFER_US, OVERDUE_US, Request, Sight, Table, since};
-use crate::group_set::GroupSet;
+use ix_proto::GroupSet;
 use crate::observe::migration::{MigrationEnd, MigrationRecord};
 use std::collections::VecDeque;
 

@@ -3,7 +3,7 @@ use super::message::{Forwarded, Ship};
 use crate::context::Context;
 use crate::flows::Flows;
 use crate::flows::handle::FlowId;
-use crate::group_set::GroupSet;
+use ix_proto::GroupSet;
 use crate::observe::migration::MigrationRecord;
 use crate::tcp::listeners::Listeners;
 use std::collections::VecDeque;

@@ -6,7 +6,7 @@ use crate::cycle::ElasticThread;
 use crate::events::EventWriter;
 use crate::flows::handle::FlowId;
 use crate::forwarding::forwarding;
-use crate::group_set::GroupSet;
+use ix_proto::GroupSet;
 use crate::io::Io;
 use crate::observe::metrics::{ControlPage, Snapshot, ThreadMetrics};
 use crate::observe::migration::MigrationRecord;

@@ -4,7 +4,7 @@ use super::message::Message;
 use super::testbed::*;
 use crate::config::Config;
 use crate::flows::handle::FlowId;
-use crate::group_set::GroupSet;
+use ix_proto::GroupSet;
 use crate::observe::migration::{MigrationEnd, MigrationRecord};
 use ix_abi::{Call, call_op, error};
 use ix_nic::{SimChange, SimOptions};

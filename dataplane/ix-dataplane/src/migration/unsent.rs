@@ -5,11 +5,12 @@
 //! along. What waits for room in a device leaves from the old thread, and the groups stay shut
 //! until then.
 use crate::egress::qdisc::Qdisc;
-use crate::group_set::GroupSet;
+use ix_proto::GroupSet;
 use crate::io::Io;
-use crate::observe::capture::{Protocol, Subject};
+use crate::observe::capture::Subject;
 use crate::observe::metrics::LocalDrop;
 use ix_mem::{HEADROOM_BYTES, Mbuf};
+use ix_proto::capture::Protocol;
 use ix_wire::IpAddr;
 
 /// A packet that goes along. A copy: transmit frames stay with their thread's pool.

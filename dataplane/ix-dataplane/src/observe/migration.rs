@@ -1,5 +1,5 @@
 //! What is written down of each migration: the papers' phases (TOCS '16, Table V).
-use crate::group_set::GroupSet;
+use ix_proto::GroupSet;
 
 /// How a migration ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -1,13 +1,13 @@
 //! What the control plane wants of an elastic thread: it looks at the directory of lives and does
 //! its part.
-use crate::commands::{BEGIN_US, Command, Outcome};
+use ix_proto::{BEGIN_US, Command, Order, Outcome};
 use crate::cycle::ElasticThread;
 use crate::io::Io;
 use crate::life::ENTER_US;
 use crate::life::directory::{Directory, Orders, Sight, command_of};
 use crate::observe::metrics::{ControlPage, ThreadState};
 use crate::observe::migration::MigrationRecord;
-use crate::updates::CommandMessage;
+use crate::updates::OrderMessage;
 use ix_abi::{Event, error, event_kind, revoke};
 use std::sync::TryLockError;
 use std::sync::atomic::{Ordering, fence};
@@ -99,20 +99,30 @@ impl Io {
         }
     }
 
-    /// Begins a command; answers why not.
+    /// Begins an order; returns what became of it where that is known at once.
     #[cold]
-    pub(crate) fn begin_command(
+    pub(crate) fn begin_order(&mut self, message: OrderMessage, now_us: u64) -> Option<Outcome> {
+        let OrderMessage { serial, until_us, order, memory } = message;
+        match order {
+            Order::Command(command) => self.begin_command(serial, until_us, command, now_us),
+            Order::Gate(gate) => {
+                // Every thread has it from its next cycle on, and one that sleeps when it wakes.
+                self.cx.shared.gate.set(gate);
+                Some(self.ended(Outcome::Done, serial))
+            }
+            // Captures are not counted: the control page shows them as what they are.
+            Order::Capture(order) => Some(self.change_capture(order, memory)),
+        }
+    }
+
+    /// Begins a command; returns the outcome of one that is refused.
+    fn begin_command(
         &mut self,
-        message: &CommandMessage,
+        serial: u64,
+        until_us: u64,
+        command: Command,
         now_us: u64,
     ) -> Option<Outcome> {
-        if let Some(text) = message.line.strip_prefix("gate ") {
-            return Some(self.ended(self.change_gate(text), message));
-        }
-        let Some(command) = Command::parse(&message.line) else {
-            let start: String = message.line.chars().take(64).collect();
-            return Some(self.ended(Outcome::Refused(format!("`{start}` is no command")), message));
-        };
         let shared = self.cx.shared.clone();
         let mut directory = shared.lives.lock();
         let lives = shared.lives.shared.iter().enumerate();
@@ -121,33 +131,22 @@ impl Io {
         }
         if directory.state(self.cx.index) == ThreadState::Parked {
             // The message itself has woken it; nobody else has called.
-            let sent_us = message.until_us.saturating_sub(BEGIN_US);
+            let sent_us = until_us.saturating_sub(BEGIN_US);
             self.cx.metrics.woke_after_us(now_us.saturating_sub(sent_us));
         }
-        match directory.begin(message.serial, command, message.until_us, now_us) {
+        match directory.begin(serial, command, until_us, now_us) {
             Ok(involved) => {
                 self.publish(&directory);
                 drop(directory);
                 self.call(&involved);
                 None
             }
-            Err(why) => Some(self.ended(Outcome::Refused(why), message)),
+            Err(why) => Some(self.ended(Outcome::Refused(why), serial)),
         }
     }
 
-    /// Every thread has the new gate from its next cycle on, and one that sleeps when it wakes.
-    fn change_gate(&self, text: &str) -> Outcome {
-        match text.parse() {
-            Ok(gate) => {
-                self.cx.shared.gate.set(gate);
-                Outcome::Done
-            }
-            Err(why) => Outcome::Refused(why),
-        }
-    }
-
-    fn ended(&self, outcome: Outcome, message: &CommandMessage) -> Outcome {
-        self.count_ended(message.serial, &outcome);
+    fn ended(&self, outcome: Outcome, serial: u64) -> Outcome {
+        self.count_ended(serial, &outcome);
         outcome
     }
 

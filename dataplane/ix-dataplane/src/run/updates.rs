@@ -4,7 +4,9 @@ use crate::observe::survey::{Survey, SurveyArea};
 use crate::ports::refresh_table;
 use crate::updates::{FromBroker, Part, Update, UpdateOutcome};
 use ix_nic::Steering;
-use std::os::fd::AsFd;
+use ix_proto::Outcome;
+use ix_proto::capture::CaptureOrder;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, TryLockError};
 
@@ -23,9 +25,10 @@ impl Io {
         while let Some(message) = source.next() {
             let Update { device, serial, line, fds } = match message {
                 FromBroker::Update(update) => update,
-                FromBroker::Command(command) => {
-                    if let Some(refused) = self.begin_command(&command, now_us) {
-                        source.tell_outcome(command.serial, &refused);
+                FromBroker::Order(message) => {
+                    let serial = message.serial;
+                    if let Some(outcome) = self.begin_order(message, now_us) {
+                        source.tell_outcome(serial, &outcome);
                     }
                     continue;
                 }
@@ -37,16 +40,6 @@ impl Io {
                         let others =
                             (0..shared.threads()).filter(|thread| *thread != self.cx.index);
                         others.for_each(|thread| self.cx.ring_thread(thread));
-                    }
-                    continue;
-                }
-                FromBroker::Capture(message) => {
-                    let serial = message.serial;
-                    let outcome = shared.captures.obey(message, shared.threads());
-                    source.tell_outcome(serial, &outcome);
-                    for thread in 0..shared.threads() {
-                        shared.updates.order_capture(thread);
-                        self.cx.ring_thread(thread);
                     }
                     continue;
                 }
@@ -65,6 +58,21 @@ impl Io {
             }
         }
         shared.updates.source_fd.store(source.fd(), Ordering::Relaxed);
+    }
+
+    /// Begins or ends a capture.
+    pub(crate) fn change_capture(
+        &mut self,
+        order: CaptureOrder,
+        memory: Option<OwnedFd>,
+    ) -> Outcome {
+        let shared = self.cx.shared.clone();
+        let outcome = shared.captures.obey(order, memory, shared.threads());
+        for thread in 0..shared.threads() {
+            shared.updates.order_capture(thread);
+            self.cx.ring_thread(thread);
+        }
+        outcome
     }
 
     /// Takes over what waits for this thread. Between two cycles.

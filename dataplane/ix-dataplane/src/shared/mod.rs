@@ -7,7 +7,7 @@ pub mod spare;
 pub mod waker;
 
 use crate::config::Config;
-use crate::group_set::GroupSet;
+use ix_proto::GroupSet;
 use crate::shared::neighbor_table::NeighborTable;
 use crate::shared::spare::Spare;
 pub use crate::shared::waker::Waker;

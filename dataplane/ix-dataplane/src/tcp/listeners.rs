@@ -4,7 +4,7 @@ use crate::flows::flow::{Side, Waits};
 use crate::flows::flow_of;
 use crate::flows::group::FlowGroup;
 use crate::flows::handle::FlowId;
-use crate::group_set::GroupSet;
+use ix_proto::GroupSet;
 use ix_tcp::Listener;
 use ix_wire::IpAddr;
 use std::collections::HashMap;

@@ -7,11 +7,10 @@
 //! the copy away.
 use super::memory::CaptureMemory;
 use crate::sync::{Arc, Ordering, fence};
+use ix_proto::capture::SNAPLEN_MAX;
 
 /// Words of a record in front of its bytes.
 pub(super) const HEAD_WORDS: usize = 5;
-/// Most bytes of a packet that are kept.
-pub const SNAPLEN_MAX: u32 = 65_535;
 
 /// What a record says beside the packet's first bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

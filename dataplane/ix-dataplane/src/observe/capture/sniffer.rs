@@ -1,8 +1,9 @@
 //! The sniffer: a layer of an elastic thread, at the edge to the devices and around the handling of
 //! each received packet. It writes what its capture's filter takes, with what became of it.
 use super::ring::{Mark, RingWriter};
-use super::subject::{Protocol, Subject};
+use super::subject::Subject;
 use super::{Captures, Wanted, drop_names};
+use ix_proto::capture::Protocol;
 use ix_wire::FlowTuple;
 use std::sync::Arc;
 
@@ -90,7 +91,7 @@ impl Sniffer {
         debug_assert!(mark.dropped.is_none_or(|index| usize::from(index) < drop_names().count()));
         let (group, thread) = (mark.group, self.thread);
         let subject = Subject { group, thread, dropped: mark.dropped.is_some(), ..subject };
-        if self.wanted.filter.matches(&subject) {
+        if subject.is_taken_by(&self.wanted.filter) {
             self.ring.publish(&mark);
         }
     }

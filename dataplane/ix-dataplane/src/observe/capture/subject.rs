@@ -1,18 +1,6 @@
 //! What a filter looks at: read leniently, for packets that the parser refused are captured, too.
+use ix_proto::capture::{Filter, Protocol};
 use ix_wire::{FlowTuple, IpAddr};
-
-/// Protocols that filters know.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Protocol {
-    /// TCP.
-    Tcp,
-    /// UDP.
-    Udp,
-    /// ICMP.
-    Icmp,
-    /// ARP.
-    Arp,
-}
 
 /// A packet as a filter sees it. What a packet does not say, or says wrongly, is missing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -36,6 +24,25 @@ pub struct Subject {
 }
 
 impl Subject {
+    /// Whether a filter takes the packet.
+    pub fn is_taken_by(&self, filter: &Filter) -> bool {
+        match filter {
+            Filter::All => true,
+            Filter::Host(host) => self.src == Some(*host) || self.dst == Some(*host),
+            Filter::Port(port) => self.ports.is_some_and(|(a, b)| a == *port || b == *port),
+            Filter::Flow(host, port) => self.peer() == Some((*host, *port)),
+            Filter::Is(protocol) => self.protocol == Some(*protocol),
+            Filter::Group(group) => self.group == Some(*group),
+            Filter::Thread(thread) => self.thread == *thread,
+            Filter::Drops => self.dropped,
+            Filter::In => !self.sent,
+            Filter::Out => self.sent,
+            Filter::Not(filter) => !self.is_taken_by(filter),
+            Filter::And(filters) => filters.iter().all(|filter| self.is_taken_by(filter)),
+            Filter::Or(filters) => filters.iter().any(|filter| self.is_taken_by(filter)),
+        }
+    }
+
     /// What a frame says by itself.
     pub fn of(frame: &[u8], sent: bool) -> Subject {
         let mut subject = Subject { sent, ..Subject::default() };

@@ -1,6 +1,6 @@
 //! The last migrations that ended on a thread, in shared memory.
 use super::word_ring::WordRing;
-use crate::group_set::{GroupSet, WORDS};
+use ix_proto::groups::{GroupSet, WORDS};
 use crate::observe::migration::{MigrationEnd, MigrationRecord};
 
 /// Slots of a ring; a reader gets one fewer.

@@ -2,7 +2,7 @@
 use super::{
     BATCH_BUCKETS, ControlPage, LocalDrop, Metric, Place, Stage, ThreadState, WindowMetrics,
 };
-use crate::group_set::GroupSet;
+use ix_proto::GroupSet;
 use crate::observe::histogram::Histogram;
 use crate::observe::migration::MigrationRecord;
 use core::fmt;

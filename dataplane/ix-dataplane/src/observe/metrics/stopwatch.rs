@@ -2,7 +2,7 @@
 use super::window::Window;
 use super::{BATCH_BUCKETS, ControlPage, LocalDrop, Place, ThreadBlock};
 use crate::clock::ticks;
-use crate::group_set::GroupSet;
+use ix_proto::GroupSet;
 use crate::observe::migration::MigrationRecord;
 use core::ops::Deref;
 use core::ptr::NonNull;

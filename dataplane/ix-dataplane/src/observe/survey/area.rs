@@ -1,9 +1,9 @@
 //! The memory of a survey: how far each flow group was surveyed, and a record of each flow.
-use crate::group_set::GroupSet;
 use crate::observe::metrics::PageError;
 use core::mem::offset_of;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU64, Ordering};
+use ix_proto::GroupSet;
 use ix_wire::FLOW_GROUPS;
 use std::os::fd::{AsRawFd, BorrowedFd};
 

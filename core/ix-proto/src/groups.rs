@@ -1,10 +1,11 @@
 //! A set of flow groups, and its text.
+use crate::codec::{Codec, DecodeError, Reader, Sink};
 use core::fmt;
 use core::str::FromStr;
 use ix_wire::FLOW_GROUPS;
 
 /// Words of a set as bits.
-pub(crate) const WORDS: usize = FLOW_GROUPS.div_ceil(64);
+pub const WORDS: usize = FLOW_GROUPS.div_ceil(64);
 
 /// Some of the flow groups. As text: numbers and ranges, `0-3,7`; the empty set is `-`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -147,9 +148,22 @@ impl FromStr for GroupSet {
     }
 }
 
+impl Codec for GroupSet {
+    fn write(&self, to: &mut impl Sink) {
+        self.0.write(to);
+    }
+
+    fn read(from: &mut Reader<'_>) -> Result<GroupSet, DecodeError> {
+        let set = GroupSet(Codec::read(from)?);
+        // No bit beyond the last group.
+        if set.iter().collect::<GroupSet>() == set { Ok(set) } else { Err(DecodeError::Value) }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::codec::tests::survives;
     use proptest::prelude::*;
     use std::collections::BTreeSet;
 
@@ -182,6 +196,7 @@ mod tests {
             prop_assert!(set.iter().eq(model.iter().copied()));
             prop_assert_eq!((set.len(), set.is_empty()), (model.len(), model.is_empty()));
             prop_assert_eq!(set.to_string().parse::<GroupSet>().unwrap(), set);
+            survives(&set);
         }
     }
 }

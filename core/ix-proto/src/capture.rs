@@ -1,5 +1,6 @@
-//! Which packets a capture takes: a small expression, `tcp and port 80 and not host 10.0.0.9`.
-use super::subject::{Protocol, Subject};
+//! Captures: which packets one takes, as a small expression (`tcp and port 80 and not host 10.0.0.9`),
+//! and how much of each.
+use crate::codec::codec_enum;
 use core::fmt;
 use ix_wire::{FLOW_GROUPS, IpAddr};
 
@@ -7,6 +8,24 @@ use ix_wire::{FLOW_GROUPS, IpAddr};
 pub const TEXT_MAX: usize = 1000;
 /// Deepest nesting: evaluation and parsing recur.
 const DEPTH_MAX: usize = 32;
+
+/// Most bytes of a packet that a capture keeps.
+pub const SNAPLEN_MAX: u32 = 65_535;
+
+/// A protocol that expressions know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Protocol {
+    /// TCP.
+    Tcp,
+    /// UDP.
+    Udp,
+    /// ICMP.
+    Icmp,
+    /// ARP.
+    Arp,
+}
+
+codec_enum!(Protocol { 0 = Tcp, 1 = Udp, 2 = Icmp, 3 = Arp });
 
 /// An expression.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,11 +52,43 @@ pub enum Filter {
     Out,
     /// Not this.
     Not(Box<Filter>),
-    /// Both.
-    And(Box<Filter>, Box<Filter>),
-    /// At least one.
-    Or(Box<Filter>, Box<Filter>),
+    /// All of these.
+    And(Vec<Filter>),
+    /// At least one of these.
+    Or(Vec<Filter>),
 }
+
+codec_enum!(Filter {
+    0 = All,
+    1 = Host(address),
+    2 = Port(port),
+    3 = Flow(address, port),
+    4 = Is(protocol),
+    5 = Group(group),
+    6 = Thread(thread),
+    7 = Drops,
+    8 = In,
+    9 = Out,
+    10 = Not(filter),
+    11 = And(filters),
+    12 = Or(filters),
+});
+
+/// What becomes of the capture of a dataplane.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CaptureOrder {
+    /// Packets that the filter takes, the first bytes of each. The memory travels with it.
+    Start {
+        /// Bytes of a packet, at most.
+        snaplen: u32,
+        /// Which.
+        filter: Filter,
+    },
+    /// No more.
+    Stop,
+}
+
+codec_enum!(CaptureOrder { 0 = Start { snaplen, filter }, 1 = Stop });
 
 /// What is wrong with an expression.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,27 +101,6 @@ impl fmt::Display for FilterError {
 }
 
 impl std::error::Error for FilterError {}
-
-impl Filter {
-    /// Whether a packet is taken.
-    pub fn matches(&self, packet: &Subject) -> bool {
-        match self {
-            Filter::All => true,
-            Filter::Host(host) => packet.src == Some(*host) || packet.dst == Some(*host),
-            Filter::Port(port) => packet.ports.is_some_and(|(a, b)| a == *port || b == *port),
-            Filter::Flow(host, port) => packet.peer() == Some((*host, *port)),
-            Filter::Is(protocol) => packet.protocol == Some(*protocol),
-            Filter::Group(group) => packet.group == Some(*group),
-            Filter::Thread(thread) => packet.thread == *thread,
-            Filter::Drops => packet.dropped,
-            Filter::In => !packet.sent,
-            Filter::Out => packet.sent,
-            Filter::Not(a) => !a.matches(packet),
-            Filter::And(a, b) => a.matches(packet) && b.matches(packet),
-            Filter::Or(a, b) => a.matches(packet) || b.matches(packet),
-        }
-    }
-}
 
 impl core::str::FromStr for Filter {
     type Err = FilterError;
@@ -116,19 +146,19 @@ impl<'a> Parser<'a> {
     }
 
     fn either(&mut self) -> Result<Filter, FilterError> {
-        let mut left = self.both()?;
+        let mut parts = vec![self.both()?];
         while self.takes("or") {
-            left = Filter::Or(left.into(), self.both()?.into());
+            parts.push(self.both()?);
         }
-        Ok(left)
+        Ok(if parts.len() == 1 { parts.remove(0) } else { Filter::Or(parts) })
     }
 
     fn both(&mut self) -> Result<Filter, FilterError> {
-        let mut left = self.one()?;
+        let mut parts = vec![self.one()?];
         while self.takes("and") {
-            left = Filter::And(left.into(), self.one()?.into());
+            parts.push(self.one()?);
         }
-        Ok(left)
+        Ok(if parts.len() == 1 { parts.remove(0) } else { Filter::And(parts) })
     }
 
     fn one(&mut self) -> Result<Filter, FilterError> {
@@ -182,5 +212,37 @@ impl<'a> Parser<'a> {
     fn operand<T: core::str::FromStr>(&mut self, of: &str, what: &str) -> Result<T, FilterError> {
         let word = self.next().unwrap_or_default();
         word.parse().map_err(|_| FilterError(format!("`{of} {word}`: {what} was expected")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::codec::Codec;
+    use crate::codec::tests::{harmless, survives};
+    use proptest::prelude::*;
+
+    #[test]
+    fn the_longest_and_the_deepest_expression_survive() {
+        let long = vec!["in"; TEXT_MAX / 7].join(" and ");
+        let deep = format!("{}in{}", "(in or in and ".repeat(31), ")".repeat(31));
+        for text in [long, deep] {
+            survives(&text.parse::<Filter>().expect(&text));
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_and_no_bytes_harm(
+            text in "[a-z0-9 ().:]{0,80}",
+            bytes in prop::collection::vec(any::<u8>(), 0..80),
+            nested in prop::collection::vec(10u8..13, 0..300),
+        ) {
+            if let Ok(filter) = text.parse::<Filter>() {
+                survives(&filter);
+            }
+            harmless::<CaptureOrder>(&bytes);
+            prop_assert!(nested.len() < 2 || Filter::decode(&nested).is_err());
+        }
     }
 }

@@ -1,0 +1,193 @@
+//! What the broker and the dataplane say to each other. Said when a dataplane starts, when a device
+//! changes and when the control plane wants something, never for a packet.
+use crate::codec::codec_enum;
+use crate::command::{Order, Outcome};
+
+/// What the image says.
+#[derive(Clone, Debug, PartialEq)]
+pub enum FromImage {
+    /// I am here, in this process: tell me what to be. Answered by [`ToImage::Config`].
+    Hello {
+        /// The process, as it knows itself.
+        pid: u32,
+    },
+    /// A queue is attached: do now what needs privilege. Answered by [`ToImage::Ok`] or
+    /// [`ToImage::Refused`].
+    Attached {
+        /// Number of the device in the configuration.
+        device: usize,
+        /// Its queue.
+        queue: usize,
+    },
+    /// The dataplane stands; the program starts.
+    Ready,
+    /// The dataplane cannot start, and why; the image ends itself.
+    Failed(String),
+    /// The update of this number was read: the next one may come.
+    Taken {
+        /// Number of the device in the configuration.
+        device: usize,
+        /// The update's number.
+        serial: u64,
+    },
+    /// A queue has taken an update over: do now what needs privilege. Not answered.
+    Updated {
+        /// Number of the device in the configuration.
+        device: usize,
+        /// Its queue.
+        queue: usize,
+        /// The update's number.
+        serial: u64,
+    },
+    /// An update cannot be used, and why; the device stays as it was.
+    UpdateFailed {
+        /// Number of the device in the configuration.
+        device: usize,
+        /// The reason.
+        why: String,
+    },
+    /// What became of the order of this number.
+    Outcome {
+        /// The order's number.
+        serial: u64,
+        /// What became of it.
+        outcome: Outcome,
+    },
+    /// The survey of this number is complete.
+    Surveyed {
+        /// The survey's number.
+        serial: u64,
+    },
+    /// Said by the process that will close the program's connections.
+    Survivor {
+        /// This process.
+        pid: u32,
+    },
+}
+
+codec_enum!(FromImage {
+    0 = Hello { pid },
+    1 = Attached { device, queue },
+    2 = Ready,
+    3 = Failed(why),
+    4 = Taken { device, serial },
+    5 = Updated { device, queue, serial },
+    6 = UpdateFailed { device, why },
+    7 = Outcome { serial, outcome },
+    8 = Surveyed { serial },
+    9 = Survivor { pid },
+});
+
+/// What the broker says.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ToImage {
+    /// The configuration (`key=value` lines); its descriptors travel with it.
+    Config(String),
+    /// Done.
+    Ok,
+    /// It could not be done, and why.
+    Refused(String),
+    /// A device changed while the dataplane runs; descriptors with it. Answered by
+    /// [`FromImage::Taken`] once it is read, which takes until an elastic thread is inside the
+    /// dataplane; then by [`FromImage::Updated`] of each queue, or [`FromImage::UpdateFailed`].
+    Update {
+        /// Number of the device in the configuration.
+        device: usize,
+        /// Grows with each update of the device.
+        serial: u64,
+        /// What changed, for `ix_nic::read_update`.
+        line: String,
+    },
+    /// The control plane wants something of the running dataplane. Answered by
+    /// [`FromImage::Outcome`], which takes until an elastic thread is inside the dataplane.
+    Order {
+        /// Grows with each order.
+        serial: u64,
+        /// An order that was not begun by then is refused, µs of the monotonic clock: the process
+        /// that wanted it is told that it timed out.
+        until_us: u64,
+        /// What.
+        order: Order,
+    },
+    /// All connections are to be told; the memory for it comes along. Answered by
+    /// [`FromImage::Surveyed`] unless time is over before.
+    Survey {
+        /// Grows with each survey.
+        serial: u64,
+        /// Then no client waits for it any more, µs of the monotonic clock.
+        until_us: u64,
+    },
+    /// The process of this number, which was to close the program's connections, has ended before it.
+    SurvivorEnded {
+        /// As it has called itself.
+        pid: u32,
+    },
+}
+
+codec_enum!(ToImage {
+    0 = Config(text),
+    1 = Ok,
+    2 = Refused(why),
+    3 = Update { device, serial, line },
+    4 = Order { serial, until_us, order },
+    5 = Survey { serial, until_us },
+    6 = SurvivorEnded { pid },
+});
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::codec::Codec;
+    use crate::codec::tests::{harmless, survives};
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn everything_survives(
+            (device, queue, serial, pid) in any::<(usize, usize, u64, u32)>(),
+            text in ".*",
+        ) {
+            for message in [
+                FromImage::Hello { pid },
+                FromImage::Attached { device, queue },
+                FromImage::Ready,
+                FromImage::Failed(text.clone()),
+                FromImage::Taken { device, serial },
+                FromImage::Updated { device, queue, serial },
+                FromImage::UpdateFailed { device, why: text.clone() },
+                FromImage::Outcome { serial, outcome: Outcome::Refused(text.clone()) },
+                FromImage::Surveyed { serial },
+                FromImage::Survivor { pid },
+            ] {
+                survives(&message);
+            }
+            let until_us = serial / 2;
+            let order = Order::Command(crate::Command::Park { thread: queue });
+            for message in [
+                ToImage::Config(text.clone()),
+                ToImage::Ok,
+                ToImage::Refused(text.clone()),
+                ToImage::Update { device, serial, line: text },
+                ToImage::Order { serial, until_us, order },
+                ToImage::Survey { serial, until_us },
+                ToImage::SurvivorEnded { pid },
+            ] {
+                survives(&message);
+            }
+        }
+
+        #[test]
+        fn no_bytes_harm(bytes in prop::collection::vec(any::<u8>(), 0..60)) {
+            harmless::<FromImage>(&bytes);
+            harmless::<ToImage>(&bytes);
+        }
+    }
+
+    #[test]
+    fn a_survivor_needs_few_bytes_and_no_heap() {
+        let message = FromImage::Survivor { pid: u32::MAX };
+        let mut buffer = [0; 8];
+        let bytes = message.encode_into(&mut buffer).expect("room");
+        assert_eq!(FromImage::decode(bytes), Ok(message));
+    }
+}
