@@ -8,7 +8,7 @@ use ix_ctl::commands::Commands;
 use ix_ctl::control::{Access, Answers, Captures, Charge, Dataplane, Server};
 use ix_ctl::link_rates::LinkRates;
 use ix_ctl::surveys::Surveys;
-use ix_ctl::vnic::Vnic;
+use ix_ctl::vnic::{FilteredDevices, Vnic};
 use ix_launch::{
     Child, Exit, Image, LaunchConfig, LaunchError, Occurrence, ServeError, SignalForwarding,
 };
@@ -294,23 +294,20 @@ impl Running {
             ..
         } = self;
         captures.look(commands, Instant::now());
+        let of_devices = (devices.names(), devices.states());
         let mut dataplane = Dataplane {
             name: json!({ "program": name, "pid": child.pid() }),
             threads: counters.threads(),
-            snapshot: &|| snapshot(child, counters, devices, name),
+            snapshot: &|| snapshot(child, counters, &of_devices, name),
             commands,
             surveys,
             answers,
             charge,
             captures,
             vnic,
+            devices,
         };
         control.serve(&mut dataplane, Instant::now());
-        if let Some(filters) = self.vnic.take_receive_filters() {
-            let lines = self.devices.set_filters(filters.as_deref());
-            lines.iter().for_each(|line| eprintln!("ix: {line}"));
-            self.vnic.set_in_hardware(self.devices.filters_in_hardware());
-        }
         self.commands.service(self.child.channel());
         self.serve_surveys();
     }
@@ -380,7 +377,8 @@ impl Running {
 
     /// The dataplane's counters and what they belong to.
     pub fn snapshot(&self) -> Value {
-        snapshot(&self.child, &self.counters, &self.devices, &self.name)
+        let of_devices = (self.devices.names(), self.devices.states());
+        snapshot(&self.child, &self.counters, &of_devices, &self.name)
     }
 
     fn link_changes(&mut self) -> Vec<String> {
@@ -419,13 +417,14 @@ impl Running {
     }
 }
 
-fn snapshot(child: &Child, counters: &Counters, devices: &Devices, name: &str) -> Value {
+/// `devices`: their names and states.
+fn snapshot(child: &Child, counters: &Counters, devices: &(Value, Value), name: &str) -> Value {
     let mut value = counters.snapshot();
     if let Some(map) = value.as_object_mut() {
         map.insert("pid".to_owned(), json!(child.pid()));
         map.insert("program".to_owned(), json!(name));
-        map.insert("devices".to_owned(), devices.names());
-        map.insert("device_states".to_owned(), devices.states());
+        map.insert("devices".to_owned(), devices.0.clone());
+        map.insert("device_states".to_owned(), devices.1.clone());
     }
     value
 }

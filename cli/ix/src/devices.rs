@@ -1,5 +1,6 @@
 //! The devices of a running dataplane, as its broker keeps them: peers that come and go, interfaces
 //! that are removed and made again. What changes is said to the user and sent to the dataplane.
+use ix_ctl::vnic::FilteredDevices;
 use ix_launch::Channel;
 use ix_netdev::{DeviceEvent, DeviceUpdate, OpenedDevice};
 use ix_proto::{Codec, FromImage, ToImage};
@@ -144,21 +145,6 @@ impl Devices {
         }
     }
 
-    /// Other receive filters for those that share their interface with Linux; answers the lines for
-    /// the user.
-    pub fn set_filters(&mut self, filters: Option<&[Filter]>) -> Vec<String> {
-        let set = |device: &mut Device| {
-            let outcome = device.opened.set_filters(filters.map(<[Filter]>::to_vec));
-            outcome.unwrap_or_else(|e| Some(e.to_string()))
-        };
-        self.0.iter_mut().filter_map(set).collect()
-    }
-
-    /// The receive filters that network cards ask as well.
-    pub fn filters_in_hardware(&self) -> Vec<Filter> {
-        self.0.iter().flat_map(|device| device.opened.filters_in_hardware()).collect()
-    }
-
     /// `kind:name` of each.
     pub fn names(&self) -> Value {
         self.0.iter().map(Device::name).collect()
@@ -167,6 +153,22 @@ impl Devices {
     /// What each one's link does.
     pub fn states(&self) -> Value {
         self.0.iter().map(|device| json!(device.state)).collect()
+    }
+}
+
+impl FilteredDevices for Devices {
+    /// What a network card refuses is said to the user: its program asks all filters in any case.
+    fn set_receive_filters(&mut self, filters: Option<&[Filter]>) -> Result<(), String> {
+        for device in &mut self.0 {
+            let set = device.opened.set_filters(filters.map(<[Filter]>::to_vec));
+            let line = set.map_err(|e| e.to_string())?;
+            line.iter().for_each(|line| eprintln!("ix: {line}"));
+        }
+        Ok(())
+    }
+
+    fn filters_in_hardware(&self) -> Vec<Filter> {
+        self.0.iter().flat_map(|device| device.opened.filters_in_hardware()).collect()
     }
 }
 

@@ -3,7 +3,7 @@
 use super::{Answer, Backend, Captures, Charge, Refusal, Request, Ticket, Topic};
 use crate::commands::{Commands, Reply};
 use crate::surveys::Surveys;
-use crate::vnic::{self, Vnic};
+use crate::vnic::{self, FilteredDevices, Vnic};
 use ix_proto::{Command, Outcome};
 use serde_json::{Value, json};
 use std::cell::RefCell;
@@ -46,6 +46,8 @@ pub struct Dataplane<'a> {
     pub captures: &'a Captures,
     /// Its filters and rates.
     pub vnic: &'a mut Vnic,
+    /// Where its receive filters are put into force.
+    pub devices: &'a mut dyn FilteredDevices,
 }
 
 impl Backend for Dataplane<'_> {
@@ -127,7 +129,8 @@ impl Dataplane<'_> {
         })
     }
 
-    /// What a request about the vNIC changes; `None` when it is about something else.
+    /// What a request about the vNIC changes, in force in the kernel when this returns; `None` when it is
+    /// about something else.
     fn change(&mut self, request: &Request) -> Option<Result<vnic::Change, Refusal>> {
         Some(match request {
             Request::Vnic => Ok(vnic::Change { answer: self.vnic.look(), gate: None }),
@@ -139,17 +142,21 @@ impl Dataplane<'_> {
             | Request::Rate { weight: Some(_), .. } => {
                 Err(Refusal::Unsupported("do that: it has one vNIC; `ix share` makes several"))
             }
-            Request::FilterCreate { filters, holder, vnic: None, queue } => {
-                self.vnic.create(filters, holder.as_deref(), *queue, vnic::linux_addresses())
-            }
+            Request::FilterCreate { filters, holder, vnic: None, queue } => self.vnic.create(
+                self.devices,
+                filters,
+                holder.as_deref(),
+                *queue,
+                vnic::linux_addresses(),
+            ),
             Request::FilterAssign { capability, vnic: None, queue } => {
-                self.vnic.assign(capability, *queue)
+                self.vnic.assign(self.devices, capability, *queue)
             }
             Request::FilterDerive { capability, filter } => {
-                self.vnic.derive(capability, filter.clone())
+                self.vnic.derive(self.devices, capability, filter.clone())
             }
-            Request::FilterRevoke { capability } => self.vnic.revoke(capability),
-            Request::FilterRemove { filter } => self.vnic.remove(*filter),
+            Request::FilterRevoke { capability } => self.vnic.revoke(self.devices, capability),
+            Request::FilterRemove { filter } => self.vnic.remove(self.devices, *filter),
             Request::Rate { rx, tx, flow, queue, .. } => {
                 self.vnic.rate(*queue, rx.as_deref(), tx.as_deref(), flow.as_deref())
             }

@@ -3,10 +3,10 @@
 use super::has_ended;
 use super::link::Link;
 use ix_ctl::control::{Answer, Backend, Refusal, Request, Ticket, Topic, VnicDevice};
-use ix_ctl::vnic::{capability, draw, linux_addresses, read_rate, refuse};
+use ix_ctl::vnic::{Enforcer, Granted, Made, Place, draw, linux_addresses, read_rate, refuse};
 use ix_netdev::Exchange;
 use ix_testbed::Namespace;
-use ix_vnic::{Direction, Filter, FilterId, Policy, Rate, Registry, VnicId};
+use ix_vnic::{Direction, Filter, Policy, Rate, Registry, VnicId};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::os::fd::{AsRawFd, RawFd};
@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 pub struct Desk {
     here: Namespace,
     exchange: Exchange,
-    registry: Registry,
+    granted: Granted,
     links: BTreeMap<VnicId, Link>,
     /// When shares are looked at next, while there is somebody to share with.
     share_out: Option<Instant>,
@@ -35,8 +35,8 @@ const RATE_MIN: u64 = 1000;
 impl Desk {
     /// Nobody has a vNIC yet.
     pub fn new(here: Namespace, exchange: Exchange, policy: Policy) -> Desk {
-        let (registry, links) = (Registry::new(policy), BTreeMap::new());
-        Desk { here, exchange, registry, links, share_out: None }
+        let (granted, links) = (Granted::new(Registry::new(policy)), BTreeMap::new());
+        Desk { here, exchange, granted, links, share_out: None }
     }
 
     /// What polls readable when an owner has ended.
@@ -140,7 +140,7 @@ impl Desk {
         device: VnicDevice,
     ) -> Answer {
         let key = draw().map_err(Refusal::Vnic)?;
-        let id = self.registry.create_vnic(name, queues, key.clone()).map_err(refuse)?;
+        let id = self.granted.registry.create_vnic(name, queues, key.clone()).map_err(refuse)?;
         let Desk { here, exchange, .. } = self;
         let made = Link::new(name, device, queues, here, exchange).and_then(|mut link| {
             let owned = owner.map_or(Ok(()), |pid| link.set_owner(pid));
@@ -165,7 +165,7 @@ impl Desk {
                 Ok(answer)
             }
             Err(why) => {
-                self.registry.delete_vnic(id);
+                self.granted.registry.delete_vnic(id);
                 Err(Refusal::Vnic(why))
             }
         }
@@ -176,7 +176,7 @@ impl Desk {
         if let Some(link) = self.links.get(&id) {
             self.exchange.cut(&link.near);
         }
-        self.registry.delete_vnic(id);
+        self.granted.registry.delete_vnic(id);
         let applied = self.apply();
         if let Some(link) = self.links.remove(&id) {
             self.exchange.remove_port(&link.near);
@@ -194,7 +194,7 @@ impl Desk {
         tx: Option<&str>,
         weight: Option<u32>,
     ) -> Answer {
-        let id = self.registry.vnic_named(name).map_err(refuse)?;
+        let id = self.granted.registry.vnic_named(name).map_err(refuse)?;
         let speed = self.exchange.link_bits_per_s();
         let Some(link) = self.links.get_mut(&id) else { return Err(gone(name)) };
         let mut rates = link.rates;
@@ -221,49 +221,28 @@ impl Desk {
 
     /// Grants filters, to a vNIC at once if one is named; all or none.
     fn grant(&mut self, filters: &[Filter], holder: &str, vnic: Option<&str>) -> Answer {
-        self.registry.set_linux(linux_addresses());
-        let vnic = vnic.map(|name| self.registry.vnic_named(name).map_err(refuse)).transpose()?;
-        self.attempt(|registry| {
-            let grant = |filter: &Filter| {
-                let key = draw().map_err(Refusal::Vnic)?;
-                let id = registry.grant(holder, filter.clone(), key.clone()).map_err(refuse)?;
-                registry.assign_by_id(id, vnic).map_err(refuse)?;
-                let text = filter.to_string();
-                Ok(json!({ "filter": id.0, "text": text, "capability": key.reveal() }))
-            };
-            let made = filters.iter().map(grant).collect::<Result<Vec<Value>, Refusal>>()?;
-            Ok(json!({ "filters": made }))
-        })
+        let named = |name| self.granted.registry.vnic_named(name).map_err(refuse);
+        let place = Place { vnic: vnic.map(named).transpose()?, queue: None };
+        let (granted, mut kernel) = self.parts();
+        let made = granted.create(&mut kernel, filters, holder, place, linux_addresses())?;
+        let each = |(filter, made): (&Filter, &Made)| {
+            let (id, text) = (made.id.0, filter.to_string());
+            json!({ "filter": id, "text": text, "capability": made.capability })
+        };
+        let all: Vec<Value> = filters.iter().zip(&made).map(each).collect();
+        Ok(json!({ "filters": all }))
     }
 
-    /// All of a change or nothing of it, also where the kernel does not take it: who asks for too much
-    /// leaves nothing behind that the next change would fail by.
-    fn attempt(&mut self, change: impl FnOnce(&mut Registry) -> Answer) -> Answer {
-        let before = self.registry.clone();
-        let outcome = change(&mut self.registry);
-        let outcome = outcome.and_then(|answer| self.apply().map(|()| answer));
-        if outcome.is_err() {
-            self.registry = before;
-            self.apply()?;
-        }
-        outcome
+    /// What is granted, and the kernel that puts it into force.
+    fn parts(&mut self) -> (&mut Granted, Kernel<'_>) {
+        let Desk { exchange, granted, links, .. } = self;
+        (granted, Kernel { exchange, links })
     }
 
-    /// Puts what the registry says into the kernel.
+    /// Puts what is granted into the kernel.
     fn apply(&mut self) -> Result<(), Refusal> {
-        let near = |id: &VnicId| self.links.get(id).map(|link| link.near.clone());
-        let known = |rule: ix_vnic::Assigned| Some((rule.filter, near(&rule.vnic)?));
-        let rules = self.registry.rules(Direction::Receive).into_iter().filter_map(known);
-        let rules: Vec<_> = rules.collect();
-        let told = |e: ix_netdev::OpenError| Refusal::Vnic(e.to_string());
-        self.exchange.set_receive(&rules).map_err(told)?;
-        let sends = self.registry.rules(Direction::Transmit);
-        for (id, link) in &self.links {
-            let own = sends.iter().filter(|rule| rule.vnic == *id);
-            let filters: Vec<_> = own.map(|rule| rule.filter.clone()).collect();
-            self.exchange.set_transmit(&link.near, &filters).map_err(told)?;
-        }
-        Ok(())
+        let (granted, mut kernel) = self.parts();
+        kernel.apply(granted)
     }
 
     /// Everything but the capabilities.
@@ -299,10 +278,10 @@ impl Desk {
                 "vnic": view.assigned.and_then(link).map(|link| &link.name),
             })
         };
-        let policy = self.registry.policy();
+        let policy = self.granted.registry.policy();
         json!({
-            "vnics": self.registry.vnics().into_iter().map(vnic).collect::<Vec<_>>(),
-            "filters": self.registry.filters().into_iter().map(filter).collect::<Vec<_>>(),
+            "vnics": self.granted.registry.vnics().into_iter().map(vnic).collect::<Vec<_>>(),
+            "filters": self.granted.registry.filters().into_iter().map(filter).collect::<Vec<_>>(),
             "limits": {
                 "vnics": policy.vnics_max,
                 "queues": policy.queues_max,
@@ -335,7 +314,7 @@ impl Desk {
                 "assign that: it knows vNICs (--vnic, --to), whose dataplanes know their queues",
             )),
             Request::VnicDelete { name } => {
-                let id = self.registry.vnic_named(name).map_err(refuse)?;
+                let id = self.granted.registry.vnic_named(name).map_err(refuse)?;
                 self.delete(id).map_err(Refusal::Vnic)?;
                 Ok(json!({ "deleted": name }))
             }
@@ -344,37 +323,53 @@ impl Desk {
                 self.grant(filters, holder, vnic.as_deref())
             }
             Request::FilterDerive { capability: from, filter } => {
-                let key = draw().map_err(Refusal::Vnic)?;
-                let derived = self.registry.derive(&capability(from)?, filter.clone(), key.clone());
-                let id = derived.map_err(refuse)?;
-                Ok(json!({ "filter": id.0, "capability": key.reveal() }))
+                let (granted, mut kernel) = self.parts();
+                let made = granted.derive(&mut kernel, from, filter.clone(), None)?;
+                Ok(json!({ "filter": made.id.0, "capability": made.capability }))
             }
             Request::FilterAssign { capability: filter, vnic: Some(vnic), queue: None } => {
-                let (filter, vnic) = (capability(filter)?, capability(vnic)?);
-                self.attempt(|registry| {
-                    let vnic = registry.vnic_of(&vnic).map_err(refuse)?;
-                    let id = registry.assign(&filter, vnic).map_err(refuse)?;
-                    Ok(json!({ "filter": id.0 }))
-                })
+                let (granted, mut kernel) = self.parts();
+                let id = granted.assign_vnic(&mut kernel, filter, vnic)?;
+                Ok(json!({ "filter": id.0 }))
             }
             Request::FilterRevoke { capability: what } => {
-                let gone = self.registry.revoke(&capability(what)?).map_err(refuse)?;
-                self.apply()?;
-                Ok(json!({ "revoked": gone }))
+                let (granted, mut kernel) = self.parts();
+                Ok(json!({ "revoked": granted.revoke(&mut kernel, what)? }))
             }
-            Request::FilterRemove { filter: Some(id) } => {
-                let gone = self.registry.revoke_by_id(FilterId(*id)).map_err(refuse)?;
-                self.apply()?;
-                Ok(json!({ "revoked": gone }))
-            }
-            Request::FilterRemove { filter: None } => {
-                let all = self.registry.filters();
-                all.iter().for_each(|f| drop(self.registry.revoke_by_id(f.id)));
-                self.apply()?;
-                Ok(json!({ "revoked": all.len() }))
+            Request::FilterRemove { filter } => {
+                let (granted, mut kernel) = self.parts();
+                Ok(json!({ "revoked": granted.remove(&mut kernel, *filter)? }))
             }
             _ => Err(Refusal::Unsupported("do that: it shares an interface, and runs no program")),
         }
+    }
+}
+
+/// The kernel's programs: one on the shared interface, one on the near end of each link.
+struct Kernel<'a> {
+    exchange: &'a mut Exchange,
+    links: &'a BTreeMap<VnicId, Link>,
+}
+
+impl Enforcer for Kernel<'_> {
+    fn check(&self, _granted: &Granted) -> Result<(), Refusal> {
+        Ok(())
+    }
+
+    fn apply(&mut self, granted: &Granted) -> Result<(), Refusal> {
+        let near = |id: &VnicId| self.links.get(id).map(|link| link.near.clone());
+        let known = |rule: ix_vnic::Assigned| Some((rule.filter, near(&rule.vnic)?));
+        let rules = granted.registry.rules(Direction::Receive).into_iter().filter_map(known);
+        let rules: Vec<_> = rules.collect();
+        let told = |e: ix_netdev::OpenError| Refusal::Vnic(e.to_string());
+        self.exchange.set_receive(&rules).map_err(told)?;
+        let sends = granted.registry.rules(Direction::Transmit);
+        for (id, link) in self.links {
+            let own = sends.iter().filter(|rule| rule.vnic == *id);
+            let filters: Vec<_> = own.map(|rule| rule.filter.clone()).collect();
+            self.exchange.set_transmit(&link.near, &filters).map_err(told)?;
+        }
+        Ok(())
     }
 }
 

@@ -9,8 +9,10 @@ use crate::support::process::signal;
 use crate::support::traffic::{Steady, close, echo};
 use crate::support::{Bed, CLIENT, Nic, PATIENCE, SERVICE, Service, connect_to, eventually};
 use ix_testbed::{Namespace, PacketSocket};
-use std::io::Write;
+use serde_json::{Value, json};
+use std::io::{BufRead, BufReader, Write};
 use std::net::UdpSocket;
+use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 const FORGED: &str = "0123456789abcdef0123456789abcdef";
@@ -125,6 +127,52 @@ fn what_cannot_be_is_refused_over_shared_memory_too() {
     assert_eq!(result["errors"], 0, "{result}");
     let stats = service.finish(PATIENCE);
     assert_eq!(stats.total("drops.tx_foreign_address"), 0, "{stats}");
+}
+
+/// Bounds how many descriptors a process may have; returns the bound before.
+fn bound_descriptors(pid: i32, most: u64) -> u64 {
+    let mut old = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: reads and writes locals of the size that the call has.
+    unsafe {
+        assert_eq!(libc::prlimit(pid, libc::RLIMIT_NOFILE, std::ptr::null(), &mut old), 0);
+        let new = libc::rlimit { rlim_cur: most, ..old };
+        assert_eq!(libc::prlimit(pid, libc::RLIMIT_NOFILE, &new, std::ptr::null_mut()), 0);
+    }
+    old.rlim_cur
+}
+
+/// A broker that can have no further descriptor can load no program, so the kernel refuses its filters.
+/// The client hears so, and nothing of the change is left.
+#[test]
+fn what_the_kernel_refuses_is_refused_and_taken_back() {
+    let test = "what_the_kernel_refuses_is_refused_and_taken_back";
+    let Some(bed) = Bed::new(test, Nic::Afxdp, 1) else { return };
+    let service = bed.serve(&["64"]);
+    let mut control = UnixStream::connect(service.control()).expect("connected");
+    let mut lines = BufReader::new(control.try_clone().expect("a copy")).lines();
+    let greeting = lines.next().expect("a line").expect("read");
+    assert!(greeting.contains("hello"), "{greeting}");
+    let mut ask = |request: &str| -> Value {
+        writeln!(control, "{request}").expect("asked");
+        let line = lines.next().expect("a line").expect("read");
+        serde_json::from_str(&line).expect("JSON")
+    };
+    let create = r#"{"do":"filter-create","filters":["rx tcp service 10.88.0.2"]}"#;
+    let enough = bound_descriptors(service.process.pid(), 3);
+    let refused = ask(create);
+    assert_eq!(refused["error"]["code"], "vnic", "{refused}");
+    let view = ask("vnic");
+    assert_eq!(view["ok"]["filters"], json!([]), "{view}");
+    assert_eq!(view["ok"]["rx_filtered"], false, "{view}");
+    bound_descriptors(service.process.pid(), enough);
+    let made = ask(create);
+    assert!(made["ok"]["filters"][0]["capability"].is_string(), "{made}");
+    bed.client.run(|| {
+        let mut stream = connect_to(SERVICE);
+        echo(&mut stream, 1, 64);
+        close(stream);
+    });
+    service.finish(PATIENCE);
 }
 
 /// Filters that change while the interface is away hold when it is back; Linux, which has the same

@@ -1,0 +1,310 @@
+//! The vNIC of a dataplane, with devices that take every filter, and with some that do not.
+use super::*;
+use ix_proto::Codec;
+
+/// Devices that take every filter.
+struct Calm;
+
+impl FilteredDevices for Calm {
+    fn set_receive_filters(&mut self, _filters: Option<&[Filter]>) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn filters_in_hardware(&self) -> Vec<Filter> {
+        Vec::new()
+    }
+}
+
+/// Devices that refuse a filter for one port, after they have taken the others.
+#[derive(Default)]
+struct Picky {
+    in_force: Option<Vec<Filter>>,
+    /// They refuse all from now on.
+    broken: bool,
+}
+
+impl FilteredDevices for Picky {
+    fn set_receive_filters(&mut self, wanted: Option<&[Filter]>) -> Result<(), String> {
+        self.in_force = wanted.map(<[Filter]>::to_vec);
+        let texts: Vec<_> = wanted.iter().copied().flatten().map(Filter::to_string).collect();
+        let refused = texts.iter().any(|text| text.ends_with(":666"));
+        self.broken |= refused && texts.len() > 2;
+        if refused || self.broken { Err("the kernel refuses".to_owned()) } else { Ok(()) }
+    }
+
+    fn filters_in_hardware(&self) -> Vec<Filter> {
+        Vec::new()
+    }
+}
+
+#[test]
+fn what_the_kernel_refuses_is_refused_and_taken_back_as_a_whole() {
+    let (mut vnic, mut devices) = (vnic(), Picky::default());
+    let both = filters("rx tcp service 10.0.0.5:80;rx tcp service 10.0.0.5:666");
+    let refusal = vnic.create(&mut devices, &both, None, None, vec![]).err().expect("refused");
+    assert_eq!(refusal, Refusal::Vnic("the kernel refuses".to_owned()));
+    assert_eq!(vnic.look()["filters"], json!([]), "none of both");
+    assert_eq!((vnic.look()["rx_filtered"].clone(), vnic.gate()), (json!(false), Gate::default()));
+    assert_eq!(devices.in_force, None, "as before");
+    // Nothing of it is in the way of what the kernel takes.
+    let change = vnic.create(&mut devices, &both[..1], None, None, vec![]);
+    let key = key_of(change);
+    assert_eq!(devices.in_force.as_deref(), Some(&both[..1]), "in force when it is answered");
+    let bad = filters("rx tcp service 10.0.0.5:666");
+    assert!(vnic.create(&mut devices, &bad, None, None, vec![]).is_err());
+    assert_eq!(devices.in_force.as_deref(), Some(&both[..1]));
+    assert!(vnic.look()["filters"].as_array().is_some_and(|filters| filters.len() == 1));
+    vnic.revoke(&mut devices, &key).expect("its own");
+    assert_eq!(devices.in_force.as_deref(), Some(&[][..]), "closed");
+    vnic.remove(&mut devices, None).expect("lifted");
+    assert_eq!(devices.in_force, None);
+}
+
+#[test]
+fn what_cannot_be_put_back_is_said() {
+    let (mut vnic, mut devices) = (vnic(), Picky::default());
+    let three = filters(
+        "rx tcp service 10.0.0.5:80;rx tcp service 10.0.0.5:81;rx tcp service 10.0.0.5:666",
+    );
+    let refusal = vnic.create(&mut devices, &three, None, None, vec![]).err().expect("refused");
+    assert!(refusal.to_string().contains("cannot be put back"), "{refusal}");
+}
+
+fn filters(text: &str) -> Vec<Filter> {
+    text.split(';').map(|text| text.parse().expect(text)).collect()
+}
+
+/// What the dataplane is told, as text.
+fn told(change: &Change) -> Option<String> {
+    change.gate.as_ref().map(Gate::to_string)
+}
+
+fn vnic() -> Vnic {
+    Vnic::new(&Gate::default(), 2).expect("a vNIC")
+}
+
+#[test]
+fn what_was_filtered_once_is_closed_without_filters() {
+    let mut vnic = vnic();
+    let change = vnic.create(&mut Calm, &filters("rx tcp service 10.0.0.5:80"), None, None, vec![]);
+    let change = change.expect("granted");
+    assert_eq!(told(&change).as_deref(), Some("rx tcp service 10.0.0.5:80"));
+    let key = change.answer["filters"][0]["capability"].as_str().expect("a text").to_owned();
+    let part = vnic.derive(&mut Calm, &key, None).expect("derived");
+    assert_eq!(part.gate, change.gate, "the same packets");
+    assert_eq!(vnic.revoke(&mut Calm, "ff").err(), Some(Refusal::NoCapability));
+    let gone = vnic.revoke(&mut Calm, &key).expect("revoked");
+    assert_eq!((told(&gone).as_deref(), &gone.answer["revoked"]), (Some("none rx"), &json!(2)));
+    assert_eq!(vnic.revoke(&mut Calm, &key).err(), Some(Refusal::NoCapability), "stale");
+    assert_eq!(told(&vnic.remove(&mut Calm, None).expect("lifted")).as_deref(), Some(""));
+    assert!(!vnic.look().to_string().contains(&key));
+}
+
+#[test]
+fn what_a_card_has_is_told() {
+    let mut vnic = vnic();
+    vnic.create(
+        &mut Calm,
+        &filters("rx tcp service 10.0.0.5:80;tx ip service 10.0.0.5"),
+        None,
+        None,
+        vec![],
+    )
+    .expect("granted");
+    vnic.set_in_hardware(filters("rx tcp service 10.0.0.5:80-81"));
+    let told = vnic.look();
+    assert_eq!(told["in_hardware"], json!(["rx tcp service 10.0.0.5:80-81"]));
+    let each = |n: usize| told["filters"][n]["in_hardware"].clone();
+    assert_eq!((each(0), each(1)), (json!(true), json!(false)), "{told}");
+}
+
+#[test]
+fn several_are_granted_or_none() {
+    let mut vnic = vnic();
+    let linux = vec![Ipv4Addr::new(10, 0, 0, 1)];
+    let both = filters("rx ip service 10.0.0.5;tx ip service 10.0.0.1");
+    let refusal =
+        vnic.create(&mut Calm, &both, None, None, linux).err().expect("refused").to_string();
+    assert!(refusal.contains("Linux, which has 10.0.0.1"), "{refusal}");
+    assert!(vnic.look()["filters"].as_array().expect("a list").is_empty());
+}
+
+fn key_of(change: Result<Change, Refusal>) -> String {
+    let answer = change.expect("granted").answer;
+    let key = &answer["filters"][0]["capability"];
+    key.as_str().or(answer["capability"].as_str()).expect("a capability").to_owned()
+}
+
+/// What a dataplane reads of a change.
+fn gate_of(change: Result<Change, Refusal>) -> Gate {
+    let gate = change.expect("fine").gate.expect("a gate");
+    assert_eq!(Gate::decode(&gate.encode()), Ok(gate.clone()), "the dataplane takes it");
+    gate
+}
+
+#[test]
+fn a_dataplane_is_never_told_more_filters_than_it_takes() {
+    let mut vnic = vnic();
+    let ports = |from: usize, to: usize| {
+        let filter = |n| format!("tx tcp service 10.0.0.5:{n}");
+        filters(&(from..=to).map(filter).collect::<Vec<_>>().join(";"))
+    };
+    let key =
+        key_of(vnic.create(&mut Calm, &filters("tx ip service 10.0.0.5"), None, None, vec![]));
+    gate_of(vnic.create(&mut Calm, &ports(1, 31), None, None, vec![]));
+    // All of these were told by the first one alone. That may go, so they count.
+    let refusal =
+        vnic.create(&mut Calm, &ports(32, 33), None, None, vec![]).err().expect("refused");
+    assert!(refusal.to_string().contains("34 tx filters are too many"), "{refusal}");
+    assert_eq!(vnic.look()["filters"].as_array().map(Vec::len), Some(32), "all or none");
+    // The other direction has room, and what is derived goes with what covers it.
+    gate_of(vnic.create(&mut Calm, &filters("rx ip service 10.0.0.5"), None, None, vec![]));
+    let derived = key_of(vnic.derive(&mut Calm, &key, ports(40, 40).pop()));
+    let refusal = vnic.assign(&mut Calm, &key, Some(0)).err().expect("refused");
+    assert!(refusal.to_string().contains("33 tx filters"), "{refusal}");
+    assert_eq!(gate_of(vnic.rate(None, None, None, None)).assigned, [], "it is as it was");
+    gate_of(vnic.revoke(&mut Calm, &derived));
+    gate_of(vnic.assign(&mut Calm, &key, Some(0)));
+    let left = gate_of(vnic.revoke(&mut Calm, &key));
+    assert_eq!(left.set(Direction::Transmit).map(|set| set.filters().len()), Some(31));
+}
+
+#[test]
+fn filters_are_no_longer_than_the_dataplane_takes() {
+    let mut vnic = vnic();
+    let list = |n: usize| {
+        let one = |i: usize| format!("{}-{}", i * 1000 + n * 10, i * 1000 + n * 10 + 5);
+        (1..=16).map(one).collect::<Vec<_>>().join(",")
+    };
+    let addresses = |n: usize| {
+        let one = |i: usize| format!("10.{i}.{n}.100-10.{i}.{n}.120");
+        (100..=115).map(one).collect::<Vec<_>>().join(",")
+    };
+    let long = |direction: &str, n: usize| {
+        let (a, p) = (addresses(n), list(n));
+        filters(&format!("{direction} tcp service {a}:{p} peer {a}:{p}")).remove(0)
+    };
+    let mut told = 0;
+    let refusal = (1..=32).flat_map(|n| [long("rx", n), long("tx", n)]).find_map(|filter| {
+        let change = vnic.create(&mut Calm, &[filter], None, None, vec![]);
+        let gate = change.as_ref().ok().and_then(|change| change.gate.as_ref());
+        told = gate.map_or(told, |gate| gate.to_string().len().max(gate.encode().len()));
+        change.err()
+    });
+    let refusal = refusal.expect("refused at last").to_string();
+    assert!(refusal.contains("letters"), "{refusal}");
+    assert!((FILTER_BYTES_MAX - 4096..MESSAGE_BYTES_MAX).contains(&told), "{told}");
+}
+
+#[test]
+fn queues_of_the_configuration_have_what_it_says() {
+    let new = |text: &str| Vnic::new(&text.parse().expect("a gate"), 2);
+    let text = "rx eth type 0x88b5; queue 1 tx udp service 10.0.0.5; \
+                queue 0 rate tx 2Mbit,burst=3028";
+    let vnic = new(&text.replace("  ", " ")).expect("fine");
+    assert_eq!(vnic.gate(), text.parse().expect("a gate"));
+    assert_eq!(vnic.look()["filters"][1]["queue"], 1);
+    for (wrong, word) in [
+        ("queue 2 rate tx 1Mbit", "has no queue 2: its queues are 0 to 1"),
+        ("queue 2 tx udp service 10.0.0.5", "has no queue 2"),
+        ("queue 0 rx udp service 10.0.0.5", "flow group"),
+        ("tx ip", "Linux"),
+    ] {
+        let why = new(wrong).expect_err(wrong);
+        assert!(why.contains(word), "{wrong}: {why}");
+    }
+    let mut vnic = new("queue 1 rate tx 2Gbit").expect("fine");
+    assert!(vnic.set_link(Some(1_000_000_000)).expect_err("beyond").contains("link's 1Gbit"));
+}
+
+#[test]
+fn what_is_a_queues_is_told_the_dataplane() {
+    let mut vnic = vnic();
+    let made =
+        vnic.create(&mut Calm, &filters("tx tcp service 10.0.0.5:80-90"), None, None, vec![]);
+    let key = made.expect("granted").answer["filters"][0]["capability"].clone();
+    let key = key.as_str().expect("a text");
+    let gate = |change: Result<Change, Refusal>| told(&change.expect("fine")).expect("a gate");
+    let whole = "tx tcp service 10.0.0.5:80-90";
+    assert_eq!(gate(vnic.assign(&mut Calm, key, Some(1))), format!("queue 1 {whole}"));
+    // What another filter of the same queue contains adds nothing; at another it does.
+    let part = "tx tcp service 10.0.0.5:80";
+    let derived = vnic.derive(&mut Calm, key, filters(part).pop()).expect("a part");
+    assert_eq!(told(&derived), Some(format!("queue 1 {whole}")));
+    let part_key = derived.answer["capability"].as_str().expect("a text").to_owned();
+    let both = format!("queue 0 {part}; queue 1 {whole}");
+    assert_eq!(gate(vnic.assign(&mut Calm, &part_key, Some(0))), both);
+    assert_eq!(gate(vnic.assign(&mut Calm, key, None)), whole);
+    let beyond = vnic.assign(&mut Calm, key, Some(2)).err().expect("refused").to_string();
+    assert!(beyond.contains("no queue 2"), "{beyond}");
+    assert_eq!(told(&vnic.revoke(&mut Calm, key).expect("its own")).as_deref(), Some("none tx"));
+    assert_eq!(vnic.assign(&mut Calm, key, Some(0)).err(), Some(Refusal::NoCapability), "stale");
+}
+
+#[test]
+fn received_packets_stay_at_their_queue_beside_wider_filters() {
+    let mut vnic = vnic();
+    let wide = filters("rx eth type 0x88b5-0x88b9");
+    vnic.create(&mut Calm, &wide, Some("web"), None, vec![]).expect("granted");
+    let narrow = filters("rx eth type 0x88b5");
+    let gate = vnic.create(&mut Calm, &narrow, Some("web"), Some(1), vec![]).expect("granted").gate;
+    let gate = gate.expect("a gate");
+    assert!(gate.to_string().contains("; queue 1 rx eth"), "{gate}");
+    let flows = vnic.create(&mut Calm, &filters("rx tcp service 10.0.0.5"), None, Some(0), vec![]);
+    assert!(flows.err().expect("refused").to_string().contains("flow group"));
+    assert_eq!(vnic.rate(None, None, None, None).expect("fine").gate, Some(gate));
+    let mut vnic = self::vnic();
+    let both = filters("tx udp service 10.0.0.5;rx udp service 10.0.0.5");
+    assert!(vnic.create(&mut Calm, &both, None, Some(0), vec![]).is_err());
+    let change = vnic.rate(None, None, None, None).expect("fine");
+    assert_eq!(told(&change).as_deref(), Some(""), "none of them, so nothing is closed");
+}
+
+#[test]
+fn queues_have_rates_of_their_own() {
+    let mut vnic = vnic();
+    vnic.rate(None, None, Some("10Mbit"), None).expect("fine");
+    let change = vnic.rate(Some(1), Some("1kpps"), Some("2Mbit"), Some("1Mbit")).expect("fine");
+    assert_eq!(change.answer["queue"], 1);
+    assert_eq!(
+        told(&change).as_deref(),
+        Some(
+            "rate tx 10Mbit,burst=3028; queue 1 rate rx 1kpps,burst=3028; \
+             queue 1 rate tx 2Mbit,burst=3028; queue 1 rate flow 1Mbit,burst=3028"
+        )
+    );
+    assert_eq!(vnic.look()["queue_rates"], json!([change.answer]));
+    vnic.rate(Some(1), Some("none"), Some("none"), None).expect("fine");
+    let change = vnic.rate(Some(1), None, None, Some("none")).expect("fine");
+    assert_eq!(told(&change).as_deref(), Some("rate tx 10Mbit,burst=3028"));
+    let beyond = vnic.rate(Some(2), None, Some("1Mbit"), None).err().expect("refused");
+    assert!(beyond.to_string().contains("no queue 2: its queues are 0 to 1"), "{beyond}");
+    vnic.set_link(Some(1_000_000_000)).expect("what is set is below");
+    let refusal = vnic.rate(Some(0), None, Some("2Gbit"), None).err().expect("refused");
+    assert!(refusal.to_string().contains("more than the link's 1Gbit"), "{refusal}");
+}
+
+#[test]
+fn rates_change_one_by_one() {
+    let mut vnic = vnic();
+    vnic.rate(None, Some("1kpps"), Some("1Mbit"), Some("2Mbit")).expect("fine");
+    let change = vnic.rate(None, None, Some("none"), Some("none")).expect("fine");
+    assert_eq!(told(&change).as_deref(), Some("rate rx 1kpps,burst=3028"));
+    vnic.set_link(Some(1_000_000_000)).expect("what is set is below");
+    let refusal = vnic.rate(None, None, Some("2Gbit"), None).err().expect("refused").to_string();
+    assert!(refusal.contains("more than the link's 1Gbit"), "{refusal}");
+    // The link's own rate holds beside ours.
+    let five = LinkRates::read("ix tx 5Mbit");
+    let gate = vnic.set_link_rates(five).expect("another gate");
+    assert_eq!(gate.to_string(), "rate rx 1kpps,burst=3028; rate tx 5Mbit,burst=3028");
+    assert_eq!(vnic.set_link_rates(five), None, "the same");
+    let part = vnic.set_link_rates(LinkRates::read("ix tx 5Mbit; ix part 3Mbit"));
+    assert!(part.is_some_and(|gate| gate.to_string().ends_with("rate tx 3Mbit,burst=3028")));
+    assert!(vnic.set_link_rates(five).is_some(), "the interface is not full any more");
+    let change = vnic.rate(None, None, Some("2Mbit"), None).expect("fine");
+    assert!(told(&change).is_some_and(|gate| gate.ends_with("rate tx 2Mbit,burst=3028")));
+    let none = LinkRates::read("my eth0");
+    assert_eq!(vnic.set_link_rates(none), None, "ours is less anyway");
+    let refusal = vnic.rate(None, Some("0bit"), None, None).err().expect("refused").to_string();
+    assert!(refusal.contains("zero"), "{refusal}");
+}
