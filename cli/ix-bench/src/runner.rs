@@ -274,7 +274,7 @@ fn is_of_interest(key: &str, figures: Figures) -> bool {
 
 /// The server's counters, and ticks of a microsecond; `None` on Linux.
 pub(crate) fn usage(server: &Server) -> Option<(cost::Figures, f64)> {
-    let stats = ix_ctl::control::ask(&server.control()?, "stats").ok()?;
+    let stats = ix_broker::control::ask(&server.control()?, "stats").ok()?;
     Some((cost::Figures::total(&stats)?, stats.get("ticks_per_us")?.as_f64()?))
 }
 

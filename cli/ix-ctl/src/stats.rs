@@ -1,6 +1,6 @@
 //! `ix ctl stats`: the counters of a running dataplane, for people and for programs.
-use crate::control::{WallView, ask, find};
 use crate::ctl::args::StatsArgs;
+use ix_broker::control::{WallView, ask};
 use ix_dataplane::metrics::Stage;
 use ix_report::cost::{Figures, HARDWARE, quotient};
 use ix_report::problem::Result;
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 /// `ix ctl stats`.
 pub fn main(args: &StatsArgs) -> Result<()> {
-    let path = find(&args.dataplane)?;
+    let path = args.dataplane.find()?;
     let Some(interval) = args.interval else {
         print(args, &ask(&path, "stats")?, None);
         return Ok(());

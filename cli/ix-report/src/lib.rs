@@ -8,7 +8,8 @@ pub mod cost;
 pub mod cost_sample;
 pub mod domain;
 pub mod machine;
-pub mod meter;
-pub mod problem;
 pub mod report;
 pub mod wall;
+
+pub use ix_problem as problem;
+pub use ix_sys::meter;

@@ -230,7 +230,7 @@ impl ImageFile {
         use std::os::unix::fs::PermissionsExt;
         let name = format!("ix-attack-image-{}", std::process::id());
         let file = ImageFile(std::env::temp_dir().join(name));
-        std::fs::write(&file.0, crate::broker::image_bytes())?;
+        std::fs::write(&file.0, crate::image::IMAGE)?;
         std::fs::set_permissions(&file.0, std::fs::Permissions::from_mode(0o644))?;
         Ok(file)
     }

@@ -4,7 +4,7 @@
 //! right, which must work. `queues` does so within a dataplane.
 mod queues;
 
-use ix_ctl::control::{Client, Request, VnicDevice, read_only};
+use ix_broker::control::{Client, Request, VnicDevice, read_only};
 use ix_report::problem::{Problem, Result};
 use ix_testbed::{Namespace, PacketSocket, VethEnd};
 use ix_vnic::Policy;

@@ -3,16 +3,15 @@
 //! Everything here runs in ordinary Linux processes: the broker of `ix run`, the demo, the
 //! benchmarks, the doctor. Errors are a [`ix_report::problem::Problem`]: one line that says what, why, and
 //! what to do.
+#![forbid(unsafe_code)]
+
 pub mod args;
 mod attack;
 mod attack_vnic;
-mod broker;
-mod counters;
 mod demo;
-mod devices;
 pub mod doctor;
+mod image;
 mod isn_key;
-mod leftovers;
 mod load;
 mod posix;
 #[cfg(test)]
@@ -20,7 +19,6 @@ mod reference_tests;
 mod run;
 pub mod settings;
 mod share;
-mod survivor;
 
 use args::{Cli, Command};
 use clap::Parser;

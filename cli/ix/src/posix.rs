@@ -1,13 +1,14 @@
 //! The library that gives unmodified programs sockets on IX, and when they get it.
 use crate::args::Posix;
 use crate::settings::Settings;
+use ix_broker::run::Preload;
 use ix_launch::{ReservedFds, memfd};
 use ix_report::problem::{Problem, Result, STATUS_NOT_EXECUTABLE};
 use ix_sys::process;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{Read, Write};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -19,22 +20,6 @@ static LIBRARY: &[u8] = include_bytes!(env!("IX_POSIX_LIBRARY"));
 const HEAD_BYTES: u64 = 64 << 10;
 /// Elastic threads that the library uses at most (`libix-posix/src/lane.rs`).
 const LANES_MAX: usize = 64;
-
-/// What makes a program load the library.
-#[derive(Default)]
-pub struct Preload {
-    /// Variables of its environment.
-    pub env: Vec<(OsString, OsString)>,
-    /// Descriptors that it inherits under these numbers.
-    pub inherited: Vec<OwnedFd>,
-}
-
-impl Preload {
-    /// Whether the program is an unmodified one, whose dataplane begins when it first needs it.
-    pub fn is_wanted(&self) -> bool {
-        !self.env.is_empty()
-    }
-}
 
 /// What a program's file says about itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,20 +3,21 @@
 //! Checks everything before it touches anything, opens the devices (which needs privilege), and
 //! becomes the program's broker; ends as the program ends.
 use crate::args::{Entry, RunArgs};
-use crate::broker::{Broker, Outfit};
+use crate::image::IMAGE;
 use crate::isn_key;
 use crate::settings::{Settings, vnic_refused};
+use ix_broker::link_rates::LinkRates;
+use ix_broker::run::{Broker, Outfit};
+use ix_broker::vnic::Vnic;
 use ix_controller::linux::{Latency, Tree};
 use ix_ctl::cp::Embedded;
-use ix_ctl::link_rates::LinkRates;
-use ix_ctl::vnic::Vnic;
+use ix_netdev::Namespace;
 use ix_netdev::{DeviceSpec, OpenError, OpenOptions, OpenedDevice, SharedMemory};
 use ix_report::domain::Domain;
 use ix_report::problem::{Problem, Result, STATUS_NOT_EXECUTABLE, STATUS_NOT_FOUND};
 use ix_report::report::write_json;
 use ix_sys::limits::{self, Limit, Resource};
 use ix_sys::{Interface, process, random};
-use ix_testbed::Namespace;
 use ix_vnic::Gate;
 use std::ffi::OsStr;
 use std::os::unix::fs::PermissionsExt;
@@ -42,7 +43,7 @@ pub fn main(args: &RunArgs) -> Result<u8> {
     }
     let preload = crate::posix::preload(args.posix, &program, &settings, walled)?;
     let mut keys = Keys::random()?;
-    let kept = ix_ctl::control::folder().ok();
+    let kept = ix_broker::control::folder().ok();
     keys.isn_secret =
         isn_key::of_addresses(kept.as_deref(), &settings.addresses(), keys.isn_secret);
     let domain = if walled { ix_launch::Domain::Pku } else { ix_launch::Domain::None };
@@ -79,6 +80,7 @@ pub fn main(args: &RunArgs) -> Result<u8> {
     let argv = args.program.clone();
     let wake_ups = WakeUps::bound(&cpus, args.wake_us)?;
     let broker = Broker {
+        image: IMAGE,
         program,
         args: argv,
         cpus,
@@ -100,7 +102,7 @@ pub fn main(args: &RunArgs) -> Result<u8> {
     let exit = running.wait()?;
     running.close_devices();
     drop(wake_ups);
-    crate::leftovers::reap();
+    ix_broker::leftovers::reap();
     drop(controller);
     if let Some(path) = &args.stats {
         write_json(path, &running.snapshot())?;
@@ -321,7 +323,7 @@ fn open_devices(
     let options = OpenOptions {
         addresses: settings.addresses().iter().map(|a| ix_wire::IpAddr::v4(a.octets())).collect(),
         flow_hash_key: keys.flow_hash_key(),
-        filters: ix_ctl::vnic::receive_filters(&settings.gate()),
+        filters: ix_broker::vnic::receive_filters(&settings.gate()),
         memory: memory.clone(),
         has_keeper: true,
     };

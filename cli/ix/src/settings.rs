@@ -3,8 +3,8 @@
 //! The result is the text that the dataplane reads: `key=value` lines with the keys of
 //! `ix_dataplane::Config`.
 use crate::args::RunArgs;
-use ix_ctl::control::Access;
-use ix_ctl::vnic::Vnic;
+use ix_broker::control::Access;
+use ix_broker::vnic::Vnic;
 use ix_dataplane::Config;
 use ix_netdev::DeviceSpec;
 use ix_report::problem::{Problem, Result};

@@ -1,5 +1,5 @@
-//! Captures: which packets one takes, as a small expression (`tcp and port 80 and not host 10.0.0.9`),
-//! and how much of each.
+//! Captures: which packets one takes, as a small expression (`tcp and port 80 and not host
+//! 10.0.0.9`), and how much of each.
 use crate::codec::codec_enum;
 use core::fmt;
 use ix_wire::{FLOW_GROUPS, IpAddr};

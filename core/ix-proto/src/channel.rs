@@ -117,7 +117,8 @@ pub enum ToImage {
         /// Then no client waits for it any more, µs of the monotonic clock.
         until_us: u64,
     },
-    /// The process of this number, which was to close the program's connections, has ended before it.
+    /// The process of this number, which was to close the program's connections, has ended before
+    /// it.
     SurvivorEnded {
         /// As it has called itself.
         pid: u32,

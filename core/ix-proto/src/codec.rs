@@ -1,7 +1,8 @@
 //! Values as bytes.
 //!
-//! Numbers are base-128 varints, least significant part first, as short as they can be. Texts and lists
-//! begin with their length, enums with the number of their variant. So each value has exactly one form.
+//! Numbers are base-128 varints, least significant part first, as short as they can be. Texts and
+//! lists begin with their length, enums with the number of their variant. So each value has exactly
+//! one form.
 use core::fmt;
 use std::collections::BTreeMap;
 

@@ -5,8 +5,8 @@ use crate::groups::GroupSet;
 use core::fmt;
 use ix_vnic::Gate;
 
-/// The broker gives a dataplane so long to begin a command, µs: what it must not be begun after is so
-/// much later than it was sent.
+/// The broker gives a dataplane so long to begin a command, µs: what it must not be begun after is
+/// so much later than it was sent.
 pub const BEGIN_US: u64 = 1_000_000;
 
 /// What changes flow groups and the elastic threads that own them.

@@ -4,10 +4,11 @@
 //! * [`command`]: what the control plane asks of a running dataplane, and what came of it.
 //! * [`capture`]: which packets a capture takes.
 //! * [`groups`]: a set of flow groups.
-//! * [`codec`]: how a value becomes bytes. Both ends are of the same release, so there is no version.
+//! * [`codec`]: how a value becomes bytes. Both ends are of the same release, so there is no
+//!   version.
 //!
-//! Nothing here does I/O. A decoder gets bytes that may be anything: it returns an error, never panics,
-//! and allocates no more than the bytes can fill.
+//! Nothing here does I/O. A decoder gets bytes that may be anything: it returns an error, never
+//! panics, and allocates no more than the bytes can fill.
 #![forbid(unsafe_code)]
 
 pub mod capture;

@@ -16,6 +16,7 @@ pub mod fd;
 pub mod interface;
 pub mod limits;
 mod mapping;
+pub mod meter;
 pub mod network_namespace;
 pub mod perf;
 pub mod poll;

@@ -7,14 +7,13 @@ pub const DEPENDENCIES: &[dependencies::Exception] = &[
     ("ix-dataplane", "ix-netdev", "its tests open real devices"),
     ("ix-image", "ix-launch", "the layouts of the channel between launcher and image"),
     ("ix-model", "ix-load", "the arrival processes and histograms of the load generator"),
-    ("ix-fuzz", "ix-ctl", "the control socket's parser is a fuzz target"),
 ];
 
 /// Files that take a source file of another package.
 pub const PATHS: &[paths::Exception] = &[
-    ("cli/ix-ctl/src/ctl/exposition.rs", "a helper of tests that is no library yet"),
     ("cli/ix-load/tests/support/mod.rs", "a helper of tests that is no library yet"),
     ("cli/ix/build.rs", "the image is built by the command, and by tests of the launcher"),
+    ("host/ix-broker/src/control/exposition.rs", "a helper of tests that is no library yet"),
     (
         "host/ix-launch/tests/common/mod.rs",
         "the image is built by the command, and by tests of the launcher",

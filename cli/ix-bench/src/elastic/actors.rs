@@ -1,7 +1,7 @@
 //! Those who take part besides server and load: the background job, the controller, and who watches.
 use super::super::process::Process;
 use super::machine::{Machine, give_weight};
-use ix_ctl::control::{Client, Request, View};
+use ix_broker::control::{Client, Request, View};
 use ix_report::problem::{Problem, Result};
 use ix_sys::command::{Step, before_exec};
 use serde_json::Value;

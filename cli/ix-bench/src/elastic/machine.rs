@@ -1,7 +1,7 @@
 //! What the machine takes from the dataplane: time that its hypervisor gives to others, and time that
 //! other programs had on the first elastic thread's hardware thread.
 use crate::busy::numbers_of;
-use ix_ctl::control::View;
+use ix_broker::control::View;
 use ix_report::problem::{Problem, Result};
 use ix_sys::scheduling::{self, Policy};
 use ix_sys::{cpu, process};

@@ -126,7 +126,7 @@ impl Lab {
         static LABS: AtomicUsize = AtomicUsize::new(0);
         let number = LABS.fetch_add(1, Ordering::Relaxed);
         let name = format!("lab-{}-{number}", std::process::id());
-        let control = ix_ctl::control::folder()?.join(name);
+        let control = ix_broker::control::folder()?.join(name);
         let (server_cpus, client_cpus) = split_cpus();
         let cpus = (server_cpus[0], client_cpus[0]);
         Ok(Lab {

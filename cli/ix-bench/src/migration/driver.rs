@@ -1,6 +1,6 @@
 //! Commands to migrate, and the dataplane's records of what came of them.
 use super::judge::patiently;
-use ix_ctl::control::{Client, Request};
+use ix_broker::control::{Client, Request};
 use ix_dataplane::GroupSet;
 use ix_report::problem::{Problem, Result};
 use serde::Deserialize;

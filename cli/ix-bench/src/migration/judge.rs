@@ -1,7 +1,7 @@
 //! What both ends' TCPs and devices say: whether anything was lost, came twice, or out of order.
 use super::driver::Driver;
 use crate::lab::{Host, Lab};
-use ix_ctl::control::{Client, Request};
+use ix_broker::control::{Client, Request};
 use ix_report::problem::{Problem, Result};
 use serde_json::Value;
 use std::collections::BTreeMap;

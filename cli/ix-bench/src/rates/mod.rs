@@ -9,7 +9,7 @@ pub(crate) mod shared;
 
 use crate::args::{Device, RatesArgs};
 use crate::lab::Lab;
-use ix_ctl::control::{Client, Request};
+use ix_broker::control::{Client, Request};
 use ix_report::machine::Machine;
 use ix_report::problem::{Problem, Result};
 use ix_report::report::{layout, own_command, write_json};

@@ -4,7 +4,7 @@ use crate::lab::{Lab, SERVER_LINK};
 use crate::path::flows::Receivers;
 use crate::process::Process;
 use crate::stalls::Stalls;
-use ix_ctl::control::{Request, VnicDevice};
+use ix_broker::control::{Request, VnicDevice};
 use ix_report::problem::{Problem, Result};
 use serde_json::{Value, json};
 use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};

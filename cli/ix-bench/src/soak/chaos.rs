@@ -4,7 +4,7 @@ use super::weather::Weather;
 use crate::lab::{Host, Lab, Server};
 use crate::process::Process;
 use crate::serve::Serve;
-use ix_ctl::control::{Client, Request, View};
+use ix_broker::control::{Client, Request, View};
 use ix_dataplane::GroupSet;
 use ix_report::problem::{Problem, Result};
 use ix_wire::FLOW_GROUPS;

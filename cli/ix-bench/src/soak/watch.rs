@@ -1,6 +1,6 @@
 //! Looks at memory, descriptors, flows and buffers, once a second.
 use super::weather::{SLICES, Weather};
-use ix_ctl::control::{Client, Request, View};
+use ix_broker::control::{Client, Request, View};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 

@@ -1,5 +1,5 @@
 //! The controller's log: lines for people, or objects of JSON.
-use crate::control::Report;
+use ix_broker::control::Report;
 use ix_controller::{Event, Observation, Step};
 use serde_json::{Value, json};
 use std::io::Write;

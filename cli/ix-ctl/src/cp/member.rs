@@ -1,7 +1,7 @@
 //! One dataplane, as the controller's own thread has it: what a thread beside it has heard from the
 //! dataplane's control socket, so that one that does not answer holds nobody up.
 use super::talk::{self, Heard, Work};
-use crate::control::{Change, Report, ThreadView, View, Wish};
+use ix_broker::control::{Change, Report, ThreadView, View, Wish};
 use ix_controller::{
     DataplaneId, GroupObservation, Observation, Step, ThreadObservation, ThreadState,
 };
@@ -234,7 +234,7 @@ impl Member {
     /// What it was when it answered last.
     pub(super) fn last(&self) -> Option<Observation> {
         let (view, (pid, program)) = (self.last.as_ref()?, self.name.as_ref()?);
-        let group = |(number, group): (usize, &crate::control::GroupView)| GroupObservation {
+        let group = |(number, group): (usize, &ix_broker::control::GroupView)| GroupObservation {
             // One that moves just now is nobody's for a moment; the first thread will do.
             thread: group.thread.unwrap_or(0) as u16,
             load: self.loads.get(number).copied().unwrap_or(0.0),

@@ -2,7 +2,7 @@
 //! those that end are let go.
 use super::events::State;
 use super::member::Member;
-use crate::control::{Wish, all};
+use ix_broker::control::{Wish, all};
 use ix_controller::linux::{Dataplanes, Linux};
 use ix_controller::{
     DataplaneId, Event, Machine, Observation, Platform, Policy, Step, StepError, ThreadState,

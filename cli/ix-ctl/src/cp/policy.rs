@@ -1,5 +1,5 @@
 //! Where a policy comes from: a file that may change, or one that the command carries.
-use crate::control::Wish;
+use ix_broker::control::Wish;
 use ix_controller::Policy;
 use ix_controller::policy::BUILT_IN;
 use ix_report::problem::{Problem, Result};

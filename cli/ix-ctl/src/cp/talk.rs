@@ -1,6 +1,6 @@
 //! The thread that talks to one dataplane's control socket: attaches, asks, and attaches again when
 //! an answer did not come. Whatever it has to wait for, the controller does not.
-use crate::control::{Client, Report, Request, View, Wish};
+use ix_broker::control::{Client, Report, Request, View, Wish};
 use ix_controller::Step;
 use ix_dataplane::GroupSet;
 use ix_report::problem::{Problem, Result};

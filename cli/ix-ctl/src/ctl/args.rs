@@ -1,6 +1,6 @@
 //! The command line of `ix ctl` and `ix top`.
-use crate::control::{INTERVAL_MAX_MS, PeerFilter, Query, Sort, StateFilter, VnicDevice};
 use clap::{Args, Subcommand};
+use ix_broker::control::{INTERVAL_MAX_MS, PeerFilter, Query, Sort, StateFilter, VnicDevice, find};
 use ix_dataplane::GroupSet;
 use ix_vnic::Filter;
 use std::path::PathBuf;
@@ -222,6 +222,13 @@ pub struct CtlArgs {
     /// Its control socket
     #[arg(long, value_name = "PATH")]
     pub control: Option<PathBuf>,
+}
+
+impl CtlArgs {
+    /// The control socket that they name, or the only one.
+    pub fn find(&self) -> ix_report::problem::Result<PathBuf> {
+        find(self.control.as_deref(), self.pid)
+    }
 }
 
 /// Flags of requests that only look.

@@ -1,6 +1,6 @@
 //! `ix ctl status`, `threads` and `flow-groups`: what there is, as tables.
 use super::table::{Table, count, micros, percent, plural};
-use crate::control::{Change, ControllerView, View};
+use ix_broker::control::{Change, ControllerView, View};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
@@ -181,7 +181,7 @@ fn shorten(names: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::view_tests::sample;
+    use ix_broker::control::sample;
 
     fn views() -> [View; 2] {
         [1_000_000, 2_000_000].map(|at| View::read(&sample(at)).expect("a view"))

@@ -1,16 +1,15 @@
 //! `ix ctl`: asks a running dataplane, and prints what it says for people or for programs.
 pub mod args;
 pub mod connections;
-pub mod exposition;
 mod look;
 pub mod table;
 mod vnic;
 
 pub use look::controller_line;
 
-use crate::control::{Change, Client, Request, View, find};
 use crate::stats;
 use args::{ConnectionsArgs, CtlArgs, CtlCommand, FlowGroupsArgs, LookArgs, PolicyArgs};
+use ix_broker::control::{Change, Client, Request, View};
 use ix_controller::policy::BUILT_IN;
 use ix_report::problem::{Problem, Result};
 use serde_json::{Value, json};
@@ -53,14 +52,19 @@ pub fn main(command: &CtlCommand) -> Result<()> {
         CtlCommand::Slo(args) => wish(&args.look, None, args.set, look::slo),
         CtlCommand::Stats(args) => stats::main(args),
         CtlCommand::Metrics(args) => {
-            print!("{}", exposition::text(&View::read(&connect(args)?.ask(&Request::Stats)?)?));
+            print!(
+                "{}",
+                ix_broker::control::exposition::text(&View::read(
+                    &connect(args)?.ask(&Request::Stats)?
+                )?)
+            );
             Ok(())
         }
     }
 }
 
 fn connect(args: &CtlArgs) -> Result<Client> {
-    Client::connect(&find(args)?)
+    Client::connect(&args.find()?)
 }
 
 /// Looks once, and prints.

@@ -1,7 +1,7 @@
 //! `ix ctl vnic`, `filter` and `rate`: what a dataplane may send and receive.
 use super::args::{FilterCommand, LookArgs, QueueChoice, RateArgs, VnicArgs, VnicCommand};
 use super::connect;
-use crate::control::Request;
+use ix_broker::control::Request;
 use ix_report::problem::Result;
 use ix_vnic::Filter;
 use serde_json::Value;

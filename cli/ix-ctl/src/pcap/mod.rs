@@ -6,11 +6,11 @@ mod files;
 mod format;
 mod remarks;
 
-use crate::control::{CaptureWish, Client, Request, find};
 use crate::ctl::args::CtlArgs;
 use clap::Args;
 use files::Files;
 use format::Entry;
+use ix_broker::control::{CaptureWish, Client, Request};
 use ix_dataplane::capture::{CaptureMemory, Captured, RingReader};
 use ix_report::problem::{Problem, Result};
 use ix_sys::{clock, signal};
@@ -90,7 +90,7 @@ pub fn main(args: &PcapArgs) -> Result<()> {
     if args.ring_files == Some(0) {
         return Err(Problem::new("cannot capture", "a ring of no files").mend("say --ring-files 2"));
     }
-    let mut client = Client::connect(&find(&args.dataplane)?)?;
+    let mut client = Client::connect(&args.dataplane.find()?)?;
     let status = client.ask(&Request::Status)?;
     let devices = status["devices"].as_array().into_iter().flatten();
     let devices = devices.map(|name| name.as_str().unwrap_or("?").to_owned()).collect();

@@ -1,5 +1,5 @@
 //! News of one dataplane, gathered by a thread of its own.
-use crate::control::{Client, Found, Query, Request, Topic, View};
+use ix_broker::control::{Client, Found, Query, Request, Topic, View};
 use ix_report::problem::Result;
 use serde_json::Value;
 use std::path::Path;

@@ -10,10 +10,10 @@ mod parts;
 mod screen;
 mod state;
 
-use crate::control::{Client, Found, View, all};
 use crate::ctl::args::CtlArgs;
 use clap::Args;
 use feed::Feed;
+use ix_broker::control::{Client, Found, View, all};
 use ix_report::problem::{Problem, Result};
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
@@ -92,7 +92,7 @@ fn dataplanes(args: &CtlArgs) -> Result<(Vec<Found>, usize)> {
     match first {
         Some(first) => Ok((found, first)),
         // Says which there are, or where it has looked.
-        None => crate::control::find(args).map(|path| (vec![Found { path, pid: 0 }], 0)),
+        None => args.find().map(|path| (vec![Found { path, pid: 0 }], 0)),
     }
 }
 
@@ -103,7 +103,7 @@ fn once(mut state: State, (width, height): (u16, u16)) -> Result<String> {
         if look > 0 {
             std::thread::sleep(state.interval);
         }
-        state.take(View::read(&client.ask(&crate::control::Request::Stats)?)?);
+        state.take(View::read(&client.ask(&ix_broker::control::Request::Stats)?)?);
     }
     let terminal = Terminal::new(TestBackend::new(width, height));
     let mut terminal = terminal.map_err(|e| Problem::new("cannot draw", e))?;

@@ -1,7 +1,7 @@
 //! The picture's parts.
 use super::state::{Point, State};
-use crate::control::{Change, Shares, ThreadView, View};
 use crate::ctl::table::{count, micros, percent, plural};
+use ix_broker::control::{Change, Shares, ThreadView, View};
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 use serde_json::Value;

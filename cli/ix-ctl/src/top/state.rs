@@ -1,6 +1,6 @@
 //! What the live view knows, and what keys do to it.
 use super::feed::News;
-use crate::control::{Change, Found, Query, Sort, View};
+use ix_broker::control::{Change, Found, Query, Sort, View};
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use serde_json::Value;
 use std::collections::VecDeque;
@@ -207,7 +207,7 @@ impl State {
 #[cfg(test)]
 pub mod tests {
     use super::*;
-    use crate::control::view_tests::sample;
+    use ix_broker::control::sample;
 
     /// One that has looked twice at the sample, of two dataplanes.
     pub fn state() -> State {

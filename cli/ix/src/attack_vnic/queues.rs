@@ -2,7 +2,7 @@
 //! dataplane of somebody else's. It sends from either queue what it likes, and asks both control
 //! sockets that everybody may ask.
 use super::{Outcome, START, flip, outcome, row};
-use ix_ctl::control::{Client, Request, read_only};
+use ix_broker::control::{Client, Request, read_only};
 use ix_report::problem::{Problem, Result};
 use ix_report::wall::attacker;
 use ix_testbed::{Namespace, PacketSocket, cpu};

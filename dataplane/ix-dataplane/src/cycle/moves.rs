@@ -1,7 +1,6 @@
 //! What migrations want done: the state machine says it, the parts do it.
 use super::ElasticThread;
 use crate::context::Context;
-use ix_proto::GroupSet;
 use crate::io::Io;
 use crate::migration::message::Message;
 use crate::migration::on_cpu::{OnCpu, ReadOnCpu};
@@ -11,6 +10,7 @@ use crate::ports::{self, Port};
 use crate::receive::batch::Origin;
 use ix_abi::{Event, event_kind, migrated};
 use ix_nic::RxPacket;
+use ix_proto::GroupSet;
 
 /// A thread as the state machine sees it.
 struct View<'a> {

@@ -8,13 +8,13 @@ mod survey;
 pub mod table;
 
 use crate::context::Context;
-use ix_proto::GroupSet;
 use crate::receive::batch::Work;
 use crate::timers::APP_TIMER;
 use crate::timers::wheel::{SweepCursor, Wheel};
 use flow::{Flow, Side};
 use group::{FlowGroup, prefetch_flow};
 use handle::FlowId;
+use ix_proto::GroupSet;
 use ix_wire::{FLOW_GROUPS, Parsed};
 use std::collections::VecDeque;
 

@@ -2,10 +2,10 @@
 //! value behind a lock, without input or output. Threads bring what they see and take what they are
 //! to do.
 use super::plan::Plan;
-use ix_proto::{Command, Outcome};
-use ix_proto::GroupSet;
 use crate::observe::metrics::ThreadState;
 use crate::observe::migration::{MigrationEnd, MigrationRecord};
+use ix_proto::GroupSet;
+use ix_proto::{Command, Outcome};
 use ix_wire::FLOW_GROUPS;
 
 /// What was begun ends within this time after the last moment to begin, or is undone, µs.

@@ -5,11 +5,11 @@ use super::message::{Forwarded, Message, Ship};
 use super::on_cpu::OnCpu;
 use super::testbed::Random;
 use super::{Action, Input, MigrateError, Migrations, Sight, Table, Way};
-use ix_proto::GroupSet;
 use crate::observe::migration::MigrationEnd;
 use crate::receive::batch::Origin;
 use ix_mem::Mbuf;
 use ix_nic::RxPacket;
+use ix_proto::GroupSet;
 use std::collections::VecDeque;
 
 const THREADS: usize = 3;

@@ -41,11 +41,11 @@ pub(crate) mod unsent;
 pub(crate) use routes::Way;
 
 use crate::flows::handle::FlowId;
-use ix_proto::GroupSet;
 use crate::observe::migration::MigrationRecord;
 use core::fmt;
 use incoming::Incoming;
 use ix_nic::RxPacket;
+use ix_proto::GroupSet;
 use ix_wire::FLOW_GROUPS;
 use message::{Forwarded, Message, Ship};
 use on_cpu::OnCpu;

@@ -3,8 +3,8 @@ use super::message::{Forwarded, Message};
 use super::on_cpu::OnCpu;
 use super::routes::HELD;
 use super::{Action, BOUND_US, Migrations, OFFER_US, OVERDUE_US, Request, Sight, Table, since};
-use ix_proto::GroupSet;
 use crate::observe::migration::{MigrationEnd, MigrationRecord};
+use ix_proto::GroupSet;
 use std::collections::VecDeque;
 
 /// Packets of a queue that cannot tell how many wait in it; more than any holds.

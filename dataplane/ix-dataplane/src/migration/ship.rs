@@ -3,9 +3,9 @@ use super::message::{Forwarded, Ship};
 use crate::context::Context;
 use crate::flows::Flows;
 use crate::flows::handle::FlowId;
-use ix_proto::GroupSet;
 use crate::observe::migration::MigrationRecord;
 use crate::tcp::listeners::Listeners;
+use ix_proto::GroupSet;
 use std::collections::VecDeque;
 
 /// Takes groups out of this thread. What was built for them and not sent is still to be added.

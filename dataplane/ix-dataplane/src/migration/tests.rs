@@ -4,10 +4,10 @@ use super::message::Message;
 use super::testbed::*;
 use crate::config::Config;
 use crate::flows::handle::FlowId;
-use ix_proto::GroupSet;
 use crate::observe::migration::{MigrationEnd, MigrationRecord};
 use ix_abi::{Call, call_op, error};
 use ix_nic::{SimChange, SimOptions};
+use ix_proto::GroupSet;
 use ix_wire::FLOW_GROUPS;
 use proptest::prelude::*;
 

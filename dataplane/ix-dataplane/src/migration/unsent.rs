@@ -5,11 +5,11 @@
 //! along. What waits for room in a device leaves from the old thread, and the groups stay shut
 //! until then.
 use crate::egress::qdisc::Qdisc;
-use ix_proto::GroupSet;
 use crate::io::Io;
 use crate::observe::capture::Subject;
 use crate::observe::metrics::LocalDrop;
 use ix_mem::{HEADROOM_BYTES, Mbuf};
+use ix_proto::GroupSet;
 use ix_proto::capture::Protocol;
 use ix_wire::IpAddr;
 

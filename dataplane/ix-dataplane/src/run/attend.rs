@@ -1,6 +1,5 @@
 //! What the control plane wants of an elastic thread: it looks at the directory of lives and does
 //! its part.
-use ix_proto::{BEGIN_US, Command, Order, Outcome};
 use crate::cycle::ElasticThread;
 use crate::io::Io;
 use crate::life::ENTER_US;
@@ -9,6 +8,7 @@ use crate::observe::metrics::{ControlPage, ThreadState};
 use crate::observe::migration::MigrationRecord;
 use crate::updates::OrderMessage;
 use ix_abi::{Event, error, event_kind, revoke};
+use ix_proto::{BEGIN_US, Command, Order, Outcome};
 use std::sync::TryLockError;
 use std::sync::atomic::{Ordering, fence};
 

@@ -7,12 +7,12 @@ pub mod spare;
 pub mod waker;
 
 use crate::config::Config;
-use ix_proto::GroupSet;
 use crate::shared::neighbor_table::NeighborTable;
 use crate::shared::spare::Spare;
 pub use crate::shared::waker::Waker;
 use crate::updates::Updates;
 use ix_mem::PacketMemory;
+use ix_proto::GroupSet;
 use ix_tcp::isn::Key;
 use ix_wire::{FLOW_GROUPS, FlowHash, MacAddr};
 use std::sync::Mutex;

@@ -1,8 +1,8 @@
 //! The control socket: clients that say anything, in any pieces, come and go as they like, and need not
 //! read. What they hear is well-formed and in order, and a good client among them is served.
 use crate::bytes::Bytes;
-use ix_ctl::control::{Access, Answer, Backend, Refusal, Request, Role, Server, Ticket, Topic};
-use ix_ctl::control::{INTERVAL_MAX_MS, read_only};
+use ix_broker::control::{Access, Answer, Backend, Refusal, Request, Role, Server, Ticket, Topic};
+use ix_broker::control::{INTERVAL_MAX_MS, read_only};
 use serde_json::{Value, json};
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};

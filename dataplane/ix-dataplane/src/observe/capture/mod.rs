@@ -40,8 +40,8 @@ struct Wanted {
 }
 
 impl Captures {
-    /// Begins or ends a capture; the threads must be told to look. `memory`: what a capture that begins
-    /// is written to.
+    /// Begins or ends a capture; the threads must be told to look. `memory`: what a capture that
+    /// begins is written to.
     pub(crate) fn obey(
         &self,
         order: CaptureOrder,

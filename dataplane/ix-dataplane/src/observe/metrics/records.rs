@@ -1,7 +1,7 @@
 //! The last migrations that ended on a thread, in shared memory.
 use super::word_ring::WordRing;
-use ix_proto::groups::{GroupSet, WORDS};
 use crate::observe::migration::{MigrationEnd, MigrationRecord};
+use ix_proto::groups::{GroupSet, WORDS};
 
 /// Slots of a ring; a reader gets one fewer.
 const SLOTS: usize = 32;

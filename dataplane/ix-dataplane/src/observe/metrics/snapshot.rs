@@ -2,10 +2,10 @@
 use super::{
     BATCH_BUCKETS, ControlPage, LocalDrop, Metric, Place, Stage, ThreadState, WindowMetrics,
 };
-use ix_proto::GroupSet;
 use crate::observe::histogram::Histogram;
 use crate::observe::migration::MigrationRecord;
 use core::fmt;
+use ix_proto::GroupSet;
 use ix_tcp::TcpCounter;
 use ix_wire::{DropReason, FLOW_GROUPS};
 

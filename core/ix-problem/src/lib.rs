@@ -1,0 +1,89 @@
+//! One line for the user: what went wrong, why, and what to do about it. The one kind of error of
+//! the broker and the commands.
+#![forbid(unsafe_code)]
+
+use std::fmt;
+
+/// Answer of everything that can go wrong towards the user.
+pub type Result<T> = std::result::Result<T, Problem>;
+
+/// What went wrong, why, and what to do about it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    what: String,
+    why: String,
+    mend: String,
+    status: u8,
+}
+
+/// Exit status of `ix run` when the program could not be found, as shells have it.
+pub const STATUS_NOT_FOUND: u8 = 127;
+/// Exit status of `ix run` when the program could not be executed.
+pub const STATUS_NOT_EXECUTABLE: u8 = 126;
+
+impl Problem {
+    /// `what` failed because of `why`.
+    pub fn new(what: impl Into<String>, why: impl fmt::Display) -> Problem {
+        Problem { what: what.into(), why: why.to_string(), mend: String::new(), status: 1 }
+    }
+
+    /// An error that says all by itself.
+    pub fn line(text: impl fmt::Display) -> Problem {
+        Problem::new("", text)
+    }
+
+    /// What the user can do about it.
+    pub fn mend(mut self, mend: impl Into<String>) -> Problem {
+        self.mend = mend.into();
+        self
+    }
+
+    /// Another exit status than 1.
+    pub fn with_status(mut self, status: u8) -> Problem {
+        self.status = status;
+        self
+    }
+
+    /// What failed and why, without what to do.
+    pub fn reason(&self) -> String {
+        if self.what.is_empty() {
+            return self.why.trim_end().to_owned();
+        }
+        format!("{}: {}", self.what, self.why.trim_end())
+    }
+
+    /// What to do about it; empty where nothing is known.
+    pub fn what_mends(&self) -> &str {
+        &self.mend
+    }
+
+    /// The exit status that says it; never 0.
+    pub fn status(&self) -> u8 {
+        self.status.max(1)
+    }
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut line = self.reason();
+        if !self.mend.is_empty() {
+            line = format!("{line}; {}", self.mend);
+        }
+        // Reasons come from the kernel and from libraries: keep the promise of one line for them.
+        write!(f, "{}", line.split_whitespace().collect::<Vec<_>>().join(" "))
+    }
+}
+
+impl std::error::Error for Problem {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_problem_is_one_line() {
+        let p = Problem::new("cannot read x.toml", "expected `=`\n  at line 3\n").mend("mend it");
+        assert_eq!(p.to_string(), "cannot read x.toml: expected `=` at line 3; mend it");
+        assert_eq!(p.with_status(0).status(), 1, "a problem is no success");
+    }
+}

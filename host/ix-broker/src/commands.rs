@@ -1,0 +1,258 @@
+//! Commands of the control plane to the running dataplane, as its broker keeps them: sent one after
+//! the other, each answered exactly once, whatever becomes of who asked and of the dataplane.
+use ix_launch::Channel;
+use ix_proto::capture::CaptureOrder;
+use ix_proto::{BEGIN_US, Codec, Command, FromImage, Order, Outcome, ToImage};
+use ix_vnic::Gate;
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+/// What is done with the outcome; it owns whatever it takes to answer who asked.
+pub type Reply = Box<dyn FnOnce(&Outcome)>;
+
+/// Commands that wait behind the one that runs, at most.
+const QUEUE_MAX: usize = 64;
+/// A command that the dataplane did not begin by then has timed out.
+const BEGIN_MS: u64 = BEGIN_US / 1000;
+/// What was begun ends, or is undone, within this time after that.
+const FINISH_MS: u64 = 1_000;
+/// Between tries to hand a command over while the channel is full.
+const RETRY_MS: u64 = 10;
+
+/// Commands on their way.
+#[derive(Default)]
+pub struct Commands {
+    queue: VecDeque<Waiting>,
+    sent: Option<Sent>,
+    serial: u64,
+}
+
+/// An order that the dataplane does not have yet.
+struct Waiting {
+    order: Order,
+    /// What travels with it.
+    fd: Option<OwnedFd>,
+    reply: Reply,
+}
+
+/// The command that the dataplane has.
+struct Sent {
+    serial: u64,
+    reply: Reply,
+    /// Nothing was heard of it by then: the dataplane does not answer.
+    until: Instant,
+}
+
+impl Commands {
+    /// Has the dataplane carry out a command. `reply` is called once, at the earliest in the next
+    /// [`Commands::service`]: it must not wait.
+    pub fn submit(&mut self, command: Command, reply: Reply) {
+        self.queue(Order::Command(command), None, reply);
+    }
+
+    /// The same with a capture, whose memory travels with it.
+    pub fn submit_capture(&mut self, order: CaptureOrder, memory: Option<OwnedFd>, reply: Reply) {
+        self.queue(Order::Capture(order), memory, reply);
+    }
+
+    fn queue(&mut self, order: Order, fd: Option<OwnedFd>, reply: Reply) {
+        if self.queue.len() >= QUEUE_MAX {
+            let why = format!("{QUEUE_MAX} commands are waiting already");
+            return reply(&Outcome::Refused(why));
+        }
+        self.queue.push_back(Waiting { order, fd, reply });
+    }
+
+    /// The same with what the vNIC may send and receive from now on. That is a state: a newer one
+    /// stands for one that still waits, and none is refused, for nothing else would ever undo what
+    /// was before.
+    pub fn submit_gate(&mut self, gate: Gate, reply: Reply) {
+        let order = Order::Gate(gate);
+        match self.queue.iter_mut().find(|waiting| matches!(waiting.order, Order::Gate(_))) {
+            Some(waiting) => {
+                waiting.order = order;
+                let first = std::mem::replace(&mut waiting.reply, Box::new(|_| {}));
+                waiting.reply = Box::new(move |outcome| {
+                    first(outcome);
+                    reply(outcome);
+                });
+            }
+            None => self.queue.push_back(Waiting { order, fd: None, reply }),
+        }
+    }
+
+    /// Sends what waits, and gives up what took too long. To be called after
+    /// [`Commands::submit`], and when [`Commands::service_in_ms`] are over. Without a channel all
+    /// are refused: the dataplane is gone.
+    pub fn service(&mut self, channel: Option<&Channel>) {
+        let Some(channel) = channel else {
+            let gone = Outcome::Refused("the dataplane is gone".to_owned());
+            let replies = self.queue.drain(..).map(|waiting| waiting.reply);
+            let sent = self.sent.take().map(|sent| sent.reply);
+            sent.into_iter().chain(replies).for_each(|reply| reply(&gone));
+            return;
+        };
+        if let Some(late) = self.sent.take_if(|sent| sent.until <= Instant::now()) {
+            let why = "the dataplane does not answer: no elastic thread came by in time";
+            (late.reply)(&Outcome::TimedOut(why.to_owned()));
+        }
+        while self.sent.is_none()
+            && let Some(Waiting { order, fd, reply }) = self.queue.pop_front()
+        {
+            let serial = self.serial + 1;
+            let until_us = monotonic_us() + BEGIN_US;
+            let message = ToImage::Order { serial, until_us, order: order.clone() };
+            let fds: Vec<_> = fd.iter().map(AsFd::as_fd).collect();
+            match channel.try_send(&message.encode(), &fds) {
+                Ok(()) => {
+                    self.serial = serial;
+                    let until = Instant::now() + Duration::from_millis(BEGIN_MS + FINISH_MS);
+                    self.sent = Some(Sent { serial, reply, until });
+                }
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
+                    self.queue.push_front(Waiting { order, fd, reply });
+                    return;
+                }
+                Err(e) => reply(&Outcome::Refused(format!("the dataplane is gone: {e}"))),
+            }
+        }
+    }
+
+    /// The dataplane says something; answers false when it is not about a command.
+    pub fn heard(&mut self, message: &FromImage, channel: Option<&Channel>) -> bool {
+        let FromImage::Outcome { serial, outcome } = message else { return false };
+        // One that was given up may still be answered.
+        if let Some(sent) = self.sent.take_if(|sent| sent.serial == *serial) {
+            (sent.reply)(outcome);
+        }
+        self.service(channel);
+        true
+    }
+
+    /// When to call [`Commands::service`] even if nothing was heard, ms; `None`: never.
+    pub fn service_in_ms(&self) -> Option<u64> {
+        let late = self.sent.as_ref().map(|sent| {
+            let left = sent.until.saturating_duration_since(Instant::now());
+            left.as_millis() as u64 + 1
+        });
+        late.or((!self.queue.is_empty()).then_some(RETRY_MS))
+    }
+}
+
+impl Drop for Commands {
+    fn drop(&mut self) {
+        self.service(None);
+    }
+}
+
+/// The dataplane's clock.
+pub fn monotonic_us() -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: writes to a local structure; this clock always exists.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut time) };
+    time.tv_sec as u64 * 1_000_000 + time.tv_nsec as u64 / 1000
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::RefCell;
+    use std::rc::Rc;
+
+    type Log = Rc<RefCell<Vec<(usize, Outcome)>>>;
+
+    fn submit(commands: &mut Commands, log: &Log, thread: usize) {
+        let log = log.clone();
+        let reply = move |outcome: &Outcome| log.borrow_mut().push((thread, outcome.clone()));
+        commands.submit(Command::Park { thread }, Box::new(reply));
+    }
+
+    fn next(image: &Channel) -> Option<(u64, Order)> {
+        let (bytes, _) = image.try_receive().ok()??;
+        match ToImage::decode(&bytes) {
+            Ok(ToImage::Order { serial, until_us, order }) => {
+                assert!(until_us > monotonic_us());
+                Some((serial, order))
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn park(thread: usize) -> Order {
+        Order::Command(Command::Park { thread })
+    }
+
+    fn gate(text: &str) -> Gate {
+        text.parse().expect(text)
+    }
+
+    #[test]
+    fn one_after_the_other_and_each_answered_once() {
+        let (broker, image) = Channel::pair().expect("channel");
+        let (mut commands, log) = (Commands::default(), Log::default());
+        (0..3).for_each(|thread| submit(&mut commands, &log, thread));
+        commands.service(Some(&broker));
+        assert_eq!(next(&image), Some((1, park(0))));
+        assert_eq!(next(&image), None, "one at a time");
+        let said = |serial, outcome| FromImage::Outcome { serial, outcome };
+        let last = Outcome::Refused("it is the last".to_owned());
+        assert!(!commands.heard(&FromImage::Ready, Some(&broker)));
+        assert!(commands.heard(&said(9, Outcome::Done), Some(&broker)), "nobody waits for it");
+        assert!(log.borrow().is_empty());
+        commands.heard(&said(1, last.clone()), Some(&broker));
+        commands.heard(&said(1, Outcome::Done), Some(&broker));
+        assert_eq!(next(&image), Some((2, park(1))));
+        commands.heard(&said(2, Outcome::Done), Some(&broker));
+        drop(commands);
+        let log = log.take();
+        assert_eq!(log[0], (0, last));
+        assert_eq!(log[1], (1, Outcome::Done));
+        assert!(matches!(&log[2], (2, Outcome::Refused(why)) if why.contains("gone")));
+        assert_eq!(log.len(), 3);
+    }
+
+    #[test]
+    fn of_gates_that_wait_the_newest_is_sent_and_all_hear_of_it() {
+        let (broker, image) = Channel::pair().expect("channel");
+        let (mut commands, log) = (Commands::default(), Log::default());
+        (0..QUEUE_MAX + 1).for_each(|thread| submit(&mut commands, &log, thread));
+        log.take();
+        for number in 0..3 {
+            let log = log.clone();
+            let reply = move |outcome: &Outcome| log.borrow_mut().push((number, outcome.clone()));
+            commands.submit_gate(gate(&format!("rate tx {}Mbit", number + 1)), Box::new(reply));
+        }
+        assert!(log.borrow().is_empty(), "none is refused");
+        let said = |serial| FromImage::Outcome { serial, outcome: Outcome::Done };
+        commands.service(Some(&broker));
+        for serial in 1..=QUEUE_MAX as u64 {
+            assert_eq!(next(&image), Some((serial, park(serial as usize - 1))));
+            commands.heard(&said(serial), Some(&broker));
+        }
+        log.take();
+        let newest = Order::Gate(gate("rate tx 3Mbit"));
+        assert_eq!(next(&image), Some((QUEUE_MAX as u64 + 1, newest)));
+        // One that comes now is another state.
+        commands.submit_gate(gate("none rx"), Box::new(|_| {}));
+        commands.heard(&said(QUEUE_MAX as u64 + 1), Some(&broker));
+        assert_eq!(log.take().iter().map(|(number, _)| *number).collect::<Vec<_>>(), [0, 1, 2]);
+        assert_eq!(next(&image).map(|(_, order)| order), Some(Order::Gate(gate("none rx"))));
+    }
+
+    #[test]
+    fn too_many_are_refused_and_a_silent_dataplane_times_out() {
+        let (broker, _image) = Channel::pair().expect("channel");
+        let (mut commands, log) = (Commands::default(), Log::default());
+        (0..QUEUE_MAX + 1).for_each(|thread| submit(&mut commands, &log, thread));
+        assert!(matches!(log.take()[..], [(QUEUE_MAX, Outcome::Refused(_))]));
+        commands.service(Some(&broker));
+        let in_ms = commands.service_in_ms().expect("it waits");
+        assert!(in_ms > FINISH_MS && in_ms <= BEGIN_MS + FINISH_MS + 1, "{in_ms}");
+        commands.sent.as_mut().expect("sent").until = Instant::now();
+        commands.service(Some(&broker));
+        assert!(matches!(log.take()[..], [(0, Outcome::TimedOut(_))]));
+        assert!(commands.sent.is_some(), "the next one is on its way");
+    }
+}

@@ -1,0 +1,201 @@
+//! What stands behind the control socket of `ix run`: the control page, which is only read, and
+//! commands to the dataplane, which are answered later.
+use super::{Answer, Backend, Captures, Charge, Refusal, Request, Ticket, Topic};
+use crate::commands::{Commands, Reply};
+use crate::surveys::Surveys;
+use crate::vnic::{self, FilteredDevices, Vnic};
+use ix_proto::{Command, Outcome};
+use serde_json::{Value, json};
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::time::Instant;
+
+/// Answers of commands that have ended, on their way to who asked.
+#[derive(Clone, Default)]
+pub struct Answers(Rc<RefCell<Vec<(Ticket, Answer)>>>);
+
+impl Answers {
+    /// Takes them.
+    pub fn take(&self) -> Vec<(Ticket, Answer)> {
+        self.0.take()
+    }
+
+    /// One more.
+    pub fn push(&self, answer: (Ticket, Answer)) {
+        self.0.borrow_mut().push(answer);
+    }
+}
+
+/// The dataplane for the time of a look at the control socket.
+pub struct Dataplane<'a> {
+    /// `program` and `pid`.
+    pub name: Value,
+    /// Elastic threads, in whatever state.
+    pub threads: usize,
+    /// All that the control page says.
+    pub snapshot: &'a dyn Fn() -> Value,
+    /// Where commands go.
+    pub commands: &'a mut Commands,
+    /// Where requests for connections go.
+    pub surveys: &'a mut Surveys,
+    /// Where their outcomes come.
+    pub answers: &'a Answers,
+    /// Its controller.
+    pub charge: &'a mut Charge,
+    /// Its capture.
+    pub captures: &'a Captures,
+    /// Its filters and rates.
+    pub vnic: &'a mut Vnic,
+    /// Where its receive filters are put into force.
+    pub devices: &'a mut dyn FilteredDevices,
+}
+
+impl Backend for Dataplane<'_> {
+    fn name(&self) -> Value {
+        self.name.clone()
+    }
+
+    fn look(&mut self, _topic: Topic) -> Answer {
+        let mut snapshot = (self.snapshot)();
+        snapshot["controller"] = self.charge.to_json(Instant::now());
+        Ok(snapshot)
+    }
+
+    fn begin(&mut self, request: &Request, ticket: Ticket) -> Option<Answer> {
+        match request {
+            Request::Policy { text, slo_us } => {
+                return Some(self.charge.wish(text.as_deref(), *slo_us, Instant::now()));
+            }
+            Request::Control { report } => {
+                return Some(self.charge.report(report, Instant::now()));
+            }
+            Request::Connections(query) => {
+                let known = query.thread.map_or(Ok(0), |thread| self.thread(thread));
+                let asked = known.and_then(|_| self.surveys.ask(query, ticket));
+                return asked.err().map(Err);
+            }
+            Request::Capture { wish } => {
+                let (answers, now) = (self.answers.clone(), Instant::now());
+                let reply = move |answer| answers.0.borrow_mut().push((ticket, answer));
+                return self.captures.wish(wish, self.threads, self.commands, now, reply);
+            }
+            Request::CaptureStop { pid } => return Some(self.captures.stop(*pid, self.commands)),
+            _ => {}
+        }
+        if let Some(change) = self.change(request) {
+            return match change {
+                Ok(vnic::Change { answer, gate: None }) => Some(Ok(answer)),
+                Ok(vnic::Change { answer, gate: Some(gate) }) => {
+                    self.commands.submit_gate(gate, self.reply_of_gate(ticket, answer));
+                    None
+                }
+                Err(refusal) => Some(Err(refusal)),
+            };
+        }
+        let command = match self.command(request) {
+            Ok(command) => command,
+            Err(refusal) => return Some(Err(refusal)),
+        };
+        self.commands.submit(command, self.reply(ticket, json!({})));
+        None
+    }
+}
+
+impl Dataplane<'_> {
+    /// What becomes of a command: `done` when it was carried out.
+    fn reply(&self, ticket: Ticket, done: Value) -> Reply {
+        let answers = self.answers.clone();
+        Box::new(move |outcome: &Outcome| {
+            let answer = match outcome {
+                Outcome::Done => Ok(done),
+                Outcome::Refused(why) | Outcome::TimedOut(why) => {
+                    Err(Refusal::Dataplane(why.clone()))
+                }
+            };
+            answers.push((ticket, answer));
+        })
+    }
+
+    /// The same of filters and rates: they hold from the next cycle on, whenever that is. A
+    /// dataplane that stands still sends nothing before.
+    fn reply_of_gate(&self, ticket: Ticket, done: Value) -> Reply {
+        let answers = self.answers.clone();
+        Box::new(move |outcome: &Outcome| {
+            let answer = match outcome {
+                Outcome::Done | Outcome::TimedOut(_) => Ok(done),
+                Outcome::Refused(why) => Err(Refusal::Dataplane(why.clone())),
+            };
+            answers.push((ticket, answer));
+        })
+    }
+
+    /// What a request about the vNIC changes, in force in the kernel when this returns; `None` when
+    /// it is about something else.
+    fn change(&mut self, request: &Request) -> Option<Result<vnic::Change, Refusal>> {
+        Some(match request {
+            Request::Vnic => Ok(vnic::Change { answer: self.vnic.look(), gate: None }),
+            Request::FilterCreate { vnic: Some(_), .. }
+            | Request::FilterAssign { vnic: Some(_), .. }
+            | Request::VnicCreate { .. }
+            | Request::VnicDelete { .. }
+            | Request::Rate { vnic: Some(_), .. }
+            | Request::Rate { weight: Some(_), .. } => {
+                Err(Refusal::Unsupported("do that: it has one vNIC; `ix share` makes several"))
+            }
+            Request::FilterCreate { filters, holder, vnic: None, queue } => self.vnic.create(
+                self.devices,
+                filters,
+                holder.as_deref(),
+                *queue,
+                vnic::linux_addresses(),
+            ),
+            Request::FilterAssign { capability, vnic: None, queue } => {
+                self.vnic.assign(self.devices, capability, *queue)
+            }
+            Request::FilterDerive { capability, filter } => {
+                self.vnic.derive(self.devices, capability, filter.clone())
+            }
+            Request::FilterRevoke { capability } => self.vnic.revoke(self.devices, capability),
+            Request::FilterRemove { filter } => self.vnic.remove(self.devices, *filter),
+            Request::Rate { rx, tx, flow, queue, .. } => {
+                self.vnic.rate(*queue, rx.as_deref(), tx.as_deref(), flow.as_deref())
+            }
+            _ => return None,
+        })
+    }
+
+    /// The command that a request asks for, if it can be one.
+    fn command(&self, request: &Request) -> Result<Command, Refusal> {
+        match request {
+            Request::Migrate { groups, to } => {
+                Ok(Command::Migrate { groups: *groups, to: self.thread(*to)? })
+            }
+            Request::Park { thread } => Ok(Command::Park { thread: self.thread(*thread)? }),
+            Request::Resume { thread } => Ok(Command::Resume { thread: self.thread(*thread)? }),
+            Request::Drain { thread } => Ok(Command::Drain { thread: self.thread(*thread)? }),
+            Request::Status
+            | Request::Stats
+            | Request::Subscribe { .. }
+            | Request::Unsubscribe
+            | Request::Connections(_)
+            | Request::Policy { .. }
+            | Request::Capture { .. }
+            | Request::CaptureStop { .. }
+            | Request::Vnic
+            | Request::FilterCreate { .. }
+            | Request::FilterDerive { .. }
+            | Request::FilterAssign { .. }
+            | Request::VnicCreate { .. }
+            | Request::VnicDelete { .. }
+            | Request::FilterRevoke { .. }
+            | Request::FilterRemove { .. }
+            | Request::Rate { .. }
+            | Request::Control { .. } => Err(Refusal::Unsupported("do that")),
+        }
+    }
+
+    fn thread(&self, thread: usize) -> Result<usize, Refusal> {
+        let there = thread < self.threads;
+        if there { Ok(thread) } else { Err(Refusal::NoSuchThread(thread, self.threads)) }
+    }
+}

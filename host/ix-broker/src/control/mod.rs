@@ -1,0 +1,52 @@
+//! The control socket of a running dataplane: who may ask what, and how.
+//!
+//! `ix run` listens at two Unix sockets: `PID.sock` for operators, and `PID.ro.sock` for those who
+//! may only look. Which one a client has opened is its [`Role`]; file permissions say who may.
+//!
+//! Everything is lines of JSON. A client is greeted with
+//! `{"hello":{"protocol":1,"ix":"0.1.0","role":"operator","pid":7,"program":"ix-echo"}}`. It sends
+//! one request a line, such as `{"do":"migrate","groups":"0-15","to":1}`, or just the word where
+//! there are no arguments (`status`); it may send many, and gets as many answers, in order:
+//! `{"ok":…}` or `{"error":{"code":"no-such-thread","why":…,"mend":…}}`. After `subscribe`,
+//! `{"snapshot":…}` lines stand between them. A request may name the `protocol` it was written for;
+//! one of another version is refused.
+//!
+//! * `place`: where the sockets are.
+//! * `request`: what may be asked, and the errors; `query`: which connections.
+//! * `refusals`: how many of them were refused, and why.
+//! * `server`: the broker's end. It never waits for a client.
+//! * `client`: the other end.
+//! * `captures`: the capture that it writes, if there is one.
+//! * `charge`: the controller of a dataplane, if it has one, and what it shall do.
+mod captures;
+mod charge;
+mod client;
+mod dataplane;
+pub mod exposition;
+mod peer;
+mod place;
+mod poller;
+mod query;
+mod refusals;
+mod request;
+mod scrape;
+mod server;
+#[cfg(test)]
+mod tests;
+mod view;
+
+pub use captures::{CaptureWish, Captures};
+pub use charge::{Charge, Report, Wish};
+pub use client::{Client, ask};
+pub use dataplane::{Answers, Dataplane};
+pub use place::{Access, Found, all, find, folder, read_only};
+pub use query::{INTERVAL_MAX_MS, PeerFilter, Query, Sort, StateFilter, address, state_name};
+pub use request::{Refusal, Request, Role, Topic, VnicDevice};
+pub use server::{Answer, Backend, Server, Ticket};
+pub use view::{Change, ControllerView, GroupView, Shares, ThreadView, View, WallView, WindowView};
+
+/// Version of the protocol. A change that an older client could misread is a new one.
+pub const PROTOCOL: u64 = 1;
+
+#[cfg(any(test, feature = "samples"))]
+pub use view::sample;

@@ -1,0 +1,22 @@
+//! The broker: the privileged process beside a dataplane. It starts the program, opens and watches
+//! its devices, serves the control socket, keeps the filters and rates of its vNIC, and cleans up
+//! after it.
+//!
+//! * [`run`]: the broker of one `ix run`, from the start of a program to its end.
+//! * [`control`]: the control socket, both its ends, and the scrape of the metrics.
+//! * [`vnic`]: filters and rates, put into the kernel before a change is answered; [`share`] does
+//!   it for several vNICs on one interface.
+//! * [`commands`]: what the control plane asks of the dataplane; [`surveys`]: its connections.
+//! * `devices`: links that go down and come back, peers that come and go.
+//! * `counters`: the control page; `survivor`: the process that closes connections at the end.
+pub mod commands;
+pub mod control;
+mod counters;
+mod devices;
+pub mod leftovers;
+pub mod link_rates;
+pub mod run;
+pub mod share;
+pub mod surveys;
+mod survivor;
+pub mod vnic;

@@ -1,0 +1,524 @@
+//! The broker: starts the program with the dataplane in it, and stays until it ends, to answer
+//! `ix ctl` and to serve the devices: links that go down and come back, peers that come and go.
+use crate::commands::Commands;
+use crate::control::{Access, Answers, Captures, Charge, Dataplane, Server};
+use crate::counters::Counters;
+use crate::devices::Devices;
+use crate::link_rates::LinkRates;
+use crate::surveys::Surveys;
+use crate::survivor::Survivor;
+use crate::vnic::{FilteredDevices, Vnic};
+use ix_launch::{
+    Child, Exit, Image, LaunchConfig, LaunchError, Occurrence, ServeError, SignalForwarding,
+};
+use ix_netdev::OpenedDevice;
+use ix_netdev::{LinkChange, LinkWatch, Namespace};
+use ix_problem::{Problem, Result, STATUS_NOT_EXECUTABLE, STATUS_NOT_FOUND};
+use ix_proto::FromImage;
+use serde_json::{Value, json};
+use std::ffi::OsString;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How long devices may take to be free again.
+const REOPEN: Duration = Duration::from_secs(3);
+/// From the first sign of a process's end to its end, at most.
+const ENDING_MS: i32 = 100;
+
+/// What makes a program load the library that puts its sockets on IX.
+#[derive(Default)]
+pub struct Preload {
+    /// Variables of its environment.
+    pub env: Vec<(OsString, OsString)>,
+    /// Descriptors that it inherits under these numbers.
+    pub inherited: Vec<OwnedFd>,
+}
+
+impl Preload {
+    /// Whether the program is an unmodified one, whose dataplane begins when it first needs it.
+    pub fn is_wanted(&self) -> bool {
+        !self.env.is_empty()
+    }
+}
+
+/// A program that is to be started, and what its dataplane gets.
+pub struct Broker {
+    /// The dataplane as an executable of its own, that is planted into the program's process.
+    pub image: &'static [u8],
+    /// Its file.
+    pub program: PathBuf,
+    /// Its arguments, `argv[0]` included.
+    pub args: Vec<OsString>,
+    /// Hardware threads, one for each elastic thread.
+    pub cpus: Vec<usize>,
+    /// What its dataplane begins with.
+    pub outfit: Outfit,
+    /// Makes another one, for a dataplane that begins after the first has ended.
+    pub again: Box<dyn Fn() -> Result<Outfit>>,
+    /// Who may ask it, and whether metrics are served.
+    pub access: Access,
+    /// What makes an unmodified program load the library for sockets.
+    pub preload: Preload,
+    /// What stands between the two.
+    pub domain: ix_launch::Domain,
+    /// The way of the one into the other's process.
+    pub entry: ix_launch::Entry,
+    /// What it may send and receive.
+    pub vnic: Vnic,
+    /// Whom the program runs as, when not as ourselves.
+    pub user: Option<(u32, u32)>,
+}
+
+/// What a dataplane begins with.
+pub struct Outfit {
+    /// Its configuration.
+    pub text: String,
+    /// Its devices, in the order of the configuration.
+    pub devices: Vec<OpenedDevice>,
+    /// Packet memory, if one of them shares it with a peer.
+    pub memory: Option<Arc<OwnedFd>>,
+}
+
+/// A program that runs.
+pub struct Running {
+    child: Child,
+    control: Server,
+    /// Of commands that came through the control socket.
+    answers: Answers,
+    /// The controller, if there is one.
+    charge: Charge,
+    /// The capture, if there is one.
+    captures: Captures,
+    watch: LinkWatch,
+    counters: Counters,
+    devices: Devices,
+    commands: Commands,
+    surveys: Surveys,
+    survivor: Survivor,
+    vnic: Vnic,
+    name: String,
+    signals: SignalForwarding,
+    /// For the first beginning.
+    outfit: Option<Outfit>,
+    again: Box<dyn Fn() -> Result<Outfit>>,
+}
+
+impl Broker {
+    /// Starts the program; answers when its dataplane stands, or waits until the program needs it.
+    pub fn start(mut self, control: Option<&Path>) -> Result<Running> {
+        raise_memlock();
+        let name = self.program.display().to_string();
+        let problem = |e: &dyn std::fmt::Display| Problem::new(format!("cannot run {name}"), e);
+        let metrics = self.access.bind_metrics()?;
+        let watch = watch_links()?;
+        let walled = self.domain == ix_launch::Domain::Pku;
+        let image = Image::from_bytes(self.image, walled).map_err(|e| problem(&e))?;
+        let counters = Counters::new(&self.cpus).map_err(|e| problem(&e))?;
+        // The wall stands before the program's first instruction.
+        let later = self.preload.is_wanted() && !walled;
+        let config = LaunchConfig {
+            program: self.program.clone(),
+            args: self.args,
+            env: std::mem::take(&mut self.preload.env),
+            inherited: self.preload.inherited.iter().map(AsRawFd::as_raw_fd).collect(),
+            later,
+            domain: self.domain,
+            entry: self.entry,
+            user: self.user,
+        };
+        let child = ix_launch::launch(&image, &config).map_err(launch_problem)?;
+        let pid = child.pid();
+        let signals = SignalForwarding::to(pid).map_err(|e| problem(&e))?;
+        let mut control = Server::listen(control, pid as i32, &self.access)?;
+        if let Some(address) = metrics.as_ref().and_then(|m| m.local_addr().ok()) {
+            eprintln!("ix: metrics at http://{address}/metrics");
+        }
+        metrics.map_or(Ok(()), |metrics| control.expose(metrics)).map_err(|e| problem(&e))?;
+        let mut running = Running {
+            child,
+            control,
+            answers: Answers::default(),
+            charge: Charge::default(),
+            captures: Captures::default(),
+            watch,
+            counters,
+            devices: Devices::new(Vec::new()),
+            commands: Commands::default(),
+            surveys: Surveys::default(),
+            survivor: Survivor::default(),
+            vnic: self.vnic,
+            name,
+            signals,
+            outfit: Some(self.outfit),
+            again: self.again,
+        };
+        if !later {
+            running.equip(ix_launch::serve)?;
+        }
+        Ok(running)
+    }
+}
+
+/// What answers the image's questions: [`ix_launch::serve`], or [`ix_launch::equip`] after its
+/// hello.
+type Serve = fn(
+    &mut Child,
+    &str,
+    &[BorrowedFd<'_>],
+    &mut dyn FnMut(usize, usize) -> std::result::Result<(), String>,
+) -> std::result::Result<(), ServeError>;
+
+impl Running {
+    /// Gives a dataplane that begins what it asks for.
+    fn equip(&mut self, serve: Serve) -> Result<()> {
+        let outfit = match self.outfit.take() {
+            Some(outfit) => outfit,
+            None => self.outfit_again()?,
+        };
+        // The control page comes first, then packet memory, then every device's queues.
+        let mut fds: Vec<BorrowedFd<'_>> = vec![self.counters.fd()];
+        fds.extend(outfit.memory.as_deref().map(AsFd::as_fd));
+        let mut devices = outfit.devices;
+        let queues: Vec<_> = devices.iter_mut().map(|d| d.take_fds()).collect();
+        fds.extend(queues.iter().flatten().map(|fd| fd.as_fd()));
+        // A later dataplane begins with what is in force now, not with what was configured.
+        let text = format!("{}vnic_gate={}\n", outfit.text, self.vnic.gate());
+        for device in &mut devices {
+            let filters = crate::vnic::receive_filters(&self.vnic.gate());
+            let line = device
+                .set_filters(filters)
+                .map_err(|e| Problem::new("cannot begin a dataplane", e))?;
+            line.iter().for_each(|line| eprintln!("ix: {line}"));
+        }
+        let mut attached = |device: usize, queue: usize| {
+            let sockets = queues.get(device).ok_or("no such device")?;
+            let device = devices.get_mut(device).ok_or("no such device")?;
+            if let Some(mode) = sockets.get(queue).filter(|_| queue == 0).and_then(bound_mode) {
+                device.info.mode.push_str(mode);
+            }
+            device.finish(queue).map_err(|e| e.to_string())
+        };
+        serve(&mut self.child, &text, &fds, &mut attached)
+            .map_err(|e| Problem::new(format!("cannot run {}", self.name), e))?;
+        for device in &devices {
+            let info = &device.info;
+            eprintln!("ix: device {}:{}: {}", info.kind, info.name, info.mode);
+        }
+        eprintln!("ix: packet memory: {}", pages_of(self.child.heir()));
+        // A queue lives as long as any copy of its descriptor: let the dataplane have the only one.
+        drop(queues);
+        self.devices = Devices::new(devices);
+        self.vnic.set_in_hardware(self.devices.filters_in_hardware());
+        self.commands = Commands::default();
+        Ok(())
+    }
+
+    /// For a dataplane in another process, after the first one's has ended. Linux may take a moment
+    /// to take the devices from that.
+    fn outfit_again(&mut self) -> Result<Outfit> {
+        self.devices = Devices::new(Vec::new());
+        let end = Instant::now() + REOPEN;
+        loop {
+            match (self.again)() {
+                Err(_) if Instant::now() < end => std::thread::sleep(REOPEN / 100),
+                outfit => return outfit,
+            }
+        }
+    }
+
+    /// Waits for the program's end.
+    pub fn wait(&mut self) -> Result<Exit> {
+        self.serve_devices();
+        loop {
+            let device_fds = self.devices.fds();
+            let mut also = vec![self.watch.fd()];
+            also.extend(device_fds.iter().map(AsFd::as_fd));
+            // The last: the first that is ready has its turn, and clients may be many and busy.
+            also.push(self.control.fd());
+            let control = also.len() - 1;
+            also.extend(self.survivor.fd());
+            let occurrence = self
+                .child
+                .next(&also, self.service_in_ms())
+                .map_err(|e| Problem::new(format!("cannot wait for {}", self.name), e))?;
+            match occurrence {
+                Occurrence::Exited(exit) => return Ok(exit),
+                Occurrence::Readable(0) => {
+                    let lines = self.link_changes();
+                    if let Some(exit) = self.say_unless_it_ends(&lines)? {
+                        return Ok(exit);
+                    }
+                }
+                Occurrence::Readable(n) if n == control => self.serve_control(),
+                Occurrence::Readable(n) if n > control => self.survivor.ended(self.child.channel()),
+                Occurrence::Readable(_) => self.serve_devices(),
+                Occurrence::Nothing => {
+                    self.serve_devices();
+                    self.serve_control();
+                    self.serve_surveys();
+                }
+                Occurrence::Left => {
+                    let line = format!("{} executed another program, outside of IX", self.name);
+                    if let Some(exit) = self.say_unless_it_ends(&[line])? {
+                        return Ok(exit);
+                    }
+                }
+                Occurrence::Said(FromImage::Hello { pid }) => {
+                    self.child.inherited_by(pid);
+                    self.equip(ix_launch::equip)?;
+                }
+                Occurrence::Said(message) => self.heard(&message),
+            }
+            self.signals.turn_to(self.child.leader());
+            for (ticket, answer) in self.answers.take() {
+                self.control.answer(ticket, answer);
+            }
+        }
+    }
+
+    /// Where the program has faulted that ended so; empty: that is not known.
+    pub fn where_it_faulted(&self, exit: Exit) -> String {
+        let Exit::Signal(signal) = exit else { return String::new() };
+        let fault = self.counters.fault(signal);
+        fault.map_or(String::new(), |(address, instruction)| {
+            format!(" at address {address:#x}, instruction {instruction:#x}")
+        })
+    }
+
+    /// Clients of the control socket.
+    fn serve_control(&mut self) {
+        let Running {
+            child,
+            control,
+            answers,
+            charge,
+            captures,
+            counters,
+            devices,
+            commands,
+            surveys,
+            vnic,
+            name,
+            ..
+        } = self;
+        captures.look(commands, Instant::now());
+        let of_devices = (devices.names(), devices.states());
+        let mut dataplane = Dataplane {
+            name: json!({ "program": name, "pid": child.pid() }),
+            threads: counters.threads(),
+            snapshot: &|| snapshot(child, counters, &of_devices, name),
+            commands,
+            surveys,
+            answers,
+            charge,
+            captures,
+            vnic,
+            devices,
+        };
+        control.serve(&mut dataplane, Instant::now());
+        self.commands.service(self.child.channel());
+        self.serve_surveys();
+    }
+
+    fn serve_surveys(&mut self) {
+        let is_due = |due: Instant| due <= Instant::now();
+        if self.surveys.due().is_some_and(is_due) {
+            let flows = self.counters.flows();
+            self.surveys.service(self.child.channel(), flows, &self.answers);
+        }
+    }
+
+    fn serve_devices(&mut self) {
+        let lines = self.devices.service(self.child.channel());
+        lines.iter().for_each(|line| eprintln!("ix: {line}"));
+        self.commands.service(self.child.channel());
+    }
+
+    /// How long to wait for somebody to say something; negative: for ever.
+    fn service_in_ms(&self) -> i32 {
+        let devices = u64::try_from(self.devices.service_in_ms()).ok();
+        let due = self.control.due().into_iter().chain(self.surveys.due());
+        let control = due.chain(self.captures.due()).min();
+        let control = control.map(|due| {
+            // Rounded up: not awake a moment too early, again and again.
+            due.saturating_duration_since(Instant::now()).as_millis() as u64 + 1
+        });
+        let due = devices.into_iter().chain(self.commands.service_in_ms()).chain(control).min();
+        due.map_or(-1, |ms| ms.min(i32::MAX as u64) as i32)
+    }
+
+    fn heard(&mut self, message: &FromImage) {
+        if let FromImage::Survivor { pid } = message {
+            return self.survivor.is(*pid);
+        }
+        if self.surveys.heard(message) {
+            return self.serve_surveys();
+        }
+        if self.commands.heard(message, self.child.channel()) {
+            return;
+        }
+        if let Some(line) = self.devices.heard(message, self.child.channel()) {
+            eprintln!("ix: {line}");
+        }
+    }
+
+    /// When a process ends, its channel and its taps go a moment before: not worth telling then.
+    fn say_unless_it_ends(&mut self, lines: &[String]) -> Result<Option<Exit>> {
+        if lines.is_empty() {
+            return Ok(None);
+        }
+        let ends = self.child.next(&[], ENDING_MS);
+        match ends.map_err(|e| Problem::new(format!("cannot wait for {}", self.name), e))? {
+            Occurrence::Exited(exit) => return Ok(Some(exit)),
+            Occurrence::Left => return self.say_unless_it_ends(lines),
+            Occurrence::Said(message) => self.heard(&message),
+            Occurrence::Readable(_) | Occurrence::Nothing => {}
+        }
+        lines.iter().for_each(|line| eprintln!("ix: {line}"));
+        Ok(None)
+    }
+
+    /// Where operators ask.
+    pub fn control_path(&self) -> &Path {
+        self.control.path()
+    }
+
+    /// The dataplane's counters and what they belong to.
+    pub fn snapshot(&self) -> Value {
+        let of_devices = (self.devices.names(), self.devices.states());
+        snapshot(&self.child, &self.counters, &of_devices, &self.name)
+    }
+
+    fn link_changes(&mut self) -> Vec<String> {
+        let mut lines = Vec::new();
+        for change in self.watch.changes() {
+            lines.extend(self.link_rate_changed(&change));
+            lines.extend(self.devices.link_changed(&change, self.child.channel()));
+        }
+        lines
+    }
+
+    /// Whoever shares our link has written on it what we may send. Its part of a full interface
+    /// changes with what others send, and is nothing to tell the user.
+    fn link_rate_changed(&mut self, change: &LinkChange) -> Option<String> {
+        let (name, text) = match change {
+            LinkChange::Alias { name, text } => (name, text.as_str()),
+            LinkChange::Removed(name) | LinkChange::Moved(name) => (name, ""),
+            _ => return None,
+        };
+        if !self.devices.is_only_link(name) {
+            return None;
+        }
+        let (before, rates) = (self.vnic.link_rates(), LinkRates::read(text));
+        if let Some(gate) = self.vnic.set_link_rates(rates) {
+            // A dataplane that is gone needs no rate.
+            self.commands.submit_gate(gate, Box::new(|_| {}));
+            self.commands.service(self.child.channel());
+        }
+        let now = rates.limit.map_or("none any more".to_owned(), |rate| rate.to_string());
+        (rates.limit != before.limit).then(|| format!("link {name} has a rate of its own: {now}"))
+    }
+
+    /// The program has ended: its interfaces are Linux's before we end.
+    pub fn close_devices(&mut self) {
+        self.devices.close();
+    }
+}
+
+/// `devices`: their names and states.
+fn snapshot(child: &Child, counters: &Counters, devices: &(Value, Value), name: &str) -> Value {
+    let mut value = counters.snapshot();
+    if let Some(map) = value.as_object_mut() {
+        map.insert("pid".to_owned(), json!(child.pid()));
+        map.insert("program".to_owned(), json!(name));
+        map.insert("devices".to_owned(), devices.0.clone());
+        map.insert("device_states".to_owned(), devices.1.clone());
+    }
+    value
+}
+
+/// AF_XDP charges packet memory to this limit, in the program's process.
+fn raise_memlock() {
+    let limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
+    // SAFETY: reads a local. Without the privilege the limit stays, and the device says so if
+    // it is too low.
+    unsafe { libc::setrlimit(libc::RLIMIT_MEMLOCK, &limit) };
+}
+
+/// Which pages back the packet memory of a process: by far the first thing that it would have in
+/// large ones.
+fn pages_of(pid: u32) -> &'static str {
+    pages_in(&std::fs::read_to_string(format!("/proc/{pid}/smaps")).unwrap_or_default())
+}
+
+fn pages_in(smaps: &str) -> &'static str {
+    let has = |key: &str, is: fn(u64) -> bool| {
+        let mut values =
+            smaps.lines().filter_map(|line| line.strip_prefix(key)?.strip_suffix(" kB"));
+        values.any(|kb| kb.trim().parse().is_ok_and(is))
+    };
+    if has("KernelPageSize:", |kb| kb == 2048) {
+        "2 MB pages"
+    } else if has("ShmemPmdMapped:", |kb| kb > 0) || has("AnonHugePages:", |kb| kb > 0) {
+        "2 MB pages that Linux puts together (none are reserved: `ix doctor` says how)"
+    } else {
+        "4 KB pages, for no 2 MB pages are reserved (`ix doctor` says how)"
+    }
+}
+
+/// How an AF_XDP socket that has been bound moves packets; `None` for other descriptors.
+fn bound_mode(socket: &OwnedFd) -> Option<&'static str> {
+    let (mut options, mut len) = (0u32, 4);
+    // SAFETY: the kernel writes at most `len` bytes to a local of that size.
+    let answer = unsafe {
+        let (options, len) = ((&raw mut options).cast(), &raw mut len);
+        libc::getsockopt(socket.as_raw_fd(), libc::SOL_XDP, libc::XDP_OPTIONS, options, len)
+    };
+    match options & libc::XDP_OPTIONS_ZEROCOPY {
+        _ if answer < 0 => None,
+        0 => Some(", copy"),
+        _ => Some(", zero-copy"),
+    }
+}
+
+fn watch_links() -> Result<LinkWatch> {
+    Namespace::current()
+        .and_then(|here| here.links())
+        .and_then(|links| LinkWatch::new(&links))
+        .map_err(|e| Problem::new("cannot watch the links", e))
+}
+
+/// The launcher's errors are whole lines already; ours is the exit status.
+fn launch_problem(error: LaunchError) -> Problem {
+    let status = match error {
+        LaunchError::NotFound(_) => STATUS_NOT_FOUND,
+        LaunchError::Directory(_)
+        | LaunchError::NoPermission(_)
+        | LaunchError::NotExecutable(_)
+        | LaunchError::WrongMachine(_)
+        | LaunchError::NoInterpreter(_) => STATUS_NOT_EXECUTABLE,
+        _ => 1,
+    };
+    Problem::line(error).with_status(status)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_are_read_from_what_linux_says() {
+        let lines = |size, shared, private| {
+            format!(
+                "7f00-7f10 rw-s 0 00:01 9 /memfd:ix-scripts (deleted)\nSize: 4096 kB\nKernelPageSize: {size:>8} kB\n\
+                 AnonHugePages: {private:>8} kB\nShmemPmdMapped: {shared:>8} kB\nVmFlags: rd wr\n"
+            )
+        };
+        assert_eq!(pages_in(&lines(2048, 0, 0)), "2 MB pages");
+        let merged = pages_in(&lines(4, 2048, 0));
+        assert!(merged.starts_with("2 MB pages that") && merged == pages_in(&lines(4, 0, 4096)));
+        assert!(pages_in(&lines(4, 0, 0)).starts_with("4 KB") && pages_in("").starts_with("4 KB"));
+    }
+}

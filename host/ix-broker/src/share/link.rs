@@ -1,0 +1,125 @@
+//! The link between a vNIC's dataplane and the exchange.
+use super::process_fd;
+use crate::control::VnicDevice;
+use crate::link_rates::LinkRates;
+use ix_netdev::{Exchange, PortRates};
+use ix_netdev::{Namespace, VethEnd};
+use ix_vnic::Rate;
+use std::fmt::Write;
+use std::os::fd::OwnedFd;
+
+/// A vNIC's link, and whose end it shares.
+pub struct Link {
+    /// The vNIC's name.
+    pub name: String,
+    /// What its dataplane opens.
+    pub far: String,
+    /// Where the exchange's program hangs: of a tap, the same.
+    pub near: String,
+    /// Process, and what polls readable when it has ended.
+    pub owner: Option<(u32, OwnedFd)>,
+    /// For `ix run --nic`.
+    pub device: String,
+    /// What the operator has asked for it.
+    pub rates: PortRates,
+    /// What it may send of the interface while that is full, bits a second.
+    pub part: Option<u64>,
+    /// Whether its dataplane hears of both, as far as is known.
+    pub hears: bool,
+}
+
+impl Link {
+    /// Makes one that nobody has yet, and joins it to the exchange.
+    pub fn new(
+        name: &str,
+        kind: VnicDevice,
+        queues: usize,
+        here: &Namespace,
+        exchange: &mut Exchange,
+    ) -> Result<Link, String> {
+        let (near, far) = match kind {
+            VnicDevice::Afxdp => (format!("ixn-{name}"), format!("ixv-{name}")),
+            VnicDevice::Tap => (format!("ixv-{name}"), format!("ixv-{name}")),
+        };
+        let there = |name: &str| matches!(here.link(name), Ok(Some(_)));
+        if there(&near) || there(&far) {
+            return Err(format!("there is a link {near} or {far} already: `ip link del {near}`"));
+        }
+        let device = match kind {
+            VnicDevice::Afxdp => make_veth(&near, &far, queues, here, exchange.mac())?,
+            VnicDevice::Tap => make_tap(&near, queues, here, exchange.mac())?,
+        };
+        join(&near, &far, here, exchange).inspect_err(|_| drop(here.delete_link(&near)))?;
+        let (name, rates) = (name.to_owned(), PortRates::default());
+        Ok(Link { name, far, near, owner: None, device, rates, part: None, hears: true })
+    }
+
+    /// Writes on the tenant's end what may be sent there: packets wait in its dataplane then for
+    /// what would be dropped here. An end in another namespace is within reach where its owner is.
+    pub fn tell(&mut self, here: &Namespace) {
+        let limit = self.rates.tx;
+        let text = LinkRates { limit, part: self.part.map(Rate::bits) }.written();
+        let there = || {
+            let (pid, _) = self.owner.as_ref()?;
+            let peer = here.link(&self.near).ok()??.peer;
+            let there = Namespace::of_process(*pid).ok()?;
+            let end = there.links().ok()?.into_iter().find(|link| link.index == peer)?;
+            there.set_alias(&end.name, &text).ok()
+        };
+        self.hears = here.set_alias(&self.far, &text).is_ok() || there().is_some();
+    }
+
+    /// It goes with the end of this process.
+    pub fn set_owner(&mut self, pid: u32) -> Result<(), String> {
+        let fd = process_fd(pid).map_err(|e| format!("cannot watch process {pid}: {e}"))?;
+        self.owner = Some((pid, fd));
+        Ok(())
+    }
+
+    /// Our end of it.
+    pub fn remove(&self, here: &Namespace) {
+        // It may be gone already.
+        let _ = here.delete_link(&self.near);
+    }
+}
+
+/// A veth pair with the interface's Ethernet address at the tenant's end.
+fn make_veth(
+    near: &str,
+    far: &str,
+    queues: usize,
+    here: &Namespace,
+    mac: [u8; 6],
+) -> Result<String, String> {
+    let count = queues as u32;
+    let ends = (VethEnd::new(near).queues(count), VethEnd::new(far).queues(count).mac(mac));
+    here.add_veth(&ends.0, here, &ends.1).map_err(|e| e.to_string())?;
+    let queues = if queues == 1 { String::new() } else { format!(",queues={queues}") };
+    Ok(format!("afxdp:{far}{queues}"))
+}
+
+/// A tap, which the tenant opens with the interface's Ethernet address. No offloads: what crosses
+/// the exchange leaves as it is.
+fn make_tap(name: &str, queues: usize, here: &Namespace, mac: [u8; 6]) -> Result<String, String> {
+    if queues != 1 {
+        // The kernel hands redirected packets to the queue of the processor that it happens to be
+        // on.
+        return Err("a vNIC on a tap has one queue pair: leave --queues out".to_owned());
+    }
+    here.add_tap(name).map_err(|e| e.to_string())?;
+    let mut device = format!("tap:{name},offloads=off,mac=");
+    for (i, byte) in mac.iter().enumerate() {
+        let colon = if i == 0 { "" } else { ":" };
+        let _ = write!(device, "{colon}{byte:02x}");
+    }
+    Ok(device)
+}
+
+fn join(near: &str, far: &str, here: &Namespace, exchange: &mut Exchange) -> Result<(), String> {
+    for end in [near, far] {
+        // Linux is to say nothing of its own there. Refused where there is no IPv6 at all.
+        let _ = here.set_sysctl(&format!("net/ipv6/conf/{end}/disable_ipv6"), "1");
+        here.set_up(end, true).map_err(|e| e.to_string())?;
+    }
+    exchange.add_port(near).map_err(|e| e.to_string())
+}

@@ -1,0 +1,411 @@
+//! The filters and rates of a dataplane, as its broker keeps them: one vNIC, and who holds what of
+//! its part of the header space.
+mod filters;
+#[cfg(test)]
+mod tests;
+
+pub use filters::{Enforcer, Granted, Made, Place, capability, draw, refuse};
+
+use crate::control::Refusal;
+use crate::link_rates::LinkRates;
+use ix_launch::MESSAGE_BYTES_MAX;
+use ix_vnic::{
+    Assigned, Direction, FILTERS_MAX, Filter, FilterId, FilterView, Gate, Policy, Rate, RateError,
+    Rates, Refusal as Why, Registry, VnicId, check_count,
+};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
+
+/// Whom a filter is granted to when nobody is named.
+const HOLDER: &str = "operator";
+/// Letters of all filters together: they reach the dataplane in one message, with rates and
+/// whatever else.
+const FILTER_BYTES_MAX: usize = MESSAGE_BYTES_MAX / 4 * 3;
+
+/// The devices of a dataplane that leave to Linux what its receive filters do not take.
+pub trait FilteredDevices {
+    /// Puts other receive filters into force; none: everything is the dataplane's. After an error
+    /// some devices may have them.
+    fn set_receive_filters(&mut self, filters: Option<&[Filter]>) -> Result<(), String>;
+
+    /// The receive filters that network cards ask as well.
+    fn filters_in_hardware(&self) -> Vec<Filter>;
+}
+
+/// One dataplane's vNIC.
+#[derive(Debug)]
+pub struct Vnic {
+    granted: Granted,
+    id: VnicId,
+    rates: Rates,
+    /// Of single queues, beside what they have as parts of the vNIC.
+    queue_rates: BTreeMap<usize, Rates>,
+    /// What whoever shares the link lets it send.
+    link_rates: LinkRates,
+    /// Receive filters that a network card asks as well.
+    in_hardware: Vec<Filter>,
+    queues: usize,
+    /// Speed of the slowest link, bits a second, if that is known.
+    link_bits_per_s: Option<u64>,
+}
+
+/// What comes of a request: what the user hears, and whether the dataplane must hear it first.
+pub struct Change {
+    /// For who asked.
+    pub answer: Value,
+    /// The dataplane gets another gate.
+    pub gate: Option<Gate>,
+}
+
+impl Vnic {
+    /// With what the configuration grants, to the whole of it and to single queues.
+    pub fn new(gate: &Gate, queues: usize) -> Result<Vnic, String> {
+        let name = |e: Why| e.to_string();
+        let mut registry = Registry::new(Policy { queues_max: usize::MAX, ..Policy::default() });
+        let id = registry.create_vnic("dataplane", queues, draw()?).map_err(name)?;
+        let mut vnic = Vnic {
+            granted: Granted::new(registry),
+            id,
+            rates: Rates { rx: gate.rx_rate, tx: gate.tx_rate, flow: gate.flow_rate },
+            queue_rates: BTreeMap::new(),
+            link_rates: LinkRates::default(),
+            in_hardware: Vec::new(),
+            queues,
+            link_bits_per_s: None,
+        };
+        for queue in gate.queue_rates.keys() {
+            vnic.granted.registry.check_queue(id, *queue).map_err(name)?;
+        }
+        vnic.queue_rates.clone_from(&gate.queue_rates);
+        let all = gate.filters.iter().map(|filter| (None, filter));
+        let assigned = gate.assigned.iter().map(|(queue, filter)| (Some(*queue), filter));
+        for (queue, filter) in all.chain(assigned) {
+            let place = Place { vnic: Some(id), queue };
+            let made = vnic.granted.grant(HOLDER, filter.clone(), place);
+            made.map_err(|e| e.to_string())?;
+        }
+        fits(&vnic.granted).map_err(|e| e.to_string())?;
+        Ok(vnic)
+    }
+
+    /// Grants filters, and assigns them to the vNIC; with `queue`, to that queue of it alone.
+    pub fn create(
+        &mut self,
+        devices: &mut dyn FilteredDevices,
+        filters: &[Filter],
+        holder: Option<&str>,
+        queue: Option<usize>,
+        linux: Vec<Ipv4Addr>,
+    ) -> Result<Change, Refusal> {
+        let (holder, place) = (holder.unwrap_or(HOLDER), Place { vnic: Some(self.id), queue });
+        let made = self.granted.create(&mut Enforced(devices), filters, holder, place, linux)?;
+        let each = |(filter, made): (&Filter, &Made)| {
+            let (id, text) = (made.id.0, filter.to_string());
+            json!({ "filter": id, "text": text, "queue": queue, "capability": made.capability })
+        };
+        let all: Vec<Value> = filters.iter().zip(&made).map(each).collect();
+        Ok(self.changed(devices, json!({ "filters": all })))
+    }
+
+    /// A narrower filter, or the same, with a capability to hand on. It is at work already: what it
+    /// was derived from is, and at the same queue.
+    pub fn derive(
+        &mut self,
+        devices: &mut dyn FilteredDevices,
+        from: &str,
+        filter: Option<Filter>,
+    ) -> Result<Change, Refusal> {
+        let made = self.granted.derive(&mut Enforced(devices), from, filter, Some(self.id))?;
+        let answer = json!({ "filter": made.id.0, "capability": made.capability });
+        Ok(self.changed(devices, answer))
+    }
+
+    /// Only this queue holds the filter from now on; none: all do.
+    pub fn assign(
+        &mut self,
+        devices: &mut dyn FilteredDevices,
+        filter: &str,
+        queue: Option<usize>,
+    ) -> Result<Change, Refusal> {
+        let id = self.granted.assign_queue(&mut Enforced(devices), filter, queue)?;
+        Ok(self.changed(devices, json!({ "filter": id.0, "queue": queue })))
+    }
+
+    /// What the capability stands for is over.
+    pub fn revoke(
+        &mut self,
+        devices: &mut dyn FilteredDevices,
+        what: &str,
+    ) -> Result<Change, Refusal> {
+        let gone = self.granted.revoke(&mut Enforced(devices), what)?;
+        Ok(self.changed(devices, json!({ "revoked": gone })))
+    }
+
+    /// The same by number, for operators; none: there are no filters any more, and all passes.
+    pub fn remove(
+        &mut self,
+        devices: &mut dyn FilteredDevices,
+        filter: Option<u32>,
+    ) -> Result<Change, Refusal> {
+        let gone = self.granted.remove(&mut Enforced(devices), filter)?;
+        Ok(self.changed(devices, json!({ "revoked": gone })))
+    }
+
+    /// Rates beyond this make no sense.
+    pub fn set_link(&mut self, bits_per_s: Option<u64>) -> Result<(), String> {
+        self.link_bits_per_s = bits_per_s;
+        let all = std::iter::once(&self.rates).chain(self.queue_rates.values());
+        let rates = all.flat_map(|rates| [rates.rx, rates.tx, rates.flow]).flatten();
+        rates.map(|rate| self.check(rate)).find_map(Result::err).map_or(Ok(()), Err)
+    }
+
+    /// A network card has these receive filters.
+    pub fn set_in_hardware(&mut self, filters: Vec<Filter>) {
+        self.in_hardware = filters;
+    }
+
+    /// What whoever shares the link lets through.
+    pub fn link_rates(&self) -> LinkRates {
+        self.link_rates
+    }
+
+    /// What whoever shares the link lets through: packets shall wait here rather than be lost
+    /// there. Answers the gate that the dataplane gets, if it is another one.
+    pub fn set_link_rates(&mut self, rates: LinkRates) -> Option<Gate> {
+        let before = self.gate();
+        self.link_rates = rates;
+        let gate = self.gate();
+        (gate != before).then_some(gate)
+    }
+
+    fn check(&self, rate: Rate) -> Result<Rate, String> {
+        let within = rate.within(self.link_bits_per_s.unwrap_or(u64::MAX));
+        within.map_err(|e| e.to_string())
+    }
+
+    /// Other rates of the vNIC, or of one queue of it; `none` lifts one.
+    pub fn rate(
+        &mut self,
+        queue: Option<usize>,
+        rx: Option<&str>,
+        tx: Option<&str>,
+        flow: Option<&str>,
+    ) -> Result<Change, Refusal> {
+        let read = |text, old| read_rate(text, old, self.link_bits_per_s);
+        let old = match queue {
+            Some(queue) => {
+                self.granted.registry.check_queue(self.id, queue).map_err(refuse)?;
+                self.queue_rates.get(&queue).copied().unwrap_or_default()
+            }
+            None => self.rates,
+        };
+        let rates =
+            Rates { rx: read(rx, old.rx)?, tx: read(tx, old.tx)?, flow: read(flow, old.flow)? };
+        let answer = match queue {
+            Some(queue) => {
+                self.queue_rates.insert(queue, rates);
+                self.queue_rates.retain(|_, rates| !rates.is_empty());
+                rates_of(queue, &rates)
+            }
+            None => {
+                self.rates = rates;
+                self.all_rates()
+            }
+        };
+        Ok(Change { answer, gate: Some(self.gate()) })
+    }
+
+    fn all_rates(&self) -> Value {
+        let text = |rate: Option<Rate>| rate.map(|rate| rate.to_string());
+        let of_queues = self.queue_rates.iter().map(|(queue, rates)| rates_of(*queue, rates));
+        let mut value = texts(&self.rates);
+        value["link_rate"] = text(self.link_rates.limit).into();
+        value["link_part"] = text(self.link_rates.part).into();
+        value["queue_rates"] = of_queues.collect();
+        value
+    }
+
+    /// Everything but the capabilities.
+    pub fn look(&self) -> Value {
+        let filter = |view: ix_vnic::FilterView| {
+            json!({
+                "filter": view.id.0,
+                "text": view.filter.to_string(),
+                "holder": view.holder,
+                "derived_from": view.parent.map(|id| id.0),
+                "queue": view.queue,
+                "in_hardware": self.in_hardware.iter().any(|card| card.contains(&view.filter)),
+            })
+        };
+        let filters: Vec<Value> = self.granted.registry.filters().into_iter().map(filter).collect();
+        let mut value = self.all_rates();
+        value["queues"] = self.queues.into();
+        value["filters"] = filters.into();
+        value["filters_max"] = self.granted.registry.policy().filters_max.into();
+        value["derived_of_a_holder_max"] = self.granted.registry.policy().derived_max.into();
+        value["filters_of_a_direction_max"] = FILTERS_MAX.into();
+        let held = |d| self.granted.filtered.contains(&d);
+        value["rx_filtered"] = held(Direction::Receive).into();
+        value["tx_filtered"] = held(Direction::Transmit).into();
+        let in_hardware: Vec<_> = self.in_hardware.iter().map(Filter::to_string).collect();
+        value["in_hardware"] = json!(in_hardware);
+        // These ask them all.
+        value["in_software"] = json!(["filters", "rates"]);
+        value
+    }
+
+    /// The kernel has the change; now it is the dataplane's turn.
+    fn changed(&mut self, devices: &dyn FilteredDevices, answer: Value) -> Change {
+        self.in_hardware = devices.filters_in_hardware();
+        Change { answer, gate: Some(self.gate()) }
+    }
+
+    /// What the dataplane is to let pass.
+    pub fn gate(&self) -> Gate {
+        let Rates { rx: rx_rate, tx, flow: flow_rate } = self.rates;
+        let tx_rate = tx.into_iter().chain(self.link_rates.both()).reduce(Rate::and);
+        let queue_rates = self.queue_rates.clone();
+        Gate { rx_rate, tx_rate, flow_rate, queue_rates, ..filters_of(&self.granted) }
+    }
+}
+
+/// The kernel's part in it: receive filters of the devices that share their interface with Linux.
+struct Enforced<'a>(&'a mut dyn FilteredDevices);
+
+impl Enforcer for Enforced<'_> {
+    fn check(&self, granted: &Granted) -> Result<(), Refusal> {
+        fits(granted)
+    }
+
+    fn apply(&mut self, granted: &Granted) -> Result<(), Refusal> {
+        let filters = receive_filters(&filters_of(granted));
+        self.0.set_receive_filters(filters.as_deref()).map_err(Refusal::Vnic)
+    }
+}
+
+/// Whether the dataplane can hold these filters, and what is left of them when some are revoked: to
+/// revoke may never fail. What is derived ends with what it comes from, so it counts only where
+/// that does not cover it.
+fn fits(granted: &Granted) -> Result<(), Refusal> {
+    let all = granted.registry.filters();
+    let named = |id: FilterId| all.iter().find(|view| view.id == id);
+    let covered = |view: &&FilterView| {
+        let parents =
+            std::iter::successors(view.parent.and_then(named), |view| view.parent.and_then(named));
+        parents.into_iter().any(|wide| {
+            wide.assigned.is_some()
+                && covers((wide.queue, &wide.filter), (view.queue, &view.filter))
+        })
+    };
+    let counted: Vec<_> = all.iter().filter(|view| !covered(view)).collect();
+    for direction in [Direction::Receive, Direction::Transmit] {
+        let of = counted.iter().filter(|view| view.filter.direction() == direction).count();
+        check_count(direction, of).map_err(Refusal::Vnic)?;
+    }
+    let bytes: usize = counted.iter().map(|view| view.filter.to_string().len()).sum();
+    if bytes > FILTER_BYTES_MAX {
+        let why = format!(
+            "all filters together have {bytes} letters, and {FILTER_BYTES_MAX} at most: make lists shorter"
+        );
+        return Err(Refusal::Vnic(why));
+    }
+    Ok(())
+}
+
+/// The gate of what is granted, without rates.
+fn filters_of(granted: &Granted) -> Gate {
+    let rules = |direction| granted.registry.rules(direction);
+    fn at(rule: &Assigned) -> (Option<usize>, &Filter) {
+        (rule.queue, &rule.filter)
+    }
+    let mut kept: Vec<Assigned> = Vec::new();
+    for rule in rules(Direction::Receive).into_iter().chain(rules(Direction::Transmit)) {
+        if !kept.iter().any(|other| covers(at(other), at(&rule))) {
+            kept.retain(|other| !covers(at(&rule), at(other)));
+            kept.push(rule);
+        }
+    }
+    let is_closed = |d: &Direction| !kept.iter().any(|rule| rule.filter.direction() == *d);
+    let closed = granted.filtered.iter().copied().filter(is_closed).collect();
+    let (mut filters, mut assigned) = (Vec::new(), Vec::new());
+    for rule in kept {
+        match rule.queue {
+            Some(queue) => assigned.push((queue, rule.filter)),
+            None => filters.push(rule.filter),
+        }
+    }
+    Gate { filters, closed, assigned, ..Gate::default() }
+}
+
+/// Whether the second filter, of all queues or of one, adds nothing to the first. Of received
+/// packets a filter of a queue says whose they are, also where another takes them.
+fn covers(wide: (Option<usize>, &Filter), narrow: (Option<usize>, &Filter)) -> bool {
+    let everywhere = wide.0.is_none() || wide.0 == narrow.0;
+    let steers = narrow.1.direction() == Direction::Receive && narrow.0.is_some();
+    everywhere && !steers && wide.1.contains(narrow.1)
+}
+
+/// Rates as programs read them.
+fn texts(rates: &Rates) -> Value {
+    let text = |rate: Option<Rate>| rate.map(|rate| rate.to_string());
+    let Rates { rx, tx, flow } = *rates;
+    json!({ "rx_rate": text(rx), "tx_rate": text(tx), "flow_rate": text(flow) })
+}
+
+/// Those of one queue.
+fn rates_of(queue: usize, rates: &Rates) -> Value {
+    let mut value = texts(rates);
+    value["queue"] = queue.into();
+    value
+}
+
+/// A rate as it was asked for: nothing leaves the old one, `none` lifts it, and more than the link
+/// carries is refused.
+pub fn read_rate(
+    text: Option<&str>,
+    old: Option<Rate>,
+    link_bits_per_s: Option<u64>,
+) -> Result<Option<Rate>, Refusal> {
+    match text {
+        None => Ok(old),
+        Some("none") => Ok(None),
+        Some(text) => {
+            let rate: Rate =
+                text.parse().map_err(|e: RateError| Refusal::BadRequest(e.to_string()))?;
+            let within = rate.within(link_bits_per_s.unwrap_or(u64::MAX));
+            within.map(Some).map_err(|e| Refusal::Vnic(e.to_string()))
+        }
+    }
+}
+
+/// What a device that leaves the rest to Linux is to take; none: everything.
+pub fn receive_filters(gate: &Gate) -> Option<Vec<Filter>> {
+    gate.set(Direction::Receive).map(|set| set.filters().to_vec())
+}
+
+/// Linux' own IPv4 addresses in this network namespace, but those of the loopback.
+pub fn linux_addresses() -> Vec<Ipv4Addr> {
+    let mut list = std::ptr::null_mut();
+    // SAFETY: writes the list's head to a local.
+    if unsafe { libc::getifaddrs(&raw mut list) } != 0 {
+        return Vec::new();
+    }
+    let (mut found, mut at) = (Vec::new(), list);
+    while !at.is_null() {
+        // SAFETY: an element of the list, which is freed below.
+        let entry = unsafe { &*at };
+        // SAFETY: an address is null or a socket address of the family that it names.
+        let family = unsafe { entry.ifa_addr.as_ref() }.map(|a| i32::from(a.sa_family));
+        if family == Some(libc::AF_INET) {
+            // SAFETY: of this family, so it is as long as this structure.
+            let address = unsafe { *entry.ifa_addr.cast::<libc::sockaddr_in>() };
+            found.push(Ipv4Addr::from(u32::from_be(address.sin_addr.s_addr)));
+        }
+        at = entry.ifa_next;
+    }
+    // SAFETY: the list from getifaddrs; nothing of it is used any more.
+    unsafe { libc::freeifaddrs(list) };
+    found.retain(|address| !address.is_loopback());
+    found
+}
