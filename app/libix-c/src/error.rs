@@ -18,25 +18,9 @@ pub(crate) fn remember(why: &dyn core::fmt::Display) {
     LAST.with(|last| *last.borrow_mut() = text);
 }
 
-/// As functions answer it.
+/// What a function returns for an error.
 pub(crate) fn code(why: Error) -> i64 {
-    -match why {
-        Error::NoSys => error::NO_SYS,
-        Error::Invalid | Error::Unknown => error::INVALID,
-        Error::BadHandle => error::BAD_HANDLE,
-        Error::Fault => error::FAULT,
-        Error::NoResource => error::NO_RESOURCE,
-        Error::InUse => error::IN_USE,
-        Error::NotLocal => error::NOT_LOCAL,
-        Error::Unreachable => error::UNREACHABLE,
-        Error::Refused => error::REFUSED,
-        Error::TimedOut => error::TIMED_OUT,
-        Error::Reset => error::RESET,
-        Error::State => error::STATE,
-        Error::TooLong => error::TOO_LONG,
-        Error::Moved => error::MOVED,
-        Error::Filtered => error::FILTERED,
-    }
+    Error::encode(Err(why))
 }
 
 /// Why the last function of this thread that answered NULL, or one of ix_control that answered an

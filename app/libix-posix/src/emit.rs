@@ -460,7 +460,7 @@ impl Batch<'_> {
                     _ => call::connect(id, stream.peer, bound.map_or(0, |at| at.port())),
                 };
                 let connect = match options.congestion {
-                    Some(congestion) => connect.with_congestion(congestion.number()),
+                    Some(congestion) => connect.with_congestion(congestion),
                     None => connect,
                 };
                 stream.told.congestion = options.congestion;

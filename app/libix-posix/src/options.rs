@@ -7,10 +7,11 @@ use crate::log;
 use crate::ops::{self, Instead, Outcome, socket_of};
 use crate::real;
 use crate::slab::Id;
-use crate::socket::{Congestion, Discovery, Kind, Options, Socket, Under};
+use crate::socket::{Discovery, Kind, Options, Socket, Under};
 use crate::state::Core;
 use crate::stream::Phase;
 use crate::sync::lock;
+use ix_abi::Congestion;
 use libc::{
     IP_PKTINFO, IP_RECVERR, IP_TOS, IP_TTL, IPPROTO_IP, IPPROTO_IPV6, IPPROTO_TCP,
     IPV6_RECVPKTINFO, IPV6_V6ONLY, SO_BINDTODEVICE, SO_DOMAIN, SO_ERROR, SO_KEEPALIVE, SO_LINGER,

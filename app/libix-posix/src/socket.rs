@@ -2,6 +2,7 @@
 use crate::lane::Waiter;
 use crate::slab::Id;
 use crate::stream::{Phase, Stream};
+use ix_abi::Congestion;
 use libix::raw::{Received, Said, TxBuf};
 use std::collections::VecDeque;
 use std::ffi::CString;
@@ -79,44 +80,6 @@ pub struct Options {
     pub unsent_low: u32,
     /// `SO_BINDTODEVICE`: one of the dataplane's.
     pub device: Option<CString>,
-}
-
-/// Congestion controls that IX has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Congestion {
-    /// RFC 9438.
-    Cubic,
-    /// RFC 5681.
-    Reno,
-    /// RFC 8257.
-    Dctcp,
-}
-
-impl Congestion {
-    const ALL: [Congestion; 3] = [Congestion::Cubic, Congestion::Reno, Congestion::Dctcp];
-
-    /// The one of this name.
-    pub fn named(name: &[u8]) -> Option<Congestion> {
-        Self::ALL.into_iter().find(|kind| kind.name().as_bytes() == name)
-    }
-
-    /// Its name, which is Linux's.
-    pub fn name(self) -> &'static str {
-        match self {
-            Congestion::Cubic => "cubic",
-            Congestion::Reno => "reno",
-            Congestion::Dctcp => "dctcp",
-        }
-    }
-
-    /// The dataplane's number of it.
-    pub fn number(self) -> u64 {
-        match self {
-            Congestion::Cubic => ix_abi::flow_opt::CUBIC,
-            Congestion::Reno => ix_abi::flow_opt::RENO,
-            Congestion::Dctcp => ix_abi::flow_opt::DCTCP,
-        }
-    }
 }
 
 /// What the program chooses of the IP headers of its packets.

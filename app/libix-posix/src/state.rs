@@ -6,8 +6,9 @@ use crate::numbers::Numbers;
 use crate::paths::Paths;
 use crate::route::{Routes, Whose};
 use crate::slab::{Id, Slab};
-use crate::socket::{Congestion, Datagrams, Kind, Manner, Socket};
+use crate::socket::{Datagrams, Kind, Manner, Socket};
 use crate::stream::{Ending, Phase};
+use ix_abi::Congestion;
 use libix::raw::TxBuf;
 use std::os::fd::RawFd;
 

@@ -1,6 +1,6 @@
 //! Addresses: 128 bits wide across the wall, `std::net` on this side.
-use ix_abi::Addr;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use ix_abi::{Addr, Endpoint};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 /// The address as the contract has it: IPv4 mapped into IPv6. The unspecified IPv4 address becomes
 /// the unspecified IPv6 one, which stands for every address of the dataplane.
@@ -17,16 +17,14 @@ pub(crate) fn from_abi(addr: Addr) -> IpAddr {
     Ipv6Addr::from(addr).to_canonical()
 }
 
-/// High and low half, as two arguments of a call carry them.
-pub(crate) fn words(addr: Addr) -> [u64; 2] {
-    let value = u128::from_be_bytes(addr);
-    [(value >> 64) as u64, value as u64]
+/// Address and port as the contract has them.
+pub(crate) fn endpoint(at: SocketAddr) -> Endpoint {
+    Endpoint { addr: to_abi(at.ip()), port: at.port() }
 }
 
-/// The reverse of [`words`].
-#[cfg(feature = "loopback")]
-pub(crate) fn from_words(words: [u64; 2]) -> Addr {
-    (u128::from(words[0]) << 64 | u128::from(words[1])).to_be_bytes()
+/// Address and port as programs know them.
+pub(crate) fn socket_addr(at: Endpoint) -> SocketAddr {
+    SocketAddr::new(from_abi(at.addr), at.port)
 }
 
 #[cfg(test)]
@@ -40,7 +38,9 @@ mod tests {
         assert_eq!(from_abi(to_abi(ip)), ip);
         let v6: IpAddr = "fe80::1".parse().unwrap();
         assert_eq!(from_abi(to_abi(v6)), v6);
-        assert_eq!(words(to_abi(ip)), [0, 0x0000_ffff_0a01_0203]);
+        let at: SocketAddr = "10.1.2.3:4000".parse().unwrap();
+        assert_eq!(endpoint(at), Endpoint { addr: ix_abi::v4([10, 1, 2, 3]), port: 4000 });
+        assert_eq!(socket_addr(endpoint(at)), at);
         assert_eq!(to_abi("0.0.0.0".parse().unwrap()), [0; 16]);
     }
 }

@@ -382,8 +382,8 @@ fn a_loop_of_its_own_resets_what_it_cannot_take_along() {
 #[test]
 fn a_thread_hears_that_it_is_taken_away_and_given_back() {
     let mut bed = Bed::new(2, Config::default(), How::Copy);
-    bed.model.revoke(1, ix_abi::revoke::GOES);
-    bed.model.revoke(1, ix_abi::revoke::BACK);
+    bed.model.revoke(1, ix_abi::Revoke::Goes);
+    bed.model.revoke(1, ix_abi::Revoke::Back);
     bed.loops.iter_mut().for_each(|one| one.turn(Wait::Poll).unwrap());
     assert_eq!(bed.loops[1].handler().revoked, [true, false]);
     assert!(bed.loops[0].handler().revoked.is_empty());

@@ -1,18 +1,25 @@
 //! The contract between an application and its dataplane (DESIGN.md, wall 2).
 //!
-//! Only numbers and `#[repr(C)]` layouts: no logic, no allocation, no I/O. Both sides link this
-//! crate; a change of any layout here is a new [`ABI_VERSION`].
+//! `#[repr(C)]` layouts and their numbers, and the typed values that both sides encode into them and
+//! decode from them: [`Call`], [`CallError`] and [`Event`]. Nothing else: no allocation, no I/O. A change
+//! of any layout here is a new [`ABI_VERSION`].
 //!
 //! * [`ProcessHeader`] is found through the environment variable [`ENV_HEADER`]; it names the gate
 //!   and, for every elastic thread, its [`ThreadArea`] with a call array and an event array.
-//! * The application writes [`Call`]s, enters the gate with [`gate_op::RUN_IO`] and reads
-//!   [`Event`]s. The dataplane overwrites [`Call::ret`] of every slot it has consumed.
+//! * The application writes [`CallSlot`]s, enters the gate with [`gate_op::RUN_IO`] and reads
+//!   [`EventSlot`]s. The dataplane overwrites [`CallSlot::ret`] of every slot it has consumed.
 //! * Addresses are 128 bits wide, IPv4 mapped (`::ffff:a.b.c.d`), in network byte order.
 #![no_std]
 #![forbid(unsafe_code)]
 
+mod call;
+mod error_code;
+mod event;
 mod starter;
 
+pub use call::{Call, Congestion, Endpoint, SgArray};
+pub use error_code::{CallError, DeadReason};
+pub use event::{Event, IcmpMessage, Revoke, RxData, UnknownEvent};
 pub use starter::{STARTER_MAGIC, Starter};
 
 /// Version of every layout in this crate.
@@ -48,7 +55,7 @@ pub const fn group_of(handle: Handle) -> u32 {
 /// Application's name of a flow; the dataplane only stores and returns it.
 pub type Cookie = u64;
 
-/// Numbers of the batched system calls ([`Call::op`]).
+/// Numbers of the batched system calls ([`CallSlot::op`]).
 pub mod call_op {
     /// Does nothing; the slot is skipped.
     pub const NOP: u32 = 0;
@@ -203,7 +210,7 @@ pub mod flow_opt {
     pub const DCTCP: u64 = 2;
 }
 
-/// Kinds of event conditions ([`Event::kind`]).
+/// Kinds of event conditions ([`EventSlot::kind`]).
 pub mod event_kind {
     /// A peer finished its handshake with a listener: `cookie` (of the listener), `handle`,
     /// `addr` and `port` of the peer.
@@ -220,7 +227,7 @@ pub mod event_kind {
     /// The flow is gone, the handle stale: `cookie`, `handle`, `code` is a [`crate::dead`].
     pub const DEAD: u16 = 6;
     /// A datagram: `cookie` of the socket, `data`, `len`, `addr`, `port` of the sender; `handle` and
-    /// `more` are high and low half of the address that it was sent to ([`crate::Event::local_addr`]).
+    /// `more` are high and low half of the address that it was sent to (`local_addr`).
     pub const UDP_RECV: u16 = 7;
     /// The memory of a datagram is free again: `cookie` of the call.
     pub const UDP_SENT: u16 = 8;
@@ -242,7 +249,7 @@ pub mod event_kind {
     /// `port` it went to; `code` is an [`crate::error`]: `REFUSED` (nobody has the port), `TOO_LONG` or
     /// `UNREACHABLE`; `notes` are ICMP's type and code (RFC 792), then the MTU of the link with
     /// `TOO_LONG` (bytes with the IP header; 0: not said), or the octet at fault with a "parameter
-    /// problem"; who says so is in `handle` and `more` ([`crate::Event::local_addr`]). `data` and `len`
+    /// problem"; who says so is in `handle` and `more` (`local_addr`). `data` and `len`
     /// are what the message quotes of the datagram's own bytes, yours until `UDP_RECV_DONE`; with `len` 0
     /// there are none. A hint: anybody can send such a message.
     pub const UDP_ERROR: u16 = 15;
@@ -252,7 +259,7 @@ pub mod event_kind {
     pub const FLOW_ERROR: u16 = 16;
 }
 
-/// What [`event_kind::REVOKE`] tells ([`Event::data`]).
+/// What [`event_kind::REVOKE`] tells ([`EventSlot::data`]).
 pub mod revoke {
     /// The thread was given back, and has flow groups again.
     pub const BACK: u64 = 0;
@@ -264,7 +271,7 @@ pub mod revoke {
     pub const DRAINED: u64 = 2;
 }
 
-/// Error codes: a negative [`Call::ret`] is minus one of these.
+/// Error codes: a negative [`CallSlot::ret`] is minus one of these.
 pub mod error {
     /// No such call.
     pub const NO_SYS: i64 = 1;
@@ -298,7 +305,7 @@ pub mod error {
     pub const FILTERED: i64 = 15;
 }
 
-/// Which end of a migration [`event_kind::MIGRATED`] tells of ([`Event::code`]).
+/// Which end of a migration [`event_kind::MIGRATED`] tells of ([`EventSlot::code`]).
 pub mod migrated {
     /// On the old thread: all events of the group's flows came before this one. Calls on their
     /// handles are carried out until the next `RUN_IO` has read its calls; later ones answer
@@ -313,7 +320,7 @@ pub mod migrated {
     pub const ARRIVED: u16 = 1;
 }
 
-/// Reasons of [`event_kind::DEAD`] ([`Event::code`]).
+/// Reasons of [`event_kind::DEAD`] ([`EventSlot::code`]).
 pub mod dead {
     /// Both sides closed in order.
     pub const CLOSED: u16 = 0;
@@ -328,8 +335,8 @@ pub mod dead {
 /// One batched system call, a cache line. The application fills `op` and `args`; the dataplane
 /// reads the slot once and overwrites `ret`: >= 0 is the answer, < 0 is minus an [`error`].
 #[repr(C, align(64))]
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Call {
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CallSlot {
     /// A number of [`call_op`].
     pub op: u32,
     /// Zero.
@@ -342,8 +349,8 @@ pub struct Call {
 
 /// One event condition, a cache line; which fields hold is said at [`event_kind`].
 #[repr(C, align(64))]
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Event {
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EventSlot {
     /// A number of [`event_kind`].
     pub kind: u16,
     /// Outcome or reason.
@@ -364,19 +371,6 @@ pub struct Event {
     pub notes: [u16; 3],
     /// Zero, or what the kind says.
     pub more: u64,
-}
-
-impl Event {
-    /// The address in `handle` and `more`.
-    pub const fn local_addr(&self) -> Addr {
-        (((self.handle as u128) << 64) | self.more as u128).to_be_bytes()
-    }
-
-    /// With this address in `handle` and `more`.
-    pub const fn with_local(self, addr: Addr) -> Event {
-        let whole = u128::from_be_bytes(addr);
-        Event { handle: (whole >> 64) as u64, more: whole as u64, ..self }
-    }
 }
 
 /// One piece of memory of a scatter-gather array: in transmit memory, or in a received buffer
@@ -482,9 +476,9 @@ pub struct ProcessHeader {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct ThreadArea {
-    /// Address of [`CALLS_MAX`] [`Call`]s; the application writes them.
+    /// Address of [`CALLS_MAX`] [`CallSlot`]s; the application writes them.
     pub calls: u64,
-    /// Address of [`EVENTS_MAX`] [`Event`]s; the application only reads them.
+    /// Address of [`EVENTS_MAX`] [`EventSlot`]s; the application only reads them.
     pub events: u64,
     /// Address of the [`ThreadStatus`]; the application only reads it.
     pub status: u64,
@@ -535,8 +529,8 @@ pub mod gate_op {
     pub const WAIT_FOREVER: u64 = u64::MAX;
 }
 
-const _: () = assert!(size_of::<Call>() == 64);
-const _: () = assert!(size_of::<Event>() == 64);
+const _: () = assert!(size_of::<CallSlot>() == 64);
+const _: () = assert!(size_of::<EventSlot>() == 64);
 const _: () = assert!(size_of::<SgEntry>() == 16);
 const _: () = assert!(size_of::<FlowInfo>() == 80);
 const _: () = assert!(size_of::<PacketInfo>() == 24);

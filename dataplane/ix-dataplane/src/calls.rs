@@ -8,11 +8,11 @@ use crate::flows::group::FlowGroup;
 use crate::flows::handle::FlowId;
 use crate::flows::{FLOWS_AHEAD, Flows, touch};
 use crate::tcp::connections::End;
-use ix_abi::{Call, FlowInfo, SG_MAX, call_op, error, flow_opt};
+use ix_abi::{Call, CallError, CallSlot, Congestion, FlowInfo, SG_MAX, SgArray, flow_opt};
 use ix_tcp::CongestionControl as Kind;
 
 /// The call array of one elastic thread, in memory that the application writes at any time.
-pub struct CallArray(*mut Call);
+pub struct CallArray(*mut CallSlot);
 
 // SAFETY: plain memory; the elastic thread that owns the array is the only one of ours to use it.
 unsafe impl Send for CallArray {}
@@ -20,12 +20,12 @@ unsafe impl Send for CallArray {}
 impl CallArray {
     /// # Safety
     /// `array` points to [`ix_abi::CALLS_MAX`] slots that outlive this.
-    pub unsafe fn new(array: *mut Call) -> CallArray {
+    pub unsafe fn new(array: *mut CallSlot) -> CallArray {
         CallArray(array)
     }
 
     /// The one read of slot `index` (below `CALLS_MAX`).
-    fn read(&self, index: usize) -> Call {
+    fn read(&self, index: usize) -> CallSlot {
         // SAFETY: within the array; volatile, because the application may write meanwhile: we get
         // some mixture of its values, which is checked as any value is.
         unsafe { self.0.add(index).read_volatile() }
@@ -38,13 +38,15 @@ impl CallArray {
         unsafe { (&raw const (*self.0.add(index)).args[0]).read_volatile() }
     }
 
-    fn answer(&self, index: usize, ret: i64) {
+    fn answer(&self, index: usize, answer: Answer) {
+        let ret = CallError::encode(answer);
         // SAFETY: within the array; the field is plain memory.
         unsafe { (&raw mut (*self.0.add(index)).ret).write_volatile(ret) }
     }
 }
 
-type Answer = Result<i64, i64>;
+/// What a call returns.
+pub(crate) type Answer = Result<u64, CallError>;
 
 impl ElasticThread {
     /// Runs the first `count` slots of the call array (at most `CALLS_MAX`).
@@ -54,74 +56,90 @@ impl ElasticThread {
             if index + FLOWS_AHEAD < count {
                 self.flows.fetch_ahead(self.calls.glance(index + FLOWS_AHEAD));
             }
-            let call = self.calls.read(index);
-            if call.op == call_op::NOP {
-                continue;
-            }
+            let answer = match Call::decode(&self.calls.read(index)) {
+                Ok(Call::Nop) => continue,
+                Ok(call) => self.run_call(call),
+                Err(error) => Err(error),
+            };
             self.io.cx.metrics.counters.calls.add(1);
-            let answer = self.run_call(&call);
             if answer.is_err() {
                 self.io.cx.metrics.counters.call_errors.add(1);
             }
-            self.calls.answer(index, answer.unwrap_or_else(|code| -code));
+            self.calls.answer(index, answer);
         }
     }
 
-    fn run_call(&mut self, call: &Call) -> Answer {
-        let a = &call.args;
-        match call.op {
-            call_op::SENDV => self.call_sendv(a[0], a[1], a[2]),
-            call_op::RECV_DONE => self.call_recv_done(a[0], a[1]),
-            call_op::ACCEPT => self.call_accept(a[0], a[1]),
-            call_op::REJECT => self.call_reject(a[0]),
-            call_op::CLOSE => self.call_close(a[0]),
-            call_op::ABORT => self.call_abort(a[0]),
-            call_op::SHUTDOWN => self.call_shutdown(a[0]),
-            call_op::CONNECT => self.call_connect(a),
-            call_op::LISTEN => self.call_listen(a),
-            call_op::UNLISTEN => self.call_unlisten(a[0]),
-            call_op::SET_COOKIE => self.call_set_cookie(a[0], a[1]),
-            call_op::DRAIN => self.call_drain(),
-            call_op::SET_OPT => self.call_set_opt(a[0], a[1], a[2]),
-            call_op::GET_INFO => self.call_get_info(a[0], a[1]),
-            call_op::UDP_BIND => self.call_udp_bind(a),
-            call_op::UDP_UNBIND => self.call_udp_unbind(a[0]),
-            call_op::UDP_SENDV => self.call_udp_sendv(a),
-            call_op::UDP_RECV_DONE => self.call_udp_recv_done(a[0]),
-            call_op::UDP_SET_OPT => self.call_udp_set_opt(a),
-            call_op::CONNECT_FROM => self.call_connect_from(a),
-            call_op::TIMER_SET => self.call_timer_set(a[0], a[1]),
-            call_op::TIMER_CANCEL => self.call_timer_cancel(a[0]),
-            call_op::TX_ALLOC => self.call_tx_alloc(a[0]),
-            call_op::TX_FREE => self.call_tx_free(a[0], a[1]),
-            // Out of the way of the others.
-            _ => self.run_packet_call(call),
+    /// Carries out one call. Inlined, so that decoding and this are one match.
+    #[inline(always)]
+    pub(crate) fn run_call(&mut self, call: Call) -> Answer {
+        match call {
+            Call::Nop => Ok(0),
+            Call::SendV { handle, sg } => self.call_sendv(handle, sg),
+            Call::RecvDone { handle, bytes } => self.call_recv_done(handle, bytes),
+            Call::Accept { handle, cookie } => self.call_accept(handle, cookie),
+            Call::Reject { handle } => self.call_reject(handle),
+            Call::Close { handle } => self.call_close(handle),
+            Call::Abort { handle } => self.call_abort(handle),
+            Call::Shutdown { handle } => self.call_shutdown(handle),
+            Call::Connect { cookie, to, congestion, local_port } => {
+                self.call_connect(cookie, to, congestion, local_port)
+            }
+            Call::ConnectFrom { cookie, to, congestion, from } => {
+                self.call_connect_from(cookie, to, congestion, from)
+            }
+            Call::Listen { at, backlog, cookie } => self.call_listen(at, backlog, cookie),
+            Call::Unlisten { listener } => self.call_unlisten(listener),
+            Call::SetCookie { handle, cookie } => self.call_set_cookie(handle, cookie),
+            Call::Drain => self.call_drain(),
+            Call::SetOpt { handle, option, value } => self.call_set_opt(handle, option, value),
+            Call::GetInfo { handle, to } => self.call_get_info(handle, to),
+            Call::UdpBind { at, cookie } => self.call_udp_bind(at, cookie),
+            Call::UdpUnbind { socket } => self.call_udp_unbind(socket),
+            Call::UdpSendV { socket, to, sg, cookie } => {
+                self.call_udp_sendv(socket, to, sg, cookie)
+            }
+            Call::UdpRecvDone { data } => self.call_udp_recv_done(data),
+            Call::UdpSetOpt { socket, option, value } => {
+                self.call_udp_set_opt(socket, option, value)
+            }
+            Call::TimerSet { cookie, delay_us } => self.call_timer_set(cookie, delay_us),
+            Call::TimerCancel { timer } => self.call_timer_cancel(timer),
+            Call::TxAlloc { bytes } => self.call_tx_alloc(bytes),
+            Call::TxFree { addr, bytes } => self.call_tx_free(addr, bytes),
+            Call::PacketSendV { queue, sg, cookie } => self.call_packet_sendv(queue, sg, cookie),
+            Call::PacketRecvDone { data } => self.call_packet_recv_done(data),
+            Call::PacketBind { device, kind, number, cookie } => {
+                self.call_packet_bind(device, kind, number, cookie)
+            }
+            Call::PacketUnbind { queue } => self.call_packet_unbind(queue),
+            Call::PacketInfo { queue, to } => self.call_packet_info(queue, to),
+            Call::Signal { thread, value } => self.call_signal(thread, value),
         }
     }
 }
 
 /// Flows: what the application does with its connections.
 impl ElasticThread {
-    fn call_sendv(&mut self, handle: u64, sg: u64, count: u64) -> Answer {
-        if count > SG_MAX as u64 {
-            return Err(error::INVALID);
+    fn call_sendv(&mut self, handle: u64, sg: SgArray) -> Answer {
+        if sg.entries > SG_MAX as u64 {
+            return Err(CallError::Invalid);
         }
         let ElasticThread { shared, flows, .. } = self;
         let Flows { groups, touched, .. } = flows;
         let flow = own_flow(groups, handle)?;
         if !flow.tcb.state().sends() || flow.side.holder != Holder::Application {
-            return Err(error::STATE);
+            return Err(CallError::State);
         }
         let mut space = flow.tcb.send_space(&shared.config.tcp) as u64;
         let mut taken = 0;
-        for index in 0..count {
-            let entry = shared.read_sg(sg, index).ok_or(error::FAULT)?;
+        for index in 0..sg.entries {
+            let entry = shared.read_sg(sg, index).ok_or(CallError::Fault)?;
             if !shared.memory.app_may_send(entry.base, entry.len) {
                 // What stands before the bad entry was taken: say so, and fault next time.
                 if taken > 0 {
                     break;
                 }
-                return Err(error::FAULT);
+                return Err(CallError::Fault);
             }
             let n = entry.len.min(space);
             flow.side.sendq.push(entry.base, n as u32);
@@ -133,7 +151,7 @@ impl ElasticThread {
         }
         flow.tcb.append(taken as u32);
         touch(touched, &mut flow.side);
-        Ok(taken as i64)
+        Ok(taken)
     }
 
     fn call_recv_done(&mut self, handle: u64, bytes: u64) -> Answer {
@@ -144,7 +162,7 @@ impl ElasticThread {
         let freed = flow
             .side
             .release(&shared.memory, bytes, |mbuf| rx_pool.put(mbuf))
-            .ok_or(error::INVALID)?;
+            .ok_or(CallError::Invalid)?;
         io.cx.flow_frames[usize::from(flow.side.id.group)] -= freed;
         flow.tcb.recv_done(&shared.config.tcp, bytes as u32, freed);
         if flow.tcb.needs_output() {
@@ -158,8 +176,8 @@ impl ElasticThread {
         let flow = named_flow(&mut self.flows.groups, id)?;
         match flow.side.holder {
             Holder::Knocking => {}
-            Holder::Application | Holder::Connecting => return Err(error::STATE),
-            Holder::Embryonic | Holder::Orphan => return Err(error::BAD_HANDLE),
+            Holder::Application | Holder::Connecting => return Err(CallError::State),
+            Holder::Embryonic | Holder::Orphan => return Err(CallError::BadHandle),
         }
         flow.side.cookie = cookie;
         flow.side.holder = Holder::Application;
@@ -175,7 +193,7 @@ impl ElasticThread {
         let id = FlowId::from_handle(handle);
         let flow = named_flow(&mut self.flows.groups, id)?;
         if flow.side.holder != Holder::Knocking {
-            return Err(error::STATE);
+            return Err(CallError::State);
         }
         self.tcp.stop_waiting(&mut self.flows, id);
         self.tcp.end(&mut self.io, &mut self.flows, id, End::Abort);
@@ -199,7 +217,7 @@ impl ElasticThread {
         let groups = &mut flows.groups;
         let flow = own_flow(groups, handle)?;
         if !flow.tcb.state().sends() {
-            return Err(error::STATE);
+            return Err(CallError::State);
         }
         let (cfg, now_us) = (&shared.config.tcp, io.cx.now_us);
         flow.tcb.shutdown(cfg, now_us, &mut io.of(&mut flow.side));
@@ -231,8 +249,11 @@ impl ElasticThread {
             (flow_opt::KEEPALIVE_PROBES, 0..=127) => flow.tcb.set_keepalive_probes(value as u8),
             (flow_opt::SEGMENT_BYTES, 0) => {}
             (flow_opt::SEGMENT_BYTES, 88..=0xffff) => flow.tcb.limit_segments(value as u16),
-            (flow_opt::CONGESTION, _) => flow.tcb.set_congestion(congestion(value)?),
-            _ => return Err(error::INVALID),
+            (flow_opt::CONGESTION, _) => {
+                let algorithm = Congestion::from_number(value).ok_or(CallError::Invalid)?;
+                flow.tcb.set_congestion(congestion(algorithm));
+            }
+            _ => return Err(CallError::Invalid),
         }
         Ok(0)
     }
@@ -270,34 +291,33 @@ impl ElasticThread {
             retransmits: info.retransmits,
             reserved: 0,
         };
-        if self.shared.write_info(to, answer) { Ok(0) } else { Err(error::FAULT) }
+        if self.shared.write_info(to, answer) { Ok(0) } else { Err(CallError::Fault) }
     }
 }
 
-/// The congestion control of one of [`flow_opt`]'s numbers.
-pub(crate) fn congestion(number: u64) -> Result<Kind, i64> {
-    match number {
-        flow_opt::CUBIC => Ok(Kind::Cubic),
-        flow_opt::RENO => Ok(Kind::NewReno),
-        flow_opt::DCTCP => Ok(Kind::Dctcp),
-        _ => Err(error::INVALID),
+/// `ix-tcp`'s name of a congestion control.
+pub(crate) fn congestion(algorithm: Congestion) -> Kind {
+    match algorithm {
+        Congestion::Cubic => Kind::Cubic,
+        Congestion::Reno => Kind::NewReno,
+        Congestion::Dctcp => Kind::Dctcp,
     }
 }
 
 /// The flow of a name that may be stale or forged, or one of another thread's.
-fn named_flow(groups: &mut [Option<Box<FlowGroup>>], id: FlowId) -> Result<&mut Flow, i64> {
+fn named_flow(groups: &mut [Option<Box<FlowGroup>>], id: FlowId) -> Result<&mut Flow, CallError> {
     match groups.get_mut(usize::from(id.group)) {
-        Some(Some(group)) => group.get(id).ok_or(error::BAD_HANDLE),
-        Some(None) if id.generation != 0 => Err(error::MOVED),
-        _ => Err(error::BAD_HANDLE),
+        Some(Some(group)) => group.get(id).ok_or(CallError::BadHandle),
+        Some(None) if id.generation != 0 => Err(CallError::Moved),
+        _ => Err(CallError::BadHandle),
     }
 }
 
-fn own_flow(groups: &mut [Option<Box<FlowGroup>>], handle: u64) -> Result<&mut Flow, i64> {
+fn own_flow(groups: &mut [Option<Box<FlowGroup>>], handle: u64) -> Result<&mut Flow, CallError> {
     let flow = named_flow(groups, FlowId::from_handle(handle))?;
     match flow.side.holder {
         Holder::Application | Holder::Connecting => Ok(flow),
-        Holder::Knocking => Err(error::STATE),
-        Holder::Embryonic | Holder::Orphan => Err(error::BAD_HANDLE),
+        Holder::Knocking => Err(CallError::State),
+        Holder::Embryonic | Holder::Orphan => Err(CallError::BadHandle),
     }
 }

@@ -1,5 +1,5 @@
 //! The event array of an elastic thread: filled by the dataplane, read by the application.
-use ix_abi::{EVENTS_MAX, Event};
+use ix_abi::{EVENTS_MAX, Event, EventSlot};
 
 /// Event slots that must be free before another packet or timer is handled: more than one packet
 /// can produce (all of a flow's out-of-order queue becoming readable, and a few more).
@@ -8,7 +8,7 @@ pub const RESERVE: usize = 640;
 /// Writer of one event array. The application can read the array at any time, so nothing here is
 /// ever read back from it.
 pub struct EventWriter {
-    array: *mut Event,
+    array: *mut EventSlot,
     count: usize,
     /// The application reads the array: nothing may be written.
     muted: bool,
@@ -22,7 +22,7 @@ unsafe impl Send for EventWriter {}
 impl EventWriter {
     /// # Safety
     /// `array` points to [`EVENTS_MAX`] events that outlive the writer and that nobody else writes.
-    pub unsafe fn new(array: *mut Event) -> EventWriter {
+    pub unsafe fn new(array: *mut EventSlot) -> EventWriter {
         EventWriter { array, count: 0, muted: false, late: Vec::new() }
     }
 
@@ -62,7 +62,7 @@ impl EventWriter {
 
     /// Appends. Callers keep [`EventWriter::has_room`], which makes an overflow impossible; were it
     /// to happen all the same, the last slot is kept and the fault is visible in debug builds.
-    #[inline]
+    #[inline(always)]
     pub fn push(&mut self, event: Event) {
         debug_assert!(self.count < EVENTS_MAX, "event array overflow");
         if self.muted {
@@ -70,7 +70,7 @@ impl EventWriter {
         }
         if self.count < EVENTS_MAX {
             // SAFETY: the index is below EVENTS_MAX, and the array is ours to write (`new`).
-            unsafe { self.array.add(self.count).write(event) };
+            unsafe { self.array.add(self.count).write(event.encode()) };
             self.count += 1;
         }
     }

@@ -1,7 +1,7 @@
 //! Rings between elastic threads: packets that another thread must handle, and among them, in order,
 //! the messages by which flow groups move.
 use crate::migration::message::{Forwarded, Message};
-use ix_abi::error;
+use ix_abi::CallError;
 use ix_mem::{Pool, spsc};
 use ix_nic::RxPacket;
 use std::collections::VecDeque;
@@ -121,15 +121,15 @@ impl Forwarding {
 
     /// Appends a signal, if nothing waits for room: an application that signals more than another one
     /// hears is not to hold up what threads tell each other.
-    pub(crate) fn push_signal(&mut self, to: usize, value: u64) -> Result<(), i64> {
+    pub(crate) fn push_signal(&mut self, to: usize, value: u64) -> Result<(), CallError> {
         let (Some(Some(ring)), Some(waiting)) = (self.outgoing.get_mut(to), self.waiting.get(to))
         else {
-            return Err(error::INVALID);
+            return Err(CallError::Invalid);
         };
         if !waiting.is_empty() {
-            return Err(error::NO_RESOURCE);
+            return Err(CallError::NoResource);
         }
-        ring.push(Forwarded::Message(Message::Signal(value))).map_err(|_| error::NO_RESOURCE)
+        ring.push(Forwarded::Message(Message::Signal(value))).map_err(|_| CallError::NoResource)
     }
 
     fn append(&mut self, to: usize, item: Forwarded, always: bool) -> Result<(), Forwarded> {

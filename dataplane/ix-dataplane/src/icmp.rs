@@ -3,7 +3,7 @@ use crate::io::Io;
 use crate::observe::metrics::LocalDrop;
 use crate::receive::batch::Work;
 use crate::verdict::Verdict;
-use ix_abi::error;
+use ix_abi::CallError;
 use ix_mem::{HEADROOM_BYTES, Mbuf};
 use ix_tcp::icmp::{IcmpError, IcmpErrorKind, reply_to_echo};
 use ix_wire::IcmpPacket;
@@ -32,12 +32,11 @@ pub(crate) fn answer_echo(io: &mut Io, work: &Work, mbuf: &Mbuf, packet: &IcmpPa
     Ok(())
 }
 
-/// What an error is to an application.
-pub(crate) fn code_of(error: &IcmpError) -> u16 {
-    let code = match error.kind {
-        IcmpErrorKind::PortUnreachable => error::REFUSED,
-        IcmpErrorKind::FragNeeded { .. } => error::TOO_LONG,
-        _ => error::UNREACHABLE,
-    };
-    code as u16
+/// What an ICMP error means to an application.
+pub(crate) fn call_error(error: &IcmpError) -> CallError {
+    match error.kind {
+        IcmpErrorKind::PortUnreachable => CallError::Refused,
+        IcmpErrorKind::FragNeeded { .. } => CallError::TooLong,
+        _ => CallError::Unreachable,
+    }
 }

@@ -1,6 +1,8 @@
 //! An application that calls with rubbish: every call is answered, nothing is read or written that
 //! the application may not name, and the dataplane goes on.
-use ix_abi::{CALLS_MAX, Call, EVENTS_MAX, ProcessHeader, ThreadArea, call_op, error, flow_opt};
+use ix_abi::{
+    CALLS_MAX, CallSlot, EVENTS_MAX, ProcessHeader, ThreadArea, call_op, error, flow_opt,
+};
 use ix_dataplane::metrics::ControlPage;
 use ix_dataplane::{Config, Dataplane};
 use std::sync::Arc;
@@ -8,7 +10,7 @@ use std::sync::Arc;
 struct App {
     dataplane: Dataplane,
     header: ProcessHeader,
-    calls: *mut Call,
+    calls: *mut CallSlot,
 }
 
 impl App {
@@ -23,11 +25,11 @@ impl App {
             let header = *dataplane.header();
             (header, *(header.thread_areas as *const ThreadArea))
         };
-        App { dataplane, header, calls: area.calls as *mut Call }
+        App { dataplane, header, calls: area.calls as *mut CallSlot }
     }
 
     /// Runs calls, answers their return codes.
-    fn run(&mut self, calls: &[Call]) -> Vec<i64> {
+    fn run(&mut self, calls: &[CallSlot]) -> Vec<i64> {
         for (i, call) in calls.iter().enumerate() {
             // SAFETY: below CALLS_MAX, our own array.
             unsafe { self.calls.add(i).write(*call) };
@@ -40,7 +42,7 @@ impl App {
     }
 
     fn one(&mut self, op: u32, args: &[u64]) -> i64 {
-        let mut call = Call { op, ret: 12345, ..Call::default() };
+        let mut call = CallSlot { op, ret: 12345, ..CallSlot::default() };
         call.args[..args.len()].copy_from_slice(args);
         self.run(&[call])[0]
     }
@@ -110,7 +112,8 @@ fn each_wrong_argument_has_its_error() {
 #[test]
 fn timers_are_bounded_and_fire() {
     let mut app = App::new();
-    let set = Call { op: call_op::TIMER_SET, args: [7, 1000, 0, 0, 0, 0], ..Call::default() };
+    let set =
+        CallSlot { op: call_op::TIMER_SET, args: [7, 1000, 0, 0, 0, 0], ..CallSlot::default() };
     let answers = app.run(&[set; 120]);
     assert_eq!(answers.iter().filter(|ret| **ret > 0).count(), 100);
     assert_eq!(answers[119], -error::NO_RESOURCE);
@@ -136,9 +139,9 @@ fn random_calls_are_all_answered() {
     };
     let header = app.header;
     for _ in 0..400 {
-        let calls: Vec<Call> = (0..random() % CALLS_MAX as u64)
+        let calls: Vec<CallSlot> = (0..random() % CALLS_MAX as u64)
             .map(|_| {
-                let mut call = Call { op: (random() % 22) as u32, ..Call::default() };
+                let mut call = CallSlot { op: (random() % 22) as u32, ..CallSlot::default() };
                 for arg in &mut call.args {
                     *arg = match random() % 8 {
                         0 => random(),

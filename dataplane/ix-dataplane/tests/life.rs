@@ -1,7 +1,8 @@
 //! The life of elastic threads: a dataplane in this process with raw calls, a real Linux peer behind
 //! it, and commands as a broker sends them.
 use ix_abi::{
-    Call, Event, ProcessHeader, SgEntry, ThreadArea, call_op, error, event_kind, migrated, revoke,
+    Call, CallError, CallSlot, Endpoint, Event, EventSlot, ProcessHeader, Revoke, SgArray, SgEntry,
+    ThreadArea,
 };
 use ix_dataplane::metrics::{ControlPage, Snapshot, ThreadState};
 use ix_dataplane::{
@@ -102,7 +103,7 @@ struct World {
     stop: AtomicBool,
     control: Mutex<Control>,
     /// What the applications heard.
-    heard: Mutex<Vec<(usize, u64)>>,
+    heard: Mutex<Vec<(usize, Revoke)>>,
 }
 
 impl World {
@@ -183,8 +184,8 @@ fn with_service(
 struct Echo<'a> {
     world: &'a World,
     thread: usize,
-    calls: *mut Call,
-    events: *const Event,
+    calls: *mut CallSlot,
+    events: *const EventSlot,
     sg: *mut SgEntry,
     count: usize,
     sgs: usize,
@@ -201,8 +202,8 @@ impl<'a> Echo<'a> {
         Echo {
             world,
             thread,
-            calls: area.calls as *mut Call,
-            events: area.events as *const Event,
+            calls: area.calls as *mut CallSlot,
+            events: area.events as *const EventSlot,
             sg: (header.tx_base + thread as u64 * (2 << 20)) as *mut SgEntry,
             count: 0,
             sgs: 0,
@@ -210,11 +211,9 @@ impl<'a> Echo<'a> {
         }
     }
 
-    fn call(&mut self, op: u32, args: &[u64]) {
-        let mut call = Call { op, ..Call::default() };
-        call.args[..args.len()].copy_from_slice(args);
+    fn call(&mut self, call: Call) {
         // SAFETY: below CALLS_MAX; this thread's own array.
-        unsafe { self.calls.add(self.count).write(call) };
+        unsafe { self.calls.add(self.count).write(call.encode()) };
         self.count += 1;
     }
 
@@ -237,8 +236,11 @@ impl<'a> Echo<'a> {
                     self.drained = false;
                     continue;
                 }
-                LEAVES => self.call(call_op::DRAIN, &[]),
-                _ if !listens => self.call(call_op::LISTEN, &[0, 0xffff_0000_0000, 7, 0, 99]),
+                LEAVES => self.call(Call::Drain),
+                _ if !listens => {
+                    let at = Endpoint { addr: ix_abi::v4([0; 4]), port: 7 };
+                    self.call(Call::Listen { at, backlog: 0, cookie: 99 });
+                }
                 _ => {}
             }
             listens = true;
@@ -252,42 +254,43 @@ impl<'a> Echo<'a> {
         for slot in 0..self.count {
             // SAFETY: this thread's own array.
             let call = unsafe { *self.calls.add(slot) };
-            let fine = match call.op {
-                call_op::LISTEN => call.ret > 0,
-                call_op::DRAIN => true,
+            let (call, ret) = (Call::decode(&call).expect("a call"), CallError::check(call.ret));
+            let fine = match call {
+                Call::Listen { .. } => ret.is_ok_and(|listener| listener > 0),
+                Call::Drain => true,
                 // Its peer may have closed it meanwhile; but never is it another thread's.
-                _ => call.ret >= 0 || call.ret == -error::BAD_HANDLE,
+                _ => ret.is_ok() || ret == Err(CallError::BadHandle),
             };
-            assert!(fine, "call {} on thread {}: {}", call.op, self.thread, call.ret);
+            assert!(fine, "{call:x?} on thread {}: {ret:?}", self.thread);
         }
         (self.count, self.sgs) = (0, 0);
         for index in 0..events {
             // SAFETY: the dataplane wrote that many events.
             let event = unsafe { *self.events.add(index) };
-            self.on_event(&event);
+            self.on_event(Event::decode(&event).expect("an event"));
         }
     }
 
-    fn on_event(&mut self, event: &Event) {
-        match event.kind {
-            event_kind::KNOCK => self.call(call_op::ACCEPT, &[event.handle, event.handle]),
-            event_kind::RECV => {
-                assert_eq!(event.cookie, event.handle);
+    fn on_event(&mut self, event: Event) {
+        match event {
+            Event::Knock { handle, .. } => self.call(Call::Accept { handle, cookie: handle }),
+            Event::Recv { cookie, handle, data } => {
+                assert_eq!(cookie, handle);
                 // SAFETY: within transmit memory; this thread's own part.
                 let sg = unsafe { self.sg.add(self.sgs) };
                 // SAFETY: as above.
-                unsafe { sg.write(SgEntry { base: event.data, len: event.len.into() }) };
+                unsafe { sg.write(SgEntry { base: data.addr, len: data.len.into() }) };
                 self.sgs += 1;
-                self.call(call_op::SENDV, &[event.handle, sg as u64, 1]);
+                let sg = SgArray { addr: sg as u64, entries: 1 };
+                self.call(Call::SendV { handle, sg });
             }
-            event_kind::SENT => self.call(call_op::RECV_DONE, &[event.handle, event.len.into()]),
-            event_kind::EOF => self.call(call_op::CLOSE, &[event.handle]),
-            event_kind::REVOKE => {
-                self.drained |= event.data == revoke::DRAINED;
-                self.world.heard.lock().unwrap().push((self.thread, event.data));
+            Event::Sent { handle, bytes, .. } => {
+                self.call(Call::RecvDone { handle, bytes: bytes.into() });
             }
-            event_kind::MIGRATED => {
-                assert!(matches!(event.code, migrated::LEAVES | migrated::ARRIVED));
+            Event::Eof { handle, .. } => self.call(Call::Close { handle }),
+            Event::Revoke(what) => {
+                self.drained |= what == Revoke::Drained;
+                self.world.heard.lock().unwrap().push((self.thread, what));
             }
             _ => {}
         }
@@ -369,8 +372,8 @@ fn parked_and_resumed(test: &str, kind: &str) {
         eprintln!("{kind}: {rounds} messages");
         let heard = world.heard.lock().unwrap();
         for thread in [0, 1] {
-            let told: Vec<u64> = heard.iter().filter(|h| h.0 == thread).map(|h| h.1).collect();
-            let pairs = told.chunks(2).all(|pair| pair == [revoke::GOES, revoke::BACK]);
+            let told: Vec<Revoke> = heard.iter().filter(|h| h.0 == thread).map(|h| h.1).collect();
+            let pairs = told.chunks(2).all(|pair| pair == [Revoke::Goes, Revoke::Back]);
             assert!(pairs && told.len() >= 4, "{told:?}");
         }
     }) else {
@@ -414,7 +417,7 @@ fn background_and_back(test: &str, kind: &str) {
         let refused = world.control().send(Command::Resume { thread: 1 });
         assert!(matches!(refused, Outcome::Refused(why) if why.contains("not entered")));
         let heard = world.heard.lock().unwrap();
-        assert!(heard.iter().all(|told| *told == (1, revoke::DRAINED)), "{heard:?}");
+        assert!(heard.iter().all(|told| *told == (1, Revoke::Drained)), "{heard:?}");
         assert!(heard.len() >= 4, "{heard:?}");
     }) else {
         return;

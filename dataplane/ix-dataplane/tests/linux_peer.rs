@@ -1,5 +1,8 @@
 //! A dataplane in this process, with raw calls and a real Linux peer behind a TAP device.
-use ix_abi::{Call, Event, ProcessHeader, SgEntry, ThreadArea, call_op, event_kind, gate_op};
+use ix_abi::{
+    Call, CallSlot, Endpoint, Event, EventSlot, ProcessHeader, SgArray, SgEntry, ThreadArea,
+    gate_op,
+};
 use ix_dataplane::metrics::{ControlPage, Snapshot};
 use ix_dataplane::{Config, Dataplane, Device};
 use std::io::{Read, Write};
@@ -42,8 +45,8 @@ fn with_echo(kind: &str, queues: usize, client: impl FnOnce() + Send) -> Option<
 struct Echo<'a> {
     dataplane: &'a Dataplane,
     thread: usize,
-    calls: *mut Call,
-    events: *const Event,
+    calls: *mut CallSlot,
+    events: *const EventSlot,
     sg: *mut SgEntry,
     count: usize,
     sgs: usize,
@@ -60,39 +63,36 @@ impl<'a> Echo<'a> {
         Echo {
             dataplane,
             thread,
-            calls: area.calls as *mut Call,
-            events: area.events as *const Event,
+            calls: area.calls as *mut CallSlot,
+            events: area.events as *const EventSlot,
             sg: sg as *mut SgEntry,
             count: 0,
             sgs: 0,
         }
     }
 
-    fn call(&mut self, op: u32, args: &[u64]) {
-        let mut call = Call { op, ..Call::default() };
-        call.args[..args.len()].copy_from_slice(args);
+    fn call(&mut self, call: Call) {
         // SAFETY: below CALLS_MAX; this thread's own array.
-        unsafe { self.calls.add(self.count).write(call) };
+        unsafe { self.calls.add(self.count).write(call.encode()) };
         self.count += 1;
     }
 
     fn run(mut self, stop: &AtomicBool) {
-        let any = ix_abi::v4([0; 4]);
-        let half = |at: usize| u64::from_be_bytes(any[at..at + 8].try_into().unwrap());
-        self.call(call_op::LISTEN, &[half(0), half(8), 7, 0, 99]);
+        let at = Endpoint { addr: ix_abi::v4([0; 4]), port: 7 };
+        self.call(Call::Listen { at, backlog: 0, cookie: 99 });
         let mut listening = false;
         while !stop.load(Ordering::SeqCst) {
             // SAFETY: this Linux thread is the only one to use this elastic thread.
             let events = unsafe { self.dataplane.run_io(self.thread, self.count, 20_000) };
             // SAFETY: this thread's own array.
-            let results: Vec<Call> =
+            let results: Vec<CallSlot> =
                 (0..self.count).map(|i| unsafe { *self.calls.add(i) }).collect();
             if !listening {
                 assert!(results[0].ret > 0, "listen: {}", results[0].ret);
                 listening = true;
             }
             for call in &results {
-                if call.op == call_op::SENDV {
+                if let Ok(Call::SendV { .. }) = Call::decode(call) {
                     // Small messages: the window always has room.
                     assert!(call.ret > 0, "sendv: {}", call.ret);
                 }
@@ -101,28 +101,29 @@ impl<'a> Echo<'a> {
             for i in 0..events {
                 // SAFETY: the dataplane wrote that many events.
                 let event = unsafe { *self.events.add(i) };
-                self.on_event(&event);
+                self.on_event(Event::decode(&event).expect("an event"));
             }
         }
         let _ = gate_op::RUN_IO;
     }
 
-    fn on_event(&mut self, event: &Event) {
-        match event.kind {
-            event_kind::KNOCK => self.call(call_op::ACCEPT, &[event.handle, event.handle]),
-            event_kind::RECV => {
-                assert_eq!(event.cookie, event.handle);
+    fn on_event(&mut self, event: Event) {
+        match event {
+            Event::Knock { handle, .. } => self.call(Call::Accept { handle, cookie: handle }),
+            Event::Recv { cookie, handle, data } => {
+                assert_eq!(cookie, handle);
                 // SAFETY: within transmit memory; this thread's own part.
                 let sg = unsafe { self.sg.add(self.sgs) };
                 // SAFETY: as above.
-                unsafe { sg.write(SgEntry { base: event.data, len: event.len as u64 }) };
+                unsafe { sg.write(SgEntry { base: data.addr, len: data.len.into() }) };
                 self.sgs += 1;
-                self.call(call_op::SENDV, &[event.handle, sg as u64, 1]);
+                let sg = SgArray { addr: sg as u64, entries: 1 };
+                self.call(Call::SendV { handle, sg });
             }
-            event_kind::SENT => {
-                self.call(call_op::RECV_DONE, &[event.handle, event.len as u64]);
+            Event::Sent { handle, bytes, .. } => {
+                self.call(Call::RecvDone { handle, bytes: bytes.into() });
             }
-            event_kind::EOF => self.call(call_op::CLOSE, &[event.handle]),
+            Event::Eof { handle, .. } => self.call(Call::Close { handle }),
             _ => {}
         }
     }

@@ -1,5 +1,8 @@
 //! Two dataplanes in this process on one memif, with raw calls: devices that change under them.
-use ix_abi::{Call, Event, FlowInfo, ProcessHeader, SgEntry, ThreadArea, call_op, event_kind};
+use ix_abi::{
+    Call, CallSlot, Endpoint, Event, EventSlot, FlowInfo, ProcessHeader, SgArray, SgEntry,
+    ThreadArea,
+};
 use ix_dataplane::metrics::{ControlPage, Snapshot};
 use ix_dataplane::{
     Config, Dataplane, Device, FromBroker, Outcome, Update, UpdateOutcome, UpdateSource,
@@ -115,8 +118,8 @@ fn open(spec: &str, memory: Option<SharedMemory>) -> OpenedDevice {
 /// An application on an end.
 struct App<'a> {
     dataplane: &'a Dataplane,
-    calls: *mut Call,
-    events: *const Event,
+    calls: *mut CallSlot,
+    events: *const EventSlot,
     /// Transmit memory: the scatter-gather entries first, then a message.
     sg: *mut SgEntry,
     count: usize,
@@ -131,15 +134,13 @@ impl<'a> App<'a> {
             let header = *dataplane.header();
             (header, *(header.thread_areas as *const ThreadArea))
         };
-        let (calls, events) = (area.calls as *mut Call, area.events as *const Event);
+        let (calls, events) = (area.calls as *mut CallSlot, area.events as *const EventSlot);
         App { dataplane, calls, events, sg: header.tx_base as *mut SgEntry, count: 0, sgs: 0 }
     }
 
-    fn call(&mut self, op: u32, args: &[u64]) {
-        let mut call = Call { op, ..Call::default() };
-        call.args[..args.len()].copy_from_slice(args);
+    fn call(&mut self, call: Call) {
         // SAFETY: below CALLS_MAX; this application's own array.
-        unsafe { self.calls.add(self.count).write(call) };
+        unsafe { self.calls.add(self.count).write(call.encode()) };
         self.count += 1;
     }
 
@@ -149,21 +150,17 @@ impl<'a> App<'a> {
         // SAFETY: as above.
         unsafe { sg.write(SgEntry { base, len }) };
         self.sgs += 1;
-        self.call(call_op::SENDV, &[handle, sg as u64, 1]);
+        self.call(Call::SendV { handle, sg: SgArray { addr: sg as u64, entries: 1 } });
     }
 
-    fn send_datagram(&mut self, socket: u64, to: (ix_abi::Addr, u16), base: u64, len: u64) {
+    fn send_datagram(&mut self, socket: u32, to: Endpoint, base: u64, len: u64) {
         // SAFETY: within transmit memory, which is this application's own.
         let sg = unsafe { self.sg.add(self.sgs) };
         // SAFETY: as above.
         unsafe { sg.write(SgEntry { base, len }) };
         self.sgs += 1;
-        let whole = u128::from_be_bytes(to.0);
-        let (high, low) = ((whole >> 64) as u64, whole as u64);
-        self.call(
-            call_op::UDP_SENDV,
-            &[socket | u64::from(to.1) << 32, sg as u64, 1, high, low, 0],
-        );
+        let sg = SgArray { addr: sg as u64, entries: 1 };
+        self.call(Call::UdpSendV { socket, to, sg, cookie: 0 });
     }
 
     /// The answer of the last batch's first call.
@@ -177,40 +174,41 @@ impl<'a> App<'a> {
         let n = unsafe { self.dataplane.run_io(0, self.count, wait.as_micros() as u64) };
         (self.count, self.sgs) = (0, 0);
         // SAFETY: the dataplane wrote that many events.
-        (0..n).map(|i| unsafe { *self.events.add(i) }).collect()
+        let slots = (0..n).map(|i| unsafe { *self.events.add(i) });
+        slots.map(|slot| Event::decode(&slot).expect("an event")).collect()
     }
+}
 
-    fn half(address: [u8; 4], at: usize) -> u64 {
-        u64::from_be_bytes(ix_abi::v4(address)[at..at + 8].try_into().unwrap())
-    }
+fn at(address: [u8; 4], port: u16) -> Endpoint {
+    Endpoint { addr: ix_abi::v4(address), port }
 }
 
 fn echo_server(end: &End, stop: &AtomicBool) {
     let mut app = App::new(end);
-    app.call(call_op::LISTEN, &[App::half([0; 4], 0), App::half([0; 4], 8), 7, 0, 99]);
-    app.call(call_op::UDP_BIND, &[App::half([0; 4], 0), App::half([0; 4], 8), 9, 98]);
+    app.call(Call::Listen { at: at([0; 4], 7), backlog: 0, cookie: 99 });
+    app.call(Call::UdpBind { at: at([0; 4], 9), cookie: 98 });
     let mut datagrams = 0;
     app.run_io(Duration::ZERO);
     // SAFETY: the answer of the second call, in our own array.
-    let socket = unsafe { (*app.calls.add(1)).ret } as u64;
+    let socket = unsafe { (*app.calls.add(1)).ret } as u32;
     while !stop.load(Ordering::SeqCst) {
         for event in app.run_io(Duration::from_millis(100)) {
-            match event.kind {
-                event_kind::KNOCK => app.call(call_op::ACCEPT, &[event.handle, event.handle]),
-                event_kind::RECV => app.send(event.handle, event.data, event.len as u64),
-                event_kind::SENT => {
-                    app.call(call_op::RECV_DONE, &[event.handle, event.len as u64]);
+            match event {
+                Event::Knock { handle, .. } => app.call(Call::Accept { handle, cookie: handle }),
+                Event::Recv { handle, data, .. } => app.send(handle, data.addr, data.len.into()),
+                Event::Sent { handle, bytes, .. } => {
+                    app.call(Call::RecvDone { handle, bytes: bytes.into() });
                 }
-                event_kind::EOF => app.call(call_op::CLOSE, &[event.handle]),
-                event_kind::UDP_RECV => {
+                Event::Eof { handle, .. } => app.call(Call::Close { handle }),
+                Event::UdpRecv { peer, local, data, .. } => {
                     // The answer to a datagram: the address that was asked.
                     datagrams += 1;
                     // SAFETY: transmit memory far behind the scatter-gather entries.
                     let place = unsafe { app.sg.cast::<u8>().add((1 << 20) + 16 * datagrams) };
                     // SAFETY: as above, for this answer alone.
-                    unsafe { place.cast::<[u8; 16]>().write_unaligned(event.local_addr()) };
-                    app.send_datagram(socket, (event.addr, event.port), place as u64, 16);
-                    app.call(call_op::UDP_RECV_DONE, &[event.data]);
+                    unsafe { place.cast::<[u8; 16]>().write_unaligned(local) };
+                    app.send_datagram(socket, peer, place as u64, 16);
+                    app.call(Call::UdpRecvDone { data: data.addr });
                 }
                 _ => {}
             }
@@ -227,13 +225,17 @@ struct Asker<'a> {
 impl<'a> Asker<'a> {
     fn connect(end: &'a End) -> Asker<'a> {
         let mut app = App::new(end);
-        let (high, low) = (App::half([10, 98, 0, 1], 0), App::half([10, 98, 0, 1], 8));
-        app.call(call_op::CONNECT, &[5, high, low, 7, 0]);
+        let to = at([10, 98, 0, 1], 7);
+        app.call(Call::Connect { cookie: 5, to, congestion: None, local_port: 0 });
         let until = Instant::now() + PATIENCE;
         loop {
             let events = app.run_io(Duration::from_millis(100));
-            if let Some(event) = events.iter().find(|e| e.kind == event_kind::CONNECTED) {
-                return Asker { handle: event.handle, app };
+            let connected = events.iter().find_map(|event| match *event {
+                Event::Connected { handle, .. } => Some(handle),
+                _ => None,
+            });
+            if let Some(handle) = connected {
+                return Asker { handle, app };
             }
             assert!(Instant::now() < until, "not connected");
         }
@@ -250,12 +252,12 @@ impl<'a> Asker<'a> {
         while answer.len() < message.len() {
             assert!(Instant::now() < until, "message {number} has no answer");
             for event in self.app.run_io(Duration::from_millis(100)) {
-                assert_ne!(event.kind, event_kind::DEAD, "message {number}");
-                if event.kind == event_kind::RECV {
-                    let (data, len) = (event.data as *const u8, event.len as usize);
+                assert!(!matches!(event, Event::Dead { .. }), "message {number}");
+                if let Event::Recv { data, .. } = event {
+                    let (data, len) = (data.addr as *const u8, data.len as usize);
                     // SAFETY: received memory, ours until RECV_DONE.
                     answer.extend_from_slice(unsafe { std::slice::from_raw_parts(data, len) });
-                    self.app.call(call_op::RECV_DONE, &[self.handle, len as u64]);
+                    self.app.call(Call::RecvDone { handle: self.handle, bytes: len as u64 });
                 }
             }
         }
@@ -264,7 +266,7 @@ impl<'a> Asker<'a> {
 
     /// Closes, and serves this end until its gauges say that nothing is under way any more.
     fn close(mut self, end: &End) {
-        self.app.call(call_op::CLOSE, &[self.handle]);
+        self.app.call(Call::Close { handle: self.handle });
         let (start, mut rounds) = (Instant::now(), 0);
         // The gauges are written every 100 ms: the first rounds may read what was before.
         while rounds < 15 || !end.at_rest() {
@@ -370,10 +372,10 @@ fn a_silent_link_costs_nothing_and_the_next_request_is_answered() {
 fn an_application_chooses_and_hears_local_addresses() {
     with_link("addresses", |_, client| {
         let mut app = App::new(client);
-        let to = [App::half([10, 98, 0, 1], 0), App::half([10, 98, 0, 1], 8)];
+        let to = at([10, 98, 0, 1], 7);
         let mut connect = |from: [u8; 4]| {
-            let from = [App::half(from, 0), App::half(from, 8)];
-            app.call(call_op::CONNECT_FROM, &[5, to[0], to[1], 7, from[0], from[1]]);
+            let from = at(from, 0);
+            app.call(Call::ConnectFrom { cookie: 5, to, congestion: None, from });
             app.run_io(Duration::ZERO);
             app.answer()
         };
@@ -382,37 +384,38 @@ fn an_application_chooses_and_hears_local_addresses() {
         assert!(handle > 0);
         // SAFETY: transmit memory far behind the scatter-gather entries.
         let info = unsafe { app.sg.cast::<u8>().add(1 << 20) }.cast::<FlowInfo>();
-        app.call(call_op::GET_INFO, &[handle as u64, info as u64]);
+        app.call(Call::GetInfo { handle: handle as u64, to: info as u64 });
         app.run_io(Duration::ZERO);
         assert_eq!(app.answer(), 0);
         // SAFETY: the dataplane has written it.
         assert_eq!(unsafe { info.read() }.local_addr, ix_abi::v4([10, 98, 0, 3]));
-        wait_for(&mut app, event_kind::CONNECTED);
+        wait_for(&mut app, |event| matches!(event, Event::Connected { .. }));
 
-        app.call(call_op::UDP_BIND, &[App::half([0; 4], 0), App::half([0; 4], 8), 5000, 6]);
+        app.call(Call::UdpBind { at: at([0; 4], 5000), cookie: 6 });
         app.run_io(Duration::ZERO);
-        let socket = app.answer() as u64;
+        let socket = app.answer() as u32;
         for asked in [[10, 98, 0, 1], [10, 98, 0, 4]].map(ix_abi::v4) {
-            app.send_datagram(socket, (asked, 9), info as u64, 1);
-            let event = wait_for(&mut app, event_kind::UDP_RECV);
+            app.send_datagram(socket, Endpoint { addr: asked, port: 9 }, info as u64, 1);
+            let event = wait_for(&mut app, |event| matches!(event, Event::UdpRecv { .. }));
+            let Event::UdpRecv { local, data, .. } = event else { unreachable!() };
             // SAFETY: received memory, ours until UDP_RECV_DONE.
-            let said = unsafe { (event.data as *const ix_abi::Addr).read_unaligned() };
-            assert_eq!((event.len, said), (16, asked));
-            assert_eq!(event.local_addr(), ix_abi::v4([10, 98, 0, 2]));
-            app.call(call_op::UDP_RECV_DONE, &[event.data]);
+            let said = unsafe { (data.addr as *const ix_abi::Addr).read_unaligned() };
+            assert_eq!((data.len, said), (16, asked));
+            assert_eq!(local, ix_abi::v4([10, 98, 0, 2]));
+            app.call(Call::UdpRecvDone { data: data.addr });
         }
         app.run_io(Duration::ZERO);
         Asker { app, handle: handle as u64 }.close(client);
     });
 }
 
-fn wait_for(app: &mut App<'_>, kind: u16) -> Event {
+fn wait_for(app: &mut App<'_>, wanted: impl Fn(&Event) -> bool) -> Event {
     let until = Instant::now() + PATIENCE;
     loop {
         let events = app.run_io(Duration::from_millis(100));
-        if let Some(event) = events.into_iter().find(|event| event.kind == kind) {
+        if let Some(event) = events.into_iter().find(&wanted) {
             return event;
         }
-        assert!(Instant::now() < until, "no event {kind}");
+        assert!(Instant::now() < until, "the event does not come");
     }
 }

@@ -13,7 +13,7 @@ use crate::raw::{
     call_and_look, call_on_bare_stack, call_with_bases, call_with_flags, call_with_vectors,
 };
 use crate::serve::{self, Echo};
-use ix_abi::{CALLS_MAX, Call, Event, FlowInfo, SgEntry, call_op, error, gate_op};
+use ix_abi::{CALLS_MAX, CallSlot, EventSlot, FlowInfo, SgEntry, call_op, error, gate_op};
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -23,7 +23,7 @@ pub struct Calls {
     /// The gate; the calling thread is elastic thread 0.
     pub gate: Gate,
     /// Its call array.
-    pub array: *mut Call,
+    pub array: *mut CallSlot,
     /// Data of the dataplane.
     pub data: usize,
     /// End of transmit memory.
@@ -107,7 +107,7 @@ impl Calls {
     /// Of the elastic thread that the caller has entered.
     pub fn begin(
         gate: Gate,
-        (array, events): (*mut Call, *const Event),
+        (array, events): (*mut CallSlot, *const EventSlot),
         (data, tx_end): (usize, u64),
         descriptor: i32,
         control: bool,
@@ -165,7 +165,7 @@ impl Calls {
 
     /// Writes a call.
     pub fn put(&self, slot: usize, op: u32, args: &[u64]) {
-        let mut call = Call { op, ..Call::default() };
+        let mut call = CallSlot { op, ..CallSlot::default() };
         call.args[..args.len()].copy_from_slice(args);
         // SAFETY: a slot of the array, which is the application's to write.
         unsafe { self.array.add(slot).write_volatile(call) };
@@ -369,7 +369,7 @@ fn race(c: &Calls) -> Result<String, String> {
             let mut random = Random::new(99);
             while !stop.load(Ordering::Relaxed) {
                 let slot = random.below(64) as usize;
-                let mut call = Call { op: call_op::UDP_SENDV, ..Call::default() };
+                let mut call = CallSlot { op: call_op::UDP_SENDV, ..CallSlot::default() };
                 call.args = good;
                 match random.below(4) {
                     0 => call.args[random.below(6) as usize] = random.next(),
@@ -384,7 +384,7 @@ fn race(c: &Calls) -> Result<String, String> {
                 };
                 // SAFETY: the application's own arrays, while others read them: that is the attack.
                 unsafe {
-                    (array as *mut Call).add(slot).write_volatile(call);
+                    (array as *mut CallSlot).add(slot).write_volatile(call);
                     (list as *mut SgEntry).write_volatile(entry);
                 }
             }

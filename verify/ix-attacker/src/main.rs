@@ -20,7 +20,9 @@ mod serve;
 mod system;
 
 use calls::Calls;
-use ix_abi::{Call, ENV_HEADER, Event, ProcessHeader, ThreadArea, ThreadStatus, error, gate_op};
+use ix_abi::{
+    CallSlot, ENV_HEADER, EventSlot, ProcessHeader, ThreadArea, ThreadStatus, error, gate_op,
+};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 /// What an attack can aim at.
@@ -138,7 +140,7 @@ fn main() {
         if gate(gate_op::ENTER, 0, 0, 0) != 0 {
             return -1;
         }
-        let arrays = (array as *mut Call, events as *const Event);
+        let arrays = (array as *mut CallSlot, events as *const EventSlot);
         let aims = (targets.data, tx_end);
         let calls = Calls::begin(gate, arrays, aims, targets.descriptor, part.is_some());
         let calls = match calls.and_then(Calls::with_client) {
@@ -223,7 +225,7 @@ fn fuzz_calls() {
     // SAFETY: the dataplane's own description of itself.
     let (gate, calls) = unsafe {
         let (gate, area) = (gate_of(header), &*((*header).thread_areas as *const ThreadArea));
-        let arrays = (area.calls as *mut Call, area.events as *const Event);
+        let arrays = (area.calls as *mut CallSlot, area.events as *const EventSlot);
         let aims = (targets.data, (*header).tx_base + (*header).tx_len);
         let entered = gate(gate_op::ENTER, 0, 0, 0);
         let calls = match entered {

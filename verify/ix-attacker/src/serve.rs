@@ -1,6 +1,6 @@
 //! What the elastic thread does besides: it serves a client, an echo that goes on whatever is attacked.
 //! Its calls go into the batches of the attacks, behind theirs.
-use ix_abi::{CALLS_MAX, Call, Event, SgEntry, call_op, event_kind};
+use ix_abi::{CALLS_MAX, CallSlot, EventSlot, SgEntry, call_op, event_kind};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -31,14 +31,14 @@ pub fn answered() -> u64 {
 
 /// The echo service of an elastic thread.
 pub struct Echo {
-    array: *mut Call,
-    events: *const Event,
+    array: *mut CallSlot,
+    events: *const EventSlot,
     /// Its part of transmit memory; 0: none yet.
     memory: u64,
     handles: [u64; CLIENTS],
-    waiting: VecDeque<Call>,
+    waiting: VecDeque<CallSlot>,
     /// Answers in the batch at hand, with their slots.
-    sending: Vec<(usize, Call)>,
+    sending: Vec<(usize, CallSlot)>,
     /// Datagrams that are not given back, where they are kept.
     pub kept: Vec<u64>,
     /// How many were given back at once.
@@ -52,15 +52,15 @@ pub struct Echo {
     keeps: bool,
 }
 
-fn call(op: u32, args: &[u64]) -> Call {
-    let mut call = Call { op, ..Call::default() };
+fn call(op: u32, args: &[u64]) -> CallSlot {
+    let mut call = CallSlot { op, ..CallSlot::default() };
     call.args[..args.len()].copy_from_slice(args);
     call
 }
 
 impl Echo {
     /// For an elastic thread with these arrays.
-    pub fn new(array: *mut Call, events: *const Event) -> Echo {
+    pub fn new(array: *mut CallSlot, events: *const EventSlot) -> Echo {
         let handles = [0; CLIENTS];
         let waiting = VecDeque::from([call(call_op::LISTEN, &[0, 0, PORT, 0, COOKIE])]);
         Echo {
@@ -123,7 +123,7 @@ impl Echo {
         }
     }
 
-    fn one(&mut self, event: &Event) {
+    fn one(&mut self, event: &EventSlot) {
         let place = event.cookie.wrapping_sub(COOKIE + 1) as usize;
         match event.kind {
             event_kind::KNOCK if event.cookie == COOKIE => self.knock(event.handle),
@@ -174,7 +174,7 @@ impl Echo {
     }
 
     /// A client sends its next request when it has the answer: so there is one answer at a time.
-    fn echo(&mut self, place: usize, event: &Event) {
+    fn echo(&mut self, place: usize, event: &EventSlot) {
         let at = self.memory + place as u64 * CLIENT_BYTES;
         let len = u64::from(event.len).min(ANSWER_MAX);
         let entry = SgEntry { base: at + ANSWER_AT, len };

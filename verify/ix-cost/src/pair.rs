@@ -3,7 +3,7 @@
 //! Nothing here depends on a clock, a kernel or another thread, so the same run executes the same
 //! instructions every time.
 use crate::wire::{WireEnd, wire};
-use ix_abi::{CALLS_MAX, Call, EVENTS_MAX, Event, ThreadArea, ThreadStatus, gate_op};
+use ix_abi::{CALLS_MAX, CallSlot, EVENTS_MAX, EventSlot, ThreadArea, ThreadStatus, gate_op};
 use ix_dataplane::config::AddressCheck;
 use ix_dataplane::metrics::{ControlPage, ThreadMetrics};
 use ix_dataplane::{CallArray, Config, ElasticThread, EventWriter, Io, Shared, Waker, forwarding};
@@ -118,8 +118,8 @@ fn host(index: usize, nic: WireEnd, now_us: &Rc<Cell<u64>>) -> Thread {
     let mac = nic.info().mac;
     let shared = Arc::new(Shared::new(config, memory, vec![Waker::new(-1)], &[mac], now_us.get()));
     let page = Arc::new(ControlPage::anonymous(1).expect("memory for a control page"));
-    let calls = Box::leak(vec![Call::default(); CALLS_MAX].into_boxed_slice()).as_mut_ptr();
-    let events = Box::leak(vec![Event::default(); EVENTS_MAX].into_boxed_slice()).as_mut_ptr();
+    let calls = Box::leak(vec![CallSlot::default(); CALLS_MAX].into_boxed_slice()).as_mut_ptr();
+    let events = Box::leak(vec![EventSlot::default(); EVENTS_MAX].into_boxed_slice()).as_mut_ptr();
     let status: *mut ThreadStatus = Box::leak(Box::default());
     // SAFETY: leaked arrays of the right lengths; the library only reads events, and writes calls
     // between gate calls.

@@ -1,6 +1,6 @@
 //! One elastic thread on a simulated device and clock, with a raw IP link to the script.
 use crate::settings::Settings;
-use ix_abi::{CALLS_MAX, Call, EVENTS_MAX, Event as RawEvent, ThreadArea, ThreadStatus, gate_op};
+use ix_abi::{CALLS_MAX, CallSlot, EVENTS_MAX, EventSlot, ThreadArea, ThreadStatus, gate_op};
 use ix_dataplane::config::AddressCheck;
 use ix_dataplane::metrics::{ControlPage, ThreadMetrics};
 use ix_dataplane::{
@@ -27,24 +27,24 @@ const ETHERNET_BYTES: usize = 14;
 
 /// The arrays that application and dataplane share.
 struct Arrays {
-    calls: *mut [Call],
-    events: *mut [RawEvent],
+    calls: *mut [CallSlot],
+    events: *mut [EventSlot],
     status: *mut ThreadStatus,
 }
 
 impl Arrays {
     fn new() -> Arrays {
         Arrays {
-            calls: Box::into_raw(vec![Call::default(); CALLS_MAX].into_boxed_slice()),
-            events: Box::into_raw(vec![RawEvent::default(); EVENTS_MAX].into_boxed_slice()),
+            calls: Box::into_raw(vec![CallSlot::default(); CALLS_MAX].into_boxed_slice()),
+            events: Box::into_raw(vec![EventSlot::default(); EVENTS_MAX].into_boxed_slice()),
             status: Box::into_raw(Box::new(ThreadStatus::default())),
         }
     }
 
     fn area(&self) -> ThreadArea {
         ThreadArea {
-            calls: self.calls.cast::<Call>().expose_provenance() as u64,
-            events: self.events.cast::<RawEvent>().expose_provenance() as u64,
+            calls: self.calls.cast::<CallSlot>().expose_provenance() as u64,
+            events: self.events.cast::<EventSlot>().expose_provenance() as u64,
             status: self.status.expose_provenance() as u64,
             cpu: 0,
             reserved: 0,

@@ -2,7 +2,7 @@
 //!
 //! What the library would forgive (an event for a flow that is gone) is a violation here. Flows move
 //! with their groups from thread to thread, so all threads of a host share one [`Wall`].
-use ix_abi::{Call, Event, call_op, error, event_kind, group_of, migrated};
+use ix_abi::{Call, CallError, CallSlot, Event, EventSlot, RxData, group_of};
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
@@ -95,14 +95,15 @@ impl Audit {
         self.violations.push(what);
     }
 
-    /// Calls of a batch, with their answers.
-    pub fn calls<'a>(&mut self, calls: impl Iterator<Item = &'a Call>) {
+    /// The calls of a batch, with what they returned.
+    pub fn calls<'a>(&mut self, slots: impl Iterator<Item = &'a CallSlot>) {
         let wall = self.wall.clone();
         let wall = &mut *wall.borrow_mut();
-        for call in calls {
-            match call.ret {
-                ret if ret >= 0 => self.call_succeeded(wall, call, ret as u64),
-                ret => self.call_failed(wall, call, -ret),
+        for slot in slots {
+            match (Call::decode(slot), CallError::check(slot.ret)) {
+                (Ok(call), Ok(ret)) => self.call_succeeded(wall, &call, ret),
+                (Ok(call), Err(error)) => self.call_failed(wall, &call, error),
+                (Err(_), _) => self.wrong(format!("the library wrote {slot:x?}, which is no call")),
             }
         }
         self.leaving.clear();
@@ -115,14 +116,15 @@ impl Audit {
     }
 
     fn call_succeeded(&mut self, wall: &mut Wall, call: &Call, ret: u64) {
-        let handle = call.args[0];
-        let named = if call.op == call_op::CONNECT { ret } else { handle };
-        let leaving = self.leaving.contains(&(group_of(named) as usize));
-        if names_flow(call.op) && !leaving && !self.is_home(wall, named) {
-            self.wrong(format!("call {} on {named:#x}, which is another thread's", call.op));
+        let leaving = |handle| self.leaving.contains(&(group_of(handle) as usize));
+        if let Some(named) = named_flow(call, ret)
+            && !leaving(named)
+            && !self.is_home(wall, named)
+        {
+            self.wrong(format!("{call:x?} on {named:#x}, which is another thread's"));
         }
-        match call.op {
-            call_op::CONNECT => {
+        match *call {
+            Call::Connect { .. } => {
                 let flow = Flow { connecting: true, ..Flow::default() };
                 if ret == 0 || wall.flows.insert(ret, flow).is_some() {
                     self.wrong(format!(
@@ -130,20 +132,22 @@ impl Audit {
                     ));
                 }
             }
-            call_op::ACCEPT => match wall.flows.get_mut(&handle) {
+            Call::Accept { handle, .. } => match wall.flows.get_mut(&handle) {
                 Some(flow) if flow.knocking => flow.knocking = false,
                 _ => self.wrong(format!("accepted {handle:#x}, which does not knock")),
             },
-            call_op::REJECT | call_op::CLOSE | call_op::ABORT if !wall.bury(handle) => {
-                self.wrong(format!("ended {handle:#x} (call {}), which is gone", call.op));
+            Call::Reject { handle } | Call::Close { handle } | Call::Abort { handle }
+                if !wall.bury(handle) =>
+            {
+                self.wrong(format!("{call:x?} ended a flow that is gone"));
             }
-            call_op::SENDV => match wall.flows.get_mut(&handle) {
+            Call::SendV { handle, .. } => match wall.flows.get_mut(&handle) {
                 Some(flow) => flow.taken += ret,
                 None => self.wrong(format!("sendv on {handle:#x}, which is gone, was taken")),
             },
-            call_op::RECV_DONE => match wall.flows.get_mut(&handle) {
+            Call::RecvDone { handle, bytes } => match wall.flows.get_mut(&handle) {
                 Some(flow) => {
-                    flow.given_back += call.args[1];
+                    flow.given_back += bytes;
                     if flow.given_back > flow.received {
                         self.wrong(format!("{handle:#x}: more was given back than came"));
                     }
@@ -154,123 +158,135 @@ impl Audit {
         }
     }
 
-    fn call_failed(&mut self, wall: &mut Wall, call: &Call, code: i64) {
-        let handle = call.args[0];
-        let on_flow = matches!(
-            call.op,
-            call_op::ACCEPT
-                | call_op::SENDV
-                | call_op::RECV_DONE
-                | call_op::SHUTDOWN
-                | call_op::CLOSE
-                | call_op::ABORT
-        );
-        let forgivable = match code {
-            error::NO_RESOURCE | error::UNREACHABLE => true,
+    fn call_failed(&mut self, wall: &mut Wall, call: &Call, error: CallError) {
+        let is_connect = matches!(call, Call::Connect { .. });
+        let is_accept = matches!(call, Call::Accept { .. });
+        let on_flow = match *call {
+            Call::Accept { handle, .. }
+            | Call::SendV { handle, .. }
+            | Call::RecvDone { handle, .. }
+            | Call::Shutdown { handle }
+            | Call::Close { handle }
+            | Call::Abort { handle } => Some(handle),
+            _ => None,
+        };
+        let flow = call.handle().and_then(|handle| wall.flows.get(&handle));
+        let forgivable = match error {
+            CallError::NoResource | CallError::Unreachable => true,
             // Its peer took it back before it was accepted, of which no event speaks.
-            error::BAD_HANDLE if wall.flows.get(&handle).is_some_and(|flow| flow.knocking) => {
-                call.op == call_op::ACCEPT && wall.bury(handle)
+            CallError::BadHandle if flow.is_some_and(|flow| flow.knocking) => {
+                is_accept && call.handle().is_some_and(|handle| wall.bury(handle))
             }
             // Only for a flow that has died.
-            error::BAD_HANDLE | error::MOVED => !on_flow || !wall.flows.contains_key(&handle),
-            error::STATE => on_flow,
-            error::IN_USE => call.op == call_op::CONNECT,
+            CallError::BadHandle | CallError::Moved => on_flow.is_none() || flow.is_none(),
+            CallError::State => on_flow.is_some(),
+            CallError::InUse => is_connect,
             // From a port whose flow group is another thread's.
-            error::INVALID => call.op == call_op::CONNECT && call.args[4] != 0,
+            CallError::Invalid => {
+                matches!(call, Call::Connect { local_port, .. } if *local_port != 0)
+            }
             _ => false,
         };
         if !forgivable {
-            self.wrong(format!("call {} {:x?} was answered error {code}", call.op, call.args));
+            self.wrong(format!("{call:x?} failed: {error}"));
         }
     }
 
-    fn migrated(&mut self, wall: &mut Wall, event: &Event) -> Result<(), &'static str> {
-        let group = event.len as usize;
-        let home = wall.homes.get_mut(group).ok_or("there is no such group")?;
-        match (event.code, *home) {
-            (migrated::LEAVES, Some(here)) if here == self.thread => {
-                *home = None;
-                self.leaving.push(group);
-                Ok(())
-            }
-            (migrated::ARRIVED, None) => {
+    fn group_leaves(&mut self, wall: &mut Wall, group: u32) -> Result<(), &'static str> {
+        let home = wall.homes.get_mut(group as usize).ok_or("there is no such group")?;
+        if *home != Some(self.thread) {
+            return Err("the group was not here to leave");
+        }
+        *home = None;
+        self.leaving.push(group as usize);
+        Ok(())
+    }
+
+    fn group_arrived(&mut self, wall: &mut Wall, group: u32) -> Result<(), &'static str> {
+        let home = wall.homes.get_mut(group as usize).ok_or("there is no such group")?;
+        match home {
+            Some(_) => Err("the group had nowhere to come from"),
+            None => {
                 *home = Some(self.thread);
                 Ok(())
             }
-            _ => Err("the group was not here to leave, or nowhere to come from"),
         }
     }
 
     /// Events of a cycle, in order.
-    pub fn events<'a>(&mut self, events: impl Iterator<Item = &'a Event>) {
+    pub fn events<'a>(&mut self, slots: impl Iterator<Item = &'a EventSlot>) {
         let wall = self.wall.clone();
         let wall = &mut *wall.borrow_mut();
-        for event in events {
-            if let Err(what) = self.event(wall, event) {
-                let (kind, handle) = (event.kind, event.handle);
-                self.wrong(format!("event {kind} for {handle:#x}: {what}"));
+        for slot in slots {
+            let outcome = match Event::decode(slot) {
+                Ok(event) => self.event(wall, &event),
+                Err(_) => Err("no such event"),
+            };
+            if let Err(what) = outcome {
+                self.wrong(format!("{slot:x?}: {what}"));
             }
         }
     }
 
     fn event(&mut self, wall: &mut Wall, event: &Event) -> Result<(), &'static str> {
-        let handle = event.handle;
-        if event.kind == event_kind::MIGRATED {
-            return self.migrated(wall, event);
-        }
+        let handle = match *event {
+            Event::GroupLeaves { group, .. } => return self.group_leaves(wall, group),
+            Event::GroupArrived { group, .. } => return self.group_arrived(wall, group),
+            Event::Knock { handle, .. }
+            | Event::Connected { handle, .. }
+            | Event::Recv { handle, .. }
+            | Event::Eof { handle, .. }
+            | Event::Sent { handle, .. }
+            | Event::FlowError { handle, .. }
+            | Event::Dead { handle, .. } => handle,
+            _ => return Ok(()),
+        };
         if handle != 0 && !self.is_home(wall, handle) {
             return Err("its group is another thread's");
         }
-        if event.kind == event_kind::KNOCK {
-            let flow = Flow { knocking: true, ..Flow::default() };
-            return match wall.flows.insert(handle, flow) {
-                None if handle != 0 => Ok(()),
-                _ => Err("the handle is in use"),
-            };
-        }
-        let on_flow = matches!(
-            event.kind,
-            event_kind::CONNECTED
-                | event_kind::RECV
-                | event_kind::EOF
-                | event_kind::SENT
-                | event_kind::DEAD
-        );
-        if !on_flow {
-            return Ok(());
+        match event {
+            Event::Knock { .. } => {
+                let flow = Flow { knocking: true, ..Flow::default() };
+                return match wall.flows.insert(handle, flow) {
+                    None if handle != 0 => Ok(()),
+                    _ => Err("the handle is in use"),
+                };
+            }
+            Event::FlowError { .. } => return Ok(()),
+            _ => {}
         }
         let area = self.rx_area.clone();
         let flow = wall.flows.get_mut(&handle).ok_or("there is no such flow (any more)")?;
-        if event.kind == event_kind::CONNECTED {
+        if let Event::Connected { outcome, .. } = event {
             if !std::mem::take(&mut flow.connecting) {
                 return Err("it was connected already");
             }
-            if event.code != 0 {
+            if outcome.is_err() {
                 wall.bury(handle);
             }
             return Ok(());
         }
-        if flow.connecting || (flow.knocking && event.kind != event_kind::DEAD) {
+        if flow.connecting || (flow.knocking && !matches!(event, Event::Dead { .. })) {
             return Err("the flow is not open yet");
         }
-        match event.kind {
-            event_kind::RECV => {
-                let end = event.data.saturating_add(event.len as u64);
-                if event.len == 0 || event.data < area.start || end > area.end {
+        match *event {
+            Event::Recv { data: RxData { addr, len }, .. } => {
+                let end = addr.saturating_add(len.into());
+                if len == 0 || addr < area.start || end > area.end {
                     return Err("data outside receive memory, or none");
                 }
                 if flow.eof {
                     return Err("data after the end");
                 }
-                flow.received += event.len as u64;
+                flow.received += u64::from(len);
             }
-            event_kind::EOF => {
+            Event::Eof { .. } => {
                 if std::mem::replace(&mut flow.eof, true) {
                     return Err("a second end");
                 }
             }
-            event_kind::SENT => {
-                flow.acked += event.len as u64;
+            Event::Sent { bytes, .. } => {
+                flow.acked += u64::from(bytes);
                 if flow.acked > flow.taken {
                     return Err("more was acknowledged than sent");
                 }
@@ -283,38 +299,63 @@ impl Audit {
     }
 }
 
-/// Calls whose first argument, or whose answer, is a flow.
-fn names_flow(op: u32) -> bool {
-    matches!(
-        op,
-        call_op::CONNECT
-            | call_op::ACCEPT
-            | call_op::REJECT
-            | call_op::SENDV
-            | call_op::RECV_DONE
-            | call_op::SHUTDOWN
-            | call_op::CLOSE
-            | call_op::ABORT
-            | call_op::SET_COOKIE
-    )
+/// The flow that a successful call was about: its own, or the one that it opened.
+fn named_flow(call: &Call, ret: u64) -> Option<u64> {
+    match call {
+        Call::Connect { .. } => Some(ret),
+        Call::SetOpt { .. } | Call::GetInfo { .. } => None,
+        call => call.handle(),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ix_abi::{DeadReason, Endpoint, SgArray};
 
-    fn event(kind: u16, len: u32, data: u64) -> Event {
-        Event { kind, len, data, handle: 7, ..Event::default() }
+    const FLOW: u64 = 7;
+    const COOKIE: u64 = 0;
+    const KNOCK: Event =
+        Event::Knock { listener: 0, handle: FLOW, peer: Endpoint { addr: [0; 16], port: 0 } };
+    const CONNECTED: Event = Event::Connected { cookie: COOKIE, handle: FLOW, outcome: Ok(()) };
+    const EOF: Event = Event::Eof { cookie: COOKIE, handle: FLOW };
+    const DEAD: Event = Event::Dead { cookie: COOKIE, handle: FLOW, reason: DeadReason::Closed };
+    const LEAVES: Event = Event::GroupLeaves { group: 0, to: 0 };
+    const ARRIVED: Event = Event::GroupArrived { group: 0, from: 0 };
+    const ACCEPT: Call = Call::Accept { handle: FLOW, cookie: 0 };
+    const CLOSE: Call = Call::Close { handle: FLOW };
+    const SENDV: Call = Call::SendV { handle: FLOW, sg: SgArray { addr: 0, entries: 0 } };
+
+    fn recv(len: u32, addr: u64) -> Event {
+        Event::Recv { cookie: COOKIE, handle: FLOW, data: RxData { addr, len } }
     }
 
-    fn call(op: u32, arg: u64, ret: i64) -> Call {
-        Call { op, ret, args: [7, arg, 0, 0, 0, 0], ..Call::default() }
+    fn sent(bytes: u32) -> Event {
+        Event::Sent { cookie: COOKIE, handle: FLOW, bytes, window: 0 }
+    }
+
+    fn recv_done(bytes: u64) -> Call {
+        Call::RecvDone { handle: FLOW, bytes }
+    }
+
+    fn tell(audit: &mut Audit, events: &[Event]) {
+        let slots: Vec<EventSlot> = events.iter().map(|event| event.encode()).collect();
+        audit.events(slots.iter());
+    }
+
+    fn ask(audit: &mut Audit, calls: &[(Call, Result<u64, CallError>)]) {
+        let slot = |(call, result): &(Call, Result<u64, CallError>)| {
+            let ret = CallError::encode(*result);
+            CallSlot { ret, ..call.encode() }
+        };
+        let slots: Vec<CallSlot> = calls.iter().map(slot).collect();
+        audit.calls(slots.iter());
     }
 
     fn opened() -> Audit {
         let mut audit = Audit::new(100..200, Wall::new([0, 1].into_iter()), 0);
-        audit.events([event(event_kind::KNOCK, 0, 0)].iter());
-        audit.calls([call(call_op::ACCEPT, 0, 0)].iter());
+        tell(&mut audit, &[KNOCK]);
+        ask(&mut audit, &[(ACCEPT, Ok(0))]);
         assert!(audit.take_violations().is_empty());
         audit
     }
@@ -322,41 +363,40 @@ mod tests {
     #[test]
     fn an_orderly_flow_is_in_order() {
         let mut audit = opened();
-        audit.events([event(event_kind::RECV, 50, 150), event(event_kind::EOF, 0, 0)].iter());
-        audit.calls([call(call_op::RECV_DONE, 50, 0), call(call_op::SENDV, 0, 10)].iter());
-        audit.events([event(event_kind::SENT, 10, 0), event(event_kind::DEAD, 0, 0)].iter());
-        audit.calls([call(call_op::CLOSE, 0, -error::BAD_HANDLE)].iter());
+        tell(&mut audit, &[recv(50, 150), EOF]);
+        ask(&mut audit, &[(recv_done(50), Ok(0)), (SENDV, Ok(10))]);
+        tell(&mut audit, &[sent(10), DEAD]);
+        ask(&mut audit, &[(CLOSE, Err(CallError::BadHandle))]);
         assert_eq!(audit.take_violations(), Vec::<String>::new());
         assert_eq!(audit.wall.borrow().live(), 0);
     }
 
     #[test]
     fn each_disorder_is_seen() {
-        use event_kind::{DEAD, EOF, KNOCK, RECV, SENT};
         for events in [
-            vec![event(KNOCK, 0, 0)],
-            vec![event(RECV, 0, 150)],
-            vec![event(RECV, 51, 150)],
-            vec![event(RECV, 1, 99)],
-            vec![event(EOF, 0, 0), event(RECV, 1, 100)],
-            vec![event(EOF, 0, 0), event(EOF, 0, 0)],
-            vec![event(SENT, 1, 0)],
-            vec![event(DEAD, 0, 0), event(DEAD, 0, 0)],
-            vec![event(event_kind::CONNECTED, 0, 0)],
+            vec![KNOCK],
+            vec![recv(0, 150)],
+            vec![recv(51, 150)],
+            vec![recv(1, 99)],
+            vec![EOF, recv(1, 100)],
+            vec![EOF, EOF],
+            vec![sent(1)],
+            vec![DEAD, DEAD],
+            vec![CONNECTED],
         ] {
             let mut audit = opened();
-            audit.events(events.iter());
+            tell(&mut audit, &events);
             assert_eq!(audit.take_violations().len(), 1, "{events:?}");
         }
         for calls in [
-            vec![call(call_op::ACCEPT, 0, 0)],
-            vec![call(call_op::RECV_DONE, 1, 0)],
-            vec![call(call_op::CLOSE, 0, 0), call(call_op::SENDV, 0, 5)],
-            vec![call(call_op::SENDV, 0, -error::FAULT)],
-            vec![call(call_op::SENDV, 0, -error::BAD_HANDLE)],
+            vec![(ACCEPT, Ok(0))],
+            vec![(recv_done(1), Ok(0))],
+            vec![(CLOSE, Ok(0)), (SENDV, Ok(5))],
+            vec![(SENDV, Err(CallError::Fault))],
+            vec![(SENDV, Err(CallError::BadHandle))],
         ] {
             let mut audit = opened();
-            audit.calls(calls.iter());
+            ask(&mut audit, &calls);
             assert_eq!(audit.take_violations().len(), 1, "{calls:?}");
         }
     }
@@ -365,23 +405,22 @@ mod tests {
     /// of the batch that was being written.
     #[test]
     fn groups_have_one_home() {
-        let moved = |code| Event { kind: event_kind::MIGRATED, code, ..Event::default() };
         let wall = Wall::new([0, 1].into_iter());
         let mut old = Audit::new(100..200, wall.clone(), 0);
         let mut new = Audit::new(100..200, wall, 1);
-        old.events([event(event_kind::KNOCK, 0, 0)].iter());
-        old.calls([call(call_op::ACCEPT, 0, 0)].iter());
-        old.events([moved(migrated::LEAVES)].iter());
-        old.calls([call(call_op::SENDV, 0, 1)].iter());
+        tell(&mut old, &[KNOCK]);
+        ask(&mut old, &[(ACCEPT, Ok(0))]);
+        tell(&mut old, &[LEAVES]);
+        ask(&mut old, &[(SENDV, Ok(1))]);
         assert!(old.take_violations().is_empty());
-        old.calls([call(call_op::SENDV, 0, 1)].iter());
-        new.events([event(event_kind::RECV, 1, 100)].iter());
+        ask(&mut old, &[(SENDV, Ok(1))]);
+        tell(&mut new, &[recv(1, 100)]);
         assert_eq!((old.take_violations().len(), new.take_violations().len()), (1, 1));
-        new.events([moved(migrated::ARRIVED), event(event_kind::RECV, 1, 100)].iter());
-        new.calls([call(call_op::RECV_DONE, 1, 0)].iter());
+        tell(&mut new, &[ARRIVED, recv(1, 100)]);
+        ask(&mut new, &[(recv_done(1), Ok(0))]);
         assert!(new.take_violations().is_empty());
-        old.events([moved(migrated::LEAVES), event(event_kind::RECV, 1, 100)].iter());
-        new.events([moved(migrated::ARRIVED)].iter());
+        tell(&mut old, &[LEAVES, recv(1, 100)]);
+        tell(&mut new, &[ARRIVED]);
         assert_eq!((old.take_violations().len(), new.take_violations().len()), (2, 1));
     }
 }

@@ -6,7 +6,7 @@ use crate::orders::{Broker, Order};
 use crate::peer::{PORT, Peer, Talk};
 use crate::plan::{ConnectionPlan, HostPlan, SpreadPlan};
 use crate::rng::Rng;
-use ix_abi::{CALLS_MAX, Call, EVENTS_MAX, Event, ThreadArea, ThreadStatus, call_op, gate_op};
+use ix_abi::{CALLS_MAX, Call, CallSlot, EVENTS_MAX, EventSlot, ThreadArea, ThreadStatus, gate_op};
 use ix_dataplane::config::AddressCheck;
 use ix_dataplane::metrics::{ControlPage, Snapshot, ThreadMetrics};
 use ix_dataplane::{
@@ -32,37 +32,37 @@ pub fn address(host: usize) -> SocketAddr {
 
 /// The arrays that application and dataplane share, for one elastic thread.
 struct Arrays {
-    calls: *mut [Call],
-    events: *mut [Event],
+    calls: *mut [CallSlot],
+    events: *mut [EventSlot],
     status: *mut ThreadStatus,
 }
 
 impl Arrays {
     fn new() -> Arrays {
         Arrays {
-            calls: Box::into_raw(vec![Call::default(); CALLS_MAX].into_boxed_slice()),
-            events: Box::into_raw(vec![Event::default(); EVENTS_MAX].into_boxed_slice()),
+            calls: Box::into_raw(vec![CallSlot::default(); CALLS_MAX].into_boxed_slice()),
+            events: Box::into_raw(vec![EventSlot::default(); EVENTS_MAX].into_boxed_slice()),
             status: Box::into_raw(Box::new(ThreadStatus::default())),
         }
     }
 
     fn area(&self) -> ThreadArea {
         ThreadArea {
-            calls: self.calls.cast::<Call>().expose_provenance() as u64,
-            events: self.events.cast::<Event>().expose_provenance() as u64,
+            calls: self.calls.cast::<CallSlot>().expose_provenance() as u64,
+            events: self.events.cast::<EventSlot>().expose_provenance() as u64,
             status: self.status.expose_provenance() as u64,
             cpu: 0,
             reserved: 0,
         }
     }
 
-    fn first_calls(&self, count: usize) -> &[Call] {
+    fn first_calls(&self, count: usize) -> &[CallSlot] {
         // SAFETY: the array lives as long as self; it is looked at between gate calls and cycles,
         // when neither side writes.
         unsafe { &(&*self.calls)[..count] }
     }
 
-    fn first_events(&self, count: usize) -> &[Event] {
+    fn first_events(&self, count: usize) -> &[EventSlot] {
         // SAFETY: as for the calls.
         unsafe { &(&*self.events)[..count] }
     }
@@ -164,10 +164,11 @@ impl Core {
         }
         let Core { rng, audit, .. } = self;
         let Some(handle) = audit.stale(|n| rng.below(n)) else { return calls };
-        let op = rng.pick(&[call_op::ABORT, call_op::CLOSE, call_op::SHUTDOWN]);
+        let call =
+            rng.pick(&[Call::Abort { handle }, Call::Close { handle }, Call::Shutdown { handle }]);
         // SAFETY: the array lives as long as the core; nobody else writes it during a gate call.
         let slot = unsafe { &mut (&mut *self.arrays.calls)[calls] };
-        *slot = Call { op, args: [handle, 0, 0, 0, 0, 0], ..Call::default() };
+        *slot = call.encode();
         calls + 1
     }
 }

@@ -1,5 +1,7 @@
 //! Sizes and offsets, as the compiler has them.
-use ix_abi::{Call, Event, FlowInfo, PacketInfo, ProcessHeader, SgEntry, ThreadArea, ThreadStatus};
+use ix_abi::{
+    CallSlot, EventSlot, FlowInfo, PacketInfo, ProcessHeader, SgEntry, ThreadArea, ThreadStatus,
+};
 use ix_c::types::{ix_callbacks, ix_endpoint, ix_packet, ix_packet_piece};
 use std::mem::offset_of;
 
@@ -34,8 +36,8 @@ macro_rules! layout {
 /// Of all structures of the header.
 pub fn layouts() -> Vec<Layout> {
     vec![
-        layout!(Call { op, reserved, ret, args }),
-        layout!(Event { kind, code, len, cookie, handle, data, addr, port, notes, more }),
+        layout!(CallSlot { op, reserved, ret, args }),
+        layout!(EventSlot { kind, code, len, cookie, handle, data, addr, port, notes, more }),
         layout!(SgEntry { base, len }),
         layout!(FlowInfo {
             local_addr,

@@ -30,11 +30,13 @@ pub fn value(name: &str, value: &str) -> String {
     }
 }
 
-/// `ProcessHeader` as `ix_process_header`; our own names as they are.
+/// `ProcessHeader` as `ix_process_header`, `CallSlot` as `ix_call`; our own names as they are.
 pub fn structure(name: &str) -> String {
     if name.starts_with("ix_") {
         return name.to_owned();
     }
+    // C has no enums with fields, so it needs no second name for the slot of a call or an event.
+    let name = name.strip_suffix("Slot").unwrap_or(name);
     let mut c = String::from("ix");
     for letter in name.chars() {
         if letter.is_uppercase() {

@@ -2,54 +2,61 @@
 use super::flow::{Flow, Holder, Taken};
 use super::memory::{Memory, copy_out};
 use super::{RX_BUFFER_BYTES, TX_STEP_BYTES, World};
-use crate::addr;
 use core::ptr::with_exposed_provenance_mut;
-use ix_abi::{Event, Handle, SG_MAX, SgEntry, call_op, dead, error, event_kind, group_of};
+use ix_abi::{
+    Call, CallError, CallSlot, Cookie, DeadReason, Endpoint, Event, EventSlot, Handle, SG_MAX,
+    SgArray, SgEntry, group_of,
+};
 use std::collections::VecDeque;
 use std::mem::ManuallyDrop;
 
+/// What a call returns.
+pub(super) type Answer = Result<u64, CallError>;
+
 impl World {
-    pub(super) fn carry_out(&mut self, lane: usize, op: u32, args: &[u64; 6]) -> Result<i64, i64> {
-        let handle = args[0];
-        match op {
-            call_op::NOP => Ok(0),
-            call_op::LISTEN => self.listen(lane, args[2] as u16, args[4]),
-            call_op::UNLISTEN => match self.listeners.remove(&args[0]) {
+    pub(super) fn carry_out(&mut self, lane: usize, slot: &CallSlot) -> Answer {
+        match Call::decode(slot)? {
+            Call::Nop => Ok(0),
+            Call::Listen { at, cookie, .. } => self.listen(lane, at.port, cookie),
+            Call::Unlisten { listener } => match self.listeners.remove(&listener) {
                 Some(_) => Ok(0),
-                None => Err(error::BAD_HANDLE),
+                None => Err(CallError::BadHandle),
             },
-            call_op::CONNECT | call_op::CONNECT_FROM => self.connect(lane, args),
-            call_op::ACCEPT => {
+            Call::Connect { cookie, to, .. } | Call::ConnectFrom { cookie, to, .. } => {
+                self.connect(lane, cookie, to)
+            }
+            Call::Accept { handle, cookie } => {
                 let flow = self.flow(lane, handle)?;
                 assert_eq!(flow.holder, Holder::Knocking, "accepted twice");
                 flow.holder = Holder::Application;
-                flow.cookie = args[1];
+                flow.cookie = cookie;
                 Ok(0)
             }
-            call_op::SET_COOKIE => {
+            Call::SetCookie { handle, cookie } => {
                 let flow = self.flow(lane, handle)?;
                 assert_eq!(flow.holder, Holder::Application, "renamed before it was accepted");
-                let old = core::mem::replace(&mut flow.cookie, args[1]);
+                let old = core::mem::replace(&mut flow.cookie, cookie);
                 let queue = &mut self.lanes[lane].queue;
-                let of_flow = |event: &&mut Event| (event.handle, event.cookie) == (handle, old);
-                queue.iter_mut().filter(of_flow).for_each(|event| event.cookie = args[1]);
+                let of_flow =
+                    |event: &&mut EventSlot| (event.handle, event.cookie) == (handle, old);
+                queue.iter_mut().filter(of_flow).for_each(|event| event.cookie = cookie);
                 Ok(0)
             }
-            call_op::REJECT | call_op::ABORT => {
+            Call::Reject { handle } | Call::Abort { handle } => {
                 let peer = self.flow(lane, handle)?.peer;
                 self.remove(handle);
-                self.kill(peer, dead::RESET);
+                self.kill(peer, DeadReason::Reset);
                 Ok(0)
             }
-            call_op::SENDV => self.sendv(lane, args),
-            call_op::RECV_DONE => self.recv_done(lane, handle, args[1]),
-            call_op::SHUTDOWN => {
+            Call::SendV { handle, sg } => self.sendv(lane, handle, sg),
+            Call::RecvDone { handle, bytes } => self.recv_done(lane, handle, bytes),
+            Call::Shutdown { handle } => {
                 let flow = self.flow(lane, handle)?;
                 assert!(!flow.fin, "shut down twice");
                 flow.fin = true;
                 Ok(0)
             }
-            call_op::CLOSE => {
+            Call::Close { handle } => {
                 let flow = self.flow(lane, handle)?;
                 flow.fin = true;
                 flow.holder = Holder::Orphan;
@@ -57,71 +64,74 @@ impl World {
                 self.give_back(handle, all);
                 Ok(0)
             }
-            call_op::SET_OPT => self.flow(lane, handle).map(|_| 0),
-            call_op::UDP_BIND => self.udp_bind(lane, args[2] as u16, args[3]),
-            call_op::UDP_UNBIND => self.udp_unbind(lane, args[0]),
-            call_op::UDP_SENDV => self.udp_sendv(lane, args),
-            call_op::UDP_SET_OPT => self.udp_set_opt(lane, args),
-            call_op::UDP_RECV_DONE => self.udp_recv_done(lane, args[0]),
-            call_op::PACKET_BIND => self.packet_bind(lane, args),
-            call_op::PACKET_UNBIND => self.packet_unbind(lane, args[0]),
-            call_op::PACKET_SENDV => self.packet_sendv(lane, args),
-            call_op::PACKET_RECV_DONE => self.packet_recv_done(lane, args[0]),
-            call_op::PACKET_INFO => self.packet_info(lane, args),
-            call_op::SIGNAL => self.signal(lane, args),
-            call_op::TIMER_SET => self.timer_set(lane, args[0], args[1]),
-            call_op::TIMER_CANCEL => Ok(self.timers.remove(&args[0]).is_some().into()),
-            call_op::TX_ALLOC => self.tx_alloc(args[0]),
-            call_op::DRAIN => self.drain(lane),
-            _ => Err(error::NO_SYS),
+            Call::SetOpt { handle, .. } => self.flow(lane, handle).map(|_| 0),
+            Call::UdpBind { at, cookie } => self.udp_bind(lane, at.port, cookie),
+            Call::UdpUnbind { socket } => self.udp_unbind(lane, socket),
+            Call::UdpSendV { socket, to, sg, cookie } => {
+                self.udp_sendv(lane, socket, to.port, sg, cookie)
+            }
+            Call::UdpSetOpt { socket, .. } => self.udp_set_opt(lane, socket),
+            Call::UdpRecvDone { data } => self.udp_recv_done(lane, data),
+            Call::PacketBind { device, kind, number, cookie } => {
+                self.packet_bind(lane, (device, kind, number), cookie)
+            }
+            Call::PacketUnbind { queue } => self.packet_unbind(lane, queue),
+            Call::PacketSendV { queue, sg, cookie } => self.packet_sendv(lane, queue, sg, cookie),
+            Call::PacketRecvDone { data } => self.packet_recv_done(lane, data),
+            Call::PacketInfo { queue, to } => self.packet_info(lane, queue, to),
+            Call::Signal { thread, value } => self.signal(lane, thread, value),
+            Call::TimerSet { cookie, delay_us } => self.timer_set(lane, cookie, delay_us),
+            Call::TimerCancel { timer } => Ok(self.timers.remove(&timer).is_some().into()),
+            Call::TxAlloc { bytes } => self.tx_alloc(bytes),
+            Call::Drain => self.drain(lane),
+            Call::GetInfo { .. } | Call::TxFree { .. } => Err(CallError::NoSys),
         }
     }
 
     /// The flow, if it is one that this thread's application holds.
-    fn flow(&mut self, lane: usize, handle: Handle) -> Result<&mut Flow, i64> {
+    fn flow(&mut self, lane: usize, handle: Handle) -> Result<&mut Flow, CallError> {
         match self.flows.get_mut(&handle) {
             Some(flow) if flow.holder != Holder::Orphan => {
                 assert_eq!(flow.lane, lane, "a call on a flow group of another thread");
                 Ok(flow)
             }
-            _ => Err(error::BAD_HANDLE),
+            _ => Err(CallError::BadHandle),
         }
     }
 
-    fn listen(&mut self, lane: usize, port: u16, cookie: u64) -> Result<i64, i64> {
+    fn listen(&mut self, lane: usize, port: u16, cookie: u64) -> Answer {
         // Threads share a port; one thread cannot have it twice.
         if self.listeners.values().any(|taken| (taken.0, taken.1) == (lane, port)) {
-            return Err(error::IN_USE);
+            return Err(CallError::InUse);
         }
         let id = self.name();
         self.listeners.insert(id, (lane, port, cookie));
-        Ok(id as i64)
+        Ok(id)
     }
 
-    fn timer_set(&mut self, lane: usize, cookie: u64, delay_us: u64) -> Result<i64, i64> {
+    fn timer_set(&mut self, lane: usize, cookie: u64, delay_us: u64) -> Answer {
         if self.refuses() {
-            return Err(error::NO_RESOURCE);
+            return Err(CallError::NoResource);
         }
         let id = self.name();
         self.timers.insert(id, (lane, cookie, self.now_us + delay_us));
-        Ok(id as i64)
+        Ok(id)
     }
 
     pub(super) fn refuses(&mut self) -> bool {
         self.config.refuse_one_in > 0 && self.random(self.config.refuse_one_in) == 0
     }
 
-    fn connect(&mut self, lane: usize, args: &[u64; 6]) -> Result<i64, i64> {
-        let (cookie, port) = (args[0], args[3] as u16);
-        let here = self.new_handle(|owner| owner == lane).ok_or(error::NO_RESOURCE)?;
+    fn connect(&mut self, lane: usize, cookie: Cookie, to: Endpoint) -> Answer {
+        let port = to.port;
+        let here = self.new_handle(|owner| owner == lane).ok_or(CallError::NoResource)?;
         let listening: Vec<_> =
             self.listeners.values().filter(|listener| listener.1 == port).copied().collect();
         let there = self.new_handle(|owner| listening.iter().any(|&(lane, ..)| lane == owner));
-        let event = Event { kind: event_kind::CONNECTED, cookie, handle: here, ..Event::default() };
         let Some(there) = there else {
-            let event = Event { code: error::REFUSED as u16, ..event };
-            self.lanes[lane].queue.push_back(event);
-            return Ok(here as i64);
+            let outcome = Err(CallError::Refused);
+            self.lanes[lane].tell(Event::Connected { cookie, handle: here, outcome });
+            return Ok(here);
         };
         let there_lane = self.groups[group_of(there) as usize].lane;
         let listener = listening.iter().find(|&&(lane, ..)| lane == there_lane);
@@ -142,51 +152,38 @@ impl World {
         };
         self.flows.insert(here, flow(lane, cookie, Holder::Application, there));
         self.flows.insert(there, flow(there_lane, 0, Holder::Knocking, here));
-        self.lanes[lane].queue.push_back(event);
-        self.lanes[there_lane].queue.push_back(Event {
-            kind: event_kind::KNOCK,
-            cookie: listener,
-            handle: there,
-            addr: addr::from_words([args[1], args[2]]),
-            port: 10_000 + (here as u32 % 50_000) as u16,
-            ..Event::default()
-        });
-        Ok(here as i64)
+        self.lanes[lane].tell(Event::Connected { cookie, handle: here, outcome: Ok(()) });
+        let peer = Endpoint { port: 10_000 + (here as u32 % 50_000) as u16, ..to };
+        self.lanes[there_lane].tell(Event::Knock { listener, handle: there, peer });
+        Ok(here)
     }
 
-    fn sendv(&mut self, lane: usize, args: &[u64; 6]) -> Result<i64, i64> {
+    fn sendv(&mut self, lane: usize, handle: Handle, sg: SgArray) -> Answer {
         self.sendv_calls += 1;
         if self.refuses() {
-            return Err(error::NO_RESOURCE);
-        }
-        assert!((1..=SG_MAX as u64).contains(&args[2]), "an array of {} pieces", args[2]);
-        if !self.tx.contains(args[1], args[2] * size_of::<SgEntry>() as u64) {
-            return Err(error::FAULT);
+            return Err(CallError::NoResource);
         }
         let window = self.config.window_bytes;
-        let array = with_exposed_provenance_mut::<SgEntry>(args[1] as usize);
         let mut taken = 0;
-        for index in 0..args[2] as usize {
-            // SAFETY: within transmit memory, checked above; the application is in the gate.
-            let entry = unsafe { array.add(index).read() };
+        for entry in self.read_sg(sg)? {
             let held = self.flows.values().flat_map(|flow| flow.held.iter());
             let in_rx = held.into_iter().any(|&(buffer, len)| {
                 let base = self.rx.base() + (buffer * RX_BUFFER_BYTES) as u64;
                 entry.base >= base && entry.base + entry.len <= base + len
             });
             if !in_rx && !self.in_tx(entry.base, entry.len) {
-                return Err(error::FAULT);
+                return Err(CallError::Fault);
             }
-            let flow = self.flow(lane, args[0])?;
+            let flow = self.flow(lane, handle)?;
             if flow.fin {
-                return Err(error::STATE);
+                return Err(CallError::State);
             }
             let room = window.saturating_sub(flow.taken_bytes);
             let n = entry.len.min(room);
             if n > 0 {
                 flow.taken.push_back(Taken { base: entry.base, bytes: copy_out(entry.base, n) });
                 flow.taken_bytes += n;
-                taken += n as i64;
+                taken += n;
             }
             if n < entry.len {
                 flow.wants_window = true;
@@ -196,7 +193,18 @@ impl World {
         Ok(taken)
     }
 
-    fn recv_done(&mut self, lane: usize, handle: Handle, bytes: u64) -> Result<i64, i64> {
+    /// The pieces of a scatter-gather array.
+    pub(super) fn read_sg(&self, sg: SgArray) -> Result<Vec<SgEntry>, CallError> {
+        assert!((1..=SG_MAX as u64).contains(&sg.entries), "an array of {} pieces", sg.entries);
+        if !self.tx.contains(sg.addr, sg.entries * size_of::<SgEntry>() as u64) {
+            return Err(CallError::Fault);
+        }
+        let array = with_exposed_provenance_mut::<SgEntry>(sg.addr as usize);
+        // SAFETY: within transmit memory, checked above; the application is in the gate.
+        Ok((0..sg.entries as usize).map(|index| unsafe { array.add(index).read() }).collect())
+    }
+
+    fn recv_done(&mut self, lane: usize, handle: Handle, bytes: u64) -> Answer {
         let flow = self.flow(lane, handle)?;
         let held = flow.held.iter().map(|held| held.1).sum::<u64>() - flow.front_done;
         assert!(bytes > 0 && bytes <= held, "gave back {bytes} of {held} bytes");
@@ -204,17 +212,17 @@ impl World {
         Ok(0)
     }
 
-    fn tx_alloc(&mut self, bytes: u64) -> Result<i64, i64> {
+    fn tx_alloc(&mut self, bytes: u64) -> Answer {
         if bytes > TX_STEP_BYTES {
             self.shared.push(ManuallyDrop::new(Memory::new(bytes as usize)));
-            return Ok(self.shared[self.shared.len() - 1].base() as i64);
+            return Ok(self.shared[self.shared.len() - 1].base());
         }
         assert_eq!(bytes, TX_STEP_BYTES);
         if self.tx_given == self.config.tx_steps {
-            return Err(error::NO_RESOURCE);
+            return Err(CallError::NoResource);
         }
         self.tx_given += 1;
-        Ok((self.tx.base() + (self.tx_given as u64 - 1) * TX_STEP_BYTES) as i64)
+        Ok(self.tx.base() + (self.tx_given as u64 - 1) * TX_STEP_BYTES)
     }
 
     pub(super) fn name(&mut self) -> u64 {

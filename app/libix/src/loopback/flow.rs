@@ -2,7 +2,7 @@
 use super::memory::copy_out;
 use super::{RX_BUFFER_BYTES, World};
 use core::ptr::with_exposed_provenance_mut;
-use ix_abi::{Event, Handle, dead, event_kind};
+use ix_abi::{Cookie, DeadReason, Event, Handle, RxData};
 use std::collections::VecDeque;
 
 /// What a received buffer holds once it was given back.
@@ -81,13 +81,13 @@ impl World {
         let Some(flow) = self.flows.get_mut(&handle) else { return };
         if flow.fin && !flow.fin_delivered && ready && flow.delivered_bytes == flow.taken_bytes {
             flow.fin_delivered = true;
-            self.tell(peer, event_kind::EOF, |_| ());
+            self.tell(peer, |cookie| Event::Eof { cookie, handle: peer });
         }
         let Some(flow) = self.flows.get(&handle) else { return };
         let done = |flow: &Flow| flow.fin_delivered && flow.taken_bytes == 0;
         if done(flow) && self.flows.get(&peer).is_some_and(done) {
-            self.kill(handle, dead::CLOSED);
-            self.kill(peer, dead::CLOSED);
+            self.kill(handle, DeadReason::Closed);
+            self.kill(peer, DeadReason::Closed);
         }
     }
 
@@ -112,9 +112,8 @@ impl World {
                 let to = with_exposed_provenance_mut::<u8>(base);
                 // SAFETY: a free buffer of the receive memory, and `n` fits.
                 unsafe { to.copy_from_nonoverlapping(bytes.as_ptr(), n) };
-                self.tell(peer, event_kind::RECV, |event| {
-                    (event.data, event.len) = (base as u64, n as u32);
-                });
+                let data = RxData { addr: base as u64, len: n as u32 };
+                self.tell(peer, |cookie| Event::Recv { cookie, handle: peer, data });
                 self.flows.entry(peer).and_modify(|peer| peer.held.push_back((buffer, n as u64)));
             }
             self.flows.entry(handle).and_modify(|flow| flow.delivered_bytes += n as u64);
@@ -147,27 +146,24 @@ impl World {
         let opened = flow.wants_window && room > 0;
         if acked > 0 || opened {
             flow.wants_window = false;
-            self.tell(handle, event_kind::SENT, |event| {
-                (event.len, event.data) = (acked as u32, room);
-            });
+            let (bytes, window) = (acked as u32, room);
+            self.tell(handle, |cookie| Event::Sent { cookie, handle, bytes, window });
         }
     }
 
-    /// An event about a flow to whoever holds it.
-    fn tell(&mut self, handle: Handle, kind: u16, fill: impl FnOnce(&mut Event)) {
+    /// Tells the application that holds a flow of an event, which `event` makes with its cookie.
+    fn tell(&mut self, handle: Handle, event: impl FnOnce(Cookie) -> Event) {
         let Some(flow) = self.flows.get(&handle) else { return };
         if flow.holder == Holder::Application {
-            let mut event = Event { kind, cookie: flow.cookie, handle, ..Event::default() };
-            fill(&mut event);
-            self.lanes[flow.lane].queue.push_back(event);
+            self.lanes[flow.lane].tell(event(flow.cookie));
         }
     }
 
-    pub(super) fn kill(&mut self, handle: Handle, reason: u16) {
+    pub(super) fn kill(&mut self, handle: Handle, reason: DeadReason) {
         if !self.is_settled(handle) {
             return self.doom(handle, reason);
         }
-        self.tell(handle, event_kind::DEAD, |event| event.code = reason);
+        self.tell(handle, |cookie| Event::Dead { cookie, handle, reason });
         self.remove(handle);
     }
 

@@ -1,6 +1,7 @@
 //! Flow groups of the model, and how they move between its threads.
 use super::World;
-use ix_abi::{Event, Handle, error, event_kind, group_of, migrated, revoke};
+use super::calls::Answer;
+use ix_abi::{CallError, DeadReason, Event, Handle, Revoke, group_of};
 
 /// How far a migration is. While it lasts nothing happens to the group's flows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -18,7 +19,7 @@ pub(super) struct Group {
     pub(super) lane: usize,
     phase: Phase,
     /// Flows that die when the migration is over, and why.
-    doomed: Vec<(Handle, u16)>,
+    doomed: Vec<(Handle, DeadReason)>,
 }
 
 impl Group {
@@ -33,7 +34,7 @@ impl World {
     }
 
     /// The flow will be killed once its group has settled.
-    pub(super) fn doom(&mut self, handle: Handle, reason: u16) {
+    pub(super) fn doom(&mut self, handle: Handle, reason: DeadReason) {
         self.groups[group_of(handle) as usize].doomed.push((handle, reason));
     }
 
@@ -56,21 +57,16 @@ impl World {
         }
         group.phase = Phase::Leaving { to, told: false };
         let lane = group.lane;
-        self.tell_group(lane, number, migrated::LEAVES, to);
+        self.lanes[lane].tell(Event::GroupLeaves { group: number as u32, to: to as u32 });
         true
     }
 
-    pub(super) fn tell_revoke(&mut self, lane: usize, what: u64) {
-        let event = Event { kind: event_kind::REVOKE, data: what, ..Event::default() };
-        self.lanes[lane].queue.push_back(event);
-    }
-
     /// The groups of a thread are to go to the others.
-    pub(super) fn drain(&mut self, lane: usize) -> Result<i64, i64> {
+    pub(super) fn drain(&mut self, lane: usize) -> Answer {
         let others = (0..self.lanes.len()).filter(|&other| other != lane);
         let others: Vec<_> = others.filter(|&other| self.lanes[other].entered).collect();
         if others.is_empty() {
-            return Err(error::STATE);
+            return Err(CallError::State);
         }
         self.lanes[lane].draining = true;
         for number in 0..self.groups.len() {
@@ -87,24 +83,14 @@ impl World {
         let any = self.groups.iter().any(|group| group.lane == lane || coming(group));
         if self.lanes[lane].draining && !any {
             self.lanes[lane].draining = false;
-            self.tell_revoke(lane, revoke::DRAINED);
+            self.lanes[lane].tell(Event::Revoke(Revoke::Drained));
         }
-    }
-
-    fn tell_group(&mut self, lane: usize, number: usize, code: u16, other: usize) {
-        self.lanes[lane].queue.push_back(Event {
-            kind: event_kind::MIGRATED,
-            code,
-            len: number as u32,
-            data: other as u64,
-            ..Event::default()
-        });
     }
 
     /// An event is handed over.
     pub(super) fn note_told(&mut self, event: &Event) {
-        if event.kind == event_kind::MIGRATED {
-            match &mut self.groups[event.len as usize].phase {
+        if let Event::GroupLeaves { group, .. } | Event::GroupArrived { group, .. } = *event {
+            match &mut self.groups[group as usize].phase {
                 Phase::Leaving { told, .. } | Phase::Arriving { told } => *told = true,
                 Phase::Settled => panic!("told of a migration that is over"),
             }
@@ -125,7 +111,8 @@ impl World {
                     let of_group = |handle: &Handle| group_of(*handle) as usize == number;
                     let flows = self.flows.iter_mut().filter(|(handle, _)| of_group(handle));
                     flows.for_each(|(_, flow)| flow.lane = to);
-                    self.tell_group(to, number, migrated::ARRIVED, lane);
+                    let (group, from) = (number as u32, lane as u32);
+                    self.lanes[to].tell(Event::GroupArrived { group, from });
                 }
                 Phase::Arriving { told: true } => {
                     group.phase = Phase::Settled;

@@ -17,8 +17,8 @@ use core::ptr::with_exposed_provenance_mut;
 use flow::Flow;
 use groups::Group;
 use ix_abi::{
-    CALLS_MAX, Call, EVENTS_MAX, Event, Handle, ThreadArea, ThreadStatus, dead, error, event_kind,
-    gate_op,
+    CALLS_MAX, CallError, CallSlot, DeadReason, EVENTS_MAX, Event, EventSlot, Handle, Revoke,
+    ThreadArea, ThreadStatus, gate_op,
 };
 use memory::Memory;
 use std::cell::RefCell;
@@ -67,12 +67,19 @@ struct Lane {
     calls: Memory,
     events: Memory,
     status: Memory,
-    queue: VecDeque<Event>,
+    queue: VecDeque<EventSlot>,
     entered: bool,
     /// Its application wants to leave.
     draining: bool,
     /// Buffers of dead flows: readable until the cycle after their `DEAD` was handed over.
     dying: Vec<usize>,
+}
+
+impl Lane {
+    /// Queues an event for the application.
+    fn tell(&mut self, event: Event) {
+        self.queue.push_back(event.encode());
+    }
 }
 
 struct World {
@@ -107,8 +114,10 @@ impl Gate for LoopbackGate {
         let mut world = self.0.borrow_mut();
         let lane = a as usize;
         match op {
-            gate_op::ENTER if lane >= world.lanes.len() => -error::INVALID,
-            gate_op::ENTER if world.lanes[lane].entered => -error::IN_USE,
+            gate_op::ENTER if lane >= world.lanes.len() => {
+                CallError::encode(Err(CallError::Invalid))
+            }
+            gate_op::ENTER if world.lanes[lane].entered => CallError::encode(Err(CallError::InUse)),
             gate_op::ENTER => {
                 world.lanes[lane].entered = true;
                 0
@@ -119,7 +128,7 @@ impl Gate for LoopbackGate {
                 0
             }
             gate_op::RUN_IO => world.run_io(lane, b as usize, c),
-            _ => -error::NO_SYS,
+            _ => CallError::encode(Err(CallError::NoSys)),
         }
     }
 }
@@ -128,8 +137,8 @@ impl Loopback {
     /// A dataplane with so many elastic threads.
     pub fn new(threads: usize, config: Config) -> Loopback {
         let lane = |_| Lane {
-            calls: Memory::new(CALLS_MAX * size_of::<Call>()),
-            events: Memory::new(EVENTS_MAX * size_of::<Event>()),
+            calls: Memory::new(CALLS_MAX * size_of::<CallSlot>()),
+            events: Memory::new(EVENTS_MAX * size_of::<EventSlot>()),
             status: Memory::new(size_of::<ThreadStatus>()),
             queue: VecDeque::new(),
             entered: false,
@@ -204,16 +213,16 @@ impl Loopback {
         self.0.borrow_mut().migrate(group, to)
     }
 
-    /// Tells a thread something of [`ix_abi::revoke`].
-    pub fn revoke(&self, thread: usize, what: u64) {
-        self.0.borrow_mut().tell_revoke(thread, what);
+    /// Tells a thread that it is taken away or given back.
+    pub fn revoke(&self, thread: usize, what: Revoke) {
+        self.0.borrow_mut().lanes[thread].tell(Event::Revoke(what));
     }
 
     /// Resets every connection, as a network that fails would.
     pub fn reset_all(&self) {
         let mut world = self.0.borrow_mut();
         let all: Vec<Handle> = world.flows.keys().copied().collect();
-        all.into_iter().for_each(|handle| world.kill(handle, dead::RESET));
+        all.into_iter().for_each(|handle| world.kill(handle, DeadReason::Reset));
     }
 }
 
@@ -237,13 +246,13 @@ impl World {
             let dying = core::mem::take(&mut self.lanes[lane].dying);
             dying.into_iter().for_each(|buffer| self.free(buffer));
         }
-        let array = with_exposed_provenance_mut::<Call>(self.lanes[lane].calls.base() as usize);
+        let array = with_exposed_provenance_mut::<CallSlot>(self.lanes[lane].calls.base() as usize);
         for slot in 0..calls {
             // SAFETY: slot is below CALLS_MAX, and the application is in the gate.
             let call = unsafe { array.add(slot).read() };
-            let ret = self.carry_out(lane, call.op, &call.args);
+            let answer = self.carry_out(lane, &call);
             // SAFETY: as above.
-            unsafe { (*array.add(slot)).ret = ret.unwrap_or_else(|error| -error) };
+            unsafe { (*array.add(slot)).ret = CallError::encode(answer) };
         }
         self.move_groups(lane);
         self.end_drain(lane);
@@ -257,9 +266,11 @@ impl World {
 
     fn publish(&mut self, lane: usize) -> i64 {
         let n = self.lanes[lane].queue.len().min(EVENTS_MAX);
-        let array = with_exposed_provenance_mut::<Event>(self.lanes[lane].events.base() as usize);
-        let events: Vec<Event> = self.lanes[lane].queue.drain(..n).collect();
-        events.iter().for_each(|event| self.note_told(event));
+        let array =
+            with_exposed_provenance_mut::<EventSlot>(self.lanes[lane].events.base() as usize);
+        let events: Vec<EventSlot> = self.lanes[lane].queue.drain(..n).collect();
+        let told = events.iter().filter_map(|event| Event::decode(event).ok());
+        told.for_each(|event| self.note_told(&event));
         for (index, event) in events.into_iter().enumerate() {
             // SAFETY: index is below EVENTS_MAX, and the application is in the gate.
             unsafe { array.add(index).write(event) };
@@ -281,8 +292,7 @@ impl World {
         let now_us = self.now_us;
         let due = |timer: &(usize, u64, u64)| timer.0 == lane && timer.2 <= now_us;
         for (_, (_, cookie, _)) in self.timers.extract_if(.., |_, timer| due(timer)) {
-            let event = Event { kind: event_kind::TIMER, cookie, ..Event::default() };
-            self.lanes[lane].queue.push_back(event);
+            self.lanes[lane].tell(Event::Timer { cookie });
         }
     }
 }

@@ -1,12 +1,11 @@
 //! Datagrams of the model: in order between two sockets, never lost but for want of a receiver.
+use super::calls::Answer;
 use super::flow::Taken;
 use super::memory::copy_out;
 use super::{RX_BUFFER_BYTES, World};
-use crate::addr;
 use core::ptr::with_exposed_provenance_mut;
-use ix_abi::{Event, SG_MAX, SgEntry, error, event_kind};
+use ix_abi::{CallError, Cookie, Endpoint, Event, RxData, SgArray};
 use std::collections::{BTreeMap, VecDeque};
-use std::net::SocketAddr;
 
 /// Longest datagram, as with an Ethernet MTU of 1500 bytes.
 const PAYLOAD_MAX: usize = 1472;
@@ -39,67 +38,66 @@ pub(super) struct Udp {
 }
 
 impl World {
-    pub(super) fn udp_bind(&mut self, lane: usize, port: u16, cookie: u64) -> Result<i64, i64> {
+    pub(super) fn udp_bind(&mut self, lane: usize, port: u16, cookie: u64) -> Answer {
         let taken = |sockets: &BTreeMap<u64, Socket>, port| {
             sockets.values().any(|socket| (socket.lane, socket.port) == (lane, port))
         };
         if port != 0 && taken(&self.udp.sockets, port) {
-            return Err(error::IN_USE);
+            return Err(CallError::InUse);
         }
         let id = self.name();
         let port = if port == 0 { EPHEMERAL_PORT + id as u16 } else { port };
         self.udp.sockets.insert(id, Socket { lane, port, cookie });
-        Ok(id as i64)
+        Ok(id)
     }
 
-    pub(super) fn udp_unbind(&mut self, lane: usize, id: u64) -> Result<i64, i64> {
-        match self.udp.sockets.get(&id) {
+    pub(super) fn udp_unbind(&mut self, lane: usize, id: u32) -> Answer {
+        match self.udp.sockets.get(&id.into()) {
             Some(socket) if socket.lane == lane => {
-                self.udp.sockets.remove(&id);
+                self.udp.sockets.remove(&id.into());
                 Ok(0)
             }
-            _ => Err(error::BAD_HANDLE),
+            _ => Err(CallError::BadHandle),
         }
     }
 
-    pub(super) fn udp_set_opt(&mut self, lane: usize, args: &[u64; 6]) -> Result<i64, i64> {
-        let theirs = self.udp.sockets.get(&args[0]).is_some_and(|socket| socket.lane == lane);
-        if theirs { Ok(0) } else { Err(error::BAD_HANDLE) }
+    pub(super) fn udp_set_opt(&mut self, lane: usize, id: u32) -> Answer {
+        let theirs = self.udp.sockets.get(&id.into()).is_some_and(|socket| socket.lane == lane);
+        if theirs { Ok(0) } else { Err(CallError::BadHandle) }
     }
 
-    pub(super) fn udp_sendv(&mut self, lane: usize, args: &[u64; 6]) -> Result<i64, i64> {
+    pub(super) fn udp_sendv(
+        &mut self,
+        lane: usize,
+        id: u32,
+        to_port: u16,
+        sg: SgArray,
+        cookie: Cookie,
+    ) -> Answer {
         if self.refuses() {
-            return Err(error::NO_RESOURCE);
+            return Err(CallError::NoResource);
         }
-        let (id, to_port) = (args[0] & 0xffff_ffff, (args[0] >> 32) as u16);
-        let from_port = match self.udp.sockets.get(&id) {
+        let from_port = match self.udp.sockets.get(&id.into()) {
             Some(socket) if socket.lane == lane => socket.port,
-            _ => return Err(error::BAD_HANDLE),
+            _ => return Err(CallError::BadHandle),
         };
-        assert!((1..=SG_MAX as u64).contains(&args[2]), "an array of {} pieces", args[2]);
-        if !self.tx.contains(args[1], args[2] * size_of::<SgEntry>() as u64) {
-            return Err(error::FAULT);
-        }
-        let array = with_exposed_provenance_mut::<SgEntry>(args[1] as usize);
         let mut pieces = Vec::new();
-        for index in 0..args[2] as usize {
-            // SAFETY: within transmit memory, checked above; the application is in the gate.
-            let entry = unsafe { array.add(index).read() };
+        for entry in self.read_sg(sg)? {
             let in_rx = self.rx.contains(entry.base, entry.len);
             if !in_rx && !self.in_tx(entry.base, entry.len) {
-                return Err(error::FAULT);
+                return Err(CallError::Fault);
             }
             pieces.push(Taken { base: entry.base, bytes: copy_out(entry.base, entry.len) });
         }
         let bytes = pieces.iter().map(|piece| piece.bytes.len()).sum::<usize>();
         if bytes > PAYLOAD_MAX {
-            return Err(error::INVALID);
+            return Err(CallError::Invalid);
         }
-        self.udp.flying.push_back(Flying { lane, cookie: args[5], from_port, to_port, pieces });
-        Ok(bytes as i64)
+        self.udp.flying.push_back(Flying { lane, cookie, from_port, to_port, pieces });
+        Ok(bytes as u64)
     }
 
-    pub(super) fn udp_recv_done(&mut self, lane: usize, base: u64) -> Result<i64, i64> {
+    pub(super) fn udp_recv_done(&mut self, lane: usize, base: u64) -> Answer {
         let held = self.udp.held.remove(&base);
         let (holder, buffer) = held.expect("a datagram was given back twice");
         assert_eq!(holder, lane, "given back by another thread");
@@ -118,9 +116,7 @@ impl World {
                 assert_eq!(now, piece.bytes, "sent memory changed before UDP_SENT");
                 data.extend(now);
             }
-            let (kind, cookie) = (event_kind::UDP_SENT, flying.cookie);
-            let sent = Event { kind, cookie, ..Event::default() };
-            self.lanes[flying.lane].queue.push_back(sent);
+            self.lanes[flying.lane].tell(Event::UdpSent { cookie: flying.cookie });
             self.deliver_datagram(&flying, &data);
         }
     }
@@ -138,16 +134,12 @@ impl World {
         // SAFETY: a free buffer of the receive memory; a datagram is shorter (`PAYLOAD_MAX`).
         unsafe { to.copy_from_nonoverlapping(data.as_ptr(), data.len()) };
         self.udp.held.insert(base, (lane, buffer));
-        let from = SocketAddr::from((LOCAL, flying.from_port));
-        let event = Event {
-            kind: event_kind::UDP_RECV,
+        let local = ix_abi::v4(LOCAL);
+        self.lanes[lane].tell(Event::UdpRecv {
             cookie,
-            data: base,
-            len: data.len() as u32,
-            addr: addr::to_abi(from.ip()),
-            port: from.port(),
-            ..Event::default()
-        };
-        self.lanes[lane].queue.push_back(event.with_local(addr::to_abi(LOCAL.into())));
+            peer: Endpoint { addr: local, port: flying.from_port },
+            local,
+            data: RxData { addr: base, len: data.len() as u32 },
+        });
     }
 }

@@ -1,7 +1,7 @@
 //! Event conditions as a typed view of the event array.
 use crate::addr;
 use crate::error::{Dead, Error};
-use ix_abi::{Cookie, Handle, event_kind, migrated, revoke};
+use ix_abi::{Cookie, EventSlot, Handle, IcmpMessage, Revoke, RxData};
 use std::net::{IpAddr, SocketAddr};
 
 /// An event condition ([`ix_abi::event_kind`]).
@@ -206,62 +206,55 @@ impl Received {
 }
 
 impl Event {
-    /// Reads the fields that this kind of event has.
+    /// The event of a slot, with addresses as programs know them.
     #[inline]
-    pub(super) fn view(raw: &ix_abi::Event) -> Event {
-        let (cookie, handle) = (raw.cookie, raw.handle);
-        match raw.kind {
-            event_kind::RECV => Event::Recv { cookie, handle, data: received(raw) },
-            event_kind::SENT => Event::Sent { cookie, bytes: raw.len, window: raw.data },
-            event_kind::KNOCK => Event::Knock { listener: cookie, handle, peer: peer(raw) },
-            event_kind::CONNECTED => {
-                let outcome = match raw.code {
-                    0 => Ok(()),
-                    code => Err(Error::from_code(code.into())),
-                };
+    pub(super) fn view(slot: &EventSlot) -> Event {
+        let Ok(event) = ix_abi::Event::decode(slot) else { return Event::Unknown };
+        match event {
+            ix_abi::Event::Recv { cookie, handle, data } => {
+                Event::Recv { cookie, handle, data: data.into() }
+            }
+            ix_abi::Event::Sent { cookie, bytes, window, .. } => {
+                Event::Sent { cookie, bytes, window }
+            }
+            ix_abi::Event::Knock { listener, handle, peer } => {
+                Event::Knock { listener, handle, peer: addr::socket_addr(peer) }
+            }
+            ix_abi::Event::Connected { cookie, handle, outcome } => {
                 Event::Connected { cookie, handle, outcome }
             }
-            event_kind::EOF => Event::Eof { cookie },
-            event_kind::DEAD => Event::Dead { cookie, reason: Dead::from_code(raw.code) },
-            event_kind::UDP_RECV => {
-                let local = addr::from_abi(raw.local_addr());
-                Event::UdpRecv { cookie, data: received(raw), peer: peer(raw), local }
+            ix_abi::Event::Eof { cookie, .. } => Event::Eof { cookie },
+            ix_abi::Event::Dead { cookie, reason, .. } => {
+                Event::Dead { cookie, reason: reason.into() }
             }
-            event_kind::UDP_ERROR => {
-                let why = Error::from_code(raw.code.into());
-                let data = (raw.len > 0).then(|| received(raw));
-                Event::UdpError {
-                    cookie,
-                    peer: peer(raw),
-                    why,
-                    said: said(raw, raw.local_addr()),
-                    data,
-                }
-            }
-            event_kind::FLOW_ERROR => {
-                let why = Error::from_code(raw.code.into());
-                Event::FlowError { cookie, handle, why, said: said(raw, raw.addr) }
-            }
-            event_kind::UDP_SENT => Event::UdpSent { cookie },
-            event_kind::PACKET_RECV => Event::PacketRecv { cookie, data: received(raw) },
-            event_kind::PACKET_SENT => Event::PacketSent { cookie },
-            event_kind::SIGNAL => Event::Signal { from: raw.len, value: raw.data },
-            event_kind::TIMER => Event::Timer { cookie },
-            event_kind::MIGRATED => {
-                let (group, other) = (raw.len, raw.data as u32);
-                match raw.code {
-                    migrated::LEAVES => Event::GroupLeaves { group, to: other },
-                    migrated::ARRIVED => Event::GroupArrived { group, from: other },
-                    _ => Event::Unknown,
-                }
-            }
-            event_kind::REVOKE => match raw.data {
-                revoke::GOES => Event::Revoked,
-                revoke::BACK => Event::Restored,
-                revoke::DRAINED => Event::Drained,
-                _ => Event::Unknown,
+            ix_abi::Event::UdpRecv { cookie, peer, local, data } => Event::UdpRecv {
+                cookie,
+                data: data.into(),
+                peer: addr::socket_addr(peer),
+                local: addr::from_abi(local),
             },
-            _ => Event::Unknown,
+            ix_abi::Event::UdpError { cookie, peer, why, icmp, quoted } => Event::UdpError {
+                cookie,
+                peer: addr::socket_addr(peer),
+                why,
+                said: icmp.into(),
+                data: (quoted.len > 0).then(|| quoted.into()),
+            },
+            ix_abi::Event::FlowError { cookie, handle, why, icmp } => {
+                Event::FlowError { cookie, handle, why, said: icmp.into() }
+            }
+            ix_abi::Event::UdpSent { cookie } => Event::UdpSent { cookie },
+            ix_abi::Event::PacketRecv { cookie, data } => {
+                Event::PacketRecv { cookie, data: data.into() }
+            }
+            ix_abi::Event::PacketSent { cookie } => Event::PacketSent { cookie },
+            ix_abi::Event::Signal { from, value } => Event::Signal { from, value },
+            ix_abi::Event::Timer { cookie } => Event::Timer { cookie },
+            ix_abi::Event::GroupLeaves { group, to } => Event::GroupLeaves { group, to },
+            ix_abi::Event::GroupArrived { group, from } => Event::GroupArrived { group, from },
+            ix_abi::Event::Revoke(Revoke::Goes) => Event::Revoked,
+            ix_abi::Event::Revoke(Revoke::Back) => Event::Restored,
+            ix_abi::Event::Revoke(Revoke::Drained) => Event::Drained,
         }
     }
 
@@ -279,43 +272,35 @@ impl Event {
     }
 }
 
-fn received(raw: &ix_abi::Event) -> Received {
-    Received { base: raw.data, len: raw.len }
+impl From<RxData> for Received {
+    #[inline]
+    fn from(data: RxData) -> Received {
+        Received { base: data.addr, len: data.len }
+    }
 }
 
-fn said(raw: &ix_abi::Event, by: ix_abi::Addr) -> Said {
-    let [kind, code, detail] = raw.notes;
-    Said { kind: kind as u8, code: code as u8, detail, by: addr::from_abi(by) }
-}
-
-fn peer(raw: &ix_abi::Event) -> SocketAddr {
-    SocketAddr::new(addr::from_abi(raw.addr), raw.port)
+impl From<IcmpMessage> for Said {
+    fn from(icmp: IcmpMessage) -> Said {
+        Said { kind: icmp.kind, code: icmp.code, detail: icmp.detail, by: addr::from_abi(icmp.by) }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ix_abi::Endpoint;
 
     #[test]
     fn fields_of_each_kind() {
-        let raw = ix_abi::Event {
-            kind: event_kind::KNOCK,
-            cookie: 7,
-            handle: 9,
-            addr: ix_abi::v4([10, 0, 0, 2]),
-            port: 4000,
-            ..ix_abi::Event::default()
-        };
+        let at = Endpoint { addr: ix_abi::v4([10, 0, 0, 2]), port: 4000 };
+        let raw = ix_abi::Event::Knock { listener: 7, handle: 9, peer: at }.encode();
         let peer = "10.0.0.2:4000".parse().unwrap();
         assert_eq!(Event::view(&raw), Event::Knock { listener: 7, handle: 9, peer });
-        let raw = ix_abi::Event {
-            kind: event_kind::CONNECTED,
-            code: ix_abi::error::REFUSED as u16,
-            ..raw
-        };
-        let refused = Event::Connected { cookie: 7, handle: 9, outcome: Err(Error::Refused) };
+        let outcome = Err(Error::Refused);
+        let raw = ix_abi::Event::Connected { cookie: 7, handle: 9, outcome }.encode();
+        let refused = Event::Connected { cookie: 7, handle: 9, outcome };
         assert_eq!(Event::view(&raw), refused);
-        let raw = ix_abi::Event { kind: 999, ..raw };
+        let raw = EventSlot { kind: 999, ..raw };
         assert_eq!(Event::view(&raw), Event::Unknown);
     }
 }

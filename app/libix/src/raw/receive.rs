@@ -151,21 +151,12 @@ impl ReceiveQueue {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::raw::Event;
-    use ix_abi::event_kind::RECV;
+    use ix_abi::RxData;
     use proptest::prelude::*;
 
     fn received(data: &'static [u8]) -> Received {
-        let raw = ix_abi::Event {
-            kind: RECV,
-            len: data.len() as u32,
-            data: data.as_ptr().expose_provenance() as u64,
-            ..ix_abi::Event::default()
-        };
-        match Event::view(&raw) {
-            Event::Recv { data, .. } => data,
-            _ => unreachable!(),
-        }
+        let addr = data.as_ptr().expose_provenance() as u64;
+        RxData { addr, len: data.len() as u32 }.into()
     }
 
     static DATA: [u8; 4096] = {

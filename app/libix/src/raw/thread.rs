@@ -8,8 +8,8 @@ use core::fmt;
 use core::ptr::{with_exposed_provenance, with_exposed_provenance_mut};
 use core::sync::atomic::AtomicU8;
 use ix_abi::{
-    CALLS_MAX, Call, Cookie, EVENTS_MAX, Handle, SG_MAX, SgEntry, ThreadArea, ThreadStatus,
-    call_op, error, gate_op,
+    CALLS_MAX, Call, CallSlot, Cookie, EVENTS_MAX, EventSlot, Handle, SG_MAX, SgArray, SgEntry,
+    ThreadArea, ThreadStatus, gate_op,
 };
 use std::net::SocketAddr;
 use std::os::fd::RawFd;
@@ -63,8 +63,8 @@ impl std::error::Error for EnterError {}
 pub struct Thread {
     gate: Box<dyn Gate>,
     index: u32,
-    calls: *mut Call,
-    events: *const ix_abi::Event,
+    calls: *mut CallSlot,
+    events: *const EventSlot,
     status: *const ThreadStatus,
     pushed: usize,
     answered: usize,
@@ -146,7 +146,7 @@ impl Thread {
             gate,
             index,
             calls: with_exposed_provenance_mut(area.calls as usize),
-            events: with_exposed_provenance_mut::<ix_abi::Event>(area.events as usize),
+            events: with_exposed_provenance_mut::<EventSlot>(area.events as usize),
             status: with_exposed_provenance_mut::<ThreadStatus>(area.status as usize),
             pushed: 0,
             answered: 0,
@@ -198,7 +198,7 @@ impl Thread {
         }
         let slot = self.pushed;
         // SAFETY: slot is below CALLS_MAX, and the call array is ours to write (`with_gate`).
-        unsafe { self.calls.add(slot).write(call.0) };
+        unsafe { self.calls.add(slot).write(call.0.encode()) };
         self.pushed += 1;
         self.answered = 0;
         Some(slot)
@@ -221,8 +221,8 @@ impl Thread {
         handle: Handle,
         pieces: impl Iterator<Item = SgEntry>,
     ) -> Option<(usize, u64)> {
-        let (array, entries, bytes) = self.gather(pieces)?;
-        let slot = self.push(call::batched(call_op::SENDV, [handle, array, entries]))?;
+        let (sg, bytes) = self.gather(pieces)?;
+        let slot = self.push(Batched(Call::SendV { handle, sg }))?;
         Some((slot, bytes))
     }
 
@@ -235,11 +235,9 @@ impl Thread {
         pieces: impl Iterator<Item = SgEntry>,
         cookie: Cookie,
     ) -> Option<(usize, u64)> {
-        let (array, entries, bytes) = self.gather(pieces)?;
-        let [high, low] = addr::words(addr::to_abi(to.ip()));
-        let socket = socket | u64::from(to.port()) << 32;
-        let args = [socket, array, entries, high, low, cookie];
-        let slot = self.push(call::batched(call_op::UDP_SENDV, args))?;
+        let (sg, bytes) = self.gather(pieces)?;
+        let (socket, to) = (call::id(socket), addr::endpoint(to));
+        let slot = self.push(Batched(Call::UdpSendV { socket, to, sg, cookie }))?;
         Some((slot, bytes))
     }
 
@@ -251,15 +249,14 @@ impl Thread {
         pieces: impl Iterator<Item = SgEntry>,
         cookie: Cookie,
     ) -> Option<(usize, u64)> {
-        let (array, entries, bytes) = self.gather(pieces)?;
-        let args = [queue, array, entries, cookie];
-        let slot = self.push(call::batched(call_op::PACKET_SENDV, args))?;
+        let (sg, bytes) = self.gather(pieces)?;
+        let slot = self.push(Batched(Call::PacketSendV { queue: call::id(queue), sg, cookie }))?;
         Some((slot, bytes))
     }
 
-    /// Writes pieces where the dataplane may look: address and length of the array, bytes in it.
+    /// Writes pieces where the dataplane may look; returns their array and the bytes in it.
     #[inline]
-    fn gather(&mut self, pieces: impl Iterator<Item = SgEntry>) -> Option<(u64, u64, u64)> {
+    fn gather(&mut self, pieces: impl Iterator<Item = SgEntry>) -> Option<(SgArray, u64)> {
         if !self.sg_room() || self.call_room() == 0 {
             return None;
         }
@@ -273,7 +270,8 @@ impl Thread {
             bytes += piece.len;
         }
         self.sg_used += entries;
-        Some((array.expose_provenance() as u64, entries as u64, bytes))
+        let addr = array.expose_provenance() as u64;
+        Some((SgArray { addr, entries: entries as u64 }, bytes))
     }
 
     /// Gives the thread to the dataplane for one cycle: the batch is carried out, packets are
@@ -376,11 +374,9 @@ impl Thread {
         let base = self.answer(slot)?;
         // SAFETY: as in `answer`; the slot is ours to write.
         let call = unsafe { &mut *self.calls.add(slot) };
-        if call.op != call_op::TX_ALLOC {
-            return Err(Error::Invalid);
-        }
-        (call.op, call.ret) = (call_op::NOP, -error::INVALID);
-        Ok((base, call.args[0]))
+        let Ok(Call::TxAlloc { bytes }) = Call::decode(call) else { return Err(Error::Invalid) };
+        *call = CallSlot { ret: Error::encode(Err(Error::Invalid)), ..Call::Nop.encode() };
+        Ok((base, bytes))
     }
 }
 

@@ -32,7 +32,7 @@ use crate::tcp::connections::announce_early_data;
 use crate::timers::APP_TIMER;
 use crate::timers::app::AppTimers;
 use away::Away;
-use ix_abi::{Event, event_kind};
+use ix_abi::Event;
 use ix_tcp::udp::UdpTable;
 use std::sync::Arc;
 
@@ -245,7 +245,7 @@ impl ElasticThread {
 
     fn fire_app_timer(&mut self, id: u64) {
         if let Some(cookie) = self.app_timers.fire(id) {
-            self.io.cx.events.push(Event { kind: event_kind::TIMER, cookie, ..Event::default() });
+            self.io.cx.events.push(Event::Timer { cookie });
         }
     }
 }

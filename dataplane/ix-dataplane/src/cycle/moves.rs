@@ -8,7 +8,7 @@ use crate::migration::{Action, Input, MigrateError, Sight, Table, Way, ship, uns
 use crate::observe::migration::MigrationRecord;
 use crate::ports::{self, Port};
 use crate::receive::batch::Origin;
-use ix_abi::{Event, event_kind, migrated};
+use ix_abi::Event;
 use ix_nic::RxPacket;
 use ix_proto::GroupSet;
 
@@ -177,7 +177,8 @@ impl ElasticThread {
                     // handed over.
                     let _ = reta.set(group, to);
                 }
-                self.tell_migrated(migrated::LEAVES, group, to);
+                let event = Event::GroupLeaves { group: group as u32, to: to as u32 };
+                self.io.cx.events.push(event);
             }
             Action::Ship { to, serial, groups, held, record } => {
                 let ElasticThread { io, flows, tcp, .. } = self;
@@ -201,17 +202,15 @@ impl ElasticThread {
                 let ElasticThread { io, flows, tcp, .. } = self;
                 ship::unpack(&mut io.cx, flows, &mut tcp.listeners, *ship);
             }
-            Action::Arrived { group, from } => self.tell_migrated(migrated::ARRIVED, group, from),
+            Action::Arrived { group, from } => {
+                let event = Event::GroupArrived { group: group as u32, from: from as u32 };
+                self.io.cx.events.push(event);
+            }
             Action::Touch(ids) => self.flows.touched.extend(ids),
             Action::Announce(ids) => self.flows.to_announce.extend(ids),
             Action::Send(unsent) => unsent::send(&mut self.io, unsent),
             Action::Relink(groups) => self.flows.relink(&groups),
         }
-    }
-
-    fn tell_migrated(&mut self, code: u16, group: usize, thread: usize) {
-        let (kind, len, data) = (event_kind::MIGRATED, group as u32, thread as u64);
-        self.io.cx.events.push(Event { kind, code, len, data, ..Event::default() });
     }
 
     /// Gives the devices all that they take now.

@@ -14,7 +14,7 @@ use crate::receive::pressure::rx_pressure;
 use crate::tcp::TcpContext;
 use crate::udp;
 use crate::verdict::{Dropped, Verdict};
-use ix_abi::error;
+use ix_abi::CallError;
 use ix_mem::Mbuf;
 use ix_nic::RxPacket;
 use ix_tcp::icmp::{ErrorMessage, IcmpError};
@@ -321,14 +321,14 @@ impl ElasticThread {
     }
 
     /// Has another thread, or this one, hear a number.
-    pub(crate) fn signal_thread(&mut self, to: usize, value: u64) -> Result<(), i64> {
+    pub(crate) fn signal_thread(&mut self, to: usize, value: u64) -> Result<(), CallError> {
         if to != self.io.cx.index {
             self.forwarding.push_signal(to, value)?;
             self.shared.ring_thread(to);
         } else if self.io.cx.events.has_room() {
             self.io.cx.hear_signal(to, value);
         } else {
-            return Err(error::NO_RESOURCE);
+            return Err(CallError::NoResource);
         }
         Ok(())
     }

@@ -7,7 +7,7 @@ use crate::forwarding::forwarding;
 use crate::io::Io;
 use crate::observe::metrics::{ControlPage, Snapshot, ThreadMetrics};
 use crate::shared::{Shared, Waker};
-use ix_abi::{CALLS_MAX, Call, EVENTS_MAX, Event};
+use ix_abi::{CALLS_MAX, CallSlot, EVENTS_MAX, EventSlot};
 use ix_mem::{HEADROOM_BYTES, PacketMemory, Pool, Sizes};
 use ix_nic::{SimDevice, SimOptions};
 use ix_wire::{Checksum, FrameHeader, IpAddr, Seq, TcpFlags, TcpHeader, TcpOptions, ipv4};
@@ -42,8 +42,8 @@ fn host_at(gate: &str, index: usize, threads: usize) -> Host {
     let wakers = (0..threads).map(|_| Waker::new(-1)).collect();
     let shared = Arc::new(Shared::new(config, memory, wakers, &[mac], 0));
     let page = Arc::new(ControlPage::anonymous(threads).unwrap());
-    let calls: &'static mut [Call] = Box::leak(vec![Call::default(); CALLS_MAX].into());
-    let events: &'static mut [Event] = Box::leak(vec![Event::default(); EVENTS_MAX].into());
+    let calls: &'static mut [CallSlot] = Box::leak(vec![CallSlot::default(); CALLS_MAX].into());
+    let events: &'static mut [EventSlot] = Box::leak(vec![EventSlot::default(); EVENTS_MAX].into());
     // SAFETY: leaked arrays of the right length, used for nothing else.
     let (calls, events) =
         unsafe { (CallArray::new(calls.as_mut_ptr()), EventWriter::new(events.as_mut_ptr())) };

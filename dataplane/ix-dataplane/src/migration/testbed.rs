@@ -10,7 +10,9 @@ use crate::io::Io;
 use crate::observe::metrics::{ControlPage, Snapshot, ThreadMetrics};
 use crate::observe::migration::MigrationRecord;
 use crate::shared::{Shared, Waker};
-use ix_abi::{CALLS_MAX, Call, EVENTS_MAX, Event, SgEntry, call_op, error, event_kind, migrated};
+use ix_abi::{
+    CALLS_MAX, CallSlot, EVENTS_MAX, EventSlot, SgEntry, call_op, error, event_kind, migrated,
+};
 use ix_mem::{PacketMemory, Pool, Sizes};
 use ix_nic::{Nic, SimDevice, SimOptions};
 use ix_proto::GroupSet;
@@ -68,7 +70,7 @@ pub struct App {
     /// By cookie.
     pub conns: BTreeMap<u64, Conn>,
     next_cookie: u64,
-    calls: Vec<Call>,
+    calls: Vec<CallSlot>,
     /// Connections that other threads have handed over.
     pub mailbox: Vec<Conn>,
     pub ended: usize,
@@ -78,8 +80,8 @@ pub struct App {
 
 pub struct Thread {
     pub elastic: ElasticThread,
-    calls: &'static mut [Call],
-    events: *const Event,
+    calls: &'static mut [CallSlot],
+    events: *const EventSlot,
     pub app: App,
     pub records: Vec<MigrationRecord>,
     scratch: u64,
@@ -145,9 +147,10 @@ impl Host {
         let rings = forwarding(threads).into_iter().enumerate();
         let threads = rings
             .map(|(i, rings)| {
-                let calls: &'static mut [Call] = Box::leak(vec![Call::default(); CALLS_MAX].into());
-                let events: &'static mut [Event] =
-                    Box::leak(vec![Event::default(); EVENTS_MAX].into());
+                let calls: &'static mut [CallSlot] =
+                    Box::leak(vec![CallSlot::default(); CALLS_MAX].into());
+                let events: &'static mut [EventSlot] =
+                    Box::leak(vec![EventSlot::default(); EVENTS_MAX].into());
                 let events = events.as_mut_ptr();
                 // SAFETY: leaked arrays of the right length; this thread's alone.
                 let (array, writer) =
@@ -232,7 +235,7 @@ impl Host {
         }
         let report = running.elastic.run_cycle(calls.len(), now_us);
         running.records.extend(std::iter::from_fn(|| running.elastic.take_migration()));
-        let answers: Vec<Call> = running.calls[..calls.len()].to_vec();
+        let answers: Vec<CallSlot> = running.calls[..calls.len()].to_vec();
         // SAFETY: the dataplane is not running, and has written so many.
         let events = unsafe { std::slice::from_raw_parts(running.events, report.events) }.to_vec();
         running.app.answers(&answers);
@@ -278,7 +281,7 @@ fn cookie_of(thread: usize, number: u64) -> u64 {
     (thread as u64) << 48 | number
 }
 
-fn group_of(event: &Event) -> Option<u16> {
+fn group_of(event: &EventSlot) -> Option<u16> {
     (event.handle != 0).then(|| FlowId::from_handle(event.handle).group)
 }
 
@@ -293,10 +296,10 @@ fn running_conns(app: &mut App, group: u16) -> Vec<Conn> {
 impl App {
     pub fn call(&mut self, op: u32, args: [u64; 5]) {
         let [a, b, c, d, e] = args;
-        self.calls.push(Call { op, args: [a, b, c, d, e, 0], ..Call::default() });
+        self.calls.push(CallSlot { op, args: [a, b, c, d, e, 0], ..CallSlot::default() });
     }
 
-    fn answers(&mut self, calls: &[Call]) {
+    fn answers(&mut self, calls: &[CallSlot]) {
         for call in calls {
             match call.op {
                 call_op::CONNECT => {
@@ -327,7 +330,11 @@ impl App {
                 continue;
             }
             let mut call = |op, a: u64, b: u64| {
-                calls.push(Call { op, args: [conn.handle, a, b, 0, 0, 0], ..Call::default() });
+                calls.push(CallSlot {
+                    op,
+                    args: [conn.handle, a, b, 0, 0, 0],
+                    ..CallSlot::default()
+                });
             };
             if conn.sent < conn.total && entries < CALLS_MAX / 4 {
                 let from = (key(conn.client_port, conn.client) + conn.sent) % PATTERN;
@@ -356,13 +363,13 @@ impl App {
 
 impl Thread {
     /// The answer to one call, by a cycle that nobody else hears of.
-    pub fn ask(&mut self, call: Call, now_us: u64) -> i64 {
+    pub fn ask(&mut self, call: CallSlot, now_us: u64) -> i64 {
         self.calls[0] = call;
         self.elastic.begin(1, now_us);
         self.calls[0].ret
     }
 
-    fn event(&mut self, index: usize, event: &Event, bytes: usize) {
+    fn event(&mut self, index: usize, event: &EventSlot, bytes: usize) {
         let handle = event.handle;
         match event.kind {
             event_kind::MIGRATED if event.code == migrated::ARRIVED => self.arrive(index, event),
@@ -426,7 +433,7 @@ impl Thread {
     }
 
     /// A group has come: its connections get this thread's names.
-    fn arrive(&mut self, index: usize, event: &Event) {
+    fn arrive(&mut self, index: usize, event: &EventSlot) {
         self.app.arrived += 1;
         let group = event.len as u16;
         let mailbox = std::mem::take(&mut self.app.mailbox);

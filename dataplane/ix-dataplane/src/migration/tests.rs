@@ -5,7 +5,7 @@ use super::testbed::*;
 use crate::config::Config;
 use crate::flows::handle::FlowId;
 use crate::observe::migration::{MigrationEnd, MigrationRecord};
-use ix_abi::{Call, call_op, error};
+use ix_abi::{CallSlot, call_op, error};
 use ix_nic::{SimChange, SimOptions};
 use ix_proto::GroupSet;
 use ix_wire::FLOW_GROUPS;
@@ -247,7 +247,8 @@ fn calls_on_what_has_left_answer_moved() {
     bed.spin(200);
     move_group(&mut bed, group, 1 - from);
     let mut ask = |thread: usize, handle: u64| {
-        let call = Call { op: call_op::SET_OPT, args: [handle, 1, 0, 0, 0, 0], ..Call::default() };
+        let call =
+            CallSlot { op: call_op::SET_OPT, args: [handle, 1, 0, 0, 0, 0], ..CallSlot::default() };
         bed.hosts[1].threads[thread].ask(call, bed.now_us)
     };
     assert_eq!(ask(from, handle), -error::MOVED);

@@ -7,6 +7,7 @@
 #[cfg(test)]
 pub(crate) mod tests;
 
+use crate::calls::Answer;
 use crate::context::Context;
 use crate::cycle::ElasticThread;
 use crate::egress::qdisc::Qdisc;
@@ -18,7 +19,7 @@ use crate::receive::batch::{Batch, Work};
 use crate::shared::Shared;
 use crate::verdict::Dropped;
 use ix_abi::{
-    Call, Event, PacketInfo, SG_MAX, call_op, error, event_kind, packet_flag, packet_kind,
+    CallError, Cookie, Event, PacketInfo, RxData, SG_MAX, SgArray, packet_flag, packet_kind,
 };
 use ix_mem::{HEADROOM_BYTES, Mbuf, ROOM_BYTES};
 use ix_vnic::{Header, UNTAGGED};
@@ -95,56 +96,42 @@ impl PacketQueues {
         self.queues.iter().any(|queue| queue.claim == Claim::UdpPort(port))
     }
 
-    fn get(&self, id: u64) -> Result<Queue, i64> {
-        let found = self.queues.iter().find(|queue| u64::from(queue.id) == id);
-        found.copied().ok_or(error::BAD_HANDLE)
+    fn get(&self, id: u32) -> Result<Queue, CallError> {
+        let found = self.queues.iter().find(|queue| queue.id == id);
+        found.copied().ok_or(CallError::BadHandle)
     }
 }
 
-/// Calls.
+/// Calls: out of line, so that those of TCP stay together.
 impl ElasticThread {
     #[cold]
-    #[inline(never)]
-    pub(crate) fn run_packet_call(&mut self, call: &Call) -> Result<i64, i64> {
-        let a = &call.args;
-        match call.op {
-            call_op::PACKET_SENDV => self.call_packet_sendv(a[0], a[1], a[2], a[3]),
-            call_op::PACKET_RECV_DONE => self.call_udp_recv_done(a[0]),
-            call_op::PACKET_BIND => self.call_packet_bind(a[0], a[1], a[2], a[3]),
-            call_op::PACKET_UNBIND => self.call_packet_unbind(a[0]),
-            call_op::PACKET_INFO => self.call_packet_info(a[0], a[1]),
-            call_op::SIGNAL => self.call_signal(a[0], a[1]),
-            _ => Err(error::NO_SYS),
-        }
-    }
-
-    fn call_packet_bind(
+    pub(crate) fn call_packet_bind(
         &mut self,
-        device: u64,
+        device: u32,
         kind: u64,
         number: u64,
-        cookie: u64,
-    ) -> Result<i64, i64> {
-        let claim = Claim::new(kind, number).ok_or(error::INVALID)?;
-        let at = usize::try_from(device).map_err(|_| error::INVALID)?;
-        let port = self.io.ports.get(at).ok_or(error::INVALID)?;
+        cookie: Cookie,
+    ) -> Answer {
+        let claim = Claim::new(kind, number).ok_or(CallError::Invalid)?;
+        let at = device as usize;
+        let port = self.io.ports.get(at).ok_or(CallError::Invalid)?;
         match claim {
             Claim::EtherType(number)
                 if is_shared(port) && !self.receive.admission.names_ethertype(number) =>
             {
-                return Err(error::NOT_LOCAL);
+                return Err(CallError::NotLocal);
             }
             Claim::UdpPort(number) if self.udp.iter().any(|socket| socket.port == number) => {
-                return Err(error::IN_USE);
+                return Err(CallError::InUse);
             }
             _ => {}
         }
         let device = at as u8;
         if self.packets.find(device, claim).is_some() {
-            return Err(error::IN_USE);
+            return Err(CallError::InUse);
         }
         if self.packets.queues.len() >= QUEUES_MAX {
-            return Err(error::NO_RESOURCE);
+            return Err(CallError::NoResource);
         }
         self.packets.last_id = self.packets.last_id.wrapping_add(1);
         let id = self.packets.last_id;
@@ -152,43 +139,44 @@ impl ElasticThread {
         Ok(id.into())
     }
 
-    fn call_packet_unbind(&mut self, id: u64) -> Result<i64, i64> {
+    #[cold]
+    pub(crate) fn call_packet_unbind(&mut self, id: u32) -> Answer {
         let gone = self.packets.get(id)?.id;
         self.packets.queues.retain(|queue| queue.id != gone);
         Ok(0)
     }
 
-    fn call_packet_sendv(&mut self, id: u64, sg: u64, count: u64, cookie: u64) -> Result<i64, i64> {
+    #[cold]
+    pub(crate) fn call_packet_sendv(&mut self, id: u32, sg: SgArray, cookie: Cookie) -> Answer {
         let device = usize::from(self.packets.get(id)?.device);
-        if count > SG_MAX as u64 {
-            return Err(error::INVALID);
+        if sg.entries > SG_MAX as u64 {
+            return Err(CallError::Invalid);
         }
         // Copied at once, so its memory is free at once; that event needs room, too.
         if !self.io.cx.events.has_room() {
-            return Err(error::NO_RESOURCE);
+            return Err(CallError::NoResource);
         }
         let room = frame_bytes_max(&self.io.ports[device]);
-        let mut mbuf = self.io.cx.tx_pool.take().ok_or(error::NO_RESOURCE)?;
+        let mut mbuf = self.io.cx.tx_pool.take().ok_or(CallError::NoResource)?;
         mbuf.set_range(HEADROOM_BYTES, room);
-        let gathered = self.shared.gather(sg, count, mbuf.bytes_mut(&self.shared.memory));
+        let gathered = self.shared.gather(sg, mbuf.bytes_mut(&self.shared.memory));
         let judged = gathered.and_then(|len| {
             mbuf.truncate(len);
             if len < ethernet::HEADER_BYTES {
-                return Err(error::INVALID);
+                return Err(CallError::Invalid);
             }
             judge_foreign(&self.io, &self.egress.qdisc, device, &mbuf).map(|()| len).map_err(
                 |reason| {
                     self.io.cx.metrics.drop_local(reason);
-                    error::FILTERED
+                    CallError::Filtered
                 },
             )
         });
         match judged {
             Ok(len) => {
                 self.io.ports[device].queue.push_back(mbuf);
-                let kind = event_kind::PACKET_SENT;
-                self.io.cx.events.push(Event { kind, cookie, ..Event::default() });
-                Ok(len as i64)
+                self.io.cx.events.push(Event::PacketSent { cookie });
+                Ok(len as u64)
             }
             Err(code) => {
                 self.io.cx.tx_pool.put(mbuf);
@@ -197,7 +185,8 @@ impl ElasticThread {
         }
     }
 
-    fn call_packet_info(&mut self, id: u64, to: u64) -> Result<i64, i64> {
+    #[cold]
+    pub(crate) fn call_packet_info(&mut self, id: u32, to: u64) -> Answer {
         let device = self.packets.get(id)?.device;
         let port = &self.io.ports[usize::from(device)];
         let has = |yes, flag| if yes { flag } else { 0 };
@@ -216,21 +205,22 @@ impl ElasticThread {
             queues_max: QUEUES_MAX as u32,
             held_max: self.io.cx.lent_max() as u32,
         };
-        if self.shared.write_info(to, info) { Ok(0) } else { Err(error::FAULT) }
+        if self.shared.write_info(to, info) { Ok(0) } else { Err(CallError::Fault) }
     }
 
-    /// Another thread hears a number.
-    fn call_signal(&mut self, to: u64, value: u64) -> Result<i64, i64> {
-        let to = usize::try_from(to).ok().filter(|to| *to < self.shared.threads());
-        let to = to.ok_or(error::INVALID)?;
-        if to != self.io.cx.index {
-            return self.signal_thread(to, value).map(|()| 0);
+    #[cold]
+    pub(crate) fn call_packet_recv_done(&mut self, data: u64) -> Answer {
+        self.call_udp_recv_done(data)
+    }
+
+    /// Sends a number to another thread.
+    #[cold]
+    pub(crate) fn call_signal(&mut self, to: u32, value: u64) -> Answer {
+        let to = to as usize;
+        if to >= self.shared.threads() {
+            return Err(CallError::Invalid);
         }
-        if !self.io.cx.events.has_room() {
-            return Err(error::NO_RESOURCE);
-        }
-        self.io.cx.hear_signal(to, value);
-        Ok(0)
+        self.signal_thread(to, value).map(|()| 0)
     }
 }
 
@@ -364,9 +354,8 @@ fn enqueue(cx: &mut Context, queue: Queue, tails: usize, mbuf: Mbuf) -> Option<M
     if tails > 0 || cx.lent.count() >= cx.lent_max() {
         return Some(mbuf);
     }
-    let (kind, len) = (event_kind::PACKET_RECV, mbuf.len() as u32);
-    let data = cx.shared.memory.addr_of(&mbuf);
-    cx.events.push(Event { kind, len, cookie: queue.cookie, data, ..Event::default() });
+    let data = RxData { addr: cx.shared.memory.addr_of(&mbuf), len: mbuf.len() as u32 };
+    cx.events.push(Event::PacketRecv { cookie: queue.cookie, data });
     cx.lent.lend(mbuf);
     None
 }
@@ -383,8 +372,7 @@ fn judge_foreign(io: &Io, qdisc: &Qdisc, device: usize, mbuf: &Mbuf) -> Result<(
 impl Context {
     /// Another thread has said this number.
     pub(crate) fn hear_signal(&mut self, from: usize, value: u64) {
-        let (kind, len) = (event_kind::SIGNAL, from as u32);
-        self.events.push(Event { kind, len, data: value, ..Event::default() });
+        self.events.push(Event::Signal { from: from as u32, value });
     }
 }
 

@@ -8,8 +8,8 @@ use crate::io::Io;
 use crate::observe::metrics::{ControlPage, Snapshot, ThreadMetrics};
 use crate::shared::{Shared, Waker};
 use ix_abi::{
-    CALLS_MAX, Call, EVENTS_MAX, Event, PacketInfo, SgEntry, call_op, error, event_kind,
-    packet_flag, packet_kind,
+    CALLS_MAX, Call, CallError, CallSlot, EVENTS_MAX, Endpoint, Event, EventSlot, PacketInfo,
+    SgArray, SgEntry, error, packet_flag, packet_kind,
 };
 use ix_mem::{PacketMemory, Pool, Sizes};
 use ix_nic::{SimDevice, SimOptions};
@@ -25,7 +25,7 @@ const SIZES: Sizes = Sizes { rx_frames: FRAMES, tx_frames: FRAMES, arena_bytes: 
 
 pub(crate) struct Seat {
     pub(crate) thread: ElasticThread,
-    events: *const Event,
+    events: *const EventSlot,
 }
 
 pub(crate) struct Host {
@@ -55,8 +55,9 @@ pub(crate) fn host(threads: usize, gate: &str) -> Host {
     let seat = |(index, rings)| {
         // SAFETY: each frame is in one pool.
         let pools = unsafe { (Pool::new(part(&rx, index)), Pool::new(part(&tx, index))) };
-        let calls: &'static mut [Call] = Box::leak(vec![Call::default(); CALLS_MAX].into());
-        let events: &'static mut [Event] = Box::leak(vec![Event::default(); EVENTS_MAX].into());
+        let calls: &'static mut [CallSlot] = Box::leak(vec![CallSlot::default(); CALLS_MAX].into());
+        let events: &'static mut [EventSlot] =
+            Box::leak(vec![EventSlot::default(); EVENTS_MAX].into());
         let events = events.as_mut_ptr();
         // SAFETY: leaked arrays of the right length, used for nothing else.
         let (calls, writer) =
@@ -103,14 +104,12 @@ fn of_type(dst: [u8; 6], src: [u8; 6], ethertype: u16) -> Vec<u8> {
 }
 
 impl Host {
-    fn call(&mut self, thread: usize, op: u32, args: &[u64]) -> i64 {
-        let mut call = Call { op, ..Call::default() };
-        call.args[..args.len()].copy_from_slice(args);
-        self.seats[thread].thread.run_packet_call(&call).unwrap_or_else(|code| -code)
+    fn call(&mut self, thread: usize, call: Call) -> i64 {
+        CallError::encode(self.seats[thread].thread.run_call(call))
     }
 
     fn bind(&mut self, kind: u64, number: u64, cookie: u64) -> i64 {
-        self.call(0, call_op::PACKET_BIND, &[0, kind, number, cookie])
+        self.call(0, Call::PacketBind { device: 0, kind, number, cookie })
     }
 
     /// The events of a cycle; those of the calls before it as well.
@@ -119,7 +118,8 @@ impl Host {
         let seat = &mut self.seats[thread];
         let report = seat.thread.turn(self.now_us);
         // SAFETY: that many events were written there.
-        let events = unsafe { core::slice::from_raw_parts(seat.events, report.events) }.to_vec();
+        let slots = unsafe { core::slice::from_raw_parts(seat.events, report.events) };
+        let events = slots.iter().map(|slot| Event::decode(slot).expect("an event")).collect();
         seat.thread.io.cx.events.reset();
         events
     }
@@ -148,7 +148,14 @@ impl Host {
             (data as *mut u8).copy_from(head.as_ptr(), head.len());
             ((data + 512) as *mut u8).copy_from(rest.as_ptr(), rest.len());
         }
-        self.call(thread, call_op::PACKET_SENDV, &[queue as u64, array, 2, 99])
+        self.call(
+            thread,
+            Call::PacketSendV {
+                queue: queue as u32,
+                sg: SgArray { addr: array, entries: 2 },
+                cookie: 99,
+            },
+        )
     }
 
     fn drops(&self, reason: &str) -> u64 {
@@ -166,7 +173,7 @@ impl Host {
         for thread in [0, 1, 0] {
             let events = self.cycle(thread);
             heard.extend(
-                events.iter().filter(|e| e.kind == event_kind::PACKET_RECV).map(|_| thread),
+                events.iter().filter(|e| matches!(e, Event::PacketRecv { .. })).map(|_| thread),
             );
         }
         heard
@@ -184,8 +191,15 @@ fn a_filter_gives_packets_to_its_queue() {
     let mut host = host(2, "");
     host.cycle(1);
     for thread in 0..2 {
-        let bound =
-            host.call(thread, call_op::PACKET_BIND, &[0, packet_kind::ETHER_TYPE, 0x88b5, 7]);
+        let bound = host.call(
+            thread,
+            Call::PacketBind {
+                device: 0,
+                kind: packet_kind::ETHER_TYPE,
+                number: 0x88b5,
+                cookie: 7,
+            },
+        );
         assert!(bound > 0);
     }
     let frame = of_type(MAC, PEER_MAC, 0x88b5);
@@ -216,7 +230,10 @@ fn a_filter_gives_packets_to_its_queue() {
 #[test]
 fn a_queue_that_nobody_serves_does_not_take_all_frames() {
     let mut host = host(2, "queue 1 rx eth type 0x88b5; rx ip");
-    let bound = host.call(0, call_op::PACKET_BIND, &[0, packet_kind::IP_PROTOCOL, 253, 7]);
+    let bound = host.call(
+        0,
+        Call::PacketBind { device: 0, kind: packet_kind::IP_PROTOCOL, number: 253, cookie: 7 },
+    );
     assert!(bound > 0);
     for _ in 0..host.seats[0].thread.io.cx.rx_pool.owned() {
         host.device.inject_on(0, of_type(MAC, PEER_MAC, 0x88b5));
@@ -235,7 +252,15 @@ fn only_the_queue_that_has_a_transmit_filter_sends_by_it() {
     let mut host = host(2, "queue 0 tx eth type 0x88b5; tx eth type 0x88b6");
     host.cycle(1);
     let bind = |host: &mut Host, thread| {
-        host.call(thread, call_op::PACKET_BIND, &[0, packet_kind::ETHER_TYPE, 0x88b5, 7])
+        host.call(
+            thread,
+            Call::PacketBind {
+                device: 0,
+                kind: packet_kind::ETHER_TYPE,
+                number: 0x88b5,
+                cookie: 7,
+            },
+        )
     };
     let queues = [bind(&mut host, 0), bind(&mut host, 1)];
     let (own, common) = (of_type(PEER_MAC, MAC, 0x88b5), of_type(PEER_MAC, MAC, 0x88b6));
@@ -270,20 +295,24 @@ fn a_queue_takes_what_is_nobodys() {
     ] {
         assert_eq!(host.bind(kind, number, 0), -error::INVALID, "{kind} {number:#x}");
     }
-    let unknown_device = [1, packet_kind::UDP_PORT, 7, 0];
-    assert_eq!(host.call(0, call_op::PACKET_BIND, &unknown_device), -error::INVALID);
+    let kind = packet_kind::UDP_PORT;
+    let unknown_device = Call::PacketBind { device: 1, kind, number: 7, cookie: 0 };
+    assert_eq!(host.call(0, unknown_device), -error::INVALID);
     let own = host.bind(packet_kind::ETHER_TYPE, 0x88b5, 1);
     assert!(own > 0);
     assert_eq!(host.bind(packet_kind::ETHER_TYPE, 0x88b5, 2), -error::IN_USE);
-    let udp = [0, 0, 7, 0, 0, 0];
-    assert!(host.seats[0].thread.call_udp_bind(&udp).is_ok());
+    let any = |port| Endpoint { addr: [0; 16], port };
+    assert!(host.seats[0].thread.call_udp_bind(any(7), 0).is_ok());
     assert_eq!(host.bind(packet_kind::UDP_PORT, 7, 2), -error::IN_USE);
     assert!(host.bind(packet_kind::UDP_PORT, 8, 2) > 0);
-    assert_eq!(host.seats[0].thread.call_udp_bind(&[0, 0, 8, 0, 0, 0]), Err(error::IN_USE));
-    assert_eq!(host.call(0, call_op::PACKET_UNBIND, &[own as u64]), 0);
-    for stale in [own as u64, 0, u64::MAX] {
-        assert_eq!(host.call(0, call_op::PACKET_UNBIND, &[stale]), -error::BAD_HANDLE);
-        assert_eq!(host.call(0, call_op::PACKET_SENDV, &[stale, 0, 0, 0]), -error::BAD_HANDLE);
+    assert_eq!(host.seats[0].thread.call_udp_bind(any(8), 0), Err(CallError::InUse));
+    assert_eq!(host.call(0, Call::PacketUnbind { queue: own as u32 }), 0);
+    for stale in [own as u32, 0, u32::MAX] {
+        assert_eq!(host.call(0, Call::PacketUnbind { queue: stale }), -error::BAD_HANDLE);
+        assert_eq!(
+            host.call(0, Call::PacketSendV { queue: stale, sg: SgArray::default(), cookie: 0 }),
+            -error::BAD_HANDLE
+        );
     }
     let more = (0..200).map(|n| host.bind(packet_kind::IP_PROTOCOL, 20 + n, 0));
     let more: Vec<i64> = more.collect();
@@ -305,14 +334,14 @@ fn frames_come_whole_and_go_back() {
         (&datagram(7), 3),
     ] {
         let events = host.hears(frame);
-        let [event] = &events[..] else { panic!("{events:?}") };
-        assert_eq!((event.kind, event.cookie), (event_kind::PACKET_RECV, cookie));
+        let [Event::PacketRecv { cookie: of, data }] = events[..] else { panic!("{events:?}") };
+        assert_eq!(of, cookie);
         // SAFETY: received memory, not given back yet.
         let bytes =
-            unsafe { core::slice::from_raw_parts(event.data as *const u8, event.len as usize) };
+            unsafe { core::slice::from_raw_parts(data.addr as *const u8, data.len as usize) };
         assert_eq!(bytes, &frame[..]);
-        assert_eq!(host.call(0, call_op::PACKET_RECV_DONE, &[event.data]), 0);
-        assert_eq!(host.call(0, call_op::PACKET_RECV_DONE, &[event.data]), -error::BAD_HANDLE);
+        assert_eq!(host.call(0, Call::PacketRecvDone { data: data.addr }), 0);
+        assert_eq!(host.call(0, Call::PacketRecvDone { data: data.addr }), -error::BAD_HANDLE);
     }
     for (frame, reason) in [
         (of_type([2, 0, 0, 0, 0, 7], PEER_MAC, 0x88b5), "eth_not_for_us"),
@@ -359,7 +388,7 @@ fn what_is_sent_is_in_our_name() {
     let frame = good(own);
     assert_eq!(host.send(queue, &frame), frame.len() as i64);
     let events = host.cycle(0);
-    assert!(matches!(&events[..], [e] if (e.kind, e.cookie) == (event_kind::PACKET_SENT, 99)));
+    assert_eq!(events, [Event::PacketSent { cookie: 99 }]);
     assert_eq!(host.device.take_sent().into_iter().map(|(_, f)| f).collect::<Vec<_>>(), [frame]);
     assert_eq!(host.send(queue, &of_type(PEER_MAC, MAC, 0x88b5)), 60);
     let mut tagged = good(own);
@@ -379,8 +408,9 @@ fn what_is_sent_is_in_our_name() {
     }
     assert_eq!(host.send(queue, &[1; 13]), -error::INVALID);
     assert_eq!(host.send(queue, &[1; 1515]), -error::TOO_LONG);
-    let nowhere = [queue as u64, 8, 1, 0];
-    assert_eq!(host.call(0, call_op::PACKET_SENDV, &nowhere), -error::FAULT);
+    let sg = SgArray { addr: 8, entries: 1 };
+    let nowhere = Call::PacketSendV { queue: queue as u32, sg, cookie: 0 };
+    assert_eq!(host.call(0, nowhere), -error::FAULT);
     host.cycle(0);
     assert_eq!(host.device.take_sent().len(), 1, "only the one of another type");
     assert_eq!(host.seats[0].thread.io.cx.tx_pool.in_use(), 0);
@@ -402,7 +432,7 @@ fn filters_give_ethertypes_beside_linux() {
     let queue = host.bind(packet_kind::ETHER_TYPE, 0x88b5, 7);
     assert!(queue > 0);
     let heard = host.hears(&of_type(MAC, PEER_MAC, 0x88b5));
-    assert_eq!(heard.iter().map(|event| event.cookie).collect::<Vec<_>>(), [7]);
+    assert!(matches!(heard[..], [Event::PacketRecv { cookie: 7, .. }]), "{heard:?}");
     // What may be heard may not be said.
     let own = of_type(PEER_MAC, MAC, 0x88b5);
     assert_eq!(host.send(queue, &own), -error::FILTERED);
@@ -423,12 +453,12 @@ fn transmit_filters_take_the_place_of_that() {
     assert_eq!(host.send(queue, &of_type(PEER_MAC, MAC, 0x88b5)), 60);
     assert_eq!(host.send(queue, &of_type(PEER_MAC, MAC, 0x88b6)), -error::FILTERED);
     let to = host.arena + 4096;
-    assert_eq!(host.call(0, call_op::PACKET_INFO, &[queue as u64, to]), 0);
+    assert_eq!(host.call(0, Call::PacketInfo { queue: queue as u32, to }), 0);
     // SAFETY: written there.
     let info = unsafe { *(to as *const PacketInfo) };
     assert_eq!((info.mac, info.frame_bytes_max), (MAC, 1514));
     assert_eq!(info.flags, packet_flag::TX_FILTERED | packet_flag::ANY_ETHER_TYPE);
-    assert_eq!(host.call(0, call_op::PACKET_INFO, &[queue as u64, 16]), -error::FAULT);
+    assert_eq!(host.call(0, Call::PacketInfo { queue: queue as u32, to: 16 }), -error::FAULT);
     host.seats[0].thread.shared.gate.set("none tx".parse().unwrap());
     host.cycle(0);
     assert_eq!(host.send(queue, &of_type(PEER_MAC, MAC, 0x88b5)), -error::FILTERED, "revoked");
@@ -437,24 +467,24 @@ fn transmit_filters_take_the_place_of_that() {
 #[test]
 fn threads_hear_each_other_in_order_and_no_flood_fills_an_array() {
     let mut host = host(2, "");
-    assert_eq!(host.call(0, call_op::SIGNAL, &[2, 1]), -error::INVALID);
-    assert_eq!(host.call(0, call_op::SIGNAL, &[0, 7]), 0);
-    assert_eq!(host.cycle(0)[0].data, 7, "itself");
+    assert_eq!(host.call(0, Call::Signal { thread: 2, value: 1 }), -error::INVALID);
+    assert_eq!(host.call(0, Call::Signal { thread: 0, value: 7 }), 0);
+    assert_eq!(host.cycle(0)[0], Event::Signal { from: 0, value: 7 }, "itself");
     let mut said = 0;
-    while host.call(0, call_op::SIGNAL, &[1, said]) == 0 {
+    while host.call(0, Call::Signal { thread: 1, value: said }) == 0 {
         said += 1;
     }
     assert!((1000..10_000).contains(&said), "{said}");
-    assert_eq!(host.call(0, call_op::SIGNAL, &[1, said]), -error::NO_RESOURCE);
+    assert_eq!(host.call(0, Call::Signal { thread: 1, value: said }), -error::NO_RESOURCE);
     let mut heard = Vec::new();
     while heard.len() < said as usize {
         let events = host.cycle(1);
         assert!(!events.is_empty() && events.len() <= 32);
         for event in events {
-            assert_eq!((event.kind, event.len), (event_kind::SIGNAL, 0));
-            heard.push(event.data);
+            let Event::Signal { from: 0, value } = event else { panic!("{event:?}") };
+            heard.push(value);
         }
     }
     assert!(heard.into_iter().eq(0..said));
-    assert_eq!(host.call(0, call_op::SIGNAL, &[1, 5]), 0, "there is room again");
+    assert_eq!(host.call(0, Call::Signal { thread: 1, value: 5 }), 0, "there is room again");
 }

@@ -8,7 +8,7 @@ use crate::io::Io;
 use crate::observe::metrics::{ControlPage, ThreadMetrics};
 use crate::receive::Work;
 use crate::shared::{Shared, Waker};
-use ix_abi::{CALLS_MAX, Call, EVENTS_MAX, Event};
+use ix_abi::{CALLS_MAX, CallSlot, EVENTS_MAX, EventSlot};
 use ix_mem::{Mbuf, PacketMemory, Pool, Sizes};
 use ix_nic::{Nic, SimDevice, SimOptions};
 use ix_wire::{
@@ -45,8 +45,9 @@ fn host() -> Host {
     let page = Arc::new(ControlPage::anonymous(2).unwrap());
     let parts = nics.into_iter().zip(forwarding(2)).enumerate();
     let thread = |(i, (nic, rings)): (usize, (Box<dyn Nic>, _))| {
-        let calls: &'static mut [Call] = Box::leak(vec![Call::default(); CALLS_MAX].into());
-        let events: &'static mut [Event] = Box::leak(vec![Event::default(); EVENTS_MAX].into());
+        let calls: &'static mut [CallSlot] = Box::leak(vec![CallSlot::default(); CALLS_MAX].into());
+        let events: &'static mut [EventSlot] =
+            Box::leak(vec![EventSlot::default(); EVENTS_MAX].into());
         // SAFETY: leaked arrays of the right length, used for nothing else.
         let (calls, events) =
             unsafe { (CallArray::new(calls.as_mut_ptr()), EventWriter::new(events.as_mut_ptr())) };

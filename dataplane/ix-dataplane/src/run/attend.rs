@@ -1,5 +1,6 @@
 //! What the control plane wants of an elastic thread: it looks at the directory of lives and does
 //! its part.
+use crate::calls::Answer;
 use crate::cycle::ElasticThread;
 use crate::io::Io;
 use crate::life::ENTER_US;
@@ -7,7 +8,7 @@ use crate::life::directory::{Directory, Orders, Sight, command_of};
 use crate::observe::metrics::{ControlPage, ThreadState};
 use crate::observe::migration::MigrationRecord;
 use crate::updates::OrderMessage;
-use ix_abi::{Event, error, event_kind, revoke};
+use ix_abi::{CallError, Event, Revoke};
 use ix_proto::{BEGIN_US, Command, Order, Outcome};
 use std::sync::TryLockError;
 use std::sync::atomic::{Ordering, fence};
@@ -201,12 +202,11 @@ impl ElasticThread {
             self.set_takes_groups(takes_groups);
         }
         if let Some(goes) = orders.revoke {
-            let (kind, data) = (event_kind::REVOKE, if goes { revoke::GOES } else { revoke::BACK });
-            self.io.cx.events.push(Event { kind, data, ..Event::default() });
+            let what = if goes { Revoke::Goes } else { Revoke::Back };
+            self.io.cx.events.push(Event::Revoke(what));
         }
         if orders.drained {
-            let (kind, data) = (event_kind::REVOKE, revoke::DRAINED);
-            self.io.cx.events.push(Event { kind, data, ..Event::default() });
+            self.io.cx.events.push(Event::Revoke(Revoke::Drained));
         }
         for (groups, to, number) in &orders.send {
             if self.migrate(*groups, *to, *number).is_err() {
@@ -218,8 +218,8 @@ impl ElasticThread {
     }
 
     /// The application wants to leave this thread.
-    pub(crate) fn call_drain(&mut self) -> Result<i64, i64> {
-        if self.io.drain() { Ok(0) } else { Err(error::STATE) }
+    pub(crate) fn call_drain(&mut self) -> Answer {
+        if self.io.drain() { Ok(0) } else { Err(CallError::State) }
     }
 
     /// Says in the control page which flow groups are here.

@@ -16,7 +16,7 @@ use crate::shared::{Shared, Waker};
 use crate::updates::UpdateSource;
 use core::cell::UnsafeCell;
 use ix_abi::{
-    ABI_MAGIC, ABI_VERSION, CALLS_MAX, Call, EVENTS_MAX, Event, ProcessHeader, ThreadArea,
+    ABI_MAGIC, ABI_VERSION, CALLS_MAX, CallSlot, EVENTS_MAX, EventSlot, ProcessHeader, ThreadArea,
     ThreadStatus,
 };
 use ix_mem::{MemoryError, PacketMemory, Pool};
@@ -81,8 +81,8 @@ impl std::error::Error for BootError {}
 /// the first one and only reads the others, so they begin on a page.
 #[repr(C)]
 struct Area {
-    calls: [Call; CALLS_MAX],
-    events: [Event; EVENTS_MAX],
+    calls: [CallSlot; CALLS_MAX],
+    events: [EventSlot; EVENTS_MAX],
     status: ThreadStatus,
 }
 

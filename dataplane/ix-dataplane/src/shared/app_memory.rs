@@ -1,14 +1,13 @@
 //! Structures that the application leaves for us in transmit memory: checked, then read once.
 use crate::shared::Shared;
-use ix_abi::{SgEntry, error};
+use ix_abi::{CallError, SgArray, SgEntry};
 
 impl Shared {
-    /// Entry `index` of a scatter-gather array at `sg`; `None` when it does not lie in transmit
-    /// memory.
+    /// Entry `index` of a scatter-gather array; `None` when it does not lie in transmit memory.
     #[inline]
-    pub(crate) fn read_sg(&self, sg: u64, index: u64) -> Option<SgEntry> {
+    pub(crate) fn read_sg(&self, sg: SgArray, index: u64) -> Option<SgEntry> {
         let size = size_of::<SgEntry>() as u64;
-        let addr = sg.checked_add(index * size)?;
+        let addr = sg.addr.checked_add(index * size)?;
         if !addr.is_multiple_of(8) || !self.memory.in_arena(addr, size) {
             return None;
         }
@@ -29,17 +28,17 @@ impl Shared {
         true
     }
 
-    /// Copies what a scatter-gather array names into `to`; answers how many bytes.
-    pub(crate) fn gather(&self, sg: u64, count: u64, to: &mut [u8]) -> Result<usize, i64> {
+    /// Copies what a scatter-gather array names into `to`; returns how many bytes.
+    pub(crate) fn gather(&self, sg: SgArray, to: &mut [u8]) -> Result<usize, CallError> {
         let mut len = 0;
-        for index in 0..count {
-            let entry = self.read_sg(sg, index).ok_or(error::FAULT)?;
+        for index in 0..sg.entries {
+            let entry = self.read_sg(sg, index).ok_or(CallError::Fault)?;
             let end = (len as u64).saturating_add(entry.len);
             if end > to.len() as u64 {
-                return Err(error::TOO_LONG);
+                return Err(CallError::TooLong);
             }
             if !self.memory.copy_from_app(entry.base, &mut to[len..end as usize]) {
-                return Err(error::FAULT);
+                return Err(CallError::Fault);
             }
             len = end as usize;
         }

@@ -2,7 +2,7 @@
 use super::Tcp;
 use super::listeners::{ListenError, Listening};
 use super::output::announce;
-use crate::calls::congestion;
+use crate::calls::{Answer, congestion};
 use crate::context::Context;
 use crate::cycle::ElasticThread;
 use crate::flows::flow::{Flow, Holder, Payload, Waits};
@@ -10,9 +10,9 @@ use crate::flows::handle::FlowId;
 use crate::flows::{Flows, flow_and_alarm, flow_of, schedule, touch};
 use crate::io::Io;
 use crate::receive::batch::Work;
-use ix_abi::error;
+use ix_abi::{CallError, Congestion, Cookie, Endpoint};
 use ix_tcp::icmp::IcmpError;
-use ix_tcp::{CongestionControl, Listener, State, Tcb};
+use ix_tcp::{Listener, State, Tcb};
 use ix_wire::{FlowTuple, IpAddr, Seq, TcpHeader, TcpPacket};
 
 /// How the application ends a flow.
@@ -189,32 +189,31 @@ pub(crate) fn announce_early_data(cx: &mut Context, flows: &mut Flows) {
 }
 
 impl ElasticThread {
-    pub(crate) fn call_listen(&mut self, args: &[u64; 6]) -> Result<i64, i64> {
-        let addr = addr_of(args[0], args[1]);
-        let port = port_of(args[2])?;
+    pub(crate) fn call_listen(&mut self, at: Endpoint, backlog: u32, cookie: Cookie) -> Answer {
+        let (addr, port) = (IpAddr(at.addr), at.port);
         let config = &self.shared.config;
         if !addr.is_unspecified() && !config.is_local(addr) {
-            return Err(error::NOT_LOCAL);
+            return Err(CallError::NotLocal);
         }
         if port == 0 {
-            return Err(error::INVALID);
+            return Err(CallError::Invalid);
         }
-        let backlog = match u32::try_from(args[3]).map_err(|_| error::INVALID)? {
+        let backlog = match backlog {
             0 => config.backlog,
             n => n.min(BACKLOG_MAX),
         };
         let addr = if addr.is_unspecified() { IpAddr::UNSPECIFIED } else { addr };
         let backlog = Listener::new(backlog, backlog.max(HALF_OPEN_MIN));
-        let listening = Listening { addr, port, cookie: args[4], backlog, cookies_until_us: 0 };
-        self.tcp.listeners.add(listening).map(|id| id as i64).map_err(|e| match e {
-            ListenError::InUse => error::IN_USE,
-            ListenError::TooMany => error::NO_RESOURCE,
+        let listening = Listening { addr, port, cookie, backlog, cookies_until_us: 0 };
+        self.tcp.listeners.add(listening).map_err(|e| match e {
+            ListenError::InUse => CallError::InUse,
+            ListenError::TooMany => CallError::NoResource,
         })
     }
 
     /// Refuses all that wait at the listener, then removes it.
-    pub(crate) fn call_unlisten(&mut self, id: u64) -> Result<i64, i64> {
-        let slot = self.tcp.listeners.slot_of(id).ok_or(error::BAD_HANDLE)?;
+    pub(crate) fn call_unlisten(&mut self, id: u64) -> Answer {
+        let slot = self.tcp.listeners.slot_of(id).ok_or(CallError::BadHandle)?;
         let waiting = |flow: &Flow| flow.side.waits != Waits::Nowhere && flow.side.listener == slot;
         let ids: Vec<FlowId> =
             self.flows.groups.iter().flatten().flat_map(|group| group.ids_where(waiting)).collect();
@@ -226,59 +225,65 @@ impl ElasticThread {
         Ok(0)
     }
 
-    pub(crate) fn call_connect(&mut self, args: &[u64; 6]) -> Result<i64, i64> {
-        let remote = addr_of(args[1], args[2]);
-        let kind = wanted_congestion(args[3])?;
-        let ports = (port_of(args[3] & !CONGESTION_BITS)?, port_of(args[4])?);
-        self.connect(args[0], remote, ports, None, kind)
+    pub(crate) fn call_connect(
+        &mut self,
+        cookie: Cookie,
+        to: Endpoint,
+        congestion: Option<Congestion>,
+        local_port: u16,
+    ) -> Answer {
+        self.connect(cookie, to, congestion, (None, local_port))
     }
 
     /// RFC 9293 section 3.9.1.1: an application may name the local address (MUST-43).
-    pub(crate) fn call_connect_from(&mut self, args: &[u64; 6]) -> Result<i64, i64> {
-        let (remote, named) = (addr_of(args[1], args[2]), addr_of(args[4], args[5]));
-        let kind = wanted_congestion(args[3])?;
-        let ports = (port_of(args[3] & 0xffff)?, port_of(args[3] >> 32)?);
-        let named = (!named.is_unspecified()).then_some(named);
-        self.connect(args[0], remote, ports, named, kind)
+    pub(crate) fn call_connect_from(
+        &mut self,
+        cookie: Cookie,
+        to: Endpoint,
+        congestion: Option<Congestion>,
+        from: Endpoint,
+    ) -> Answer {
+        let local = Some(IpAddr(from.addr)).filter(|addr| !addr.is_unspecified());
+        self.connect(cookie, to, congestion, (local, from.port))
     }
 
     fn connect(
         &mut self,
-        cookie: u64,
-        remote: IpAddr,
-        (remote_port, local_port): (u16, u16),
-        named: Option<IpAddr>,
-        congestion: Option<CongestionControl>,
-    ) -> Result<i64, i64> {
+        cookie: Cookie,
+        to: Endpoint,
+        algorithm: Option<Congestion>,
+        (named, local_port): (Option<IpAddr>, u16),
+    ) -> Answer {
+        let (remote, remote_port) = (IpAddr(to.addr), to.port);
         let group = self.shared.config.is_group(remote);
         if remote_port == 0 || remote.is_unspecified() || group {
-            return Err(error::INVALID);
+            return Err(CallError::Invalid);
         }
         let config = &self.shared.config;
-        let (by_route, _) = config.route(remote).ok_or(error::UNREACHABLE)?;
+        let (by_route, _) = config.route(remote).ok_or(CallError::Unreachable)?;
         if self.io.ports.is_empty() {
-            return Err(error::UNREACHABLE);
+            return Err(CallError::Unreachable);
         }
         let local = named.unwrap_or(by_route);
         if !config.is_local(local) {
-            return Err(error::NOT_LOCAL);
+            return Err(CallError::NotLocal);
         }
         let device = config.device_of(local, self.io.ports.len());
         if device != config.device_of(by_route, self.io.ports.len()) {
-            return Err(error::UNREACHABLE);
+            return Err(CallError::Unreachable);
         }
         let tuple = FlowTuple { local, remote, local_port, remote_port };
         let (tuple, group, hash) = self.choose_port(tuple, device)?;
         let mut tcb = self.new_active(&tuple);
-        if let Some(kind) = congestion {
-            tcb.set_congestion(kind);
+        if let Some(algorithm) = algorithm {
+            tcb.set_congestion(congestion(algorithm));
         }
         let mut flow = Flow::new(tcb, hash, device, Holder::Connecting, self.io.cx.now_us);
         flow.side.cookie = cookie;
-        let id = self.flows.insert(&self.io.cx, group, flow).ok_or(error::NO_RESOURCE)?;
+        let id = self.flows.insert(&self.io.cx, group, flow).ok_or(CallError::NoResource)?;
         self.flows.touch(id);
         self.io.cx.metrics.counters.connects.add(1);
-        Ok(id.handle() as i64)
+        Ok(id.handle())
     }
 
     /// Completes the tuple with a local port that is free and whose flow group is this thread's,
@@ -287,7 +292,7 @@ impl ElasticThread {
         &mut self,
         mut tuple: FlowTuple,
         device: u8,
-    ) -> Result<(FlowTuple, usize, u64), i64> {
+    ) -> Result<(FlowTuple, usize, u64), CallError> {
         let ElasticThread { shared, flows, tcp, migrations, io, .. } = self;
         let (groups, port) = (&flows.groups, &io.ports[usize::from(device)]);
         // Groups that are just leaving take no new flows: nobody would tell the new thread of them.
@@ -303,14 +308,14 @@ impl ElasticThread {
         if tuple.local_port != 0 {
             let (group, hash) = place(&tuple);
             return match at_home(group) {
-                None => Err(error::INVALID),
-                Some(g) if g.find(hash, &tuple).is_some() => Err(error::IN_USE),
+                None => Err(CallError::Invalid),
+                Some(g) if g.find(hash, &tuple).is_some() => Err(CallError::InUse),
                 Some(_) => Ok((tuple, group, hash)),
             };
         }
         let fits = |port| fits(&FlowTuple { local_port: port, ..tuple });
         let port = tcp.secrets.local_port(&tuple, fits);
-        tuple.local_port = port.ok_or(error::NO_RESOURCE)?;
+        tuple.local_port = port.ok_or(CallError::NoResource)?;
         let (group, hash) = place(&tuple);
         Ok((tuple, group, hash))
     }
@@ -325,25 +330,3 @@ impl ElasticThread {
 const BACKLOG_MAX: u32 = 1 << 20;
 /// Unfinished handshakes that even a small backlog has before cookies are used.
 const HALF_OPEN_MIN: u32 = 128;
-
-/// The address of two argument words.
-pub(crate) fn addr_of(high: u64, low: u64) -> IpAddr {
-    let mut bytes = [0; 16];
-    bytes[..8].copy_from_slice(&high.to_be_bytes());
-    bytes[8..].copy_from_slice(&low.to_be_bytes());
-    IpAddr(bytes)
-}
-
-/// Where `CONNECT` says which congestion control it wants.
-const CONGESTION_BITS: u64 = 0xffff << 16;
-
-/// What stands there; `None`: as configured.
-fn wanted_congestion(word: u64) -> Result<Option<CongestionControl>, i64> {
-    let number = (word & CONGESTION_BITS) >> 16;
-    number.checked_sub(1).map(congestion).transpose()
-}
-
-/// The port of an argument word.
-pub(crate) fn port_of(value: u64) -> Result<u16, i64> {
-    u16::try_from(value).map_err(|_| error::INVALID)
-}

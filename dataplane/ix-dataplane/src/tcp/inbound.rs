@@ -8,7 +8,7 @@ use crate::flows::{Flows, flow_of, touch};
 use crate::observe::metrics::LocalDrop;
 use crate::receive::batch::Work;
 use crate::verdict::Verdict;
-use ix_abi::{Event, event_kind};
+use ix_abi::{Endpoint, Event};
 use ix_mem::Mbuf;
 use ix_tcp::SynVerdict;
 use ix_wire::{FlowTuple, Seq, TcpFlags, TcpHeader, TcpPacket};
@@ -175,13 +175,10 @@ impl Tcp {
                 side.waits = Waits::Knocking;
                 let tuple = flow.tcb.tuple();
                 io.cx.metrics.counters.knocks.add(1);
-                io.cx.events.push(Event {
-                    kind: event_kind::KNOCK,
-                    cookie: listening.cookie,
+                io.cx.events.push(Event::Knock {
+                    listener: listening.cookie,
                     handle: id.handle(),
-                    addr: tuple.remote.0,
-                    port: tuple.remote_port,
-                    ..Event::default()
+                    peer: Endpoint { addr: tuple.remote.0, port: tuple.remote_port },
                 });
             }
             _ => {}

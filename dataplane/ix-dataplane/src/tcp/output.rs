@@ -2,10 +2,10 @@
 use crate::context::Context;
 use crate::events::EventWriter;
 use crate::flows::flow::{Holder, Payload, Side};
-use crate::icmp::code_of;
+use crate::icmp::call_error;
 use crate::io::Io;
 use crate::observe::metrics::LocalDrop;
-use ix_abi::{Event, dead, error, event_kind};
+use ix_abi::{CallError, Event, IcmpMessage, RxData};
 use ix_mem::{HEADROOM_BYTES, PacketMemory};
 use ix_tcp::icmp::IcmpError;
 use ix_tcp::{DeadReason, Output, SegmentOut, TcpCounter, TcpEvent};
@@ -156,8 +156,8 @@ pub(crate) fn announce(events: &mut EventWriter, side: &mut Side, addr: u64, len
     }
     side.announced += 1;
     side.announced_bytes += len;
-    let (kind, cookie, handle) = (event_kind::RECV, side.cookie, side.id.handle());
-    events.push(Event { kind, len, cookie, handle, data: addr, ..Event::default() });
+    let (cookie, handle) = (side.cookie, side.id.handle());
+    events.push(Event::Recv { cookie, handle, data: RxData { addr, len } });
 }
 
 impl Context {
@@ -166,8 +166,7 @@ impl Context {
             return;
         }
         side.eof_pending = false;
-        let (kind, cookie, handle) = (event_kind::EOF, side.cookie, side.id.handle());
-        self.events.push(Event { kind, cookie, handle, ..Event::default() });
+        self.events.push(Event::Eof { cookie: side.cookie, handle: side.id.handle() });
     }
 
     /// Tells the application what was acknowledged, and how much it may send now.
@@ -175,19 +174,17 @@ impl Context {
         if self.events.is_muted() {
             return;
         }
-        let kind = event_kind::SENT;
-        let (cookie, handle, len) = (side.cookie, side.id.handle(), side.acked_bytes);
+        let (cookie, handle, bytes) = (side.cookie, side.id.handle(), side.acked_bytes);
         side.acked_bytes = 0;
         side.window_opened = false;
-        let data = send_space as u64;
-        self.events.push(Event { kind, len, cookie, handle, data, ..Event::default() });
+        self.events.push(Event::Sent { cookie, handle, bytes, window: send_space.into() });
     }
 
     fn flow_established(&mut self, side: &mut Side) {
         match side.holder {
             Holder::Connecting => {
                 side.holder = Holder::Application;
-                self.announce_connected(side, 0);
+                self.announce_connected(side, Ok(()));
             }
             // The knock needs the peer's address, which the receive path has: it looks for this.
             Holder::Embryonic => side.holder = Holder::Knocking,
@@ -202,42 +199,40 @@ impl Context {
         if !known || self.events.is_muted() {
             return;
         }
-        self.events.push(Event {
-            kind: event_kind::FLOW_ERROR,
-            code: code_of(said),
+        self.events.push(Event::FlowError {
             cookie: side.cookie,
             handle: side.id.handle(),
-            addr: said.by.0,
-            notes: said.said,
-            ..Event::default()
+            why: call_error(said),
+            icmp: IcmpMessage::new(said.said, said.by.0),
         });
     }
 
-    fn announce_connected(&mut self, side: &Side, code: i64) {
-        let kind = event_kind::CONNECTED;
+    fn announce_connected(&mut self, side: &Side, outcome: Result<(), CallError>) {
         let (cookie, handle) = (side.cookie, side.id.handle());
-        self.events.push(Event { kind, code: code as u16, cookie, handle, ..Event::default() });
+        self.events.push(Event::Connected { cookie, handle, outcome });
     }
 
     fn flow_dead(&mut self, side: &mut Side, reason: DeadReason) {
         match side.holder {
             Holder::Connecting => {
-                let code = match reason {
-                    DeadReason::Refused | DeadReason::Reset | DeadReason::Closed => error::REFUSED,
-                    DeadReason::TimedOut => error::TIMED_OUT,
-                    DeadReason::Unreachable => error::UNREACHABLE,
+                let error = match reason {
+                    DeadReason::Refused | DeadReason::Reset | DeadReason::Closed => {
+                        CallError::Refused
+                    }
+                    DeadReason::TimedOut => CallError::TimedOut,
+                    DeadReason::Unreachable => CallError::Unreachable,
                 };
-                self.announce_connected(side, code);
+                self.announce_connected(side, Err(error));
             }
             Holder::Application => {
-                let code = match reason {
-                    DeadReason::Closed => dead::CLOSED,
-                    DeadReason::Reset | DeadReason::Refused => dead::RESET,
-                    DeadReason::TimedOut => dead::TIMED_OUT,
-                    DeadReason::Unreachable => dead::UNREACHABLE,
+                let reason = match reason {
+                    DeadReason::Closed => ix_abi::DeadReason::Closed,
+                    DeadReason::Reset | DeadReason::Refused => ix_abi::DeadReason::Reset,
+                    DeadReason::TimedOut => ix_abi::DeadReason::TimedOut,
+                    DeadReason::Unreachable => ix_abi::DeadReason::Unreachable,
                 };
-                let (kind, cookie, handle) = (event_kind::DEAD, side.cookie, side.id.handle());
-                self.events.push(Event { kind, code, cookie, handle, ..Event::default() });
+                let (cookie, handle) = (side.cookie, side.id.handle());
+                self.events.push(Event::Dead { cookie, handle, reason });
             }
             Holder::Knocking | Holder::Embryonic | Holder::Orphan => {}
         }

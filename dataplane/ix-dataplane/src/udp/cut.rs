@@ -1,6 +1,6 @@
 //! Datagrams that may go in fragments (RFC 791 section 3.2), off the common path: a socket asks for them.
 use crate::cycle::ElasticThread;
-use ix_abi::{SG_MAX, SgEntry, error};
+use ix_abi::{CallError, SG_MAX, SgArray, SgEntry};
 use ix_mem::{HEADROOM_BYTES, Mbuf, ROOM_BYTES};
 use ix_wire::{Checksum, FrameHeader, ethernet, ipv4, udp};
 
@@ -31,18 +31,18 @@ impl ElasticThread {
         &mut self,
         header: &FrameHeader,
         ports: (u16, u16),
-        (sg, count): (u64, u64),
+        sg: SgArray,
         mtu: usize,
-    ) -> Result<Parts, i64> {
+    ) -> Result<Parts, CallError> {
         let mut pieces = Pieces { entries: [SgEntry::default(); SG_MAX], next: 0 };
         let mut len = 0u64;
-        for index in 0..count {
-            let entry = self.shared.read_sg(sg, index).ok_or(error::FAULT)?;
+        for index in 0..sg.entries {
+            let entry = self.shared.read_sg(sg, index).ok_or(CallError::Fault)?;
             len = len.saturating_add(entry.len);
-            *pieces.entries.get_mut(index as usize).ok_or(error::INVALID)? = entry;
+            *pieces.entries.get_mut(index as usize).ok_or(CallError::Invalid)? = entry;
         }
         if len > PAYLOAD_BYTES_MAX {
-            return Err(error::TOO_LONG);
+            return Err(CallError::TooLong);
         }
         let (len, whole) = (len as usize, len as usize + udp::HEADER_BYTES);
         let room = (mtu - ipv4::HEADER_BYTES).min(ROOM_BYTES - HEADERS_BYTES);
@@ -63,12 +63,12 @@ impl ElasticThread {
         (len, each): (usize, usize),
         pieces: &mut Pieces,
         mbufs: &mut Vec<Mbuf>,
-    ) -> Result<(), i64> {
+    ) -> Result<(), CallError> {
         let whole = len + udp::HEADER_BYTES;
         let mut sum = Checksum::new();
         for offset in (0..whole).step_by(each) {
             let part = each.min(whole - offset);
-            let mut mbuf = self.io.cx.tx_pool.take().ok_or(error::NO_RESOURCE)?;
+            let mut mbuf = self.io.cx.tx_pool.take().ok_or(CallError::NoResource)?;
             mbuf.set_range(HEADROOM_BYTES, HEADERS_BYTES + part);
             let bytes = mbuf.bytes_mut(&self.shared.memory);
             let place = (offset, offset + part < whole);
@@ -79,10 +79,10 @@ impl ElasticThread {
             sum.add_bytes(&bytes[at..]);
             mbufs.push(mbuf);
             if !taken {
-                return Err(error::FAULT);
+                return Err(CallError::Fault);
             }
         }
-        let first = mbufs.first_mut().ok_or(error::INVALID)?.bytes_mut(&self.shared.memory);
+        let first = mbufs.first_mut().ok_or(CallError::Invalid)?.bytes_mut(&self.shared.memory);
         let (src, dst) = ((header.src, src_port), (header.dst, dst_port));
         udp::emit(&mut first[HEADERS_BYTES..], src, dst, len, sum);
         Ok(())

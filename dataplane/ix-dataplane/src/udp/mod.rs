@@ -2,21 +2,20 @@
 pub mod cut;
 #[cfg(test)]
 mod tests;
-
+use crate::calls::Answer;
 use crate::cycle::ElasticThread;
-use crate::icmp::code_of;
+use crate::icmp::call_error;
 use crate::io::Io;
 use crate::observe::metrics::LocalDrop;
 use crate::receive::batch::{Batch, Work};
-use crate::tcp::connections::{addr_of, port_of};
 use crate::udp::cut::Parts;
 use crate::verdict::Verdict;
-use ix_abi::{Event, SG_MAX, error, event_kind, flow_opt};
+use ix_abi::{CallError, Cookie, Endpoint, Event, IcmpMessage, RxData, SG_MAX, SgArray, flow_opt};
 use ix_mem::{HEADROOM_BYTES, Mbuf};
 use ix_tcp::arp::Resolution;
 use ix_tcp::icmp::{ErrorMessage, IcmpError};
 use ix_tcp::udp::{BindError, UdpSocket, UdpSocketId, UdpTable};
-use ix_wire::{Checksum, FlowTuple, UdpPacket, ethernet, ipv4, udp};
+use ix_wire::{Checksum, FlowTuple, IpAddr, UdpPacket, ethernet, ipv4, udp};
 
 const HEADERS_BYTES: usize = ethernet::HEADER_BYTES + ipv4::HEADER_BYTES + udp::HEADER_BYTES;
 
@@ -44,17 +43,13 @@ pub(crate) fn receive(
         batch.give_back(&mut io.cx.rx_pool, work, mbuf);
         return Err(LocalDrop::UdpQueueFull.into());
     }
-    let data = io.cx.shared.memory.addr_of(&mbuf) + packet.payload.start as u64;
-    let event = Event {
-        kind: event_kind::UDP_RECV,
-        len: u32::from(packet.payload.len),
+    let addr = io.cx.shared.memory.addr_of(&mbuf) + packet.payload.start as u64;
+    io.cx.events.push(Event::UdpRecv {
         cookie: socket.cookie,
-        data,
-        addr: tuple.remote.0,
-        port: tuple.remote_port,
-        ..Event::default()
-    };
-    io.cx.events.push(event.with_local(tuple.local.0));
+        peer: Endpoint { addr: tuple.remote.0, port: tuple.remote_port },
+        local: tuple.local.0,
+        data: RxData { addr, len: packet.payload.len.into() },
+    });
     io.cx.lent.lend(mbuf);
     Ok(())
 }
@@ -74,104 +69,102 @@ pub(crate) fn path_error(
     let Some(socket) = sockets.lookup(tuple.local, tuple.local_port) else {
         return batch.give_back(&mut io.cx.rx_pool, work, mbuf);
     };
-    let event = Event {
-        kind: event_kind::UDP_ERROR,
-        code: code_of(said),
+    let event = |quoted| Event::UdpError {
         cookie: socket.cookie,
-        addr: tuple.remote.0,
-        port: tuple.remote_port,
-        notes: said.said,
-        ..Event::default()
+        peer: Endpoint { addr: tuple.remote.0, port: tuple.remote_port },
+        why: call_error(said),
+        icmp: IcmpMessage::new(said.said, said.by.0),
+        quoted,
     };
-    let event = event.with_local(said.by.0);
     let has_room = work.tails == 0 && io.cx.lent.count() < io.cx.lent_max();
     if said.quoted.len == 0 || !has_room {
-        io.cx.events.push(event);
+        io.cx.events.push(event(RxData::default()));
         return batch.give_back(&mut io.cx.rx_pool, work, mbuf);
     }
-    let data = io.cx.shared.memory.addr_of(&mbuf) + u64::from(said.quoted.start);
-    io.cx.events.push(Event { data, len: said.quoted.len.into(), ..event });
+    let addr = io.cx.shared.memory.addr_of(&mbuf) + u64::from(said.quoted.start);
+    io.cx.events.push(event(RxData { addr, len: said.quoted.len.into() }));
     io.cx.lent.lend(mbuf);
 }
 
 impl ElasticThread {
     /// RFC 1122 section 4.1.4: type of service and hop limit are the application's to choose.
-    pub(crate) fn call_udp_set_opt(&mut self, args: &[u64; 6]) -> Result<i64, i64> {
-        let socket = self.udp.get_mut(socket_id(args[0])?).ok_or(error::BAD_HANDLE)?;
-        match (args[1], args[2]) {
+    pub(crate) fn call_udp_set_opt(&mut self, socket: u32, option: u64, value: u64) -> Answer {
+        let socket = self.udp.get_mut(UdpSocketId(socket)).ok_or(CallError::BadHandle)?;
+        match (option, value) {
             (flow_opt::DSCP, value @ 0..=63) => socket.tos = (value as u8) << 2,
             (flow_opt::HOP_LIMIT, value @ 1..=255) => socket.ttl = value as u8,
             (flow_opt::FRAGMENT_BYTES, value @ (0 | 68..=0xffff)) => {
                 socket.fragment_bytes = value as u16;
             }
-            _ => return Err(error::INVALID),
+            _ => return Err(CallError::Invalid),
         }
         Ok(0)
     }
 
-    pub(crate) fn call_udp_bind(&mut self, args: &[u64; 6]) -> Result<i64, i64> {
-        let addr = addr_of(args[0], args[1]);
+    pub(crate) fn call_udp_bind(&mut self, at: Endpoint, cookie: Cookie) -> Answer {
+        let (addr, port) = (IpAddr(at.addr), at.port);
         if !addr.is_unspecified() && !self.shared.config.is_local(addr) {
-            return Err(error::NOT_LOCAL);
+            return Err(CallError::NotLocal);
         }
-        let (port, cookie) = (port_of(args[2])?, args[3]);
         let bound = if port == 0 {
             let (random, packets) = (self.tcp.secrets.random(), &self.packets);
             self.udp
                 .bind_ephemeral(addr, cookie, random, |port| !packets.has_udp(port))
                 .map(|(id, _)| id)
         } else if self.packets.has_udp(port) {
-            return Err(error::IN_USE);
+            return Err(CallError::InUse);
         } else {
             self.udp.bind(addr, port, cookie)
         };
-        bound.map(|id| i64::from(id.0)).map_err(|e| match e {
-            BindError::InUse => error::IN_USE,
-            BindError::NoPort | BindError::TooMany => error::NO_RESOURCE,
+        bound.map(|id| u64::from(id.0)).map_err(|e| match e {
+            BindError::InUse => CallError::InUse,
+            BindError::NoPort | BindError::TooMany => CallError::NoResource,
         })
     }
 
-    pub(crate) fn call_udp_unbind(&mut self, id: u64) -> Result<i64, i64> {
-        let id = socket_id(id)?;
-        self.udp.unbind(id).map(|_| 0).ok_or(error::BAD_HANDLE)
+    pub(crate) fn call_udp_unbind(&mut self, socket: u32) -> Answer {
+        self.udp.unbind(UdpSocketId(socket)).map(|_| 0).ok_or(CallError::BadHandle)
     }
 
-    pub(crate) fn call_udp_sendv(&mut self, args: &[u64; 6]) -> Result<i64, i64> {
-        let socket = *self.udp.get(socket_id(args[0] & 0xffff_ffff)?).ok_or(error::BAD_HANDLE)?;
-        let remote_port = port_of(args[0] >> 32)?;
-        let (sg, count, remote) = (args[1], args[2], addr_of(args[3], args[4]));
-        if count > SG_MAX as u64 || remote_port == 0 {
-            return Err(error::INVALID);
+    pub(crate) fn call_udp_sendv(
+        &mut self,
+        socket: u32,
+        to: Endpoint,
+        sg: SgArray,
+        cookie: Cookie,
+    ) -> Answer {
+        let socket = *self.udp.get(UdpSocketId(socket)).ok_or(CallError::BadHandle)?;
+        let (remote, remote_port) = (IpAddr(to.addr), to.port);
+        if sg.entries > SG_MAX as u64 || remote_port == 0 {
+            return Err(CallError::Invalid);
         }
-        let (local, _) = self.shared.config.route(remote).ok_or(error::UNREACHABLE)?;
+        let (local, _) = self.shared.config.route(remote).ok_or(CallError::Unreachable)?;
         if self.io.ports.is_empty() {
-            return Err(error::UNREACHABLE);
+            return Err(CallError::Unreachable);
         }
         // Sent at once, so its memory is free at once; that event needs room, too.
         if !self.io.cx.events.has_room() {
-            return Err(error::NO_RESOURCE);
+            return Err(CallError::NoResource);
         }
         let local = if socket.addr.is_unspecified() { local } else { socket.addr };
         let tuple = FlowTuple { local, remote, local_port: socket.port, remote_port };
-        let sent = self.send_datagram(&socket, &tuple, sg, count)?;
-        let kind = event_kind::UDP_SENT;
-        self.io.cx.events.push(Event { kind, cookie: args[5], ..Event::default() });
-        Ok(sent as i64)
+        let sent = self.send_datagram(&socket, &tuple, sg)?;
+        self.io.cx.events.push(Event::UdpSent { cookie });
+        Ok(sent as u64)
     }
 
     fn send_datagram(
         &mut self,
         socket: &UdpSocket,
         tuple: &FlowTuple,
-        sg: u64,
-        count: u64,
-    ) -> Result<usize, i64> {
+        sg: SgArray,
+    ) -> Result<usize, CallError> {
         let port = self.shared.config.device_of(tuple.local, self.io.ports.len());
         let resolution = self.io.resolve(tuple.remote);
         let eth_dst = match resolution {
             Resolution::Known(mac) => mac,
             Resolution::Pending => [0; 6],
-            Resolution::Failed => return Err(error::UNREACHABLE),
+            Resolution::Failed => return Err(CallError::Unreachable),
         };
         let mut header = self.io.frame_header(port, eth_dst, tuple);
         header.tos = socket.tos;
@@ -181,7 +174,7 @@ impl ElasticThread {
             let mtu = mtu.min(socket.fragment_bytes.into());
             let known = matches!(resolution, Resolution::Known(_));
             let ports = (tuple.local_port, tuple.remote_port);
-            let Parts { mbufs, len } = self.cut(&header, ports, (sg, count), mtu)?;
+            let Parts { mbufs, len } = self.cut(&header, ports, sg, mtu)?;
             for mbuf in mbufs {
                 match known {
                     true => self.io.ports[port as usize].queue.push_back(mbuf),
@@ -192,10 +185,10 @@ impl ElasticThread {
         }
         let payload_max = mtu - (HEADERS_BYTES - ethernet::HEADER_BYTES);
         let payload_max = payload_max.min(ix_mem::ROOM_BYTES - HEADERS_BYTES);
-        let mut mbuf = self.io.cx.tx_pool.take().ok_or(error::NO_RESOURCE)?;
+        let mut mbuf = self.io.cx.tx_pool.take().ok_or(CallError::NoResource)?;
         mbuf.set_range(HEADROOM_BYTES, HEADERS_BYTES + payload_max);
         let (headers, payload) = mbuf.bytes_mut(&self.shared.memory).split_at_mut(HEADERS_BYTES);
-        let len = match self.shared.gather(sg, count, payload) {
+        let len = match self.shared.gather(sg, payload) {
             Ok(len) => len,
             Err(code) => {
                 self.io.cx.tx_pool.put(mbuf);
@@ -213,14 +206,10 @@ impl ElasticThread {
         Ok(len)
     }
 
-    pub(crate) fn call_udp_recv_done(&mut self, data: u64) -> Result<i64, i64> {
-        let frame = self.shared.memory.rx_frame_of(data).ok_or(error::FAULT)?;
-        let mbuf = self.io.cx.lent.take_back(frame).ok_or(error::BAD_HANDLE)?;
+    pub(crate) fn call_udp_recv_done(&mut self, data: u64) -> Answer {
+        let frame = self.shared.memory.rx_frame_of(data).ok_or(CallError::Fault)?;
+        let mbuf = self.io.cx.lent.take_back(frame).ok_or(CallError::BadHandle)?;
         self.io.cx.rx_pool.put(mbuf);
         Ok(0)
     }
-}
-
-fn socket_id(id: u64) -> Result<UdpSocketId, i64> {
-    u32::try_from(id).map(UdpSocketId).map_err(|_| error::BAD_HANDLE)
 }

@@ -1,27 +1,21 @@
 //! Datagrams in virtual time: what routers say of them, and those that are longer than a packet.
+use crate::calls::Answer;
 use crate::raw::tests::{Host, MAC, OURS, PEER, PEER_MAC, host, link};
-use ix_abi::{Event, SgEntry, error, event_kind, flow_opt};
+use ix_abi::{CallError, Endpoint, Event, IcmpMessage, RxData, SgArray, SgEntry, flow_opt};
 use ix_wire::icmp::IcmpHeader;
 use ix_wire::{Checksum, FrameHeader, IpAddr, Parsed, RxChecks};
 
 const PORT: u16 = 4000;
 const ROUTER: [u8; 4] = [10, 0, 0, 77];
 
-/// An address as arguments of calls have it.
-fn words(ip: [u8; 4]) -> [u64; 2] {
-    let whole = u128::from_be_bytes(ix_abi::v4(ip));
-    [(whole >> 64) as u64, whole as u64]
-}
-
 impl Host {
-    fn udp_socket(&mut self) -> u64 {
-        let [high, low] = words([0; 4]);
-        let args = [high, low, PORT.into(), 5, 0, 0];
-        self.seats[0].thread.call_udp_bind(&args).expect("a socket") as u64
+    fn udp_socket(&mut self) -> u32 {
+        let at = Endpoint { addr: ix_abi::v4([0; 4]), port: PORT };
+        self.seats[0].thread.call_udp_bind(at, 5).expect("a socket") as u32
     }
 
     /// Sends bytes in three pieces; the frames that leave.
-    fn sends(&mut self, socket: u64, bytes: &[u8]) -> (Result<i64, i64>, Vec<Vec<u8>>) {
+    fn sends(&mut self, socket: u32, bytes: &[u8]) -> (Answer, Vec<Vec<u8>>) {
         let (array, data) = (self.arena, self.arena + 4096);
         let cuts = [0, bytes.len().min(3), bytes.len() * 2 / 3, bytes.len()];
         let piece = |n: usize| SgEntry {
@@ -33,9 +27,9 @@ impl Host {
             (array as *mut [SgEntry; 3]).write([piece(0), piece(1), piece(2)]);
             (data as *mut u8).copy_from(bytes.as_ptr(), bytes.len());
         }
-        let [high, low] = words(PEER);
-        let args = [socket | 9 << 32, array, 3, high, low, 77];
-        let sent = self.seats[0].thread.call_udp_sendv(&args);
+        let to = Endpoint { addr: ix_abi::v4(PEER), port: 9 };
+        let sg = SgArray { addr: array, entries: 3 };
+        let sent = self.seats[0].thread.call_udp_sendv(socket, to, sg, 77);
         self.cycle(0);
         (sent, self.device.take_sent().into_iter().map(|(_, frame)| frame).collect())
     }
@@ -61,35 +55,40 @@ fn what_routers_say_is_handed_on() {
     let mut host = host(1, "");
     host.udp_socket();
     for (kind, code, rest, why, detail) in [
-        (3, 3, [0; 4], error::REFUSED, 0),
-        (3, 4, [0, 0, 5, 120], error::TOO_LONG, 1400),
-        (3, 13, [9; 4], error::UNREACHABLE, 0),
-        (12, 0, [7, 0, 0, 0], error::UNREACHABLE, 7),
+        (3, 3, [0; 4], CallError::Refused, 0),
+        (3, 4, [0, 0, 5, 120], CallError::TooLong, 1400),
+        (3, 13, [9; 4], CallError::Unreachable, 0),
+        (12, 0, [7, 0, 0, 0], CallError::Unreachable, 7),
     ] {
         let [event] = host.hears(&complaint(kind, code, rest, b"question"))[..] else {
             panic!("one event")
         };
-        assert_eq!((event.kind, i64::from(event.code)), (event_kind::UDP_ERROR, why));
-        assert_eq!(event.notes, [kind.into(), code.into(), detail]);
-        assert_eq!((event.cookie, event.addr, event.port), (5, ix_abi::v4(PEER), 9));
-        assert_eq!(event.local_addr(), ix_abi::v4(ROUTER));
-        assert_eq!(bytes_of(&event), b"question");
+        let quoted = quoted(&event);
+        let peer = Endpoint { addr: ix_abi::v4(PEER), port: 9 };
+        let icmp = IcmpMessage { kind, code, detail, by: ix_abi::v4(ROUTER) };
+        assert_eq!(event, Event::UdpError { cookie: 5, peer, why, icmp, quoted });
+        assert_eq!(bytes_of(quoted), b"question");
         let thread = &mut host.seats[0].thread;
-        assert_eq!(thread.call_udp_recv_done(event.data), Ok(0));
-        assert_eq!(thread.call_udp_recv_done(event.data), Err(error::BAD_HANDLE));
+        assert_eq!(thread.call_udp_recv_done(quoted.addr), Ok(0));
+        assert_eq!(thread.call_udp_recv_done(quoted.addr), Err(CallError::BadHandle));
     }
     // Eight bytes behind the IP header are all that need be quoted.
     let short = host.hears(&complaint(3, 3, [0; 4], b""));
-    assert_eq!((short.len(), short[0].len, short[0].data), (1, 0, 0));
+    assert_eq!((short.len(), quoted(&short[0])), (1, RxData::default()));
     let most = host.seats[0].thread.io.cx.lent_max();
     let said: Vec<Event> =
         (0..most + 5).flat_map(|_| host.hears(&complaint(3, 3, [0; 4], b"x"))).collect();
+    let said: Vec<RxData> = said.iter().map(quoted).collect();
     assert_eq!(said.len(), most + 5, "each is told");
-    assert_eq!(said.iter().filter(|event| event.len == 1).count(), most, "not all with bytes");
-    for event in said.iter().filter(|event| event.len == 1) {
-        assert_eq!(host.seats[0].thread.call_udp_recv_done(event.data), Ok(0));
+    assert_eq!(said.iter().filter(|quoted| quoted.len == 1).count(), most, "not all with bytes");
+    for quoted in said.iter().filter(|quoted| quoted.len == 1) {
+        assert_eq!(host.seats[0].thread.call_udp_recv_done(quoted.addr), Ok(0));
     }
-    assert_eq!(host.hears(&complaint(3, 3, [0; 4], b"y"))[0].len, 1, "the buffers came back");
+    assert_eq!(
+        quoted(&host.hears(&complaint(3, 3, [0; 4], b"y"))[0]).len,
+        1,
+        "the buffers came back"
+    );
     // Of nobody's datagram nothing is said.
     let mut other = complaint(3, 3, [0; 4], b"x");
     other[14 + 20 + 8 + 20 + 1] ^= 1;
@@ -103,9 +102,17 @@ fn what_routers_say_is_handed_on() {
     assert!(host.hears(&other).is_empty());
 }
 
-fn bytes_of(event: &Event) -> &'static [u8] {
+/// What an ICMP message quoted of a datagram.
+fn quoted(event: &Event) -> RxData {
+    match event {
+        Event::UdpError { quoted, .. } => *quoted,
+        _ => panic!("not about a datagram: {event:?}"),
+    }
+}
+
+fn bytes_of(data: RxData) -> &'static [u8] {
     // SAFETY: received memory, which is the test's until it gives it back; it does so afterwards.
-    unsafe { core::slice::from_raw_parts(event.data as *const u8, event.len as usize) }
+    unsafe { core::slice::from_raw_parts(data.addr as *const u8, data.len as usize) }
 }
 
 /// RFC 791 section 3.2: fragments that another host puts together to what was sent, by its own checksum.
@@ -116,20 +123,19 @@ fn long_datagrams_are_cut_where_that_is_asked_for() {
     // The next hop is known.
     host.hears(&arp_reply());
     let bytes: Vec<u8> = (0..20_000u32).map(|n| ((n * 7) >> 3) as u8).collect();
-    assert_eq!(host.sends(socket, &bytes[..1473]).0, Err(error::TOO_LONG));
+    assert_eq!(host.sends(socket, &bytes[..1473]).0, Err(CallError::TooLong));
     let set = |host: &mut Host, value: u64| {
-        let args = [socket, flow_opt::FRAGMENT_BYTES, value, 0, 0, 0];
-        host.seats[0].thread.call_udp_set_opt(&args)
+        host.seats[0].thread.call_udp_set_opt(socket, flow_opt::FRAGMENT_BYTES, value)
     };
     for wrong in [1, 67, 0x1_0000] {
-        assert_eq!(set(&mut host, wrong), Err(error::INVALID));
+        assert_eq!(set(&mut host, wrong), Err(CallError::Invalid));
     }
     for (mtu, len) in
         [(0xffff, 0), (0xffff, 1472), (0xffff, 1473), (0xffff, 20_000), (1000, 973), (69, 500)]
     {
         assert_eq!(set(&mut host, mtu), Ok(0));
         let (sent, frames) = host.sends(socket, &bytes[..len]);
-        assert_eq!(sent, Ok(len as i64));
+        assert_eq!(sent, Ok(len as u64));
         let longest = frames.iter().map(Vec::len).max().unwrap_or_default();
         assert!(longest <= 14 + mtu.min(1500) as usize, "{longest} of {mtu}");
         assert_eq!(put_together(&frames), bytes[..len], "{mtu} {len}");
@@ -137,12 +143,12 @@ fn long_datagrams_are_cut_where_that_is_asked_for() {
     // Nothing is left behind by what cannot be sent.
     let free = host.seats[0].thread.io.cx.tx_pool.free();
     let (sent, frames) = host.sends(socket, &vec![0; 66_000]);
-    assert_eq!((sent, frames.len()), (Err(error::TOO_LONG), 0));
+    assert_eq!((sent, frames.len()), (Err(CallError::TooLong), 0));
     let (sent, frames) = host.sends(socket, &vec![0; 60_000]);
-    assert_eq!((sent, frames.len()), (Err(error::NO_RESOURCE), 0), "more frames than there are");
+    assert_eq!((sent, frames.len()), (Err(CallError::NoResource), 0), "more frames than there are");
     assert_eq!(host.seats[0].thread.io.cx.tx_pool.free(), free);
     assert_eq!(set(&mut host, 0), Ok(0));
-    assert_eq!(host.sends(socket, &bytes[..1473]).0, Err(error::TOO_LONG));
+    assert_eq!(host.sends(socket, &bytes[..1473]).0, Err(CallError::TooLong));
 }
 
 fn arp_reply() -> Vec<u8> {

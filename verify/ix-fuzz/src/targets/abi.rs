@@ -3,7 +3,7 @@
 //! dataplane answers with codes, tells nothing that is not so, and has everything back in the end.
 use super::rig::{OWN, OWN_MAC, PEER, PEER_MAC, Rig};
 use crate::bytes::Bytes;
-use ix_abi::{Call, Event, call_op, event_kind};
+use ix_abi::{CallSlot, EventSlot, call_op, event_kind};
 use ix_wire::{
     Checksum, ChecksumMode, FrameHeader, IpAddr, Parsed, RxChecks, Seq, TcpFlags, TcpHeader,
     TcpOptions, parse,
@@ -33,7 +33,7 @@ struct Application {
     datagrams: Vec<u64>,
     listeners: Vec<u64>,
     timers: Vec<u64>,
-    calls: Vec<Call>,
+    calls: Vec<CallSlot>,
     /// Frames that the application made itself and nobody has seen yet: they may be anything.
     own_frames: usize,
     remotes: [Remote; PORTS],
@@ -65,7 +65,7 @@ impl Application {
             remotes: std::array::from_fn(remote),
         };
         let args = [0, 0, u64::from(PORT), 5, 0, 0];
-        app.calls.push(Call { op: call_op::LISTEN, args, ..Call::default() });
+        app.calls.push(CallSlot { op: call_op::LISTEN, args, ..CallSlot::default() });
         app.cycle();
         app
     }
@@ -98,12 +98,12 @@ impl Application {
         }
     }
 
-    fn call(&self, bytes: &mut Bytes<'_>) -> Call {
+    fn call(&self, bytes: &mut Bytes<'_>) -> CallSlot {
         let op = u32::from(bytes.u8() % 31);
         let mut args = [0; 6];
         let count = bytes.u8() % 7;
         args.iter_mut().take(count.into()).for_each(|arg| *arg = self.number(bytes));
-        Call { op, args, ..Call::default() }
+        CallSlot { op, args, ..CallSlot::default() }
     }
 
     /// Writes two words somewhere into transmit memory: mostly an entry of a scatter-gather array.
@@ -147,7 +147,7 @@ impl Application {
         self.rig.now_us += 20;
     }
 
-    fn event(&mut self, event: &Event) {
+    fn event(&mut self, event: &EventSlot) {
         let kinds = event_kind::KNOCK..=event_kind::SIGNAL;
         assert!(kinds.contains(&event.kind), "an event of no kind: {event:?}");
         match event.kind {
@@ -262,7 +262,7 @@ impl Application {
     }
 
     fn calls_of(&mut self, op: u32, numbers: Vec<u64>) {
-        let call = |number| Call { op, args: [number, 0, 0, 0, 0, 0], ..Call::default() };
+        let call = |number| CallSlot { op, args: [number, 0, 0, 0, 0, 0], ..CallSlot::default() };
         for numbers in numbers.chunks(ix_abi::CALLS_MAX) {
             self.calls = numbers.iter().map(|number| call(*number)).collect();
             self.cycle();

@@ -1,6 +1,6 @@
 //! One elastic thread in virtual time, with its arrays laid bare: the application is whoever writes
 //! them.
-use ix_abi::{CALLS_MAX, Call, EVENTS_MAX, Event};
+use ix_abi::{CALLS_MAX, CallSlot, EVENTS_MAX, EventSlot};
 use ix_dataplane::config::AddressCheck;
 use ix_dataplane::metrics::{ControlPage, Snapshot, ThreadMetrics};
 use ix_dataplane::{CallArray, Config, ElasticThread, EventWriter, Io, Shared, Waker, forwarding};
@@ -26,8 +26,8 @@ const GAUGES: [&str; 6] =
 pub struct Rig {
     // Before the arrays that it writes.
     elastic: ElasticThread,
-    calls: Box<[Call]>,
-    events: Box<[Event]>,
+    calls: Box<[CallSlot]>,
+    events: Box<[EventSlot]>,
     page: Arc<ControlPage>,
     pub port: Port,
     pub now_us: u64,
@@ -62,8 +62,8 @@ impl Rig {
         let wakers = vec![Waker::new(-1)];
         let shared = Arc::new(Shared::new(config, memory, wakers, &[OWN_MAC], now_us));
         let page = Arc::new(ControlPage::anonymous(1).expect("memory for a control page"));
-        let mut calls = vec![Call::default(); CALLS_MAX].into_boxed_slice();
-        let mut events = vec![Event::default(); EVENTS_MAX].into_boxed_slice();
+        let mut calls = vec![CallSlot::default(); CALLS_MAX].into_boxed_slice();
+        let mut events = vec![EventSlot::default(); EVENTS_MAX].into_boxed_slice();
         let (rx, tx) = (shared.memory.rx_frames(), shared.memory.tx_frames());
         // SAFETY: there is one thread; each pool takes its frames once.
         let pools = unsafe { (Pool::new(rx), Pool::new(tx)) };
@@ -80,7 +80,7 @@ impl Rig {
     }
 
     /// One cycle with these calls: what they were answered, and what came of it.
-    pub fn cycle(&mut self, calls: &[Call]) -> (Vec<i64>, Vec<Event>) {
+    pub fn cycle(&mut self, calls: &[CallSlot]) -> (Vec<i64>, Vec<EventSlot>) {
         let count = calls.len().min(CALLS_MAX);
         // Volatile, as the dataplane does it: both know the arrays by other pointers.
         for (slot, call) in self.calls.iter_mut().zip(calls) {

@@ -1,0 +1,402 @@
+//! Event conditions as typed values, and their encoding in an [`EventSlot`].
+use crate::call::{addr, words};
+use crate::{Addr, CallError, Cookie, DeadReason, Endpoint, EventSlot, Handle};
+use crate::{event_kind, migrated, revoke};
+use core::fmt;
+
+/// An event condition. The constants of [`event_kind`] say when each one comes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A peer finished its handshake with a listener.
+    Knock {
+        /// Cookie of the listener.
+        listener: Cookie,
+        /// The new flow, to be accepted or rejected.
+        handle: Handle,
+        /// The peer.
+        peer: Endpoint,
+    },
+    /// Outcome of a connection attempt.
+    Connected {
+        /// The application's name of the flow.
+        cookie: Cookie,
+        /// The flow.
+        handle: Handle,
+        /// Connected, or why not.
+        outcome: Result<(), CallError>,
+    },
+    /// In-order data.
+    Recv {
+        /// The application's name of the flow.
+        cookie: Cookie,
+        /// The flow.
+        handle: Handle,
+        /// The data; the application's until [`crate::Call::RecvDone`].
+        data: RxData,
+    },
+    /// The peer will send no more.
+    Eof {
+        /// The application's name of the flow.
+        cookie: Cookie,
+        /// The flow.
+        handle: Handle,
+    },
+    /// The peer has acknowledged data, or (with 0 bytes) the window has opened.
+    Sent {
+        /// The application's name of the flow.
+        cookie: Cookie,
+        /// The flow.
+        handle: Handle,
+        /// Bytes that were acknowledged.
+        bytes: u32,
+        /// Bytes that the window has room for.
+        window: u64,
+    },
+    /// The flow is gone.
+    Dead {
+        /// The application's name of the flow.
+        cookie: Cookie,
+        /// The flow; the handle is stale.
+        handle: Handle,
+        /// Why.
+        reason: DeadReason,
+    },
+    /// A datagram.
+    UdpRecv {
+        /// Cookie of the socket.
+        cookie: Cookie,
+        /// The sender.
+        peer: Endpoint,
+        /// The address that it was sent to.
+        local: Addr,
+        /// The data; the application's until [`crate::Call::UdpRecvDone`].
+        data: RxData,
+    },
+    /// The memory of a datagram is free again.
+    UdpSent {
+        /// Cookie of the call.
+        cookie: Cookie,
+    },
+    /// An ICMP message about a datagram that was sent.
+    UdpError {
+        /// Cookie of the socket.
+        cookie: Cookie,
+        /// Where the datagram went to.
+        peer: Endpoint,
+        /// What the message means.
+        why: CallError,
+        /// The message.
+        icmp: IcmpMessage,
+        /// What the message quotes of the datagram, the application's until
+        /// [`crate::Call::UdpRecvDone`]; nothing when it has no bytes.
+        quoted: RxData,
+    },
+    /// An ICMP message about a packet of a flow, which goes on.
+    FlowError {
+        /// The application's name of the flow.
+        cookie: Cookie,
+        /// The flow.
+        handle: Handle,
+        /// What the message means.
+        why: CallError,
+        /// The message.
+        icmp: IcmpMessage,
+    },
+    /// A timer fired.
+    Timer {
+        /// The application's name of the timer.
+        cookie: Cookie,
+    },
+    /// A flow group leaves this elastic thread ([`migrated::LEAVES`]).
+    GroupLeaves {
+        /// The flow group.
+        group: u32,
+        /// Its elastic thread from now on.
+        to: u32,
+    },
+    /// A flow group came from another elastic thread ([`migrated::ARRIVED`]).
+    GroupArrived {
+        /// The flow group.
+        group: u32,
+        /// Its elastic thread so far.
+        from: u32,
+    },
+    /// This elastic thread is taken away or given back.
+    Revoke(Revoke),
+    /// A frame for a packet queue.
+    PacketRecv {
+        /// Cookie of the packet queue.
+        cookie: Cookie,
+        /// The frame; the application's until [`crate::Call::PacketRecvDone`].
+        data: RxData,
+    },
+    /// The memory of a frame is free again.
+    PacketSent {
+        /// Cookie of the call.
+        cookie: Cookie,
+    },
+    /// Another elastic thread has sent a number.
+    Signal {
+        /// Index of that thread.
+        from: u32,
+        /// The number.
+        value: u64,
+    },
+}
+
+/// Received bytes in a packet buffer of the dataplane.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct RxData {
+    /// Address of the first byte.
+    pub addr: u64,
+    /// Bytes.
+    pub len: u32,
+}
+
+/// An ICMP message about a packet that was sent (RFC 792).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct IcmpMessage {
+    /// Its type.
+    pub kind: u8,
+    /// Its code.
+    pub code: u8,
+    /// With [`CallError::TooLong`] the MTU of the link, in bytes with the IP header (0: not said);
+    /// with a "parameter problem" the octet at fault; else 0.
+    pub detail: u16,
+    /// Its sender.
+    pub by: Addr,
+}
+
+/// What happens to an elastic thread: the codes of [`revoke`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Revoke {
+    /// The thread was given back.
+    Back = revoke::BACK as u8,
+    /// The thread is about to be taken away.
+    Goes = revoke::GOES as u8,
+    /// All flow groups have left, as [`crate::Call::Drain`] asked.
+    Drained = revoke::DRAINED as u8,
+}
+
+/// An event of a kind that this version does not know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UnknownEvent {
+    /// The slot's kind.
+    pub kind: u16,
+}
+
+impl fmt::Display for UnknownEvent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "unknown event of kind {}", self.kind)
+    }
+}
+
+impl core::error::Error for UnknownEvent {}
+
+/// A slot of zeros.
+const EMPTY: EventSlot = EventSlot {
+    kind: 0,
+    code: 0,
+    len: 0,
+    cookie: 0,
+    handle: 0,
+    data: 0,
+    addr: [0; 16],
+    port: 0,
+    notes: [0; 3],
+    more: 0,
+};
+
+impl Event {
+    /// The slot that says this. Inlined, so that of an event whose kind is known there only the stores
+    /// of its fields remain.
+    #[inline(always)]
+    pub const fn encode(self) -> EventSlot {
+        match self {
+            Event::Recv { cookie, handle, data } => EventSlot {
+                kind: event_kind::RECV,
+                len: data.len,
+                cookie,
+                handle,
+                data: data.addr,
+                ..EMPTY
+            },
+            Event::Sent { cookie, handle, bytes, window } => EventSlot {
+                kind: event_kind::SENT,
+                len: bytes,
+                cookie,
+                handle,
+                data: window,
+                ..EMPTY
+            },
+            Event::Knock { listener, handle, peer } => EventSlot {
+                kind: event_kind::KNOCK,
+                cookie: listener,
+                handle,
+                addr: peer.addr,
+                port: peer.port,
+                ..EMPTY
+            },
+            Event::Connected { cookie, handle, outcome } => {
+                let code = match outcome {
+                    Ok(()) => 0,
+                    Err(error) => error.code() as u16,
+                };
+                EventSlot { kind: event_kind::CONNECTED, code, cookie, handle, ..EMPTY }
+            }
+            Event::Eof { cookie, handle } => {
+                EventSlot { kind: event_kind::EOF, cookie, handle, ..EMPTY }
+            }
+            Event::Dead { cookie, handle, reason } => {
+                let code = reason.code();
+                EventSlot { kind: event_kind::DEAD, code, cookie, handle, ..EMPTY }
+            }
+            Event::UdpRecv { cookie, peer, local, data } => {
+                let [high, low] = words(local);
+                EventSlot {
+                    kind: event_kind::UDP_RECV,
+                    len: data.len,
+                    cookie,
+                    handle: high,
+                    data: data.addr,
+                    addr: peer.addr,
+                    port: peer.port,
+                    more: low,
+                    ..EMPTY
+                }
+            }
+            Event::UdpSent { cookie } => EventSlot { kind: event_kind::UDP_SENT, cookie, ..EMPTY },
+            Event::UdpError { cookie, peer, why, icmp, quoted } => {
+                let [high, low] = words(icmp.by);
+                EventSlot {
+                    kind: event_kind::UDP_ERROR,
+                    code: why.code() as u16,
+                    len: quoted.len,
+                    cookie,
+                    handle: high,
+                    data: quoted.addr,
+                    addr: peer.addr,
+                    port: peer.port,
+                    notes: icmp.notes(),
+                    more: low,
+                }
+            }
+            Event::FlowError { cookie, handle, why, icmp } => EventSlot {
+                kind: event_kind::FLOW_ERROR,
+                code: why.code() as u16,
+                cookie,
+                handle,
+                addr: icmp.by,
+                notes: icmp.notes(),
+                ..EMPTY
+            },
+            Event::Timer { cookie } => EventSlot { kind: event_kind::TIMER, cookie, ..EMPTY },
+            Event::GroupLeaves { group, to } => EventSlot {
+                kind: event_kind::MIGRATED,
+                code: migrated::LEAVES,
+                len: group,
+                data: to as u64,
+                ..EMPTY
+            },
+            Event::GroupArrived { group, from } => EventSlot {
+                kind: event_kind::MIGRATED,
+                code: migrated::ARRIVED,
+                len: group,
+                data: from as u64,
+                ..EMPTY
+            },
+            Event::Revoke(what) => {
+                EventSlot { kind: event_kind::REVOKE, data: what as u64, ..EMPTY }
+            }
+            Event::PacketRecv { cookie, data } => EventSlot {
+                kind: event_kind::PACKET_RECV,
+                len: data.len,
+                cookie,
+                data: data.addr,
+                ..EMPTY
+            },
+            Event::PacketSent { cookie } => {
+                EventSlot { kind: event_kind::PACKET_SENT, cookie, ..EMPTY }
+            }
+            Event::Signal { from, value } => {
+                EventSlot { kind: event_kind::SIGNAL, len: from, data: value, ..EMPTY }
+            }
+        }
+    }
+
+    /// The event that a slot says, whatever bits it holds: fields that the kind does not have are
+    /// ignored.
+    ///
+    /// # Errors
+    /// The slot's kind, or the step of a migration or revocation, is none that this version knows.
+    #[inline(always)]
+    pub const fn decode(slot: &EventSlot) -> Result<Event, UnknownEvent> {
+        let (cookie, handle) = (slot.cookie, slot.handle);
+        let data = RxData { addr: slot.data, len: slot.len };
+        let peer = Endpoint { addr: slot.addr, port: slot.port };
+        Ok(match slot.kind {
+            event_kind::RECV => Event::Recv { cookie, handle, data },
+            event_kind::SENT => Event::Sent { cookie, handle, bytes: slot.len, window: slot.data },
+            event_kind::KNOCK => Event::Knock { listener: cookie, handle, peer },
+            event_kind::CONNECTED => {
+                let outcome = match slot.code {
+                    0 => Ok(()),
+                    code => Err(CallError::from_code(code as i64)),
+                };
+                Event::Connected { cookie, handle, outcome }
+            }
+            event_kind::EOF => Event::Eof { cookie, handle },
+            event_kind::DEAD => {
+                Event::Dead { cookie, handle, reason: DeadReason::from_code(slot.code) }
+            }
+            event_kind::UDP_RECV => {
+                Event::UdpRecv { cookie, peer, local: addr(slot.handle, slot.more), data }
+            }
+            event_kind::UDP_SENT => Event::UdpSent { cookie },
+            event_kind::UDP_ERROR => Event::UdpError {
+                cookie,
+                peer,
+                why: CallError::from_code(slot.code as i64),
+                icmp: IcmpMessage::new(slot.notes, addr(slot.handle, slot.more)),
+                quoted: data,
+            },
+            event_kind::FLOW_ERROR => Event::FlowError {
+                cookie,
+                handle,
+                why: CallError::from_code(slot.code as i64),
+                icmp: IcmpMessage::new(slot.notes, slot.addr),
+            },
+            event_kind::TIMER => Event::Timer { cookie },
+            event_kind::MIGRATED => {
+                let (group, other) = (slot.len, slot.data as u32);
+                match slot.code {
+                    migrated::LEAVES => Event::GroupLeaves { group, to: other },
+                    migrated::ARRIVED => Event::GroupArrived { group, from: other },
+                    _ => return Err(UnknownEvent { kind: slot.kind }),
+                }
+            }
+            event_kind::REVOKE => match slot.data {
+                revoke::BACK => Event::Revoke(Revoke::Back),
+                revoke::GOES => Event::Revoke(Revoke::Goes),
+                revoke::DRAINED => Event::Revoke(Revoke::Drained),
+                _ => return Err(UnknownEvent { kind: slot.kind }),
+            },
+            event_kind::PACKET_RECV => Event::PacketRecv { cookie, data },
+            event_kind::PACKET_SENT => Event::PacketSent { cookie },
+            event_kind::SIGNAL => Event::Signal { from: slot.len, value: slot.data },
+            kind => return Err(UnknownEvent { kind }),
+        })
+    }
+}
+
+impl IcmpMessage {
+    /// The message in a slot's `notes`, from `by`. Type and code have one octet each (RFC 792).
+    pub const fn new([kind, code, detail]: [u16; 3], by: Addr) -> IcmpMessage {
+        IcmpMessage { kind: kind as u8, code: code as u8, detail, by }
+    }
+
+    const fn notes(&self) -> [u16; 3] {
+        [self.kind as u16, self.code as u16, self.detail]
+    }
+}
