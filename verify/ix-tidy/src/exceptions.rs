@@ -37,6 +37,5 @@ pub const WIDE_COMMENTS: &[width::Exception] = &[
     ("cli", 84),
 ];
 
-/// Modules of the dataplane that are in a circle.
-pub const CIRCLE: &[&str] =
-    &["calls", "cycle", "flows", "forwarding", "migration", "raw", "tcp", "timers", "udp"];
+/// Modules of the dataplane that are in a circle: none.
+pub const CIRCLE: &[&str] = &[];

@@ -5,9 +5,11 @@
 //! caller brings the time and decides about sleeping (`run/` on Linux, the simulator in virtual
 //! time).
 //!
-//! `packets.rs` has steps 1 and 2, `away.rs` what is left out while the application keeps the
-//! thread, `moves.rs` what migrations want done, `rest.rs` what is due when nothing comes.
+//! `packets.rs` has steps 1 and 2, `calls.rs` step 4, `away.rs` what is left out while the
+//! application keeps the thread, `moves.rs` what migrations want done, `rest.rs` what is due when
+//! nothing comes.
 mod away;
+mod calls;
 mod moves;
 mod packets;
 mod rest;

@@ -1,15 +1,14 @@
 //! Packet queues: whole frames for programs that bring their own protocol, beside TCP and UDP.
 //!
-//! What comes in for them is what the parser would refuse (other EtherTypes and protocols, so the way
-//! of TCP does not know of them) or a datagram whose port a queue has taken. What goes out is copied
-//! into a frame of ours before it is judged: what was checked is what leaves, whatever the application
-//! writes meanwhile.
+//! What comes in for them is what the parser would refuse (other EtherTypes and protocols, so the
+//! way of TCP does not know of them) or a datagram whose port a queue has taken. What goes out is
+//! copied into a frame of ours before it is judged: what was checked is what leaves, whatever the
+//! application writes meanwhile.
 #[cfg(test)]
 pub(crate) mod tests;
 
 use crate::calls::Answer;
 use crate::context::Context;
-use crate::cycle::ElasticThread;
 use crate::egress::qdisc::Qdisc;
 use crate::io::Io;
 use crate::observe::metrics::LocalDrop;
@@ -22,6 +21,7 @@ use ix_abi::{
     CallError, Cookie, Event, PacketInfo, RxData, SG_MAX, SgArray, packet_flag, packet_kind,
 };
 use ix_mem::{HEADROOM_BYTES, Mbuf, ROOM_BYTES};
+use ix_tcp::udp::UdpTable;
 use ix_vnic::{Header, UNTAGGED};
 use ix_wire::{DropReason, IpAddr, MacAddr, ethernet, is_group_mac};
 
@@ -103,95 +103,106 @@ impl PacketQueues {
 }
 
 /// Calls: out of line, so that those of TCP stay together.
-impl ElasticThread {
+impl PacketQueues {
     #[cold]
-    pub(crate) fn call_packet_bind(
+    pub(crate) fn bind(
         &mut self,
+        io: &Io,
+        (admission, udp): (&Admission, &UdpTable),
         device: u32,
-        kind: u64,
-        number: u64,
+        (kind, number): (u64, u64),
         cookie: Cookie,
     ) -> Answer {
         let claim = Claim::new(kind, number).ok_or(CallError::Invalid)?;
         let at = device as usize;
-        let port = self.io.ports.get(at).ok_or(CallError::Invalid)?;
+        let port = io.ports.get(at).ok_or(CallError::Invalid)?;
         match claim {
-            Claim::EtherType(number)
-                if is_shared(port) && !self.receive.admission.names_ethertype(number) =>
-            {
+            Claim::EtherType(number) if is_shared(port) && !admission.names_ethertype(number) => {
                 return Err(CallError::NotLocal);
             }
-            Claim::UdpPort(number) if self.udp.iter().any(|socket| socket.port == number) => {
+            Claim::UdpPort(number) if udp.iter().any(|socket| socket.port == number) => {
                 return Err(CallError::InUse);
             }
             _ => {}
         }
         let device = at as u8;
-        if self.packets.find(device, claim).is_some() {
+        if self.find(device, claim).is_some() {
             return Err(CallError::InUse);
         }
-        if self.packets.queues.len() >= QUEUES_MAX {
+        if self.queues.len() >= QUEUES_MAX {
             return Err(CallError::NoResource);
         }
-        self.packets.last_id = self.packets.last_id.wrapping_add(1);
-        let id = self.packets.last_id;
-        self.packets.queues.push(Queue { id, device, claim, cookie });
+        self.last_id = self.last_id.wrapping_add(1);
+        let id = self.last_id;
+        self.queues.push(Queue { id, device, claim, cookie });
         Ok(id.into())
     }
 
     #[cold]
-    pub(crate) fn call_packet_unbind(&mut self, id: u32) -> Answer {
-        let gone = self.packets.get(id)?.id;
-        self.packets.queues.retain(|queue| queue.id != gone);
+    pub(crate) fn unbind(&mut self, id: u32) -> Answer {
+        let gone = self.get(id)?.id;
+        self.queues.retain(|queue| queue.id != gone);
         Ok(0)
     }
 
     #[cold]
-    pub(crate) fn call_packet_sendv(&mut self, id: u32, sg: SgArray, cookie: Cookie) -> Answer {
-        let device = usize::from(self.packets.get(id)?.device);
+    pub(crate) fn sendv(
+        &self,
+        io: &mut Io,
+        qdisc: &Qdisc,
+        id: u32,
+        sg: SgArray,
+        cookie: Cookie,
+    ) -> Answer {
+        let device = usize::from(self.get(id)?.device);
         if sg.entries > SG_MAX as u64 {
             return Err(CallError::Invalid);
         }
         // Copied at once, so its memory is free at once; that event needs room, too.
-        if !self.io.cx.events.has_room() {
+        if !io.cx.events.has_room() {
             return Err(CallError::NoResource);
         }
-        let room = frame_bytes_max(&self.io.ports[device]);
-        let mut mbuf = self.io.cx.tx_pool.take().ok_or(CallError::NoResource)?;
+        let room = frame_bytes_max(&io.ports[device]);
+        let mut mbuf = io.cx.tx_pool.take().ok_or(CallError::NoResource)?;
         mbuf.set_range(HEADROOM_BYTES, room);
-        let gathered = self.shared.gather(sg, mbuf.bytes_mut(&self.shared.memory));
+        let gathered = io.cx.shared.gather(sg, mbuf.bytes_mut(&io.cx.shared.memory));
         let judged = gathered.and_then(|len| {
             mbuf.truncate(len);
             if len < ethernet::HEADER_BYTES {
                 return Err(CallError::Invalid);
             }
-            judge_foreign(&self.io, &self.egress.qdisc, device, &mbuf).map(|()| len).map_err(
-                |reason| {
-                    self.io.cx.metrics.drop_local(reason);
-                    CallError::Filtered
-                },
-            )
+            judge_foreign(io, qdisc, device, &mbuf).map(|()| len).map_err(|reason| {
+                io.cx.metrics.drop_local(reason);
+                CallError::Filtered
+            })
         });
         match judged {
             Ok(len) => {
-                self.io.ports[device].queue.push_back(mbuf);
-                self.io.cx.events.push(Event::PacketSent { cookie });
+                io.ports[device].queue.push_back(mbuf);
+                io.cx.events.push(Event::PacketSent { cookie });
                 Ok(len as u64)
             }
             Err(code) => {
-                self.io.cx.tx_pool.put(mbuf);
+                io.cx.tx_pool.put(mbuf);
                 Err(code)
             }
         }
     }
 
     #[cold]
-    pub(crate) fn call_packet_info(&mut self, id: u32, to: u64) -> Answer {
-        let device = self.packets.get(id)?.device;
-        let port = &self.io.ports[usize::from(device)];
+    pub(crate) fn info(
+        &self,
+        io: &Io,
+        admission: &Admission,
+        qdisc: &Qdisc,
+        id: u32,
+        to: u64,
+    ) -> Answer {
+        let device = self.get(id)?.device;
+        let port = &io.ports[usize::from(device)];
         let has = |yes, flag| if yes { flag } else { 0 };
-        let tx = self.egress.qdisc.filters().is_some();
-        let rx = self.receive.admission.is_filtered();
+        let tx = qdisc.filters().is_some();
+        let rx = admission.is_filtered();
         let flags = has(port.info.partial_checksums, packet_flag::PARTIAL_CHECKSUMS)
             | has(port.info.shared_frames, packet_flag::SHARED_FRAMES)
             | has(tx, packet_flag::TX_FILTERED)
@@ -203,24 +214,9 @@ impl ElasticThread {
             frame_bytes_max: frame_bytes_max(port) as u32,
             flags,
             queues_max: QUEUES_MAX as u32,
-            held_max: self.io.cx.lent_max() as u32,
+            held_max: io.cx.lent_max() as u32,
         };
-        if self.shared.write_info(to, info) { Ok(0) } else { Err(CallError::Fault) }
-    }
-
-    #[cold]
-    pub(crate) fn call_packet_recv_done(&mut self, data: u64) -> Answer {
-        self.call_udp_recv_done(data)
-    }
-
-    /// Sends a number to another thread.
-    #[cold]
-    pub(crate) fn call_signal(&mut self, to: u32, value: u64) -> Answer {
-        let to = to as usize;
-        if to >= self.shared.threads() {
-            return Err(CallError::Invalid);
-        }
-        self.signal_thread(to, value).map(|()| 0)
+        if io.cx.shared.write_info(to, info) { Ok(0) } else { Err(CallError::Fault) }
     }
 }
 
@@ -236,7 +232,8 @@ pub(crate) enum Claimed {
 
 /// Received frames.
 impl PacketQueues {
-    /// A datagram that was parsed, for a queue that has taken its port; given back if there is none.
+    /// A datagram that was parsed, for a queue that has taken its port; given back if there is
+    /// none.
     #[inline]
     pub fn take_datagram(
         &self,
@@ -261,8 +258,8 @@ impl PacketQueues {
         }
     }
 
-    /// A frame that the parser has refused for this reason, of one piece and so many tails: for a queue
-    /// that wants it, or for the thread that a receive filter gives it to.
+    /// A frame that the parser has refused for this reason, of one piece and so many tails: for a
+    /// queue that wants it, or for the thread that a receive filter gives it to.
     #[cold]
     pub fn claim(
         &self,
@@ -376,8 +373,8 @@ impl Context {
     }
 }
 
-/// Without transmit filters: what comes from our Ethernet address and, of IPv4 and ARP, in the name of
-/// an address of ours. Other EtherTypes only where nobody else uses the interface.
+/// Without transmit filters: what comes from our Ethernet address and, of IPv4 and ARP, in the name
+/// of an address of ours. Other EtherTypes only where nobody else uses the interface.
 fn in_own_name(frame: &[u8], port: &Port, shared: &Shared) -> Result<(), LocalDrop> {
     let header = Header::read(frame).ok_or(LocalDrop::TxForeignOther)?;
     let mac: MacAddr = port.info.mac;

@@ -302,10 +302,13 @@ fn a_queue_takes_what_is_nobodys() {
     assert!(own > 0);
     assert_eq!(host.bind(packet_kind::ETHER_TYPE, 0x88b5, 2), -error::IN_USE);
     let any = |port| Endpoint { addr: [0; 16], port };
-    assert!(host.seats[0].thread.call_udp_bind(any(7), 0).is_ok());
+    assert!(host.seats[0].thread.run_call(Call::UdpBind { at: any(7), cookie: 0 }).is_ok());
     assert_eq!(host.bind(packet_kind::UDP_PORT, 7, 2), -error::IN_USE);
     assert!(host.bind(packet_kind::UDP_PORT, 8, 2) > 0);
-    assert_eq!(host.seats[0].thread.call_udp_bind(any(8), 0), Err(CallError::InUse));
+    assert_eq!(
+        host.seats[0].thread.run_call(Call::UdpBind { at: any(8), cookie: 0 }),
+        Err(CallError::InUse)
+    );
     assert_eq!(host.call(0, Call::PacketUnbind { queue: own as u32 }), 0);
     for stale in [own as u32, 0, u32::MAX] {
         assert_eq!(host.call(0, Call::PacketUnbind { queue: stale }), -error::BAD_HANDLE);

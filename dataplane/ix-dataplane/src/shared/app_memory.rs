@@ -44,4 +44,16 @@ impl Shared {
         }
         Ok(len)
     }
+
+    /// Gives the application transmit memory; returns where it begins.
+    pub(crate) fn tx_alloc(&self, bytes: u64) -> Result<u64, CallError> {
+        let mut arena = self.arena.lock().map_err(|_| CallError::NoResource)?;
+        arena.allocate(bytes).ok_or(CallError::NoResource)
+    }
+
+    /// Takes transmit memory back.
+    pub(crate) fn tx_free(&self, addr: u64, bytes: u64) -> Result<u64, CallError> {
+        let mut arena = self.arena.lock().map_err(|_| CallError::NoResource)?;
+        if arena.free(addr, bytes) { Ok(0) } else { Err(CallError::Invalid) }
+    }
 }

@@ -49,7 +49,8 @@ pub struct Shared {
 }
 
 impl Shared {
-    /// Flow groups and ARP: the devices' addresses are `macs`. Flow groups are dealt out to `threads` elastic threads, round robin.
+    /// Flow groups and ARP: the devices' addresses are `macs`. Flow groups are dealt out to
+    /// `threads` elastic threads, round robin.
     pub fn new(
         config: Config,
         memory: PacketMemory,

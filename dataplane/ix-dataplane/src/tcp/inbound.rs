@@ -37,7 +37,8 @@ impl Tcp {
         let (tuple, group) = (&seg.tuple, usize::from(work.group));
         let Context { shared, index, metrics, .. } = &cx.io.cx;
         if shared.owner(group) != *index {
-            // Cannot be (the receive path hands such packets over); never answer for another thread.
+            // Cannot be (the receive path hands such packets over); never answer for another
+            // thread.
             metrics.counters.misrouted.add(1);
             return cx.done(seg, mbuf);
         }

@@ -151,8 +151,8 @@ impl Listeners {
         self.slots.get(slot as usize)?.listening.as_ref()
     }
 
-    /// Flows of these groups that are not accepted yet leave their listeners' backlogs. Returns where
-    /// each waits.
+    /// Flows of these groups that are not accepted yet leave their listeners' backlogs. Returns
+    /// where each waits.
     pub(crate) fn leave(
         &mut self,
         groups: &mut [Option<Box<FlowGroup>>],
@@ -174,8 +174,8 @@ impl Listeners {
         waiting
     }
 
-    /// Flows that have come wait at this thread's listener of the same address and port. If there is
-    /// none, they can still be accepted; those that have not knocked yet will be refused.
+    /// Flows that have come wait at this thread's listener of the same address and port. If there
+    /// is none, they can still be accepted; those that have not knocked yet will be refused.
     pub(crate) fn join(
         &mut self,
         groups: &mut [Option<Box<FlowGroup>>],

@@ -1,5 +1,6 @@
 //! TCP: segments in, connections, listeners, segments out. The state machine of a connection is
 //! `ix-tcp`; here stands what it means to one elastic thread.
+pub mod calls;
 pub mod connections;
 pub mod inbound;
 pub mod listeners;

@@ -192,8 +192,8 @@ impl Context {
         }
     }
 
-    /// Tells the application what somebody says of a flow that it knows. A hint: while nothing may be
-    /// said it is not kept.
+    /// Tells the application what somebody says of a flow that it knows. A hint: while nothing may
+    /// be said it is not kept.
     pub(crate) fn announce_error(&mut self, side: &Side, said: &IcmpError) {
         let known = matches!(side.holder, Holder::Connecting | Holder::Application);
         if !known || self.events.is_muted() {

@@ -1,5 +1,5 @@
 //! Datagrams that may go in fragments (RFC 791 section 3.2), off the common path: a socket asks for them.
-use crate::cycle::ElasticThread;
+use crate::io::Io;
 use ix_abi::{CallError, SG_MAX, SgArray, SgEntry};
 use ix_mem::{HEADROOM_BYTES, Mbuf, ROOM_BYTES};
 use ix_wire::{Checksum, FrameHeader, ethernet, ipv4, udp};
@@ -23,70 +23,68 @@ struct Pieces {
     next: usize,
 }
 
-impl ElasticThread {
-    /// Builds a datagram without DF, in fragments where it is longer than `mtu`. All or none of it: an
-    /// error leaves no frame behind.
-    #[cold]
-    pub(crate) fn cut(
-        &mut self,
-        header: &FrameHeader,
-        ports: (u16, u16),
-        sg: SgArray,
-        mtu: usize,
-    ) -> Result<Parts, CallError> {
-        let mut pieces = Pieces { entries: [SgEntry::default(); SG_MAX], next: 0 };
-        let mut len = 0u64;
-        for index in 0..sg.entries {
-            let entry = self.shared.read_sg(sg, index).ok_or(CallError::Fault)?;
-            len = len.saturating_add(entry.len);
-            *pieces.entries.get_mut(index as usize).ok_or(CallError::Invalid)? = entry;
-        }
-        if len > PAYLOAD_BYTES_MAX {
-            return Err(CallError::TooLong);
-        }
-        let (len, whole) = (len as usize, len as usize + udp::HEADER_BYTES);
-        let room = (mtu - ipv4::HEADER_BYTES).min(ROOM_BYTES - HEADERS_BYTES);
-        let each = if whole <= room { whole } else { room & !7 };
-        let mut mbufs = Vec::with_capacity(whole.div_ceil(each));
-        let built = self.fill(header, ports, (len, each), &mut pieces, &mut mbufs);
-        if let Err(code) = built {
-            mbufs.into_iter().for_each(|mbuf| self.io.cx.tx_pool.put(mbuf));
-            return Err(code);
-        }
-        Ok(Parts { mbufs, len })
+/// Builds a datagram without DF, in fragments where it is longer than `mtu`. All or none of it: an
+/// error leaves no frame behind.
+#[cold]
+pub(crate) fn cut(
+    io: &mut Io,
+    header: &FrameHeader,
+    ports: (u16, u16),
+    sg: SgArray,
+    mtu: usize,
+) -> Result<Parts, CallError> {
+    let mut pieces = Pieces { entries: [SgEntry::default(); SG_MAX], next: 0 };
+    let mut len = 0u64;
+    for index in 0..sg.entries {
+        let entry = io.cx.shared.read_sg(sg, index).ok_or(CallError::Fault)?;
+        len = len.saturating_add(entry.len);
+        *pieces.entries.get_mut(index as usize).ok_or(CallError::Invalid)? = entry;
     }
+    if len > PAYLOAD_BYTES_MAX {
+        return Err(CallError::TooLong);
+    }
+    let (len, whole) = (len as usize, len as usize + udp::HEADER_BYTES);
+    let room = (mtu - ipv4::HEADER_BYTES).min(ROOM_BYTES - HEADERS_BYTES);
+    let each = if whole <= room { whole } else { room & !7 };
+    let mut mbufs = Vec::with_capacity(whole.div_ceil(each));
+    let built = fill(io, header, ports, (len, each), &mut pieces, &mut mbufs);
+    if let Err(code) = built {
+        mbufs.into_iter().for_each(|mbuf| io.cx.tx_pool.put(mbuf));
+        return Err(code);
+    }
+    Ok(Parts { mbufs, len })
+}
 
-    fn fill(
-        &mut self,
-        header: &FrameHeader,
-        (src_port, dst_port): (u16, u16),
-        (len, each): (usize, usize),
-        pieces: &mut Pieces,
-        mbufs: &mut Vec<Mbuf>,
-    ) -> Result<(), CallError> {
-        let whole = len + udp::HEADER_BYTES;
-        let mut sum = Checksum::new();
-        for offset in (0..whole).step_by(each) {
-            let part = each.min(whole - offset);
-            let mut mbuf = self.io.cx.tx_pool.take().ok_or(CallError::NoResource)?;
-            mbuf.set_range(HEADROOM_BYTES, HEADERS_BYTES + part);
-            let bytes = mbuf.bytes_mut(&self.shared.memory);
-            let place = (offset, offset + part < whole);
-            let at = header.emit_fragment(bytes, ipv4::PROTOCOL_UDP, part, place);
-            // The first one has UDP's header, which is written when all is summed up.
-            let at = if offset == 0 { at + udp::HEADER_BYTES } else { at };
-            let taken = pieces.take(&self.shared.memory, &mut bytes[at..]);
-            sum.add_bytes(&bytes[at..]);
-            mbufs.push(mbuf);
-            if !taken {
-                return Err(CallError::Fault);
-            }
+fn fill(
+    io: &mut Io,
+    header: &FrameHeader,
+    (src_port, dst_port): (u16, u16),
+    (len, each): (usize, usize),
+    pieces: &mut Pieces,
+    mbufs: &mut Vec<Mbuf>,
+) -> Result<(), CallError> {
+    let whole = len + udp::HEADER_BYTES;
+    let mut sum = Checksum::new();
+    for offset in (0..whole).step_by(each) {
+        let part = each.min(whole - offset);
+        let mut mbuf = io.cx.tx_pool.take().ok_or(CallError::NoResource)?;
+        mbuf.set_range(HEADROOM_BYTES, HEADERS_BYTES + part);
+        let bytes = mbuf.bytes_mut(&io.cx.shared.memory);
+        let place = (offset, offset + part < whole);
+        let at = header.emit_fragment(bytes, ipv4::PROTOCOL_UDP, part, place);
+        // The first one has UDP's header, which is written when all is summed up.
+        let at = if offset == 0 { at + udp::HEADER_BYTES } else { at };
+        let taken = pieces.take(&io.cx.shared.memory, &mut bytes[at..]);
+        sum.add_bytes(&bytes[at..]);
+        mbufs.push(mbuf);
+        if !taken {
+            return Err(CallError::Fault);
         }
-        let first = mbufs.first_mut().ok_or(CallError::Invalid)?.bytes_mut(&self.shared.memory);
-        let (src, dst) = ((header.src, src_port), (header.dst, dst_port));
-        udp::emit(&mut first[HEADERS_BYTES..], src, dst, len, sum);
-        Ok(())
     }
+    let first = mbufs.first_mut().ok_or(CallError::Invalid)?.bytes_mut(&io.cx.shared.memory);
+    let (src, dst) = ((header.src, src_port), (header.dst, dst_port));
+    udp::emit(&mut first[HEADERS_BYTES..], src, dst, len, sum);
+    Ok(())
 }
 
 impl Pieces {

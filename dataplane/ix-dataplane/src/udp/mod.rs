@@ -3,7 +3,7 @@ pub mod cut;
 #[cfg(test)]
 mod tests;
 use crate::calls::Answer;
-use crate::cycle::ElasticThread;
+use crate::context::Context;
 use crate::icmp::call_error;
 use crate::io::Io;
 use crate::observe::metrics::LocalDrop;
@@ -55,8 +55,8 @@ pub(crate) fn receive(
 }
 
 /// What a router, or the other host, says of a datagram of ours goes to its socket (RFC 1122
-/// section 4.1.3.3), with the bytes that are quoted as long as the application does not hold too many
-/// buffers; so does a link's MTU (RFC 1191 section 6.5), for datagrams go with DF.
+/// section 4.1.3.3), with the bytes that are quoted as long as the application does not hold too
+/// many buffers; so does a link's MTU (RFC 1191 section 6.5), for datagrams go with DF.
 pub(crate) fn path_error(
     sockets: &UdpTable,
     io: &mut Io,
@@ -86,130 +86,136 @@ pub(crate) fn path_error(
     io.cx.lent.lend(mbuf);
 }
 
-impl ElasticThread {
-    /// RFC 1122 section 4.1.4: type of service and hop limit are the application's to choose.
-    pub(crate) fn call_udp_set_opt(&mut self, socket: u32, option: u64, value: u64) -> Answer {
-        let socket = self.udp.get_mut(UdpSocketId(socket)).ok_or(CallError::BadHandle)?;
-        match (option, value) {
-            (flow_opt::DSCP, value @ 0..=63) => socket.tos = (value as u8) << 2,
-            (flow_opt::HOP_LIMIT, value @ 1..=255) => socket.ttl = value as u8,
-            (flow_opt::FRAGMENT_BYTES, value @ (0 | 68..=0xffff)) => {
-                socket.fragment_bytes = value as u16;
+/// RFC 1122 section 4.1.4: type of service and hop limit are the application's to choose.
+pub(crate) fn set_opt(sockets: &mut UdpTable, socket: u32, option: u64, value: u64) -> Answer {
+    let socket = sockets.get_mut(UdpSocketId(socket)).ok_or(CallError::BadHandle)?;
+    match (option, value) {
+        (flow_opt::DSCP, value @ 0..=63) => socket.tos = (value as u8) << 2,
+        (flow_opt::HOP_LIMIT, value @ 1..=255) => socket.ttl = value as u8,
+        (flow_opt::FRAGMENT_BYTES, value @ (0 | 68..=0xffff)) => {
+            socket.fragment_bytes = value as u16;
+        }
+        _ => return Err(CallError::Invalid),
+    }
+    Ok(0)
+}
+
+/// Binds a socket. `random` chooses a port where none is named; `is_taken`: by a packet queue.
+pub(crate) fn bind(
+    sockets: &mut UdpTable,
+    (cx, random): (&Context, impl FnOnce() -> u32),
+    is_taken: impl Fn(u16) -> bool,
+    at: Endpoint,
+    cookie: Cookie,
+) -> Answer {
+    let (addr, port) = (IpAddr(at.addr), at.port);
+    if !addr.is_unspecified() && !cx.shared.config.is_local(addr) {
+        return Err(CallError::NotLocal);
+    }
+    let bound = if port == 0 {
+        sockets.bind_ephemeral(addr, cookie, random(), |port| !is_taken(port)).map(|(id, _)| id)
+    } else if is_taken(port) {
+        return Err(CallError::InUse);
+    } else {
+        sockets.bind(addr, port, cookie)
+    };
+    bound.map(|id| u64::from(id.0)).map_err(|e| match e {
+        BindError::InUse => CallError::InUse,
+        BindError::NoPort | BindError::TooMany => CallError::NoResource,
+    })
+}
+
+/// Ends a socket.
+pub(crate) fn unbind(sockets: &mut UdpTable, socket: u32) -> Answer {
+    sockets.unbind(UdpSocketId(socket)).map(|_| 0).ok_or(CallError::BadHandle)
+}
+
+/// Sends a datagram.
+pub(crate) fn sendv(
+    sockets: &UdpTable,
+    io: &mut Io,
+    socket: u32,
+    to: Endpoint,
+    sg: SgArray,
+    cookie: Cookie,
+) -> Answer {
+    let socket = *sockets.get(UdpSocketId(socket)).ok_or(CallError::BadHandle)?;
+    let (remote, remote_port) = (IpAddr(to.addr), to.port);
+    if sg.entries > SG_MAX as u64 || remote_port == 0 {
+        return Err(CallError::Invalid);
+    }
+    let (local, _) = io.cx.shared.config.route(remote).ok_or(CallError::Unreachable)?;
+    if io.ports.is_empty() {
+        return Err(CallError::Unreachable);
+    }
+    // Sent at once, so its memory is free at once; that event needs room, too.
+    if !io.cx.events.has_room() {
+        return Err(CallError::NoResource);
+    }
+    let local = if socket.addr.is_unspecified() { local } else { socket.addr };
+    let tuple = FlowTuple { local, remote, local_port: socket.port, remote_port };
+    let sent = send_datagram(io, &socket, &tuple, sg)?;
+    io.cx.events.push(Event::UdpSent { cookie });
+    Ok(sent as u64)
+}
+
+fn send_datagram(
+    io: &mut Io,
+    socket: &UdpSocket,
+    tuple: &FlowTuple,
+    sg: SgArray,
+) -> Result<usize, CallError> {
+    let port = io.cx.shared.config.device_of(tuple.local, io.ports.len());
+    let resolution = io.resolve(tuple.remote);
+    let eth_dst = match resolution {
+        Resolution::Known(mac) => mac,
+        Resolution::Pending => [0; 6],
+        Resolution::Failed => return Err(CallError::Unreachable),
+    };
+    let mut header = io.frame_header(port, eth_dst, tuple);
+    header.tos = socket.tos;
+    header.ttl = if socket.ttl == 0 { header.ttl } else { socket.ttl };
+    let mtu = io.ports[port as usize].info.mtu;
+    if socket.fragment_bytes > 0 {
+        let mtu = mtu.min(socket.fragment_bytes.into());
+        let known = matches!(resolution, Resolution::Known(_));
+        let ports = (tuple.local_port, tuple.remote_port);
+        let Parts { mbufs, len } = cut::cut(io, &header, ports, sg, mtu)?;
+        for mbuf in mbufs {
+            match known {
+                true => io.ports[port as usize].queue.push_back(mbuf),
+                false => io.wait_for_neighbor(tuple.remote, port, mbuf),
             }
-            _ => return Err(CallError::Invalid),
         }
-        Ok(0)
+        return Ok(len);
     }
+    let payload_max = mtu - (HEADERS_BYTES - ethernet::HEADER_BYTES);
+    let payload_max = payload_max.min(ix_mem::ROOM_BYTES - HEADERS_BYTES);
+    let mut mbuf = io.cx.tx_pool.take().ok_or(CallError::NoResource)?;
+    mbuf.set_range(HEADROOM_BYTES, HEADERS_BYTES + payload_max);
+    let (headers, payload) = mbuf.bytes_mut(&io.cx.shared.memory).split_at_mut(HEADERS_BYTES);
+    let len = match io.cx.shared.gather(sg, payload) {
+        Ok(len) => len,
+        Err(code) => {
+            io.cx.tx_pool.put(mbuf);
+            return Err(code);
+        }
+    };
+    let sum = Checksum::of(&payload[..len]);
+    header.emit_udp(headers, tuple.local_port, tuple.remote_port, len, sum);
+    mbuf.truncate(HEADERS_BYTES + len);
+    if matches!(resolution, Resolution::Known(_)) {
+        io.ports[port as usize].queue.push_back(mbuf);
+    } else {
+        io.wait_for_neighbor(tuple.remote, port, mbuf);
+    }
+    Ok(len)
+}
 
-    pub(crate) fn call_udp_bind(&mut self, at: Endpoint, cookie: Cookie) -> Answer {
-        let (addr, port) = (IpAddr(at.addr), at.port);
-        if !addr.is_unspecified() && !self.shared.config.is_local(addr) {
-            return Err(CallError::NotLocal);
-        }
-        let bound = if port == 0 {
-            let (random, packets) = (self.tcp.secrets.random(), &self.packets);
-            self.udp
-                .bind_ephemeral(addr, cookie, random, |port| !packets.has_udp(port))
-                .map(|(id, _)| id)
-        } else if self.packets.has_udp(port) {
-            return Err(CallError::InUse);
-        } else {
-            self.udp.bind(addr, port, cookie)
-        };
-        bound.map(|id| u64::from(id.0)).map_err(|e| match e {
-            BindError::InUse => CallError::InUse,
-            BindError::NoPort | BindError::TooMany => CallError::NoResource,
-        })
-    }
-
-    pub(crate) fn call_udp_unbind(&mut self, socket: u32) -> Answer {
-        self.udp.unbind(UdpSocketId(socket)).map(|_| 0).ok_or(CallError::BadHandle)
-    }
-
-    pub(crate) fn call_udp_sendv(
-        &mut self,
-        socket: u32,
-        to: Endpoint,
-        sg: SgArray,
-        cookie: Cookie,
-    ) -> Answer {
-        let socket = *self.udp.get(UdpSocketId(socket)).ok_or(CallError::BadHandle)?;
-        let (remote, remote_port) = (IpAddr(to.addr), to.port);
-        if sg.entries > SG_MAX as u64 || remote_port == 0 {
-            return Err(CallError::Invalid);
-        }
-        let (local, _) = self.shared.config.route(remote).ok_or(CallError::Unreachable)?;
-        if self.io.ports.is_empty() {
-            return Err(CallError::Unreachable);
-        }
-        // Sent at once, so its memory is free at once; that event needs room, too.
-        if !self.io.cx.events.has_room() {
-            return Err(CallError::NoResource);
-        }
-        let local = if socket.addr.is_unspecified() { local } else { socket.addr };
-        let tuple = FlowTuple { local, remote, local_port: socket.port, remote_port };
-        let sent = self.send_datagram(&socket, &tuple, sg)?;
-        self.io.cx.events.push(Event::UdpSent { cookie });
-        Ok(sent as u64)
-    }
-
-    fn send_datagram(
-        &mut self,
-        socket: &UdpSocket,
-        tuple: &FlowTuple,
-        sg: SgArray,
-    ) -> Result<usize, CallError> {
-        let port = self.shared.config.device_of(tuple.local, self.io.ports.len());
-        let resolution = self.io.resolve(tuple.remote);
-        let eth_dst = match resolution {
-            Resolution::Known(mac) => mac,
-            Resolution::Pending => [0; 6],
-            Resolution::Failed => return Err(CallError::Unreachable),
-        };
-        let mut header = self.io.frame_header(port, eth_dst, tuple);
-        header.tos = socket.tos;
-        header.ttl = if socket.ttl == 0 { header.ttl } else { socket.ttl };
-        let mtu = self.io.ports[port as usize].info.mtu;
-        if socket.fragment_bytes > 0 {
-            let mtu = mtu.min(socket.fragment_bytes.into());
-            let known = matches!(resolution, Resolution::Known(_));
-            let ports = (tuple.local_port, tuple.remote_port);
-            let Parts { mbufs, len } = self.cut(&header, ports, sg, mtu)?;
-            for mbuf in mbufs {
-                match known {
-                    true => self.io.ports[port as usize].queue.push_back(mbuf),
-                    false => self.io.wait_for_neighbor(tuple.remote, port, mbuf),
-                }
-            }
-            return Ok(len);
-        }
-        let payload_max = mtu - (HEADERS_BYTES - ethernet::HEADER_BYTES);
-        let payload_max = payload_max.min(ix_mem::ROOM_BYTES - HEADERS_BYTES);
-        let mut mbuf = self.io.cx.tx_pool.take().ok_or(CallError::NoResource)?;
-        mbuf.set_range(HEADROOM_BYTES, HEADERS_BYTES + payload_max);
-        let (headers, payload) = mbuf.bytes_mut(&self.shared.memory).split_at_mut(HEADERS_BYTES);
-        let len = match self.shared.gather(sg, payload) {
-            Ok(len) => len,
-            Err(code) => {
-                self.io.cx.tx_pool.put(mbuf);
-                return Err(code);
-            }
-        };
-        let sum = Checksum::of(&payload[..len]);
-        header.emit_udp(headers, tuple.local_port, tuple.remote_port, len, sum);
-        mbuf.truncate(HEADERS_BYTES + len);
-        if matches!(resolution, Resolution::Known(_)) {
-            self.io.ports[port as usize].queue.push_back(mbuf);
-        } else {
-            self.io.wait_for_neighbor(tuple.remote, port, mbuf);
-        }
-        Ok(len)
-    }
-
-    pub(crate) fn call_udp_recv_done(&mut self, data: u64) -> Answer {
-        let frame = self.shared.memory.rx_frame_of(data).ok_or(CallError::Fault)?;
-        let mbuf = self.io.cx.lent.take_back(frame).ok_or(CallError::BadHandle)?;
-        self.io.cx.rx_pool.put(mbuf);
-        Ok(0)
-    }
+/// The application gives a received datagram or frame back.
+pub(crate) fn recv_done(cx: &mut Context, data: u64) -> Answer {
+    let frame = cx.shared.memory.rx_frame_of(data).ok_or(CallError::Fault)?;
+    let mbuf = cx.lent.take_back(frame).ok_or(CallError::BadHandle)?;
+    cx.rx_pool.put(mbuf);
+    Ok(0)
 }

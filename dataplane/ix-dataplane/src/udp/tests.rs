@@ -1,7 +1,7 @@
 //! Datagrams in virtual time: what routers say of them, and those that are longer than a packet.
 use crate::calls::Answer;
 use crate::raw::tests::{Host, MAC, OURS, PEER, PEER_MAC, host, link};
-use ix_abi::{CallError, Endpoint, Event, IcmpMessage, RxData, SgArray, SgEntry, flow_opt};
+use ix_abi::{Call, CallError, Endpoint, Event, IcmpMessage, RxData, SgArray, SgEntry, flow_opt};
 use ix_wire::icmp::IcmpHeader;
 use ix_wire::{Checksum, FrameHeader, IpAddr, Parsed, RxChecks};
 
@@ -11,7 +11,7 @@ const ROUTER: [u8; 4] = [10, 0, 0, 77];
 impl Host {
     fn udp_socket(&mut self) -> u32 {
         let at = Endpoint { addr: ix_abi::v4([0; 4]), port: PORT };
-        self.seats[0].thread.call_udp_bind(at, 5).expect("a socket") as u32
+        self.seats[0].thread.run_call(Call::UdpBind { at, cookie: 5 }).expect("a socket") as u32
     }
 
     /// Sends bytes in three pieces; the frames that leave.
@@ -29,7 +29,7 @@ impl Host {
         }
         let to = Endpoint { addr: ix_abi::v4(PEER), port: 9 };
         let sg = SgArray { addr: array, entries: 3 };
-        let sent = self.seats[0].thread.call_udp_sendv(socket, to, sg, 77);
+        let sent = self.seats[0].thread.run_call(Call::UdpSendV { socket, to, sg, cookie: 77 });
         self.cycle(0);
         (sent, self.device.take_sent().into_iter().map(|(_, frame)| frame).collect())
     }
@@ -69,8 +69,11 @@ fn what_routers_say_is_handed_on() {
         assert_eq!(event, Event::UdpError { cookie: 5, peer, why, icmp, quoted });
         assert_eq!(bytes_of(quoted), b"question");
         let thread = &mut host.seats[0].thread;
-        assert_eq!(thread.call_udp_recv_done(quoted.addr), Ok(0));
-        assert_eq!(thread.call_udp_recv_done(quoted.addr), Err(CallError::BadHandle));
+        assert_eq!(thread.run_call(Call::UdpRecvDone { data: quoted.addr }), Ok(0));
+        assert_eq!(
+            thread.run_call(Call::UdpRecvDone { data: quoted.addr }),
+            Err(CallError::BadHandle)
+        );
     }
     // Eight bytes behind the IP header are all that need be quoted.
     let short = host.hears(&complaint(3, 3, [0; 4], b""));
@@ -82,7 +85,7 @@ fn what_routers_say_is_handed_on() {
     assert_eq!(said.len(), most + 5, "each is told");
     assert_eq!(said.iter().filter(|quoted| quoted.len == 1).count(), most, "not all with bytes");
     for quoted in said.iter().filter(|quoted| quoted.len == 1) {
-        assert_eq!(host.seats[0].thread.call_udp_recv_done(quoted.addr), Ok(0));
+        assert_eq!(host.seats[0].thread.run_call(Call::UdpRecvDone { data: quoted.addr }), Ok(0));
     }
     assert_eq!(
         quoted(&host.hears(&complaint(3, 3, [0; 4], b"y"))[0]).len,
@@ -125,7 +128,11 @@ fn long_datagrams_are_cut_where_that_is_asked_for() {
     let bytes: Vec<u8> = (0..20_000u32).map(|n| ((n * 7) >> 3) as u8).collect();
     assert_eq!(host.sends(socket, &bytes[..1473]).0, Err(CallError::TooLong));
     let set = |host: &mut Host, value: u64| {
-        host.seats[0].thread.call_udp_set_opt(socket, flow_opt::FRAGMENT_BYTES, value)
+        host.seats[0].thread.run_call(Call::UdpSetOpt {
+            socket,
+            option: flow_opt::FRAGMENT_BYTES,
+            value,
+        })
     };
     for wrong in [1, 67, 0x1_0000] {
         assert_eq!(set(&mut host, wrong), Err(CallError::Invalid));

@@ -1,0 +1,120 @@
+//! Step 4: the application's batched system calls, each for the part that it concerns.
+use super::ElasticThread;
+use crate::calls::Answer;
+use crate::flows::FLOWS_AHEAD;
+use crate::tcp::TcpContext;
+use crate::timers::APP_TIMER;
+use crate::udp;
+use ix_abi::{Call, CallError};
+
+impl ElasticThread {
+    /// Runs the first `count` slots of the call array (at most `CALLS_MAX`).
+    pub fn run_calls(&mut self, count: usize) {
+        let count = count.min(ix_abi::CALLS_MAX);
+        for index in 0..count {
+            if index + FLOWS_AHEAD < count {
+                self.flows.fetch_ahead(self.calls.glance(index + FLOWS_AHEAD));
+            }
+            let answer = match Call::decode(&self.calls.read(index)) {
+                Ok(Call::Nop) => continue,
+                Ok(call) => self.run_call(call),
+                Err(error) => Err(error),
+            };
+            self.io.cx.metrics.counters.calls.add(1);
+            if answer.is_err() {
+                self.io.cx.metrics.counters.call_errors.add(1);
+            }
+            self.calls.answer(index, answer);
+        }
+    }
+
+    /// Carries out one call. Inlined, so that decoding and this are one match.
+    #[inline(always)]
+    pub(crate) fn run_call(&mut self, call: Call) -> Answer {
+        let ElasticThread { io, flows, tcp, udp, receive, migrations, .. } = self;
+        let batch = &mut receive.batch;
+        let home = |group| migrations.is_home(group);
+        let cx = &mut TcpContext { io, flows, batch };
+        match call {
+            Call::Nop => Ok(0),
+            Call::SendV { handle, sg } => tcp.sendv(cx, handle, sg),
+            Call::RecvDone { handle, bytes } => tcp.recv_done(cx, handle, bytes),
+            Call::Accept { handle, cookie } => tcp.accept(cx, handle, cookie),
+            Call::Reject { handle } => tcp.reject(cx, handle),
+            Call::Close { handle } => tcp.close(cx, handle),
+            Call::Abort { handle } => tcp.abort(cx, handle),
+            Call::Shutdown { handle } => tcp.shutdown(cx, handle),
+            Call::Connect { cookie, to, congestion, local_port } => {
+                tcp.connect(cx, home, cookie, to, congestion, local_port)
+            }
+            Call::ConnectFrom { cookie, to, congestion, from } => {
+                tcp.connect_from(cx, home, cookie, to, congestion, from)
+            }
+            Call::Listen { at, backlog, cookie } => tcp.listen(cx, at, backlog, cookie),
+            Call::Unlisten { listener } => tcp.unlisten(cx, listener),
+            Call::SetCookie { handle, cookie } => tcp.set_cookie(cx, handle, cookie),
+            Call::Drain => self.call_drain(),
+            Call::SetOpt { handle, option, value } => tcp.set_opt(cx, handle, option, value),
+            Call::GetInfo { handle, to } => tcp.get_info(cx, handle, to),
+            Call::UdpBind { at, cookie } => {
+                let (secrets, packets) = (&mut tcp.secrets, &self.packets);
+                let random = || secrets.random();
+                udp::bind(udp, (&cx.io.cx, random), |port| packets.has_udp(port), at, cookie)
+            }
+            Call::UdpUnbind { socket } => udp::unbind(udp, socket),
+            Call::UdpSendV { socket, to, sg, cookie } => {
+                udp::sendv(udp, cx.io, socket, to, sg, cookie)
+            }
+            Call::UdpRecvDone { data } => udp::recv_done(&mut cx.io.cx, data),
+            Call::UdpSetOpt { socket, option, value } => udp::set_opt(udp, socket, option, value),
+            Call::TimerSet { cookie, delay_us } => self.set_timer(cookie, delay_us),
+            Call::TimerCancel { timer } => match self.app_timers.cancel(timer) {
+                true => Ok(0),
+                false => Err(CallError::BadHandle),
+            },
+            Call::TxAlloc { bytes } => self.shared.tx_alloc(bytes),
+            Call::TxFree { addr, bytes } => self.shared.tx_free(addr, bytes),
+            call => self.run_packet_call(call),
+        }
+    }
+
+    /// Calls of packet queues: out of line, so that those of TCP stay together.
+    #[cold]
+    #[inline(never)]
+    fn run_packet_call(&mut self, call: Call) -> Answer {
+        let ElasticThread { io, udp, packets, receive, egress, .. } = self;
+        let (admission, qdisc) = (&receive.admission, &egress.qdisc);
+        match call {
+            Call::PacketSendV { queue, sg, cookie } => packets.sendv(io, qdisc, queue, sg, cookie),
+            Call::PacketRecvDone { data } => udp::recv_done(&mut io.cx, data),
+            Call::PacketBind { device, kind, number, cookie } => {
+                packets.bind(io, (admission, udp), device, (kind, number), cookie)
+            }
+            Call::PacketUnbind { queue } => packets.unbind(queue),
+            Call::PacketInfo { queue, to } => packets.info(io, admission, qdisc, queue, to),
+            Call::Signal { thread, value } => match thread as usize {
+                to if to < self.shared.threads() => self.signal_thread(to, value).map(|()| 0),
+                _ => Err(CallError::Invalid),
+            },
+            _ => Err(CallError::NoSys),
+        }
+    }
+
+    fn set_timer(&mut self, cookie: u64, delay_us: u64) -> Answer {
+        let deadline_us = self.io.cx.now_us.saturating_add(delay_us);
+        let id = self.app_timers.set(cookie, deadline_us).ok_or(CallError::NoResource)?;
+        self.flows.wheel.insert(deadline_us, id | APP_TIMER);
+        Ok(id)
+    }
+
+    /// The application is gone, and does not wait for its timers.
+    pub(crate) fn clear_app_timers(&mut self) {
+        self.app_timers.clear();
+    }
+
+    /// What a flow knows about itself, whatever holds it: for simulators that look inside.
+    pub fn inspect(&mut self, handle: u64) -> Option<(ix_tcp::TcbInfo, ix_tcp::LossInfo)> {
+        let flow = self.flows.get(crate::flows::handle::FlowId::from_handle(handle))?;
+        Some((flow.tcb.info(&self.shared.config.tcp), flow.tcb.loss_info()))
+    }
+}

@@ -1,0 +1,375 @@
+//! What the application does with its connections and listeners.
+use super::connections::End;
+use super::listeners::{ListenError, Listening};
+use super::{Tcp, TcpContext};
+use crate::calls::Answer;
+use crate::context::Context;
+use crate::flows::flow::{Flow, Holder, Payload, Waits};
+use crate::flows::group::FlowGroup;
+use crate::flows::handle::FlowId;
+use crate::flows::{Flows, touch};
+use ix_abi::{CallError, Congestion, Cookie, Endpoint, FlowInfo, SG_MAX, SgArray, flow_opt};
+use ix_tcp::CongestionControl as Kind;
+use ix_tcp::{Listener, Tcb};
+use ix_wire::{FlowTuple, IpAddr};
+
+impl Tcp {
+    pub fn sendv(&mut self, cx: &mut TcpContext<'_>, handle: u64, sg: SgArray) -> Answer {
+        if sg.entries > SG_MAX as u64 {
+            return Err(CallError::Invalid);
+        }
+        let shared = &cx.io.cx.shared;
+        let Flows { groups, touched, .. } = &mut *cx.flows;
+        let flow = own_flow(groups, handle)?;
+        if !flow.tcb.state().sends() || flow.side.holder != Holder::Application {
+            return Err(CallError::State);
+        }
+        let mut space = flow.tcb.send_space(&self.config) as u64;
+        let mut taken = 0;
+        for index in 0..sg.entries {
+            let entry = shared.read_sg(sg, index).ok_or(CallError::Fault)?;
+            if !shared.memory.app_may_send(entry.base, entry.len) {
+                // What stands before the bad entry was taken: say so, and fault next time.
+                if taken > 0 {
+                    break;
+                }
+                return Err(CallError::Fault);
+            }
+            let n = entry.len.min(space);
+            flow.side.sendq.push(entry.base, n as u32);
+            taken += n;
+            space -= n;
+            if n < entry.len {
+                break;
+            }
+        }
+        flow.tcb.append(taken as u32);
+        touch(touched, &mut flow.side);
+        Ok(taken)
+    }
+
+    pub fn recv_done(&mut self, cx: &mut TcpContext<'_>, handle: u64, bytes: u64) -> Answer {
+        let Flows { groups, touched, .. } = &mut *cx.flows;
+        let cx = &mut cx.io.cx;
+        let flow = own_flow(groups, handle)?;
+        let Context { shared, rx_pool, flow_frames, .. } = cx;
+        let freed = flow
+            .side
+            .release(&shared.memory, bytes, |mbuf| rx_pool.put(mbuf))
+            .ok_or(CallError::Invalid)?;
+        flow_frames[usize::from(flow.side.id.group)] -= freed;
+        flow.tcb.recv_done(&self.config, bytes as u32, freed);
+        if flow.tcb.needs_output() {
+            touch(touched, &mut flow.side);
+        }
+        Ok(0)
+    }
+
+    pub fn accept(&mut self, cx: &mut TcpContext<'_>, handle: u64, cookie: u64) -> Answer {
+        let id = FlowId::from_handle(handle);
+        let flow = named_flow(&mut cx.flows.groups, id)?;
+        match flow.side.holder {
+            Holder::Knocking => {}
+            Holder::Application | Holder::Connecting => return Err(CallError::State),
+            Holder::Embryonic | Holder::Orphan => return Err(CallError::BadHandle),
+        }
+        flow.side.cookie = cookie;
+        flow.side.holder = Holder::Application;
+        if flow.side.unannounced() {
+            cx.flows.to_announce.push_back(id);
+        }
+        self.stop_waiting(cx.flows, id);
+        cx.io.cx.metrics.counters.accepted.add(1);
+        Ok(0)
+    }
+
+    pub fn reject(&mut self, cx: &mut TcpContext<'_>, handle: u64) -> Answer {
+        let id = FlowId::from_handle(handle);
+        let flow = named_flow(&mut cx.flows.groups, id)?;
+        if flow.side.holder != Holder::Knocking {
+            return Err(CallError::State);
+        }
+        self.stop_waiting(cx.flows, id);
+        self.end(cx.io, cx.flows, id, End::Abort);
+        Ok(0)
+    }
+
+    pub fn close(&mut self, cx: &mut TcpContext<'_>, handle: u64) -> Answer {
+        own_flow(&mut cx.flows.groups, handle)?;
+        self.end(cx.io, cx.flows, FlowId::from_handle(handle), End::Close);
+        Ok(0)
+    }
+
+    pub fn abort(&mut self, cx: &mut TcpContext<'_>, handle: u64) -> Answer {
+        own_flow(&mut cx.flows.groups, handle)?;
+        self.end(cx.io, cx.flows, FlowId::from_handle(handle), End::Abort);
+        Ok(0)
+    }
+
+    pub fn shutdown(&mut self, cx: &mut TcpContext<'_>, handle: u64) -> Answer {
+        let TcpContext { io, flows, .. } = cx;
+        let groups = &mut flows.groups;
+        let flow = own_flow(groups, handle)?;
+        if !flow.tcb.state().sends() {
+            return Err(CallError::State);
+        }
+        let (cfg, now_us) = (&self.config, io.cx.now_us);
+        flow.tcb.shutdown(cfg, now_us, &mut io.of(&mut flow.side));
+        cx.flows.touch(FlowId::from_handle(handle));
+        Ok(0)
+    }
+
+    pub fn set_opt(
+        &mut self,
+        cx: &mut TcpContext<'_>,
+        handle: u64,
+        option: u64,
+        value: u64,
+    ) -> Answer {
+        let flow = own_flow(&mut cx.flows.groups, handle)?;
+        match (option, value) {
+            (flow_opt::NAGLE, 0 | 1) => flow.tcb.set_nagle(value == 1),
+            (flow_opt::KEEPALIVE_S, 0..=0x7fff) => {
+                flow.tcb.set_keepalive(value as u16, cx.io.cx.now_us);
+                cx.flows.touch(FlowId::from_handle(handle));
+            }
+            (flow_opt::USER_TIMEOUT_MS, 0..=0xffff_ffff) => {
+                flow.tcb.set_user_timeout(value as u32);
+            }
+            // RFC 9293 sections 3.9.1.9 and 3.9.2: the application's to choose.
+            (flow_opt::DSCP, 0..=63) => flow.side.tos = (value as u8) << 2,
+            (flow_opt::HOP_LIMIT, 1..=255) => flow.side.ttl = value as u8,
+            (flow_opt::RECEIVE_BYTES, 0..=0xffff_ffff) => {
+                flow.tcb.set_receive_limit(&self.config, value as u32);
+                cx.flows.touch(FlowId::from_handle(handle));
+            }
+            (flow_opt::KEEPALIVE_INTERVAL_S, 0..=0x7fff) => {
+                flow.tcb.set_keepalive_interval(value as u16);
+            }
+            (flow_opt::KEEPALIVE_PROBES, 0..=127) => flow.tcb.set_keepalive_probes(value as u8),
+            (flow_opt::SEGMENT_BYTES, 0) => {}
+            (flow_opt::SEGMENT_BYTES, 88..=0xffff) => flow.tcb.limit_segments(value as u16),
+            (flow_opt::CONGESTION, _) => {
+                let algorithm = Congestion::from_number(value).ok_or(CallError::Invalid)?;
+                flow.tcb.set_congestion(congestion(algorithm));
+            }
+            _ => return Err(CallError::Invalid),
+        }
+        Ok(0)
+    }
+
+    pub fn set_cookie(&mut self, cx: &mut TcpContext<'_>, handle: u64, cookie: u64) -> Answer {
+        own_flow(&mut cx.flows.groups, handle)?.side.cookie = cookie;
+        Ok(0)
+    }
+
+    pub fn get_info(&mut self, cx: &mut TcpContext<'_>, handle: u64, to: u64) -> Answer {
+        let id = FlowId::from_handle(handle);
+        let flow = own_flow(&mut cx.flows.groups, handle)?;
+        let (tuple, info) = (*flow.tcb.tuple(), flow.tcb.info(&self.config));
+        let answer = FlowInfo {
+            local_addr: tuple.local.0,
+            remote_addr: tuple.remote.0,
+            local_port: tuple.local_port,
+            remote_port: tuple.remote_port,
+            state: flow.tcb.state() as u16,
+            flow_group: id.group,
+            srtt_us: info.srtt_us,
+            rttvar_us: info.rttvar_us,
+            rto_us: info.rto_us,
+            cwnd_bytes: info.cwnd_bytes,
+            ssthresh_bytes: info.ssthresh_bytes,
+            snd_wnd_bytes: info.snd_wnd_bytes,
+            in_flight_bytes: info.in_flight_bytes,
+            mss_bytes: info.mss_bytes,
+            retransmits: info.retransmits,
+            reserved: 0,
+        };
+        if cx.io.cx.shared.write_info(to, answer) { Ok(0) } else { Err(CallError::Fault) }
+    }
+}
+
+/// Listening and connecting.
+impl Tcp {
+    pub fn listen(
+        &mut self,
+        cx: &mut TcpContext<'_>,
+        at: Endpoint,
+        backlog: u32,
+        cookie: Cookie,
+    ) -> Answer {
+        let (addr, port) = (IpAddr(at.addr), at.port);
+        let config = &cx.io.cx.shared.config;
+        if !addr.is_unspecified() && !config.is_local(addr) {
+            return Err(CallError::NotLocal);
+        }
+        if port == 0 {
+            return Err(CallError::Invalid);
+        }
+        let backlog = match backlog {
+            0 => config.backlog,
+            n => n.min(BACKLOG_MAX),
+        };
+        let addr = if addr.is_unspecified() { IpAddr::UNSPECIFIED } else { addr };
+        let backlog = Listener::new(backlog, backlog.max(HALF_OPEN_MIN));
+        let listening = Listening { addr, port, cookie, backlog, cookies_until_us: 0 };
+        self.listeners.add(listening).map_err(|e| match e {
+            ListenError::InUse => CallError::InUse,
+            ListenError::TooMany => CallError::NoResource,
+        })
+    }
+
+    /// Refuses all that wait at the listener, then removes it.
+    pub fn unlisten(&mut self, cx: &mut TcpContext<'_>, id: u64) -> Answer {
+        let slot = self.listeners.slot_of(id).ok_or(CallError::BadHandle)?;
+        let waiting = |flow: &Flow| flow.side.waits != Waits::Nowhere && flow.side.listener == slot;
+        let ids: Vec<FlowId> =
+            cx.flows.groups.iter().flatten().flat_map(|group| group.ids_where(waiting)).collect();
+        for id in ids {
+            self.stop_waiting(cx.flows, id);
+            self.end(cx.io, cx.flows, id, End::Abort);
+        }
+        self.listeners.remove(slot);
+        Ok(0)
+    }
+
+    pub fn connect(
+        &mut self,
+        cx: &mut TcpContext<'_>,
+        home: impl Fn(usize) -> bool,
+        cookie: Cookie,
+        to: Endpoint,
+        congestion: Option<Congestion>,
+        local_port: u16,
+    ) -> Answer {
+        self.open(cx, home, cookie, to, congestion, (None, local_port))
+    }
+
+    /// RFC 9293 section 3.9.1.1: an application may name the local address (MUST-43).
+    pub fn connect_from(
+        &mut self,
+        cx: &mut TcpContext<'_>,
+        home: impl Fn(usize) -> bool,
+        cookie: Cookie,
+        to: Endpoint,
+        congestion: Option<Congestion>,
+        from: Endpoint,
+    ) -> Answer {
+        let local = Some(IpAddr(from.addr)).filter(|addr| !addr.is_unspecified());
+        self.open(cx, home, cookie, to, congestion, (local, from.port))
+    }
+
+    fn open(
+        &mut self,
+        cx: &mut TcpContext<'_>,
+        home: impl Fn(usize) -> bool,
+        cookie: Cookie,
+        to: Endpoint,
+        algorithm: Option<Congestion>,
+        (named, local_port): (Option<IpAddr>, u16),
+    ) -> Answer {
+        let (remote, remote_port) = (IpAddr(to.addr), to.port);
+        let group = cx.io.cx.shared.config.is_group(remote);
+        if remote_port == 0 || remote.is_unspecified() || group {
+            return Err(CallError::Invalid);
+        }
+        let config = &cx.io.cx.shared.config;
+        let (by_route, _) = config.route(remote).ok_or(CallError::Unreachable)?;
+        if cx.io.ports.is_empty() {
+            return Err(CallError::Unreachable);
+        }
+        let local = named.unwrap_or(by_route);
+        if !config.is_local(local) {
+            return Err(CallError::NotLocal);
+        }
+        let device = config.device_of(local, cx.io.ports.len());
+        if device != config.device_of(by_route, cx.io.ports.len()) {
+            return Err(CallError::Unreachable);
+        }
+        let tuple = FlowTuple { local, remote, local_port, remote_port };
+        let (tuple, group, hash) = self.choose_port(cx, home, tuple, device)?;
+        let mut tcb = self.new_active(&cx.io.cx, &tuple);
+        if let Some(algorithm) = algorithm {
+            tcb.set_congestion(congestion(algorithm));
+        }
+        let mut flow = Flow::new(tcb, hash, device, Holder::Connecting, cx.io.cx.now_us);
+        flow.side.cookie = cookie;
+        let id = cx.flows.insert(&cx.io.cx, group, flow).ok_or(CallError::NoResource)?;
+        cx.flows.touch(id);
+        cx.io.cx.metrics.counters.connects.add(1);
+        Ok(id.handle())
+    }
+
+    /// Completes the tuple with a local port that is free and whose flow group is this thread's,
+    /// so that the answers, which come in on `device`, come here (RFC 6056 for the choice).
+    fn choose_port(
+        &mut self,
+        cx: &TcpContext<'_>,
+        home: impl Fn(usize) -> bool,
+        mut tuple: FlowTuple,
+        device: u8,
+    ) -> Result<(FlowTuple, usize, u64), CallError> {
+        let (groups, port) = (&cx.flows.groups, &cx.io.ports[usize::from(device)]);
+        let shared = &cx.io.cx.shared;
+        // Groups that are just leaving take no new flows: nobody would tell the new thread of them.
+        let at_home = |group: usize| groups[group].as_ref().filter(|_| home(group));
+        let place = |tuple: &FlowTuple| {
+            let hash = shared.flow_hash.hash(tuple);
+            (port.group_of(hash, tuple), hash)
+        };
+        let fits = |tuple: &FlowTuple| {
+            let (group, hash) = place(tuple);
+            at_home(group).is_some_and(|g| g.find(hash, tuple).is_none())
+        };
+        if tuple.local_port != 0 {
+            let (group, hash) = place(&tuple);
+            return match at_home(group) {
+                None => Err(CallError::Invalid),
+                Some(g) if g.find(hash, &tuple).is_some() => Err(CallError::InUse),
+                Some(_) => Ok((tuple, group, hash)),
+            };
+        }
+        let fits = |port| fits(&FlowTuple { local_port: port, ..tuple });
+        let port = self.secrets.local_port(&tuple, fits);
+        tuple.local_port = port.ok_or(CallError::NoResource)?;
+        let (group, hash) = place(&tuple);
+        Ok((tuple, group, hash))
+    }
+
+    fn new_active(&self, cx: &Context, tuple: &FlowTuple) -> Tcb<Payload> {
+        let (iss, ts_offset) = self.secrets.start_of(tuple, cx.now_us);
+        Tcb::connect(&self.config, *tuple, iss, ts_offset, cx.now_us)
+    }
+}
+
+/// Largest backlog that an application may ask for.
+const BACKLOG_MAX: u32 = 1 << 20;
+/// Unfinished handshakes that even a small backlog has before cookies are used.
+const HALF_OPEN_MIN: u32 = 128;
+
+/// `ix-tcp`'s name of a congestion control.
+fn congestion(algorithm: Congestion) -> Kind {
+    match algorithm {
+        Congestion::Cubic => Kind::Cubic,
+        Congestion::Reno => Kind::NewReno,
+        Congestion::Dctcp => Kind::Dctcp,
+    }
+}
+
+/// The flow of a name that may be stale or forged, or one of another thread's.
+fn named_flow(groups: &mut [Option<Box<FlowGroup>>], id: FlowId) -> Result<&mut Flow, CallError> {
+    match groups.get_mut(usize::from(id.group)) {
+        Some(Some(group)) => group.get(id).ok_or(CallError::BadHandle),
+        Some(None) if id.generation != 0 => Err(CallError::Moved),
+        _ => Err(CallError::BadHandle),
+    }
+}
+
+fn own_flow(groups: &mut [Option<Box<FlowGroup>>], handle: u64) -> Result<&mut Flow, CallError> {
+    let flow = named_flow(groups, FlowId::from_handle(handle))?;
+    match flow.side.holder {
+        Holder::Application | Holder::Connecting => Ok(flow),
+        Holder::Knocking => Err(CallError::State),
+        Holder::Embryonic | Holder::Orphan => Err(CallError::BadHandle),
+    }
+}
