@@ -1,6 +1,7 @@
-//! Socket options. The few that servers set on each connection are only noted here. For all others the
-//! Linux socket under the descriptor is asked first: it knows which options there are, what values they
-//! take, and remembers them. What means something on IX is noted here as well.
+//! Socket options. The few that servers set on each connection are only noted here. For all others
+//! the
+//! Linux socket under the descriptor is asked first: it knows which options there are, what values
+//! they take, and remembers them. What means something on IX is noted here as well.
 use crate::dispatch::unsent_low;
 use crate::lacking;
 use crate::log;
@@ -74,15 +75,16 @@ pub fn set(fd: RawFd, level: i32, name: i32, value: &[u8]) -> Outcome<()> {
             options.cork = int(0)? != 0;
             core.touch(id);
         }
-        // How soon an acknowledgement goes is the dataplane's: with the answer, or at its end of a cycle.
+        // How soon an acknowledgement goes is the dataplane's: with the answer, or at its end of a
+        // cycle.
         (IPPROTO_TCP, TCP_QUICKACK) if tcp => drop(int(0)?),
         _ => return Err(Instead::Linux),
     }
     Ok(())
 }
 
-/// `SO_BINDTODEVICE`. One of the dataplane's, which Linux need not have, makes the socket IX's; any other
-/// is Linux's to judge.
+/// `SO_BINDTODEVICE`. One of the dataplane's, which Linux need not have, makes the socket IX's;
+/// any other is Linux's to judge.
 fn bind_to_device(core: &mut Core, id: Id, value: &[u8]) -> Outcome<()> {
     let name = &value[..value.len().min(libc::IF_NAMESIZE - 1)];
     let name = name.split(|byte| *byte == 0).next().unwrap_or_default();

@@ -1,4 +1,5 @@
-//! Loss recovery, segment by segment: RFC 2018, 2883, 5681, 6298, 6582, 8985, 9937. tcp.md 3.1, 3.2.
+//! Loss recovery, segment by segment: RFC 2018, 2883, 5681, 6298, 6582, 8985, 9937. tcp.md 3.1,
+//! 3.2.
 
 use crate::support::*;
 use ix_tcp::{Config, CongestionControl, DeadReason, PathError, Tcb, TcpCounter};
@@ -11,8 +12,8 @@ fn cfg() -> Config {
     Config { rto_jitter_percent: 0, ..Config::default() }
 }
 
-/// A settled connection with a round-trip time of 1 ms, `count` full segments in flight, the first at
-/// the returned sequence number.
+/// A settled connection with a round-trip time of 1 ms, `count` full segments in flight, the first
+/// at the returned sequence number.
 fn in_flight(cfg: Config, offer: Offer, count: u32) -> (Script, Seq) {
     let mut script = Script::settled(cfg, offer);
     for _ in 0..20 {
@@ -37,7 +38,8 @@ fn seqs(script: &mut Script) -> Vec<(u32, bool)> {
     script.out.sent.drain(..).map(|sent| (sent.seg.seq.0, sent.seg.retransmission)).collect()
 }
 
-/// RFC 8985 section 6.2: three segments sacked beyond a hole: it is lost; one retransmission, one response.
+/// RFC 8985 section 6.2: three segments sacked beyond a hole: it is lost; one retransmission, one
+/// response.
 #[test]
 fn sack_repairs_a_hole() {
     let (mut script, first) = in_flight(cfg(), Offer::SACK, 10);
@@ -112,7 +114,8 @@ fn a_hundred_thousand_duplicate_acks() {
     }
 }
 
-/// What is no duplicate acknowledgement: data, a changed window, nothing outstanding (RFC 5681 section 2).
+/// What is no duplicate acknowledgement: data, a changed window, nothing outstanding (RFC 5681
+/// section 2).
 #[test]
 fn data_and_window_updates_are_no_duplicate_acks() {
     let (mut script, _) = in_flight(cfg(), Offer::BARE, 5);
@@ -126,7 +129,8 @@ fn data_and_window_updates_are_no_duplicate_acks() {
     assert_eq!(script.count(TcpCounter::Recoveries), 0);
 }
 
-/// gvisor#14092: first sacked, then cumulatively acknowledged, in every order: nothing is left over.
+/// gvisor#14092: first sacked, then cumulatively acknowledged, in every order: nothing is left
+/// over.
 #[test]
 fn in_flight_accounting_is_exact() {
     let mut random = crate::support::net::Random::new(7);
@@ -153,8 +157,8 @@ fn in_flight_accounting_is_exact() {
     }
 }
 
-/// RFC 8985 section 6.2 steps 3 and 5: once a path was seen to reorder, a hole is given a quarter of the
-/// round-trip time to fill by itself.
+/// RFC 8985 section 6.2 steps 3 and 5: once a path was seen to reorder, a hole is given a quarter
+/// of the round-trip time to fill by itself.
 #[test]
 fn reordering_is_waited_for() {
     let (mut script, first) = in_flight(cfg(), Offer::SACK, 10);
@@ -175,7 +179,8 @@ fn reordering_is_waited_for() {
     assert_eq!((script.count(TcpCounter::Tlp), script.count(TcpCounter::Rto)), (0, 0));
 }
 
-/// RFC 7323 section 4: the echo of a retransmission is no sample if something sent later elicited it.
+/// RFC 7323 section 4: the echo of a retransmission is no sample if something sent later elicited
+/// it.
 #[test]
 fn late_echo_is_no_round_trip_time() {
     let mut script = Script::settled(cfg(), Offer::ALL);
@@ -204,8 +209,8 @@ fn late_echo_is_no_round_trip_time() {
     assert!(info.srtt_us < 1000, "{info:?}");
 }
 
-/// RFC 8985 section 6.2 step 2: an acknowledgement that comes too soon to be that of the retransmission
-/// is that of the original, and says nothing about what was sent since.
+/// RFC 8985 section 6.2 step 2: an acknowledgement that comes too soon to be that of the
+/// retransmission is that of the original, and says nothing about what was sent since.
 #[test]
 fn early_ack_of_a_retransmission_condemns_nothing() {
     let (mut script, first) = in_flight(cfg(), Offer::SACK, 10);
@@ -241,7 +246,8 @@ fn timeout_spares_what_was_just_sent() {
     assert_eq!(script.tcb.info(&cfg()).in_flight_bytes, MSS + 5);
 }
 
-/// RFC 8985 section 7: the last segments of a burst are probed long before the retransmission timeout.
+/// RFC 8985 section 7: the last segments of a burst are probed long before the retransmission
+/// timeout.
 #[test]
 fn tail_loss_probe() {
     let (mut script, first) = in_flight(cfg(), Offer::SACK, 4);
@@ -262,7 +268,8 @@ fn tail_loss_probe() {
     assert_eq!(script.count(TcpCounter::Rto), 0);
 }
 
-/// RFC 8985 section 7.4: a probe that repaired a loss is a congestion signal; one that was superfluous is not.
+/// RFC 8985 section 7.4: a probe that repaired a loss is a congestion signal; one that was
+/// superfluous is not.
 #[test]
 fn tail_loss_probe_and_congestion() {
     let ssthresh = |dsack: bool| {
@@ -501,7 +508,8 @@ fn spurious_timeout_is_undone() {
     script.expect_nothing();
 }
 
-/// A timeout in the middle of fast recovery was a mistake: recovery goes on, and the rest of the same
+/// A timeout in the middle of fast recovery was a mistake: recovery goes on, and the rest of the
+/// same
 /// losses is not answered a second time (RFC 5681 section 4.3: one reduction for a window of data).
 #[test]
 fn recovery_outlives_a_spurious_timeout() {
@@ -643,8 +651,8 @@ fn window_grows_only_when_used() {
     assert_eq!(script.tcb.info(&cfg()).cwnd_bytes, 10 * MSS);
 }
 
-/// RFC 1191, RFC 5927: a smaller path MTU is believed only with a quoted segment in flight; then what was
-/// too long goes again in pieces, and nothing is taken for congestion.
+/// RFC 1191, RFC 5927: a smaller path MTU is believed only with a quoted segment in flight; then
+/// what was too long goes again in pieces, and nothing is taken for congestion.
 #[test]
 fn path_mtu_shrinks() {
     let (mut script, first) = in_flight(cfg(), Offer::SACK, 4);

@@ -10,6 +10,11 @@ const WHY: &str = "in a circle no part can be read, tested or changed without th
 /// What uses what, and where first: file and line.
 type Uses<'a> = BTreeMap<&'a str, BTreeMap<&'a str, (String, usize)>>;
 
+/// Whether a file below `src` is only for tests: of a part, or what several of them are made of.
+fn is_test(file: &str) -> bool {
+    ["tests.rs", "testbed.rs", "test_rig.rs"].iter().any(|end| file.ends_with(end))
+}
+
 /// Checks that no module is in a circle, save those in `circle`, which are in one today.
 pub fn check(tree: &Tree, circle: &[&str]) -> Vec<Finding> {
     let root = code_of(tree.text(&format!("{SRC}lib.rs")).unwrap_or_default());
@@ -20,7 +25,7 @@ pub fn check(tree: &Tree, circle: &[&str]) -> Vec<Finding> {
         let inner = &file[SRC.len()..];
         let own = inner.split('/').next().unwrap_or_default().trim_end_matches(".rs");
         // Tests of a part may use any other; whole files of them are named so.
-        if !uses.contains_key(own) || inner.ends_with("tests.rs") {
+        if !uses.contains_key(own) || is_test(inner) {
             continue;
         }
         let code = code_of(text);
