@@ -89,7 +89,10 @@ impl Granted {
         let (key, direction) = (draw().map_err(Refusal::Dataplane)?, filter.direction());
         let id = self.registry.grant(holder, filter, key.clone()).map_err(refuse)?;
         self.registry.assign_by_id(id, place.vnic).map_err(refuse)?;
-        self.registry.assign_queue(id, place.queue).map_err(refuse)?;
+        // A filter that is only held has no queues.
+        if place.queue.is_some() {
+            self.registry.assign_queue(id, place.queue).map_err(refuse)?;
+        }
         if !self.filtered.contains(&direction) {
             self.filtered.push(direction);
         }

@@ -83,6 +83,39 @@ fn vnic() -> Vnic {
     Vnic::new(&Gate::default(), 2).expect("a vNIC")
 }
 
+/// Puts everything into force.
+struct Willing;
+
+impl Enforcer for Willing {
+    fn check(&self, _granted: &Granted) -> Result<(), Refusal> {
+        Ok(())
+    }
+
+    fn apply(&mut self, _granted: &Granted) -> Result<(), Refusal> {
+        Ok(())
+    }
+}
+
+#[test]
+fn a_filter_without_a_vnic_is_held_and_handed_on() {
+    let mut granted = Granted::new(Registry::new(Policy::default()));
+    let (place, web) = (Place::default(), filters("rx ip service 10.0.0.2"));
+    let made = granted.create(&mut Willing, &web, "web", place, Vec::new()).expect("granted");
+    let derived = granted.derive(&mut Willing, &made[0].capability, None, None).expect("derived");
+    assert!(derived.id > made[0].id);
+    // No vNIC has it, so it has no queues.
+    let queue = Place { vnic: None, queue: Some(0) };
+    let refused = granted.create(
+        &mut Willing,
+        &filters("rx tcp service 10.0.0.3:80"),
+        "kv",
+        queue,
+        Vec::new(),
+    );
+    assert!(refused.is_err_and(|why| why.to_string().contains("assigned to no vNIC")));
+    assert_eq!(granted.registry.filters().len(), 2, "nothing of it is left");
+}
+
 #[test]
 fn what_was_filtered_once_is_closed_without_filters() {
     let mut vnic = vnic();
