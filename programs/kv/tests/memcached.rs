@@ -265,7 +265,7 @@ fn libmemcacheds_own_tests_pass() {
 #[test]
 fn libmemcacheds_client_sees_no_difference() {
     let name = "libmemcacheds_client_sees_no_difference";
-    let there = Command::new("python3").args(["-c", "import pylibmc"]).output();
+    let there = Command::new("/usr/bin/python3").args(["-c", "import pylibmc"]).output();
     if !there.is_ok_and(|output| output.status.success()) {
         skip(name, MISSING, "no pylibmc");
         return;
@@ -274,7 +274,7 @@ fn libmemcacheds_client_sees_no_difference() {
     let ours = ix_kv(&["-t", "2"]);
     let clients = [memcached.at, ours.at].map(|at| {
         let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/client.py");
-        let mut command = Command::new("python3");
+        let mut command = Command::new("/usr/bin/python3");
         command.args([script, &at.to_string()]).stdout(Stdio::piped()).stderr(Stdio::piped());
         command.spawn().expect("python3 starts")
     });

@@ -347,7 +347,7 @@ fn memcached_passes_its_clients_tests() {
 fn pylibmc_sees_under_load_what_it_sees_on_linux() {
     let test = "pylibmc_sees_under_load_what_it_sees_on_linux";
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../programs/kv/tests/client.py");
-    let there = Command::new("python3").args(["-c", "import pylibmc"]).output();
+    let there = Command::new("/usr/bin/python3").args(["-c", "import pylibmc"]).output();
     let has_memcached = Command::new("memcached").arg("-V").output().is_ok();
     if !has_memcached || !there.is_ok_and(|output| output.status.success()) {
         let need = Need::Program("apt-get install memcached python3-pylibmc");
@@ -359,7 +359,8 @@ fn pylibmc_sees_under_load_what_it_sees_on_linux() {
     service.comes_to_rest(PATIENCE);
     let before = descriptors(&service);
     let session = |at: SocketAddrV4| {
-        let output = bed.client.command("python3", None).args([script, &at.to_string()]).output();
+        let output =
+            bed.client.command("/usr/bin/python3", None).args([script, &at.to_string()]).output();
         let output = output.expect("python3");
         assert!(output.status.success(), "{}", text(&output));
         String::from_utf8_lossy(&output.stdout).into_owned()

@@ -55,12 +55,13 @@ fn libmemcacheds_client_sees_what_it_sees_of_memcached() {
     let Some(bed) = Bed::new(name, Nic::Afxdp, 1) else { return };
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../programs/kv/tests/client.py");
     let client = |at: String| {
-        let output = bed.client.command("python3", None).args([script, &at]).output();
+        let output = bed.client.command("/usr/bin/python3", None).args([script, &at]).output();
         let output = output.expect("python3");
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8_lossy(&output.stdout).into_owned()
     };
-    let there = bed.client.command("python3", None).args(["-c", "import pylibmc"]).output();
+    let there =
+        bed.client.command("/usr/bin/python3", None).args(["-c", "import pylibmc"]).output();
     if !there.is_ok_and(|output| output.status.success()) {
         skip(name, MISSING, "no pylibmc");
         return;
