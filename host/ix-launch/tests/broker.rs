@@ -59,7 +59,7 @@ fn signals_to_the_broker_go_on_to_the_program() {
 fn the_program_dies_with_its_broker() {
     let own = std::env::current_exe().expect("own path");
     let mut broker = Command::new(own)
-        .args(["--exact", "a_broker_that_will_be_killed", "--ignored", "--nocapture"])
+        .args(["--exact", "broker::a_broker_that_will_be_killed", "--ignored", "--nocapture"])
         .stdout(Stdio::piped())
         .spawn()
         .expect("starts");

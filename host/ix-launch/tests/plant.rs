@@ -74,7 +74,7 @@ fn the_program_finds_everything_as_the_kernel_leaves_it() {
 #[test]
 fn a_rust_program_runs() {
     let own = std::env::current_exe().expect("own path");
-    let args = ["--exact", "a_rust_program", "--ignored", "--quiet"];
+    let args = ["--exact", "plant::a_rust_program", "--ignored", "--quiet"];
     assert_eq!(run(&own, &args), Exit::Status(0));
     assert_eq!(run_loaded(own, &args), Exit::Status(0));
 }

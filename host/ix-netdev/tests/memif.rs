@@ -243,7 +243,7 @@ fn a_process_that_is_killed_midway_is_replaced() {
         let mut end = End::open(&format!("memif:{path},role={ours}"));
         for round in 0..4 {
             let mut child = std::process::Command::new(std::env::current_exe().unwrap())
-                .args(["--exact", "the_other_process"])
+                .args(["--exact", "memif::the_other_process"])
                 .env(CHILD, format!("memif:{path},role={theirs}"))
                 .stdout(std::process::Stdio::null())
                 .spawn()

@@ -45,11 +45,13 @@ pub fn allowed() -> Vec<usize> {
 
 /// Reads a list as the kernel writes it: `0-3,8`. `None` where it makes no sense.
 pub fn parse_list(text: &str) -> Option<Vec<usize>> {
+    // Far above what there is, so that the caller can name a hardware thread that is not there.
+    const NUMBER_MAX: usize = 1 << 20;
     let mut cpus = Vec::new();
     for part in text.trim().split(',').filter(|part| !part.is_empty()) {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
         let (first, last): (usize, usize) = (first.trim().parse().ok()?, last.trim().parse().ok()?);
-        if first > last || last >= libc::CPU_SETSIZE as usize {
+        if first > last || last >= NUMBER_MAX {
             return None;
         }
         cpus.extend(first..=last);
