@@ -1,7 +1,6 @@
 //! Socket options. The few that servers set on each connection are only noted here. For all others
-//! the
-//! Linux socket under the descriptor is asked first: it knows which options there are, what values
-//! they take, and remembers them. What means something on IX is noted here as well.
+//! the Linux socket under the descriptor is asked first: it knows which options there are, what
+//! values they take, and remembers them. What means something on IX is noted here as well.
 use crate::dispatch::unsent_low;
 use crate::lacking;
 use crate::log;

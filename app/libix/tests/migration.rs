@@ -1,4 +1,5 @@
 //! Connections that move between event loops, on the model of a dataplane.
+use ix_random::Rng;
 use libix::Dead;
 use libix::event::{Conn, EventLoop, Handler, Io, Lease, Release, Team};
 use libix::loopback::{Config, Loopback};
@@ -198,7 +199,7 @@ struct Bed {
     model: Loopback,
     loops: Vec<EventLoop<Echo>>,
     groups: usize,
-    random: u64,
+    random: Rng,
 }
 
 impl Bed {
@@ -209,15 +210,11 @@ impl Bed {
             .map(|index| EventLoop::in_team(model.enter(index).unwrap(), Echo::new(how), &team))
             .collect();
         loops.iter_mut().for_each(|one| assert!(one.listen(at(7), 0).is_ok()));
-        Bed { model, loops, groups: config.groups, random: config.seed | 1 }
+        Bed { model, loops, groups: config.groups, random: Rng::new(config.seed) }
     }
 
     fn random(&mut self, below: usize) -> usize {
-        // xorshift64 (Marsaglia 2003).
-        self.random ^= self.random << 13;
-        self.random ^= self.random >> 7;
-        self.random ^= self.random << 17;
-        (self.random >> 11) as usize % below
+        self.random.index(below)
     }
 
     fn dial(&mut self, thread: usize, name: u64, total: usize) {

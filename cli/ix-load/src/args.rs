@@ -1,9 +1,9 @@
 //! The command line.
 use crate::Dataplane;
-use crate::arrivals::Arrival;
-use crate::law::Law;
-use crate::pattern::Rate;
 use clap::{Args, Parser, ValueEnum};
+use ix_workload::arrivals::Arrival;
+use ix_workload::law::Law;
+use ix_workload::pattern::Rate;
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
 use std::net::{IpAddr, SocketAddr};

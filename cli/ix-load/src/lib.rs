@@ -1,24 +1,20 @@
 //! `ix load`: puts load on a server and measures it, on Linux sockets or on a dataplane.
 //!
-//! From pure to impure: laws of sizes, gaps and rates ([`law`], [`arrivals`], [`pattern`]) ·
-//! protocols as functions of bytes ([`protocol`], [`records`]) · the engine, a whole generator
-//! in virtual time ([`engine`]) · its two back ends ([`linux`], [`ix`]) · threads and their common
-//! start ([`worker`], [`run`]) · the result ([`report`]).
+//! From pure to impure: laws of sizes, gaps and rates (`ix_workload`) · protocols as functions of
+//! bytes ([`protocol`], [`records`]) · the engine, a whole generator in virtual time ([`engine`]) ·
+//! its two back ends ([`linux`], [`ix`]) · threads and their common start ([`worker`], [`run`]) ·
+//! the result ([`report`]).
 #![forbid(unsafe_code)]
 pub mod agent;
 pub mod args;
-pub mod arrivals;
 pub mod clock;
 pub mod engine;
 pub mod fault;
 pub mod ix;
-pub mod law;
 pub mod linux;
 pub mod master;
-pub mod pattern;
 pub mod plan;
 pub mod protocol;
-pub mod random;
 pub mod records;
 pub mod report;
 pub mod run;

@@ -1,14 +1,14 @@
 //! What a run does: the command line, checked and filled with the workloads' laws.
 use crate::args::{BackEndsAt, LoadArgs, PopularityName, ProtocolName, WorkloadName};
-use crate::arrivals::Arrival;
 use crate::engine::{ClassSetup, Open, Setup};
-use crate::law::{FB_KEY, Law, Zipf};
-use crate::pattern::Rate;
 use crate::protocol::Popularity;
-use crate::random::mix;
 use crate::records::Records;
 use anyhow::{Context, Result, anyhow, bail};
 use ix_httpd::site::Site;
+use ix_random::mix;
+use ix_workload::arrivals::Arrival;
+use ix_workload::law::{FB_KEY, Law, Zipf};
+use ix_workload::pattern::Rate;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
 

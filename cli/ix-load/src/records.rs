@@ -1,8 +1,8 @@
 //! Keys and values as functions of a record's number and version, so that every answer can be
 //! checked, whichever client stored it.
-use crate::law::Law;
-use crate::random::{Rng, mix};
 use ix_programs::Pattern;
+use ix_random::{Rng, mix};
+use ix_workload::law::Law;
 
 /// Longest key of memcached.
 pub const KEY_MOST: u32 = 250;
@@ -104,7 +104,7 @@ impl Records {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::law::FB_KEY;
+    use ix_workload::law::FB_KEY;
     use std::collections::HashSet;
 
     #[test]

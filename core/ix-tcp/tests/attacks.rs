@@ -289,27 +289,30 @@ fn closed_window_still_takes_acks_and_windows() {
 /// tcp.md 3.9: any header at all in any state; the soup is stirred with likely values.
 #[test]
 fn segment_soup_in_every_state() {
-    let mut random = crate::support::net::Random::new(42);
+    let mut random = ix_random::Rng::new(42);
     for round in 0..300u64 {
         let offer = [Offer::ALL, Offer::BARE, Offer::SACK][round as usize % 3];
         for mut script in Script::in_each_state(&cfg(), offer) {
             for _ in 0..20 {
-                let near =
-                    |random: &mut crate::support::net::Random, seq: Seq| match random.below(4) {
-                        0 => Seq(random.next() as u32),
-                        1 => seq,
-                        2 => seq + random.below(3000) as u32,
-                        _ => seq - random.below(3000) as u32,
-                    };
+                let near = |random: &mut ix_random::Rng, seq: Seq| match random.below(4) {
+                    0 => Seq(random.next_u64() as u32),
+                    1 => seq,
+                    2 => seq + random.below(3000) as u32,
+                    _ => seq - random.below(3000) as u32,
+                };
                 let (seq, ack) = (near(&mut random, script.seq), near(&mut random, script.ack));
-                let mut hdr =
-                    TcpHeader { seq, ack, ..script.header(TcpFlags(random.next() as u16 & 0x1ff)) };
-                if random.chance(700) {
+                let mut hdr = TcpHeader {
+                    seq,
+                    ack,
+                    ..script.header(TcpFlags(random.next_u64() as u16 & 0x1ff))
+                };
+                if random.per_mille(700) {
                     hdr.flags = ACK;
                 }
-                hdr.window = [0, 1, random.next() as u16][random.below(3) as usize];
-                if random.chance(100) {
-                    hdr.options.timestamp = Some((random.next() as u32, random.next() as u32));
+                hdr.window = [0, 1, random.next_u64() as u16][random.below(3) as usize];
+                if random.per_mille(100) {
+                    hdr.options.timestamp =
+                        Some((random.next_u64() as u32, random.next_u64() as u32));
                 }
                 for _ in 0..random.below(5) {
                     let left = near(&mut random, ack);
@@ -321,7 +324,7 @@ fn segment_soup_in_every_state() {
                     0 => drop(script.read_all()),
                     1 => drop(script.send(&payload)),
                     2 => script.shutdown(),
-                    3 if random.chance(100) => script.close(),
+                    3 if random.per_mille(100) => script.close(),
                     4 => {
                         let us = random.below(100_000);
                         script.run_for(us);

@@ -1,9 +1,9 @@
 //! Streams between the core and an independent, primitive TCP: each combination of options, each
 //! kind of link, each side opening.
 
-use crate::hostile_support::model_peer::{ModelConfig, ModelPeer};
-use crate::hostile_support::{Endpoint, LinkModel, Network, Rng, reversed, tuple};
 use ix_tcp::{Config, DeadReason, State};
+use ix_tcp_rig::model_peer::{ModelConfig, ModelPeer};
+use ix_tcp_rig::{Endpoint, LinkModel, Network, Rng, reversed, tuple};
 use ix_wire::Seq;
 
 const LOSSY: LinkModel =
@@ -270,15 +270,15 @@ fn random_everything() {
         let mut rng = Rng::new(seed + 1);
         let pick = |rng: &mut Rng, of: &[u64]| of[rng.below(of.len() as u64) as usize];
         let model = ModelConfig {
-            active: rng.chance(500),
+            active: rng.per_mille(500),
             mss: [None, Some(100), Some(536), Some(1460)][rng.below(4) as usize],
             window_scale: [None, Some(0), Some(3), Some(14)][rng.below(4) as usize],
-            sack: rng.chance(500),
-            timestamps: rng.chance(500),
+            sack: rng.per_mille(500),
+            timestamps: rng.per_mille(500),
             buffer_bytes: pick(&mut rng, &[700, 3_000, 20_000, 60_000]) as u32,
-            keeps_out_of_order: rng.chance(800),
+            keeps_out_of_order: rng.per_mille(800),
             delayed_ack_us: pick(&mut rng, &[0, 1_000, 40_000]),
-            shrinks_window: rng.chance(100),
+            shrinks_window: rng.per_mille(100),
             sends: rng.below(20_000),
             in_flight_max: pick(&mut rng, &[100, 3_000, 20_000]) as u32,
             ..ModelConfig::default()
@@ -294,14 +294,14 @@ fn random_everything() {
         };
         let mut case = Case::new(model, link, seed);
         case.sends = rng.below(40_000);
-        case.iss = (Seq(rng.next() as u32), Seq(rng.next() as u32));
+        case.iss = (Seq(rng.next_u64() as u32), Seq(rng.next_u64() as u32));
         case.start_us = pick(&mut rng, &[1, 4_294_000_000, 4_294_967_295_000, 1 << 50]);
         case.cfg.delack_us = pick(&mut rng, &[1, 1_000, 100_000]) as u32;
         case.cfg.rcv_buf_bytes = pick(&mut rng, &[2_000, 30_000, 500_000]) as u32;
-        case.cfg.nagle = rng.chance(500);
-        case.cfg.sack = rng.chance(800);
-        case.cfg.timestamps = rng.chance(800);
-        case.cfg.window_scaling = rng.chance(800);
+        case.cfg.nagle = rng.per_mille(500);
+        case.cfg.sack = rng.per_mille(800);
+        case.cfg.timestamps = rng.per_mille(800);
+        case.cfg.window_scaling = rng.per_mille(800);
         if case.model.window_scale == Some(14) {
             // Below a unit of its scale a peer could only ever offer nothing.
             case.model.buffer_bytes = 100_000;

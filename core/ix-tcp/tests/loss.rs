@@ -133,7 +133,7 @@ fn data_and_window_updates_are_no_duplicate_acks() {
 /// over.
 #[test]
 fn in_flight_accounting_is_exact() {
-    let mut random = crate::support::net::Random::new(7);
+    let mut random = ix_random::Rng::new(7);
     for _ in 0..300 {
         let (mut script, first) = in_flight(cfg(), Offer::SACK, 10);
         let mut arrived = [false; 10];

@@ -5,7 +5,6 @@ mod ecn;
 mod flow_control;
 mod handshake;
 mod hostile_segments;
-mod hostile_support;
 mod interop_model_peer;
 mod loss;
 mod peers;

@@ -1,9 +1,9 @@
 //! Anything in any order: random segments, calls and errors in every state. Nothing panics, every
 //! buffer comes back, every segment sent is one that a correct TCP may send, timers come to rest.
 
-use crate::hostile_support::lab::{Lab, PEER_SEED, Peer, STATES};
-use crate::hostile_support::{Segment, bytes_at};
 use ix_tcp::{Config, CongestionControl, PathError, State, TcpCounter};
+use ix_tcp_rig::lab::{Lab, PEER_SEED, Peer, STATES};
+use ix_tcp_rig::{Segment, bytes_at};
 use ix_wire::{SackBlocks, Seq, TcpFlags, TcpHeader, TcpOptions};
 use proptest::prelude::*;
 

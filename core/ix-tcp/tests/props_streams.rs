@@ -1,8 +1,8 @@
 //! Two endpoints, both audited, over links of every kind: what one application writes, the other
 //! reads, and at the end nothing is left.
 
-use crate::hostile_support::{Endpoint, LinkModel, Network, Rng, Segment, reversed, tuple};
 use ix_tcp::{Config, CongestionControl, DeadReason, State, TcpCounter};
+use ix_tcp_rig::{Endpoint, LinkModel, Network, Rng, Segment, reversed, tuple};
 use ix_wire::{Seq, TcpFlags};
 
 const SECOND_US: u64 = 1_000_000;
@@ -130,17 +130,17 @@ fn random_everything() {
         let mut rng = Rng::new(seed * 7 + 5);
         let mut setup = Setup { seed, ..Setup::default() };
         for cfg in &mut setup.cfgs {
-            cfg.sack = rng.chance(700);
-            cfg.timestamps = rng.chance(700);
-            cfg.window_scaling = rng.chance(700);
-            cfg.nagle = rng.chance(300);
+            cfg.sack = rng.per_mille(700);
+            cfg.timestamps = rng.per_mille(700);
+            cfg.window_scaling = rng.per_mille(700);
+            cfg.nagle = rng.per_mille(300);
             cfg.mss = [64, 100, 536, 1460, 8960][rng.below(5) as usize];
             cfg.rcv_buf_bytes = [300, 5_000, 65_535, 1 << 20][rng.below(4) as usize];
             cfg.rcv_buffers_max = [1, 3, 20, 384][rng.below(4) as usize];
             cfg.snd_buf_bytes = [1, 2_000, 1 << 20][rng.below(3) as usize];
             cfg.delack_us = [1, 1_000, 200_000][rng.below(3) as usize];
             cfg.max_stretch_segments = 1 + rng.below(16) as u8;
-            if rng.chance(500) {
+            if rng.per_mille(500) {
                 cfg.congestion = CongestionControl::NewReno;
             }
         }
@@ -154,10 +154,10 @@ fn random_everything() {
             reorder_us: 1 + rng.below(4 * delay_us + 10),
             payload_max: usize::MAX,
         };
-        setup.iss = [Seq(rng.next() as u32), Seq(u32::MAX - rng.below(3_000) as u32)];
+        setup.iss = [Seq(rng.next_u64() as u32), Seq(u32::MAX - rng.below(3_000) as u32)];
         setup.start_us = [1, (1 << 32) - 5_000, 4_294_967_295_000, 1 << 52][rng.below(4) as usize];
         setup.sends = [rng.below(20_000), rng.below(20_000)];
-        setup.simultaneous = rng.chance(200);
+        setup.simultaneous = rng.per_mille(200);
         if setup.cfgs.iter().any(|cfg| cfg.snd_buf_bytes == 1 || cfg.rcv_buffers_max == 1) {
             // An octet or a buffer a round trip.
             setup.sends = [rng.below(300), rng.below(300)];
@@ -167,7 +167,7 @@ fn random_everything() {
             end.app.write_max = [1, 100, 100_000][rng.below(3) as usize];
             end.app.read_max = [7, 1_000, u64::MAX][rng.below(3) as usize];
             end.app.read_every_us = rng.below(2_000);
-            end.out.tx_fails = if rng.chance(300) { 100 } else { 0 };
+            end.out.tx_fails = if rng.per_mille(300) { 100 } else { 0 };
         }
         println!("seed {seed} {setup:?} {:?} {:?}", network.left.app, network.right.app);
         finish(&mut network, 40_000 * SECOND_US);
@@ -236,10 +236,10 @@ fn a_blind_attacker_changes_nothing() {
                     [rng.below(4) as usize];
             let mut forged = Segment { hdr: real.hdr, payload: Vec::new() };
             forged.hdr.flags = flags;
-            forged.hdr.seq = Seq(rng.next() as u32);
-            forged.hdr.ack = Seq(rng.next() as u32);
-            if rng.chance(500) {
-                forged.hdr.options.timestamp = Some((rng.next() as u32, rng.next() as u32));
+            forged.hdr.seq = Seq(rng.next_u64() as u32);
+            forged.hdr.ack = Seq(rng.next_u64() as u32);
+            if rng.per_mille(500) {
+                forged.hdr.options.timestamp = Some((rng.next_u64() as u32, rng.next_u64() as u32));
             }
             Some(forged)
         }));

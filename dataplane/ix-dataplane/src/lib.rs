@@ -30,6 +30,8 @@ mod run;
 mod shared;
 mod sync;
 mod tcp;
+#[cfg(test)]
+mod test_rig;
 mod timers;
 mod udp;
 mod updates;
@@ -49,6 +51,7 @@ pub use migration::MigrateError;
 pub use observe::migration::{MigrationEnd, MigrationRecord};
 pub use observe::survey::{FlowRecord, SurveyArea};
 pub use observe::{capture, histogram, metrics};
+pub use run::assembly::{ThreadParts, elastic_threads, equal_parts, pools};
 pub use run::boot::{AppAccess, BootError, Dataplane, Device};
 pub use run::runner::{RunOutcome, Runner};
 pub use run::winding_up::WoundUp;

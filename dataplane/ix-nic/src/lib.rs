@@ -19,7 +19,6 @@ mod error;
 mod frames;
 mod info;
 pub mod memif;
-mod sim;
 mod steering;
 mod tap;
 mod update;
@@ -29,7 +28,6 @@ pub use device::{RingSizes, attach, attach_table};
 pub use error::AttachError;
 pub use info::LineError;
 pub use memif::MemifRole;
-pub use sim::{SimChange, SimDevice, SimNic, SimOptions};
 pub use steering::{frame_flow_group, initial_queue};
 pub use update::{QueueUpdate, read_update};
 

@@ -7,6 +7,5 @@ mod link;
 mod memif;
 mod memif_dpdk;
 mod memif_mesh;
-mod sim;
 mod tap;
 mod tap_offloads;

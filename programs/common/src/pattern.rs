@@ -1,4 +1,5 @@
 //! Content whose every byte depends on its position, so that lost, repeated and moved bytes show.
+use ix_random::Rng;
 
 /// Prime, so that no power-of-two shift of the stream looks right.
 const PERIOD: usize = 65_521;
@@ -12,15 +13,8 @@ pub struct Pattern {
 
 impl Default for Pattern {
     fn default() -> Pattern {
-        let mut word: u64 = 0x9e37_79b9_7f4a_7c15;
-        let mut next = || {
-            // xorshift64 (Marsaglia 2003).
-            word ^= word << 13;
-            word ^= word >> 7;
-            word ^= word << 17;
-            (word >> 32) as u8
-        };
-        let mut bytes: Vec<u8> = (0..PERIOD).map(|_| next()).collect();
+        let mut bytes = vec![0; PERIOD];
+        Rng::new(0).fill(&mut bytes);
         let again: Vec<u8> = bytes.iter().cycle().take(SLICE).copied().collect();
         bytes.extend(again);
         Pattern { bytes }

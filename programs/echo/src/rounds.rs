@@ -2,6 +2,7 @@
 //! random, so that state of all connections is touched and queues stay short.
 use crate::sample::Sample;
 use ix_programs::Pattern;
+use ix_random::Rng;
 
 /// Connections that are being opened at once.
 pub const OPENING: usize = 128;
@@ -59,7 +60,7 @@ pub struct Rounds {
     opening: usize,
     failed: usize,
     idle_alive: usize,
-    random: u64,
+    random: Rng,
     /// Where the next searches for an idle connection begin, drawn ahead so that what they will find
     /// can be fetched.
     draws: [u32; DRAWS_AHEAD],
@@ -78,7 +79,7 @@ impl Rounds {
             opening: 0,
             failed: 0,
             idle_alive: 0,
-            random: plan.seed | 1,
+            random: Rng::new(plan.seed),
             draws: [0; DRAWS_AHEAD],
             next_draw: 0,
             measured_ns: None,
@@ -161,11 +162,7 @@ impl Rounds {
 
     /// Where the search for an idle connection begins: what was drawn longest ago.
     fn draw(&mut self) -> usize {
-        // xorshift64 (Marsaglia 2003).
-        self.random ^= self.random << 13;
-        self.random ^= self.random >> 7;
-        self.random ^= self.random << 17;
-        let drawn = ((u128::from(self.random) * self.conns.len() as u128) >> 64) as usize;
+        let drawn = self.random.index(self.conns.len());
         if let Some(conn) = self.conns.get(drawn) {
             libix::raw::prefetch(conn);
         }

@@ -1,9 +1,6 @@
 //! The program on Linux sockets, from the outside, over loopback.
-#[path = "../../common/tests/support/server.rs"]
-mod server;
-
+use ix_testbed::server::{Server, free_address};
 use serde_json::Value;
-use server::{Server, free_address};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::{Command, Output};

@@ -1,9 +1,6 @@
 //! The program on Linux sockets, from the outside, over loopback.
-#[path = "../../common/tests/support/server.rs"]
-mod server;
-
 use ix_skip::{Need, skip};
-use server::{Server, free_address};
+use ix_testbed::server::{Server, free_address};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::process::{Command, Output};

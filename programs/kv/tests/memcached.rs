@@ -1,10 +1,7 @@
 //! Against Debian's memcached: the same long random conversation gets the same answers from both;
 //! libmemcached's own tests and its Python client find no difference.
-#[path = "../../common/tests/support/server.rs"]
-mod server;
-
 use ix_skip::{Need, skip};
-use server::{Server, free_address};
+use ix_testbed::server::{Server, free_address};
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream, UdpSocket};
 use std::process::{Command, Stdio};
@@ -48,6 +45,7 @@ fn connect(at: SocketAddr) -> TcpStream {
     stream
 }
 
+/// The generator of this test alone: its conversations are those that the two servers agree on.
 struct Random(u64);
 
 impl Random {

@@ -1,8 +1,8 @@
 //! Random batched calls: any operation with arguments that matter, several in a batch. The dataplane must
 //! refuse or do each of them, and go on.
 use crate::calls::Calls;
-use crate::random::Random;
 use ix_abi::call_op;
+use ix_random::Rng;
 use std::time::{Duration, Instant};
 
 /// Batches of one attack.
@@ -22,7 +22,7 @@ pub fn attack(c: &Calls) -> Result<String, String> {
             code => Err(format!("a plain one answers {code}")),
         };
     }
-    let mut random = Random::new(4711);
+    let mut random = Rng::new(4711);
     let mut given = Given::new();
     for batch in 0..BATCHES {
         if let Err(code) = one(c, &mut random, &mut given) {
@@ -36,7 +36,7 @@ pub fn attack(c: &Calls) -> Result<String, String> {
 /// As long as that; answers how many.
 pub fn fuzz(c: &Calls, seconds: u64, seed: u64) -> Result<u64, i64> {
     let end = Instant::now() + Duration::from_secs(seconds);
-    let mut random = Random::new(seed);
+    let mut random = Rng::new(seed);
     let (mut given, mut made) = (Given::new(), 0);
     while Instant::now() < end {
         one(c, &mut random, &mut given)?;
@@ -46,7 +46,7 @@ pub fn fuzz(c: &Calls, seconds: u64, seed: u64) -> Result<u64, i64> {
     Ok(made)
 }
 
-fn one(c: &Calls, random: &mut Random, given: &mut Given) -> Result<(), i64> {
+fn one(c: &Calls, random: &mut Rng, given: &mut Given) -> Result<(), i64> {
     let mut ops = [call_op::NOP; CALLS];
     for (slot, op) in ops.iter_mut().enumerate() {
         *op = random.below(26) as u32;
@@ -78,7 +78,7 @@ fn one(c: &Calls, random: &mut Random, given: &mut Given) -> Result<(), i64> {
     Ok(())
 }
 
-fn argument(c: &Calls, random: &mut Random, given: &[(u32, u64)]) -> u64 {
+fn argument(c: &Calls, random: &mut Rng, given: &[(u32, u64)]) -> u64 {
     const STEP: u64 = 2 << 20;
     let (own, own_bytes) = c.own();
     match random.below(12) {
@@ -93,7 +93,7 @@ fn argument(c: &Calls, random: &mut Random, given: &[(u32, u64)]) -> u64 {
         7 => 0xffff_0a09_0000 | random.below(256),
         8 => STEP,
         9 | 10 if !given.is_empty() => given[random.below(given.len() as u64) as usize].1,
-        _ => random.next(),
+        _ => random.next_u64(),
     }
 }
 

@@ -8,12 +8,12 @@ use crate::Gate;
 use crate::batches;
 use crate::cookies;
 use crate::hold;
-use crate::random::Random;
 use crate::raw::{
     call_and_look, call_on_bare_stack, call_with_bases, call_with_flags, call_with_vectors,
 };
 use crate::serve::{self, Echo};
 use ix_abi::{CALLS_MAX, CallSlot, EventSlot, FlowInfo, SgEntry, call_op, error, gate_op};
+use ix_random::Rng;
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -323,7 +323,7 @@ const NAMING: [u32; 13] = [
 
 fn random_handles(c: &Calls) -> Result<String, String> {
     const ROUNDS: usize = 50;
-    let mut random = Random::new(0x1234_5678);
+    let mut random = Rng::new(0x1234_5678);
     // One that is real, so that there is something to hit, and for the control.
     let real = c.connect();
     if c.control {
@@ -334,10 +334,10 @@ fn random_handles(c: &Calls) -> Result<String, String> {
             let op = NAMING[random.below(NAMING.len() as u64) as usize];
             // Half of them near a real one.
             let near = real as u64 ^ (1 << random.below(64));
-            let handle = if random.below(2) == 0 { near } else { random.next() };
+            let handle = if random.below(2) == 0 { near } else { random.next_u64() };
             // One that is the client's would be hit by chance, and rightly.
             let handle = if c.serves(handle) { !0 } else { handle };
-            c.put(slot, op, &[handle, random.next(), random.next()]);
+            c.put(slot, op, &[handle, random.next_u64(), random.next_u64()]);
         }
         c.run(CALLS_MAX);
         if let Some(slot) = (0..CALLS_MAX).find(|&slot| c.ret(slot) >= 0) {
@@ -366,20 +366,20 @@ fn race(c: &Calls) -> Result<String, String> {
     let mut refused = 0;
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            let mut random = Random::new(99);
+            let mut random = Rng::new(99);
             while !stop.load(Ordering::Relaxed) {
                 let slot = random.below(64) as usize;
                 let mut call = CallSlot { op: call_op::UDP_SENDV, ..CallSlot::default() };
                 call.args = good;
                 match random.below(4) {
-                    0 => call.args[random.below(6) as usize] = random.next(),
+                    0 => call.args[random.below(6) as usize] = random.next_u64(),
                     1 => call.args[1] = data,
-                    2 => call.op = random.next() as u32,
+                    2 => call.op = random.next_u64() as u32,
                     _ => {}
                 }
                 let entry = match random.below(3) {
                     0 => SgEntry { base: data, len: 64 },
-                    1 => SgEntry { base: own, len: random.next() },
+                    1 => SgEntry { base: own, len: random.next_u64() },
                     _ => SgEntry { base: own, len: 64 },
                 };
                 // SAFETY: the application's own arrays, while others read them: that is the attack.
@@ -478,14 +478,14 @@ fn no_operations(c: &Calls) -> Result<String, String> {
     if c.control {
         return c.gate_call(gate_op::KICK, 0, 0);
     }
-    let mut random = Random::new(5);
+    let mut random = Rng::new(5);
     for _ in 0..1000 {
-        let op = 1000 + random.next() % (1 << 62);
-        if (c.gate)(op, random.below(3), random.next(), random.next()) >= 0 {
+        let op = 1000 + random.next_u64() % (1 << 62);
+        if (c.gate)(op, random.below(3), random.next_u64(), random.next_u64()) >= 0 {
             return Ok(format!("{op} was accepted"));
         }
-        let op = 100 + random.next() as u32 % (1 << 30);
-        if c.call(op, &[random.next(), random.next()]) >= 0 {
+        let op = 100 + random.next_u64() as u32 % (1 << 30);
+        if c.call(op, &[random.next_u64(), random.next_u64()]) >= 0 {
             return Ok(format!("call {op} was accepted"));
         }
     }

@@ -1,18 +1,18 @@
 //! Cookies that are no cookies: what the application calls its own comes back as it was, whatever it is.
 use crate::calls::{Calls, PATIENCE};
-use crate::random::Random;
 use ix_abi::call_op;
+use ix_random::Rng;
 use std::time::Instant;
 
 /// What the application calls its own the dataplane must neither follow nor change.
 pub fn wild(c: &Calls) -> Result<String, String> {
     const COOKIES: usize = 64;
-    let mut random = Random::new(77);
+    let mut random = Rng::new(77);
     let mut cookie = |nth: usize| match nth % 3 {
         _ if c.control => nth as u64,
         0 => c.data as u64 + 8 * nth as u64,
         1 => u64::MAX - nth as u64,
-        _ => random.next(),
+        _ => random.next_u64(),
     };
     let mut wanted: Vec<u64> = (0..COOKIES).map(&mut cookie).collect();
     let soon_us = 1;

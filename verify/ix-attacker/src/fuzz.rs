@@ -1,6 +1,6 @@
 //! Random system calls with arguments that matter: addresses of the dataplane, its descriptors.
-use crate::random::Random;
 use crate::{Targets, is_walled};
+use ix_random::Rng;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Calls that would only end or stop the fuzzer, or its parent.
@@ -35,7 +35,7 @@ const NOT: [i64; 24] = [
 /// wall the calls are not made: they could do anything to the machine.
 pub fn run(t: &Targets, calls: u32, seed: u64, made: &AtomicU32) -> Result<String, String> {
     let walled = is_walled();
-    let mut random = Random::new(seed);
+    let mut random = Rng::new(seed);
     let stack = [0u64; 64];
     if walled {
         // Whatever waits goes on after a moment.
@@ -65,7 +65,7 @@ pub fn run(t: &Targets, calls: u32, seed: u64, made: &AtomicU32) -> Result<Strin
                 6 => 4096 << random.below(8),
                 7 => stack.as_ptr() as u64,
                 8 => 1 << random.below(64),
-                _ => random.next(),
+                _ => random.next_u64(),
             };
         }
         // Its own mappings it may destroy, and would end early.

@@ -14,7 +14,6 @@ mod hold;
 mod later;
 mod memory;
 mod queues;
-mod random;
 mod raw;
 mod serve;
 mod system;

@@ -1,7 +1,4 @@
 //! Programs of ours run behind the wall: their code has no key switch, not even by chance.
-#[path = "../../../cli/ix/tests/support/others.rs"]
-mod others;
-
 use ix_launch::scan::scan_file;
 use std::path::Path;
 
@@ -10,7 +7,7 @@ const PROGRAMS: [&str; 5] = ["ix-attacker", "ix-echo", "ix-frames", "ix-httpd", 
 
 #[test]
 fn our_programs_have_no_bytes_of_a_key_switch() {
-    let folder = others::build_beside(Path::new(env!("CARGO_BIN_EXE_ix-attacker")));
+    let folder = ix_testbed::programs::build_beside(Path::new(env!("CARGO_BIN_EXE_ix-attacker")));
     for program in PROGRAMS {
         let file = std::fs::read(folder.join(program)).expect("the program");
         let found = scan_file(&file).expect("an ELF file");

@@ -3,19 +3,15 @@
 //! Nothing here depends on a clock, a kernel or another thread, so the same run executes the same
 //! instructions every time.
 use crate::wire::{WireEnd, wire};
-use ix_abi::{CALLS_MAX, CallSlot, EVENTS_MAX, EventSlot, ThreadArea, ThreadStatus, gate_op};
+use ix_dataplane::Config;
 use ix_dataplane::config::AddressCheck;
-use ix_dataplane::metrics::{ControlPage, ThreadMetrics};
-use ix_dataplane::{CallArray, Config, ElasticThread, EventWriter, Io, Shared, Waker, forwarding};
-use ix_mem::{PacketMemory, Pool, Sizes};
-use ix_nic::Nic;
+use ix_rig::{Core, Rig, RigOptions, VirtualClock};
 use ix_wire::IpAddr;
 use libix::event::{EventLoop, Handler};
-use libix::raw::{Gate, Thread, Wait};
-use std::cell::Cell;
+use libix::raw::{Thread, Wait};
+use std::cell::RefCell;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::rc::Rc;
-use std::sync::Arc;
 
 const MACS: [[u8; 6]; 2] = [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]];
 const ADDRS: [[u8; 4]; 2] = [[10, 0, 0, 1], [10, 0, 0, 2]];
@@ -29,49 +25,30 @@ pub fn server_addr() -> SocketAddr {
     SocketAddr::from((Ipv4Addr::from(ADDRS[1]), 7))
 }
 
-/// The wall: a gate that runs one cycle in virtual time. Its arrays live as long as the process.
-struct VirtualGate {
-    elastic: ElasticThread,
-    status: *mut ThreadStatus,
-    now_us: Rc<Cell<u64>>,
-}
-
-impl Gate for VirtualGate {
-    fn call(&mut self, op: u64, _thread: u64, calls: u64, _wait_us: u64) -> i64 {
-        if op != gate_op::RUN_IO {
-            return 0;
-        }
-        let now_us = self.now_us.get();
-        // SAFETY: leaked in `host`, so it is there; the library reads it between gate calls.
-        unsafe { (*self.status).now_us = now_us };
-        self.elastic.run_cycle(calls as usize, now_us).events as i64
-    }
-}
-
 /// A client and a server.
 pub struct Pair<C: Handler, S: Handler> {
     /// The first host.
     pub client: EventLoop<C>,
     /// The second host, which listens at [`server_addr`].
     pub server: EventLoop<S>,
-    now_us: Rc<Cell<u64>>,
+    clock: VirtualClock,
 }
 
 impl<C: Handler, S: Handler> Pair<C, S> {
     /// Both hosts, the server listening.
     pub fn new(client: C, server: S) -> Pair<C, S> {
-        let now_us = Rc::new(Cell::new(1));
+        let clock = VirtualClock::new(1);
         let [a, b] = wire(MACS);
-        let client = EventLoop::new(host(0, a, &now_us), client);
-        let mut server = EventLoop::new(host(1, b, &now_us), server);
+        let client = EventLoop::new(host(0, a, &clock), client);
+        let mut server = EventLoop::new(host(1, b, &clock), server);
         let any = SocketAddr::from((Ipv4Addr::UNSPECIFIED, server_addr().port()));
         server.listen(any, 0).expect("a fresh host has no listeners");
-        Pair { client, server, now_us }
+        Pair { client, server, clock }
     }
 
     /// One cycle of each.
     pub fn turn(&mut self) {
-        self.now_us.set(self.now_us.get() + TURN_US);
+        self.clock.advance(TURN_US);
         client_turn(&mut self.client);
         server_turn(&mut self.server);
     }
@@ -103,40 +80,9 @@ fn config(index: usize) -> Config {
     config
 }
 
-/// One host with one elastic thread. What application and dataplane share is leaked: hosts live as
-/// long as the process.
-fn host(index: usize, nic: WireEnd, now_us: &Rc<Cell<u64>>) -> Thread {
-    let config = config(index);
-    let sizes = Sizes {
-        rx_frames: config.rx_frames,
-        tx_frames: config.tx_frames,
-        arena_bytes: config.arena_bytes,
-    };
-    let memory = PacketMemory::new(sizes).expect("memory for a host");
-    // SAFETY: the only pools of this memory.
-    let pools = unsafe { (Pool::new(memory.rx_frames()), Pool::new(memory.tx_frames())) };
-    let mac = nic.info().mac;
-    let shared = Arc::new(Shared::new(config, memory, vec![Waker::new(-1)], &[mac], now_us.get()));
-    let page = Arc::new(ControlPage::anonymous(1).expect("memory for a control page"));
-    let calls = Box::leak(vec![CallSlot::default(); CALLS_MAX].into_boxed_slice()).as_mut_ptr();
-    let events = Box::leak(vec![EventSlot::default(); EVENTS_MAX].into_boxed_slice()).as_mut_ptr();
-    let status: *mut ThreadStatus = Box::leak(Box::default());
-    // SAFETY: leaked arrays of the right lengths; the library only reads events, and writes calls
-    // between gate calls.
-    let (writer, array) = unsafe { (EventWriter::new(events), CallArray::new(calls)) };
-    let nics: Vec<Box<dyn Nic>> = vec![Box::new(nic)];
-    let io = Io::new(shared, 0, nics, pools, writer, ThreadMetrics::new(&page, 0));
-    let rings = forwarding(1).pop().expect("one thread, one set of rings");
-    let elastic = ElasticThread::new(io, array, rings, now_us.get());
-    let gate = Box::new(VirtualGate { elastic, status, now_us: now_us.clone() });
-    let area = ThreadArea {
-        calls: calls.expose_provenance() as u64,
-        events: events.expose_provenance() as u64,
-        status: status.expose_provenance() as u64,
-        cpu: 0,
-        reserved: 0,
-    };
-    // SAFETY: the arrays are leaked, and the gate serves them as the contract says: it writes them
-    // within gate calls only.
-    unsafe { Thread::with_gate(gate, area, 0) }.expect("a fresh elastic thread")
+/// One host with one elastic thread.
+fn host(index: usize, nic: WireEnd, clock: &VirtualClock) -> Thread {
+    let options = RigOptions { config: config(index), sizes: None, clock: clock.clone() };
+    let elastic = Rig::new(options, vec![Box::new(nic)]).threads.remove(0);
+    ix_rig::enter(&Rc::new(RefCell::new(Core::new(elastic, clock, ()))), 0)
 }

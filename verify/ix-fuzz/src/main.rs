@@ -1,7 +1,8 @@
 //! `ix-fuzz`: runs targets on changed inputs of their corpora, for a while, without libFuzzer.
 use clap::Parser;
-use ix_fuzz::mutate::{Rng, input};
+use ix_fuzz::mutate::input;
 use ix_fuzz::{TARGETS, Target, corpus, target};
+use ix_random::Rng;
 use std::process::ExitCode;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};

@@ -1,7 +1,8 @@
 //! Each target on its corpus and on inputs made of it by a seed: seconds here, hours with `ix-fuzz`
 //! or libFuzzer (`verify/fuzz/`).
-use ix_fuzz::mutate::{Rng, input};
+use ix_fuzz::mutate::input;
 use ix_fuzz::{TARGETS, corpus, target};
+use ix_random::Rng;
 use std::path::Path;
 
 /// Prints the input of a run that did not come to its end.

@@ -1,7 +1,7 @@
 //! Flow groups under way from one thread to another.
 use crate::papers as p;
 use crate::queue::normal;
-use ix_load::random::Rng;
+use ix_random::Rng;
 
 /// One migration: its groups are held from `start_us` to `end_us`.
 #[derive(Clone, Debug)]

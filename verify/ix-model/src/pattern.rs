@@ -1,6 +1,6 @@
 //! The papers' three load patterns, as their load generator makes them.
 use crate::papers as p;
-use ix_load::pattern::Rate;
+use ix_workload::pattern::Rate;
 
 /// A load over time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,7 +7,7 @@
 use crate::meter::Meter;
 use crate::papers as p;
 use crate::service::Cost;
-use ix_load::random::Rng;
+use ix_random::Rng;
 use std::f64::consts::TAU;
 
 /// Length of a tick, µs.
@@ -84,7 +84,7 @@ impl Queue {
         // A request finds a cycle under way, then its place in the queue comes.
         let cycle_us = cost.cycle_us(batch);
         let waiting = (before + self.backlog) / 2.0;
-        let delay_us = stalled_us / 2.0 + waiting * each_us + cycle_us * (1.0 + rng.unit());
+        let delay_us = stalled_us / 2.0 + waiting * each_us + cycle_us * (1.0 + rng.open_unit());
         let depth = waiting.max(batch);
         self.meter.add(requests / batch, requests, busy_us, depth);
         Served { requests, delay_us, busy_us }
@@ -104,9 +104,9 @@ pub fn poisson(mean: f64, rng: &mut Rng) -> f64 {
     if mean > 30.0 {
         return (mean + mean.sqrt() * normal(rng)).round().max(0.0);
     }
-    let (limit, mut product, mut count) = ((-mean).exp(), rng.unit(), 0.0);
+    let (limit, mut product, mut count) = ((-mean).exp(), rng.open_unit(), 0.0);
     while product > limit {
-        product *= rng.unit();
+        product *= rng.open_unit();
         count += 1.0;
     }
     count
@@ -114,5 +114,5 @@ pub fn poisson(mean: f64, rng: &mut Rng) -> f64 {
 
 /// A draw of the standard normal law (Box and Muller).
 pub fn normal(rng: &mut Rng) -> f64 {
-    (-2.0 * rng.unit().ln()).sqrt() * (TAU * rng.unit()).cos()
+    (-2.0 * rng.open_unit().ln()).sqrt() * (TAU * rng.open_unit()).cos()
 }

@@ -8,7 +8,7 @@ use crate::queue::{Clients, Queue, TICK_US, poisson};
 use crate::service::{Cost, Place, System, Workload};
 use crate::space;
 use ix_controller::{Clock, Configuration, ThreadState};
-use ix_load::random::Rng;
+use ix_random::Rng;
 use std::collections::VecDeque;
 
 mod control;

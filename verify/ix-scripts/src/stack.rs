@@ -1,22 +1,17 @@
 //! One elastic thread on a simulated device and clock, with a raw IP link to the script.
 use crate::settings::Settings;
-use ix_abi::{CALLS_MAX, CallSlot, EVENTS_MAX, EventSlot, ThreadArea, ThreadStatus, gate_op};
 use ix_dataplane::config::AddressCheck;
-use ix_dataplane::metrics::{ControlPage, ThreadMetrics};
-use ix_dataplane::{
-    CallArray, Config, CycleReport, ElasticThread, EventWriter, Io, Shared, Waker, forwarding,
-};
-use ix_mem::{PacketMemory, Pool, Sizes};
-use ix_sim::nic::{Port, PortConfig, Promise, Spread};
+use ix_dataplane::{Config, CycleReport};
+use ix_mem::Sizes;
+use ix_rig::{Core, Rig, RigOptions, SimDevice, SimOptions, VirtualClock};
 use ix_tcp::{LossInfo, TcbInfo};
 use ix_wire::IpAddr;
 use libix::raw::call::{self, Batched};
-use libix::raw::{Event, Gate, Thread, TxBuf, Wait};
+use libix::raw::{Event, Thread, TxBuf, Wait};
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::net::Ipv4Addr;
 use std::rc::Rc;
-use std::sync::Arc;
 
 /// Frames each way, and transmit memory: more than a script can fill.
 const FRAMES: usize = 4096;
@@ -24,68 +19,6 @@ const ARENA_BYTES: usize = 32 << 20;
 const OWN_MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
 const ROUTER_MAC: [u8; 6] = [2, 0, 0, 0, 0, 2];
 const ETHERNET_BYTES: usize = 14;
-
-/// The arrays that application and dataplane share.
-struct Arrays {
-    calls: *mut [CallSlot],
-    events: *mut [EventSlot],
-    status: *mut ThreadStatus,
-}
-
-impl Arrays {
-    fn new() -> Arrays {
-        Arrays {
-            calls: Box::into_raw(vec![CallSlot::default(); CALLS_MAX].into_boxed_slice()),
-            events: Box::into_raw(vec![EventSlot::default(); EVENTS_MAX].into_boxed_slice()),
-            status: Box::into_raw(Box::new(ThreadStatus::default())),
-        }
-    }
-
-    fn area(&self) -> ThreadArea {
-        ThreadArea {
-            calls: self.calls.cast::<CallSlot>().expose_provenance() as u64,
-            events: self.events.cast::<EventSlot>().expose_provenance() as u64,
-            status: self.status.expose_provenance() as u64,
-            cpu: 0,
-            reserved: 0,
-        }
-    }
-}
-
-impl Drop for Arrays {
-    fn drop(&mut self) {
-        // SAFETY: each was made by `Box::into_raw` in `new`. `Core` owns this; it is dropped after the
-        // library's thread (whose gate holds the core) and after the elastic thread (an earlier field).
-        unsafe {
-            drop(Box::from_raw(self.calls));
-            drop(Box::from_raw(self.events));
-            drop(Box::from_raw(self.status));
-        }
-    }
-}
-
-struct Core {
-    elastic: ElasticThread,
-    arrays: Arrays,
-    now_us: u64,
-    report: CycleReport,
-}
-
-/// The wall: a gate that runs one cycle in virtual time.
-struct VirtualGate(Rc<RefCell<Core>>);
-
-impl Gate for VirtualGate {
-    fn call(&mut self, op: u64, _thread: u64, calls: u64, _wait_us: u64) -> i64 {
-        if op != gate_op::RUN_IO {
-            return 0;
-        }
-        let core = &mut *self.0.borrow_mut();
-        // SAFETY: the status lives as long as the core; the library reads it between gate calls.
-        unsafe { (*core.arrays.status).now_us = core.now_us };
-        core.report = core.elastic.run_cycle(calls as usize, core.now_us);
-        core.report.events as i64
-    }
-}
 
 /// Something that the dataplane told, with received bytes copied out.
 #[derive(Clone, Debug)]
@@ -104,7 +37,8 @@ pub enum Told {
 pub struct Stack {
     thread: Thread,
     core: Rc<RefCell<Core>>,
-    port: Port,
+    device: SimDevice,
+    clock: VirtualClock,
     /// Calls that give back what was copied.
     spent: Vec<Batched>,
     /// What was told and not taken.
@@ -126,45 +60,24 @@ impl Stack {
     /// A fresh elastic thread at `now_us`.
     pub fn new(settings: &Settings, backlog: u32, at: Addresses, now_us: u64) -> Stack {
         let config = configuration(settings, backlog, at);
-        let port = Port::new(PortConfig {
+        let clock = VirtualClock::new(now_us);
+        let options = SimOptions {
             mac: OWN_MAC,
             mtu: settings.mtu.into(),
-            queues: 1,
             ring: FRAMES,
-            spread: Spread::First,
-            promise: Promise::Settled,
-            lag_us: 0,
-        });
-        let sizes = Sizes { rx_frames: FRAMES, tx_frames: FRAMES, arena_bytes: ARENA_BYTES };
-        let memory = PacketMemory::new(sizes).expect("memory for an elastic thread");
-        let wakers = vec![Waker::new(-1)];
-        let shared = Arc::new(Shared::new(config, memory, wakers, &[OWN_MAC], now_us));
-        let page = ControlPage::anonymous(1).expect("memory for a control page");
-        let arrays = Arrays::new();
-        let (rx, tx) = (shared.memory.rx_frames(), shared.memory.tx_frames());
-        // SAFETY: there is one thread; each pool takes its frames once.
-        let pools = unsafe { (Pool::new(rx), Pool::new(tx)) };
-        // SAFETY: the arrays live in the core beside the elastic thread, and outlive it (`Drop`).
-        let (events, calls) = unsafe {
-            (EventWriter::new(arrays.events.cast()), CallArray::new(arrays.calls.cast()))
+            ..SimOptions::default()
         };
-        let metrics = ThreadMetrics::new(&Arc::new(page), 0);
-        let nic = Box::new(port.queue(0));
-        let io = Io::new(shared, 0, vec![nic], pools, events, metrics);
-        let rings = forwarding(1).into_iter().next().expect("rings of the only thread");
-        let elastic = ElasticThread::new(io, calls, rings, now_us);
-        let report = CycleReport { events: 0, busy: false };
-        let area = arrays.area();
-        let core = Rc::new(RefCell::new(Core { elastic, arrays, now_us, report }));
-        let gate = Box::new(VirtualGate(core.clone()));
-        // SAFETY: the core, which the gate holds, owns the arrays and serves them as the contract
-        // says; it writes them within gate calls only.
-        let entered = unsafe { Thread::with_gate(gate, area, 0) };
-        let thread = entered.expect("a fresh elastic thread");
+        let device = SimDevice::new(options, &clock);
+        let sizes = Sizes { rx_frames: FRAMES, tx_frames: FRAMES, arena_bytes: ARENA_BYTES };
+        let options = RigOptions { config, sizes: Some(sizes), clock: clock.clone() };
+        let elastic = Rig::new(options, device.nics()).threads.remove(0);
+        let core = Rc::new(RefCell::new(Core::new(elastic, &clock, ())));
+        let thread = ix_rig::enter(&core, 0);
         let mut stack = Stack {
             thread,
             core,
-            port,
+            device,
+            clock,
             spent: vec![],
             told: VecDeque::new(),
             sent: VecDeque::new(),
@@ -178,7 +91,7 @@ impl Stack {
 
     /// Virtual time, µs.
     pub fn now_us(&self) -> u64 {
-        self.core.borrow().now_us
+        self.clock.now_us()
     }
 
     /// Carries out one call, in a cycle of its own.
@@ -232,35 +145,33 @@ impl Stack {
         frame.extend_from_slice(&ROUTER_MAC);
         frame.extend_from_slice(&[8, 0]);
         frame.extend_from_slice(packet);
-        self.port.deliver(frame);
+        self.device.deliver(frame);
     }
 
     /// When a timer fires next.
     pub fn next_deadline_us(&self) -> Option<u64> {
-        self.core.borrow().elastic.next_deadline_us()
+        self.core.borrow().thread.elastic.next_deadline_us()
     }
 
     /// It is that late now; a timer that is due and stays due waits for the next tick.
     pub fn set_now(&mut self, now_us: u64) {
-        let mut core = self.core.borrow_mut();
-        core.now_us = core.now_us.max(now_us);
+        self.clock.set(self.now_us().max(now_us));
     }
 
     /// What a flow knows about itself; `None`: it is gone.
     pub fn inspect(&self, handle: u64) -> Option<(TcbInfo, LossInfo)> {
-        self.core.borrow_mut().elastic.inspect(handle)
+        self.core.borrow_mut().thread.elastic.inspect(handle)
     }
 
     /// Whether the last cycle left nothing to do at this time.
     pub fn is_at_rest(&self) -> bool {
         let mut core = self.core.borrow_mut();
         let CycleReport { events, busy } = core.report;
-        events == 0 && !busy && core.elastic.may_sleep()
+        events == 0 && !busy && core.thread.elastic.may_sleep()
     }
 
     /// Runs one cycle.
     pub fn cycle(&mut self) {
-        self.port.set_now(self.now_us());
         for call in std::mem::take(&mut self.spent) {
             self.thread.push(call);
         }
@@ -271,7 +182,7 @@ impl Stack {
             self.told.push_back(told);
         }
         let now_us = self.now_us();
-        while let Some(frame) = self.port.take_sent() {
+        while let Some(frame) = self.device.next_sent() {
             if frame.get(12..ETHERNET_BYTES) == Some(&[8, 0]) {
                 self.sent.push_back((now_us, frame[ETHERNET_BYTES..].to_vec()));
             }

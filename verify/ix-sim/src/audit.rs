@@ -96,11 +96,11 @@ impl Audit {
     }
 
     /// The calls of a batch, with what they returned.
-    pub fn calls<'a>(&mut self, slots: impl Iterator<Item = &'a CallSlot>) {
+    pub fn calls(&mut self, slots: impl Iterator<Item = CallSlot>) {
         let wall = self.wall.clone();
         let wall = &mut *wall.borrow_mut();
         for slot in slots {
-            match (Call::decode(slot), CallError::check(slot.ret)) {
+            match (Call::decode(&slot), CallError::check(slot.ret)) {
                 (Ok(call), Ok(ret)) => self.call_succeeded(wall, &call, ret),
                 (Ok(call), Err(error)) => self.call_failed(wall, &call, error),
                 (Err(_), _) => self.wrong(format!("the library wrote {slot:x?}, which is no call")),
@@ -214,11 +214,11 @@ impl Audit {
     }
 
     /// Events of a cycle, in order.
-    pub fn events<'a>(&mut self, slots: impl Iterator<Item = &'a EventSlot>) {
+    pub fn events(&mut self, slots: impl Iterator<Item = EventSlot>) {
         let wall = self.wall.clone();
         let wall = &mut *wall.borrow_mut();
         for slot in slots {
-            let outcome = match Event::decode(slot) {
+            let outcome = match Event::decode(&slot) {
                 Ok(event) => self.event(wall, &event),
                 Err(_) => Err("no such event"),
             };
@@ -339,8 +339,7 @@ mod tests {
     }
 
     fn tell(audit: &mut Audit, events: &[Event]) {
-        let slots: Vec<EventSlot> = events.iter().map(|event| event.encode()).collect();
-        audit.events(slots.iter());
+        audit.events(events.iter().map(|event| event.encode()));
     }
 
     fn ask(audit: &mut Audit, calls: &[(Call, Result<u64, CallError>)]) {
@@ -348,8 +347,7 @@ mod tests {
             let ret = CallError::encode(*result);
             CallSlot { ret, ..call.encode() }
         };
-        let slots: Vec<CallSlot> = calls.iter().map(slot).collect();
-        audit.calls(slots.iter());
+        audit.calls(calls.iter().map(slot));
     }
 
     fn opened() -> Audit {

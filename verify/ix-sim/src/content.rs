@@ -7,13 +7,10 @@ fn byte(key: u64, position: u64) -> u8 {
     word(key, position / 8).to_le_bytes()[position as usize % 8]
 }
 
-/// Eight bytes of it (the finaliser of splitmix64).
+/// Eight bytes of it.
 #[inline]
 fn word(key: u64, index: u64) -> u64 {
-    let mut x = key ^ index.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    x = (x ^ x >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    x = (x ^ x >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-    x ^ x >> 31
+    ix_random::mix(key ^ index.wrapping_mul(0x9e37_79b9_7f4a_7c15))
 }
 
 /// The stream's bytes from `position` on.

@@ -1,22 +1,21 @@
 //! A host: real elastic threads with real event loops, on a simulated device and clock.
 use crate::audit::{Audit, Wall};
 use crate::ledger::{Ledger, Role};
-use crate::nic::{Port, PortConfig, Spread};
 use crate::orders::{Broker, Order};
 use crate::peer::{PORT, Peer, Talk};
 use crate::plan::{ConnectionPlan, HostPlan, SpreadPlan};
-use crate::rng::Rng;
-use ix_abi::{CALLS_MAX, Call, CallSlot, EVENTS_MAX, EventSlot, ThreadArea, ThreadStatus, gate_op};
+use ix_abi::{CALLS_MAX, Call};
 use ix_dataplane::config::AddressCheck;
-use ix_dataplane::metrics::{ControlPage, Snapshot, ThreadMetrics};
+use ix_dataplane::metrics::{ControlPage, Snapshot};
 use ix_dataplane::{
-    CallArray, Command, Config, CycleReport, ElasticThread, EventWriter, GroupSet, Io,
-    MigrationEnd, MigrationRecord, Outcome, Shared, Waker, forwarding,
+    Command, Config, CycleReport, ElasticThread, GroupSet, MigrationEnd, MigrationRecord, Outcome,
+    Shared,
 };
-use ix_mem::{PacketMemory, Pool, Sizes};
+use ix_random::Rng;
+use ix_rig::{Arrays, Core, Rig, RigOptions, SimDevice, SimOptions, Spread, VirtualClock, Watch};
 use ix_wire::{FLOW_GROUPS, FlowHash, IpAddr, Toeplitz, flow_group};
 use libix::event::{EventLoop, Team};
-use libix::raw::{Gate, Thread, Wait};
+use libix::raw::Wait;
 use std::cell::RefCell;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::rc::Rc;
@@ -30,64 +29,9 @@ pub fn address(host: usize) -> SocketAddr {
     SocketAddr::from((Ipv4Addr::new(10, 0, 0, host as u8 + 1), PORT))
 }
 
-/// The arrays that application and dataplane share, for one elastic thread.
-struct Arrays {
-    calls: *mut [CallSlot],
-    events: *mut [EventSlot],
-    status: *mut ThreadStatus,
-}
-
-impl Arrays {
-    fn new() -> Arrays {
-        Arrays {
-            calls: Box::into_raw(vec![CallSlot::default(); CALLS_MAX].into_boxed_slice()),
-            events: Box::into_raw(vec![EventSlot::default(); EVENTS_MAX].into_boxed_slice()),
-            status: Box::into_raw(Box::new(ThreadStatus::default())),
-        }
-    }
-
-    fn area(&self) -> ThreadArea {
-        ThreadArea {
-            calls: self.calls.cast::<CallSlot>().expose_provenance() as u64,
-            events: self.events.cast::<EventSlot>().expose_provenance() as u64,
-            status: self.status.expose_provenance() as u64,
-            cpu: 0,
-            reserved: 0,
-        }
-    }
-
-    fn first_calls(&self, count: usize) -> &[CallSlot] {
-        // SAFETY: the array lives as long as self; it is looked at between gate calls and cycles,
-        // when neither side writes.
-        unsafe { &(&*self.calls)[..count] }
-    }
-
-    fn first_events(&self, count: usize) -> &[EventSlot] {
-        // SAFETY: as for the calls.
-        unsafe { &(&*self.events)[..count] }
-    }
-}
-
-impl Drop for Arrays {
-    fn drop(&mut self) {
-        // SAFETY: each was made by `Box::into_raw` in `new`. `Core`, which owns this, is dropped after
-        // the library's thread (it holds the gate, which holds the core) and after the dataplane's
-        // (an earlier field of the core).
-        unsafe {
-            drop(Box::from_raw(self.calls));
-            drop(Box::from_raw(self.events));
-            drop(Box::from_raw(self.status));
-        }
-    }
-}
-
-/// The dataplane's side of one elastic thread.
-struct Core {
-    elastic: ElasticThread,
-    arrays: Arrays,
+/// What belongs to one elastic thread and is neither the dataplane's nor the application's.
+struct Side {
     audit: Audit,
-    now_us: u64,
-    report: CycleReport,
     /// How long the application wanted to wait, µs.
     wait_us: u64,
     /// Migrations that ended here.
@@ -116,22 +60,52 @@ const TURNS_MAX: usize = 100;
 /// Longest sleep while somebody must look after commands.
 const CARE_US: u64 = 2_000;
 
-impl Core {
-    /// When the thread has something to do again, not before `ready_us`; `u64::MAX`: not by itself.
-    fn next_run_us(&mut self, ready_us: u64) -> u64 {
-        let CycleReport { events, busy } = self.report;
-        if events > 0 || busy || !self.elastic.may_sleep() || self.elastic.is_called() {
-            return ready_us;
+/// When a thread has something to do again, not before `ready_us`; `u64::MAX`: not by itself.
+fn next_run_us(core: &mut Core<Side>, ready_us: u64) -> u64 {
+    let (CycleReport { events, busy }, now_us) = (core.report, core.clock.now_us());
+    let (elastic, side) = (&mut core.thread.elastic, &core.watch);
+    if events > 0 || busy || !elastic.may_sleep() || elastic.is_called() {
+        return ready_us;
+    }
+    let mut due_us = elastic.next_deadline_us().unwrap_or(u64::MAX);
+    if side.life.is_some() && elastic.needs_care() {
+        due_us = due_us.min(now_us + CARE_US);
+    }
+    due_us.min(now_us.saturating_add(side.wait_us)).max(ready_us)
+}
+
+/// How often an application names a flow that is gone.
+const STALE: f64 = 0.02;
+
+impl Side {
+    /// Now and then adds a call on a handle of yesterday to the application's; returns how many
+    /// calls there are now. It must be refused ([`Audit`]).
+    fn add_stale_call(&mut self, arrays: &mut Arrays, calls: usize) -> usize {
+        if calls >= CALLS_MAX || !self.rng.chance(STALE) {
+            return calls;
         }
-        let mut due_us = self.elastic.next_deadline_us().unwrap_or(u64::MAX);
-        if self.life.is_some() && self.elastic.needs_care() {
-            due_us = due_us.min(self.now_us + CARE_US);
-        }
-        due_us.min(self.now_us.saturating_add(self.wait_us)).max(ready_us)
+        let Side { rng, audit, .. } = self;
+        let Some(handle) = audit.stale(|n| rng.below(n)) else { return calls };
+        let call =
+            rng.pick(&[Call::Abort { handle }, Call::Close { handle }, Call::Shutdown { handle }]);
+        arrays.set_call(calls, call.encode());
+        calls + 1
+    }
+}
+
+impl Watch for Side {
+    fn before(&mut self, arrays: &mut Arrays, calls: usize, wait_us: u64) -> usize {
+        self.wait_us = wait_us;
+        self.add_stale_call(arrays, calls)
     }
 
-    fn cycle(&mut self, calls: usize) -> CycleReport {
-        let (elastic, now_us) = (&mut self.elastic, self.now_us);
+    fn cycle(
+        &mut self,
+        elastic: &mut ElasticThread,
+        calls: usize,
+        last: CycleReport,
+        now_us: u64,
+    ) -> CycleReport {
         let Some(life) = &mut self.life else {
             let report = elastic.run_cycle(calls, now_us);
             self.records.extend(std::iter::from_fn(|| elastic.take_migration()));
@@ -142,7 +116,7 @@ impl Core {
         }
         life.run += 1;
         // One that was woken looks at once; one that is busy, now and then.
-        let look = now_us >= life.look_us || life.broker.waits() && !self.report.busy;
+        let look = now_us >= life.look_us || life.broker.waits() && !last.busy;
         if look {
             life.look_us = now_us + LOOK_US;
         }
@@ -150,53 +124,17 @@ impl Core {
         // A call that was refused may have made the application say something new.
         CycleReport { busy: report.busy || calls > 0, ..report }
     }
-}
 
-/// How often an application names a flow that is gone.
-const STALE: f64 = 0.02;
-
-impl Core {
-    /// Now and then adds a call on a handle of yesterday to the application's; answers how many
-    /// calls there are now. It must be refused ([`Audit`]).
-    fn add_stale_call(&mut self, calls: usize) -> usize {
-        if calls >= CALLS_MAX || !self.rng.chance(STALE) {
-            return calls;
-        }
-        let Core { rng, audit, .. } = self;
-        let Some(handle) = audit.stale(|n| rng.below(n)) else { return calls };
-        let call =
-            rng.pick(&[Call::Abort { handle }, Call::Close { handle }, Call::Shutdown { handle }]);
-        // SAFETY: the array lives as long as the core; nobody else writes it during a gate call.
-        let slot = unsafe { &mut (&mut *self.arrays.calls)[calls] };
-        *slot = call.encode();
-        calls + 1
-    }
-}
-
-/// The wall: a gate that runs one cycle in virtual time.
-struct SimGate(Rc<RefCell<Core>>);
-
-impl Gate for SimGate {
-    fn call(&mut self, op: u64, _thread: u64, calls: u64, wait_us: u64) -> i64 {
-        if op != gate_op::RUN_IO {
-            return 0;
-        }
-        let core = &mut *self.0.borrow_mut();
-        let calls = core.add_stale_call(calls as usize);
-        // SAFETY: the status lives as long as the core; the library reads it between gate calls.
-        unsafe { (*core.arrays.status).now_us = core.now_us };
-        core.wait_us = wait_us;
-        core.report = core.cycle(calls);
-        core.audit.calls(core.arrays.first_calls(calls).iter());
-        core.audit.events(core.arrays.first_events(core.report.events).iter());
-        core.report.events as i64
+    fn after(&mut self, arrays: &Arrays, calls: usize, report: CycleReport) {
+        self.audit.calls(arrays.first_calls(calls));
+        self.audit.events(arrays.first_events(report.events));
     }
 }
 
 /// One elastic thread with its application.
 struct SimThread {
     service: EventLoop<Peer>,
-    core: Rc<RefCell<Core>>,
+    core: Rc<RefCell<Core<Side>>>,
     /// Until then the thread is busy with its last cycle.
     ready_us: u64,
 }
@@ -204,7 +142,9 @@ struct SimThread {
 /// A host.
 pub struct Host {
     threads: Vec<SimThread>,
-    port: Port,
+    device: SimDevice,
+    /// When it last ran, or something came to its device.
+    clock: VirtualClock,
     page: Arc<ControlPage>,
     plan: HostPlan,
     rng: Rng,
@@ -240,49 +180,45 @@ impl Host {
         now_us: u64,
         rng: &mut Rng,
     ) -> Host {
+        let clock = VirtualClock::new(now_us);
         let mut rng = rng.fork();
         let config = config(index, plan, &mut rng);
         let hash = FlowHash::new(config.flow_hash_key);
-        let port = Port::new(PortConfig {
+        let options = SimOptions {
             mac: [2, 0, 0, 0, 0, index as u8 + 1],
-            mtu: 1500,
             queues: plan.threads,
             ring: plan.ring,
             spread: spread(plan.spread, hash, &mut rng),
             promise: plan.promise.0,
-            lag_us: plan.promise.1,
-        });
-        let sizes = Sizes {
-            rx_frames: plan.rx_frames * plan.threads,
-            tx_frames: plan.tx_frames * plan.threads,
-            arena_bytes: ARENA_BYTES * plan.threads,
+            lag_us: Some(plan.promise.1),
+            ..SimOptions::default()
         };
-        let memory = PacketMemory::new(sizes).expect("memory for a simulated host");
-        let wakers = (0..plan.threads).map(|_| Waker::new(-1)).collect();
-        let shared = Arc::new(Shared::new(config, memory, wakers, &[port.config().mac], now_us));
-        let page = ControlPage::anonymous(plan.threads).expect("memory for a control page");
-        let page = Arc::new(page);
+        let device = SimDevice::new(options, &clock);
+        let options = RigOptions { config, sizes: None, clock: clock.clone() };
+        let Rig { threads, shared, page } = Rig::new(options, device.nics());
         let wall = Wall::new((0..FLOW_GROUPS).map(|group| shared.owner(group)));
         let team = Team::new(plan.threads as u32);
         let mut host = Host {
             threads: Vec::new(),
-            port,
+            device,
+            clock,
             page,
             plan: plan.clone(),
             rng,
             wall,
-            shared: shared.clone(),
+            shared,
             commands: 0,
             broker: Broker::default(),
             heard: 0,
             broken: Vec::new(),
             guard: Vec::new(),
         };
-        shared.updates.set_source(Box::new(host.broker.clone()));
-        for (thread, rings) in forwarding(plan.threads).into_iter().enumerate() {
-            let core = host.core(&shared, thread, rings, now_us);
-            let peer = Peer::new(ledger.clone(), servers.clone(), host.rng.fork(), now_us);
-            let started = host.start(core, peer, thread, &team, now_us);
+        host.shared.updates.set_source(Box::new(host.broker.clone()));
+        for (number, thread) in threads.into_iter().enumerate() {
+            let core = Core::new(thread, &host.clock, host.side(number));
+            let rng = host.rng.fork();
+            let peer = Peer::new(ledger.clone(), servers.clone(), rng, now_us);
+            let started = host.start(core, peer, number, &team);
             host.threads.push(started);
         }
         let plans = ledger.borrow().plans.clone();
@@ -310,37 +246,11 @@ impl Host {
         }
     }
 
-    fn core(
-        &self,
-        shared: &Arc<Shared>,
-        thread: usize,
-        rings: ix_dataplane::Forwarding,
-        now_us: u64,
-    ) -> Core {
-        let arrays = Arrays::new();
-        let pool = |frames: std::ops::Range<u32>, each: usize| {
-            let first = frames.start + (thread * each) as u32;
-            // SAFETY: each thread takes its own part of the frames, once.
-            unsafe { Pool::new(first..first + each as u32) }
-        };
-        let pools = (
-            pool(shared.memory.rx_frames(), self.plan.rx_frames),
-            pool(shared.memory.tx_frames(), self.plan.tx_frames),
-        );
-        // SAFETY: the arrays live in the core beside the elastic thread, and outlive it (`Drop`).
-        let (events, calls) = unsafe {
-            (EventWriter::new(arrays.events.cast()), CallArray::new(arrays.calls.cast()))
-        };
-        let metrics = ThreadMetrics::new(&self.page, thread);
-        let (rx_base, rx_len) = shared.memory.rx_area();
-        let nic = Box::new(self.port.queue(thread));
-        let io = Io::new(shared.clone(), thread, vec![nic], pools, events, metrics);
-        Core {
-            elastic: ElasticThread::new(io, calls, rings, now_us),
-            arrays,
+    fn side(&self, thread: usize) -> Side {
+        let (rx_base, rx_len) = self.shared.memory.rx_area();
+        let seed = self.clock.now_us() ^ u64::from(self.device.options().mac[5]) << 8;
+        Side {
             audit: Audit::new(rx_base as u64..(rx_base + rx_len) as u64, self.wall.clone(), thread),
-            now_us,
-            report: CycleReport { events: 0, busy: false },
             wait_us: 0,
             records: Vec::new(),
             life: self.plan.takes_orders.then(|| Life {
@@ -348,34 +258,28 @@ impl Host {
                 run: 0,
                 look_us: 0,
             }),
-            rng: Rng::new(now_us ^ u64::from(self.port.config().mac[5]) << 8 ^ thread as u64),
+            rng: Rng::new(seed ^ thread as u64),
         }
     }
 
-    fn start(
-        &self,
-        core: Core,
-        peer: Peer,
-        thread: usize,
-        team: &Team<Talk>,
-        now_us: u64,
-    ) -> SimThread {
-        let area = core.arrays.area();
+    fn start(&self, core: Core<Side>, peer: Peer, thread: usize, team: &Team<Talk>) -> SimThread {
         let core = Rc::new(RefCell::new(core));
-        let gate = Box::new(SimGate(core.clone()));
-        // SAFETY: the core, which the gate holds, owns the arrays and serves them as the contract
-        // says; it writes them within gate calls only.
-        let entered = unsafe { Thread::with_gate(gate, area, thread as u32) };
-        let entered = entered.expect("a fresh elastic thread");
+        let entered = ix_rig::enter(&core, thread);
         let mut service = EventLoop::in_team(entered, peer, team);
         let any = SocketAddr::from((Ipv4Addr::UNSPECIFIED, PORT));
         service.listen(any, self.plan.backlog).expect("a fresh host has no listeners");
-        SimThread { service, core, ready_us: now_us }
+        SimThread { service, core, ready_us: self.clock.now_us() }
     }
 
     /// The network's end of the host's device.
-    pub fn port(&self) -> &Port {
-        &self.port
+    pub fn device(&self) -> &SimDevice {
+        &self.device
+    }
+
+    /// Something happens to its device.
+    pub fn set_now(&self, now_us: u64) {
+        self.clock.set(now_us);
+        self.device.tick();
     }
 
     /// Elastic threads.
@@ -390,9 +294,8 @@ impl Host {
 
     /// Runs one cycle of a thread; `next` hears which threads want to run again, and when.
     pub fn run(&mut self, thread: usize, now_us: u64, mut next: impl FnMut(Next)) {
-        self.port.set_now(now_us);
+        self.set_now(now_us);
         let running = &mut self.threads[thread];
-        running.core.borrow_mut().now_us = now_us;
         running.service.turn(Wait::Forever).expect("the dataplane runs its threads");
         let mut cost_us = self.rng.between(1, self.plan.cycle_us);
         if self.rng.chance(self.plan.stall) {
@@ -404,7 +307,7 @@ impl Host {
             let turns = (now_us + AWAY_US..ready_us).step_by(TURN_US);
             self.guard.extend(turns.take(TURNS_MAX).map(|at_us| Next { thread, at_us }));
         }
-        let at_us = running.core.borrow_mut().next_run_us(ready_us);
+        let at_us = next_run_us(&mut running.core.borrow_mut(), ready_us);
         if at_us < u64::MAX {
             next(Next { thread, at_us });
         }
@@ -418,8 +321,8 @@ impl Host {
             return;
         }
         next(Next { thread, at_us: ready_us });
-        self.port.set_now(now_us);
-        self.threads[thread].core.borrow_mut().elastic.turn_while_away(now_us);
+        self.set_now(now_us);
+        self.threads[thread].core.borrow_mut().thread.elastic.turn_while_away(now_us);
         self.wake_others(thread, now_us, next);
     }
 
@@ -431,7 +334,7 @@ impl Host {
     fn wake_others(&self, thread: usize, ready_us: u64, mut next: impl FnMut(Next)) {
         for (other, sibling) in self.threads.iter().enumerate() {
             // A packet was handed over: what an eventfd does on Linux.
-            let elastic = &mut sibling.core.borrow_mut().elastic;
+            let elastic = &mut sibling.core.borrow_mut().thread.elastic;
             if other != thread && (!elastic.may_sleep() || elastic.is_called()) {
                 next(Next { thread: other, at_us: sibling.ready_us.max(ready_us) });
             }
@@ -444,7 +347,7 @@ impl Host {
         for (from, thread) in self.threads.iter().enumerate() {
             let theirs = groups.iter().filter(|group| self.shared.owner(*group) == from);
             let theirs: GroupSet = theirs.collect();
-            let elastic = &mut thread.core.borrow_mut().elastic;
+            let elastic = &mut thread.core.borrow_mut().thread.elastic;
             if !theirs.is_empty() && elastic.migrate(theirs, to, self.commands).is_ok() {
                 self.commands += 1;
                 begun.push(from);
@@ -464,7 +367,8 @@ impl Host {
     fn check_orders(&mut self) {
         for (command, outcome) in self.broker.heard_since(self.heard) {
             self.heard += 1;
-            let groups = |thread: usize| self.threads[thread].core.borrow().elastic.groups_here();
+            let groups =
+                |thread: usize| self.threads[thread].core.borrow().thread.elastic.groups_here();
             let wrong = match (command, &outcome) {
                 (None, _) => Some("an answer to no command".to_owned()),
                 (Some(Command::Park { thread }), Outcome::Done) if !groups(thread).is_empty() => {
@@ -496,7 +400,7 @@ impl Host {
     pub fn unfinished_orders(&self) -> impl Iterator<Item = String> {
         let (said, heard) = (self.broker.said(), self.broker.heard_since(0).len());
         let twice = self.broker.answered_twice();
-        let cares = self.threads[0].core.borrow().elastic.needs_care();
+        let cares = self.threads[0].core.borrow().thread.elastic.needs_care();
         [
             (heard != said).then(|| format!("{heard} answers to {said} commands")),
             (twice > 0).then(|| format!("{twice} commands were answered twice")),
@@ -511,9 +415,9 @@ impl Host {
         let cores = self.threads.iter().map(|thread| thread.core.borrow());
         let (mut ended, mut restless, mut groups) = (0, 0, 0);
         for core in cores {
-            ended += core.records.len() as u64;
-            restless += usize::from(!core.elastic.at_rest());
-            groups += core.elastic.groups_here().len();
+            ended += core.watch.records.len() as u64;
+            restless += usize::from(!core.thread.elastic.at_rest());
+            groups += core.thread.elastic.groups_here().len();
         }
         let begun = self.commands;
         [
@@ -529,7 +433,7 @@ impl Host {
     pub fn moved(&self, end: MigrationEnd) -> u64 {
         let of = |thread: &SimThread| {
             let core = thread.core.borrow();
-            core.records.iter().filter(|record| record.end == end).count() as u64
+            core.watch.records.iter().filter(|record| record.end == end).count() as u64
         };
         self.threads.iter().map(of).sum()
     }
@@ -538,7 +442,7 @@ impl Host {
     pub fn moves_took_us(&self) -> [u64; 2] {
         let mut took_us = [0; 2];
         for thread in &self.threads {
-            for record in &thread.core.borrow().records {
+            for record in &thread.core.borrow().watch.records {
                 took_us[0] += u64::from(record.total_us);
                 took_us[1] += u64::from(record.pause_us + record.descheduled_us);
             }
@@ -555,7 +459,7 @@ impl Host {
     pub fn take_violations(&mut self) -> Vec<String> {
         self.check_orders();
         let audits = self.threads.iter();
-        let audits = audits.flat_map(|t| t.core.borrow_mut().audit.take_violations());
+        let audits = audits.flat_map(|t| t.core.borrow_mut().watch.audit.take_violations());
         audits.chain(std::mem::take(&mut self.broken)).collect()
     }
 
@@ -572,14 +476,14 @@ impl Host {
 
 fn config(index: usize, plan: &HostPlan, rng: &mut Rng) -> Config {
     let mut secret = [0; 16];
-    secret[..8].copy_from_slice(&rng.next().to_le_bytes());
-    secret[8..].copy_from_slice(&rng.next().to_le_bytes());
+    secret[..8].copy_from_slice(&rng.next_u64().to_le_bytes());
+    secret[8..].copy_from_slice(&rng.next_u64().to_le_bytes());
     let SocketAddr::V4(own) = address(index) else { unreachable!("hosts have IPv4 addresses") };
     Config {
         host_addrs: vec![(IpAddr::v4(own.ip().octets()), 24)],
         cpus: (0..plan.threads as u32).collect(),
         batch: plan.batch,
-        flow_hash_key: [rng.next(), rng.next()],
+        flow_hash_key: [rng.next_u64(), rng.next_u64()],
         secret,
         isn_secret: secret,
         address_check: rng.pick(&[AddressCheck::Off, AddressCheck::Announce]),
@@ -602,7 +506,7 @@ fn spread(plan: SpreadPlan, hash: FlowHash, rng: &mut Rng) -> Spread {
         SpreadPlan::Rss => {
             let mut key = [0; 40];
             while !reaches_all(&key) {
-                key.fill_with(|| rng.next() as u8);
+                key.fill_with(|| rng.next_u64() as u8);
             }
             Spread::Rss(key)
         }

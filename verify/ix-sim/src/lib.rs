@@ -5,9 +5,11 @@
 //! clock and threads are simulated. The application on them knows what every byte must be.
 //!
 //! [`plan`] turns a seed into a run, [`world`] runs it: [`agenda`] orders what happens, [`wire`] and
-//! [`network`] carry frames and spoil them, [`nic`] is the device, [`host`] the dataplane with its
-//! application ([`peer`]), [`orders`] its control plane. [`audit`] watches the wall between the two,
-//! [`ledger`] what the applications saw, [`observer`] every segment on the wire.
+//! [`network`] carry frames and spoil them, [`host`] is the dataplane with its application ([`peer`]),
+//! [`orders`] its control plane; device and clock are `ix_rig`'s. [`audit`] watches the wall between
+//! the two, [`ledger`] what the applications saw, [`observer`] every segment on the wire.
+#![forbid(unsafe_code)]
+
 pub mod agenda;
 pub mod audit;
 mod cli;
@@ -16,12 +18,10 @@ pub mod host;
 pub mod ledger;
 pub mod lifetimes;
 pub mod network;
-pub mod nic;
 pub mod observer;
 pub mod orders;
 pub mod peer;
 pub mod plan;
-pub mod rng;
 pub mod trace;
 pub mod wire;
 pub mod world;

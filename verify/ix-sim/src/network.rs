@@ -1,10 +1,10 @@
 //! A switch with one cable to each port.
-use crate::nic::Port;
-use crate::rng::Rng;
 use crate::wire::{Faults, Wire, WireStats};
+use ix_random::Rng;
+use ix_rig::SimDevice;
 
 struct Cable {
-    port: Port,
+    port: SimDevice,
     /// From the port to the switch; everything that goes wrong does so here.
     wire: Wire,
 }
@@ -31,7 +31,7 @@ impl Network {
     }
 
     /// Plugs a device in; frames that it sends meet these faults. Answers the port's number.
-    pub fn attach(&mut self, port: Port, faults: Faults) -> usize {
+    pub fn attach(&mut self, port: SimDevice, faults: Faults) -> usize {
         let wire = Wire::new(faults, self.rng.fork());
         self.cables.push(Cable { port, wire });
         self.cables.len() - 1
@@ -43,7 +43,7 @@ impl Network {
     }
 
     /// A device.
-    pub fn port(&self, port: usize) -> &Port {
+    pub fn port(&self, port: usize) -> &SimDevice {
         &self.cables[port].port
     }
 
@@ -71,7 +71,7 @@ impl Network {
         mut sent: impl FnMut(&[u8], u64),
         mut arrive: impl FnMut(u64, InFlight),
     ) {
-        while let Some(frame) = self.cables[port].port.take_sent() {
+        while let Some(frame) = self.cables[port].port.next_sent() {
             let targets = self.targets(port, &frame);
             let wire = &mut self.cables[port].wire;
             let before = wire.stats().faults();
@@ -89,7 +89,7 @@ impl Network {
         let Some(destination) = frame.first_chunk::<6>() else { return Vec::new() };
         let is_group = destination[0] & 1 != 0;
         let wanted = |port: usize| {
-            port != from && (is_group || self.port(port).config().mac == *destination)
+            port != from && (is_group || self.port(port).options().mac == *destination)
         };
         (0..self.ports()).filter(|&port| wanted(port)).collect()
     }
@@ -98,22 +98,12 @@ impl Network {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::nic::{PortConfig, Promise, Spread};
-    use ix_mem::{HEADROOM_BYTES, PacketMemory, Pool, Sizes};
-    use ix_nic::Nic;
-    use std::collections::VecDeque;
+    use ix_rig::{SimOptions, Spread, VirtualClock};
 
-    fn send(port: &Port, to: [u8; 6]) {
-        let sizes = Sizes { rx_frames: 0, tx_frames: 1, arena_bytes: 0 };
-        let memory = PacketMemory::new(sizes).unwrap();
-        // SAFETY: the only pool of this memory.
-        let mut pool = unsafe { Pool::new(memory.tx_frames()) };
-        let mut mbuf = pool.take().unwrap();
-        mbuf.set_range(HEADROOM_BYTES, 60);
-        mbuf.bytes_mut(&memory)[..6].copy_from_slice(&to);
-        let mut nic = port.queue(0);
-        nic.transmit(&memory, &mut pool, &mut VecDeque::from([mbuf]));
-        nic.kick(&memory, &mut pool);
+    fn send(port: &SimDevice, to: [u8; 6]) {
+        let mut frame = vec![0; 60];
+        frame[..6].copy_from_slice(&to);
+        port.send(0, frame);
     }
 
     #[test]
@@ -122,10 +112,9 @@ mod tests {
         let mac = |i| [2, 0, 0, 0, 0, i];
         for i in 0..3 {
             let spread = Spread::Random(Rng::new(0));
-            let (promise, lag_us) = (Promise::Silent, 0);
-            let config =
-                PortConfig { mac: mac(i), mtu: 1500, queues: 1, ring: 8, spread, promise, lag_us };
-            network.attach(Port::new(config), Faults::none(10 + i as u64));
+            let options = SimOptions { mac: mac(i), ring: 8, spread, ..SimOptions::default() };
+            let device = SimDevice::new(options, &VirtualClock::default());
+            network.attach(device, Faults::none(10 + i as u64));
         }
         for (from, to, expected) in [
             (0, mac(2), vec![(110, 2)]),

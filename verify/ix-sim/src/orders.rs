@@ -1,9 +1,9 @@
 //! The control plane of a simulated host: which commands it gets, when, and what became of them.
 use crate::plan::HostPlan;
-use crate::rng::Rng;
 use ix_dataplane::{
     Command, FromBroker, GroupSet, OrderMessage, Outcome, UpdateOutcome, UpdateSource,
 };
+use ix_random::Rng;
 use ix_wire::FLOW_GROUPS;
 use std::collections::VecDeque;
 use std::os::fd::RawFd;

@@ -5,7 +5,7 @@
 use crate::content;
 use crate::ledger::{Ledger, Progress, Role};
 use crate::plan::{ConnectionPlan, End, Exchange};
-use crate::rng::Rng;
+use ix_random::Rng;
 use libix::Dead;
 use libix::event::{Conn, Handler, Io};
 use std::cell::RefCell;

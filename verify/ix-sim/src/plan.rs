@@ -1,11 +1,11 @@
 //! What a seed stands for: hosts, what goes wrong and when, and which connections are made.
 mod connections;
 
-use crate::nic::Promise;
 use crate::orders::{Order, orders};
-use crate::rng::Rng;
 use crate::wire::Faults;
 use ix_dataplane::GroupSet;
+use ix_random::Rng;
+use ix_rig::Promise;
 use ix_wire::FLOW_GROUPS;
 
 /// What the connections of a run do.

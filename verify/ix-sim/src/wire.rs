@@ -1,5 +1,5 @@
 //! One direction of a cable: delay, rate with a queue, and every way to spoil a frame.
-use crate::rng::Rng;
+use ix_random::Rng;
 
 /// What a wire does to frames. Probabilities are per frame.
 #[derive(Clone, Debug, PartialEq)]

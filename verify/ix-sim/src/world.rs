@@ -5,10 +5,10 @@ use crate::ledger::Ledger;
 use crate::network::{InFlight, Network};
 use crate::observer::{Lives, Observer};
 use crate::plan::{Move, Plan, TableChange};
-use crate::rng::Rng;
 use crate::wire::WireStats;
 use ix_dataplane::MigrationEnd;
 use ix_nic::SetReta;
+use ix_random::Rng;
 use std::cell::RefCell;
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -87,7 +87,7 @@ impl World {
     pub fn new(seed: u64, plan: Plan) -> World {
         // Not the plan's stream, so that plans can change without changing the faults.
         let mut rng = Rng::new(!seed);
-        let mut network = Network::new(rng.next());
+        let mut network = Network::new(rng.next_u64());
         let ledger = Rc::new(RefCell::new(Ledger::new(plan.connections.clone())));
         let servers: Rc<[SocketAddr]> = (0..plan.hosts.len()).map(address).collect();
         let mut agenda = Agenda::new(plan.start_us);
@@ -106,7 +106,7 @@ impl World {
         let mut hosts = Vec::new();
         for (index, host_plan) in plan.hosts.iter().enumerate() {
             let host = Host::new(index, host_plan, &ledger, &servers, plan.start_us, &mut rng);
-            network.attach(host.port().clone(), host_plan.faults.clone());
+            network.attach(host.device().clone(), host_plan.faults.clone());
             hosts.push(host);
         }
         let wake_us = hosts.iter().map(|host| vec![u64::MAX; host.threads()]).collect();
@@ -176,8 +176,8 @@ impl World {
                 }
                 self.observer.arrives(&frame);
                 let host = &self.hosts[port];
-                host.port().set_now(now_us);
-                let thread = host.port().deliver(frame);
+                host.set_now(now_us);
+                let thread = host.device().deliver(frame);
                 let at_us = host.earliest(thread, now_us);
                 self.wake(port, Next { thread, at_us });
             }
@@ -192,10 +192,9 @@ impl World {
             }
             Happening::Table(number) => {
                 let TableChange { host, group, queue, .. } = self.plan.tables[number];
-                let port = self.hosts[host].port();
-                port.set_now(now_us);
-                // Queues beyond the last there are none: the plan knows how many.
-                let _ = port.set(group, queue);
+                self.hosts[host].set_now(now_us);
+                // The plan knows how many queues there are.
+                let _ = self.hosts[host].device().set(group, queue);
             }
             Happening::Move(number) => {
                 let Move { host, groups, to, .. } = self.plan.moves[number];
@@ -327,7 +326,7 @@ impl World {
         let ended = ended.map(|(name, count)| (name, count as u64));
         let each = self.hosts.iter().map(|host| host.moves_took_us());
         let sums = each.fold([0; 2], |sum, one| [sum[0] + one[0], sum[1] + one[1]]);
-        let waits: Vec<_> = self.hosts.iter().map(|host| host.port().waited()).collect();
+        let waits: Vec<_> = self.hosts.iter().map(|host| host.device().waited()).collect();
         let took = [
             ("moves.total_us", sums[0]),
             ("moves.pause_us", sums[1]),

@@ -17,11 +17,17 @@
 //! # assert!(reached); Ok(())
 //! # }
 //! ```
+//!
+//! Also what tests of several packages have in common: servers on loopback ([`server`]), programs
+//! that are built for a test ([`programs`]), a strict reader of metrics ([`prometheus`]).
 #![forbid(unsafe_code)]
 
 mod bridge;
 mod packet;
 mod path;
+pub mod programs;
+pub mod prometheus;
+pub mod server;
 
 pub use bridge::Bridge;
 pub use ix_netdev::{Link, LinkChange, LinkWatch, Namespace, VethEnd};

@@ -2,6 +2,7 @@
 //!
 //! Everything is a function of the frames, their times and a seed, so that a run can be repeated;
 //! [`crate::Bridge`] puts one between two interfaces.
+use ix_random::Rng;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
@@ -73,7 +74,7 @@ const FRAMING_BYTES: u64 = 24;
 #[derive(Debug)]
 pub struct Path {
     spec: PathSpec,
-    random: Random,
+    random: Rng,
     /// Gilbert's bad state.
     in_burst: bool,
     /// When the bottleneck will have sent all that it has.
@@ -88,7 +89,7 @@ impl Path {
     pub fn new(spec: PathSpec, seed: u64) -> Path {
         Path {
             spec,
-            random: Random::new(seed),
+            random: Rng::new(seed),
             in_burst: false,
             idle_at_ns: 0,
             under_way: BinaryHeap::new(),
@@ -177,31 +178,6 @@ fn mark(frame: &mut [u8]) -> bool {
     sum = (sum & 0xffff) + (sum >> 16);
     ip[10..12].copy_from_slice(&(!(sum as u16)).to_be_bytes());
     true
-}
-
-/// Marsaglia's xorshift64*.
-#[derive(Debug)]
-struct Random(u64);
-
-impl Random {
-    fn new(seed: u64) -> Random {
-        Random(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1)
-    }
-
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_F491_4F6C_DD1D)
-    }
-
-    fn below(&mut self, bound: u64) -> u64 {
-        (self.next() >> 8) % bound
-    }
-
-    fn chance(&mut self, share: f64) -> bool {
-        share > 0.0 && (self.next() >> 11) as f64 / (1u64 << 53) as f64 <= share
-    }
 }
 
 #[cfg(test)]

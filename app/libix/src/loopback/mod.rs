@@ -20,6 +20,7 @@ use ix_abi::{
     CALLS_MAX, CallError, CallSlot, DeadReason, EVENTS_MAX, Event, EventSlot, Handle, Revoke,
     ThreadArea, ThreadStatus, gate_op,
 };
+use ix_random::Rng;
 use memory::Memory;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
@@ -84,7 +85,7 @@ impl Lane {
 
 struct World {
     config: Config,
-    random: u64,
+    random: Rng,
     now_us: u64,
     lanes: Vec<Lane>,
     tx: Memory,
@@ -146,7 +147,7 @@ impl Loopback {
             dying: Vec::new(),
         };
         Loopback(Rc::new(RefCell::new(World {
-            random: config.seed ^ 0x9e37_79b9_7f4a_7c15,
+            random: Rng::new(config.seed),
             now_us: 1,
             lanes: (0..threads).map(lane).collect(),
             tx: Memory::new(config.tx_steps * TX_STEP_BYTES as usize),
@@ -228,11 +229,7 @@ impl Loopback {
 
 impl World {
     fn random(&mut self, below: u64) -> u64 {
-        // xorshift64* (Vigna, "An experimental exploration of Marsaglia's xorshift generators").
-        self.random ^= self.random >> 12;
-        self.random ^= self.random << 25;
-        self.random ^= self.random >> 27;
-        (self.random.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) % below.max(1)
+        self.random.below(below)
     }
 
     fn in_tx(&self, base: u64, len: u64) -> bool {

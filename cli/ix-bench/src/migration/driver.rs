@@ -2,6 +2,7 @@
 use super::judge::patiently;
 use ix_broker::control::{Client, Request};
 use ix_dataplane::GroupSet;
+use ix_random::Rng;
 use ix_report::problem::{Problem, Result};
 use serde::Deserialize;
 use serde_json::Value;
@@ -41,7 +42,7 @@ pub struct Driver {
     path: PathBuf,
     /// The thread that has each group.
     owners: Vec<u64>,
-    random: u64,
+    random: Rng,
     moved: u64,
     refused: u64,
     refused_in_a_row: u64,
@@ -58,7 +59,7 @@ impl Driver {
             client: patiently(|| Client::connect(path))?,
             path: path.to_owned(),
             owners: Vec::new(),
-            random: 0x1234_5678_9abc_def1,
+            random: Rng::new(1),
             moved: 0,
             refused: 0,
             refused_in_a_row: 0,
@@ -82,11 +83,7 @@ impl Driver {
     }
 
     fn random(&mut self, below: u64) -> u64 {
-        // xorshift64 (Marsaglia 2003).
-        self.random ^= self.random << 13;
-        self.random ^= self.random >> 7;
-        self.random ^= self.random << 17;
-        (self.random >> 11) % below
+        self.random.below(below)
     }
 
     /// Moves some groups of one thread, of whichever, to the other.

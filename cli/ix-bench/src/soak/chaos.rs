@@ -6,6 +6,7 @@ use crate::process::Process;
 use crate::serve::Serve;
 use ix_broker::control::{Client, Request, View};
 use ix_dataplane::GroupSet;
+use ix_random::Rng;
 use ix_report::problem::{Problem, Result};
 use ix_wire::FLOW_GROUPS;
 use std::net::SocketAddrV4;
@@ -100,7 +101,7 @@ pub struct Chaos<'a> {
     mode: String,
     client: Option<Client>,
     controller: Option<Process>,
-    random: u64,
+    random: Rng,
     until: Instant,
     migrate: Again,
     kill: Again,
@@ -128,7 +129,7 @@ impl<'a> Chaos<'a> {
             server: Some(server),
             client: None,
             controller: None,
-            random: seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1,
+            random: Rng::new(seed),
             until: Instant::now() + time,
             migrate: Again::new(MIGRATE_EVERY),
             kill: Again::times(3, time, 4, 600),
@@ -183,11 +184,7 @@ impl<'a> Chaos<'a> {
     }
 
     fn random(&mut self, below: u64) -> u64 {
-        // xorshift64 (Marsaglia 2003).
-        self.random ^= self.random << 13;
-        self.random ^= self.random >> 7;
-        self.random ^= self.random << 17;
-        (self.random >> 11) % below.max(1)
+        self.random.below(below)
     }
 
     /// Some flow groups, of whichever thread, to one of the threads.

@@ -2,6 +2,7 @@
 use super::weather::{SLICES, Weather};
 use crate::lab::Lab;
 use hdrhistogram::Histogram;
+use ix_random::Rng;
 use ix_sys::socket::reset_on_close;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, SocketAddrV4, TcpStream};
@@ -160,7 +161,7 @@ impl<'scope> Clients<'scope> {
             let tally = Arc::clone(&tally);
             scope.spawn(move || {
                 lab.client_namespace().run(|| {
-                    let random = number as u64 + 1;
+                    let random = Rng::new(number as u64);
                     let new = Tally::new();
                     let mut client = Client { weather, address, kind, random, tally: new };
                     client.work();
@@ -184,7 +185,7 @@ struct Client<'a> {
     weather: &'a Weather,
     address: SocketAddrV4,
     kind: Kind,
-    random: u64,
+    random: Rng,
     tally: Tally,
 }
 
@@ -280,10 +281,6 @@ impl Client<'_> {
     }
 
     fn next(&mut self) -> u64 {
-        // xorshift64 (Marsaglia 2003).
-        self.random ^= self.random << 13;
-        self.random ^= self.random >> 7;
-        self.random ^= self.random << 17;
-        self.random
+        self.random.next_u64()
     }
 }

@@ -19,9 +19,9 @@ mod tests;
 mod traffic;
 mod udp;
 
-use crate::arrivals::Arrivals;
 use crate::protocol::Protocol;
 use conn::{Conn, Life};
+use ix_workload::arrivals::Arrivals;
 use overdue::Overdue;
 use slots::Slots;
 use std::collections::VecDeque;
@@ -96,7 +96,7 @@ pub struct Engine<P> {
     gave_up: Option<String>,
     /// Connections given up because of a missing answer.
     stuck: Vec<u32>,
-    rng: crate::random::Rng,
+    rng: ix_random::Rng,
     random_id: u32,
 }
 
@@ -138,7 +138,7 @@ impl<P: Protocol> Engine<P> {
             scan_ns: now_ns,
             gave_up: None,
             stuck: Vec::new(),
-            rng: crate::random::Rng::new(setup.seed),
+            rng: ix_random::Rng::new(setup.seed),
             random_id: setup.seed as u32,
             setup,
         }

@@ -1,6 +1,6 @@
 //! What an engine is told.
-use crate::arrivals::Arrival;
-use crate::pattern::Rate;
+use ix_workload::arrivals::Arrival;
+use ix_workload::pattern::Rate;
 
 /// Length of an interval.
 pub const INTERVAL_NS: u64 = 1_000_000_000;

@@ -1,11 +1,11 @@
 //! Whole runs in virtual time, against a server that is a few lines.
 use super::*;
-use crate::arrivals::Arrival;
 use crate::fault::Fault;
-use crate::law::Law;
-use crate::pattern::Rate;
 use crate::protocol::{Ascii, Binary, Echo, Popularity, Workload};
 use crate::records::Records;
+use ix_workload::arrivals::Arrival;
+use ix_workload::law::Law;
+use ix_workload::pattern::Rate;
 use proptest::prelude::*;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

@@ -1,7 +1,7 @@
 //! HTTP/1.1 `GET` of one page over connections that stay open.
 use super::{Ask, Datagram, Outcome, Partial, Protocol, Step, excerpt};
 use crate::fault::Fault;
-use crate::random::mix;
+use ix_random::mix;
 
 /// Longest head of an answer.
 const HEAD_MOST: usize = 16 << 10;

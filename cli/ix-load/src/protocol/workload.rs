@@ -1,8 +1,8 @@
 //! Which record is asked for next, and whether it is read or stored.
 use super::Ask;
-use crate::law::Zipf;
-use crate::random::Rng;
 use crate::records::Records;
+use ix_random::Rng;
+use ix_workload::law::Zipf;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -67,7 +67,7 @@ impl Workload {
                     Popularity::Uniform => rng.below(self.records.count().into()),
                     Popularity::Zipf(zipf) => zipf.draw(rng),
                 };
-                let word = rng.word();
+                let word = rng.next_u64();
                 let version = if (word as u32) < *update { (word >> 32) as u32 | 1 } else { 0 };
                 Some(Ask { record: record as u32, version, id: 0 })
             }

@@ -1,10 +1,7 @@
 //! Processes of these tests: the generator, memcached, and servers that misbehave.
 #![allow(dead_code)]
-#[path = "../../../../programs/common/tests/support/ports.rs"]
-mod ports;
-
 use ix_skip::{Need, skip};
-pub use ports::free_port;
+pub use ix_testbed::server::free_port;
 use serde_json::Value;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::{Child, Command, Output, Stdio};

@@ -3,8 +3,9 @@ use crate::support::frames::{
     self, ETHERNET, FIN, L4, Macs, PSH, SYN, Seen, Segment, URG, stranger,
 };
 use crate::support::stats::Stats;
-use crate::support::traffic::{Rng, Steady};
+use crate::support::traffic::Steady;
 use crate::support::{Bed, CLIENT, Nic, PATIENCE, SERVICE};
+use ix_random::Rng;
 use ix_testbed::PacketSocket;
 use std::net::SocketAddrV4;
 use std::time::{Duration, Instant};
@@ -240,7 +241,7 @@ fn control_bits(macs: Macs, now: Seen) -> Vec<Vec<u8>> {
     let mut rng = Rng::new(7);
     let mut all = Vec::new();
     for flags in 0..=255u8 {
-        let blind = rng.next() as u32;
+        let blind = rng.next_u64() as u32;
         let at_it = Segment { flags, ack: now.seq.wrapping_add(blind), ..far(macs, now) };
         all.push(at_it.frame());
         for port in [SERVICE.port(), 4321] {
@@ -258,7 +259,7 @@ fn garbage(macs: Macs, _: Seen) -> Vec<Vec<u8>> {
     let noise = |i: u64| {
         let mut frame = stranger(macs).frame();
         let from = [ETHERNET, L4][(i % 2) as usize];
-        frame[from..].iter_mut().for_each(|byte| *byte = rng.next() as u8);
+        frame[from..].iter_mut().for_each(|byte| *byte = rng.next_u64() as u8);
         frame[ETHERNET + 16..ETHERNET + 20].copy_from_slice(&SERVICE.ip().octets());
         frame
     };
@@ -270,7 +271,8 @@ fn options(macs: Macs, now: Seen) -> Vec<Vec<u8>> {
     let mut rng = Rng::new(9);
     let mut all = Vec::new();
     for i in 0..300u16 {
-        let mut options: Vec<u8> = (0..4 * (1 + rng.below(10))).map(|_| rng.next() as u8).collect();
+        let mut options: Vec<u8> =
+            (0..4 * (1 + rng.below(10))).map(|_| rng.next_u64() as u8).collect();
         options[0] = [0, 1, 2, 3, 4, 5, 8, 30, 34, 255][usize::from(i) % 10];
         options[1] = [0, 1, 2, 3, 4, 10, 18, 40, 41, 255][usize::from(i / 10) % 10];
         all.push(Segment { options: options.clone(), ..far(macs, now) }.frame());

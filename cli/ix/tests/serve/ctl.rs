@@ -2,11 +2,11 @@
 //! and by HTTP.
 use crate::support;
 use crate::support::command::errors;
-use crate::support::prometheus::Samples;
 use crate::support::traffic::{close, echo};
 use crate::support::{Bed, CLIENT, Nic, PATIENCE, PREFIX, SERVICE, Service, connect};
 use ix_skip::{Need, skip};
 use ix_testbed::cpu;
+use ix_testbed::prometheus::Samples;
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;

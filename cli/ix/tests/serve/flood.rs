@@ -1,7 +1,8 @@
 //! A SYN flood while honest clients come and go.
 use crate::support::frames::{self, ACK, Macs, RST, SYN, Segment, stranger};
-use crate::support::traffic::{Rng, close, echo};
+use crate::support::traffic::{close, echo};
 use crate::support::{Bed, CLIENT, Nic, PATIENCE, SERVICE, Service, connect};
+use ix_random::Rng;
 use ix_testbed::PacketSocket;
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -64,7 +65,7 @@ fn flood(wire: &PacketSocket, macs: Macs, syns: u64) {
         };
         let syn = Segment {
             from: SocketAddrV4::new(source, 1024 + rng.below(60_000) as u16),
-            seq: rng.next() as u32,
+            seq: rng.next_u64() as u32,
             flags: SYN,
             options: vec![2, 4, 5, 180],
             payload: Vec::new(),

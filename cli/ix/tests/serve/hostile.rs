@@ -1,8 +1,9 @@
 //! A hostile network: real attackers' tools, floods and slow readers against a served port, while
 //! honest clients go on. Prints the clients' rate under each attack beside that in peace.
 use crate::support::frames::{ACK, Macs, PSH, RST, SYN, Seen, Segment, read_tcp, stranger};
-use crate::support::traffic::{Rng, Steady, close, echo};
+use crate::support::traffic::{Steady, close, echo};
 use crate::support::{Bed, Nic, PATIENCE, Service, connect, eventually};
+use ix_random::Rng;
 use ix_skip::{Need, skip};
 use ix_testbed::PacketSocket;
 use std::io::{Read, Write};
@@ -263,7 +264,7 @@ fn sweep(wire: &PacketSocket, macs: Macs, now: Seen, flags: u8, rng: &mut Rng) {
     const STEP: u32 = 200_000;
     for step in 0..u32::MAX / STEP {
         let seq = now.ack.wrapping_add(50).wrapping_add(step * STEP);
-        let ack = if flags & ACK != 0 { rng.next() as u32 } else { 0 };
+        let ack = if flags & ACK != 0 { rng.next_u64() as u32 } else { 0 };
         let payload = if flags & PSH != 0 { vec![0xee; 100] } else { Vec::new() };
         let segment = Segment { from: now.to, seq, ack, flags, payload, ..stranger(macs) };
         // A full queue loses it.

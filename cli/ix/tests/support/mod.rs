@@ -8,9 +8,7 @@ pub mod control;
 pub mod frames;
 pub mod lab;
 pub mod memif;
-mod others;
 pub mod process;
-pub mod prometheus;
 pub mod raw;
 pub mod stats;
 pub mod traffic;
@@ -394,7 +392,9 @@ pub fn build_program(package: &'static str) -> PathBuf {
 /// Builds what tests start or link of other packages, once a process; answers the command's folder.
 pub fn build_others() -> PathBuf {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    BUILT.get_or_init(|| others::build_beside(Path::new(env!("CARGO_BIN_EXE_ix")))).clone()
+    BUILT
+        .get_or_init(|| ix_testbed::programs::build_beside(Path::new(env!("CARGO_BIN_EXE_ix"))))
+        .clone()
 }
 
 /// A folder that goes with its test.

@@ -1,5 +1,6 @@
 //! What Linux clients do, every byte compared.
 use super::{PATIENCE, connect, connect_to};
+use ix_random::Rng;
 use ix_testbed::Namespace;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, SocketAddrV4, TcpStream};
@@ -7,33 +8,11 @@ use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Pseudo-random numbers (xorshift*): tests repeat.
-pub struct Rng(u64);
-
-impl Rng {
-    /// The sequence of a seed.
-    pub fn new(seed: u64) -> Rng {
-        Rng(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
-    }
-
-    /// The next one.
-    pub fn next(&mut self) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
-    }
-
-    /// One below `n`.
-    pub fn below(&mut self, n: u64) -> u64 {
-        (self.next() >> 8) % n
-    }
-}
-
 /// A message that differs from all others.
 pub fn message(id: u64, size: usize) -> Vec<u8> {
-    let mut rng = Rng::new(id + 1);
-    (0..size).map(|_| (rng.next() >> 32) as u8).collect()
+    let mut bytes = vec![0; size];
+    Rng::new(id + 1).fill(&mut bytes);
+    bytes
 }
 
 /// One message there and back.

@@ -1,8 +1,8 @@
 //! RFC 9293 sections 3.6 and 3.10.4, RFC 2525, RFC 6191.
 use super::{assert_one_ack, assert_silent, lab_in};
-use crate::hostile_support::bytes_at;
-use crate::hostile_support::lab::{ACK, FIN, PEER_SEED, RST, STATES, SYN};
 use ix_tcp::{DeadReason, State};
+use ix_tcp_rig::bytes_at;
+use ix_tcp_rig::lab::{ACK, FIN, PEER_SEED, RST, STATES, SYN};
 use ix_wire::{Seq, TcpFlags, TcpHeader, TcpOptions};
 
 #[test]

@@ -1,8 +1,8 @@
 //! SYN-SENT and SYN-RECEIVED: RFC 9293 sections 3.10.7.3 and 3.10.7.4.
 use super::{assert_one_ack, assert_silent, cfg, lab_in};
-use crate::hostile_support::lab::{ACK, FIN, Lab, PEER_SEED, Peer, RST, SYN};
-use crate::hostile_support::{Segment, bytes_at};
 use ix_tcp::{Config, DeadReason, State};
+use ix_tcp_rig::lab::{ACK, FIN, Lab, PEER_SEED, Peer, RST, SYN};
+use ix_tcp_rig::{Segment, bytes_at};
 use ix_wire::{TcpFlags, TcpHeader, TcpOptions};
 
 #[test]

@@ -1,7 +1,7 @@
 //! ICMP errors: RFC 1191, RFC 5927.
 use super::{SECOND_US, cfg, established};
-use crate::hostile_support::lab::{ACK, Lab, Peer};
 use ix_tcp::{DeadReason, PathError, State, TcpCounter};
+use ix_tcp_rig::lab::{ACK, Lab, Peer};
 use ix_wire::Seq;
 
 fn icmp(lab: &mut Lab, error: PathError, seq: Seq) {

@@ -1,7 +1,7 @@
 //! RFC 9293 section 3.8.4.
 use super::{SECOND_US, cfg, established};
-use crate::hostile_support::lab::{ACK, Lab, Peer};
 use ix_tcp::{Config, DeadReason, State};
+use ix_tcp_rig::lab::{ACK, Lab, Peer};
 
 #[test]
 fn keepalive_is_off_unless_asked_for() {

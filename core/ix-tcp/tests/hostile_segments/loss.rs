@@ -1,7 +1,7 @@
 //! Loss: RFC 2018, 5681, 6298, 6582, 8985.
 use super::{SECOND_US, acknowledge, cfg, established, payload_bytes, with_window};
-use crate::hostile_support::lab::{ACK, Lab};
 use ix_tcp::{DeadReason, State, TcpCounter};
+use ix_tcp_rig::lab::{ACK, Lab};
 use ix_wire::{SackBlocks, Seq, TcpHeader};
 
 fn with_sack(lab: &Lab, blocks: &[(Seq, Seq)]) -> TcpHeader {

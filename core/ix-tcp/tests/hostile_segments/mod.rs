@@ -10,9 +10,9 @@ mod sequence;
 mod timestamps;
 mod windows;
 
-use crate::hostile_support::Segment;
-use crate::hostile_support::lab::{ACK, Lab, Peer, STATES};
 use ix_tcp::{Config, State};
+use ix_tcp_rig::Segment;
+use ix_tcp_rig::lab::{ACK, Lab, Peer, STATES};
 use ix_wire::TcpHeader;
 
 const SECOND_US: u64 = 1_000_000;

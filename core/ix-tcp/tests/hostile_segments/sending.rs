@@ -1,8 +1,8 @@
 //! When and how much is sent and acknowledged: RFC 9293 section 3.8.6, RFC 5681, RFC 6928.
 use super::{SECOND_US, acknowledge, cfg, established, payload_bytes};
-use crate::hostile_support::lab::{ACK, Lab, PEER_SEED, Peer, SYN};
-use crate::hostile_support::{Segment, bytes_at};
 use ix_tcp::{Config, State};
+use ix_tcp_rig::lab::{ACK, Lab, PEER_SEED, Peer, SYN};
+use ix_tcp_rig::{Segment, bytes_at};
 use ix_wire::TcpOptions;
 
 #[test]

@@ -1,9 +1,9 @@
 //! Sequence and acknowledgement numbers, RST and SYN in synchronized states: RFC 9293 section
 //! 3.10.7.4, RFC 5961, RFC 1337.
 use super::{assert_one_ack, assert_silent, cfg, lab_in, synchronized};
-use crate::hostile_support::bytes_at;
-use crate::hostile_support::lab::{ACK, FIN, Lab, PEER_SEED, Peer, RST, SYN};
 use ix_tcp::{State, TcpCounter};
+use ix_tcp_rig::bytes_at;
+use ix_tcp_rig::lab::{ACK, FIN, Lab, PEER_SEED, Peer, RST, SYN};
 use ix_wire::{Seq, TcpFlags, TcpHeader};
 
 #[test]

@@ -1,8 +1,8 @@
 //! RFC 7323.
 use super::{assert_one_ack, cfg, lab_in};
-use crate::hostile_support::bytes_at;
-use crate::hostile_support::lab::{ACK, Lab, PEER_SEED, Peer, RST};
 use ix_tcp::{State, TcpCounter};
+use ix_tcp_rig::bytes_at;
+use ix_tcp_rig::lab::{ACK, Lab, PEER_SEED, Peer, RST};
 use ix_wire::{TcpHeader, TcpOptions};
 
 #[test]

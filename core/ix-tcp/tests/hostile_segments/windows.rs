@@ -1,8 +1,8 @@
 //! Flow control: RFC 9293 section 3.8.6, RFC 7323 section 2.
 use super::{SECOND_US, acknowledge, cfg, payload_bytes, with_window};
-use crate::hostile_support::bytes_at;
-use crate::hostile_support::lab::{ACK, FIN, Lab, PEER_SEED, Peer, RST};
 use ix_tcp::{Config, DeadReason, State};
+use ix_tcp_rig::bytes_at;
+use ix_tcp_rig::lab::{ACK, FIN, Lab, PEER_SEED, Peer, RST};
 use ix_wire::TcpHeader;
 
 #[test]

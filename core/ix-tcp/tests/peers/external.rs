@@ -4,8 +4,8 @@
 use super::play::{App, Weather};
 use super::side::{Opening, Side};
 use super::{Offer, Scenario, ours::Ours};
-use crate::support::net::Random;
 use crate::support::pattern;
+use ix_random::Rng;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::io::{BufRead, BufReader, ErrorKind};
@@ -84,7 +84,7 @@ pub struct Played {
     app: App,
     peer: Peer,
     weather: Weather,
-    random: Random,
+    random: Rng,
     start: Instant,
     under_way: BinaryHeap<UnderWay>,
     /// Both connect: what we send waits until the peer has sent, so that the SYNs cross however late
@@ -108,7 +108,7 @@ impl Played {
             app: scenario.apps[0],
             peer,
             weather: scenario.weather,
-            random: Random::new(seed),
+            random: Rng::new(seed),
             start: Instant::now(),
             under_way: BinaryHeap::new(),
             held: scenario.apps.iter().all(|app| app.opens == Opening::Active).then(Vec::new),
@@ -162,11 +162,11 @@ impl Played {
 
     fn under_way(&mut self, to_us: bool, packet: &[u8]) {
         let weather = self.weather;
-        if self.random.chance(weather.loss) {
+        if self.random.per_mille(weather.loss) {
             return;
         }
-        for _ in 0..1 + usize::from(self.random.chance(weather.duplicate)) {
-            let late = self.random.chance(weather.reorder);
+        for _ in 0..1 + usize::from(self.random.per_mille(weather.duplicate)) {
+            let late = self.random.per_mille(weather.reorder);
             let late_us = if late { self.random.below(4_000) } else { 0 };
             self.order += 1;
             let at_us = self.now_us() + DELAY_US + late_us;

@@ -1,7 +1,7 @@
 //! Plays a conversation between two ends over a link with faults, in virtual time, and judges it.
 use super::side::{Opening, Side};
-use crate::support::net::Random;
 use crate::support::pattern;
+use ix_random::Rng;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
@@ -43,7 +43,7 @@ pub struct Played<'a> {
     sides: [&'a mut dyn Side; 2],
     apps: [App; 2],
     weather: Weather,
-    random: Random,
+    random: Rng,
     now_us: u64,
     under_way: BinaryHeap<UnderWay>,
     order: u64,
@@ -66,7 +66,7 @@ impl<'a> Played<'a> {
             sides: [ours, theirs],
             apps,
             weather,
-            random: Random::new(seed),
+            random: Rng::new(seed),
             now_us: BEGIN_US,
             under_way: BinaryHeap::new(),
             order: 0,
@@ -156,13 +156,16 @@ impl<'a> Played<'a> {
     fn collect(&mut self, who: usize) {
         for packet in self.sides[who].output(self.now_us) {
             let weather = self.weather;
-            if self.random.chance(weather.loss) {
+            if self.random.per_mille(weather.loss) {
                 continue;
             }
-            let copies = 1 + usize::from(self.random.chance(weather.duplicate));
+            let copies = 1 + usize::from(self.random.per_mille(weather.duplicate));
             for _ in 0..copies {
-                let late_us =
-                    if self.random.chance(weather.reorder) { self.random.below(8_000) } else { 0 };
+                let late_us = if self.random.per_mille(weather.reorder) {
+                    self.random.below(8_000)
+                } else {
+                    0
+                };
                 self.order += 1;
                 let at_us = self.now_us + DELAY_US + late_us;
                 self.under_way.push(Reverse((at_us, self.order, 1 - who, packet.clone())));

@@ -1,31 +1,10 @@
 //! Two ends on a bad link, in virtual time, from a seed.
 use super::{End, Recorder, tuple};
+use ix_random::Rng;
 use ix_tcp::{Config, State, Tcb, TcpEvent};
 use ix_wire::{Seq, TcpHeader};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
-
-/// Marsaglia's xorshift64*.
-pub struct Random(u64);
-
-impl Random {
-    pub fn new(seed: u64) -> Random {
-        Random(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1)
-    }
-    pub fn next(&mut self) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_F491_4F6C_DD1D)
-    }
-    pub fn below(&mut self, bound: u64) -> u64 {
-        (self.next() >> 16) % bound.max(1)
-    }
-    /// True in `parts` of a thousand.
-    pub fn chance(&mut self, parts: u32) -> bool {
-        self.below(1000) < u64::from(parts)
-    }
-}
 
 /// What the link does to packets; chances in parts of a thousand.
 #[derive(Clone, Copy, Debug)]
@@ -66,7 +45,7 @@ impl Link {
         let Some(which) = at_us.checked_div(self.stall_every_us) else { return at_us };
         let began_us = which * self.stall_every_us;
         // The same in both directions, which one machine forwards.
-        let long_us = Random::new(which).below(self.stall_us + 1);
+        let long_us = Rng::new(which).below(self.stall_us + 1);
         at_us.max(began_us + long_us)
     }
 }
@@ -77,7 +56,7 @@ type Packet = (TcpHeader, Vec<u8>, u8);
 pub struct Net {
     pub ends: [End; 2],
     pub links: [Link; 2],
-    pub random: Random,
+    pub random: Rng,
     pub now_us: u64,
     busy_until_us: [u64; 2],
     queue: BinaryHeap<Reverse<(u64, u64, usize)>>,
@@ -125,7 +104,7 @@ impl Net {
         Net {
             ends,
             links,
-            random: Random::new(seed),
+            random: Rng::new(seed),
             now_us,
             busy_until_us: [0; 2],
             queue: BinaryHeap::new(),
@@ -166,13 +145,13 @@ impl Net {
                 self.busy_until_us[from] = start + transmission_us;
                 at_us = self.busy_until_us[from] + link.delay_us;
             }
-            if self.random.chance(link.loss) {
+            if self.random.per_mille(link.loss) {
                 continue;
             }
-            if self.random.chance(link.reorder) {
+            if self.random.per_mille(link.reorder) {
                 at_us += self.random.below(link.reorder_us);
             }
-            let copies = 1 + usize::from(self.random.chance(link.duplicate));
+            let copies = 1 + usize::from(self.random.per_mille(link.duplicate));
             for copy in 0..copies {
                 let packet = (sent.seg.header(&tuple), sent.payload.clone(), ecn);
                 let late_us = if copy == 0 { 0 } else { self.random.below(link.reorder_us + 1) };

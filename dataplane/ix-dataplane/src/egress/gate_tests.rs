@@ -1,15 +1,10 @@
 //! The gate of an elastic thread in virtual time: what leaves a simulated device, and when.
-use crate::calls::CallArray;
 use crate::config::Config;
 use crate::cycle::ElasticThread;
-use crate::events::EventWriter;
-use crate::forwarding::forwarding;
-use crate::io::Io;
-use crate::observe::metrics::{ControlPage, Snapshot, ThreadMetrics};
-use crate::shared::{Shared, Waker};
-use ix_abi::{CALLS_MAX, CallSlot, EVENTS_MAX, EventSlot};
-use ix_mem::{HEADROOM_BYTES, PacketMemory, Pool, Sizes};
-use ix_nic::{SimDevice, SimOptions};
+use crate::observe::metrics::{ControlPage, Snapshot};
+use crate::test_rig::{TestRig, TestThread, device};
+use ix_mem::{HEADROOM_BYTES, Sizes};
+use ix_rig::{Arrays, SimDevice};
 use ix_wire::{Checksum, FrameHeader, IpAddr, Seq, TcpFlags, TcpHeader, TcpOptions, ipv4};
 use std::sync::Arc;
 
@@ -21,6 +16,7 @@ const FULL: usize = 1514;
 struct Host {
     device: SimDevice,
     thread: ElasticThread,
+    _arrays: Arrays,
     page: Arc<ControlPage>,
 }
 
@@ -30,29 +26,15 @@ fn host(gate: &str) -> Host {
 
 /// One of several elastic threads.
 fn host_at(gate: &str, index: usize, threads: usize) -> Host {
-    let device = SimDevice::new(SimOptions { queues: threads, ..SimOptions::default() });
+    let device = device(threads);
     let mut config = Config::parse("host_addr=10.0.0.2/24").unwrap();
     config.address_check = crate::config::AddressCheck::Off;
     config.gate = gate.parse().unwrap();
-    let memory = PacketMemory::new(SIZES).unwrap();
-    // SAFETY: the only pools of this memory.
-    let pools = unsafe { (Pool::new(memory.rx_frames()), Pool::new(memory.tx_frames())) };
-    let nic = Box::new(device.queue(index));
-    let mac = ix_nic::Nic::info(&*nic).mac;
-    let wakers = (0..threads).map(|_| Waker::new(-1)).collect();
-    let shared = Arc::new(Shared::new(config, memory, wakers, &[mac], 0));
-    let page = Arc::new(ControlPage::anonymous(threads).unwrap());
-    let calls: &'static mut [CallSlot] = Box::leak(vec![CallSlot::default(); CALLS_MAX].into());
-    let events: &'static mut [EventSlot] = Box::leak(vec![EventSlot::default(); EVENTS_MAX].into());
-    // SAFETY: leaked arrays of the right length, used for nothing else.
-    let (calls, events) =
-        unsafe { (CallArray::new(calls.as_mut_ptr()), EventWriter::new(events.as_mut_ptr())) };
-    let metrics = ThreadMetrics::new(&page, index);
-    let io = Io::new(shared, index, vec![nic], pools, events, metrics);
-    let mut thread = ElasticThread::new(io, calls, forwarding(threads).remove(index), 0);
+    let mut rig = TestRig::new(config, SIZES, &device);
+    let TestThread { elastic: mut thread, arrays } = rig.threads.remove(index);
     // Begins its accounts.
     thread.turn(0);
-    Host { device, thread, page }
+    Host { device, thread, _arrays: arrays, page: rig.page }
 }
 
 /// A segment from a port of ours, of so many bytes, with `change` made to it.
@@ -352,11 +334,11 @@ fn what_no_filter_takes_is_not_heard_nor_what_is_beyond_the_rate() {
         frame
     };
     let mut host = host("rx tcp service 10.0.0.2:80; rate rx 1kpps");
-    host.device.inject(incoming(81));
+    host.device.deliver(incoming(81));
     host.thread.turn(1_000_000);
     assert_eq!((host.drops("rx_filtered"), host.drops("no_flow")), (1, 0));
     for _ in 0..10 {
-        host.device.inject(incoming(80));
+        host.device.deliver(incoming(80));
     }
     host.thread.turn(2_000_000);
     // Two full frames' worth of packets at once, and one on credit.

@@ -3,13 +3,13 @@
 //! order in which they came, each once, and only where the group is.
 use super::message::{Forwarded, Message, Ship};
 use super::on_cpu::OnCpu;
-use super::testbed::Random;
 use super::{Action, Input, MigrateError, Migrations, Sight, Table, Way};
 use crate::observe::migration::MigrationEnd;
 use crate::receive::batch::Origin;
 use ix_mem::Mbuf;
 use ix_nic::RxPacket;
 use ix_proto::GroupSet;
+use ix_random::Rng;
 use std::collections::VecDeque;
 
 const THREADS: usize = 3;
@@ -255,35 +255,35 @@ impl World {
 
 /// Migrations at random, many at a time. Returns how each ended.
 fn play(seed: u64, in_order: bool) -> Vec<MigrationEnd> {
-    let mut random = Random(seed * 2 + 1);
+    let mut random = Rng::new(seed);
     let mut world = World::new(in_order);
     let mut wanted = 0;
     for round in 0..600 {
-        world.now_us += 1 + random.below(120) as u64;
-        for _ in 0..random.below(4) {
-            world.send(random.below(GROUPS));
+        world.now_us += 1 + random.below(120);
+        for _ in 0..random.index(4) {
+            world.send(random.index(GROUPS));
         }
-        let index = random.below(THREADS);
-        if round < 450 && random.chance(6) {
-            let groups: GroupSet = (0..GROUPS).filter(|_| random.chance(50)).collect();
-            let to = (index + 1 + random.below(THREADS - 1)) % THREADS;
+        let index = random.index(THREADS);
+        if round < 450 && random.per_mille(60) {
+            let groups: GroupSet = (0..GROUPS).filter(|_| random.per_mille(500)).collect();
+            let to = (index + 1 + random.index(THREADS - 1)) % THREADS;
             wanted += 1;
             match world.threads[index].machine.request(groups, to, wanted) {
                 Ok(()) => {}
                 Err(MigrateError::Busy | MigrateError::NoTarget) => wanted -= 1,
             }
         }
-        if random.chance(40) && world.threads[index].machine.is_active() {
+        if random.per_mille(400) && world.threads[index].machine.is_active() {
             world.step(index, Input::Returned);
         }
-        world.cycle(index, 1 + random.below(5));
+        world.cycle(index, 1 + random.index(5));
     }
     for _ in 0..20_000 {
         if world.is_quiet() {
             break;
         }
         world.now_us += 50;
-        let index = random.below(THREADS);
+        let index = random.index(THREADS);
         if world.threads[index].machine.is_active() {
             world.step(index, Input::Returned);
         }

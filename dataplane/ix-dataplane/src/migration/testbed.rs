@@ -1,21 +1,17 @@
 //! Two hosts with several elastic threads each on one wire, and an application that knows what
 //! every byte must be and hands its connections over as libix does.
-use crate::calls::CallArray;
 use crate::config::{AddressCheck, Config};
 use crate::cycle::ElasticThread;
-use crate::events::EventWriter;
 use crate::flows::handle::FlowId;
-use crate::forwarding::forwarding;
-use crate::io::Io;
-use crate::observe::metrics::{ControlPage, Snapshot, ThreadMetrics};
+use crate::observe::metrics::{ControlPage, Snapshot};
 use crate::observe::migration::MigrationRecord;
-use crate::shared::{Shared, Waker};
-use ix_abi::{
-    CALLS_MAX, CallSlot, EVENTS_MAX, EventSlot, SgEntry, call_op, error, event_kind, migrated,
-};
-use ix_mem::{PacketMemory, Pool, Sizes};
-use ix_nic::{Nic, SimDevice, SimOptions};
+use crate::shared::Shared;
+use crate::test_rig::{TestRig, TestThread};
+use ix_abi::{CALLS_MAX, CallSlot, EventSlot, SgEntry, call_op, error, event_kind, migrated};
+use ix_mem::Sizes;
 use ix_proto::GroupSet;
+use ix_random::Rng;
+use ix_rig::{Arrays, SimDevice, SimOptions, VirtualClock};
 use ix_wire::{FLOW_GROUPS, IpAddr};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -34,21 +30,6 @@ fn pattern(at: usize) -> u8 {
 /// Where the stream of a connection begins in the pattern; `up`: from the client.
 fn key(client_port: u16, up: bool) -> usize {
     (usize::from(client_port) * 7919 + usize::from(up) * 12_347) % PATTERN
-}
-
-/// Small and repeatable.
-#[derive(Clone)]
-pub struct Random(pub u64);
-
-impl Random {
-    pub fn below(&mut self, n: usize) -> usize {
-        self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        ((self.0 >> 33) as usize) % n.max(1)
-    }
-
-    pub fn chance(&mut self, percent: usize) -> bool {
-        self.below(100) < percent
-    }
 }
 
 /// One side of a connection.
@@ -80,8 +61,7 @@ pub struct App {
 
 pub struct Thread {
     pub elastic: ElasticThread,
-    calls: &'static mut [CallSlot],
-    events: *const EventSlot,
+    arrays: Arrays,
     pub app: App,
     pub records: Vec<MigrationRecord>,
     scratch: u64,
@@ -122,7 +102,6 @@ impl Host {
         let mut config = Config {
             host_addrs: vec![(ip(kind.last), 24)],
             cpus: (0..threads as u32).collect(),
-            flow_hash_key: options.flow_hash_key,
             address_check: AddressCheck::Off,
             arena_bytes: STEP,
             rx_frames: FRAMES,
@@ -131,52 +110,22 @@ impl Host {
         };
         config.tcp.time_wait_us = 30_000;
         (kind.config)(&mut config);
-        let device = SimDevice::new(options);
+        let device = SimDevice::new(options, &VirtualClock::default());
         let frames = FRAMES * threads;
-        let memory =
-            PacketMemory::new(Sizes { rx_frames: frames, tx_frames: frames, arena_bytes: STEP })
-                .unwrap();
-        let (base, _) = memory.arena();
+        let sizes = Sizes { rx_frames: frames, tx_frames: frames, arena_bytes: STEP };
+        let TestRig { threads, shared, page } = TestRig::new(config, sizes, &device);
+        let (base, _) = shared.memory.arena();
         for at in 0..2 * PATTERN {
             // SAFETY: within the arena, which only this test writes.
             unsafe { *((base + at) as *mut u8) = pattern(at % PATTERN) };
         }
-        let wakers = (0..threads).map(|_| Waker::new(-1)).collect();
-        let shared = Arc::new(Shared::new(config, memory, wakers, &[mac], 0));
-        let page = Arc::new(ControlPage::anonymous(threads).unwrap());
-        let rings = forwarding(threads).into_iter().enumerate();
-        let threads = rings
-            .map(|(i, rings)| {
-                let calls: &'static mut [CallSlot] =
-                    Box::leak(vec![CallSlot::default(); CALLS_MAX].into());
-                let events: &'static mut [EventSlot] =
-                    Box::leak(vec![EventSlot::default(); EVENTS_MAX].into());
-                let events = events.as_mut_ptr();
-                // SAFETY: leaked arrays of the right length; this thread's alone.
-                let (array, writer) =
-                    unsafe { (CallArray::new(calls.as_mut_ptr()), EventWriter::new(events)) };
-                let part = |all: core::ops::Range<u32>| {
-                    let first = all.start + (i * FRAMES) as u32;
-                    // SAFETY: disjoint parts of the frames, each given out once.
-                    unsafe { Pool::new(first..first + FRAMES as u32) }
-                };
-                let pools = (part(shared.memory.rx_frames()), part(shared.memory.tx_frames()));
-                let nic: Box<dyn Nic> = Box::new(device.queue(i));
-                let metrics = ThreadMetrics::new(&page, i);
-                let io = Io::new(shared.clone(), i, vec![nic], pools, writer, metrics);
-                let scratch = (base + 2 * PATTERN).next_multiple_of(64) as u64
-                    + (i * CALLS_MAX * size_of::<SgEntry>()) as u64;
-                Thread {
-                    elastic: ElasticThread::new(io, array, rings, 0),
-                    calls,
-                    events,
-                    app: App::default(),
-                    records: Vec::new(),
-                    scratch,
-                    base: base as u64,
-                }
-            })
-            .collect();
+        let thread = |(i, TestThread { elastic, arrays }): (usize, TestThread)| {
+            let scratch = (base + 2 * PATTERN).next_multiple_of(64) as u64
+                + (i * CALLS_MAX * size_of::<SgEntry>()) as u64;
+            let (app, records) = (App::default(), Vec::new());
+            Thread { elastic, arrays, app, records, scratch, base: base as u64 }
+        };
+        let threads = threads.into_iter().enumerate().map(thread).collect();
         Host { device, threads, shared, page, bytes: kind.bytes, commands: 0, idle: false }
     }
 
@@ -230,14 +179,13 @@ impl Host {
         let bytes = self.bytes;
         let running = &mut self.threads[thread];
         let calls = std::mem::take(&mut running.app.calls);
-        for (slot, call) in running.calls.iter_mut().zip(&calls) {
-            *slot = *call;
+        for (slot, call) in calls.iter().enumerate() {
+            running.arrays.set_call(slot, *call);
         }
         let report = running.elastic.run_cycle(calls.len(), now_us);
         running.records.extend(std::iter::from_fn(|| running.elastic.take_migration()));
-        let answers: Vec<CallSlot> = running.calls[..calls.len()].to_vec();
-        // SAFETY: the dataplane is not running, and has written so many.
-        let events = unsafe { std::slice::from_raw_parts(running.events, report.events) }.to_vec();
+        let answers: Vec<CallSlot> = running.arrays.first_calls(calls.len()).collect();
+        let events: Vec<EventSlot> = running.arrays.first_events(report.events).collect();
         running.app.answers(&answers);
         let mut leaving = Vec::new();
         for event in &events {
@@ -364,9 +312,9 @@ impl App {
 impl Thread {
     /// The answer to one call, by a cycle that nobody else hears of.
     pub fn ask(&mut self, call: CallSlot, now_us: u64) -> i64 {
-        self.calls[0] = call;
+        self.arrays.set_call(0, call);
         self.elastic.begin(1, now_us);
-        self.calls[0].ret
+        self.arrays.call(0).ret
     }
 
     fn event(&mut self, index: usize, event: &EventSlot, bytes: usize) {
@@ -467,7 +415,7 @@ pub struct Faults {
 pub struct Bed {
     pub hosts: [Host; 2],
     pub now_us: u64,
-    pub random: Random,
+    pub random: Rng,
     pub faults: Faults,
     flying: VecDeque<(u64, usize, Vec<u8>)>,
     /// A thread that is away in its application until then.
@@ -481,7 +429,7 @@ impl Bed {
         let mut bed = Bed {
             hosts,
             now_us: 1_000_000,
-            random: Random(seed),
+            random: Rng::new(seed),
             faults: Faults::default(),
             flying: VecDeque::new(),
             stuck: None,
@@ -492,9 +440,9 @@ impl Bed {
 
     /// One cycle of some thread.
     pub fn step(&mut self) {
-        let host = self.random.below(2);
-        let thread = self.random.below(self.hosts[host].threads.len());
-        self.now_us += 1 + self.random.below(4) as u64;
+        let host = self.random.index(2);
+        let thread = self.random.index(self.hosts[host].threads.len());
+        self.now_us += 1 + self.random.below(4);
         if self.stuck.is_some_and(|(h, t, until)| (h, t) == (host, thread) && self.now_us < until) {
             return;
         }
@@ -504,16 +452,16 @@ impl Bed {
     pub fn run(&mut self, host: usize, thread: usize) {
         self.hosts[host].run(thread, self.now_us);
         // What a queue has sent may wait for the wire, and another queue be quicker.
-        let sent = match self.random.chance(60) {
+        let sent = match self.random.chance(0.6) {
             true => self.hosts[host].device.take_sent(),
             false => Vec::new(),
         };
         for (_, frame) in sent {
-            if self.random.chance(self.faults.loss_percent) {
+            if self.random.chance(self.faults.loss_percent as f64 / 100.0) {
                 continue;
             }
-            let late = self.random.chance(self.faults.late_percent);
-            let delay_us = if late { 200 + self.random.below(400) as u64 } else { 3 };
+            let late = self.random.chance(self.faults.late_percent as f64 / 100.0);
+            let delay_us = if late { 200 + self.random.below(400) } else { 3 };
             self.flying.push_back((self.now_us + delay_us, 1 - host, frame));
         }
         let now_us = self.now_us;
@@ -521,7 +469,7 @@ impl Bed {
         self.flying.retain_mut(|(at_us, to, frame)| {
             let due = *at_us <= now_us;
             if due {
-                self.hosts[*to].device.inject(std::mem::take(frame));
+                self.hosts[*to].device.deliver(std::mem::take(frame));
             }
             !due
         });
@@ -536,9 +484,9 @@ impl Bed {
     /// Moves some groups of a host somewhere.
     pub fn migrate_some(&mut self, host: usize, most: usize) -> usize {
         let threads = self.hosts[host].threads.len();
-        let to = self.random.below(threads);
-        let count = 1 + self.random.below(most);
-        let groups: GroupSet = (0..count).map(|_| self.random.below(FLOW_GROUPS)).collect();
+        let to = self.random.index(threads);
+        let count = 1 + self.random.index(most);
+        let groups: GroupSet = (0..count).map(|_| self.random.index(FLOW_GROUPS)).collect();
         self.hosts[host].migrate(&groups, to)
     }
 

@@ -6,19 +6,20 @@ use crate::config::Config;
 use crate::flows::handle::FlowId;
 use crate::observe::migration::{MigrationEnd, MigrationRecord};
 use ix_abi::{CallSlot, call_op, error};
-use ix_nic::{SimChange, SimOptions};
 use ix_proto::GroupSet;
-use ix_wire::FLOW_GROUPS;
+use ix_rig::{Promise, SimOptions, Spread};
+use ix_wire::{FLOW_GROUPS, FlowHash};
 use proptest::prelude::*;
 
-fn kind(last: u8, threads: usize, bytes: usize, change: SimChange) -> Kind {
-    let options = SimOptions { change, ..SimOptions::default() };
+fn kind(last: u8, threads: usize, bytes: usize, promise: Promise) -> Kind {
+    let spread = Spread::Table(FlowHash::new(Config::default().flow_hash_key));
+    let options = SimOptions { promise, spread, fences: true, ..SimOptions::default() };
     Kind { last, threads, options, bytes, config: |_: &mut Config| {} }
 }
 
 /// A device without a table: everything comes in on queue 0.
 fn without_table(last: u8, threads: usize, bytes: usize) -> Kind {
-    let options = SimOptions { table: false, ..SimOptions::default() };
+    let options = SimOptions { fences: true, ..SimOptions::default() };
     Kind { last, threads, options, bytes, config: |_: &mut Config| {} }
 }
 
@@ -51,7 +52,7 @@ fn move_around(bed: &mut Bed, conns: usize, bytes: usize, most: usize) -> Vec<Mi
 
 #[test]
 fn groups_move_under_traffic_and_nothing_is_lost() {
-    let side = |last, threads| kind(last, threads, 300_000, SimChange::Settled);
+    let side = |last, threads| kind(last, threads, 300_000, Promise::Settled);
     let mut bed = Bed::new(&side(1, 2), &side(2, 3), 1);
     let records = move_around(&mut bed, 30, 300_000, 30);
     assert_nothing_lost(&bed);
@@ -67,7 +68,7 @@ fn groups_move_under_traffic_and_nothing_is_lost() {
 
 #[test]
 fn a_device_that_says_nothing_is_waited_for() {
-    let side = |last, threads| kind(last, threads, 100_000, SimChange::Silent);
+    let side = |last, threads| kind(last, threads, 100_000, Promise::Silent);
     let mut bed = Bed::new(&side(1, 2), &side(2, 2), 2);
     let records = move_around(&mut bed, 10, 100_000, 10);
     assert_nothing_lost(&bed);
@@ -78,7 +79,7 @@ fn a_device_that_says_nothing_is_waited_for() {
 
 #[test]
 fn the_first_packet_ends_a_migration_where_queues_keep_order() {
-    let side = |last, threads| kind(last, threads, 300_000, SimChange::InOrder);
+    let side = |last, threads| kind(last, threads, 300_000, Promise::InOrder);
     let mut bed = Bed::new(&side(1, 2), &side(2, 2), 3);
     let records = move_around(&mut bed, 20, 300_000, 10);
     assert_nothing_lost(&bed);
@@ -97,7 +98,7 @@ fn groups_move_without_a_table_too() {
 
 /// Two hosts with one connection, and the group that it has at the server.
 fn one_connection(threads: usize, config: fn(&mut Config)) -> (Bed, usize) {
-    let side = |last, threads| Kind { config, ..kind(last, threads, 1000, SimChange::Settled) };
+    let side = |last, threads| Kind { config, ..kind(last, threads, 1000, Promise::Settled) };
     connect_one(&side(1, 1), &side(2, threads))
 }
 
@@ -212,7 +213,7 @@ fn keepalive_goes_on_on_the_new_thread() {
 #[test]
 fn wheels_do_not_keep_what_has_left() {
     let config = |config: &mut Config| config.tcp.time_wait_us = 60_000_000;
-    let side = |last, threads| Kind { config, ..kind(last, threads, 2000, SimChange::Settled) };
+    let side = |last, threads| Kind { config, ..kind(last, threads, 2000, Promise::Settled) };
     let mut bed = Bed::new(&side(1, 2), &side(2, 2), 6);
     for i in 0..40 {
         bed.hosts[0].connect(i % 2, 2, 2000);
@@ -332,9 +333,9 @@ proptest! {
         pace in 1usize..60,
     ) {
         let side = |last, threads| match device {
-            0 => kind(last, threads, 40_000, SimChange::Settled),
-            1 => kind(last, threads, 40_000, SimChange::InOrder),
-            2 => kind(last, threads, 40_000, SimChange::Silent),
+            0 => kind(last, threads, 40_000, Promise::Settled),
+            1 => kind(last, threads, 40_000, Promise::InOrder),
+            2 => kind(last, threads, 40_000, Promise::Silent),
             _ => without_table(last, threads, 40_000),
         };
         let mut bed = Bed::new(&side(1, threads.0), &side(2, threads.1), seed);
@@ -344,12 +345,12 @@ proptest! {
         }
         for _ in 0..150 {
             bed.spin(pace);
-            let host = bed.random.below(2);
+            let host = bed.random.index(2);
             bed.migrate_some(host, most);
-            if bed.random.chance(5) {
-                let host = bed.random.below(2);
-                let thread = bed.random.below(bed.hosts[host].threads.len());
-                let until = bed.now_us + bed.random.below(120_000) as u64;
+            if bed.random.chance(0.05) {
+                let host = bed.random.index(2);
+                let thread = bed.random.index(bed.hosts[host].threads.len());
+                let until = bed.now_us + bed.random.below(120_000);
                 bed.stuck = Some((host, thread, until));
             }
         }
@@ -412,9 +413,9 @@ impl Alone {
     /// One connection at rest, on a device with room for so many sent frames.
     fn new(sent_frames: usize) -> Alone {
         let config = |config: &mut Config| config.tcp.timestamps = true;
-        let side = |last, threads| Kind { config, ..kind(last, threads, 1000, SimChange::Settled) };
+        let side = |last, threads| Kind { config, ..kind(last, threads, 1000, Promise::Settled) };
         let mut server = side(2, 2);
-        server.options.sent_frames = sent_frames;
+        server.options.wire = sent_frames;
         let (mut bed, group) = connect_one(&side(1, 1), &server);
         bed.hosts[1].idle = true;
         bed.spin(300);
@@ -474,13 +475,13 @@ fn what_waits_for_a_next_hop_goes_along() {
     assert_eq!(alone.bed.hosts[1].threads[alone.from].elastic.io.cx.tx_pool.in_use(), 0);
     // The answer comes in; the new thread is the last to hear of it.
     for (_, frame) in asked {
-        alone.bed.hosts[0].device.inject(frame);
+        alone.bed.hosts[0].device.deliver(frame);
     }
     for _ in 0..3 {
         alone.bed.hosts[0].run(0, alone.bed.now_us);
     }
     for (_, frame) in alone.bed.hosts[0].device.take_sent() {
-        alone.bed.hosts[1].device.inject(frame);
+        alone.bed.hosts[1].device.deliver(frame);
     }
     for _ in 0..4 {
         alone.step(alone.from);

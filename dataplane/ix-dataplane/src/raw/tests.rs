@@ -1,18 +1,13 @@
 //! Packet queues and signals in virtual time: what the application is told, and what leaves.
-use crate::calls::CallArray;
 use crate::config::Config;
 use crate::cycle::ElasticThread;
-use crate::events::EventWriter;
-use crate::forwarding::forwarding;
-use crate::io::Io;
-use crate::observe::metrics::{ControlPage, Snapshot, ThreadMetrics};
-use crate::shared::{Shared, Waker};
+use crate::observe::metrics::{ControlPage, Snapshot};
+use crate::test_rig::{TestRig, TestThread, device};
 use ix_abi::{
-    CALLS_MAX, Call, CallError, CallSlot, EVENTS_MAX, Endpoint, Event, EventSlot, PacketInfo,
-    SgArray, SgEntry, error, packet_flag, packet_kind,
+    Call, CallError, Endpoint, Event, PacketInfo, SgArray, SgEntry, error, packet_flag, packet_kind,
 };
-use ix_mem::{PacketMemory, Pool, Sizes};
-use ix_nic::{SimDevice, SimOptions};
+use ix_mem::Sizes;
+use ix_rig::{Arrays, SimDevice};
 use ix_wire::{Checksum, FrameHeader, IpAddr, ipv4};
 use std::sync::Arc;
 
@@ -25,7 +20,7 @@ const SIZES: Sizes = Sizes { rx_frames: FRAMES, tx_frames: FRAMES, arena_bytes: 
 
 pub(crate) struct Seat {
     pub(crate) thread: ElasticThread,
-    events: *const EventSlot,
+    arrays: Arrays,
 }
 
 pub(crate) struct Host {
@@ -37,37 +32,14 @@ pub(crate) struct Host {
 }
 
 pub(crate) fn host(threads: usize, gate: &str) -> Host {
-    let device = SimDevice::new(SimOptions { queues: threads, ..SimOptions::default() });
+    let device = device(threads);
     let mut config = Config::parse("host_addr=10.0.0.2/24").unwrap();
     config.address_check = crate::config::AddressCheck::Off;
     config.gate = gate.parse().unwrap();
-    let memory = PacketMemory::new(SIZES).unwrap();
-    let arena = memory.arena().0 as u64;
-    let wakers = (0..threads).map(|_| Waker::new(-1)).collect();
-    let (rx, tx) = (memory.rx_frames(), memory.tx_frames());
-    let shared = Arc::new(Shared::new(config, memory, wakers, &[MAC], 0));
-    let page = Arc::new(ControlPage::anonymous(threads).unwrap());
-    let part = |all: &core::ops::Range<u32>, index: usize| {
-        let each = all.len() as u32 / threads as u32;
-        let first = all.start + each * index as u32;
-        first..first + each
-    };
-    let seat = |(index, rings)| {
-        // SAFETY: each frame is in one pool.
-        let pools = unsafe { (Pool::new(part(&rx, index)), Pool::new(part(&tx, index))) };
-        let calls: &'static mut [CallSlot] = Box::leak(vec![CallSlot::default(); CALLS_MAX].into());
-        let events: &'static mut [EventSlot] =
-            Box::leak(vec![EventSlot::default(); EVENTS_MAX].into());
-        let events = events.as_mut_ptr();
-        // SAFETY: leaked arrays of the right length, used for nothing else.
-        let (calls, writer) =
-            unsafe { (CallArray::new(calls.as_mut_ptr()), EventWriter::new(events)) };
-        let metrics = ThreadMetrics::new(&page, index);
-        let nic = Box::new(device.queue(index));
-        let io = Io::new(shared.clone(), index, vec![nic], pools, writer, metrics);
-        Seat { thread: ElasticThread::new(io, calls, rings, 0), events }
-    };
-    let seats = forwarding(threads).into_iter().enumerate().map(seat).collect();
+    let TestRig { threads, shared, page } = TestRig::new(config, SIZES, &device);
+    let arena = shared.memory.arena().0 as u64;
+    let seat = |TestThread { elastic, arrays }| Seat { thread: elastic, arrays };
+    let seats = threads.into_iter().map(seat).collect();
     let mut host = Host { device, seats, page, arena, now_us: 0 };
     // Takes the gate over.
     host.cycle(0);
@@ -117,15 +89,14 @@ impl Host {
         self.now_us += 10;
         let seat = &mut self.seats[thread];
         let report = seat.thread.turn(self.now_us);
-        // SAFETY: that many events were written there.
-        let slots = unsafe { core::slice::from_raw_parts(seat.events, report.events) };
-        let events = slots.iter().map(|slot| Event::decode(slot).expect("an event")).collect();
+        let slots = seat.arrays.first_events(report.events);
+        let events = slots.map(|slot| Event::decode(&slot).expect("an event")).collect();
         seat.thread.io.cx.events.reset();
         events
     }
 
     pub(crate) fn hears(&mut self, frame: &[u8]) -> Vec<Event> {
-        self.device.inject(frame.to_vec());
+        self.device.deliver(frame.to_vec());
         self.cycle(0)
     }
 
@@ -168,7 +139,7 @@ impl Host {
 
     /// Which threads' queues hear a frame that comes in at thread 0, after a turn of each and one more.
     fn heard_by(&mut self, frame: &[u8]) -> Vec<usize> {
-        self.device.inject_on(0, frame.to_vec());
+        self.device.deliver_on(0, frame.to_vec());
         let mut heard = Vec::new();
         for thread in [0, 1, 0] {
             let events = self.cycle(thread);
@@ -236,11 +207,11 @@ fn a_queue_that_nobody_serves_does_not_take_all_frames() {
     );
     assert!(bound > 0);
     for _ in 0..host.seats[0].thread.io.cx.rx_pool.owned() {
-        host.device.inject_on(0, of_type(MAC, PEER_MAC, 0x88b5));
+        host.device.deliver_on(0, of_type(MAC, PEER_MAC, 0x88b5));
         host.cycle(0);
     }
     assert!(host.drops("forward_full") > 0);
-    host.device.inject_on(0, packet(253));
+    host.device.deliver_on(0, packet(253));
     assert_eq!(host.cycle(0).len(), 1, "others are heard");
     let heard = host.cycle(1);
     assert!(heard.is_empty());

@@ -1,16 +1,11 @@
 //! Packets meet the thread that owns their flow group, whatever queue they came in on.
-use crate::calls::CallArray;
 use crate::config::Config;
 use crate::cycle::ElasticThread;
-use crate::events::EventWriter;
-use crate::forwarding::forwarding;
-use crate::io::Io;
-use crate::observe::metrics::{ControlPage, ThreadMetrics};
+use crate::observe::metrics::ControlPage;
 use crate::receive::Work;
-use crate::shared::{Shared, Waker};
-use ix_abi::{CALLS_MAX, CallSlot, EVENTS_MAX, EventSlot};
-use ix_mem::{Mbuf, PacketMemory, Pool, Sizes};
-use ix_nic::{Nic, SimDevice, SimOptions};
+use crate::test_rig::{TestRig, device};
+use ix_mem::{Mbuf, Sizes};
+use ix_rig::{Arrays, SimDevice};
 use ix_wire::{
     Checksum, FlowTuple, FrameHeader, IpAddr, Parsed, RxChecks, Seq, TcpFlags, TcpHeader,
     TcpOptions, flow_group, ipv4,
@@ -24,40 +19,19 @@ const FRAMES: usize = 1024;
 struct Host {
     device: SimDevice,
     threads: Vec<ElasticThread>,
+    _arrays: Vec<Arrays>,
     page: Arc<ControlPage>,
 }
 
-/// Two elastic threads whose device puts everything on queue 0.
+/// Two elastic threads, and a device that a test uses only queue 0 of.
 fn host() -> Host {
-    let device = SimDevice::new(SimOptions { queues: 2, ..SimOptions::default() });
+    let device = device(2);
     let config = Config::parse("host_addr=10.0.0.2/24\ncpu=0,1").unwrap();
     let sizes = Sizes { rx_frames: 2 * FRAMES, tx_frames: 2 * FRAMES, arena_bytes: 1 };
-    let memory = PacketMemory::new(sizes).unwrap();
-    let (rx, tx) = (memory.rx_frames(), memory.tx_frames());
-    let part = |all: &core::ops::Range<u32>, i: u32| {
-        // SAFETY: disjoint parts of the memory's frames, each given out once.
-        unsafe { Pool::new(all.start + i * FRAMES as u32..all.start + (i + 1) * FRAMES as u32) }
-    };
-    let nics: Vec<Box<dyn Nic>> = (0..2).map(|q| Box::new(device.queue(q)) as _).collect();
-    let mac = nics[0].info().mac;
-    let wakers = vec![Waker::new(-1), Waker::new(-1)];
-    let shared = Arc::new(Shared::new(config, memory, wakers, &[mac], 0));
-    let page = Arc::new(ControlPage::anonymous(2).unwrap());
-    let parts = nics.into_iter().zip(forwarding(2)).enumerate();
-    let thread = |(i, (nic, rings)): (usize, (Box<dyn Nic>, _))| {
-        let calls: &'static mut [CallSlot] = Box::leak(vec![CallSlot::default(); CALLS_MAX].into());
-        let events: &'static mut [EventSlot] =
-            Box::leak(vec![EventSlot::default(); EVENTS_MAX].into());
-        // SAFETY: leaked arrays of the right length, used for nothing else.
-        let (calls, events) =
-            unsafe { (CallArray::new(calls.as_mut_ptr()), EventWriter::new(events.as_mut_ptr())) };
-        let pools = (part(&rx, i as u32), part(&tx, i as u32));
-        let metrics = ThreadMetrics::new(&page, i);
-        let io = Io::new(shared.clone(), i, vec![nic], pools, events, metrics);
-        ElasticThread::new(io, calls, rings, 0)
-    };
-    let threads = parts.map(thread).collect();
-    Host { device, threads, page }
+    let TestRig { threads, page, .. } = TestRig::new(config, sizes, &device);
+    let (threads, arrays) =
+        threads.into_iter().map(|thread| (thread.elastic, thread.arrays)).unzip();
+    Host { device, threads, _arrays: arrays, page }
 }
 
 impl Host {
@@ -109,7 +83,7 @@ impl Host {
 fn a_packet_on_the_wrong_queue_reaches_the_owner() {
     let mut host = host();
     let (frame, _) = host.syn_of(1);
-    host.device.inject_on(0, frame);
+    host.device.deliver_on(0, frame);
     host.threads[0].turn(10);
     assert_eq!(host.count(0, "forwarded"), 1);
     assert_eq!((host.count(0, "drops.no_flow"), host.count(1, "drops.no_flow")), (0, 0));

@@ -3,11 +3,9 @@
 use crate::calls::CallArray;
 use crate::clock::Clock;
 use crate::config::{Config, ConfigError};
-use crate::cycle::ElasticThread;
 use crate::events::EventWriter;
-use crate::forwarding::forwarding;
-use crate::io::Io;
-use crate::observe::metrics::{ControlPage, ThreadMetrics};
+use crate::observe::metrics::ControlPage;
+use crate::run::assembly::{ThreadParts, elastic_threads, equal_parts, pools};
 use crate::run::care::Claims;
 use crate::run::door::Door;
 use crate::run::guard::home;
@@ -153,7 +151,8 @@ impl Dataplane {
                 return Err(BootError::Queues { name, queues, threads });
             }
         }
-        let mut pools = pools(&memory, threads);
+        // SAFETY: the memory is fresh.
+        let mut pools = unsafe { pools(&memory, threads, equal_parts(&memory, threads)) };
         let nics = attach_all(devices, &memory, &mut pools, &mut attached)?;
         let macs: Vec<_> = nics[0].iter().map(|nic| nic.info().mac).collect();
         let config = fit_to_devices(config, &nics[0]);
@@ -163,25 +162,25 @@ impl Dataplane {
         let now_us = clock.now_us();
         let shared = Arc::new(Shared::new(config, memory, wakers?, &macs, now_us));
         page.set_batch_bound(shared.config.batch);
-        let mut runners = Vec::new();
         let mut areas = Vec::new();
-        let parts = nics.into_iter().zip(pools).zip(forwarding(threads));
-        for (index, ((nics, pools), forwarding)) in parts.enumerate() {
+        let mut parts = Vec::new();
+        for (index, (nics, pools)) in nics.into_iter().zip(pools).enumerate() {
             let area = map_pages(size_of::<Area>())?.cast::<Area>();
-            let metrics = ThreadMetrics::new(page, index);
-            metrics.cpu.set(shared.config.cpus[index].into());
             // SAFETY: the area was mapped just now, is never unmapped, and only this writer and
             // this call array are made for it.
             let (events, calls) = unsafe {
                 let events = EventWriter::new((&raw mut (*area).events).cast());
                 (events, CallArray::new((&raw mut (*area).calls).cast()))
             };
-            let mut io = Io::new(shared.clone(), index, nics, pools, events, metrics);
-            crate::ports::set_tables(&mut io.ports, &tables);
-            let thread = ElasticThread::new(io, calls, forwarding, now_us);
-            runners.push(UnsafeCell::new(Runner::new(thread, Clock::new())));
+            parts.push(ThreadParts { nics, pools, calls, events });
             areas.push((area, shared.config.cpus[index]));
         }
+        let threads = elastic_threads(&shared, page, parts, &tables, now_us);
+        for (thread, cpu) in threads.iter().zip(&shared.config.cpus) {
+            thread.io.cx.metrics.cpu.set((*cpu).into());
+        }
+        let runner = |thread| UnsafeCell::new(Runner::new(thread, Clock::new()));
+        let runners = threads.into_iter().map(runner).collect();
         shared.guard.set_fd(timer(shared.config.fd_base)?);
         page.set_nonresponsive_us(shared.config.nonresponsive_us);
         Dataplane::new(shared, page.clone(), gate, runners, areas)
@@ -375,22 +374,6 @@ impl Dataplane {
         door.leave();
         outcome.events
     }
-}
-
-/// Receive and transmit pools of each thread: equal parts of the memory.
-fn pools(memory: &PacketMemory, threads: usize) -> Vec<(Pool, Pool)> {
-    let share = |all: core::ops::Range<u32>, index: u32| {
-        let each = all.len() as u32 / threads as u32;
-        all.start + index * each..all.start + (index + 1) * each
-    };
-    let pool = |index: u32| {
-        // SAFETY: the parts are disjoint, and these are the only pools of this memory.
-        unsafe {
-            let rx = Pool::new(share(memory.rx_frames(), index));
-            (rx, Pool::new(share(memory.tx_frames(), index)))
-        }
-    };
-    (0..threads as u32).map(pool).collect()
 }
 
 /// The redirection tables of devices that came with one behind their queues.

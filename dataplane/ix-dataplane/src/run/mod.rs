@@ -1,4 +1,5 @@
 //! What runs the cycle on Linux: `run_io`, the guard, the start and the end of a dataplane.
+pub mod assembly;
 pub mod attend;
 pub mod boot;
 pub mod care;

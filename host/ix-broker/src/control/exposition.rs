@@ -267,15 +267,11 @@ fn escape(value: &dyn Display) -> String {
 }
 
 #[cfg(test)]
-#[path = "../../../../cli/ix/tests/support/prometheus.rs"]
-mod prometheus;
-
-#[cfg(test)]
 mod tests {
     use super::*;
     use crate::control::sample;
     use ix_dataplane::metrics::{ControlPage, Snapshot};
-    use prometheus::Samples;
+    use ix_testbed::prometheus::Samples;
     use serde_json::json;
 
     #[test]

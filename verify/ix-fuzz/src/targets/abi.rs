@@ -79,7 +79,7 @@ impl Application {
             6 => self.poke(bytes),
             7..=9 => self.cycle(),
             10 => {
-                self.rig.now_us += bytes.scaled(28);
+                self.rig.clock.advance(bytes.scaled(28));
                 self.cycle();
             }
             _ => self.hear(bytes),
@@ -141,10 +141,10 @@ impl Application {
             }
         }
         events.iter().for_each(|event| self.event(event));
-        while let Some(frame) = self.rig.port.take_sent() {
+        while let Some(frame) = self.rig.device.next_sent() {
             self.read(&frame);
         }
-        self.rig.now_us += 20;
+        self.rig.clock.advance(20);
     }
 
     fn event(&mut self, event: &EventSlot) {
@@ -258,7 +258,7 @@ impl Application {
     fn send(&mut self, mut frame: Vec<u8>, headers: usize, payload: &[u8]) {
         frame.truncate(headers);
         frame.extend_from_slice(payload);
-        self.rig.port.deliver(frame);
+        self.rig.device.deliver(frame);
     }
 
     fn calls_of(&mut self, op: u32, numbers: Vec<u64>) {
@@ -272,7 +272,7 @@ impl Application {
     /// Aborts, closes and gives back everything, and waits for what may last.
     fn end(mut self) {
         self.cycle();
-        while self.rig.port.take_sent().is_some() {}
+        while self.rig.device.next_sent().is_some() {}
         for _ in 0..4 {
             let calls = [
                 (call_op::UNLISTEN, std::mem::take(&mut self.listeners)),
@@ -286,7 +286,7 @@ impl Application {
         }
         // SYN-RECEIVED, TIME-WAIT, and what an application closed whose peer is silent.
         for _ in 0..600 {
-            self.rig.now_us += 1_000_000;
+            self.rig.clock.advance(1_000_000);
             self.cycle();
             if self.rig.left().is_empty() {
                 return;

@@ -1,12 +1,9 @@
 //! Two TCP endpoints that talk to each other, while the input loses, repeats, delays and changes
 //! what is on its way. Applications check every octet, an audit every segment that is sent, and at
 //! the end every buffer must have come back.
-#[path = "../../../../core/ix-tcp/tests/hostile_support/mod.rs"]
-mod hostile_support;
-
 use crate::bytes::Bytes;
-use hostile_support::{Endpoint, Node, Segment, bytes_at, reversed, tuple};
 use ix_tcp::{Config, CongestionControl, PathError, State};
+use ix_tcp_rig::{Endpoint, Node, Segment, bytes_at, reversed, tuple};
 use ix_wire::{Seq, TcpFlags};
 use std::collections::VecDeque;
 
@@ -218,7 +215,7 @@ fn change(segment: &mut Segment, seed: u32, bytes: &mut Bytes<'_>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use hostile_support::lab::STATES;
+    use ix_tcp_rig::lab::STATES;
 
     /// What does not get there finds nothing there.
     #[test]

@@ -1,6 +1,6 @@
 //! Which connections are made.
 use super::{ConnectionPlan, End, Exchange, HostPlan, Options, Scenario};
-use crate::rng::Rng;
+use ix_random::Rng;
 
 /// Those of a scenario.
 pub fn of(

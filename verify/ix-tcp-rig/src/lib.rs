@@ -2,8 +2,7 @@
 //! segment is audited, a lossy link in virtual time, and peers in each state.
 //!
 //! Written from the RFCs; nothing here knows how the core does its work.
-// Each test crate uses its part.
-#![allow(dead_code, unused_imports)]
+#![forbid(unsafe_code)]
 
 pub mod audit;
 pub mod endpoint;
@@ -11,6 +10,7 @@ pub mod lab;
 pub mod link;
 pub mod model_peer;
 
+pub use ix_random::Rng;
 use ix_tcp::RxBuf;
 use ix_wire::{FlowTuple, IpAddr, Seq, TcpHeader};
 use std::cell::Cell;
@@ -24,7 +24,9 @@ pub use link::{LinkModel, Network, Node};
 /// One segment on the wire.
 #[derive(Clone, Debug)]
 pub struct Segment {
+    /// The header.
     pub hdr: TcpHeader,
+    /// The payload.
     pub payload: Vec<u8>,
 }
 
@@ -57,7 +59,9 @@ pub fn bytes_at(seed: u32, seq: Seq, len: usize) -> Vec<u8> {
 /// Where every buffer went.
 #[derive(Debug, Default)]
 pub struct Ledger {
+    /// Buffers that were made.
     pub given: Cell<u64>,
+    /// Buffers that came back.
     pub returned: Cell<u64>,
     /// Dropped inside the stack: a leak in a dataplane.
     pub lost: Cell<u64>,
@@ -73,11 +77,13 @@ pub struct Buf {
 }
 
 impl Buf {
+    /// A buffer with these bytes, noted in the ledger.
     pub fn new(ledger: &Rc<Ledger>, bytes: Vec<u8>) -> Buf {
         ledger.given.set(ledger.given.get() + 1);
         Buf { bytes, start: 0, returned: false, ledger: Rc::clone(ledger) }
     }
 
+    /// The bytes that are left of it.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes[self.start..]
     }
@@ -110,31 +116,6 @@ impl RxBuf for Buf {
     fn truncate(&mut self, n: usize) {
         assert!(n <= self.len(), "truncated {} bytes to {n}", self.len());
         self.bytes.truncate(self.start + n);
-    }
-}
-
-/// xorshift64*: small, seeded, the same everywhere.
-#[derive(Clone, Debug)]
-pub struct Rng(u64);
-
-impl Rng {
-    pub fn new(seed: u64) -> Rng {
-        Rng(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1)
-    }
-
-    pub fn next(&mut self) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_F491_4F6C_DD1D)
-    }
-
-    pub fn below(&mut self, bound: u64) -> u64 {
-        (self.next() >> 11) % bound.max(1)
-    }
-
-    pub fn chance(&mut self, per_mille: u32) -> bool {
-        self.below(1000) < u64::from(per_mille)
     }
 }
 

@@ -8,11 +8,15 @@ use std::collections::{BTreeMap, VecDeque};
 /// What kind of peer.
 #[derive(Clone, Debug)]
 pub struct ModelConfig {
+    /// Opens the connection.
     pub active: bool,
     /// `None`: sends no MSS option (536 holds).
     pub mss: Option<u16>,
+    /// Shift of its window option; `None`: sends none.
     pub window_scale: Option<u8>,
+    /// Offers SACK.
     pub sack: bool,
+    /// Offers timestamps.
     pub timestamps: bool,
     /// Receive buffer.
     pub buffer_bytes: u32,
@@ -22,13 +26,17 @@ pub struct ModelConfig {
     pub delayed_ack_us: u64,
     /// Bytes its application reads each `read_every_us`.
     pub read_bytes: u32,
+    /// How often its application reads, µs; 0: at once.
     pub read_every_us: u64,
     /// Takes back window it has offered (RFC 9293 section 3.8.6: a sender must cope).
     pub shrinks_window: bool,
     /// Announces each octet of window as it comes free (silly window).
     pub silly_window: bool,
+    /// Bytes that it sends.
     pub sends: u64,
+    /// Its retransmission timeout, µs.
     pub rto_us: u64,
+    /// Bytes that it has in flight at most.
     pub in_flight_max: u32,
 }
 
@@ -54,6 +62,7 @@ impl Default for ModelConfig {
     }
 }
 
+/// An independent, primitive TCP.
 pub struct ModelPeer {
     cfg: ModelConfig,
     tuple: FlowTuple,
@@ -69,12 +78,16 @@ pub struct ModelPeer {
     rcv_nxt: Seq,
     /// In order and not read.
     unread: u32,
+    /// Bytes that its application has read.
     pub received: u64,
     out_of_order: BTreeMap<u64, Vec<u8>>,
     latest_block: Option<u64>,
     peer_fin: Option<Seq>,
+    /// The core's FIN has come.
     pub eof: bool,
+    /// Its own FIN was acknowledged.
     pub fin_acked: bool,
+    /// The connection was reset.
     pub reset: bool,
     peer_mss: u32,
     peer_shift: u8,
@@ -95,6 +108,7 @@ pub struct ModelPeer {
 }
 
 impl ModelPeer {
+    /// A peer whose stream and whose expectation follow from the seeds.
     pub fn new(cfg: ModelConfig, tuple: FlowTuple, iss: Seq, seeds: (u32, u32)) -> Self {
         let rto_at_us = if cfg.active { 0 } else { u64::MAX };
         ModelPeer {
@@ -149,7 +163,7 @@ impl ModelPeer {
     fn window(&mut self) -> (u16, Seq) {
         let shift = if self.scaling { self.cfg.window_scale.unwrap_or(0) } else { 0 };
         let mut free = self.cfg.buffer_bytes.saturating_sub(self.unread);
-        if self.cfg.shrinks_window && self.rng.chance(100) {
+        if self.cfg.shrinks_window && self.rng.per_mille(100) {
             free /= 2;
         } else if !self.cfg.silly_window && self.cfg.read_every_us == 0 {
             // A well-behaved receiver never moves its edge left.

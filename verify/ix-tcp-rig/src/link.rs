@@ -5,11 +5,13 @@ use std::collections::BinaryHeap;
 
 /// Something with a TCP inside.
 pub trait Node {
+    /// A segment arrives.
     fn arrive(&mut self, segment: &Segment, now_us: u64);
     /// Timers that are due, the application, output.
     fn turn(&mut self, now_us: u64);
     /// When it wants its next turn even if nothing arrives.
     fn next_turn_us(&self) -> u64;
+    /// Takes what it has sent.
     fn take_sent(&mut self) -> Vec<Segment>;
     /// A router answers `segment` with "fragmentation needed".
     fn too_big(&mut self, _segment: &Segment, _mtu: u16, _now_us: u64) {}
@@ -18,10 +20,15 @@ pub trait Node {
 /// What the link does to segments. Rates are per mille.
 #[derive(Clone, Copy, Debug)]
 pub struct LinkModel {
+    /// Delay of each segment, µs.
     pub delay_us: u64,
+    /// Up to so much more, µs.
     pub jitter_us: u64,
+    /// Segments that are lost.
     pub loss: u32,
+    /// Segments that arrive twice.
     pub duplicate: u32,
+    /// Segments that are held back.
     pub reorder: u32,
     /// Extra delay of a reordered segment.
     pub reorder_us: u64,
@@ -30,6 +37,7 @@ pub struct LinkModel {
 }
 
 impl LinkModel {
+    /// A link that only delays.
     pub const CLEAN: LinkModel = LinkModel {
         delay_us: 50,
         jitter_us: 0,
@@ -48,9 +56,13 @@ struct Flying {
 
 /// Two nodes and what is on its way between them.
 pub struct Network<L, R> {
+    /// The node on the left.
     pub left: L,
+    /// The node on the right.
     pub right: R,
+    /// What the link between them does.
     pub model: LinkModel,
+    /// Virtual time, µs.
     pub now_us: u64,
     /// Called with each segment before it flies: true drops it.
     #[allow(clippy::type_complexity)]
@@ -64,10 +76,12 @@ pub struct Network<L, R> {
     queue: BinaryHeap<Reverse<(u64, u64, usize)>>,
     flying: Vec<Option<Flying>>,
     order: u64,
+    /// Segments that arrived.
     pub carried: u64,
 }
 
 impl<L: Node, R: Node> Network<L, R> {
+    /// Two nodes on a link whose faults follow from the seed.
     pub fn new(left: L, right: R, model: LinkModel, seed: u64, now_us: u64) -> Self {
         Network {
             left,
@@ -154,13 +168,13 @@ impl<L: Node, R: Node> Network<L, R> {
         if let Some(forged) = self.inject.as_mut().and_then(|inject| inject(&segment)) {
             self.fly(forged, to_right, now_us + model.delay_us);
         }
-        if self.rng.chance(model.loss) {
+        if self.rng.per_mille(model.loss) {
             return;
         }
-        let copies = 1 + u32::from(self.rng.chance(model.duplicate));
+        let copies = 1 + u32::from(self.rng.per_mille(model.duplicate));
         for _ in 0..copies {
             let mut at_us = self.now_us + model.delay_us + self.rng.below(model.jitter_us + 1);
-            if self.rng.chance(model.reorder) {
+            if self.rng.per_mille(model.reorder) {
                 at_us += 1 + self.rng.below(model.reorder_us);
             }
             self.fly(segment.clone(), to_right, at_us);

@@ -1,5 +1,5 @@
 //! Zipf's law over records.
-use crate::random::Rng;
+use ix_random::Rng;
 
 /// Ranks `0..n`, rank k with a probability proportional to (k + 1)^-s, by rejection-inversion
 /// (Hörmann and Derflinger 1996): constant time and no table, whatever n and s.
@@ -28,7 +28,7 @@ impl Zipf {
     #[inline]
     pub fn draw(&self, rng: &mut Rng) -> u64 {
         loop {
-            let u = self.high + rng.unit() * (self.low - self.high);
+            let u = self.high + rng.open_unit() * (self.low - self.high);
             let point = self.inverse(u);
             let rank = point.round().clamp(1.0, self.n);
             if rank - point <= self.sure || u >= self.integral(rank + 0.5) - self.weight(rank) {

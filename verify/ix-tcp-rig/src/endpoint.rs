@@ -8,36 +8,55 @@ use std::rc::Rc;
 /// Everything a [`Tcb`] is told to do to the world.
 #[derive(Debug)]
 pub struct Surroundings {
+    /// Settings of the endpoint.
     pub cfg: Config,
+    /// Its initial sequence number.
     pub iss: Seq,
+    /// Seed of the stream that it sends.
     pub own_seed: u32,
+    /// Seed of the stream that it must receive.
     pub peer_seed: u32,
     /// First octet of the peer's stream, once known.
     pub irs: Option<Seq>,
+    /// Segments that it has sent and no test has taken.
     pub sent: Vec<Segment>,
     /// Per mille of transmissions that find no buffer.
     pub tx_fails: u32,
+    /// Draws which transmissions fail.
     pub rng: Rng,
+    /// Bytes that its application has appended.
     pub appended: u64,
+    /// Bytes that the peer has acknowledged.
     pub acked: u64,
+    /// Its application has shut its half.
     pub shut: bool,
+    /// Its application has closed.
     pub closed: bool,
+    /// Bytes that its application was given.
     pub delivered: u64,
     /// Lengths of the buffers that the application holds, and what it has read of the first.
     pub held: VecDeque<usize>,
+    /// Bytes of the first of these that were read.
     pub read_of_first: usize,
+    /// It was told of the connection.
     pub established: bool,
+    /// It was told of the peer's end.
     pub eof: bool,
+    /// Why the connection ended, once it was told.
     pub dead: Option<DeadReason>,
+    /// How often it was told that there is room to send.
     pub window_opens: u32,
+    /// Counters of the core.
     pub stats: TcpStats,
+    /// Checks each segment that it sends.
     pub audit: Audit,
+    /// Where its receive buffers went.
     pub ledger: Rc<Ledger>,
 }
 
 impl Output<Buf> for Surroundings {
     fn transmit(&mut self, tuple: &FlowTuple, seg: &SegmentOut) -> bool {
-        if self.tx_fails > 0 && self.rng.chance(self.tx_fails) {
+        if self.tx_fails > 0 && self.rng.per_mille(self.tx_fails) {
             return false;
         }
         let start = self.iss + 1 + (self.acked as u32).wrapping_add(seg.payload_offset);
@@ -96,6 +115,7 @@ impl Output<Buf> for Surroundings {
 }
 
 impl Surroundings {
+    /// What surrounds an endpoint that has done nothing yet.
     pub fn new(cfg: Config, iss: Seq, own_seed: u32, peer_seed: u32) -> Surroundings {
         Surroundings {
             cfg,
@@ -143,13 +163,19 @@ impl Default for App {
     }
 }
 
+/// A connection with its application and its surroundings.
 pub struct Endpoint {
+    /// The connection, from the first SYN on.
     pub tcb: Option<Tcb<Buf>>,
+    /// Its addresses and ports.
     pub tuple: FlowTuple,
+    /// What it told the world.
     pub out: Surroundings,
+    /// What its application does.
     pub app: App,
     /// When the test wants a turn of its own, and the last turn.
     pub wake_us: u64,
+    /// The last such turn.
     pub woken_us: u64,
     /// The connection was dropped: segments are answered as where there is none.
     pub gone: bool,
@@ -175,6 +201,7 @@ impl Endpoint {
         }
     }
 
+    /// Opens a connection.
     pub fn connect(
         cfg: Config,
         tuple: FlowTuple,
@@ -189,10 +216,12 @@ impl Endpoint {
         endpoint
     }
 
+    /// Its state; CLOSED before the first SYN.
     pub fn state(&self) -> State {
         self.tcb.as_ref().map_or(State::Closed, |tcb| tcb.state())
     }
 
+    /// A segment arrives.
     pub fn segment(&mut self, segment: &Segment, now_us: u64) {
         use ix_wire::TcpFlags;
         let out = &mut self.out;
@@ -217,11 +246,16 @@ impl Endpoint {
         tcb.segment(&cfg, now_us, &segment.hdr, payload, out);
     }
 
+    /// Calls the core.
+    ///
+    /// # Panics
+    /// When there is no connection.
     pub fn with<R>(&mut self, f: impl FnOnce(&mut Tcb<Buf>, &Config, &mut Surroundings) -> R) -> R {
         let cfg = self.out.cfg.clone();
         f(self.tcb.as_mut().expect("a connection"), &cfg, &mut self.out)
     }
 
+    /// Sends what may be sent.
     pub fn output(&mut self, now_us: u64) {
         if self.tcb.is_some() {
             self.with(|tcb, cfg, out| tcb.output(cfg, now_us, out));
@@ -260,11 +294,13 @@ impl Endpoint {
         })
     }
 
+    /// The application shuts its half.
     pub fn shutdown(&mut self, now_us: u64) {
         self.out.shut = true;
         self.with(|tcb, cfg, out| tcb.shutdown(cfg, now_us, out));
     }
 
+    /// The application closes.
     pub fn close(&mut self, now_us: u64) {
         self.out.shut = true;
         self.out.closed = true;

@@ -22,12 +22,15 @@ pub struct Audit {
     peer_edge: Option<Seq>,
     last_tsval: Option<u32>,
     seen_tsvals: HashSet<u32>,
+    /// Sequence number of the FIN that was sent.
     pub fin_seq: Option<Seq>,
     snd_max: Seq,
+    /// Segments that were checked.
     pub segments: u64,
 }
 
 impl Audit {
+    /// An audit of the endpoint whose stream begins behind `iss`.
     pub fn new(iss: Seq, own_seed: u32) -> Audit {
         Audit {
             iss,
@@ -52,10 +55,12 @@ impl Audit {
         matches!((&self.own_syn, &self.peer_syn), (Some(own), Some(peer)) if has(own) && has(peer))
     }
 
+    /// Whether both sides agreed on timestamps.
     pub fn timestamps(&self) -> bool {
         self.both(|syn| syn.options.timestamp.is_some())
     }
 
+    /// Whether both sides agreed on SACK.
     pub fn sack(&self) -> bool {
         self.both(|syn| syn.options.sack_permitted)
     }

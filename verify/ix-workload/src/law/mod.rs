@@ -2,7 +2,7 @@
 mod facebook;
 mod zipf;
 
-use crate::random::Rng;
+use ix_random::Rng;
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -44,18 +44,20 @@ impl Law {
     pub fn draw(&self, rng: &mut Rng) -> f64 {
         match *self {
             Law::Fixed(value) => value,
-            Law::Uniform(low, high) => low + (high - low) * rng.unit(),
+            Law::Uniform(low, high) => low + (high - low) * rng.open_unit(),
             Law::Normal(mean, deviation) => mean + deviation * normal(rng),
-            Law::Exponential(rate) => -rng.unit().ln() / rate,
-            Law::Pareto(location, scale, shape) => location + scale * pareto(rng.unit(), shape),
+            Law::Exponential(rate) => -rng.open_unit().ln() / rate,
+            Law::Pareto(location, scale, shape) => {
+                location + scale * pareto(rng.open_unit(), shape)
+            }
             Law::Gev(location, scale, shape) => {
-                let log = -rng.unit().ln();
+                let log = -rng.open_unit().ln();
                 let z = if shape == 0.0 { -log.ln() } else { (log.powf(-shape) - 1.0) / shape };
                 location + scale * z
             }
             Law::LogNormal(mean, deviation) => (mean + deviation * normal(rng)).exp(),
             Law::Bimodal(p, first, second) => {
-                if rng.unit() < p {
+                if rng.open_unit() < p {
                     first
                 } else {
                     second
@@ -76,8 +78,8 @@ impl Law {
 
 /// Standard normal by Box and Muller.
 fn normal(rng: &mut Rng) -> f64 {
-    let radius = (-2.0 * rng.unit().ln()).sqrt();
-    radius * (core::f64::consts::TAU * rng.unit()).cos()
+    let radius = (-2.0 * rng.open_unit().ln()).sqrt();
+    radius * (core::f64::consts::TAU * rng.open_unit()).cos()
 }
 
 /// Generalised Pareto of location 0 and scale 1, where the upper tail has weight `tail`.

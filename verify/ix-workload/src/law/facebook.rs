@@ -1,6 +1,6 @@
 //! The law of value sizes in ETC: a table of small sizes, else a generalised Pareto law.
 use super::pareto;
-use crate::random::Rng;
+use ix_random::Rng;
 
 /// Probability of the sizes 0 to 14 bytes.
 pub(super) const SMALL: [f64; 15] = [
@@ -11,12 +11,12 @@ pub(super) const SMALL: [f64; 15] = [
 pub(super) const REST: (f64, f64, f64) = (15.0, 214.476, 0.348238);
 
 pub(super) fn value_size(rng: &mut Rng) -> f64 {
-    let mut at = rng.unit();
+    let mut at = rng.open_unit();
     for (size, weight) in SMALL.into_iter().enumerate() {
         if at < weight {
             return size as f64;
         }
         at -= weight;
     }
-    REST.0 + REST.1 * pareto(rng.unit(), REST.2)
+    REST.0 + REST.1 * pareto(rng.open_unit(), REST.2)
 }

@@ -1,4 +1,4 @@
-//! What tests start or link that cargo does not build for them.
+//! Programs and libraries that tests start or link, and cargo does not build for them.
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -6,10 +6,14 @@ use std::process::Command;
 const OTHERS: [&str; 7] =
     ["ix-attacker", "ix-echo", "ix-frames", "ix-httpd", "ix-kv", "libix-c", "libix-event"];
 
-/// Set by who has built them already: `.ci/run`, whose other builds would keep this one waiting.
+/// The variable of the environment that says that they are built: `.ci/run` sets it, because its
+/// other builds would keep this one waiting.
 const BUILT: &str = "IX_OTHERS_BUILT";
 
 /// Builds them next to a program that cargo has built; returns its folder.
+///
+/// # Panics
+/// When they do not build.
 pub fn build_beside(program: &Path) -> PathBuf {
     let folder = program.parent().expect("a folder");
     if std::env::var_os(BUILT).is_some() {

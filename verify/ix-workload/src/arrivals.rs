@@ -1,6 +1,6 @@
 //! When requests are due in open loop: drawn from a law and a seed, whatever the server does.
 use crate::pattern::Rate;
-use crate::random::Rng;
+use ix_random::Rng;
 use serde::{Deserialize, Serialize};
 
 /// The rate is taken as constant for so long.
@@ -27,9 +27,9 @@ impl Arrival {
     #[inline]
     fn draw(self, rng: &mut Rng) -> f64 {
         match self {
-            Arrival::Poisson => -rng.unit().ln(),
-            Arrival::Fb => (1.0 - FB_SHAPE) * (rng.unit().powf(-FB_SHAPE) - 1.0) / FB_SHAPE,
-            Arrival::Uniform => 2.0 * rng.unit(),
+            Arrival::Poisson => -rng.open_unit().ln(),
+            Arrival::Fb => (1.0 - FB_SHAPE) * (rng.open_unit().powf(-FB_SHAPE) - 1.0) / FB_SHAPE,
+            Arrival::Uniform => 2.0 * rng.open_unit(),
             Arrival::Fixed => 1.0,
         }
     }

@@ -1,5 +1,5 @@
 //! Rates that change in the course of a run: mutilate's qps functions.
-use crate::random::mix;
+use ix_random::mix;
 use std::f64::consts::TAU;
 use std::fmt;
 use std::str::FromStr;

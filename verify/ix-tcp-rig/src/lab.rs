@@ -3,9 +3,13 @@ use super::{Endpoint, Segment, bytes_at, tuple};
 use ix_tcp::{Config, State};
 use ix_wire::{Seq, TcpFlags, TcpHeader, TcpOptions};
 
+/// A flag, by its name in RFC 9293.
 pub const ACK: TcpFlags = TcpFlags::ACK;
+/// A flag, by its name in RFC 9293.
 pub const SYN: TcpFlags = TcpFlags::SYN;
+/// A flag, by its name in RFC 9293.
 pub const FIN: TcpFlags = TcpFlags::FIN;
+/// A flag, by its name in RFC 9293.
 pub const RST: TcpFlags = TcpFlags::RST;
 
 /// Every state that a connection can be in.
@@ -24,9 +28,13 @@ pub const STATES: [State; 9] = [
 /// How the peer in the laboratory behaves in the handshake.
 #[derive(Clone, Copy, Debug)]
 pub struct Peer {
+    /// Initial sequence number of the peer, which the endpoint receives.
     pub irs: Seq,
+    /// Initial sequence number of the endpoint.
     pub iss: Seq,
+    /// Options of the peer's SYN.
     pub options: TcpOptions,
+    /// Window that the peer offers.
     pub window: u16,
     /// When it all begins.
     pub start_us: u64,
@@ -52,24 +60,32 @@ impl Default for Peer {
 }
 
 impl Peer {
+    /// A peer whose only option is the MSS.
     pub fn plain() -> Peer {
         let options = TcpOptions { mss: Some(1460), ..TcpOptions::NONE };
         Peer { options, ..Peer::default() }
     }
 }
 
+/// One endpoint, and the peer that a test plays.
 pub struct Lab {
+    /// The endpoint.
     pub end: Endpoint,
+    /// Virtual time, µs.
     pub now_us: u64,
+    /// How the peer began.
     pub peer: Peer,
     /// The peer's SND.NXT, and its TSval.
     pub seq: Seq,
+    /// The peer's TSval.
     pub tsval: u32,
     /// What the peer acknowledges unless told otherwise: everything it has seen.
     pub ack: Seq,
 }
 
+/// Seed of the endpoint's stream.
 pub const OWN_SEED: u32 = 0x1111;
+/// Seed of the peer's stream.
 pub const PEER_SEED: u32 = 0x2222;
 
 impl Lab {
@@ -86,6 +102,7 @@ impl Lab {
         Lab { end, now_us: peer.start_us, peer, seq: peer.irs, tsval, ack: peer.iss + 1 }
     }
 
+    /// An established connection.
     pub fn established(cfg: Config, peer: Peer) -> Lab {
         let mut lab = Lab::new(cfg, peer, true);
         lab.syn();
@@ -133,6 +150,7 @@ impl Lab {
         lab
     }
 
+    /// State of the endpoint.
     pub fn state(&self) -> State {
         self.end.state()
     }

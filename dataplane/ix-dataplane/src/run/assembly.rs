@@ -1,0 +1,68 @@
+//! From parts to elastic threads: the one place that builds them, for a dataplane that starts
+//! (`boot.rs`) and for tests.
+use crate::calls::CallArray;
+use crate::cycle::ElasticThread;
+use crate::events::EventWriter;
+use crate::forwarding::forwarding;
+use crate::io::Io;
+use crate::observe::metrics::{ControlPage, ThreadMetrics};
+use crate::shared::Shared;
+use ix_mem::{PacketMemory, Pool};
+use ix_nic::{Nic, SetReta};
+use std::sync::Arc;
+
+/// What belongs to one elastic thread alone.
+pub struct ThreadParts {
+    /// Its queue pair of each device.
+    pub nics: Vec<Box<dyn Nic>>,
+    /// Its frames: to receive into, and to build packets in.
+    pub pools: (Pool, Pool),
+    /// Where its application writes calls.
+    pub calls: CallArray,
+    /// Where its application reads events.
+    pub events: EventWriter,
+}
+
+/// The elastic threads of one dataplane, in order, at `now_us`. `tables` are redirection tables of
+/// devices whose queue pairs have none of their own.
+pub fn elastic_threads(
+    shared: &Arc<Shared>,
+    page: &Arc<ControlPage>,
+    parts: Vec<ThreadParts>,
+    tables: &[Option<Arc<dyn SetReta>>],
+    now_us: u64,
+) -> Vec<ElasticThread> {
+    let rings = forwarding(parts.len());
+    let threads = parts.into_iter().zip(rings).enumerate();
+    let build = |(index, (parts, rings)): (usize, (ThreadParts, _))| {
+        let ThreadParts { nics, pools, calls, events } = parts;
+        let metrics = ThreadMetrics::new(page, index);
+        let mut io = Io::new(shared.clone(), index, nics, pools, events, metrics);
+        crate::ports::set_tables(&mut io.ports, tables);
+        ElasticThread::new(io, calls, rings, now_us)
+    };
+    threads.map(build).collect()
+}
+
+/// The receive pool and the transmit pool of each thread, of `rx` and `tx` frames.
+///
+/// # Safety
+/// These are the only pools of this memory, and it has so many frames for each thread.
+pub unsafe fn pools(
+    memory: &PacketMemory,
+    threads: usize,
+    [rx, tx]: [usize; 2],
+) -> Vec<(Pool, Pool)> {
+    let pool = |first: u32, index: usize, frames: usize| {
+        let first = first + (index * frames) as u32;
+        // SAFETY: the parts are disjoint, and the caller makes no other pool.
+        unsafe { Pool::new(first..first + frames as u32) }
+    };
+    let [first_rx, first_tx] = [memory.rx_frames().start, memory.tx_frames().start];
+    (0..threads).map(|index| (pool(first_rx, index, rx), pool(first_tx, index, tx))).collect()
+}
+
+/// Frames of each thread, to receive and to send, where the memory is dealt out in equal parts.
+pub fn equal_parts(memory: &PacketMemory, threads: usize) -> [usize; 2] {
+    [memory.rx_frames(), memory.tx_frames()].map(|frames| frames.len() / threads)
+}
