@@ -1,5 +1,4 @@
 //! Devices that change and commands of the control plane: the broker's word of it, and our answers.
-use crate::sys;
 use crate::wall::{self, arrivals};
 use ix_dataplane::{FromBroker, OrderMessage, Update, UpdateOutcome, UpdateSource};
 use ix_launch::{Channel, ReservedFds};
@@ -81,11 +80,7 @@ impl ChannelUpdates {
     /// does here: nobody would be left to end it.
     fn end_with_the_broker(&self) {
         if self.later {
-            // SAFETY: no pointers. The bare call, for the C library may answer for the parent.
-            unsafe {
-                let own = sys::syscall(libc::SYS_getpid, [0; 6]) as u64;
-                sys::syscall(libc::SYS_kill, [own, libc::SIGKILL as u64, 0, 0, 0, 0]);
-            }
+            wall::threads::end_at_once();
         }
     }
 

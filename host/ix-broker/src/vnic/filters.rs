@@ -190,10 +190,6 @@ pub fn capability(text: &str) -> Result<Capability, Refusal> {
 /// A capability that cannot be guessed.
 pub fn draw() -> Result<Capability, String> {
     let mut bytes = [0u8; 16];
-    // SAFETY: the buffer is valid for its length.
-    let n = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
-    match n {
-        16 => Ok(Capability::new(bytes)),
-        _ => Err(format!("cannot draw random bits: {}", std::io::Error::last_os_error())),
-    }
+    ix_sys::random::fill(&mut bytes).map_err(|e| format!("cannot draw random bits: {e}"))?;
+    Ok(Capability::new(bytes))
 }
