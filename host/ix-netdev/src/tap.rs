@@ -71,9 +71,8 @@ fn claim(name: &str) -> Result<UnixDatagram, OpenError> {
 /// Makes the calling user the interface's owner if it has none: Linux lets any user add a queue to
 /// an interface that belongs to no user, and give that queue a part of the packets.
 fn own(queue: &File, name: &str) -> Result<(), OpenError> {
-    // Whom an administrator has given it to keeps it. (Of another network namespace's interfaces
-    // this folder knows nothing; then the interface is new, or has come here without being asked
-    // for.)
+    // An owner that an administrator has set stays. (This folder does not show the interfaces of
+    // another network namespace; there the caller becomes the owner.)
     let owner = std::fs::read_to_string(format!("/sys/class/net/{name}/owner"));
     if owner.is_ok_and(|uid| uid.trim() != "-1") {
         return Ok(());
